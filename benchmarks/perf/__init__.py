@@ -1,0 +1,1 @@
+"""Performance as ratios measured in one run: `python -m fedtrees.benchmarks.perf`."""

@@ -1,0 +1,4 @@
+"""Defenses: what keeps a protocol from revealing what it need not reveal."""
+
+if __name__ != "fedtrees.defenses":
+    raise ImportError("import this package as 'fedtrees.defenses', not as a bare folder name")

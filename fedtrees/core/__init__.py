@@ -1,0 +1,1 @@
+"""Parties, messages, transcripts, threats, views, defenses, attacks: the vocabulary."""

@@ -1,0 +1,54 @@
+"""Errors that name the value, the rule and the remedy, and the exit code each one ends with."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import ClassVar
+
+
+class FedtreesError(Exception):
+    """Anything fedtrees can explain to its user in one line."""
+
+    exit_code: ClassVar[int] = 1
+
+
+class UsageError(FedtreesError):
+    """A name, option or parameter that cannot be used as given (exit code 2)."""
+
+    exit_code = 2
+
+
+class DataError(FedtreesError):
+    """A table, file or partition that cannot be used as given (exit code 5)."""
+
+    exit_code = 5
+
+
+class ProtocolError(FedtreesError):
+    """A party did something its protocol does not allow (exit code 6)."""
+
+    exit_code = 6
+
+
+class GlassWallError(ProtocolError):
+    """Private state of a party was read from outside that party's own methods."""
+
+
+class UnguardedMessageError(ProtocolError):
+    """A message reveals what a defense claims to protect, and the defense does not handle it."""
+
+
+class StoreError(FedtreesError):
+    """A run folder that cannot be read or written (exit code 7)."""
+
+    exit_code = 7
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return ``"; did you mean 'x'?"`` for the closest known name, else the list of names."""
+    names = sorted(known)
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    if close:
+        return f"; did you mean {close[0]!r}?"
+    return f"; known: {', '.join(names)}" if names else "; none are registered"

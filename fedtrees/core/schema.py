@@ -1,0 +1,124 @@
+"""What everyone in a federation knows of a table: columns, kinds, classes, public ranges."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.core.errors import DataError
+
+Kind = Literal["continuous", "categorical"]
+
+
+@dataclass(frozen=True)
+class Feature:
+    """One column of the feature table.
+
+    Attributes
+    ----------
+    name : str
+        Column name, unique in its schema.
+    kind : {"continuous", "categorical"}
+        Categorical columns hold ordinal codes 0, 1, ... as floats.
+    low, high : float or None
+        Declared *public* range, never computed from private rows. None: not declared.
+    categories : tuple of str
+        Names of the codes of a categorical column, else empty.
+    """
+
+    name: str
+    kind: Kind = "continuous"
+    low: float | None = None
+    high: float | None = None
+    categories: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.low is not None and self.high is not None and not self.low < self.high:
+            raise DataError(
+                f"feature {self.name!r}: public range [{self.low}, {self.high}] is empty; "
+                "low must be below high"
+            )
+
+
+@dataclass(frozen=True)
+class Schema:
+    """The columns, in order, and the classes of the target (code 1 is the positive class)."""
+
+    features: tuple[Feature, ...]
+    target: str
+    classes: tuple[str, ...] = ("0", "1")
+
+    def __post_init__(self) -> None:
+        names = [f.name for f in self.features]
+        twice = sorted({n for n in names if names.count(n) > 1})
+        if twice:
+            raise DataError(f"duplicate column names {twice}; give every column its own name")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Feature names in column order."""
+        return tuple(f.name for f in self.features)
+
+    @property
+    def categorical(self) -> NDArray[np.bool_]:
+        """Mask, shape (d,), of the columns compared by equality."""
+        return np.array([f.kind == "categorical" for f in self.features], dtype=bool)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the schema as plain JSON types."""
+        return {
+            "features": [
+                {
+                    "name": f.name,
+                    "kind": f.kind,
+                    "low": f.low,
+                    "high": f.high,
+                    "categories": list(f.categories),
+                }
+                for f in self.features
+            ],
+            "target": self.target,
+            "classes": list(self.classes),
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Rows with labels.
+
+    Attributes
+    ----------
+    X : float32 array, shape (n, d)
+        Features; NaN marks a missing value.
+    y : int64 array, shape (n,)
+        Class codes.
+    """
+
+    X: NDArray[np.float32]
+    y: NDArray[np.int64]
+
+    def __post_init__(self) -> None:
+        X = np.ascontiguousarray(self.X, dtype=np.float32)
+        y = np.ascontiguousarray(self.y, dtype=np.int64)
+        if X.ndim != 2 or y.shape != (X.shape[0],):
+            raise DataError(f"a table needs X (n, d) and y (n,); got {X.shape} and {y.shape}")
+        X, y = X.view(), y.view()
+        X.flags.writeable = False
+        y.flags.writeable = False
+        object.__setattr__(self, "X", X)
+        object.__setattr__(self, "y", y)
+
+    def __len__(self) -> int:
+        return int(self.y.shape[0])
+
+    def take(self, rows: NDArray[Any]) -> Table:
+        """Return the table of the given rows (indices or mask)."""
+        return Table(self.X[rows], self.y[rows])
+
+    @staticmethod
+    def concat(tables: list[Table]) -> Table:
+        """Stack tables of the same width."""
+        return Table(np.concatenate([t.X for t in tables]), np.concatenate([t.y for t in tables]))

@@ -1,0 +1,1 @@
+"""Tables, their schema, and how they are spread over parties."""

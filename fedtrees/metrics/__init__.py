@@ -1,0 +1,1 @@
+"""Scores, each beside what an adversary gets who never looked."""

@@ -1,0 +1,1 @@
+"""Mechanisms that add noise and accountants that say what it bought."""

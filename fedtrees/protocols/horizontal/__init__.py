@@ -1,0 +1,1 @@
+"""Protocols for clients that hold different rows of the same columns."""
