@@ -3,29 +3,40 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
 
 import numpy as np
 
 
-@dataclass(frozen=True)
 class Streams:
     """A tree of independent random streams, addressed by names.
 
     ``Streams(seed).child("client-0").rng("noise", 3)`` gives the same generator whatever else
-    was drawn, so adding a party or a message never shifts another's draw.
+    was drawn, so adding a party or a message never shifts another's draw. A child cannot be
+    traced back: handing a party its own streams tells nothing about anyone else's.
+
+    Parameters
+    ----------
+    seed : int
+        Seed of the experiment.
     """
 
-    seed: int
-    path: tuple[str, ...] = field(default=())
+    __slots__ = ("_key",)
+
+    def __init__(self, seed: int) -> None:
+        self._key = hashlib.blake2b(f"fedtrees:{seed}".encode(), digest_size=32).digest()
 
     def child(self, *names: str) -> Streams:
         """Return the streams of a named sub-scope (a party, a stage)."""
-        return Streams(self.seed, (*self.path, *names))
+        streams = Streams.__new__(Streams)
+        streams._key = self._derive("child", *names)
+        return streams
 
     def rng(self, purpose: str, *index: int) -> np.random.Generator:
         """Return the generator for one purpose (and round, tree, ...)."""
-        name = "\x1f".join((*self.path, purpose, *map(str, index)))
-        digest = hashlib.blake2b(name.encode(), digest_size=16).digest()
-        words = [int.from_bytes(digest[i : i + 4], "little") for i in range(0, 16, 4)]
-        return np.random.default_rng(np.random.SeedSequence([self.seed, *words]))
+        digest = self._derive("rng", purpose, *map(str, index))
+        words = [int.from_bytes(digest[i : i + 4], "little") for i in range(0, 32, 4)]
+        return np.random.default_rng(np.random.SeedSequence(words))
+
+    def _derive(self, *names: str) -> bytes:
+        text = "\x1f".join(names).encode()
+        return hashlib.blake2b(text, key=self._key, digest_size=32).digest()

@@ -1,0 +1,88 @@
+"""Messages: the only thing that crosses between parties. Frozen, typed, tagged."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from enum import StrEnum
+from typing import Any, ClassVar
+
+import numpy as np
+
+from fedtrees.core.errors import ProtocolError
+
+
+class Reveal(StrEnum):
+    """What a message tells its reader about somebody's private rows."""
+
+    LABELS = "labels"
+    FEATURES = "features"
+    IDS = "ids"
+    THRESHOLDS = "thresholds"
+    COUNTS = "counts"
+    MEMBERSHIP = "membership"
+    MODEL = "model"
+
+
+_TYPES: dict[str, type[Message]] = {}
+
+
+def summable() -> Any:
+    """Declare a message field that a secure sum adds over parties; all others must agree."""
+    return field(metadata={"summed": True})
+
+
+@dataclass(frozen=True, eq=False)
+class Message:
+    """Base of everything that crosses.
+
+    Subclasses are frozen dataclasses whose fields are numpy arrays, numbers, strings, booleans
+    or None. Arrays become read-only when the message is made.
+
+    Attributes
+    ----------
+    discloses : frozenset of Reveal
+        The most a message of this type can reveal.
+    """
+
+    discloses: ClassVar[frozenset[Reveal]] = frozenset()
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        known = _TYPES.get(cls.__name__)
+        if known is not None and known.__module__ != cls.__module__:
+            raise ProtocolError(
+                f"two message types are called {cls.__name__!r} ({known.__module__} and "
+                f"{cls.__module__}); rename one"
+            )
+        _TYPES[cls.__name__] = cls
+
+    def __post_init__(self) -> None:
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if isinstance(value, np.ndarray):
+                object.__setattr__(self, item.name, frozen(value))
+            elif not isinstance(value, (bool, int, float, str, np.generic, type(None))):
+                raise ProtocolError(
+                    f"{type(self).__name__}.{item.name} is a {type(value).__name__}; a message "
+                    "carries arrays, numbers, strings, booleans or None"
+                )
+
+    @property
+    def reveals(self) -> frozenset[Reveal]:
+        """What this very message reveals; at most `discloses`."""
+        return self.discloses
+
+
+def frozen(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return the array contiguous and read-only; copied where somebody could still write to it."""
+    if array.dtype.hasobject:
+        raise ProtocolError("a message cannot carry an array of Python objects; use numbers")
+    # ascontiguousarray would turn a 0-d array into a 1-d one.
+    array = np.array(array, order="C", copy=None if array.flags.owndata else True)
+    array.flags.writeable = False
+    return array
+
+
+def message_type(name: str) -> type[Message] | None:
+    """Return the message class of that name, None if no imported module defines one."""
+    return _TYPES.get(name)

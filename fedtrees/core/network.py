@@ -1,0 +1,145 @@
+"""Networks carry messages between parties and write every crossing down."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+
+from fedtrees.core.defense import Composition, Context
+from fedtrees.core.errors import ProtocolError, did_you_mean
+from fedtrees.core.messages import Message
+from fedtrees.core.party import Party, acting, acting_party
+from fedtrees.core.schema import Schema
+from fedtrees.core.streams import Streams
+from fedtrees.core.transcript import Transcript
+
+
+class Network(ABC):
+    """What a coordinator talks to; nothing in a protocol may depend on which network it is."""
+
+    @abstractmethod
+    def ask(self, to: str, message: Message, *, why: str) -> list[Message]:
+        """Send a request to a role or a party and return the replies, in party order.
+
+        Where a functionality hides the single replies, the list holds their sum alone.
+        """
+
+    @abstractmethod
+    def tell(self, to: str, message: Message, *, why: str) -> Message:
+        """Send without reply; return the message as it left, after the defenses."""
+
+
+class LocalNetwork(Network):
+    """All parties in one process.
+
+    Parameters
+    ----------
+    parties : sequence of Party
+        Unique names; their order is the order of replies.
+    defense : Composition
+    schema : Schema
+    parameters : mapping
+        The protocol's public parameters.
+    streams : Streams
+    summed : tuple of Message types
+        Reply types that cross under the protocol's own ideal secure sum.
+    """
+
+    def __init__(
+        self,
+        parties: Sequence[Party],
+        *,
+        defense: Composition,
+        schema: Schema,
+        parameters: Mapping[str, Any],
+        streams: Streams,
+        summed: tuple[type[Message], ...] = (),
+    ) -> None:
+        self.parties = {p.name: p for p in parties}
+        if len(self.parties) != len(parties):
+            raise ProtocolError(f"party names must be unique; got {[p.name for p in parties]}")
+        self.defense = defense
+        self.transcript = Transcript({p.name: p.role for p in parties})
+        self._summed = (*summed, *defense.summed)
+        self._contexts = {
+            p.name: Context(
+                party=p.name,
+                role=p.role,
+                schema=schema,
+                parameters=parameters,
+                streams=streams.child(p.name, "defense"),
+                ledger=self.transcript.events,
+            )
+            for p in parties
+        }
+
+    def context(self, name: str) -> Context:
+        """Return the defense context of a party."""
+        return self._contexts[name]
+
+    def ask(self, to: str, message: Message, *, why: str) -> list[Message]:
+        """Send a request and return the replies, or their sum under a secure sum."""
+        self.transcript.rounds += 1
+        sender, message, receivers = self._send(to, message, why)
+        replies: list[Message] = []
+        for name in receivers:
+            reply = self.parties[name].answer(message)
+            if reply is None:
+                raise ProtocolError(f"{name!r} gave no reply to {type(message).__name__}")
+            with acting(self.parties[name]):
+                reply = self.defense.outgoing(reply, self.context(name))
+            hidden = isinstance(reply, self._summed)
+            self.transcript.record(name, (sender,), reply, why, () if hidden else None)
+            replies.append(reply)
+        if replies and isinstance(replies[0], self._summed):
+            total = add_messages(replies)
+            self.transcript.record("secure-sum", (sender,), total, f"{why} (sum only)")
+            return [total]
+        return replies
+
+    def tell(self, to: str, message: Message, *, why: str) -> Message:
+        """Send without reply; return the message as it left."""
+        _, message, receivers = self._send(to, message, why)
+        for name in receivers:
+            self.parties[name].answer(message)
+        return message
+
+    def _send(self, to: str, message: Message, why: str) -> tuple[str, Message, Sequence[str]]:
+        if not why:
+            raise ProtocolError(f"{type(message).__name__} needs a reason: why=...")
+        party = acting_party()
+        if party is None or party.name not in self.parties:
+            raise ProtocolError("only a party of this network can send; run it with acting(party)")
+        context = self.context(party.name)
+        receivers = self.defense.audience(message, self._resolve(to), context)
+        message = self.defense.outgoing(message, context)
+        self.transcript.record(party.name, tuple(receivers), message, why)
+        return party.name, message, receivers
+
+    def _resolve(self, to: str) -> list[str]:
+        if to in self.parties:
+            return [to]
+        found = [p.name for p in self.parties.values() if p.role == to]
+        if not found:
+            names = {*self.parties, *(p.role for p in self.parties.values())}
+            raise ProtocolError(f"no party or role {to!r}{did_you_mean(to, names)}")
+        return found
+
+
+def add_messages(messages: Sequence[Message]) -> Message:
+    """Add messages of one type: fields made with `summable` are added, all others must agree."""
+    first = messages[0]
+    totals: dict[str, Any] = {}
+    for item in fields(first):
+        values = [getattr(m, item.name) for m in messages]
+        if item.metadata.get("summed"):
+            totals[item.name] = np.sum(values, axis=0)
+        elif any(not np.array_equal(v, values[0]) for v in values[1:]):
+            raise ProtocolError(
+                f"cannot sum {type(first).__name__}: the parties disagree on {item.name!r}"
+            )
+    return replace(first, **totals)

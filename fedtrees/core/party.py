@@ -1,0 +1,117 @@
+"""Parties, and the glass wall around what is theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, ClassVar, TypeVar
+
+from fedtrees.core.errors import GlassWallError, ProtocolError
+from fedtrees.core.messages import Message
+
+_acting: ContextVar[Party | None] = ContextVar("fedtrees_acting_party", default=None)
+_PUBLIC = frozenset({"name", "role"})
+
+Handler = TypeVar("Handler", bound=Callable[..., Any])
+
+
+def handles(message_type: type[Message]) -> Callable[[Handler], Handler]:
+    """Mark a party's method as its answer to messages of one type."""
+
+    def mark(method: Handler) -> Handler:
+        method._handles = message_type  # type: ignore[attr-defined]
+        return method
+
+    return mark
+
+
+@contextmanager
+def acting(party: Party) -> Iterator[None]:
+    """Run a block as this party: inside, its private state can be read, nobody else's can."""
+    token = _acting.set(party)
+    try:
+        yield
+    finally:
+        _acting.reset(token)
+
+
+def acting_party() -> Party | None:
+    """Return the party whose method is running, None outside of any."""
+    return _acting.get()
+
+
+class _Walled(type):
+    """Let a party's own ``__init__`` read what it has just set."""
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        party = cls.__new__(cls, *args, **kwargs)
+        with acting(party):
+            party.__init__(*args, **kwargs)
+        return party
+
+
+class Party(metaclass=_Walled):
+    """Someone who holds private state and answers messages.
+
+    Every instance attribute but ``name`` sits behind a glass wall: it can be read and written
+    only while this party acts, that is inside one of its methods that the network called. The
+    wall is against mistakes in protocols, not against hostile Python.
+
+    Parameters
+    ----------
+    name : str
+        Unique in its network, such as ``client-0``.
+    """
+
+    role: ClassVar[str] = "party"
+    name: str
+    _handlers: ClassVar[dict[type[Message], str]] = {}
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls._handlers = dict(cls._handlers)
+        for key, member in vars(cls).items():
+            handled = getattr(member, "_handles", None)
+            if handled is not None:
+                cls._handlers[handled] = key
+
+    def __getattribute__(self, key: str) -> Any:
+        value = object.__getattribute__(self, key)
+        if key.startswith("__") and key != "__dict__":
+            return value
+        private = key == "__dict__" or (
+            key not in _PUBLIC and key in object.__getattribute__(self, "__dict__")
+        )
+        if private and _acting.get() is not self:
+            raise GlassWallError(
+                f"{key!r} of {object.__getattribute__(self, 'name')!r} is private: only its own "
+                "methods may read it; send a message and handle it there"
+            )
+        return value
+
+    def __setattr__(self, key: str, value: Any) -> None:
+        if _acting.get() is not self:
+            raise GlassWallError(f"{key!r} of a party can be set only by its own methods")
+        object.__setattr__(self, key, value)
+
+    def answer(self, message: Message) -> Message | None:
+        """Let the handler of this message type answer it, behind the wall."""
+        key = type(self)._handlers.get(type(message))
+        if key is None:
+            known = ", ".join(sorted(t.__name__ for t in type(self)._handlers)) or "nothing"
+            raise ProtocolError(
+                f"{self.name!r} ({type(self).__name__}) does not handle "
+                f"{type(message).__name__}; it handles {known}"
+            )
+        with acting(self):
+            reply = getattr(self, key)(message)
+        if reply is not None and not isinstance(reply, Message):
+            raise ProtocolError(
+                f"{type(self).__name__}.{key} returned a {type(reply).__name__}; "
+                "answer with a Message or None"
+            )
+        return reply

@@ -1,0 +1,143 @@
+"""Names to classes: decorators, entry points, and plugin files.
+
+The built-in protocols, defenses, attacks and datasets use the same entry points as other
+people's packages: groups ``fedtrees.protocols``, ``.defenses``, ``.attacks``, ``.datasets``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any, TypeVar
+
+from fedtrees.core.errors import UsageError, did_you_mean
+from fedtrees.core.specs import Spec
+
+Registered = TypeVar("Registered", bound=Callable[..., Any])
+KINDS = ("protocol", "defense", "attack", "dataset")
+
+
+class Registry:
+    """Everything that has a name on the command line."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, dict[str, Callable[..., Any]]] = {kind: {} for kind in KINDS}
+        self._origin: dict[tuple[str, str], str] = {}
+
+    def protocol(self, name: str) -> Callable[[Registered], Registered]:
+        """Register a protocol class."""
+        return self._register("protocol", name)
+
+    def defense(self, name: str) -> Callable[[Registered], Registered]:
+        """Register a defense class."""
+        return self._register("defense", name)
+
+    def attack(self, name: str) -> Callable[[Registered], Registered]:
+        """Register an attack class."""
+        return self._register("attack", name)
+
+    def dataset(self, name: str) -> Callable[[Registered], Registered]:
+        """Register a function that loads a dataset."""
+        return self._register("dataset", name)
+
+    def _register(self, kind: str, name: str) -> Callable[[Registered], Registered]:
+        def mark(thing: Registered) -> Registered:
+            origin = f"{thing.__module__}:{thing.__qualname__}"
+            known = self._origin.setdefault((kind, name), origin)
+            if known != origin:
+                raise UsageError(f"{kind} {name!r} is already defined by {known}; rename {origin}")
+            if isinstance(thing, type):
+                thing.name = name  # type: ignore[attr-defined]
+            self._known[kind][name] = thing
+            return thing
+
+        return mark
+
+    def names(self, kind: str) -> list[str]:
+        """Return all names of a kind, without importing what they stand for."""
+        return sorted({*self._known[kind], *(e.name for e in _entries(kind))})
+
+    def get(self, kind: str, name: str) -> Callable[..., Any]:
+        """Return the class or loader of that name.
+
+        Raises
+        ------
+        UsageError
+            If the name is unknown (with the closest known one), or its package does not import.
+        """
+        if name not in self._known[kind]:
+            for entry in _entries(kind):
+                if entry.name == name:
+                    try:
+                        self._known[kind].setdefault(name, entry.load())
+                    except ImportError as err:
+                        raise UsageError(f"{kind} {name!r} ({entry.value}): {err}") from err
+        if name not in self._known[kind]:
+            raise UsageError(f"unknown {kind} {name!r}{did_you_mean(name, self.names(kind))}")
+        return self._known[kind][name]
+
+    def make(self, kind: str, spec: Spec) -> Any:
+        """Construct what a spec names, with its parameters.
+
+        Raises
+        ------
+        UsageError
+            If a parameter is unknown or missing, or its value is refused.
+        """
+        maker = self.get(kind, spec.name)
+        parameters = inspect.signature(maker).parameters
+        for key in spec.params:
+            if key not in parameters:
+                raise UsageError(
+                    f"{kind} {spec.name!r} has no parameter {key!r}"
+                    f"{did_you_mean(key, parameters)}"
+                )
+        try:
+            return maker(**spec.params)
+        except UsageError as err:
+            raise UsageError(f"{spec}: {err}") from err
+        except TypeError as err:
+            raise UsageError(f"{spec}: {err}") from err
+
+
+def _entries(kind: str) -> tuple[Any, ...]:
+    return tuple(entry_points(group=f"fedtrees.{kind}s"))
+
+
+register = Registry()
+
+
+def load_plugin(path: str | Path) -> str:
+    """Run a Python file so that its ``@register`` decorators take effect; return its sha256.
+
+    Raises
+    ------
+    UsageError
+        If the file does not exist or does not import.
+    """
+    file = Path(path).resolve()
+    if not file.is_file():
+        raise UsageError(f"plugin {str(path)!r} is not a file")
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    name = f"fedtrees_plugin_{digest[:12]}"
+    if name in sys.modules:
+        return digest
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
+        raise UsageError(f"plugin {str(path)!r} is not a Python file; give a path ending in .py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except UsageError:
+        del sys.modules[name]
+        raise
+    except Exception as err:
+        del sys.modules[name]
+        raise UsageError(f"plugin {str(path)!r}: {type(err).__name__}: {err}") from err
+    return digest

@@ -1,0 +1,153 @@
+"""The inline grammar ``name[key=value,...]``: one text for a command line, a suite and a result.
+
+``laplace-hist[epsilon=1,4,16]`` is a grid of three; ``split-only+leaf-rounding[decimals=2]``
+composes two defenses left to right.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from fedtrees.core.errors import UsageError
+
+Value = bool | int | float | str | None
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+
+
+@dataclass(frozen=True)
+class Spec:
+    """A name with parameters, both as written."""
+
+    name: str
+    params: Mapping[str, Value] = field(default_factory=dict)
+
+    @property
+    def inline(self) -> str:
+        """The parameters as ``key=value,...`` in written order."""
+        return ",".join(f"{k}={show(v)}" for k, v in self.params.items())
+
+    def __str__(self) -> str:
+        return f"{self.name}[{self.inline}]" if self.params else self.name
+
+
+def show(value: Value) -> str:
+    """Write a parameter value so that `parse_value` reads it back."""
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        return f"{value:.12g}" if float(f"{value:.12g}") == value else repr(value)
+    return str(value)
+
+
+def parse_value(text: str) -> Value:
+    """Read ``true``, ``none``, an integer, a float, or else a plain string."""
+    text = text.strip()
+    word = {"true": True, "false": False, "none": None, "null": None}
+    if text.lower() in word:
+        return word[text.lower()]
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def split_outside(text: str, separator: str) -> list[str]:
+    """Split at a separator outside of brackets, dropping empty pieces."""
+    pieces, depth, start = [], 0, 0
+    for at, char in enumerate(text):
+        depth += (char == "[") - (char == "]")
+        if depth < 0:
+            raise UsageError(f"unbalanced ']' in {text!r}")
+        if char == separator and depth == 0:
+            pieces.append(text[start:at])
+            start = at + 1
+    if depth:
+        raise UsageError(f"unbalanced '[' in {text!r}; write name[key=value]")
+    pieces.append(text[start:])
+    return [p.strip() for p in pieces if p.strip()]
+
+
+def parse_grid(text: str) -> list[Spec]:
+    """Read one name with a grid of parameters and return every combination.
+
+    Raises
+    ------
+    UsageError
+        If the text is not of the form ``name`` or ``name[key=value,value,...]``.
+    """
+    text = text.strip()
+    name, bracket, rest = text.partition("[")
+    name = name.strip()
+    if not _NAME.fullmatch(name) or (bracket and not rest.endswith("]")):
+        raise UsageError(f"cannot read {text!r}; write name or name[key=value,value,...]")
+    axes: dict[str, list[Value]] = {}
+    key = None
+    for token in filter(None, (t.strip() for t in rest.removesuffix("]").split(","))):
+        if "=" in token:
+            key, _, token = token.partition("=")
+            key = key.strip()
+            if key in axes:
+                raise UsageError(f"{text!r} gives {key!r} twice")
+            axes[key] = []
+        if key is None:
+            raise UsageError(f"cannot read {token!r} in {text!r}; write key=value")
+        axes[key].append(parse_value(token))
+    combinations = itertools.product(*axes.values())
+    return [Spec(name, dict(zip(axes, values, strict=True))) for values in combinations]
+
+
+def parse_list(texts: Iterable[str]) -> list[Spec]:
+    """Read several grids, each text holding one or more separated by commas."""
+    return [s for text in texts for piece in split_outside(text, ",") for s in parse_grid(piece)]
+
+
+@dataclass(frozen=True)
+class Composed:
+    """Specs joined by ``+``, left to right; `none` is the empty composition."""
+
+    parts: tuple[Spec, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Names joined by ``+``."""
+        return "+".join(p.name for p in self.parts) or "none"
+
+    @property
+    def inline(self) -> str:
+        """Parameters of the parts, in order, joined by ``;`` (empty if no part has any)."""
+        texts = [p.inline for p in self.parts]
+        return ";".join(texts) if any(texts) else ""
+
+    def __str__(self) -> str:
+        return "+".join(map(str, self.parts)) or "none"
+
+
+def parse_composed(texts: Iterable[str]) -> list[Composed]:
+    """Read compositions with grids: ``a+b[x=1,2]`` gives two."""
+    result = []
+    for text in texts:
+        for piece in split_outside(text, ","):
+            grids = [parse_grid(p) for p in split_outside(piece, "+")]
+            for parts in itertools.product(*grids):
+                result.append(Composed(tuple(p for p in parts if p.name != "none")))
+    return result
+
+
+def params_of(instance: Any) -> dict[str, Value]:
+    """Return the parameters of a frozen dataclass instance that differ from their defaults."""
+    from dataclasses import MISSING, fields
+
+    changed = {}
+    for item in fields(instance):
+        value = getattr(instance, item.name)
+        if item.init and (item.default is MISSING or value != item.default):
+            changed[item.name] = value
+    return changed

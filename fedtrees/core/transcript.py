@@ -1,0 +1,192 @@
+"""The transcript: every crossing, who could read it, what it cost."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import tempfile
+import zipfile
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedtrees.core.codec import decode, encode, encoded_size
+from fedtrees.core.errors import DataError
+from fedtrees.core.messages import Message
+
+_VERSION = 1
+
+
+@dataclass(frozen=True, eq=False)
+class Delivery:
+    """One crossing.
+
+    Attributes
+    ----------
+    index : int
+        Position in the transcript.
+    round : int
+        Number of requests the coordinator had made when it crossed.
+    sender : str
+    receivers : tuple of str
+        Several for a broadcast.
+    readers : tuple of str
+        Who can open it: the receivers, unless a cryptographic functionality hides it from them.
+    message : Message
+    why : str
+        The reason the protocol gives for this disclosure.
+    nbytes : int
+        Encoded size in bytes, per receiver.
+    """
+
+    index: int
+    round: int
+    sender: str
+    receivers: tuple[str, ...]
+    readers: tuple[str, ...]
+    message: Message
+    why: str
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class BudgetEvent:
+    """One noisy release by one party, for an accountant to compose.
+
+    Attributes
+    ----------
+    party : str
+        Whose rows it speaks of.
+    mechanism : str
+        ``laplace``, or a name no accountant knows, which costs infinity.
+    l1 : float
+        L1 sensitivity of the release to one row, in the unit of `scale`.
+    scale : float
+        Noise scale.
+    what : str
+        Message type it protected.
+    """
+
+    party: str
+    mechanism: str
+    l1: float
+    scale: float
+    what: str
+
+
+@dataclass
+class Transcript:
+    """All deliveries and budget events of one run, in order.
+
+    Attributes
+    ----------
+    roles : dict of str to str
+        Role of every party by name.
+    """
+
+    roles: dict[str, str] = field(default_factory=dict)
+    deliveries: list[Delivery] = field(default_factory=list)
+    events: list[BudgetEvent] = field(default_factory=list)
+    rounds: int = 0
+
+    def record(
+        self,
+        sender: str,
+        receivers: tuple[str, ...],
+        message: Message,
+        why: str,
+        readers: tuple[str, ...] | None = None,
+    ) -> None:
+        """Append one crossing."""
+        self.deliveries.append(
+            Delivery(
+                index=len(self.deliveries),
+                round=self.rounds,
+                sender=sender,
+                receivers=receivers,
+                readers=receivers if readers is None else readers,
+                message=message,
+                why=why,
+                nbytes=encoded_size(message),
+            )
+        )
+
+    def __iter__(self) -> Iterator[Delivery]:
+        return iter(self.deliveries)
+
+    def direction(self, delivery: Delivery) -> str:
+        """Return ``up`` for what a client or passive party sends, ``down`` for the rest."""
+        return "up" if self.roles.get(delivery.sender) in ("client", "passive") else "down"
+
+    def traffic(self) -> Counter[tuple[str, str]]:
+        """Return bytes by (direction, message type), every receiver counted."""
+        total: Counter[tuple[str, str]] = Counter()
+        for d in self.deliveries:
+            total[self.direction(d), type(d.message).__name__] += d.nbytes * len(d.receivers)
+        return total
+
+    def save(self, path: str | Path) -> None:
+        """Write the transcript to an ``.npz`` file, atomically.
+
+        A broadcast is stored once.
+        """
+        blobs: dict[int, int] = {}
+        arrays: dict[str, np.ndarray[Any, Any]] = {}
+        index = []
+        for d in self.deliveries:
+            key = blobs.setdefault(id(d.message), len(blobs))
+            if f"m{key}" not in arrays:
+                arrays[f"m{key}"] = np.frombuffer(encode(d.message), np.uint8)
+            index.append([d.round, d.sender, list(d.receivers), list(d.readers), key, d.why])
+        header = {
+            "version": _VERSION,
+            "roles": self.roles,
+            "rounds": self.rounds,
+            "deliveries": index,
+            "events": [vars(e) for e in self.events],
+        }
+        arrays["index"] = np.frombuffer(json.dumps(header).encode(), np.uint8)
+        target = Path(path)
+        handle, name = tempfile.mkstemp(dir=target.parent, suffix=".partial")
+        try:
+            with os.fdopen(handle, "wb") as out:
+                np.savez_compressed(out, allow_pickle=False, **arrays)
+            os.replace(name, target)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+
+    @classmethod
+    def load(cls, path: str | Path) -> Transcript:
+        """Read a saved transcript.
+
+        Raises
+        ------
+        DataError
+            If the file is missing, truncated or not a transcript.
+        """
+        try:
+            blob = Path(path).read_bytes()
+            with np.load(io.BytesIO(blob), allow_pickle=False) as data:
+                header = json.loads(data["index"].tobytes())
+                if header["version"] != _VERSION:
+                    raise DataError(f"{path}: transcript version {header['version']}, not 1")
+                transcript = cls(dict(header["roles"]), rounds=header["rounds"])
+                messages: dict[int, Message] = {}
+                for rnd, sender, receivers, readers, key, why in header["deliveries"]:
+                    if key not in messages:
+                        messages[key] = decode(data[f"m{key}"].tobytes())
+                    transcript.rounds = rnd
+                    transcript.record(
+                        sender, tuple(receivers), messages[key], why, tuple(readers)
+                    )
+                transcript.rounds = header["rounds"]
+                transcript.events = [BudgetEvent(**e) for e in header["events"]]
+        except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as err:
+            raise DataError(f"{path}: not a readable transcript ({err})") from err
+        return transcript
