@@ -53,6 +53,22 @@ class Context:
         self.ledger.append(BudgetEvent(self.party, mechanism, l1, scale, what))
 
 
+@dataclass(frozen=True)
+class Declared:
+    """What everyone knows a defense does to the statistics, so that attacks can adapt to it.
+
+    Attributes
+    ----------
+    noise_variance : float
+        Variance added to each element of each client's histogram, in squared gradient units.
+    rounding : float
+        Step to which leaf values are rounded; 0 means not at all.
+    """
+
+    noise_variance: float = 0.0
+    rounding: float = 0.0
+
+
 class Defense:
     """Base of all defenses; every hook is optional, the default changes nothing.
 
@@ -88,6 +104,10 @@ class Defense:
     def claim(self) -> Guarantee:
         """State what is guaranteed, as published."""
         return NoGuarantee()
+
+    def declares(self, schema: Schema, parameters: Mapping[str, Any]) -> Declared:
+        """Publish what the defense does to the statistics (its parameters are no secret)."""
+        return Declared()
 
     def spent(self, transcript: Transcript) -> Guarantee:
         """Compose what a run really spent; by default the claim."""
@@ -138,6 +158,14 @@ class Composition:
     def summed(self) -> tuple[type[Message], ...]:
         """Reply types of which only the sum can be opened."""
         return tuple(t for p in self.parts for t in p.summed())
+
+    def declares(self, schema: Schema, parameters: Mapping[str, Any]) -> Declared:
+        """Return what the parts publish together."""
+        parts = [p.declares(schema, parameters) for p in self.parts]
+        return Declared(
+            noise_variance=sum(p.noise_variance for p in parts),
+            rounding=max((p.rounding for p in parts), default=0.0),
+        )
 
     def claims(self) -> list[Guarantee]:
         """Return each part's claim, in order."""

@@ -1,0 +1,56 @@
+"""Leaf rounding: leaf values leave the server with a few decimals only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from fedtrees.core.defense import Context, Declared, Defense
+from fedtrees.core.errors import UsageError
+from fedtrees.core.guarantee import Guarantee, Structural
+from fedtrees.core.messages import Message
+from fedtrees.core.registry import register
+from fedtrees.core.schema import Schema
+from fedtrees.core.tree_messages import LeafValues
+
+
+@register.defense("leaf-rounding")
+@dataclass(frozen=True)
+class LeafRounding(Defense):
+    """Round every leaf value to `decimals` before it is broadcast.
+
+    It coarsens what a value tells of the counts in its leaf and protects nothing by itself:
+    compose it with `split-only`, else the exact sums travel beside the rounded value.
+
+    Parameters
+    ----------
+    decimals : int
+        Decimals kept, 0 to 12.
+    """
+
+    decimals: int = 3
+
+    at = frozenset({"server"})
+    guards = (LeafValues,)
+    requires = frozenset({"server-decides"})
+
+    def __post_init__(self) -> None:
+        if isinstance(self.decimals, bool) or not isinstance(self.decimals, int) \
+                or not 0 <= self.decimals <= 12:
+            raise UsageError(f"decimals must be an integer from 0 to 12; got {self.decimals!r}")
+
+    def claim(self) -> Guarantee:
+        """Return a structural guarantee."""
+        return Structural()
+
+    def declares(self, schema: Schema, parameters: Mapping[str, Any]) -> Declared:
+        """Publish the step."""
+        return Declared(rounding=10.0**-self.decimals)
+
+    def outgoing(self, message: Message, ctx: Context) -> Message:
+        """Round the values."""
+        assert isinstance(message, LeafValues)
+        return replace(message, value=np.round(message.value, self.decimals))

@@ -1,0 +1,136 @@
+"""The run folder: cells that appear whole or not at all, and the tidy table made of them."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import json
+import os
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from fedtrees import __version__
+from fedtrees.core.errors import StoreError
+
+COLUMNS = (
+    "run", "dataset", "partition", "protocol", "protocol_params", "defense", "defense_params",
+    "threat", "attack", "attack_params", "seed", "stage", "status", "reason", "metric", "value",
+    "unit", "blind", "advantage", "claimed", "spent", "measured", "bytes_up", "bytes_down",
+    "rounds", "seconds", "version",
+)  # fmt: skip
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write a file under a temporary name, flush it to disk, then rename it.
+
+    Raises
+    ------
+    StoreError
+        If the disk is full or the folder cannot be written; nothing partial remains.
+    """
+    try:
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".partial")
+    except OSError as err:
+        raise StoreError(f"cannot write {path}: {err.strerror or err}") from err
+    try:
+        with os.fdopen(handle, "wb") as out:
+            out.write(content)
+            out.flush()
+            os.fsync(out.fileno())
+        os.replace(name, path)
+    except OSError as err:
+        with contextlib.suppress(OSError):
+            os.unlink(name)
+        raise StoreError(
+            f"cannot write {path}: {err.strerror or err}; finished cells are safe, free some "
+            "space and run again with --resume"
+        ) from err
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(name)
+        raise
+
+
+class Store:
+    """A run folder.
+
+    Parameters
+    ----------
+    folder : Path
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.cells = folder / "cells"
+
+    @property
+    def name(self) -> str:
+        """Name of the run: its folder's."""
+        return self.folder.resolve().name
+
+    def create(self, suite_toml: str, environment: Mapping[str, Any]) -> None:
+        """Make the folder and describe the run in it."""
+        try:
+            self.cells.mkdir(parents=True, exist_ok=True)
+        except OSError as err:
+            raise StoreError(f"cannot make {self.cells}: {err.strerror or err}") from err
+        write_atomically(self.folder / "suite.toml", suite_toml.encode())
+        text = json.dumps(dict(environment), indent=2, sort_keys=True)
+        write_atomically(self.folder / "environment.json", text.encode())
+
+    def exists(self) -> bool:
+        """Tell whether the folder holds a run."""
+        return (self.folder / "suite.toml").is_file()
+
+    def check_version(self) -> None:
+        """Refuse a run written by another version.
+
+        Raises
+        ------
+        StoreError
+        """
+        path = self.folder / "environment.json"
+        try:
+            found = json.loads(path.read_text()).get("fedtrees")
+        except (OSError, ValueError, AttributeError) as err:
+            raise StoreError(f"{path} cannot be read ({err}); is {self.folder} a run?") from err
+        if found != __version__:
+            raise StoreError(
+                f"{self.folder} was written by fedtrees {found}, this is {__version__}; results "
+                "of two versions are not mixed: choose another --out"
+            )
+
+    def read(self, cell_id: str) -> dict[str, Any] | None:
+        """Return a finished cell, None if it is missing or was cut off."""
+        try:
+            cell = json.loads((self.cells / f"{cell_id}.json").read_text())
+        except (OSError, ValueError):
+            return None
+        whole = isinstance(cell, dict) and cell.get("id") == cell_id and cell.get("end") is True
+        return cell if whole else None
+
+    def write(self, cell: Mapping[str, Any]) -> None:
+        """Write one finished cell."""
+        text = json.dumps({**cell, "end": True}, allow_nan=False)
+        write_atomically(self.cells / f"{cell['id']}.json", text.encode())
+
+    def transcript_path(self, cell_id: str) -> Path:
+        """Where the transcript of a train cell waits until all attacks on it are done."""
+        return self.cells / f"{cell_id}.transcript.npz"
+
+    def write_rows(self, cell_ids: Iterable[str]) -> int:
+        """Write ``rows.csv`` from the finished cells, in the given order; return its length."""
+        out = io.StringIO()
+        writer = csv.DictWriter(out, COLUMNS, lineterminator="\n", extrasaction="raise")
+        writer.writeheader()
+        count = 0
+        for cell_id in dict.fromkeys(cell_ids):
+            cell = self.read(cell_id)
+            for row in cell["rows"] if cell else ():
+                writer.writerow({"run": self.name, **cell["common"], **row, "version": __version__})
+                count += 1
+        write_atomically(self.folder / "rows.csv", out.getvalue().encode())
+        return count

@@ -1,0 +1,43 @@
+"""Composition of noisy releases into one epsilon. What is not known costs infinity."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable
+
+from fedtrees.core.transcript import BudgetEvent
+
+
+def compose_laplace(events: Iterable[BudgetEvent]) -> float:
+    """Return the pure epsilon, in nats, that a sequence of releases costs one row.
+
+    Releases by one party add up (adaptive sequential composition, Dwork et al. 2006); parties
+    hold disjoint rows, so the largest party counts (parallel composition). A mechanism other
+    than Laplace has no finite pure epsilon here.
+
+    Parameters
+    ----------
+    events : iterable of BudgetEvent
+    """
+    by_party: dict[str, float] = defaultdict(float)
+    for event in events:
+        pure = event.mechanism == "laplace" and event.scale > 0
+        by_party[event.party] += event.l1 / event.scale if pure else math.inf
+    return max(by_party.values(), default=0.0)
+
+
+def histogram_sensitivity(features: int, gradient_bound: float, hessian_bound: float) -> float:
+    """Return the L1 sensitivity of one level's histograms to adding or removing a row.
+
+    A row is in one node per level and in one bin of every feature, so the number of bins and
+    of nodes does not matter.
+
+    Parameters
+    ----------
+    features : int
+        Number of features histogrammed (a node total counts as one more).
+    gradient_bound, hessian_bound : float
+        Bounds on one row's absolute gradient and hessian.
+    """
+    return features * (gradient_bound + hessian_bound)
