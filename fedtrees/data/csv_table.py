@@ -1,0 +1,281 @@
+"""Any CSV file with a header: read strictly, encode categories, make a dataset."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.core.errors import DataError, did_you_mean
+from fedtrees.core.schema import Feature, Schema
+from fedtrees.data.dataset import Dataset, prepare
+
+#: Cells read as a missing value (case-insensitive, spaces around them ignored).
+MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?"})
+
+
+@dataclass(frozen=True)
+class TextTable:
+    """A CSV file as text.
+
+    Attributes
+    ----------
+    path : Path
+    names : tuple of str
+        Header.
+    rows : tuple of tuple of str
+        Cells, stripped of surrounding spaces.
+    lines : tuple of int
+        Number in the file (from 1) of the last line of each row.
+    """
+
+    path: Path
+    names: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    lines: tuple[int, ...]
+
+    def column(self, name: str) -> list[str]:
+        """Return the cells of one column.
+
+        Raises
+        ------
+        DataError
+            The file has no such column.
+        """
+        if name not in self.names:
+            raise DataError(f"{self.path}: no column {name!r}{did_you_mean(name, self.names)}")
+        k = self.names.index(name)
+        return [row[k] for row in self.rows]
+
+
+def read_csv(path: str | Path) -> TextTable:
+    """Read a comma-separated UTF-8 file with a header line.
+
+    Raises
+    ------
+    DataError
+        The file is missing, unreadable, empty, not text, has duplicate or empty column names, a
+        row whose number of cells differs from the header's, or no rows.
+    """
+    path = Path(path)
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+    except FileNotFoundError:
+        raise DataError(f"{path}: no such file") from None
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror or error})") from None
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{path}: byte {error.start} is not UTF-8 text; save the table as a UTF-8 CSV file"
+        ) from None
+    if "\0" in text:
+        raise DataError(f"{path}: contains NUL bytes; this is not a CSV file")
+    return _parse(path, text)
+
+
+def _parse(path: Path, text: str) -> TextTable:
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True, skipinitialspace=True)
+    try:
+        header = next((row for row in reader if row), None)
+        if header is None:
+            raise DataError(f"{path}: the file is empty; it needs a header line and rows")
+        names = tuple(cell.strip() for cell in header)
+        _check_header(path, names)
+        rows, lines = [], []
+        for row in reader:
+            if not row:
+                continue
+            if len(row) != len(names):
+                raise DataError(
+                    f"{path}, line {reader.line_num}: {len(row)} cells, the header has "
+                    f"{len(names)}; the file may be truncated"
+                )
+            rows.append(tuple(cell.strip() for cell in row))
+            lines.append(reader.line_num)
+    except csv.Error as error:
+        raise DataError(f"{path}, line {reader.line_num}: {error}") from None
+    if not rows:
+        raise DataError(f"{path}: a header but no rows")
+    return TextTable(path, names, tuple(rows), tuple(lines))
+
+
+def _check_header(path: Path, names: tuple[str, ...]) -> None:
+    twice = sorted({n for n in names if names.count(n) > 1})
+    if twice:
+        raise DataError(f"{path}: duplicate column names {twice}; give every column its own name")
+    if "" in names:
+        raise DataError(f"{path}: column {names.index('') + 1} has no name")
+
+
+def missing(cell: str) -> bool:
+    """Tell whether a cell stands for a missing value."""
+    return cell.lower() in MISSING
+
+
+def numeric(table: TextTable, name: str) -> NDArray[np.float64]:
+    """Return one column as numbers, shape (n,), NaN where missing.
+
+    Raises
+    ------
+    DataError
+        A cell is neither a number nor missing, or is infinite; names column, value and line.
+    """
+    out = np.empty(len(table.rows))
+    for i, cell in enumerate(table.column(name)):
+        if missing(cell):
+            out[i] = math.nan
+            continue
+        where = f"{table.path}, line {table.lines[i]}: column {name!r} holds {cell!r}"
+        try:
+            out[i] = float(cell)
+        except ValueError:
+            raise DataError(
+                f"{where}, not a number; declare the column categorical, or correct the value"
+            ) from None
+        if math.isinf(out[i]):
+            raise DataError(f"{where}; remove the row, or leave the value empty if it is missing")
+    return out
+
+
+def coded(
+    table: TextTable, name: str, order: Sequence[str] = ()
+) -> tuple[NDArray[np.float64], tuple[str, ...]]:
+    """Return one categorical column as codes, shape (n,), and the names of the codes.
+
+    Codes follow `order` where given, else the alphabet (numbers by value); NaN where missing.
+
+    Raises
+    ------
+    DataError
+        A value outside `order`.
+    """
+    cells = table.column(name)
+    present = {cell for cell in cells if not missing(cell)}
+    names = tuple(order) or tuple(sorted(present, key=_sort_key(present)))
+    code = {value: float(k) for k, value in enumerate(names)}
+    for i, cell in enumerate(cells):
+        if not missing(cell) and cell not in code:
+            raise DataError(
+                f"{table.path}, line {table.lines[i]}: column {name!r} holds {cell!r}"
+                f"{did_you_mean(cell, names)}"
+            )
+    return np.array([code.get(cell, math.nan) for cell in cells]), names
+
+
+def _sort_key(values: set[str]):  # type: ignore[no-untyped-def]
+    try:
+        return float if all(math.isfinite(float(v)) for v in values) else str
+    except ValueError:
+        return str
+
+
+def binary_target(
+    table: TextTable, name: str, positive: str | None = None
+) -> tuple[NDArray[np.int64], tuple[str, str]]:
+    """Return the labels, shape (n,), and the names of the classes 0 and 1.
+
+    Parameters
+    ----------
+    positive : str, optional
+        The class coded 1; every other class becomes 0. Default: the second of two classes, in
+        numerical or alphabetical order.
+
+    Raises
+    ------
+    DataError
+        Missing labels, one class only, an unknown positive class, or more than two classes and
+        no positive one named.
+    """
+    codes, names = coded(table, name)
+    absent = np.flatnonzero(np.isnan(codes))
+    where = f"{table.path}: target {name!r}"
+    if len(absent):
+        line = table.lines[int(absent[0])]
+        raise DataError(f"{where} is missing at line {line} ({len(absent)} such rows); remove them")
+    if len(names) < 2:
+        raise DataError(f"{where} has one class only ({names[0]!r}); both classes must occur")
+    if positive is None:
+        if len(names) > 2:
+            shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
+            raise DataError(
+                f"{where} has {len(names)} classes ({shown}); binary only at present: "
+                "name the positive class (the rest becomes class 0)"
+            )
+        positive = names[1]
+    if positive not in names:
+        raise DataError(f"{where} has no class {positive!r}{did_you_mean(positive, names)}")
+    others = [n for n in names if n != positive]
+    negative = others[0] if len(others) == 1 else f"not {positive}"
+    return (codes == names.index(positive)).astype(np.int64), (negative, positive)
+
+
+def load_csv(
+    path: str | Path,
+    target: str,
+    *,
+    categorical: Sequence[str] = (),
+    positive: str | None = None,
+    drop: Sequence[str] = (),
+    ranges: Mapping[str, tuple[float, float]] | None = None,
+    top: Sequence[str] = (),
+    name: str | None = None,
+) -> Dataset:
+    """Make a dataset of a CSV file.
+
+    Parameters
+    ----------
+    path : path
+    target : str
+        Name of the label column.
+    categorical : sequence of str
+        Columns to be coded alphabetically; all others must be numeric.
+    positive : str, optional
+        The class coded 1 (required with more than two classes).
+    drop : sequence of str
+        Columns to leave out (identifiers).
+    ranges : mapping of str to (float, float), optional
+        Declared public ranges; never computed from the file.
+    top : sequence of str
+        Features a top-feature score is computed on.
+    name : str, optional
+        Default: the file name without its ending.
+
+    Raises
+    ------
+    DataError
+        Anything `read_csv`, `numeric`, `coded`, `binary_target` or `prepare` reject, and
+        unknown column names anywhere.
+    """
+    table = read_csv(path)
+    ranges = dict(ranges or {})
+    for column in (target, *categorical, *drop, *ranges, *top):
+        table.column(column)
+    y, classes = binary_target(table, target, positive)
+    features, columns = [], []
+    for column in table.names:
+        if column == target or column in drop:
+            continue
+        if column in categorical:
+            codes, names = coded(table, column)
+            features.append(Feature(column, "categorical", categories=names))
+            columns.append(codes)
+        else:
+            low, high = ranges.get(column, (None, None))
+            features.append(Feature(column, "continuous", low, high))
+            columns.append(numeric(table, column))
+    if not columns:
+        raise DataError(f"{path}: no feature columns beside the target {target!r}")
+    return prepare(
+        name or Path(path).stem,
+        Schema(tuple(features), target, classes),
+        np.column_stack(columns),
+        y,
+        top=top,
+        places=[f"line {line}" for line in table.lines],
+    )

@@ -1,0 +1,209 @@
+"""A table that passed every check, with its schema and a digest of its content."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.core.errors import DataError, did_you_mean
+from fedtrees.core.schema import Schema, Table
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """A named table ready for a federation. Build it with `prepare`.
+
+    Attributes
+    ----------
+    name : str
+    schema : Schema
+        ``len(schema.features) == table.X.shape[1]``.
+    table : Table
+        All rows, float32 features of shape (n, d) and int64 labels of shape (n,) in {0, 1}.
+    top : tuple of str
+        Features named "most important" by the publication that used this table, or ().
+    test_rows : int array, shape (t,), or None
+        Rows a published recipe fixes as its test set. None: the split is drawn from the seed.
+    notes : tuple of str
+        What a reader of results should know: constant columns, how labels were made binary.
+    digest : str
+        sha256 (hex) of schema, arrays and test rows; two datasets with one digest are the same.
+    """
+
+    name: str
+    schema: Schema
+    table: Table
+    top: tuple[str, ...] = ()
+    test_rows: NDArray[np.intp] | None = None
+    notes: tuple[str, ...] = ()
+    digest: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        width, columns = self.table.X.shape[1], len(self.schema.features)
+        if width != columns:
+            raise DataError(f"{self.name}: schema has {columns} features, the table has {width}")
+        for feature in self.top:
+            if feature not in self.schema.names:
+                hint = did_you_mean(feature, self.schema.names)
+                raise DataError(f"{self.name}: unknown top feature {feature!r}{hint}")
+        if self.test_rows is not None:
+            object.__setattr__(self, "test_rows", _checked_rows(self.test_rows, len(self.table)))
+        object.__setattr__(self, "digest", self._hash())
+
+    def _hash(self) -> str:
+        h = hashlib.sha256()
+        h.update(json.dumps(self.schema.to_json(), sort_keys=True).encode())
+        h.update(json.dumps(self.top).encode())
+        # One bit pattern for every missing value, so that the digest follows the values.
+        X = np.where(np.isnan(self.table.X), np.float32(np.nan), self.table.X)
+        h.update(np.ascontiguousarray(X, dtype="<f4").tobytes())
+        h.update(np.ascontiguousarray(self.table.y, dtype="<i8").tobytes())
+        if self.test_rows is not None:
+            h.update(np.ascontiguousarray(self.test_rows, dtype="<i8").tobytes())
+        return h.hexdigest()
+
+
+def _checked_rows(rows: NDArray[Any], n: int) -> NDArray[np.intp]:
+    rows = np.array(rows, dtype=np.intp)
+    if rows.ndim != 1 or len(np.unique(rows)) != len(rows):
+        raise DataError("test rows must be a list of distinct row numbers")
+    if len(rows) and (rows.min() < 0 or rows.max() >= n):
+        raise DataError(f"test rows must lie in 0..{n - 1}; got {rows.min()}..{rows.max()}")
+    if len(rows) == n:
+        raise DataError("every row is a test row; leave some for training")
+    rows.flags.writeable = False
+    return rows
+
+
+def prepare(
+    name: str,
+    schema: Schema,
+    X: NDArray[Any],
+    y: NDArray[Any],
+    *,
+    top: Sequence[str] = (),
+    test_rows: NDArray[Any] | None = None,
+    notes: Sequence[str] = (),
+    places: Sequence[str] | None = None,
+) -> Dataset:
+    """Check raw arrays and make a `Dataset` of them.
+
+    Parameters
+    ----------
+    X : array, shape (n, d)
+        Numbers; NaN marks a missing value and stays NaN.
+    y : array, shape (n,)
+        Class codes 0 and 1.
+    places : sequence of str, length n, optional
+        Where each row came from (``"line 7"``), for messages; default ``"row i"``, from 0.
+
+    Raises
+    ------
+    DataError
+        Empty table, text or infinite values in a feature, values beyond float32, missing
+        targets, fewer or more than two classes, duplicate or unmatched column names.
+    """
+    X, y = np.asarray(X), np.asarray(y)
+    if X.ndim != 2 or X.shape[0] == 0 or X.shape[1] == 0:
+        raise DataError(f"{name}: the table is empty (shape {X.shape}); it needs rows and features")
+    if y.shape != (X.shape[0],):
+        raise DataError(f"{name}: {X.shape[0]} rows but labels of shape {y.shape}")
+    if X.shape[1] != len(schema.features):
+        raise DataError(
+            f"{name}: schema has {len(schema.features)} features, the table has {X.shape[1]}"
+        )
+    numbers = _numeric_features(name, schema, X, places)
+    labels = _binary_labels(name, schema, y, places)
+    return Dataset(
+        name,
+        schema,
+        Table(numbers, labels),
+        tuple(top),
+        test_rows,
+        (*notes, *_constant_columns(schema, numbers)),
+    )
+
+
+def _place(i: int, places: Sequence[str] | None) -> str:
+    return places[i] if places is not None else f"row {i}"
+
+
+def _numeric_features(
+    name: str, schema: Schema, X: NDArray[Any], places: Sequence[str] | None
+) -> NDArray[np.float32]:
+    if X.dtype.kind not in "fiub":
+        X = _to_float(name, schema, X, places)
+    limit = float(np.finfo(np.float32).max)
+    wide = X.astype(np.float64)
+    bad = np.argwhere(np.abs(wide) > limit)
+    if len(bad):
+        i, k = bad[0]
+        raise DataError(
+            f"{name}: feature {schema.names[k]!r} is {wide[i, k]} at {_place(i, places)}; "
+            "remove the row, or leave the value empty if it is missing (float32 is the limit)"
+        )
+    return np.asarray(wide.astype(np.float32))
+
+
+def _to_float(
+    name: str, schema: Schema, X: NDArray[Any], places: Sequence[str] | None
+) -> NDArray[np.float64]:
+    out = np.empty(X.shape, dtype=np.float64)
+    for k, feature in enumerate(schema.names):
+        for i, value in enumerate(X[:, k]):
+            try:
+                out[i, k] = np.nan if value is None else float(value)
+            except (TypeError, ValueError):
+                raise DataError(
+                    f"{name}: column {feature!r} holds {value!r} at {_place(i, places)}, "
+                    "not a number; declare the column categorical, or correct the value"
+                ) from None
+    return out
+
+
+def _binary_labels(
+    name: str, schema: Schema, y: NDArray[Any], places: Sequence[str] | None
+) -> NDArray[np.int64]:
+    try:
+        values = y.astype(np.float64)
+    except (TypeError, ValueError):
+        raise DataError(
+            f"{name}: target {schema.target!r} holds text; encode its classes as 0 and 1"
+        ) from None
+    missing = np.flatnonzero(~np.isfinite(values))
+    if len(missing):
+        raise DataError(
+            f"{name}: target {schema.target!r} is missing or infinite at "
+            f"{_place(int(missing[0]), places)} ({len(missing)} such rows); remove them"
+        )
+    found = np.unique(values)
+    if len(found) > 2:
+        raise DataError(
+            f"{name}: target {schema.target!r} has {len(found)} classes; binary only at present: "
+            "name the positive class (the rest becomes class 0)"
+        )
+    if len(found) < 2:
+        raise DataError(
+            f"{name}: target {schema.target!r} has one class only ({found[0]:g}); "
+            "both classes must occur"
+        )
+    if found.tolist() != [0.0, 1.0]:
+        raise DataError(f"{name}: target {schema.target!r} has codes {found.tolist()}; use 0 and 1")
+    return np.asarray(values.astype(np.int64))
+
+
+def _constant_columns(schema: Schema, X: NDArray[np.float32]) -> list[str]:
+    notes = []
+    for k, feature in enumerate(schema.names):
+        present = X[~np.isnan(X[:, k]), k]
+        if len(present) == 0:
+            notes.append(f"column {feature!r} is missing in every row")
+        elif present.min() == present.max():
+            notes.append(f"column {feature!r} is constant ({present[0]:g})")
+    return notes

@@ -1,0 +1,215 @@
+"""How the rows of a table are spread over clients."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.core.errors import DataError, UsageError, did_you_mean
+from fedtrees.core.schema import Schema, Table
+
+Rows = NDArray[np.intp]
+
+# Draws of client sizes before too small clients are topped up instead.
+_SIZE_DRAWS = 1000
+
+
+def iid(table: Table, schema: Schema, clients: int, rng: np.random.Generator) -> list[Rows]:
+    """Give every client an equal share of a random order (sizes differ by at most one)."""
+    return list(np.array_split(rng.permutation(len(table)), clients))
+
+
+def label_skew(
+    table: Table,
+    schema: Schema,
+    clients: int,
+    rng: np.random.Generator,
+    *,
+    alpha: float = 0.5,
+) -> list[Rows]:
+    """Spread the rows of each class over the clients in Dirichlet(alpha) proportions.
+
+    Small `alpha` (> 0) gives clients of nearly one class each. Source: Hsu, Qi and Brown 2019,
+    in the per-class form of Li et al. 2022 (NIID-Bench).
+    """
+    _positive("alpha", alpha)
+    parts: list[list[Rows]] = [[] for _ in range(clients)]
+    for label in np.unique(table.y):
+        rows = rng.permutation(np.flatnonzero(table.y == label))
+        cuts = np.cumsum(rng.dirichlet(np.full(clients, alpha)))[:-1] * len(rows)
+        for part, chunk in zip(parts, np.split(rows, cuts.astype(int)), strict=True):
+            part.append(chunk)
+    return [np.concatenate(part) for part in parts]
+
+
+def quantity_skew(
+    table: Table,
+    schema: Schema,
+    clients: int,
+    rng: np.random.Generator,
+    *,
+    alpha: float = 0.3,
+    min_size: int | None = None,
+) -> list[Rows]:
+    """Draw client *sizes* from Dirichlet(alpha) until every client has `min_size` rows.
+
+    Labels and features stay i.i.d. This is the partition of the published TimberStrike runs
+    (Di Gennaro et al., ``niid_type: sample``, alpha 0.3, at least 50 rows): a Dirichlet vector,
+    its cumulated shares cut a random order. Default `min_size`: 50, or half an equal share where
+    that is less. Should `_SIZE_DRAWS` draws fail (many clients, small alpha), the largest client
+    of the last draw hands rows to those below the minimum.
+    """
+    _positive("alpha", alpha)
+    n = len(table)
+    least = max(1, min(50, n // (2 * clients))) if min_size is None else int(min_size)
+    if least < 1 or least * clients > n:
+        raise DataError(
+            f"quantity-skew: min_size={least} for {clients} clients needs {least * clients} rows, "
+            f"the table has {n}; lower min_size or the number of clients"
+        )
+    order = rng.permutation(n)
+    for _ in range(_SIZE_DRAWS):
+        shares = rng.dirichlet(np.full(clients, alpha))
+        cuts = (np.cumsum(shares)[:-1] * n).astype(int)
+        sizes = np.diff(np.concatenate([[0], cuts, [n]]))
+        if sizes.min() >= least:
+            break
+    while sizes.min() < least:
+        moved = min(least - sizes.min(), sizes.max() - least)
+        smallest, largest = sizes.argmin(), sizes.argmax()
+        sizes[smallest] += moved
+        sizes[largest] -= moved
+    return list(np.split(order, np.cumsum(sizes)[:-1]))
+
+
+def feature_bands(
+    table: Table,
+    schema: Schema,
+    clients: int,
+    rng: np.random.Generator,
+    *,
+    feature: str | None = None,
+) -> list[Rows]:
+    """Give every client one quantile band of a feature (default: the first continuous one).
+
+    The published scalability runs use age bands. Bands hold equally many rows; rows of equal
+    value are ordered at random, so a band edge inside a tie splits it (quantile edges computed
+    on values would leave clients empty). Missing values come last.
+    """
+    if feature is None:
+        names = [f.name for f in schema.features if f.kind == "continuous"] or list(schema.names)
+        feature = names[0]
+    if feature not in schema.names:
+        raise UsageError(
+            f"feature-bands: unknown feature {feature!r}{did_you_mean(feature, schema.names)}"
+        )
+    shuffled = rng.permutation(len(table))
+    values = table.X[shuffled, schema.names.index(feature)]
+    return list(np.array_split(shuffled[np.argsort(values, kind="stable")], clients))
+
+
+#: Name in a suite -> function ``(table, schema, clients, rng, **parameters) -> rows per client``.
+PARTITIONS: dict[str, Callable[..., list[Rows]]] = {
+    "iid": iid,
+    "label-skew": label_skew,
+    "quantity-skew": quantity_skew,
+    "feature-bands": feature_bands,
+}
+
+
+@dataclass(frozen=True)
+class Partition:
+    """A partition by name with its parameters, checked at construction.
+
+    Attributes
+    ----------
+    name : str
+        Key of `PARTITIONS`.
+    params : mapping of str to value
+        Keyword parameters of that function.
+
+    Raises
+    ------
+    UsageError
+        Unknown name or parameter.
+    """
+
+    name: str = "iid"
+    params: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.name not in PARTITIONS:
+            raise UsageError(
+                f"unknown partition {self.name!r}{did_you_mean(self.name, PARTITIONS)}"
+            )
+        known = parameters(self.name)
+        for key in self.params:
+            if key not in known:
+                raise UsageError(
+                    f"partition {self.name!r} has no parameter {key!r}{did_you_mean(key, known)}"
+                    if known
+                    else f"partition {self.name!r} takes no parameters; got {key!r}"
+                )
+
+    def __str__(self) -> str:
+        inside = ",".join(f"{k}={v}" for k, v in self.params.items())
+        return f"{self.name}[{inside}]" if inside else self.name
+
+
+def parameters(name: str) -> dict[str, Any]:
+    """Return the keyword parameters of a partition and their defaults."""
+    signature = inspect.signature(PARTITIONS[name])
+    return {p.name: p.default for p in signature.parameters.values() if p.kind is p.KEYWORD_ONLY}
+
+
+def split(
+    partition: Partition | str,
+    table: Table,
+    schema: Schema,
+    clients: int,
+    rng: np.random.Generator,
+) -> list[Rows]:
+    """Return the row numbers of each client: disjoint, covering, sorted, none empty.
+
+    Parameters
+    ----------
+    partition : Partition or str
+        A bare name means its default parameters.
+    clients : int
+        At least 1, at most the number of rows.
+
+    Returns
+    -------
+    list of int arrays
+        A client left empty by the draw receives one row of the largest client. Clients of one
+        row or one class are possible and allowed.
+
+    Raises
+    ------
+    DataError
+        More clients than rows, fewer than one client, a parameter out of its range.
+    UsageError
+        Unknown partition, parameter or feature.
+    """
+    if isinstance(partition, str):
+        partition = Partition(partition)
+    if clients < 1:
+        raise DataError(f"clients={clients}: a federation needs at least one client")
+    if clients > len(table):
+        raise DataError(f"{clients} clients but only {len(table)} rows; use fewer clients")
+    parts = PARTITIONS[partition.name](table, schema, clients, rng, **partition.params)
+    while min(map(len, parts)) == 0:
+        largest = max(range(clients), key=lambda c: len(parts[c]))
+        empty = next(c for c in range(clients) if len(parts[c]) == 0)
+        parts[empty], parts[largest] = parts[largest][-1:], parts[largest][:-1]
+    return [np.sort(part).astype(np.intp) for part in parts]
+
+
+def _positive(name: str, value: float) -> None:
+    if not (np.isfinite(value) and value > 0):
+        raise DataError(f"{name}={value}: must be a finite number above 0")

@@ -1,0 +1,131 @@
+"""The data files fedtrees knows: their names, checksums and where to find them."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedtrees.core.errors import DataError
+
+#: Names the data directory where no argument does.
+ENVIRONMENT = "FEDTREES_DATA"
+
+
+@dataclass(frozen=True)
+class Source:
+    """One file of the data directory.
+
+    Attributes
+    ----------
+    filename : str
+    sha256 : str
+        Hex digest of the exact copy the loaders were written against.
+    url : str or None
+        A public copy to try. The checksum, not the address, decides what is accepted.
+    origin : str
+        Where people obtain the file by hand.
+    """
+
+    filename: str
+    sha256: str
+    url: str | None
+    origin: str
+
+
+SOURCES: dict[str, Source] = {
+    "pima": Source(
+        "pima.csv",
+        "c980e5e01dc1c554a358102b773f34b29599d0051ec5cf5b56ad1c6fcb3a23b0",
+        "https://raw.githubusercontent.com/plotly/datasets/master/diabetes.csv",
+        "Kaggle 'Pima Indians Diabetes Database' (uciml/pima-indians-diabetes-database)",
+    ),
+    "stroke": Source(
+        "stroke.csv",
+        "0fa8d6526d7e2749ea61f721210d8797950f9ddd5fe27bf9f2810a4838b0bc0b",
+        None,
+        "Kaggle 'Stroke Prediction Dataset' (fedesoriano/stroke-prediction-dataset)",
+    ),
+    "adult": Source(
+        "adult.csv",
+        "6f8f2babc5ee744afd03f6d978d8d6b3e3b0aae240d931c4976a9cce7af0d347",
+        None,
+        "UCI 'Adult' (both parts, with a header line)",
+    ),
+    "phishing": Source(
+        "phishing.csv",
+        "685e9fbdbe08c8b23fdb82e06cf5e154a8516e93f7b07f8a67328f17f86d0d72",
+        None,
+        "UCI 'Phishing Websites'",
+    ),
+    "obesity": Source(
+        "obesity.csv",
+        "b41979c96aa1ac4d71df84fe32e2b514b74cf2fd76fb167a529b2d642fa242d7",
+        None,
+        "UCI 'Estimation of Obesity Levels Based On Eating Habits and Physical Condition'",
+    ),
+    "compas-binary": Source(
+        "compas_binary.csv",
+        "88aa496e8b32e549f089f457fd3244e1706860bee5e6162d259090a91b5bee17",
+        None,
+        "the data published with Gorgé et al. (binarised COMPAS)",
+    ),
+    "adult-binary": Source(
+        "adult_binary.csv",
+        "09c54f274f1b4b16c9fa6e6a7ef7b80c65bad852ea6b16381970d81ee3a99b02",
+        None,
+        "the data published with Gorgé et al. (binarised Adult)",
+    ),
+}
+
+
+def data_directory(directory: str | Path | None = None) -> Path | None:
+    """Return the data directory: the argument, else the environment's, else None."""
+    chosen = directory or os.environ.get(ENVIRONMENT)
+    return Path(chosen) if chosen else None
+
+
+def sha256(path: Path) -> str:
+    """Return the sha256 of a file, hex."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def locate(name: str, directory: str | Path | None = None) -> Path:
+    """Return the checked path of a known data file.
+
+    Parameters
+    ----------
+    name : str
+        Key of `SOURCES`.
+    directory : path, optional
+        Default: the environment variable `ENVIRONMENT`.
+
+    Raises
+    ------
+    DataError
+        No directory named, no such file in it, or a file with another checksum.
+    """
+    source, folder = SOURCES[name], data_directory(directory)
+    remedy = (
+        f"get it with `fedtrees fetch {name}` or from {source.origin}, "
+        f"and name its folder with --data-dir or {ENVIRONMENT}"
+    )
+    if folder is None:
+        raise DataError(
+            f"{name} needs the file {source.filename} and no data directory is set; {remedy}"
+        )
+    path = folder / source.filename
+    if not path.is_file():
+        raise DataError(f"{name} needs {source.filename}, not found in {folder}; {remedy}")
+    try:
+        found = sha256(path)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror or error})") from None
+    if found != source.sha256:
+        raise DataError(
+            f"{path}: sha256 is {found}, expected {source.sha256}; "
+            f"another or a damaged copy: {remedy}"
+        )
+    return path

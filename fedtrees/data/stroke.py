@@ -1,0 +1,106 @@
+"""The Stroke table: the recipe of the published TimberStrike runs, and the table without SMOTE."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.core.errors import DataError
+from fedtrees.core.schema import Feature, Schema
+from fedtrees.data.csv_table import TextTable, coded, numeric, read_csv
+from fedtrees.data.dataset import Dataset, prepare
+
+#: Column order of the published runs.
+_ORDER = (
+    "age", "avg_glucose_level", "bmi", "gender", "hypertension", "heart_disease",
+    "ever_married", "work_type", "Residence_type", "smoking_status",
+)  # fmt: skip
+#: Named "top 5" together with the label in the published configuration.
+TOP = ("avg_glucose_level", "heart_disease", "work_type", "Residence_type")
+# Plausible for any person alive; mg/dL; kg/m^2 (the recipe drops rows above 80).
+_RANGES = {"age": (0.0, 120.0), "avg_glucose_level": (40.0, 400.0), "bmi": (10.0, 80.0)}
+_BMI_LIMIT = 80.0
+_SEED = 42
+_SMOTE_RATIO = 0.6
+_TEST_SHARE = 0.2
+
+
+def stroke_raw(path: Path) -> Dataset:
+    """Return the cleaned real rows: 5108 rows, 10 features, no synthetic rows.
+
+    Cleaning as in the published notebook: drop ``id``; median bmi where missing; drop rows with
+    bmi above 80; gender ``Other`` becomes ``Female``; categories coded alphabetically.
+    """
+    schema, X, y = _clean(read_csv(path))
+    return prepare("stroke-raw", schema, X, y, top=TOP)
+
+
+def stroke(path: Path) -> Dataset:
+    """Return the published training rows (6219, SMOTE included) and test rows (1022).
+
+    After the cleaning of `stroke_raw`: 20% stratified test rows (seed 42), then ordinary SMOTE
+    (0.6, seed 42) on the training part only. The paper says SMOTE-NC; the code, which we follow,
+    interpolates the category codes and truncates them. 2133 of the 6219 training rows, and most
+    positives, never existed: a reconstruction score on this table is partly about
+    interpolations. Source: Di Gennaro et al., ``stroke_data_prepr.ipynb``.
+
+    Raises
+    ------
+    DataError
+        imbalanced-learn is not installed.
+    """
+    try:
+        from imblearn.over_sampling import SMOTE
+    except ImportError:
+        raise DataError(
+            "stroke: the published recipe needs imbalanced-learn (pip install imbalanced-learn); "
+            "stroke-raw does without"
+        ) from None
+    import pandas as pd
+    from sklearn.model_selection import train_test_split
+
+    schema, X, y = _clean(read_csv(path))
+    frame = pd.DataFrame(X, columns=list(schema.names))
+    for feature in schema.features:
+        if feature.kind == "categorical":  # integer columns make SMOTE truncate its codes
+            frame[feature.name] = frame[feature.name].astype(np.int64)
+    X_train, X_test, y_train, y_test = train_test_split(
+        frame, y, test_size=_TEST_SHARE, stratify=y, random_state=_SEED
+    )
+    smote = SMOTE(sampling_strategy=_SMOTE_RATIO, random_state=_SEED)
+    X_more, y_more = smote.fit_resample(X_train, y_train)
+    synthetic = len(y_more) - len(y_train)
+    return prepare(
+        "stroke",
+        schema,
+        np.concatenate([X_more.to_numpy(np.float64), X_test.to_numpy(np.float64)]),
+        np.concatenate([y_more, y_test]),
+        top=TOP,
+        test_rows=np.arange(len(y_more), len(y_more) + len(y_test)),
+        notes=(f"{synthetic} of {len(y_more)} training rows are SMOTE interpolations",),
+    )
+
+
+def _clean(table: TextTable) -> tuple[Schema, NDArray[np.float64], NDArray[np.int64]]:
+    gender = [("Female" if cell == "Other" else cell) for cell in table.column("gender")]
+    bmi = numeric(table, "bmi")
+    bmi[np.isnan(bmi)] = np.nanmedian(bmi)
+    features, columns = [], []
+    for name in _ORDER:
+        if name in _RANGES:
+            features.append(Feature(name, "continuous", *_RANGES[name]))
+            columns.append(bmi if name == "bmi" else numeric(table, name))
+        elif name == "gender":
+            features.append(Feature(name, "categorical", categories=("Female", "Male")))
+            columns.append(np.array([float(cell == "Male") for cell in gender]))
+        else:
+            # "Unknown" smoking status is a category of its own here, as in the notebook.
+            codes, names = coded(table, name)
+            features.append(Feature(name, "categorical", categories=names))
+            columns.append(codes)
+    keep = bmi <= _BMI_LIMIT
+    y = numeric(table, "stroke").astype(np.int64)
+    schema = Schema(tuple(features), "stroke", ("no stroke", "stroke"))
+    return schema, np.column_stack(columns)[keep], y[keep]
