@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.core.errors import DataError
+from fedtrees.trees.jit import kernel
+from fedtrees.trees.losses import sigmoid
+
 
 @dataclass(frozen=True, eq=False)
 class Tree:
-    """One binary decision tree; node 0 is the root, children are allocated in pairs, level by level.
+    """One binary decision tree; node 0 is the root, children come in pairs, level by level.
 
     Attributes
     ----------
@@ -64,14 +69,161 @@ class Forest:
     trees: tuple[Tree, ...]
     base_margin: np.float32
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "base_margin", np.float32(self.base_margin))
+
+    def __len__(self) -> int:
+        return len(self.trees)
+
+    def first(self, count: int) -> Forest:
+        """Return the forest of the first ``count`` trees."""
+        return Forest(self.trees[:count], self.base_margin)
+
+    @cached_property
+    def _flat(self) -> _Flat:
+        return _Flat.of(self.trees)
+
+    def _rows(self, X: NDArray[Any]) -> NDArray[np.float32]:
+        X = np.asarray(X)
+        width = 1 + max((int(t.feature.max()) for t in self.trees), default=-1)
+        if X.ndim != 2 or X.shape[1] < width:
+            raise DataError(f"expected rows of at least {width} features, got shape {X.shape}")
+        return np.ascontiguousarray(X, dtype=np.float32)
+
     def apply(self, X: NDArray[Any]) -> NDArray[np.int32]:
-        """Return the leaf of every row in every tree, int32, shape (n, T)."""
-        raise NotImplementedError
+        """Return the leaf of every row in every tree, int32, shape (n, T).
+
+        Parameters
+        ----------
+        X : float array, shape (n, d)
+            Rows; NaN marks a missing value.
+
+        Raises
+        ------
+        DataError
+            If X is narrower than the features the trees use.
+        """
+        X = self._rows(X)
+        out = np.empty((len(X), len(self.trees)), dtype=np.int32)
+        flat = self._flat
+        _apply(
+            X,
+            flat.start,
+            flat.feature,
+            flat.threshold,
+            flat.left,
+            flat.right,
+            flat.default_left,
+            out,
+        )
+        return out
 
     def margin(self, X: NDArray[Any]) -> NDArray[np.float32]:
-        """Return log-odds, float32, shape (n,): float32 sums in tree order, as XGBoost does."""
-        raise NotImplementedError
+        """Return log-odds, float32, shape (n,): float32 sums in tree order, as XGBoost does.
+
+        Parameters and errors as `apply`.
+        """
+        X = self._rows(X)
+        out = np.full(len(X), self.base_margin, dtype=np.float32)
+        flat = self._flat
+        _margin(
+            X,
+            flat.start,
+            flat.feature,
+            flat.threshold,
+            flat.left,
+            flat.right,
+            flat.default_left,
+            flat.value,
+            out,
+        )
+        return out
 
     def predict_proba(self, X: NDArray[Any]) -> NDArray[np.float64]:
-        """Return the probability of class 1, float64, shape (n,)."""
-        raise NotImplementedError
+        """Return the probability of class 1, float64, shape (n,); errors as `apply`."""
+        return sigmoid(self.margin(X)).astype(np.float64)
+
+
+@dataclass(frozen=True, eq=False)
+class _Flat:
+    """All trees end to end; node ``i`` of tree ``t`` is ``start[t] + i``."""
+
+    start: NDArray[np.int64]
+    feature: NDArray[np.int32]
+    threshold: NDArray[np.float32]
+    left: NDArray[np.int32]
+    right: NDArray[np.int32]
+    default_left: NDArray[np.bool_]
+    value: NDArray[np.float32]
+
+    @staticmethod
+    def of(trees: tuple[Tree, ...]) -> _Flat:
+        sizes = [len(t) for t in trees]
+
+        def joined(name: str, kind: Any) -> NDArray[Any]:
+            return np.concatenate([np.zeros(0, kind), *(getattr(t, name) for t in trees)])
+
+        return _Flat(
+            np.cumsum([0, *sizes])[:-1].astype(np.int64),
+            joined("feature", np.int32),
+            joined("threshold", np.float32),
+            joined("left", np.int32),
+            joined("right", np.int32),
+            joined("default_left", bool),
+            joined("value", np.float32),
+        )
+
+
+@kernel
+def _leaf(
+    x: NDArray[np.float32],
+    start: int,
+    feature: NDArray[np.int32],
+    threshold: NDArray[np.float32],
+    left: NDArray[np.int32],
+    right: NDArray[np.int32],
+    default_left: NDArray[np.bool_],
+) -> int:
+    node = 0
+    while feature[start + node] >= 0:
+        k = start + node
+        value = x[feature[k]]
+        goes_left = default_left[k] if value != value else value < threshold[k]
+        node = left[k] if goes_left else right[k]
+    return node
+
+
+@kernel
+def _apply(
+    X: NDArray[np.float32],
+    starts: NDArray[np.int64],
+    feature: NDArray[np.int32],
+    threshold: NDArray[np.float32],
+    left: NDArray[np.int32],
+    right: NDArray[np.int32],
+    default_left: NDArray[np.bool_],
+    out: NDArray[np.int32],
+) -> None:
+    for i in range(X.shape[0]):
+        for t in range(starts.shape[0]):
+            out[i, t] = _leaf(X[i], starts[t], feature, threshold, left, right, default_left)
+
+
+@kernel
+def _margin(
+    X: NDArray[np.float32],
+    starts: NDArray[np.int64],
+    feature: NDArray[np.int32],
+    threshold: NDArray[np.float32],
+    left: NDArray[np.int32],
+    right: NDArray[np.int32],
+    default_left: NDArray[np.bool_],
+    value: NDArray[np.float32],
+    out: NDArray[np.float32],
+) -> None:
+    for i in range(X.shape[0]):
+        for t in range(starts.shape[0]):
+            start = starts[t]
+            out[i] += value[
+                start + _leaf(X[i], start, feature, threshold, left, right, default_left)
+            ]

@@ -1,0 +1,247 @@
+"""Cut points and binned rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedtrees.core.errors import DataError
+from fedtrees.trees.jit import HAS_NUMBA, kernel
+
+_MARGIN = np.float32(1e-5)  # XGBoost's distance from the extremes to the outermost cuts
+
+
+def upper_sentinel(high: np.float32) -> np.float32:
+    """Return a last cut above every value up to ``high``, as XGBoost places it."""
+    return np.float32(high + (abs(high) + _MARGIN))
+
+
+def lower_sentinel(low: np.float32) -> np.float32:
+    """Return a threshold below every value down to ``low``, as XGBoost places it."""
+    return np.float32(low - abs(low) - _MARGIN)
+
+
+@dataclass(frozen=True, eq=False)
+class Cuts:
+    """Bin borders of every feature. Bin ``b`` holds ``cut[b-1] <= x < cut[b]``.
+
+    A split after bin ``b`` sends a row left iff ``x < cut[b]``. Values from the last cut on belong
+    to the last bin.
+
+    Attributes
+    ----------
+    values : float32 array, shape (total_bins,)
+        Upper border of every bin, strictly increasing within a feature.
+    offsets : int32 array, shape (d + 1,)
+        Bins of feature ``f`` are ``offsets[f]:offsets[f + 1]``; at least one each.
+    minimum : float32 array, shape (d,)
+        A threshold below every value: splits "any value" from "missing" (XGBoost's sentinel).
+
+    Raises
+    ------
+    DataError
+        If the arrays do not describe increasing finite cuts.
+    """
+
+    values: NDArray[np.float32]
+    offsets: NDArray[np.int32]
+    minimum: NDArray[np.float32]
+
+    def __post_init__(self) -> None:
+        for name, kind in (("values", np.float32), ("offsets", np.int32), ("minimum", np.float32)):
+            array = np.ascontiguousarray(getattr(self, name), dtype=kind).view()
+            array.flags.writeable = False
+            object.__setattr__(self, name, array)
+        offsets, values = self.offsets, self.values
+        if offsets.ndim != 1 or len(offsets) < 2 or offsets[0] != 0 or offsets[-1] != len(values):
+            raise DataError(f"cut offsets {offsets[:8]}... do not span {len(values)} cuts")
+        if (np.diff(offsets) < 1).any() or self.minimum.shape != (self.n_features,):
+            raise DataError("every feature needs at least one bin and one minimum")
+        inner = np.ones(len(values), dtype=bool)
+        inner[offsets[:-1]] = False
+        if not np.isfinite(values).all() or (np.diff(values, prepend=0)[inner] <= 0).any():
+            raise DataError("cut values must be finite and strictly increasing within a feature")
+
+    @property
+    def n_features(self) -> int:
+        """Number of features d."""
+        return len(self.offsets) - 1
+
+    @property
+    def total_bins(self) -> int:
+        """Number of bins over all features."""
+        return len(self.values)
+
+    @property
+    def n_bins(self) -> NDArray[np.int32]:
+        """Bins per feature, int32, shape (d,)."""
+        return np.diff(self.offsets)
+
+    def of(self, feature: int) -> NDArray[np.float32]:
+        """Return the cuts of one feature, float32, shape (bins of the feature,)."""
+        return self.values[self.offsets[feature] : self.offsets[feature + 1]]
+
+    def thresholds(self, feature: ArrayLike, bin: ArrayLike) -> NDArray[np.float32]:
+        """Return the threshold of splits after ``bin`` (-1: below every value), float32."""
+        f, b = np.asarray(feature), np.asarray(bin)
+        after = self.values[self.offsets[f] + np.maximum(b, 0)]
+        chosen: NDArray[np.float32] = np.where(b < 0, self.minimum[f], after)
+        return chosen
+
+    def select(self, features: ArrayLike) -> Cuts:
+        """Return the cuts of some features, in the given order (one vertical party's columns)."""
+        columns = np.asarray(features, dtype=np.intp)
+        return Cuts.join([self.of(int(f)) for f in columns], self.minimum[columns])
+
+    @staticmethod
+    def join(per_feature: Iterable[ArrayLike], minimum: ArrayLike) -> Cuts:
+        """Return cuts from one array per feature."""
+        parts = [np.asarray(p, dtype=np.float32) for p in per_feature]
+        offsets = np.concatenate([[0], np.cumsum([len(p) for p in parts])])
+        values = np.concatenate(parts) if parts else np.zeros(0, dtype=np.float32)
+        return Cuts(values, offsets.astype(np.int32), np.asarray(minimum, dtype=np.float32))
+
+    @staticmethod
+    def hidden(n_bins: ArrayLike) -> Cuts:
+        """Return cuts that tell bins apart and nothing else: the threshold of bin b reads b + 1.
+
+        For a party that chooses among the bins of somebody else's features.
+        """
+        counts = np.asarray(n_bins, dtype=np.int32)
+        return Cuts.join([np.arange(1, c + 1) for c in counts], np.zeros(len(counts)))
+
+    @staticmethod
+    def from_xgboost(indptr: NDArray[Any], values: NDArray[Any]) -> Cuts:
+        """Return the cuts that ``QuantileDMatrix.get_quantile_cut()`` reports.
+
+        Its first entry per feature is the minimum sentinel, the others are cuts.
+        """
+        pointers = np.asarray(indptr).astype(np.int64)
+        values = np.asarray(values, dtype=np.float32)
+        parts = [values[a + 1 : b] for a, b in pairwise(pointers)]
+        return Cuts.join(parts, values[pointers[:-1]])
+
+
+@dataclass(frozen=True, eq=False)
+class Bins:
+    """Binned rows.
+
+    Attributes
+    ----------
+    codes : uint8 or uint16 array, shape (n, d)
+        Bin within the feature, or ``missing``.
+    missing : int
+        Code of a missing value: the largest number of bins of any feature, so that it equals no
+        bin. With 256 bins it does not fit uint8; uint8 is then used only if nothing is missing.
+    offsets : int32 array, shape (d + 1,)
+        Where the bins of every feature start in a histogram (``Cuts.offsets``).
+    """
+
+    codes: NDArray[Any]
+    missing: int
+    offsets: NDArray[np.int32]
+
+    def __len__(self) -> int:
+        return int(self.codes.shape[0])
+
+    @property
+    def total_bins(self) -> int:
+        """Number of bins over all features."""
+        return int(self.offsets[-1])
+
+    def take(self, rows: NDArray[Any]) -> Bins:
+        """Return the bins of the given rows (indices or mask)."""
+        return Bins(np.ascontiguousarray(self.codes[rows]), self.missing, self.offsets)
+
+
+@kernel
+def _bin_block(
+    X: NDArray[np.float32],
+    values: NDArray[np.float32],
+    offsets: NDArray[np.int32],
+    missing: int,
+    codes: NDArray[Any],
+) -> None:
+    for f in range(X.shape[1]):
+        start = offsets[f]
+        size = offsets[f + 1] - start
+        for i in range(X.shape[0]):
+            x = X[i, f]
+            low = start
+            n = size
+            while n > 1:  # branch-free upper bound: the trip count is the same for every row
+                half = n >> 1
+                low += half * (values[low + half - 1] <= x)
+                n -= half
+            low += values[low] <= x
+            code = min(low - start, size - 1)
+            codes[i, f] = missing if x != x else code
+
+
+@kernel
+def _bin(
+    X: NDArray[np.float32],
+    values: NDArray[np.float32],
+    offsets: NDArray[np.int32],
+    missing: int,
+    codes: NDArray[Any],
+) -> None:
+    block = 1024  # rows whose values stay in cache while the features take turns
+    for i in range(0, X.shape[0], block):
+        _bin_block(X[i : i + block], values, offsets, missing, codes[i : i + block])
+
+
+def _bin_numpy(X: NDArray[np.float32], cuts: Cuts, missing: int, codes: NDArray[Any]) -> None:
+    for f in range(cuts.n_features):
+        code = np.searchsorted(cuts.of(f), X[:, f], side="right")
+        code = np.minimum(code, cuts.n_bins[f] - 1)
+        codes[:, f] = np.where(np.isnan(X[:, f]), missing, code)
+
+
+def check_rows(X: NDArray[Any], n_features: int | None = None) -> NDArray[np.float32]:
+    """Return X as C-contiguous float32, shape (n, d).
+
+    Raises
+    ------
+    DataError
+        If X is not a matrix of the expected width, or holds an infinite value.
+    """
+    X = np.asarray(X)
+    if X.ndim != 2 or (n_features is not None and X.shape[1] != n_features):
+        wanted = "(n, d)" if n_features is None else f"(n, {n_features})"
+        raise DataError(f"expected rows of shape {wanted}, got {X.shape}")
+    with np.errstate(over="ignore"):  # too large for float32: reported below as infinite
+        X32 = np.ascontiguousarray(X, dtype=np.float32)
+    if np.isinf(X32.min(initial=0, where=X32 == X32)) or np.isinf(np.nanmax(X32, initial=0)):
+        raise DataError("X holds an infinite value (in float32); clip it or mark it missing (NaN)")
+    return X32
+
+
+def bin_rows(X: NDArray[Any], cuts: Cuts) -> Bins:
+    """Assign every value to its bin.
+
+    Parameters
+    ----------
+    X : float array, shape (n, d)
+        Rows; NaN marks a missing value.
+    cuts : Cuts
+
+    Raises
+    ------
+    DataError
+        If the width differs from the cuts', or a value is infinite.
+    """
+    X = check_rows(X, cuts.n_features)
+    missing = int(cuts.n_bins.max())
+    small = missing < 256 or (missing == 256 and not np.isnan(X).any())
+    codes = np.empty(X.shape, dtype=np.uint8 if small else np.uint16)
+    if HAS_NUMBA:
+        _bin(X, cuts.values, cuts.offsets, missing, codes)
+    else:
+        _bin_numpy(X, cuts, missing, codes)
+    return Bins(codes, missing, cuts.offsets)

@@ -1,0 +1,103 @@
+"""Sums of gradients and hessians per node and bin, in exact integers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.trees.binning import Bins
+from fedtrees.trees.jit import HAS_NUMBA, kernel
+
+
+@kernel
+def _accumulate(
+    codes: NDArray[Any],
+    gh: NDArray[np.int64],
+    rows: NDArray[np.int32],
+    stride: int,
+    sums: NDArray[np.int64],
+) -> None:
+    for i in range(rows.shape[0]):
+        row = rows[i]
+        g = gh[row, 0]
+        h = gh[row, 1]
+        for f in range(codes.shape[1]):
+            slot = f * stride + codes[row, f]
+            sums[slot, 0] += g
+            sums[slot, 1] += h
+
+
+@kernel
+def _build(
+    codes: NDArray[Any],
+    gh: NDArray[np.int64],
+    rows: NDArray[np.int32],
+    ranges: NDArray[np.int64],
+    offsets: NDArray[np.int32],
+    stride: int,
+    out: NDArray[np.int64],
+) -> None:
+    # Every feature gets one slot per code, the missing one included: no branch per value.
+    sums = np.zeros((codes.shape[1] * stride, 2), dtype=np.int64)
+    for node in range(ranges.shape[0]):
+        sums[:] = 0
+        _accumulate(codes, gh, rows[ranges[node, 0] : ranges[node, 1]], stride, sums)
+        for f in range(codes.shape[1]):
+            for b in range(offsets[f + 1] - offsets[f]):
+                out[node, offsets[f] + b, 0] = sums[f * stride + b, 0]
+                out[node, offsets[f] + b, 1] = sums[f * stride + b, 1]
+
+
+def build_histogram_numpy(
+    bins: Bins, gh: NDArray[np.int64], rows: NDArray[np.int32], ranges: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Compute the same sums as `build_histogram` without numba."""
+    out = np.zeros((len(ranges), bins.total_bins, 2), dtype=np.int64)
+    for node, (begin, end) in enumerate(ranges):
+        members = rows[begin:end]
+        for f, start in enumerate(bins.offsets[:-1]):
+            codes = bins.codes[members, f]
+            present = codes != bins.missing
+            slots = start + codes[present].astype(np.intp)
+            # add.at sums int64 exactly; bincount would go through float64 and its 53 bits.
+            np.add.at(out[node, :, 0], slots, gh[members[present], 0])
+            np.add.at(out[node, :, 1], slots, gh[members[present], 1])
+    return out
+
+
+def build_histogram(
+    bins: Bins, gh: NDArray[np.int64], rows: NDArray[np.int32], ranges: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Sum gradients and hessians over the rows of each node, per bin.
+
+    Parameters
+    ----------
+    bins : Bins
+        n rows, d features.
+    gh : int64 array, shape (n, 2)
+        Gradient and hessian of every row in fixed point (`fedtrees.trees.losses.to_fixed`).
+    rows : int32 array, shape (m,)
+        Row numbers, grouped by node.
+    ranges : int64 array, shape (n_nodes, 2)
+        The rows of node ``k`` are ``rows[ranges[k, 0]:ranges[k, 1]]``.
+
+    Returns
+    -------
+    int64 array, shape (n_nodes, total_bins, 2)
+        Missing values are in no bin: a node's total minus a feature's bins is their share.
+    """
+    if not HAS_NUMBA:
+        return build_histogram_numpy(bins, gh, rows, ranges)
+    out = np.empty((len(ranges), bins.total_bins, 2), dtype=np.int64)
+    _build(bins.codes, gh, rows, ranges, bins.offsets, bins.missing + 1, out)
+    return out
+
+
+def node_sums(
+    gh: NDArray[np.int64], rows: NDArray[np.int32], ranges: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Return the sums of gradients and hessians of each node, int64, shape (n_nodes, 2)."""
+    sums = [gh[rows[begin:end]].sum(axis=0) for begin, end in ranges]
+    return np.array(sums, dtype=np.int64).reshape(len(ranges), 2)

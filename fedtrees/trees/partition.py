@@ -1,0 +1,184 @@
+"""Which rows are in which node, kept by whoever owns the rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.core.errors import DataError
+from fedtrees.trees.binning import Bins
+from fedtrees.trees.jit import kernel
+
+
+@dataclass(frozen=True, eq=False)
+class Decisions:
+    """The nodes of a level that split, and how: all a row owner needs to move its rows.
+
+    Attributes
+    ----------
+    nodes : int32 array, shape (k,)
+        Nodes that split.
+    feature, bin : int32 array, shape (k,)
+        Rows whose bin of ``feature`` is at most ``bin`` go left.
+    threshold : float32 array, shape (k,)
+        The same rule on raw values: ``x < threshold`` goes left.
+    default_left : bool array, shape (k,)
+        Where missing values go.
+    left : int32 array, shape (k,)
+        Left children; the right child of a node is one more.
+    """
+
+    nodes: NDArray[np.int32]
+    feature: NDArray[np.int32]
+    bin: NDArray[np.int32]
+    threshold: NDArray[np.float32]
+    default_left: NDArray[np.bool_]
+    left: NDArray[np.int32]
+
+    def __len__(self) -> int:
+        return int(self.nodes.shape[0])
+
+    def where(self, chosen: NDArray[Any]) -> Decisions:
+        """Return some of the decisions (mask or indices)."""
+        return Decisions(
+            self.nodes[chosen],
+            self.feature[chosen],
+            self.bin[chosen],
+            self.threshold[chosen],
+            self.default_left[chosen],
+            self.left[chosen],
+        )
+
+
+@kernel
+def _goes_left(
+    codes: NDArray[Any],
+    missing: int,
+    rows: NDArray[np.int32],
+    ranges: NDArray[np.int64],
+    feature: NDArray[np.int32],
+    bin: NDArray[np.int32],
+    default_left: NDArray[np.bool_],
+    out: NDArray[np.bool_],
+) -> None:
+    k = 0
+    for node in range(ranges.shape[0]):
+        f = feature[node]
+        b = bin[node]
+        for i in range(ranges[node, 0], ranges[node, 1]):
+            code = np.int64(codes[rows[i], f])
+            out[k] = default_left[node] if code == missing else code <= b
+            k += 1
+
+
+@kernel
+def _move(
+    rows: NDArray[np.int32],
+    ranges: NDArray[np.int64],
+    goes_left: NDArray[np.bool_],
+    middle: NDArray[np.int64],
+) -> None:
+    aside = np.empty(rows.shape[0], dtype=rows.dtype)
+    k = 0
+    for node in range(ranges.shape[0]):
+        left = ranges[node, 0]
+        right = 0
+        for i in range(ranges[node, 0], ranges[node, 1]):
+            row = rows[i]
+            rows[left] = row  # the slot is free: left never passes i
+            aside[right] = row
+            left += goes_left[k]
+            right += not goes_left[k]
+            k += 1
+        rows[left : left + right] = aside[:right]
+        middle[node] = left
+
+
+class RowPartition:
+    """The rows of one party, grouped by node of the tree being grown.
+
+    The order of rows within a node never changes: rows that were close in memory stay close.
+
+    Parameters
+    ----------
+    rows : int or int32 array, shape (m,)
+        How many rows, or which ones (a sample), start in node 0.
+
+    Attributes
+    ----------
+    rows : int32 array, shape (m,)
+        Row numbers, every node's in one stretch.
+    """
+
+    def __init__(self, rows: int | NDArray[np.int32]) -> None:
+        start = np.arange(rows) if isinstance(rows, int | np.integer) else np.array(rows)
+        self.rows: NDArray[np.int32] = start.astype(np.int32)
+        self._ranges: dict[int, tuple[int, int]] = {0: (0, len(self.rows))}
+
+    def ranges(self, nodes: NDArray[np.int32]) -> NDArray[np.int64]:
+        """Return begin and end of each node's stretch of `rows`, int64, shape (k, 2).
+
+        Raises
+        ------
+        DataError
+            If a node does not exist here.
+        """
+        unknown = [int(n) for n in nodes if int(n) not in self._ranges]
+        if unknown:
+            raise DataError(f"nodes {unknown} have no rows here; split their parents first")
+        found = [self._ranges[int(n)] for n in nodes]
+        return np.array(found, dtype=np.int64).reshape(len(found), 2)
+
+    def rows_of(self, node: int) -> NDArray[np.int32]:
+        """Return the rows of one node, int32, ascending if they started so."""
+        begin, end = self.ranges(np.array([node], dtype=np.int32))[0]
+        return self.rows[begin:end]
+
+    def goes_left(self, bins: Bins, decisions: Decisions) -> NDArray[np.bool_]:
+        """Return where the rows of the deciding nodes go, bool, in the order of nodes and rows."""
+        ranges = self.ranges(decisions.nodes)
+        out = np.empty(int((ranges[:, 1] - ranges[:, 0]).sum()), dtype=bool)
+        _goes_left(
+            bins.codes,
+            bins.missing,
+            self.rows,
+            ranges,
+            decisions.feature,
+            decisions.bin,
+            decisions.default_left,
+            out,
+        )
+        return out
+
+    def move(
+        self, nodes: NDArray[np.int32], left: NDArray[np.int32], goes_left: NDArray[np.bool_]
+    ) -> None:
+        """Move rows to the children, given where each goes (as `goes_left` returns it).
+
+        Raises
+        ------
+        DataError
+            If the number of rows differs.
+        """
+        ranges = self.ranges(nodes)
+        if len(goes_left) != (ranges[:, 1] - ranges[:, 0]).sum():
+            raise DataError(f"{len(goes_left)} directions do not fit the rows of nodes {nodes}")
+        middle = np.empty(len(nodes), dtype=np.int64)
+        _move(self.rows, ranges, goes_left, middle)
+        for (begin, end), child, cut in zip(ranges, left, middle, strict=True):
+            self._ranges[int(child)] = (int(begin), int(cut))
+            self._ranges[int(child) + 1] = (int(cut), int(end))
+
+    def split(self, bins: Bins, decisions: Decisions) -> None:
+        """Move the rows of every deciding node to its children."""
+        self.move(decisions.nodes, decisions.left, self.goes_left(bins, decisions))
+
+    def add_to(
+        self, margin: NDArray[np.float32], nodes: NDArray[np.int32], values: NDArray[np.float32]
+    ) -> None:
+        """Add each leaf's value to the margin of its rows, in place."""
+        for (begin, end), value in zip(self.ranges(nodes), values, strict=True):
+            margin[self.rows[begin:end]] += value
