@@ -1,0 +1,128 @@
+"""First-Tree Probing: how many rows of each class fell into each leaf of the first tree.
+
+Di Gennaro et al. (2025), Sec. 5.1, Eqs. 4-9. Every row enters the first tree with the same
+probability, so the two sums of a leaf are two linear equations in two integers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.attacks.timberstrike.routing import gradients
+from fedtrees.attacks.timberstrike.sums import LeafSums
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+DIRICHLET_PRIOR = 0.5  # Jeffreys' pseudo-count per cell
+NOISE_FLOOR = 1e-9  # below this variance, sums are exact up to float32
+
+
+@dataclass(frozen=True, eq=False)
+class Counts:
+    """Victims' rows per leaf and class, with how well they fit.
+
+    Attributes
+    ----------
+    n0, n1 : int64 array, shape (J,)
+    residual : float
+        Largest distance of a solved count from the integer it was rounded to (rows).
+    """
+
+    n0: Ints
+    n1: Ints
+    residual: float
+
+
+def first_gradient(base_margin: np.float32, constant_hessian: bool) -> tuple[float, float]:
+    """Return (p, h): probability and hessian of every row before the first tree."""
+    margin = np.array([base_margin], dtype=np.float32)
+    g, h = gradients(margin, np.zeros(1), constant_hessian)
+    return float(g[0]), float(h[0])
+
+
+def counts_from_sums(sums: LeafSums, p: float, h: float, n_victims: int | None) -> Counts:
+    """Solve Eqs. 6 and 9 for the victims of every leaf.
+
+    With exact sums, N = H / (p(1-p)) and N1 = N p - G, rounded. With noise of known variance
+    (not in the paper), both are shrunk: N towards the own rows' share of the leaf under the
+    constraint that leaves add up to ``n_victims``, N1 towards the base rate.
+    """
+    assert sums.g is not None
+    assert sums.h is not None
+    raw = sums.h / h
+    if float(np.max(sums.var_h, initial=0.0)) <= NOISE_FLOOR:
+        n = np.maximum(np.rint(raw), 0).astype(np.int64)
+    else:
+        n = _noisy_counts(raw, sums, h, n_victims)
+    if n_victims is not None and n.sum() > 2 * n_victims + 1000:
+        # the sums contradict the declared number of rows: believe the declaration
+        n = share_out(n.astype(np.float64), n_victims)
+    n1_raw = n * p - sums.g
+    if float(np.max(sums.var_g, initial=0.0)) > NOISE_FLOOR:
+        n1_raw = _shrink_positives(n1_raw, n, sums)
+    n1 = np.clip(np.rint(n1_raw), 0, n).astype(np.int64)
+    off = np.concatenate([np.abs(raw - n), np.abs(n1_raw - n1), [0.0]])
+    return Counts(n - n1, n1, float(off.max()))
+
+
+def _noisy_counts(raw: Floats, sums: LeafSums, h: float, n_victims: int | None) -> Ints:
+    """Combine noisy counts with a Dirichlet-multinomial prior from own rows, fixed total."""
+    total = float(n_victims) if n_victims is not None else max(float(raw.sum()), 0.0)
+    own = (sums.own_n0 + sums.own_n1).astype(np.float64) + DIRICHLET_PRIOR
+    share, weight = own / own.sum(), float(own.sum())
+    prior_var = total * share * (1 - share) * (total + weight) / (weight + 1) + 1e-9
+    noise_var = sums.var_h / h**2
+    gain = prior_var / (prior_var + noise_var)
+    mean = total * share + gain * (raw - total * share)
+    if n_victims is None:
+        return np.maximum(np.rint(mean), 0).astype(np.int64)
+    left_var = gain * noise_var + 1e-12
+    mean = mean + (total - mean.sum()) * left_var / left_var.sum()
+    return share_out(mean, n_victims)
+
+
+def share_out(weights: Floats, total: int) -> Ints:
+    """Round non-negative parts of ``weights`` to integers that add up to ``total``."""
+    w = np.maximum(weights, 0.0)
+    if total <= 0 or w.shape[0] == 0:
+        return np.zeros(w.shape[0], dtype=np.int64)
+    w = np.full_like(w, total / w.shape[0]) if w.sum() <= 0 else w * (total / w.sum())
+    low = np.floor(w).astype(np.int64)
+    rest = int(total - low.sum())
+    low[np.argsort(-(w - low), kind="stable")[:rest]] += 1
+    return low
+
+
+def _shrink_positives(n1_raw: Floats, n: Ints, sums: LeafSums) -> Floats:
+    """Shrink noisy positives per leaf to the base rate, itself shrunk to the own rows' rate."""
+    total = float(n.sum())
+    if total <= 0:
+        return n1_raw
+    own_n1, own_n = float(sums.own_n1.sum()), float((sums.own_n0 + sums.own_n1).sum())
+    rate = (own_n1 + 1) / (own_n + 2)
+    rate_var = rate * (1 - rate) / (own_n + 3) + 1e-12
+    seen_var = float(sums.var_g.sum()) / total**2 + 1e-12
+    gain = rate_var / (rate_var + seen_var)
+    rate = float(np.clip(rate + gain * (n1_raw.sum() / total - rate), 0.0, 1.0))
+    # leaves of a fitted tree differ more than binomially: let own rows' spread widen the prior
+    spread = _between_leaf_variance(sums)
+    var = n * rate * (1 - rate) + n.astype(np.float64) ** 2 * spread
+    gain_j = np.divide(var, var + sums.var_g, out=np.zeros_like(var), where=var + sums.var_g > 0)
+    return n * rate + gain_j * (n1_raw - n * rate)
+
+
+def _between_leaf_variance(sums: LeafSums) -> float:
+    """Moment estimate of the variance of the positive rate between leaves, from own rows."""
+    n = (sums.own_n0 + sums.own_n1).astype(np.float64)
+    used = n > 0
+    if n.sum() < 2 or used.sum() < 2:
+        return 0.02
+    rate = sums.own_n1.sum() / n.sum()
+    leaf = sums.own_n1[used] / n[used]
+    between = float((n[used] * (leaf - rate) ** 2).sum() / n.sum())
+    within = float(rate * (1 - rate) * used.sum() / n.sum())
+    return max(between - within, 0.002)

@@ -1,0 +1,200 @@
+"""What the adversary has seen of a boosted forest, and the options of the attack on it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.core.errors import DataError, UsageError, did_you_mean
+from fedtrees.trees.forest import Tree
+
+Level = Literal["histograms", "statistics", "values"]
+Solver = Literal["max-ent", "local-search", "milp"]
+Points = Literal["auto", "prior", "mid", "median", "joint", "published"]
+Ranges = Literal["schema", "own"]
+
+
+@dataclass(frozen=True, eq=False)
+class Cuts:
+    """Histogram bins: bin ``b`` of feature ``f`` holds ``x`` with ``cut[b-1] <= x < cut[b]``.
+
+    Attributes
+    ----------
+    offsets : int32 array, shape (d + 1,)
+        ``values[offsets[f]:offsets[f + 1]]`` are the upper edges of the bins of feature ``f``;
+        the first bin is open below and the last one is read as open above.
+    values : float32 array, shape (total_bins,)
+        Upper edges, ascending inside a feature.
+    """
+
+    offsets: NDArray[np.int32]
+    values: NDArray[np.float32]
+
+    def __post_init__(self) -> None:
+        if self.offsets.ndim != 1 or int(self.offsets[-1]) != self.values.shape[0]:
+            raise DataError(
+                f"cuts: offsets end at {int(self.offsets[-1])} but there are "
+                f"{self.values.shape[0]} values; the last offset must be the number of values"
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class NodeHistograms:
+    """Gradient histograms of the nodes of one tree, summed over all clients.
+
+    Attributes
+    ----------
+    nodes : int32 array, shape (k,)
+        Node numbers in the tree.
+    sums : float64 array, shape (k, total_bins, 2)
+        Sums of gradients and hessians per bin.
+    totals : float64 array, shape (k, 2)
+        Sums over the node; a row whose value is missing is in the total and in no bin.
+    """
+
+    nodes: NDArray[np.int32]
+    sums: NDArray[np.float64]
+    totals: NDArray[np.float64]
+
+    def __post_init__(self) -> None:
+        k = self.nodes.shape[0]
+        if self.sums.ndim != 3 or self.sums.shape[0] != k or self.totals.shape != (k, 2):
+            raise DataError(
+                f"node histograms need sums (k, bins, 2) and totals (k, 2) for k = {k} nodes; "
+                f"got {self.sums.shape} and {self.totals.shape}"
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class NodeNoise:
+    """Known variance of the noise on the statistics of one tree.
+
+    Attributes
+    ----------
+    g, h : float64 array, shape (n_nodes,)
+        Variance of the noise on each node's sum of gradients and of hessians.
+    cell_g, cell_h : float
+        Variance of the noise on one histogram cell.
+    """
+
+    g: NDArray[np.float64]
+    h: NDArray[np.float64]
+    cell_g: float = 0.0
+    cell_h: float = 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """Everything the transcript told the adversary; own rows are not in here.
+
+    Attributes
+    ----------
+    trees : tuple of Tree
+        In training order, ``g`` and ``h`` per node where they were visible.
+    level : {"histograms", "statistics", "values"}
+        The most that was visible: bins, node sums, or leaf values alone.
+    base_margin : float32
+        Log-odds every row starts from.
+    learning_rate, reg_lambda, min_child_weight : float
+        Public training parameters (eta and lambda of the paper).
+    histograms : tuple of NodeHistograms, or None
+        One per tree.
+    cuts : Cuts or None
+        Bins of the histograms.
+    n_rows : int or None
+        Declared number of rows of all clients, the adversary's own included.
+    noise : tuple of NodeNoise, or None
+        One per tree; None means exact sums.
+    rounding : float or None
+        Step to which leaf values were rounded.
+    constant_hessian : bool
+        True where the protocol uses h = 1 for every row (FedTree under differential privacy).
+    """
+
+    trees: tuple[Tree, ...]
+    level: Level
+    base_margin: np.float32
+    learning_rate: float
+    reg_lambda: float
+    min_child_weight: float = 1.0
+    histograms: tuple[NodeHistograms, ...] | None = None
+    cuts: Cuts | None = None
+    n_rows: int | None = None
+    noise: tuple[NodeNoise, ...] | None = None
+    rounding: float | None = None
+    constant_hessian: bool = False
+
+    def __post_init__(self) -> None:
+        if self.level not in get_args(Level):
+            raise UsageError(
+                f"unknown level {self.level!r}{did_you_mean(self.level, get_args(Level))}"
+            )
+        if not self.learning_rate > 0:
+            raise UsageError(f"learning_rate {self.learning_rate} must be positive")
+        if self.level == "histograms" and (self.histograms is None or self.cuts is None):
+            raise UsageError("level 'histograms' needs histograms and cuts; got None")
+        for name in ("histograms", "noise"):
+            part: tuple[Any, ...] | None = getattr(self, name)
+            if part is not None and len(part) != len(self.trees):
+                raise DataError(
+                    f"{name} has {len(part)} entries for {len(self.trees)} trees; give one per tree"
+                )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """How to attack.
+
+    Attributes
+    ----------
+    solver : {"max-ent", "local-search", "milp"}
+        How rows are assigned to the leaves of the second and later trees.
+    points : {"auto", "prior", "mid", "median", "joint", "published"}
+        How a box becomes a row; see `fedtrees.attacks.timberstrike.points`.
+    scope : {"victims", "union"}
+        Reconstruct the other clients' rows, or all rows as the paper does.
+    use_prior : bool
+        Use own rows as knowledge of the distribution; False leaves ranges only.
+    max_trees : int or None
+        Read at most this many trees; None lets the attack choose.
+    chains : int
+        Independent reconstructions merged by matched consensus; 1 for a single one.
+    time_limit : float
+        Seconds per tree for ``solver="milp"`` (solver's deterministic seconds).
+    random_leaf : bool
+        Control: from the second tree on, each row goes to a uniformly random reachable leaf.
+        The columns "F-TP" of Di Gennaro et al. (2025) are such runs in the authors' code.
+    ranges : {"schema", "own"}
+        Where value ranges come from; "schema" falls back to own rows where it declares none.
+    """
+
+    solver: Solver = "max-ent"
+    points: Points = "auto"
+    scope: Literal["victims", "union"] = "victims"
+    use_prior: bool = True
+    max_trees: int | None = None
+    chains: int = 1
+    time_limit: float = 10.0
+    random_leaf: bool = False
+    ranges: Ranges = "schema"
+
+    def __post_init__(self) -> None:
+        known = {
+            "solver": get_args(Solver),
+            "points": get_args(Points),
+            "scope": ("victims", "union"),
+            "ranges": get_args(Ranges),
+        }
+        for name, values in known.items():
+            value = getattr(self, name)
+            if value not in values:
+                raise UsageError(f"unknown {name} {value!r}{did_you_mean(value, values)}")
+        if self.max_trees is not None and self.max_trees < 0:
+            raise UsageError(f"max_trees {self.max_trees} must be at least 0")
+        if self.chains < 1:
+            raise UsageError(f"chains {self.chains} must be at least 1")
+        if not self.time_limit > 0:
+            raise UsageError(f"time_limit {self.time_limit} must be positive (seconds)")

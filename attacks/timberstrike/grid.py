@@ -1,0 +1,104 @@
+"""Boxes as integer cells: every box of the attack ends at thresholds the trees used."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.trees.forest import Tree
+
+
+@dataclass(frozen=True, eq=False)
+class LeafConstraints:
+    """The intervals that lead to each leaf of one tree, in compressed rows.
+
+    Attributes
+    ----------
+    node : int32 array, shape (J,)
+        Node number of leaf ``j``.
+    offsets : int32 array, shape (J + 1,)
+        Constraints ``offsets[j]:offsets[j + 1]`` belong to leaf ``j``.
+    feature, lo, hi : int32 array, shape (c,)
+        Cells ``lo <= cell < hi`` of the feature.
+    """
+
+    node: NDArray[np.int32]
+    offsets: NDArray[np.int32]
+    feature: NDArray[np.int32]
+    lo: NDArray[np.int32]
+    hi: NDArray[np.int32]
+
+    def __len__(self) -> int:
+        return int(self.node.shape[0])
+
+
+@dataclass(frozen=True, eq=False)
+class Grid:
+    """Sorted thresholds per feature; ``cell(x)`` is the number of thresholds ``<= x``.
+
+    A feature with ``m`` thresholds has cells ``0 .. m``; cell ``k`` holds
+    ``edges[k-1] <= x < edges[k]``.
+    """
+
+    edges: tuple[NDArray[np.float32], ...]
+
+    @staticmethod
+    def of(trees: tuple[Tree, ...], d: int) -> Grid:
+        """Collect the thresholds of the trees."""
+        found: list[list[NDArray[np.float32]]] = [[] for _ in range(d)]
+        for tree in trees:
+            for f in np.unique(tree.feature[tree.feature >= 0]):
+                found[f].append(tree.threshold[tree.feature == f])
+        empty = np.zeros(0, dtype=np.float32)
+        return Grid(tuple(np.unique(np.concatenate([empty, *parts])) for parts in found))
+
+    @property
+    def width(self) -> NDArray[np.int32]:
+        """Number of cells per feature, int32, shape (d,)."""
+        return np.array([e.shape[0] + 1 for e in self.edges], dtype=np.int32)
+
+    def cells(self, X: NDArray[np.float32]) -> NDArray[np.int32]:
+        """Return the cell of every value, int32, shape (n, d); -1 where it is missing."""
+        out = np.empty(X.shape, dtype=np.int32)
+        for f, edges in enumerate(self.edges):
+            out[:, f] = np.searchsorted(edges, X[:, f], side="right")
+        out[np.isnan(X)] = -1
+        return out
+
+    def bounds(
+        self, lo: NDArray[np.int32], hi: NDArray[np.int32]
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Return half-open boxes as float32 bounds, shape (n, d) each, infinite where open."""
+        low = np.empty(lo.shape, dtype=np.float32)
+        high = np.empty(hi.shape, dtype=np.float32)
+        for f, edges in enumerate(self.edges):
+            padded = np.concatenate([[-np.inf], edges, [np.inf]]).astype(np.float32)
+            low[:, f] = padded[lo[:, f]]
+            high[:, f] = padded[hi[:, f]]
+        return low, high
+
+    def leaves(self, tree: Tree) -> LeafConstraints:
+        """Return the intervals on the way to each leaf, in ascending node order."""
+        boxes: dict[int, dict[int, tuple[int, int]]] = {}
+        stack: list[tuple[int, dict[int, tuple[int, int]]]] = [(0, {})]
+        while stack:
+            node, box = stack.pop()
+            f = int(tree.feature[node])
+            if f < 0:
+                boxes[node] = box
+                continue
+            lo, hi = box.get(f, (0, self.edges[f].shape[0] + 1))
+            cut = int(np.searchsorted(self.edges[f], tree.threshold[node])) + 1
+            stack.append((int(tree.left[node]), {**box, f: (lo, min(hi, cut))}))
+            stack.append((int(tree.right[node]), {**box, f: (max(lo, cut), hi)}))
+        nodes = sorted(boxes)
+        rows = [(f, lo, hi) for n in nodes for f, (lo, hi) in sorted(boxes[n].items())]
+        flat = np.array(rows, dtype=np.int32).reshape(-1, 3)
+        offsets = np.concatenate([[0], np.cumsum([len(boxes[n]) for n in nodes])])
+        return LeafConstraints(
+            np.array(nodes, dtype=np.int32),
+            offsets.astype(np.int32),
+            *(np.ascontiguousarray(flat[:, k]) for k in range(3)),
+        )

@@ -1,0 +1,176 @@
+"""Assign rows to leaves by maximum entropy: the least surprising P that meets the leaf sums.
+
+Beyond the paper, whose mixed-integer programme (Di Gennaro et al. 2025, Eqs. 11-13) returns an
+arbitrary corner of a large solution set. Here P minimises KL(P || prior) subject to
+sum_i P_ij x_i = target_j, with x_i = (g_i, h_i). The dual has one multiplier per equation:
+
+    minimise  sum_i w_i log sum_j prior_ij exp(theta_j . x_ij) - theta . target
+              + 1/2 sum ridge theta^2
+
+It is convex; Newton's method with backtracking solves it. The ridge is the variance of the
+noise on the target (a Gaussian likelihood), or a small constant where sums are exact.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+from scipy.linalg import LinAlgError, cho_factor, cho_solve
+
+from fedtrees.attacks.timberstrike.prior import Reach
+
+Floats = NDArray[np.float64]
+
+EXACT_RIDGE = 1e-3  # variance given to exact sums: keeps infeasible targets bounded
+MAX_ITERATIONS = 40
+TOLERANCE = 1e-3  # on the largest unmet equation
+ARMIJO = 1e-4
+
+
+@dataclass(frozen=True, eq=False)
+class Solution:
+    """Probabilities per reachable leaf, and what is left of the equations.
+
+    Attributes
+    ----------
+    probability : float64 array, shape (nnz,)
+        In the order of `Reach.leaf`; each row's sum to 1.
+    residual : float64 array, shape (J, K)
+        ``sum_i w_i P_ij x_ij - target_j``.
+    iterations : int
+    """
+
+    probability: Floats
+    residual: Floats
+    iterations: int
+
+
+def max_entropy(reach: Reach, weight: Floats, x: Floats, target: Floats, ridge: Floats) -> Solution:
+    """Solve the dual.
+
+    Parameters
+    ----------
+    reach : Reach
+        Reachable leaves and log prior of n rows.
+    weight : float64 array, shape (n,)
+        How many identical rows each row stands for.
+    x : float64 array, shape (nnz, K)
+        What one row brings to each equation of a leaf.
+    target : float64 array, shape (J, K)
+    ridge : float64 array, shape (J, K)
+        Variance of the error of each target.
+    """
+    J, K = target.shape
+    ridge = np.maximum(ridge, EXACT_RIDGE).reshape(-1)
+    # a leaf nobody can reach has an equation nothing can change
+    active = np.zeros(J, dtype=bool)
+    active[reach.leaf] = True
+    mask = np.repeat(active, K)
+    goal = np.where(mask, target.reshape(-1), 0.0)
+    theta = np.zeros(J * K)
+    args = (reach.offsets, reach.leaf, reach.log_prior, weight, x)
+    value, mean, P = _evaluate(*args, theta, J)
+    value += -theta @ goal
+    steps = 0
+    for steps in range(1, MAX_ITERATIONS + 1):
+        gradient = np.where(mask, mean - goal + ridge * theta, 0.0)
+        if np.abs(gradient).max(initial=0.0) < TOLERANCE:
+            break
+        H = _hessian(reach.offsets, reach.leaf, weight, x, P, J)
+        H[np.diag_indices_from(H)] += ridge
+        try:
+            direction = -cho_solve(cho_factor(H, check_finite=False), gradient)
+        except LinAlgError:
+            direction = -gradient / np.diag(H)
+        step, slope = 1.0, float(gradient @ direction)
+        while True:
+            trial = theta + step * direction
+            new, new_mean, new_P = _evaluate(*args, trial, J)
+            new += -trial @ goal + 0.5 * float(ridge @ trial**2)
+            if new <= value + ARMIJO * step * slope or step < 1e-6:
+                break
+            step *= 0.5
+        if step < 1e-6:
+            break
+        theta, value, mean, P = trial, new, new_mean, new_P
+    return Solution(P, (mean - target.reshape(-1)).reshape(J, K), steps)
+
+
+@njit(cache=True)
+def _evaluate(offsets, leaf, log_prior, weight, x, theta, J):  # type: ignore[no-untyped-def]
+    K = x.shape[1]
+    P = np.empty(leaf.shape[0])
+    mean = np.zeros(J * K)
+    value = 0.0
+    for i in range(offsets.shape[0] - 1):
+        a, b = offsets[i], offsets[i + 1]
+        if a == b:
+            continue
+        top = -np.inf
+        for e in range(a, b):
+            s = log_prior[e]
+            for k in range(K):
+                s += theta[leaf[e] * K + k] * x[e, k]
+            P[e] = s
+            top = max(top, s)
+        total = 0.0
+        for e in range(a, b):
+            P[e] = np.exp(P[e] - top)
+            total += P[e]
+        value += weight[i] * (top + np.log(total))
+        for e in range(a, b):
+            P[e] /= total
+            for k in range(K):
+                mean[leaf[e] * K + k] += weight[i] * P[e] * x[e, k]
+    return value, mean, P
+
+
+@njit(cache=True)
+def _hessian(offsets, leaf, weight, x, P, J):  # type: ignore[no-untyped-def]
+    K = x.shape[1]
+    H = np.zeros((J * K, J * K))
+    for i in range(offsets.shape[0] - 1):
+        for e in range(offsets[i], offsets[i + 1]):
+            if P[e] < 1e-12:
+                continue
+            for q in range(offsets[i], e + 1):
+                c = weight[i] * ((P[e] if e == q else 0.0) - P[e] * P[q])
+                for k in range(K):
+                    for m in range(K):
+                        value = c * x[e, k] * x[q, m]
+                        H[leaf[e] * K + k, leaf[q] * K + m] += value
+                        if e != q:
+                            H[leaf[q] * K + m, leaf[e] * K + k] += value
+    return H
+
+
+def draw_leaves(reach: Reach, P: Floats, rows: NDArray[np.intp], u: Floats) -> NDArray[np.int32]:
+    """Draw one leaf per row from P by inversion.
+
+    Parameters
+    ----------
+    rows : int array, shape (m,)
+        The row of `reach` each drawn row belongs to.
+    u : float64 array, shape (m,)
+        Uniform draws in [0, 1).
+    """
+    out: NDArray[np.int32] = _draw(reach.offsets, reach.leaf, P, rows, u)
+    return out
+
+
+@njit(cache=True)
+def _draw(offsets, leaf, P, rows, u):  # type: ignore[no-untyped-def]
+    out = np.empty(rows.shape[0], dtype=np.int32)
+    for m in range(rows.shape[0]):
+        a, b = offsets[rows[m]], offsets[rows[m] + 1]
+        total = 0.0
+        out[m] = leaf[b - 1]
+        for e in range(a, b):
+            total += P[e]
+            if u[m] < total:
+                out[m] = leaf[e]
+                break
+    return out

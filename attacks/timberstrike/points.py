@@ -1,0 +1,185 @@
+"""From a box to a row: which point of the box to guess."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from fedtrees.attacks.timberstrike.grid import Grid
+from fedtrees.attacks.timberstrike.prior import UNIFORM_SHARE, Prior
+from fedtrees.attacks.timberstrike.sequence import Boxes
+from fedtrees.core.schema import Schema, Table
+
+Floats = NDArray[np.float64]
+
+
+def points(
+    rule: str, boxes: Boxes, grid: Grid, prior: Prior, schema: Schema, rng: np.random.Generator
+) -> Table:
+    """Return one row per box.
+
+    Parameters
+    ----------
+    rule : str
+        ``prior``: draw from own values of the same label inside the box, smoothed by a uniform;
+        ``joint``: the own row of the same label that violates the box least, its violated and
+        missing features redrawn as by ``prior``; ``mid``: middle of the box, a random allowed
+        code if categorical; ``median``: median of own values inside the box, else the middle;
+        ``published``: as ``mid``, with two rules of the authors' code: a categorical feature no
+        split constrained is NaN, and the last code of an open interval is never guessed.
+        ``auto``: ``joint`` where own rows are known, else ``prior``.
+    """
+    if rule == "auto":
+        rule = "joint" if len(prior.own) else "prior"
+    low, high = grid.bounds(boxes.lo, boxes.hi)
+    n, d = low.shape
+    X = np.empty((n, d), dtype=np.float32)
+    for f in range(d):
+        box = _clip(low[:, f], high[:, f], prior.low[f], prior.high[f])
+        if schema.categorical[f]:
+            X[:, f] = _codes(rule, f, boxes, (low[:, f], high[:, f]), prior, rng)
+        elif rule in ("mid", "published"):
+            X[:, f] = (box[0] + box[1]) / 2
+        elif rule == "median":
+            X[:, f] = _median(f, boxes.y, (low[:, f], high[:, f]), box, prior)
+        else:
+            X[:, f] = _draw(f, boxes.y, (low[:, f], high[:, f]), box, prior, rng)
+    if rule == "joint" and len(prior.own) and n:
+        near = _nearest(boxes.lo, boxes.hi, boxes.y, prior.own_cells, prior.own.y, rng.random(n))
+        inside = (prior.own_cells[near] >= boxes.lo) & (prior.own_cells[near] < boxes.hi)
+        inside &= (near >= 0)[:, None]
+        X = np.where(inside, prior.own.X[near], X)
+    return Table(X, boxes.y)
+
+
+def _clip(
+    low: NDArray[np.float32], high: NDArray[np.float32], bottom: float, top: float
+) -> tuple[Floats, Floats]:
+    """Return the part of boxes inside the value range (the box where they do not meet)."""
+    a, b = low.astype(np.float64), high.astype(np.float64)
+    a = np.where(np.isfinite(a), a, np.minimum(bottom, np.where(np.isfinite(b), b, bottom)))
+    b = np.where(np.isfinite(b), b, np.maximum(top, a))
+    inner_a, inner_b = np.maximum(a, bottom), np.minimum(b, top)
+    meets = inner_a <= inner_b
+    return np.where(meets, inner_a, a), np.where(meets, inner_b, b)
+
+
+def _own_values(f: int, c: int, prior: Prior) -> tuple[NDArray[np.float32], bool]:
+    """Return sorted own values of feature ``f`` for class ``c``, and whether all are integers."""
+    column = prior.own.X[:, f]
+    known = ~np.isnan(column)
+    mine = column[known & (prior.own.y == c)]
+    if mine.size == 0:
+        mine = column[known]
+    return np.sort(mine), bool(column[known].size and np.all(column[known] % 1 == 0))
+
+
+def _draw(
+    f: int,
+    y: NDArray[np.int64],
+    edges: tuple[NDArray[np.float32], NDArray[np.float32]],
+    box: tuple[Floats, Floats],
+    prior: Prior,
+    rng: np.random.Generator,
+) -> Floats:
+    """Draw own values inside the box, or uniformly from it, by their prior masses."""
+    low, high = box
+    out = low + rng.random(len(y)) * (high - low)
+    u, pick = rng.random(len(y)), rng.random(len(y))
+    span = prior.high[f] - prior.low[f]
+    for c in (0, 1):
+        values, integers = _own_values(f, c, prior)
+        if values.size == 0:
+            continue
+        if integers:
+            whole = np.floor(out)
+            out = np.where((y == c) & (whole >= low), whole, out)
+        first, last = (np.searchsorted(values, e, side="left") for e in edges)
+        own = (1 - UNIFORM_SHARE) * (last - first) / values.size
+        flat = UNIFORM_SHARE * ((high - low) / span if span > 0 else np.zeros(len(y)))
+        take = (y == c) & (last > first) & (u * (own + flat) < own)
+        index = np.minimum(first + (pick * (last - first)).astype(np.int64), values.size - 1)
+        out = np.where(take, values[index], out)
+    return out
+
+
+def _median(
+    f: int,
+    y: NDArray[np.int64],
+    edges: tuple[NDArray[np.float32], NDArray[np.float32]],
+    box: tuple[Floats, Floats],
+    prior: Prior,
+) -> Floats:
+    out = (box[0] + box[1]) / 2
+    for c in (0, 1):
+        values, _ = _own_values(f, c, prior)
+        if values.size == 0:
+            continue
+        first, last = (np.searchsorted(values, e, side="left") for e in edges)
+        index = np.minimum((first + last) // 2, values.size - 1)
+        out = np.where((y == c) & (last > first), values[index], out)
+    return out
+
+
+def _codes(
+    rule: str,
+    f: int,
+    boxes: Boxes,
+    edges: tuple[NDArray[np.float32], NDArray[np.float32]],
+    prior: Prior,
+    rng: np.random.Generator,
+) -> Floats:
+    """Choose a category code inside the box."""
+    n = len(boxes.y)
+    codes = np.arange(np.floor(prior.low[f]), np.floor(prior.high[f]) + 1)
+    allowed = (codes >= edges[0][:, None]) & (codes < edges[1][:, None])
+    weight = np.ones((n, codes.size))
+    if rule == "published":
+        several = allowed.sum(axis=1) > 1
+        allowed[:, -1] &= ~(several & ~np.isfinite(edges[1]))
+    elif rule != "mid":
+        for c in (0, 1):
+            values, _ = _own_values(f, c, prior)
+            if values.size:
+                share = (values[:, None] == codes).mean(axis=0)
+                weight[boxes.y == c] = (1 - UNIFORM_SHARE) * share + UNIFORM_SHARE / codes.size
+    weight = np.where(allowed.any(axis=1)[:, None], weight * allowed, weight)
+    total = np.cumsum(weight, axis=1)
+    u = rng.random(n) * total[:, -1]
+    if rule == "median":
+        out = codes[weight.argmax(axis=1)] if n else np.zeros(0)
+    else:
+        out = codes[np.minimum((total <= u[:, None]).sum(axis=1), codes.size - 1)]
+    if rule == "published":
+        out = np.where(np.isinf(edges[0]) & np.isinf(edges[1]), np.nan, out)
+    return np.asarray(out, dtype=np.float64)
+
+
+@njit(cache=True)
+def _nearest(lo, hi, y, own_cells, own_y, u):  # type: ignore[no-untyped-def]
+    """Return per box an own row of its label with the fewest violations, ties by ``u``."""
+    n, d = lo.shape
+    out = np.full(n, -1, dtype=np.int64)
+    for i in range(n):
+        best, ties = d + 1, 0
+        for turn in range(2):
+            seen = 0
+            for r in range(own_y.shape[0]):
+                if own_y[r] != y[i]:
+                    continue
+                bad = 0
+                for f in range(d):
+                    c = own_cells[r, f]
+                    if c < lo[i, f] or c >= hi[i, f]:
+                        bad += 1
+                if turn == 0:
+                    if bad < best:
+                        best, ties = bad, 0
+                    if bad == best:
+                        ties += 1
+                elif bad == best:
+                    if seen == int(u[i] * ties):
+                        out[i] = r
+                    seen += 1
+    return out

@@ -1,0 +1,195 @@
+"""What the adversary believes of a row before seeing statistics: own rows, or ranges alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from fedtrees.attacks.timberstrike.evidence import Cuts, Ranges
+from fedtrees.attacks.timberstrike.grid import Grid, LeafConstraints
+from fedtrees.core.schema import Schema, Table
+
+Floats = NDArray[np.float64]
+
+UNIFORM_SHARE = 0.1  # own marginals are smoothed by this share of a uniform on the range
+VIOLATION_COST = 1.5  # an own row's weight falls by exp(-1.5) per feature outside the box
+MARGINAL_WEIGHT = 3.0  # pseudo-rows of the marginal prior beside own rows
+CELL_FLOOR = 1e-6  # no cell is impossible
+
+
+@dataclass(frozen=True, eq=False)
+class Prior:
+    """Own rows on the grid, per-class cell masses, and value ranges.
+
+    Attributes
+    ----------
+    cumulative : float64 array, shape (2, d, w)
+        ``cumulative[c, f, hi] - cumulative[c, f, lo]`` is the mass of cells lo..hi-1 for class c.
+    low, high : float64 array, shape (d,)
+        Range of each feature.
+    own : Table
+        Own rows used as knowledge (none where they must not be used).
+    own_cells : int32 array, shape (n_own, d)
+        Their cells, -1 where missing.
+    """
+
+    cumulative: Floats
+    low: Floats
+    high: Floats
+    own: Table
+    own_cells: NDArray[np.int32]
+
+
+def value_ranges(
+    schema: Schema, own: Table, grid: Grid, cuts: Cuts | None, ranges: Ranges
+) -> tuple[Floats, Floats]:
+    """Return a range per feature from the schema, own rows, thresholds and bin edges.
+
+    Never from other clients' rows: the authors' code fills open sides with the true pooled
+    range, which the adversary does not know.
+    """
+    d = len(schema.features)
+    low, high = np.zeros(d), np.ones(d)
+    for f, feature in enumerate(schema.features):
+        if feature.kind == "categorical" and feature.categories:
+            low[f], high[f] = 0.0, float(len(feature.categories) - 1)
+            continue
+        seen = [own.X[:, f], grid.edges[f]]
+        if cuts is not None:
+            seen.append(cuts.values[cuts.offsets[f] : cuts.offsets[f + 1]])
+        if ranges == "schema":
+            seen.append(np.array([v for v in (feature.low, feature.high) if v is not None]))
+        known = np.concatenate(seen).astype(np.float64)
+        known = known[np.isfinite(known)]
+        if known.size:
+            low[f], high[f] = known.min(), known.max()
+        if ranges == "schema" and feature.low is not None:
+            low[f] = feature.low
+        if ranges == "schema" and feature.high is not None:
+            high[f] = feature.high
+        if not high[f] > low[f]:
+            high[f] = low[f]
+    return low, high
+
+
+def make_prior(schema: Schema, own: Table, grid: Grid, low: Floats, high: Floats) -> Prior:
+    """Put own rows on the grid and compute the cell masses of each class."""
+    width = grid.width
+    cumulative = np.zeros((2, len(width), int(width.max(initial=1)) + 1))
+    cells = grid.cells(own.X)
+    for f, w in enumerate(width):
+        uniform = _uniform_cells(grid.edges[f], low[f], high[f], schema.categorical[f])
+        for c in (0, 1):
+            mine = cells[(own.y == c) & (cells[:, f] >= 0), f]
+            if mine.size == 0:
+                mine = cells[cells[:, f] >= 0, f]
+            share = np.bincount(mine, minlength=w) / mine.size if mine.size else uniform
+            mass = (1 - UNIFORM_SHARE) * share + UNIFORM_SHARE * uniform + CELL_FLOOR
+            cumulative[c, f, 1 : w + 1] = np.cumsum(mass)
+            cumulative[c, f, w + 1 :] = cumulative[c, f, w]
+    return Prior(cumulative, low, high, own, cells)
+
+
+def _uniform_cells(
+    edges: NDArray[np.float32], low: float, high: float, categorical: bool
+) -> Floats:
+    """Return the mass of each cell under the uniform on the range (codes, if categorical)."""
+    if categorical or not high > low:
+        codes = np.arange(np.floor(low), np.floor(high) + 1) if categorical else np.array([low])
+        cell = np.searchsorted(edges, codes, side="right")
+        return np.bincount(cell, minlength=edges.shape[0] + 1) / codes.shape[0]
+    bounds = np.clip(np.concatenate([[low], edges.astype(np.float64), [high]]), low, high)
+    return np.diff(bounds) / (high - low)
+
+
+@dataclass(frozen=True, eq=False)
+class Reach:
+    """Reachable leaves of rows, in compressed rows.
+
+    Attributes
+    ----------
+    offsets : int64 array, shape (n + 1,)
+    leaf : int32 array, shape (nnz,)
+        Leaf positions ``offsets[i]:offsets[i + 1]`` that row ``i`` can reach.
+    log_prior : float64 array, shape (nnz,)
+        Log probability (nats) of the leaf given box and label, up to a constant per row.
+    """
+
+    offsets: NDArray[np.int64]
+    leaf: NDArray[np.int32]
+    log_prior: Floats
+
+
+def reach(
+    leaves: LeafConstraints,
+    boxes: tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int64]],
+    prior: Prior,
+) -> Reach:
+    """Return the reachable leaves of boxes (lo, hi, label) under the marginal prior."""
+    lo, hi, y = boxes
+    offsets, leaf, mass = _reach(
+        lo, hi, y, leaves.offsets, leaves.feature, leaves.lo, leaves.hi, prior.cumulative
+    )
+    return Reach(offsets, leaf, np.log(mass))
+
+
+@njit(cache=True)
+def _reach(lo, hi, y, start, feature, leaf_lo, leaf_hi, cumulative):  # type: ignore[no-untyped-def]
+    n, J = lo.shape[0], start.shape[0] - 1
+    offsets = np.zeros(n + 1, dtype=np.int64)
+    size = max(4 * n, 16)
+    leaf = np.empty(size, dtype=np.int32)
+    mass = np.empty(size)
+    filled = 0
+    for i in range(n):
+        c = y[i]
+        for j in range(J):
+            share = 1.0
+            for k in range(start[j], start[j + 1]):
+                f = feature[k]
+                a, b = max(lo[i, f], leaf_lo[k]), min(hi[i, f], leaf_hi[k])
+                if a >= b:
+                    share = -1.0
+                    break
+                whole = cumulative[c, f, hi[i, f]] - cumulative[c, f, lo[i, f]]
+                share *= (cumulative[c, f, b] - cumulative[c, f, a]) / whole
+            if share > 0.0:
+                if filled == size:
+                    size *= 2
+                    grown_leaf, grown_mass = np.empty(size, dtype=np.int32), np.empty(size)
+                    grown_leaf[:filled], grown_mass[:filled] = leaf[:filled], mass[:filled]
+                    leaf, mass = grown_leaf, grown_mass
+                leaf[filled], mass[filled] = j, share
+                filled += 1
+        offsets[i + 1] = filled
+    return offsets, leaf[:filled], mass[:filled]
+
+
+@njit(cache=True)
+def add_own_rows(offsets, leaf, log_prior, lo, hi, y, own_cells, own_y, own_leaf, n_leaves):  # type: ignore[no-untyped-def]
+    """Mix own rows of the same label into the marginal prior, in place.
+
+    Own row r counts exp(-1.5 * features outside the box) in its own leaf; the marginal prior
+    counts as three pseudo-rows.
+    """
+    d = lo.shape[1]
+    weight = np.exp(-VIOLATION_COST * np.arange(d + 1))
+    mass = np.zeros(n_leaves)
+    for i in range(offsets.shape[0] - 1):
+        a, b = offsets[i], offsets[i + 1]
+        if b - a < 2:
+            continue
+        mass[:] = 0.0
+        for r in range(own_y.shape[0]):
+            if own_y[r] == y[i]:
+                bad = 0
+                for f in range(d):
+                    c = own_cells[r, f]
+                    if c >= 0 and (c < lo[i, f] or c >= hi[i, f]):
+                        bad += 1
+                mass[own_leaf[r]] += weight[bad]
+        for k in range(a, b):
+            log_prior[k] = np.log(mass[leaf[k]] + MARGINAL_WEIGHT * np.exp(log_prior[k]))

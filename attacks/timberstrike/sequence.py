@@ -1,0 +1,252 @@
+"""Feature Range Inference: follow the victims' rows from tree to tree, narrowing their boxes.
+
+Di Gennaro et al. (2025), Sec. 5.2: every row of the reconstruction is sent to one leaf of each
+tree so that the leaf sums agree with the broadcast ones; its box shrinks to the leaf's and its
+margin grows by the leaf's value (Eq. 10).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from fedtrees.attacks.timberstrike.counts import Counts
+from fedtrees.attacks.timberstrike.evidence import Evidence, Options
+from fedtrees.attacks.timberstrike.grid import Grid, LeafConstraints
+from fedtrees.attacks.timberstrike.local_search import search_leaves
+from fedtrees.attacks.timberstrike.maxent import draw_leaves, max_entropy
+from fedtrees.attacks.timberstrike.milp import solve_counts
+from fedtrees.attacks.timberstrike.prior import Prior, Reach, add_own_rows, reach
+from fedtrees.attacks.timberstrike.routing import gradients
+from fedtrees.attacks.timberstrike.sums import LeafSums
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(eq=False)
+class Boxes:
+    """The reconstruction so far; arrays change in place from tree to tree.
+
+    Attributes
+    ----------
+    lo, hi : int32 array, shape (n, d)
+        Cells ``lo <= cell < hi`` of each feature.
+    y : int64 array, shape (n,)
+    margin : float32 array, shape (n,)
+        Log-odds after the trees seen.
+    history : int64 array, shape (n,)
+        Rows with equal label and equal leaves so far share a number.
+    residual : list of float
+        L1 distance from the broadcast sums, per tree.
+    """
+
+    lo: NDArray[np.int32]
+    hi: NDArray[np.int32]
+    y: NDArray[np.int64]
+    margin: NDArray[np.float32]
+    history: NDArray[np.int64]
+    residual: list[float] = field(default_factory=list)
+
+
+def open_boxes(n0: int, n1: int, grid: Grid, base_margin: np.float32) -> Boxes:
+    """Return rows of each class with no bounds."""
+    n, d = n0 + n1, len(grid.edges)
+    y = np.repeat(np.array([0, 1], dtype=np.int64), [n0, n1])
+    return Boxes(
+        lo=np.zeros((n, d), dtype=np.int32),
+        hi=np.tile(grid.width, (n, 1)),
+        y=y,
+        margin=np.full(n, base_margin, dtype=np.float32),
+        history=y.copy(),
+    )
+
+
+def boxes_after_first_tree(evidence: Evidence, grid: Grid, counts: Counts) -> Boxes:
+    """Initialise the dataset from the first tree's counts (Sec. 5.1, Fig. 6)."""
+    tree = evidence.trees[0]
+    leaves = grid.leaves(tree)
+    boxes = open_boxes(int(counts.n0.sum()), int(counts.n1.sum()), grid, evidence.base_margin)
+    position = np.arange(len(leaves), dtype=np.int32)
+    chosen = np.concatenate([np.repeat(position, counts.n0), np.repeat(position, counts.n1)])
+    _send(boxes, leaves, chosen, tree.value[leaves.node])
+    return boxes
+
+
+def follow(
+    evidence: Evidence,
+    sums: list[LeafSums],
+    grid: Grid,
+    prior: Prior,
+    boxes: Boxes,
+    options: Options,
+    rng: np.random.Generator,
+) -> None:
+    """Send the rows through the second and later trees of ``sums``, in place."""
+    for t in range(1, len(sums)):
+        tree = evidence.trees[t]
+        leaves = grid.leaves(tree)
+        if len(leaves) > 1 and len(boxes.y):
+            chosen = _assign(evidence, t, sums[t], leaves, prior, boxes, options, rng)
+        else:
+            chosen = np.zeros(len(boxes.y), dtype=np.int32)
+        _send(boxes, leaves, chosen, tree.value[leaves.node])
+
+
+def _assign(
+    evidence: Evidence,
+    t: int,
+    sums: LeafSums,
+    leaves: LeafConstraints,
+    prior: Prior,
+    boxes: Boxes,
+    options: Options,
+    rng: np.random.Generator,
+) -> NDArray[np.int32]:
+    """Choose a leaf of tree ``t`` for every row."""
+    _, first, group, size = np.unique(
+        boxes.history, return_index=True, return_inverse=True, return_counts=True
+    )
+    lo, hi, y = boxes.lo[first], boxes.hi[first], boxes.y[first]
+    options_of = reach(leaves, (lo, hi, y), prior)
+    if options.random_leaf:
+        flat = np.repeat(1.0 / np.diff(options_of.offsets), np.diff(options_of.offsets))
+        return draw_leaves(options_of, flat, group, rng.random(len(group)))
+    g, h = gradients(boxes.margin[first], y, evidence.constant_hessian)
+    target, ridge = _equations(evidence, t, sums, leaves)
+    x = _contributions(evidence, t, leaves, options_of, g, h)
+
+    width = np.diff(options_of.offsets)
+    free = width > 1
+    fixed_entries = options_of.offsets[:-1][~free]
+    np.subtract.at(target, options_of.leaf[fixed_entries], x[fixed_entries] * size[~free, None])
+    chosen = np.empty(len(group), dtype=np.int32)
+    row_free = free[group]
+    chosen[~row_free] = options_of.leaf[options_of.offsets[group[~row_free]]]
+    if not row_free.any():
+        boxes.residual.append(float(np.abs(target).sum()))
+        return chosen
+    sub, x = _only(options_of, x, free)
+    number = np.cumsum(free) - 1
+    rows = number[group[row_free]]
+    if options.solver == "max-ent":
+        if len(prior.own):
+            add_own_rows(
+                sub.offsets,
+                sub.leaf,
+                sub.log_prior,
+                lo[free],
+                hi[free],
+                y[free],
+                prior.own_cells,
+                prior.own.y,
+                sums.own_leaf,
+                len(leaves),
+            )
+        solution = max_entropy(sub, size[free].astype(np.float64), x, target, ridge)
+        chosen[row_free] = draw_leaves(sub, solution.probability, rows, rng.random(len(rows)))
+        left = target.copy()
+        entry = _entry_of(sub.offsets, sub.leaf, rows, chosen[row_free])
+        np.subtract.at(left, chosen[row_free], x[entry])
+        boxes.residual.append(float(np.abs(left).sum()))
+        return chosen
+    if options.solver == "milp":
+        found = solve_counts(sub, size[free], x, target, options.time_limit)
+        if found is not None:
+            chosen[row_free] = _hand_out(sub, found.count, rows)
+            boxes.residual.append(found.residual)
+            return chosen
+    each, x_each = _expand(sub, x, rows)
+    flat = np.repeat(1.0 / np.diff(each.offsets), np.diff(each.offsets))
+    start = draw_leaves(each, flat, np.arange(len(rows)), rng.random(len(rows)))
+    seed = int(rng.integers(2**63))
+    chosen[row_free], left_over = search_leaves(each, x_each, target, start, seed)
+    boxes.residual.append(left_over)
+    return chosen
+
+
+def _equations(
+    evidence: Evidence, t: int, sums: LeafSums, leaves: LeafConstraints
+) -> tuple[Floats, Floats]:
+    """Return targets and error variances, (J, K): K = 2 with statistics, 1 with values alone.
+
+    A leaf value gives one equation, sum_i g_i + (v/eta) h_i = -lambda v/eta.
+    """
+    if sums.g is not None and sums.h is not None:
+        return np.stack([sums.g, sums.h], axis=1), np.stack([sums.var_g, sums.var_h], axis=1)
+    u = evidence.trees[t].value[leaves.node].astype(np.float64) / evidence.learning_rate
+    target = -evidence.reg_lambda * u - sums.own_g - u * sums.own_h
+    step = 0.0 if evidence.rounding is None else evidence.rounding / evidence.learning_rate
+    weight = sums.own_h + evidence.reg_lambda + 1.0
+    return target[:, None], ((step * weight) ** 2 / 12)[:, None]
+
+
+def _contributions(
+    evidence: Evidence, t: int, leaves: LeafConstraints, options_of: Reach, g: Floats, h: Floats
+) -> Floats:
+    width = np.diff(options_of.offsets)
+    ge, he = np.repeat(g, width), np.repeat(h, width)
+    if evidence.level != "values":
+        return np.stack([ge, he], axis=1)
+    u = evidence.trees[t].value[leaves.node].astype(np.float64) / evidence.learning_rate
+    return (ge + u[options_of.leaf] * he)[:, None]
+
+
+def _send(
+    boxes: Boxes, leaves: LeafConstraints, chosen: NDArray[np.int32], value: NDArray[np.float32]
+) -> None:
+    """Narrow every row's box to its leaf's and add the leaf's value, in place."""
+    _narrow(boxes.lo, boxes.hi, chosen, leaves.offsets, leaves.feature, leaves.lo, leaves.hi)
+    boxes.margin += value[chosen]
+    _, number = np.unique(boxes.history * len(leaves) + chosen, return_inverse=True)
+    boxes.history = number.astype(np.int64)
+
+
+@njit(cache=True)
+def _narrow(lo, hi, chosen, offsets, feature, leaf_lo, leaf_hi):  # type: ignore[no-untyped-def]
+    for i in range(chosen.shape[0]):
+        for k in range(offsets[chosen[i]], offsets[chosen[i] + 1]):
+            f = feature[k]
+            lo[i, f] = max(lo[i, f], leaf_lo[k])
+            hi[i, f] = min(hi[i, f], leaf_hi[k])
+
+
+def _only(r: Reach, x: Floats, rows: NDArray[np.bool_]) -> tuple[Reach, Floats]:
+    """Return the entries of some rows."""
+    width = np.diff(r.offsets)
+    keep = np.repeat(rows, width)
+    offsets = np.concatenate([[0], np.cumsum(width[rows])]).astype(np.int64)
+    return Reach(offsets, r.leaf[keep], r.log_prior[keep]), x[keep]
+
+
+def _expand(r: Reach, x: Floats, rows: NDArray[np.intp]) -> tuple[Reach, Floats]:
+    """Return the entries with groups written out as rows."""
+    width = np.diff(r.offsets)[rows]
+    offsets = np.concatenate([[0], np.cumsum(width)]).astype(np.int64)
+    entry = np.repeat(r.offsets[:-1][rows] - offsets[:-1], width) + np.arange(offsets[-1])
+    return Reach(offsets, r.leaf[entry], r.log_prior[entry]), x[entry]
+
+
+@njit(cache=True)
+def _entry_of(offsets, leaf, rows, chosen):  # type: ignore[no-untyped-def]
+    out = np.zeros(rows.shape[0], dtype=np.int64)
+    for m in range(rows.shape[0]):
+        for e in range(offsets[rows[m]], offsets[rows[m] + 1]):
+            if leaf[e] == chosen[m]:
+                out[m] = e
+    return out
+
+
+def _hand_out(r: Reach, count: NDArray[np.int64], rows: NDArray[np.intp]) -> NDArray[np.int32]:
+    """Give each row of a group one of the leaves counted for it."""
+    out = np.empty(len(rows), dtype=np.int32)
+    left = count.copy()
+    for m, i in enumerate(rows):
+        e = int(r.offsets[i])
+        while left[e] == 0:
+            e += 1
+        left[e] -= 1
+        out[m] = r.leaf[e]
+    return out

@@ -1,0 +1,138 @@
+"""Victims' sums per leaf: what was broadcast, less what own rows brought."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.attacks.timberstrike.evidence import Evidence
+from fedtrees.attacks.timberstrike.routing import gradients, leaf_of, sums_by_leaf
+from fedtrees.core.schema import Table
+from fedtrees.trees.forest import Tree
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class LeafSums:
+    """Sums over the leaves of one tree, in ascending node order.
+
+    Attributes
+    ----------
+    g, h : float64 array, shape (J,), or None
+        Victims' sums of gradients and hessians; None where only leaf values are visible.
+    var_g, var_h : float64 array, shape (J,)
+        Variance of the noise on them, 0 where exact.
+    own_g, own_h : float64 array, shape (J,)
+        Own rows' part.
+    own_n0, own_n1 : int64 array, shape (J,)
+        Own rows per class.
+    own_leaf : int32 array, shape (n_own,)
+        Position (not node number) of each own row's leaf.
+    """
+
+    g: Floats | None
+    h: Floats | None
+    var_g: Floats
+    var_h: Floats
+    own_g: Floats
+    own_h: Floats
+    own_n0: NDArray[np.int64]
+    own_n1: NDArray[np.int64]
+    own_leaf: NDArray[np.int32]
+
+
+def victim_sums(
+    evidence: Evidence, own: Table, n_trees: int, subtract: bool = True
+) -> list[LeafSums]:
+    """Return per tree the sums the victims' rows brought.
+
+    Own rows run with their own float32 margin, as they did in training. With ``subtract=False``
+    the sums are those of all rows, which is what Di Gennaro et al. (2025) reconstruct.
+    """
+    margin = np.full(len(own), evidence.base_margin, dtype=np.float32)
+    out = []
+    for t in range(n_trees):
+        tree = evidence.trees[t]
+        node = leaf_of(tree, own.X)
+        g, h = gradients(margin, own.y, evidence.constant_hessian)
+        out.append(_one_tree(evidence, t, own.y, node, (g, h), subtract))
+        margin += tree.value[node]
+    return out
+
+
+def _one_tree(
+    evidence: Evidence,
+    t: int,
+    y: NDArray[np.int64],
+    node: NDArray[np.int32],
+    own_gh: tuple[Floats, Floats],
+    subtract: bool,
+) -> LeafSums:
+    tree = evidence.trees[t]
+    leaves, n = tree.leaves, len(tree)
+    own_g, own_h = (sums_by_leaf(node, part, n)[leaves] for part in own_gh)
+    ones = np.ones(len(y))
+    own_n0, own_n1 = (
+        sums_by_leaf(node, ones * (y == c), n)[leaves].astype(np.int64) for c in (0, 1)
+    )
+    if not subtract:
+        own_g, own_h = np.zeros_like(own_g), np.zeros_like(own_h)
+    seen = leaf_sums(evidence, t)
+    noise = None if evidence.noise is None else evidence.noise[t]
+    return LeafSums(
+        g=None if seen is None else seen[0] - own_g,
+        h=None if seen is None else seen[1] - own_h,
+        var_g=np.zeros(len(leaves)) if noise is None else np.maximum(noise.g[leaves], 0.0),
+        var_h=np.zeros(len(leaves)) if noise is None else np.maximum(noise.h[leaves], 0.0),
+        own_g=own_g,
+        own_h=own_h,
+        own_n0=own_n0,
+        own_n1=own_n1,
+        own_leaf=np.searchsorted(leaves, node).astype(np.int32),
+    )
+
+
+def leaf_sums(evidence: Evidence, t: int) -> tuple[Floats, Floats] | None:
+    """Return broadcast sums (G, H) per leaf, float64, shape (J,) each; None if not visible.
+
+    Taken from the nodes; where only hessians are visible, G follows from the leaf value
+    (Di Gennaro et al. 2025, Eq. 7); where only histograms are, from the parent's bins.
+    """
+    if evidence.level == "values":
+        return None
+    tree = evidence.trees[t]
+    leaves = tree.leaves
+    if tree.h is not None:
+        h = np.nan_to_num(tree.h[leaves].astype(np.float64))
+        if tree.g is not None:
+            return np.nan_to_num(tree.g[leaves].astype(np.float64)), h
+        v = tree.value[leaves].astype(np.float64)
+        return -v / evidence.learning_rate * (h + evidence.reg_lambda), h
+    if evidence.histograms is None or evidence.cuts is None:
+        return None
+    sums = _sums_from_histograms(evidence, t, tree)
+    return None if sums is None else (sums[leaves, 0], sums[leaves, 1])
+
+
+def _sums_from_histograms(evidence: Evidence, t: int, tree: Tree) -> Floats | None:
+    assert evidence.histograms is not None
+    assert evidence.cuts is not None
+    hist, cuts = evidence.histograms[t], evidence.cuts
+    sums = np.full((len(tree), 2), np.nan)
+    sums[hist.nodes] = hist.totals
+    for k, node in enumerate(hist.nodes):
+        f = tree.feature[node]
+        if f < 0:
+            continue
+        a, b = int(cuts.offsets[f]), int(cuts.offsets[f + 1])
+        # a bin lies left of the split iff its upper edge does
+        left = hist.sums[k, a:b][cuts.values[a:b] <= tree.threshold[node]].sum(axis=0)
+        if tree.default_left[node]:
+            left = left + hist.totals[k] - hist.sums[k, a:b].sum(axis=0)
+        for child, part in ((tree.left[node], left), (tree.right[node], hist.totals[k] - left)):
+            if np.isnan(sums[child, 0]):
+                sums[child] = part
+    return None if np.isnan(sums[tree.leaves]).any() else sums

@@ -1,0 +1,166 @@
+"""First-tree counts when only leaf values are visible (split-only broadcast).
+
+Beyond the paper: Di Gennaro et al. (2025), Sec. 7, propose to send leaf values without G and H
+and expect the leak to close. A value v = -eta G / (H + lambda) still ties the two integers of a
+leaf together: N1 = N p + (v/eta)(N p(1-p) + lambda) must be an integer, so every N leaves at most
+one N1 (few N leave any). The leaves must add up to the declared number of rows, which a dynamic
+programme over the candidate lists enforces exactly.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+from scipy.special import gammaln
+
+from fedtrees.attacks.timberstrike.counts import DIRICHLET_PRIOR, Counts, share_out
+from fedtrees.attacks.timberstrike.evidence import Evidence
+from fedtrees.attacks.timberstrike.sums import LeafSums
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+VALUE_ULPS = 4.0  # float32 error of a leaf value: sums, division and product by eta
+GRADIENT_ERROR = 3.5e-8  # rows' g is float32(p) - 1, not p - 1: error on N1 per row
+MAX_STEPS = 400_000_000  # work bound of the dynamic programme (about two seconds)
+UNKNOWN_N_FACTOR = 10  # with N unknown, totals up to this many times the own rows are searched
+
+
+@dataclass(frozen=True, eq=False)
+class Candidates:
+    """Pairs a leaf may hold, all clients together: int64 ``n``, ``n1``; float64 log prior."""
+
+    n: Ints
+    n1: Ints
+    score: Floats
+
+
+def counts_from_values(evidence: Evidence, sums: LeafSums, p: float, h: float) -> Counts:
+    """Return the most probable counts of the first tree given its leaf values.
+
+    The prior is Dirichlet-multinomial over (leaf, class) cells given own rows: conditional on
+    the total, it is a product of negative binomials per cell.
+    """
+    own = sums.own_n0 + sums.own_n1
+    n_own = int(own.sum())
+    if evidence.n_rows is not None:
+        n_max = max(int(evidence.n_rows), n_own)
+    else:
+        n_max = UNKNOWN_N_FACTOR * max(n_own, 100)
+    lists = [_candidates(evidence, sums, j, (p, h), n_max) for j in range(own.shape[0])]
+    work = sum(c.n.shape[0] for c in lists) * (n_max + 1)
+    if work > MAX_STEPS:
+        keep = max(int(MAX_STEPS / ((n_max + 1) * len(lists))), 1)
+        lists = [_keep_best(c, keep) for c in lists]
+    chosen = _solve(lists, n_max, n_own, evidence.n_rows is not None)
+    if chosen is None:
+        return _closest(evidence, sums, (p, h), n_max)
+    n = np.array([c.n[k] for c, k in zip(lists, chosen, strict=True)], dtype=np.int64)
+    n1 = np.array([c.n1[k] for c, k in zip(lists, chosen, strict=True)], dtype=np.int64)
+    m1 = np.maximum(n1 - sums.own_n1, 0)
+    return Counts(np.maximum(n - n1 - sums.own_n0, 0), m1, 0.0)
+
+
+def _candidates(
+    evidence: Evidence, sums: LeafSums, j: int, ph: tuple[float, float], n_max: int
+) -> Candidates:
+    """List the integer pairs of leaf ``j`` that its value allows, one N1 per N."""
+    p, h = ph
+    own0, own1 = int(sums.own_n0[j]), int(sums.own_n1[j])
+    value = evidence.trees[0].value[evidence.trees[0].leaves[j]]
+    u = float(value) / evidence.learning_rate
+    n = np.arange(own0 + own1, n_max + 1, dtype=np.int64)
+    if len(evidence.trees[0]) > 1 and evidence.min_child_weight > 0:
+        n = n[n * h >= evidence.min_child_weight - 1e-5 * max(evidence.min_child_weight, 1.0)]
+    slope = n * h + evidence.reg_lambda
+    exact = n * p + u * slope
+    off = VALUE_ULPS * float(np.spacing(np.abs(value)))
+    off += 0.0 if evidence.rounding is None else 0.5 * evidence.rounding
+    tolerance = off / evidence.learning_rate * slope + GRADIENT_ERROR * n
+    # of several integers inside the tolerance, the prior's favourite would need a search per N;
+    # the nearest one is the likeliest where the tolerance is below half a row
+    n1 = np.rint(exact).astype(np.int64)
+    lower, upper = own1, n - own0
+    inside = (np.abs(exact - n1) <= tolerance) & (n1 >= lower) & (n1 <= upper)
+    wide = tolerance > 0.5
+    clipped = np.clip(n1, lower, upper)
+    inside |= wide & (np.abs(exact - clipped) <= tolerance)
+    n1 = np.where(wide, clipped, n1)[inside]
+    n = n[inside]
+    return Candidates(n, n1, _log_prior(n - n1 - own0, own0) + _log_prior(n1 - own1, own1))
+
+
+def _log_prior(extra: Ints, own: int) -> Floats:
+    """Return the log weight of ``extra`` victims in a cell that holds ``own`` own rows."""
+    r = own + DIRICHLET_PRIOR
+    return np.asarray(gammaln(extra + r) - gammaln(r) - gammaln(extra + 1.0), dtype=np.float64)
+
+
+def _keep_best(c: Candidates, keep: int) -> Candidates:
+    if c.n.shape[0] <= keep:
+        return c
+    # without the total's tilt the score always favours small N; thin evenly instead
+    rows = np.unique(np.linspace(0, c.n.shape[0] - 1, keep).astype(np.int64))
+    return Candidates(c.n[rows], c.n1[rows], c.score[rows])
+
+
+def _solve(lists: list[Candidates], n_max: int, n_own: int, known: bool) -> Ints | None:
+    """Choose one candidate per leaf: most probable with the total fixed, or over totals."""
+    if any(c.n.shape[0] == 0 for c in lists):
+        return None
+    offsets = np.concatenate([[0], np.cumsum([c.n.shape[0] for c in lists])]).astype(np.int64)
+    n = np.concatenate([c.n for c in lists])
+    best, back = _forward(offsets, n, np.concatenate([c.score for c in lists]), n_max)
+    if known:
+        total = n_max
+    else:
+        # Dirichlet-multinomial normaliser, and 1/N for the unknown size
+        size = np.arange(n_max + 1, dtype=np.float64)
+        victims = np.maximum(size - n_own, 0.0)
+        r = n_own + 2 * DIRICHLET_PRIOR * len(lists)
+        norm = gammaln(victims + 1) + gammaln(r) - gammaln(victims + r) - np.log(size + 1)
+        total = int(np.argmax(best + norm))
+    if not np.isfinite(best[total]):
+        return None
+    chosen = np.zeros(len(lists), dtype=np.int64)
+    for j in range(len(lists) - 1, -1, -1):
+        chosen[j] = back[j, total]
+        total -= int(n[offsets[j] + chosen[j]])
+    return chosen
+
+
+@njit(cache=True)
+def _forward(offsets, n, score, n_max):  # type: ignore[no-untyped-def]
+    """Max-plus dynamic programme: best log weight of the first leaves for every total."""
+    J = offsets.shape[0] - 1
+    best = np.full(n_max + 1, -np.inf)
+    best[0] = 0.0
+    back = np.zeros((J, n_max + 1), dtype=np.int32)
+    reach = 0
+    for j in range(J):
+        nxt = np.full(n_max + 1, -np.inf)
+        top = 0
+        for k in range(offsets[j], offsets[j + 1]):
+            for total in range(min(reach, n_max - n[k]) + 1):
+                value = best[total] + score[k]
+                if value > nxt[total + n[k]]:
+                    nxt[total + n[k]] = value
+                    back[j, total + n[k]] = k - offsets[j]
+                    top = max(top, total + n[k])
+        best, reach = nxt, top
+    return best, back
+
+
+def _closest(evidence: Evidence, sums: LeafSums, ph: tuple[float, float], n_max: int) -> Counts:
+    """Fall back to own shares for N and the nearest N1 when no exact combination exists."""
+    p, h = ph
+    own = (sums.own_n0 + sums.own_n1).astype(np.float64)
+    n_own = int(own.sum())
+    n = share_out(own + DIRICHLET_PRIOR, n_max - n_own) + own.astype(np.int64)
+    u = evidence.trees[0].value[evidence.trees[0].leaves].astype(np.float64)
+    exact = n * p + u / evidence.learning_rate * (n * h + evidence.reg_lambda)
+    n1 = np.clip(np.rint(exact), sums.own_n1, n - sums.own_n0).astype(np.int64)
+    return Counts(n - n1 - sums.own_n0, n1 - sums.own_n1, float(np.abs(exact - n1).max(initial=0)))
