@@ -1,0 +1,248 @@
+"""Utility against worst-case advantage: rows in, frontier points out. No drawing here."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike, NDArray
+
+from fedtrees.report import claims
+from fedtrees.report.budgets import Budget, budgets, family, ordered
+from fedtrees.report.intervals import Estimate, estimate
+from fedtrees.report.rows import Panel, Setting
+from fedtrees.report.worst import by_seed, panels, trouble, worst_case
+
+LOWER_IS_BETTER = frozenset({"log_loss", "rmse"})
+UTILITIES = ("auc", "f1", "accuracy", "log_loss", "r2", "rmse")
+
+
+@dataclass(frozen=True)
+class SeedPoint:
+    """One seed: its utility, the largest advantage any attack reached, and which attack."""
+
+    seed: int
+    utility: float
+    advantage: float
+    attack: str = ""
+    score: float = math.nan
+    blind: float = math.nan
+
+
+@dataclass(frozen=True)
+class Point:
+    """One defense at one setting of its parameters, under one threat."""
+
+    defense: str
+    family: str
+    budget: Budget
+    kind: claims.Kind
+    claimed: str
+    utility: Estimate
+    advantage: Estimate
+    score: Estimate
+    blind: Estimate
+    attacks: tuple[tuple[str, int], ...]
+    seeds: tuple[SeedPoint, ...]
+    failed: tuple[str, ...] = ()
+    note: str = ""
+
+    @property
+    def hollow(self) -> bool:
+        """Whether an attack failed here, so that the advantage is known only from below."""
+        return bool(self.failed)
+
+    @property
+    def drawn(self) -> bool:
+        """Whether both coordinates are known."""
+        return self.utility.known and self.advantage.known
+
+
+@dataclass(frozen=True)
+class Frontier:
+    """The points of one panel, the non-dominated ones among them, and the lines to draw."""
+
+    panel: Panel
+    metric: str
+    utility: str
+    points: tuple[Point, ...]
+    front: tuple[str, ...]
+    lines: tuple[tuple[str, ...], ...]
+    references: tuple[tuple[str, Estimate], ...]
+
+    @property
+    def drawn(self) -> tuple[Point, ...]:
+        """The points with both coordinates."""
+        return tuple(p for p in self.points if p.drawn)
+
+    def point(self, defense: str) -> Point | None:
+        """Return the point of one defense, None if it is not in this panel."""
+        return next((p for p in self.points if p.defense == defense), None)
+
+
+def frontiers(rows: pd.DataFrame, metric: str = "ra", utility: str = "auc") -> tuple[Frontier, ...]:
+    """Compute the frontier of every (dataset, partition, protocol, threat).
+
+    Parameters
+    ----------
+    rows : DataFrame
+        As returned by `load_rows`.
+    metric : str
+        Attack metric whose advantage is the leak.
+    utility : str
+        Train metric; lower is better for those in `LOWER_IS_BETTER`.
+    """
+    worst = worst_case(rows, metric)
+    trains = rows[rows["stage"] == "train"]
+    trains = trains[(trains["metric"] == utility) | (trains["status"] != "ok")]
+    # One row per attack cell is enough to tell what ran, what failed and what was skipped.
+    cell = ["setting", "defense_spec", "threat", "attack_spec", "seed", "status"]
+    attacks = rows[rows["stage"] == "attack"].drop_duplicates(cell)
+    out = []
+    for panel in panels(rows):
+        here = attacks[(attacks["setting"] == panel.setting) & (attacks["threat"] == panel.threat)]
+        trained = trains[trains["setting"] == panel.setting]
+        mine = worst[(worst["setting"] == panel.setting) & (worst["threat"] == panel.threat)]
+        specs = ordered({*here["defense_spec"], *trained["defense_spec"]})
+        varying = budgets(specs)
+        points = tuple(
+            _point(
+                spec,
+                trained[trained["defense_spec"] == spec],
+                here[here["defense_spec"] == spec],
+                mine[mine["defense_spec"] == spec],
+                utility,
+                varying[spec],
+            )
+            for spec in specs
+        )
+        refs = references(rows, panel.setting, utility)
+        out.append(
+            Frontier(panel, metric, utility, points, _front(points, utility), _lines(points), refs)
+        )
+    return tuple(out)
+
+
+def non_dominated(utility: ArrayLike, advantage: ArrayLike, lower: bool = False) -> NDArray:
+    """Mark the points that no other point beats in one coordinate without losing in the other.
+
+    Parameters
+    ----------
+    utility, advantage : float arrays, shape (n,)
+        More utility is better (less, if `lower`), less advantage is better.
+
+    Returns
+    -------
+    bool array, shape (n,)
+    """
+    u = np.asarray(utility, dtype=float) * (-1.0 if lower else 1.0)
+    a = np.asarray(advantage, dtype=float)
+    no_worse = (u[:, None] >= u[None, :]) & (a[:, None] <= a[None, :])
+    better = (u[:, None] > u[None, :]) | (a[:, None] < a[None, :])
+    return ~(no_worse & better).any(axis=0)
+
+
+def references(
+    rows: pd.DataFrame, setting: Setting, utility: str
+) -> tuple[tuple[str, Estimate], ...]:
+    """Return the utility of training without a federation (local-only, majority-class)."""
+    here = rows[
+        (rows["stage"] == "reference")
+        & (rows["dataset"] == setting.dataset)
+        & (rows["partition"] == setting.partition)
+        & (rows["metric"] == utility)
+        & (rows["status"] == "ok")
+    ]
+    groups = here.groupby("protocol")["value"]
+    return tuple((str(name), estimate(values)) for name, values in groups)
+
+
+def _point(
+    spec: str,
+    trained: pd.DataFrame,
+    attacks: pd.DataFrame,
+    worst: pd.DataFrame,
+    utility: str,
+    budget: Budget,
+) -> Point:
+    useful = by_seed(trained, utility)
+    worst = worst.sort_values("seed")
+    leak = {int(r.seed): r for r in worst.itertuples()}
+    seeds = []
+    for seed in sorted({*useful, *leak}):
+        row = leak.get(seed)
+        found = () if row is None else (row.advantage, row.attack_spec, row.value, row.blind)
+        seeds.append(SeedPoint(seed, useful.get(seed, math.nan), *(found or (math.nan,))))
+    both = pd.concat([trained, attacks])
+    claimed = next((c for c in both["claimed"] if c), "")
+    return Point(
+        defense=spec,
+        family=family(spec),
+        budget=budget,
+        kind=claims.kind(claimed),
+        claimed=claimed,
+        utility=estimate(useful.values()),
+        advantage=estimate(worst["advantage"]),
+        score=estimate(worst["value"]),
+        blind=estimate(worst["blind"]),
+        attacks=tuple(sorted(Counter(worst["attack_spec"]).items(), key=lambda x: (-x[1], x[0]))),
+        seeds=tuple(seeds),
+        failed=trouble(attacks),
+        note=_why_not_drawn(trained, attacks, bool(useful), len(worst) > 0, utility),
+    )
+
+
+def _why_not_drawn(
+    trained: pd.DataFrame, attacks: pd.DataFrame, useful: bool, leaks: bool, utility: str
+) -> str:
+    """Return why a point has no place in the plot, "" if it has one."""
+
+    def reasons(rows: pd.DataFrame) -> str:
+        bad = rows[rows["status"] != "ok"]
+        texts = sorted({r or s for r, s in zip(bad["reason"], bad["status"], strict=True)})
+        return f": {'; '.join(texts)}" if texts else ""
+
+    if not useful:
+        return f"no {utility} was measured{reasons(trained)}"
+    if leaks:
+        return ""
+    if attacks.empty:
+        return "no attack was run"
+    if (attacks["status"] == "skipped").all():
+        return f"no attack applies{reasons(attacks)}"
+    if not (attacks["status"] == "ok").any():
+        return f"every attack failed{reasons(attacks)}"
+    return "the advantage is undefined or this metric was not measured"
+
+
+def _lines(points: tuple[Point, ...]) -> tuple[tuple[str, ...], ...]:
+    """Join the budgets of one defense, other parameters equal, in order of the budget."""
+    groups: dict[tuple[str, str], list[Point]] = {}
+    for p in points:
+        if p.drawn and p.budget.known:
+            groups.setdefault((p.family, p.budget.rest), []).append(p)
+    return tuple(
+        tuple(p.defense for p in sorted(group, key=lambda p: p.budget.value))
+        for _, group in sorted(groups.items())
+        if len(group) > 1
+    )
+
+
+def _front(points: tuple[Point, ...], utility: str) -> tuple[str, ...]:
+    """Return the non-dominated points, by utility.
+
+    Hollow points take no part: their advantage is known only from below, and a failed attack
+    is not a defense.
+    """
+    solid = [p for p in points if p.drawn and not p.hollow]
+    if not solid:
+        return ()
+    lower = utility in LOWER_IS_BETTER
+    mask = non_dominated(
+        [p.utility.mean for p in solid], [p.advantage.mean for p in solid], lower=lower
+    )
+    kept = [p for p, keep in zip(solid, mask, strict=True) if keep]
+    return tuple(p.defense for p in sorted(kept, key=lambda p: (p.utility.mean, p.advantage.mean)))

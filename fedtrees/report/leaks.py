@@ -1,0 +1,129 @@
+"""Advantage by threat and attack, and by feature: the grids behind the heatmaps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+import pandas as pd
+
+from fedtrees.report.budgets import ordered
+from fedtrees.report.intervals import Estimate, estimate
+from fedtrees.report.rows import UNDEFENDED, Panel, Setting
+from fedtrees.report.worst import worst_case
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One measured advantage, or the word that says why there is none.
+
+    Attributes
+    ----------
+    state : str
+        "ok", "failed", "timeout", "skipped", "undefined" (blind already scores the best
+        value) or "" (not part of the run).
+    attack : str
+        The attack that reached it, where the cell is a worst case.
+    """
+
+    advantage: Estimate = field(default_factory=Estimate)
+    score: Estimate = field(default_factory=Estimate)
+    blind: Estimate = field(default_factory=Estimate)
+    state: str = ""
+    note: str = ""
+    attack: str = ""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A table of cells: rows are (threat, attack) or features, columns are defenses."""
+
+    title: str
+    metric: str
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    cells: tuple[tuple[Cell, ...], ...]
+
+
+def leak_grid(rows: pd.DataFrame, setting: Setting, metric: str = "ra") -> Grid:
+    """Return the advantage of every attack under every threat, per defense."""
+    here = rows[rows["stage"] == "attack"]
+    here = here[here["setting"] == setting]
+    here = here[(here["metric"] == metric) | (here["status"] != "ok")]
+    columns = ordered(set(here["defense_spec"]))
+    names = sorted(set(zip(here["threat"], here["attack_spec"], strict=True)))
+    groups = dict(iter(here.groupby(["threat", "attack_spec", "defense_spec"])))
+    cells = tuple(
+        tuple(_cell(groups.get((threat, attack, c))) for c in columns) for threat, attack in names
+    )
+    return Grid(str(setting), metric, tuple(f"{t} · {a}" for t, a in names), tuple(columns), cells)
+
+
+def feature_grid(rows: pd.DataFrame, panel: Panel, metric: str = "ra") -> Grid:
+    """Return the worst-case advantage on each feature (metrics ``ra:FEATURE``), per defense.
+
+    Features stand in the order of what the undefended run leaks, most first.
+    """
+    here = rows[(rows["stage"] == "attack") & (rows["threat"] == panel.threat)]
+    here = here[here["setting"] == panel.setting]
+    metrics = [m for m in dict.fromkeys(here["metric"]) if m.startswith(f"{metric}:")]
+    columns = ordered(set(here.loc[here["metric"].isin(metrics), "defense_spec"]))
+    table = {}
+    for name in metrics:
+        mine = here[here["metric"] == name]
+        worst = dict(iter(worst_case(mine, name).groupby("defense_spec")))
+        every = dict(iter(mine.groupby("defense_spec")))
+        table[name.partition(":")[2]] = tuple(
+            _cell(worst.get(c, every.get(c)), worst=True) for c in columns
+        )
+    base = columns.index(UNDEFENDED) if UNDEFENDED in columns else 0
+
+    def leaked(feature: str) -> tuple[float, str]:
+        mean = table[feature][base].advantage.mean
+        return (math.inf if math.isnan(mean) else -mean), feature
+
+    features = sorted(table, key=leaked)
+    return Grid(
+        str(panel), metric, tuple(features), tuple(columns), tuple(table[f] for f in features)
+    )
+
+
+def limit(grids: Iterable[Grid]) -> float:
+    """Return the largest absolute mean advantage, to share one colour scale (at least 0.1)."""
+    means = [abs(c.advantage.mean) for g in grids for line in g.cells for c in line]
+    finite = [m for m in means if math.isfinite(m)]
+    return max([0.1, *finite])
+
+
+def _cell(rows: pd.DataFrame | None, worst: bool = False) -> Cell:
+    if rows is None or rows.empty:
+        return Cell()
+    ok = rows[rows["status"] == "ok"]
+    bad = rows[rows["status"] != "ok"]
+    counts = bad.drop_duplicates(["seed", "status"]).groupby("status").size()
+    note = "; ".join(
+        [f"{status} on {n} seed{'s' if n > 1 else ''}" for status, n in counts.items()]
+        + sorted({r for r in bad["reason"] if r})
+    )
+    if ok.empty:
+        return Cell(state=str(next(s for s in ("failed", "timeout", "skipped", *counts.index)
+                                   if s in counts.index)), note=note)  # fmt: skip
+    advantage = estimate(ok["advantage"])
+    attacks = ", ".join(sorted(set(ok["attack_spec"]))) if worst else ""
+    return Cell(
+        advantage=advantage,
+        score=estimate(ok["value"]),
+        blind=estimate(ok["blind"]),
+        state="ok" if advantage.known else "undefined",
+        note=note,
+        attack=attacks,
+    )
+
+
+def matrix(grid: Grid) -> np.ndarray:
+    """Return the mean advantages, shape (rows, columns), NaN where there is none."""
+    return np.array([[c.advantage.mean for c in line] for line in grid.cells], dtype=float).reshape(
+        len(grid.rows), len(grid.columns)
+    )

@@ -1,0 +1,109 @@
+"""Colours, marker shapes and number formats shared by the web and the paper figures."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from fedtrees.report.budgets import ordered
+from fedtrees.report.claims import Kind
+from fedtrees.report.intervals import Estimate
+from fedtrees.report.rows import UNDEFENDED
+
+INK, MUTED, RULE, FAINT = "#1b1f24", "#5b6470", "#c9ced6", "#f3f5f8"
+# Okabe and Ito (2008) without black (undefended) and yellow (too pale on white), then four of
+# Tol's muted scheme: told apart under the common colour-vision deficiencies.
+COLOURS = (
+    "#0072B2", "#D55E00", "#009E73", "#AA4499", "#E69F00", "#56B4E9", "#882255", "#44AA99",
+    "#999933", "#332288",
+)  # fmt: skip
+DASHES = ("solid", "dash", "dot")  # once the colours are used up
+
+# Shape says what stands behind a point: (plotly symbol, matplotlib marker).
+SHAPES: dict[Kind, tuple[str, str]] = {
+    "proved": ("circle", "o"),
+    "computational": ("square", "s"),
+    "structural": ("diamond", "D"),
+    "none": ("triangle-up", "^"),
+    "unknown": ("pentagon", "p"),
+}
+# White at zero (no more than blind), orange to brown for a leak, blue below blind.
+DIVERGING = (
+    (0.0, "#2166ac"), (0.25, "#92c5de"), (0.5, "#ffffff"), (0.65, "#fdd49e"), (0.8, "#ef8a3c"),
+    (1.0, "#9a3412"),
+)  # fmt: skip
+METRIC_NAMES = {
+    "ra": "reconstruction accuracy",
+    "ra_top": "reconstruction accuracy, named columns",
+    "exact_rows": "rows reconstructed exactly",
+    "close_rows": "rows reconstructed in 90% of columns",
+    "leaf_mass_exact": "records in leaves with exact counts",
+    "leaf_counts_exact": "leaves with exact counts",
+    "gower": "Gower distance",
+    "auc": "AUC",
+    "f1": "F1",
+    "log_loss": "log-loss",
+    "rmse": "RMSE",
+    "r2": "R²",
+}
+
+
+def metric_name(metric: str) -> str:
+    """Return a metric's name in words, the key itself where there is no better one."""
+    return METRIC_NAMES.get(metric, metric)
+
+
+def palette(families: Iterable[str]) -> dict[str, tuple[str, str]]:
+    """Give each defense family a (colour, dash); the same set gives the same choice."""
+    out = {UNDEFENDED: (INK, "solid")}
+    for i, name in enumerate(f for f in ordered(set(families)) if f != UNDEFENDED):
+        out[name] = (COLOURS[i % len(COLOURS)], DASHES[i // len(COLOURS) % len(DASHES)])
+    return out
+
+
+def number(value: float, digits: int = 3, signed: bool = False) -> str:
+    """Write a number with a fixed number of decimals and a true minus sign; "–" for none."""
+    if not math.isfinite(value):
+        return "–"
+    text = f"{value:{'+' if signed else ''},.{digits}f}"
+    if not float(text.replace(",", "")):
+        text = text.lstrip("+-")
+    return text.replace("-", "\N{MINUS SIGN}")
+
+
+def interval(e: Estimate, digits: int = 3, signed: bool = False) -> str:
+    """Write ``mean [low, high]``."""
+    mean = number(e.mean, digits, signed)
+    if not math.isfinite(e.low):
+        return mean
+    return f"{mean} [{number(e.low, digits, signed)}, {number(e.high, digits, signed)}]"
+
+
+def bytes_text(value: float) -> str:
+    """Write bytes in decimal units with three digits."""
+    if not math.isfinite(value):
+        return "–"
+    for unit in ("B", "kB", "MB", "GB"):
+        if abs(value) < 999.5:
+            return f"{value:.3g} {unit}"
+        value /= 1000
+    return f"{value:,.3g} TB"
+
+
+def seconds_text(value: float) -> str:
+    """Write seconds with three significant digits."""
+    if not math.isfinite(value):
+        return "–"
+    return f"{value:,.0f} s" if value >= 100 else f"{value:.3g} s"
+
+
+def utility_range(
+    frontiers: Iterable[tuple[list[float], list[float]]],
+) -> tuple[float, float]:
+    """Return padded limits around points and their intervals; (0, 1) if there are none."""
+    values = [v for pair in frontiers for part in pair for v in part if math.isfinite(v)]
+    if not values:
+        return 0.0, 1.0
+    low, high = min(values), max(values)
+    pad = 0.08 * (high - low) or 0.02
+    return low - pad, high + pad

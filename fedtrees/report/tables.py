@@ -1,0 +1,184 @@
+"""The tables of a report as data: leaderboard, guarantees, cost, what did not run."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+
+import pandas as pd
+
+from fedtrees.report import claims
+from fedtrees.report.budgets import ordered
+from fedtrees.report.frontier import Frontier, Point
+from fedtrees.report.intervals import Estimate, estimate
+from fedtrees.report.rows import UNDEFENDED, Setting
+from fedtrees.report.worst import by_seed
+
+_BY_TYPE = re.compile(r"^bytes_(up|down):(.+)$")
+
+
+@dataclass(frozen=True)
+class LeaderRow:
+    """One defense of a leaderboard: what it keeps, what still leaks, what it costs."""
+
+    point: Point
+    change: Estimate
+    relief: Estimate
+    cost: Cost
+    guarantees: Guarantees
+    on_front: bool
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What training one defense took, means over seeds.
+
+    Attributes
+    ----------
+    up, down : Estimate
+        Bytes to and from the coordinating party.
+    rounds, seconds, cpu_seconds : Estimate
+        Communication rounds; wall-clock and processor seconds of the training cell.
+    by_type : tuple of (direction, message type, Estimate in bytes)
+    """
+
+    defense: str
+    up: Estimate
+    down: Estimate
+    rounds: Estimate
+    seconds: Estimate
+    cpu_seconds: Estimate
+    by_type: tuple[tuple[str, str, Estimate], ...] = ()
+
+    @property
+    def bytes(self) -> float:
+        """Mean bytes in both directions; NaN if neither is known."""
+        known = [e.mean for e in (self.up, self.down) if e.known]
+        return sum(known) if known else math.nan
+
+
+@dataclass(frozen=True)
+class Guarantees:
+    """What a defense claims, what an accountant says was spent, what an audit measured."""
+
+    defense: str
+    claimed: tuple[str, ...]
+    spent: tuple[str, ...]
+    measured: tuple[str, ...]
+    verdict: str
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """Cells that failed, timed out or were skipped for one reason."""
+
+    status: str
+    stage: str
+    setting: Setting
+    defense: str
+    threat: str
+    attack: str
+    seeds: tuple[int, ...]
+    reason: str
+
+
+def leaderboard(rows: pd.DataFrame, frontier: Frontier) -> tuple[LeaderRow, ...]:
+    """Return one row per defense of a panel, the undefended run first.
+
+    Changes are paired: differences to the undefended run of the same seed, then averaged.
+    """
+    base = frontier.point(UNDEFENDED)
+    here = _of_setting(rows, frontier.panel.setting)
+    costs = {c.defense: c for c in cost_table(here, frontier.panel.setting)}
+    stated = {g.defense: g for g in guarantee_table(here, frontier.panel.setting)}
+    return tuple(
+        LeaderRow(
+            point=p,
+            change=paired(p, base, "utility"),
+            relief=paired(p, base, "advantage"),
+            cost=costs[p.defense],
+            guarantees=stated[p.defense],
+            on_front=p.defense in frontier.front,
+        )
+        for p in frontier.points
+    )
+
+
+def paired(point: Point, base: Point | None, field: str) -> Estimate:
+    """Return the mean difference to `base` over the seeds both have."""
+    if base is None:
+        return Estimate()
+    theirs = {s.seed: getattr(s, field) for s in base.seeds}
+    return estimate(getattr(s, field) - theirs.get(s.seed, math.nan) for s in point.seeds)
+
+
+def _of_setting(rows: pd.DataFrame, setting: Setting) -> pd.DataFrame:
+    here = rows[rows["stage"].isin(["train", "attack"])]
+    return here[here["setting"] == setting]
+
+
+def cost_table(rows: pd.DataFrame, setting: Setting) -> tuple[Cost, ...]:
+    """Return what each defense cost in one setting, in the order of the leaderboard."""
+    here = _of_setting(rows, setting)
+    train = here[here["stage"] == "train"]
+    return tuple(
+        _cost(spec, train[train["defense_spec"] == spec])
+        for spec in ordered(set(here["defense_spec"]))
+    )
+
+
+def _cost(defense: str, train: pd.DataFrame) -> Cost:
+    ok = train[train["status"] == "ok"]
+    # The cell's totals stand on each of its rows: one row per seed is enough.
+    firsts = ok.groupby("seed")[["bytes_up", "bytes_down", "rounds", "seconds"]].first()
+    types = sorted({m for m in ok["metric"] if _BY_TYPE.match(m)})
+    by_type = []
+    for metric in types:
+        direction, name = _BY_TYPE.match(metric).groups()  # type: ignore[union-attr]
+        by_type.append((direction, name, estimate(by_seed(ok, metric).values())))
+    return Cost(
+        defense,
+        up=estimate(firsts["bytes_up"]),
+        down=estimate(firsts["bytes_down"]),
+        rounds=estimate(firsts["rounds"]),
+        seconds=estimate(firsts["seconds"]),
+        cpu_seconds=estimate(by_seed(ok, "cpu_seconds").values()),
+        by_type=tuple(by_type),
+    )
+
+
+def guarantee_table(rows: pd.DataFrame, setting: Setting) -> tuple[Guarantees, ...]:
+    """Return the claimed, spent and measured guarantee of each defense in one setting."""
+    here = _of_setting(rows, setting)
+    out = []
+    for spec in ordered(set(here["defense_spec"])):
+        mine = here[here["defense_spec"] == spec]
+        texts = [tuple(sorted({t for t in mine[c] if t})) for c in ("claimed", "spent", "measured")]
+        firsts = [t[0] if t else "" for t in texts]
+        verdict = claims.compare(*firsts)
+        if any(len(t) > 1 for t in texts):
+            verdict = "; ".join(filter(None, [verdict, "differs between seeds or threats"]))
+        out.append(Guarantees(spec, *texts, verdict))
+    return tuple(out)
+
+
+def trouble_table(rows: pd.DataFrame) -> tuple[Trouble, ...]:
+    """Return what failed, timed out or was skipped, one entry per reason: failures first."""
+    bad = rows[rows["status"] != "ok"]
+    keys = ["status", "stage", "setting", "defense_spec", "threat", "attack_spec", "reason"]
+    groups: dict[tuple, set[int]] = {}  # type: ignore[type-arg]
+    for key, seed in zip(bad[keys].itertuples(index=False, name=None), bad["seed"], strict=True):
+        groups.setdefault(key, set()).update([] if math.isnan(seed) else [int(seed)])
+    order = {"failed": 0, "timeout": 1, "skipped": 3}
+    found = [
+        Trouble(status, stage, setting, defense, threat, attack, tuple(sorted(seeds)), reason)
+        for (status, stage, setting, defense, threat, attack, reason), seeds in groups.items()
+    ]
+    return tuple(
+        sorted(
+            found,
+            key=lambda t: (order.get(t.status, 2), t.setting, t.stage != "train", t.defense,
+                           t.threat, t.attack, t.reason),
+        )
+    )  # fmt: skip

@@ -1,0 +1,59 @@
+"""The worst case over attacks, per seed, and the attacks that did not finish."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from fedtrees.report.rows import Panel
+
+
+def panels(rows: pd.DataFrame) -> tuple[Panel, ...]:
+    """Return the panels that hold at least one attack row, in order."""
+    attacks = rows[rows["stage"] == "attack"]
+    return tuple(
+        sorted({Panel(s, t) for s, t in zip(attacks["setting"], attacks["threat"], strict=True)})
+    )
+
+
+def attack_metrics(rows: pd.DataFrame) -> tuple[str, ...]:
+    """Return the attack metrics that have an advantage anywhere; ``ra`` first if present."""
+    ok = rows[(rows["stage"] == "attack") & (rows["status"] == "ok")]
+    names = set(ok.loc[ok["advantage"].notna(), "metric"])
+    return tuple(sorted((n for n in names if ":" not in n), key=lambda n: (n != "ra", n)))
+
+
+def worst_case(rows: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """Return, per (setting, defense, threat, seed), the row of the largest advantage.
+
+    A null advantage (blind already scores the best value) is no advantage and is left out;
+    ties go to the attack whose name comes first.
+    """
+    keep = (
+        (rows["stage"] == "attack")
+        & (rows["status"] == "ok")
+        & (rows["metric"] == metric)
+        & rows["advantage"].notna()
+    )
+    ordered = rows[keep].sort_values(
+        ["advantage", "attack_spec"], ascending=[False, True], kind="stable"
+    )
+    return ordered.drop_duplicates(["setting", "defense_spec", "threat", "seed"])
+
+
+def trouble(attack_rows: pd.DataFrame) -> tuple[str, ...]:
+    """Name the attacks that failed or timed out, with how many seeds: ``milp (timeout, 2)``."""
+    bad = attack_rows[attack_rows["status"].isin(["failed", "timeout"])]
+    seeds = bad.drop_duplicates(["attack_spec", "status", "seed"])
+    counts = seeds.groupby(["attack_spec", "status"]).size()
+    return tuple(
+        f"{attack} ({status}, {n} seed{'s' if n > 1 else ''})"
+        for (attack, status), n in counts.items()
+    )
+
+
+def by_seed(rows: pd.DataFrame, metric: str) -> dict[int, float]:
+    """Return the finite values of one train metric, by seed."""
+    ok = rows[(rows["metric"] == metric) & (rows["status"] == "ok") & np.isfinite(rows["value"])]
+    firsts = ok.drop_duplicates("seed")
+    return {int(s): float(v) for s, v in zip(firsts["seed"], firsts["value"], strict=True)}
