@@ -18,7 +18,7 @@ from fedtrees.core.transcript import Transcript
 from fedtrees.core.tree_messages import FeatureRanges, FeatureSketch, Histogram, LabelSums
 from fedtrees.privacy.accounting import compose_laplace, histogram_sensitivity
 from fedtrees.privacy.mechanisms import discrete_laplace
-from fedtrees.trees.losses import FIXED_POINT
+from fedtrees.trees.losses import FIXED_POINT_SCALE
 
 _EXEMPT = "not covered by the published rule; `spent` counts it as unprotected"
 
@@ -103,7 +103,7 @@ class LaplaceHistogram(Defense):
         features = len(ctx.schema.features)
         scale = self.scale(features, ctx.parameters["trees"], ctx.parameters["max_depth"])
         rng = ctx.rng("histogram-noise")
-        grid = scale * FIXED_POINT
+        grid = scale * FIXED_POINT_SCALE
         sums = message.sums + discrete_laplace(grid, message.sums.shape, rng)
         totals = message.totals
         columns = features

@@ -1,112 +1,65 @@
-"""The attack: from evidence and own rows to a guess about the other clients' rows."""
+"""TimberStrike as an attack on a view, and its control."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Set
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
-from fedtrees.attacks.timberstrike.counts import (
-    Counts,
-    counts_from_sums,
-    first_gradient,
-    share_out,
-)
-from fedtrees.attacks.timberstrike.evidence import Evidence, Options
-from fedtrees.attacks.timberstrike.grid import Grid
-from fedtrees.attacks.timberstrike.points import points
-from fedtrees.attacks.timberstrike.prior import make_prior, value_ranges
-from fedtrees.attacks.timberstrike.sequence import boxes_after_first_tree, follow, open_boxes
-from fedtrees.attacks.timberstrike.sums import LeafSums, victim_sums
-from fedtrees.attacks.timberstrike.values import counts_from_values
-from fedtrees.core.guess import Guess, LeafCounts
-from fedtrees.core.schema import Schema, Table
+from fedtrees.attacks.timberstrike.evidence import Level, Options
+from fedtrees.attacks.timberstrike.reconstruct import reconstruct
+from fedtrees.attacks.timberstrike.view import LEVELS, evidence_of
+from fedtrees.core.attack import Attack
+from fedtrees.core.errors import UsageError, did_you_mean
+from fedtrees.core.guess import Guess
+from fedtrees.core.registry import register
+from fedtrees.core.view import View
 
 
-def reconstruct(
-    evidence: Evidence,
-    own: Table | None,
-    schema: Schema,
-    options: Options,
-    rng: np.random.Generator,
-) -> Guess:
-    """Reconstruct the rows behind a boosted forest (TimberStrike, Di Gennaro et al. 2025).
+@register.attack("timberstrike")
+@dataclass(frozen=True, kw_only=True)
+class TimberStrike(Options, Attack):
+    """Reconstruct training rows from the trees of a boosted model (Di Gennaro et al. 2025).
 
-    Parameters
+    It adapts to the view: bin histograms where they are seen, else sums per node, else leaf
+    values alone; and to declared noise and rounding. Options as in `Options`.
+
+    Attributes
     ----------
-    evidence : Evidence
-        What was seen of the training.
-    own : Table or None
-        The adversary's own training rows; their part is subtracted from every statistic, and
-        they serve as prior knowledge unless ``options.use_prior`` is False.
-    schema : Schema
-    options : Options
-    rng : numpy.random.Generator
-        The only source of randomness.
-
-    Returns
-    -------
-    Guess
-        Records of the victims (of all clients with ``scope="union"``), first-tree counts of the
-        victims, and diagnostics.
+    most : {"histograms", "statistics", "values"}
+        Use no more than this even if more was seen.
     """
-    d = len(schema.features)
-    if own is None:
-        own = Table(np.zeros((0, d), dtype=np.float32), np.zeros(0, dtype=np.int64))
-    n_trees = len(evidence.trees) if options.max_trees is None else options.max_trees
-    n_trees = min(n_trees, len(evidence.trees))
-    evidence = replace(
-        evidence,
-        trees=evidence.trees[:n_trees],
-        histograms=None if evidence.histograms is None else evidence.histograms[:n_trees],
-        noise=None if evidence.noise is None else evidence.noise[:n_trees],
-    )
-    grid = Grid.of(evidence.trees, d)
-    low, high = value_ranges(schema, own, grid, evidence.cuts, options.ranges)
-    known = own if options.use_prior else own.take(np.zeros(0, dtype=np.intp))
-    prior = make_prior(schema, known, grid, low, high)
-    whole = options.scope == "union"
-    sums = victim_sums(evidence, own, n_trees, subtract=not whole)
-    notes: dict[str, float] = {"trees_read": float(n_trees)}
-    if n_trees == 0:
-        boxes = open_boxes(*_without_trees(evidence, own, whole), grid, evidence.base_margin)
-        return Guess(points(options.points, boxes, grid, prior, schema, rng), (), notes)
-    counts = first_counts(evidence, sums[0], len(own), whole)
-    boxes = boxes_after_first_tree(evidence, grid, counts)
-    follow(evidence, sums, grid, prior, boxes, options, rng)
-    records = points(options.points, boxes, grid, prior, schema, rng)
-    own_part = (sums[0].own_n0, sums[0].own_n1) if whole else (0, 0)
-    leaf_counts = LeafCounts(
-        0,
-        evidence.trees[0].leaves,
-        np.maximum(counts.n0 - own_part[0], 0),
-        np.maximum(counts.n1 - own_part[1], 0),
-    )
-    notes["first_tree_residual"] = counts.residual
-    if boxes.residual:
-        notes["residual_second_tree"] = boxes.residual[0]
-        notes["residual_last_tree"] = boxes.residual[-1]
-    return Guess(records, (leaf_counts,), notes)
+
+    most: Level = "histograms"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.most not in LEVELS:
+            raise UsageError(f"unknown most {self.most!r}{did_you_mean(self.most, LEVELS)}")
+
+    def inapplicable(self, offers: Set[str], roles: Set[str]) -> str | None:
+        """Return why the principals see no boosted trees, None if they do."""
+        if not offers & {"leaf-values", "histograms"}:
+            return "the protocol shares neither leaf values nor histograms"
+        return None
+
+    def run(self, view: View, rng: np.random.Generator) -> Guess:
+        """Guess the victims' rows and the class counts of the first tree's leaves."""
+        evidence = evidence_of(view, self.most)
+        if evidence is None:
+            return Guess()
+        return reconstruct(evidence, view.own, view.schema, self, rng)
 
 
-def first_counts(evidence: Evidence, sums: LeafSums, n_own: int, whole: bool) -> Counts:
-    """Return the first tree's counts by the best means the evidence allows."""
-    p, h = first_gradient(evidence.base_margin, evidence.constant_hessian)
-    if sums.g is not None:
-        n = evidence.n_rows
-        n_victims = None if n is None else max(n if whole else n - n_own, 0)
-        return counts_from_sums(sums, p, h, n_victims)
-    counts = counts_from_values(evidence, sums, p, h)
-    if whole:
-        return Counts(counts.n0 + sums.own_n0, counts.n1 + sums.own_n1, counts.residual)
-    return counts
+@register.attack("random-leaf")
+@dataclass(frozen=True, kw_only=True)
+class RandomLeaf(TimberStrike):
+    """The control: from the second tree on every row goes to a random reachable leaf.
 
+    Published as "RA (F-TP)", where the authors' code runs this over all trees.
+    """
 
-def _without_trees(evidence: Evidence, own: Table, whole: bool) -> tuple[int, int]:
-    """Return class counts from the declared N and the base score alone."""
-    total = 0 if evidence.n_rows is None else evidence.n_rows - (0 if whole else len(own))
-    p = 1.0 / (1.0 + np.exp(-float(evidence.base_margin)))
-    if p == 0.5 and len(own):
-        p = float(own.y.mean())
-    n0, n1 = share_out(np.array([1 - p, p]), max(total, 0))
-    return int(n0), int(n1)
+    random_leaf: bool = True
+    control: ClassVar[bool] = True

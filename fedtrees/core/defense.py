@@ -167,6 +167,11 @@ class Composition:
             rounding=max((p.rounding for p in parts), default=0.0),
         )
 
+    @property
+    def restricts_splits(self) -> bool:
+        """Whether any part has a say in which splits may be chosen."""
+        return any(type(p).candidates is not Defense.candidates for p in self.parts)
+
     def claims(self) -> list[Guarantee]:
         """Return each part's claim, in order."""
         return [p.claim() for p in self.parts]

@@ -8,6 +8,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedtrees.core.defense import Composition, Context
 from fedtrees.core.errors import ProtocolError, did_you_mean
@@ -31,6 +32,10 @@ class Network(ABC):
     @abstractmethod
     def tell(self, to: str, message: Message, *, why: str) -> Message:
         """Send without reply; return the message as it left, after the defenses."""
+
+    @abstractmethod
+    def allowed_splits(self, tree: int, nodes: int, bins: int) -> NDArray[np.bool_] | None:
+        """Return which splits the defenses allow, bool, shape (nodes, bins); None: all."""
 
 
 class LocalNetwork(Network):
@@ -107,6 +112,14 @@ class LocalNetwork(Network):
         for name in receivers:
             self.parties[name].answer(message)
         return message
+
+    def allowed_splits(self, tree: int, nodes: int, bins: int) -> NDArray[np.bool_] | None:
+        """Return which splits the defenses allow, None where no defense has a say."""
+        party = acting_party()
+        if party is None or not self.defense.restricts_splits:
+            return None
+        mask = np.ones((nodes, bins), dtype=bool)
+        return self.defense.candidates(mask, tree, self.context(party.name))
 
     def _send(self, to: str, message: Message, why: str) -> tuple[str, Message, Sequence[str]]:
         if not why:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,16 +35,19 @@ class FeatureSketch(Message):
     ----------
     points : float32 array, shape (s,)
         Summary values, ascending within a feature.
-    weights : float64 array, shape (s,)
+    weights : int64 array, shape (s,)
         Rows each point stands for.
-    offsets : int array, shape (d + 1,)
+    offsets : int32 array, shape (d + 1,)
         Feature f owns ``points[offsets[f]:offsets[f + 1]]``.
+    low : float32 array, shape (d,)
+        Smallest value of every feature, NaN where all are missing.
     """
 
     discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.FEATURES, Reveal.COUNTS})
     points: NDArray[np.float32]
-    weights: NDArray[np.float64]
-    offsets: NDArray[Any]
+    weights: NDArray[np.int64]
+    offsets: NDArray[np.int32]
+    low: NDArray[np.float32]
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,7 +147,7 @@ class NodeSplits(Message):
     nodes : int32 array, shape (k,)
     feature : int32 array, shape (k,)
     bin : int32 array, shape (k,)
-        Rows with a smaller bin go left.
+        Rows up to this bin go left.
     threshold : float32 array, shape (k,)
         The same as a value: ``x < threshold`` goes left.
     default_left : bool array, shape (k,)

@@ -1,0 +1,195 @@
+"""Turn a view of messages into evidence: the most that this adversary saw."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.attacks.timberstrike.evidence import Evidence, Level, NodeHistograms, NodeNoise
+from fedtrees.core.tree_messages import (
+    BaseScore,
+    CutPoints,
+    GlobalHistogram,
+    Histogram,
+    LeafValues,
+    NodeSplits,
+)
+from fedtrees.core.view import View
+from fedtrees.trees.binning import Cuts
+from fedtrees.trees.builder import TreeBuilder
+from fedtrees.trees.forest import Tree
+from fedtrees.trees.grower import TreeGrower, children_to_build
+from fedtrees.trees.losses import base_margin, from_fixed, to_fixed
+from fedtrees.trees.params import TreeParams
+from fedtrees.trees.splitting import best_splits
+
+LEVELS: tuple[Level, ...] = ("values", "statistics", "histograms")
+
+
+def evidence_of(view: View, most: Level = "histograms") -> Evidence | None:
+    """Read the trees of a run from the messages in a view.
+
+    Parameters
+    ----------
+    view : View
+    most : {"histograms", "statistics", "values"}
+        Use no more than this, for comparing what each level of detail is worth.
+
+    Returns
+    -------
+    Evidence or None
+        None where the view holds no trained tree.
+    """
+    cuts, start = _cuts(view), _base_score(view)
+    if cuts is None or start is None:
+        return None
+    params = _tree_params(view)
+    histograms: tuple[NodeHistograms, ...] | None = None
+    sums = dict(_summed_histograms(view))
+    if sums:
+        trees, histograms = _replay(sums, cuts, params)
+        level: Level = "histograms"
+    else:
+        trees = _assemble(view)
+        level = "statistics" if trees and trees[0].g is not None else "values"
+    if not trees:
+        return None
+    if LEVELS.index(most) < LEVELS.index(level):
+        level, histograms = most, None
+    declared = view.defense.declares(view.schema, view.parameters)
+    noise = None
+    if declared.noise_variance > 0 and level != "values":
+        clients = sum(role == "client" for role in view.roles.values())
+        noise = tuple(_node_noise(t, cuts, clients * declared.noise_variance) for t in trees)
+    return Evidence(
+        trees=trees if level != "values" else tuple(_bare(t) for t in trees),
+        level=level,
+        base_margin=base_margin(start),
+        learning_rate=params.learning_rate,
+        reg_lambda=params.reg_lambda,
+        min_child_weight=params.min_child_weight,
+        histograms=histograms,
+        cuts=cuts,
+        n_rows=view.n_rows,
+        noise=noise,
+        rounding=declared.rounding or None,
+    )
+
+
+def _cuts(view: View) -> Cuts | None:
+    for _, m in view.messages(CutPoints):
+        return Cuts(m.values, m.offsets, m.minimum)
+    return None
+
+
+def _base_score(view: View) -> float | None:
+    for _, m in view.messages(BaseScore):
+        return m.value
+    return None
+
+
+def _tree_params(view: View) -> TreeParams:
+    names = TreeParams.__dataclass_fields__
+    known = {k: v for k, v in view.parameters.items() if k in names and k != "base_score"}
+    return TreeParams(**known)
+
+
+def _summed_histograms(
+    view: View,
+) -> Iterator[tuple[int, list[GlobalHistogram | Histogram]]]:
+    """Yield, per tree, the histograms of every level summed over all clients."""
+    levels: dict[int, list[GlobalHistogram | Histogram]] = defaultdict(list)
+    for _, shared in view.messages(GlobalHistogram):
+        levels[shared.tree].append(shared)
+    if not levels and "server" in {view.roles[p] for p in view.principals}:
+        # The server got one message per client and level, or one sum under a secure sum.
+        groups: dict[tuple[int, bytes], list[Histogram]] = defaultdict(list)
+        for _, part in view.messages(Histogram):
+            groups[part.tree, part.nodes.tobytes()].append(part)
+        for (tree, _), parts in groups.items():
+            total = sum(p.sums for p in parts), sum(p.totals for p in parts)
+            levels[tree].append(Histogram(tree, parts[0].nodes, *total))
+    yield from levels.items()
+
+
+def _replay(
+    sums: dict[int, list[GlobalHistogram | Histogram]], cuts: Cuts, params: TreeParams
+) -> tuple[tuple[Tree, ...], tuple[NodeHistograms, ...]]:
+    """Grow the trees again from the histogram sums, as every holder of them can."""
+    trees, histograms = [], []
+    for tree in sorted(sums):
+        grower = TreeGrower(cuts, params, sums[tree][0].totals[0])
+        nodes, bins, totals = [], [], []
+        for level in sums[tree]:
+            full = grower.complete(level.sums)
+            nodes.append(grower.nodes)
+            bins.append(from_fixed(full))
+            totals.append(from_fixed(grower.sums))
+            grower.accept(best_splits(full, grower.sums, cuts, params), full)
+        trees.append(grower.finish())
+        parts = (np.concatenate(nodes), np.concatenate(bins), np.concatenate(totals))
+        histograms.append(NodeHistograms(*parts))
+    return tuple(trees), tuple(histograms)
+
+
+def _assemble(view: View) -> tuple[Tree, ...]:
+    """Build the trees from the broadcast splits and leaf values."""
+    builders: dict[int, TreeBuilder] = defaultdict(TreeBuilder)
+    for item in view.seen:
+        m = item.message
+        if isinstance(m, NodeSplits):
+            builder = builders[m.tree]
+            builder.expand(m.nodes, m.feature, m.threshold, m.default_left, m.gain)
+        elif isinstance(m, LeafValues):
+            builder = builders[m.tree]
+            builder.set_values(m.nodes, m.value)
+        else:
+            continue
+        if m.g is not None and m.h is not None:
+            builder.set_sums(m.nodes, np.stack([m.g, m.h], axis=1))
+    return tuple(builders[t].build() for t in sorted(builders))
+
+
+def _bare(tree: Tree) -> Tree:
+    return Tree(
+        tree.feature, tree.threshold, tree.left, tree.right, tree.default_left, tree.value
+    )
+
+
+def _node_noise(tree: Tree, cuts: Cuts, cell: float) -> NodeNoise:
+    """Follow the variance of the noise through splits and sibling subtraction.
+
+    Parameters
+    ----------
+    tree : Tree
+        With `h`, which decides the sibling that was built.
+    cuts : Cuts
+    cell : float
+        Variance of the noise on one element of a freshly built histogram, over all clients.
+    """
+    node = np.zeros(len(tree))
+    cells = np.full(len(tree), cell)
+    node[0] = cell
+    bin_of = _bins_left(tree, cuts)
+    for i in np.flatnonzero(tree.feature >= 0):
+        left, right = int(tree.left[i]), int(tree.right[i])
+        node[left] = bin_of[i] * cells[i]
+        node[right] = node[i] + node[left]
+        if tree.h is not None:
+            pair = np.array([left, right], dtype=np.int32)
+            sums = to_fixed(np.stack([np.zeros(2), tree.h[pair]], axis=1))
+            built = int(children_to_build(pair, sums)[0])
+            cells[left + right - built] = cells[i] + cell
+    return NodeNoise(g=node, h=node.copy(), cell_g=cell, cell_h=cell)
+
+
+def _bins_left(tree: Tree, cuts: Cuts) -> NDArray[np.int64]:
+    """Return how many histogram cells make up each inner node's left child, int64, (n_nodes,)."""
+    count = np.zeros(len(tree), dtype=np.int64)
+    for i in np.flatnonzero(tree.feature >= 0):
+        own = cuts.of(int(tree.feature[i]))
+        count[i] = np.searchsorted(own, tree.threshold[i]) + 1
+    return count

@@ -1,0 +1,34 @@
+"""`fedtree-hist`: the server finds the splits and broadcasts them with their statistics."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from fedtrees.core.registry import register
+from fedtrees.core.schema import Schema, Table
+from fedtrees.protocols.horizontal.histograms import DecidingServer, HistogramClient
+from fedtrees.protocols.horizontal.settings import HistogramProtocol
+
+
+@register.protocol("fedtree-hist")
+@dataclass(frozen=True, kw_only=True)
+class FedTreeHist(HistogramProtocol):
+    """FedTree's horizontal boosting (Li et al. 2023), as Di Gennaro et al. (2025) attack it.
+
+    Clients send histograms; the server sums them and broadcasts, per node, the chosen split with
+    G and H, and the leaf values. Default `max_bin` is FedTree's 32; its base score of 0.5 and
+    equal-width cut points are ``base_score=0.5,cuts=equal-width``.
+    """
+
+    max_bin: int = 32
+
+    offers: ClassVar[frozenset[str]] = frozenset({"histograms", "server-decides", "leaf-values"})
+
+    def coordinator(self, schema: Schema) -> DecidingServer:
+        """Make the server."""
+        return DecidingServer(self, schema)
+
+    def client(self, name: str, data: Table, schema: Schema, clip: float | None) -> HistogramClient:
+        """Make one client."""
+        return HistogramClient(name, data, clip)

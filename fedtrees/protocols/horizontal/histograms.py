@@ -1,0 +1,289 @@
+"""The parties of histogram-based boosting: what FedTree's and NVFlare's have in common."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.core.errors import DataError
+from fedtrees.core.network import Network, add_messages
+from fedtrees.core.party import Party, handles
+from fedtrees.core.schema import Schema, Table
+from fedtrees.core.tree_messages import (
+    BaseScore,
+    CutPoints,
+    CutsRequest,
+    FeatureRanges,
+    FeatureSketch,
+    Histogram,
+    HistogramRequest,
+    LabelSums,
+    LabelSumsRequest,
+    LeafValues,
+    NodeSplits,
+)
+from fedtrees.protocols.base import Coordinator
+from fedtrees.protocols.horizontal.settings import HistogramProtocol
+from fedtrees.trees.binning import Cuts, bin_rows
+from fedtrees.trees.forest import Forest, Tree
+from fedtrees.trees.grower import TreeGrower
+from fedtrees.trees.histogram import build_histogram, node_sums
+from fedtrees.trees.losses import base_margin, from_fixed, logistic_gradients, to_fixed
+from fedtrees.trees.partition import Decisions, RowPartition
+from fedtrees.trees.sketch import Sketch, equal_width_cuts, local_sketch, merge_sketches
+from fedtrees.trees.splitting import best_splits, leaf_values
+
+_ROOT = np.zeros(1, dtype=np.int32)
+
+
+class HistogramClient(Party):
+    """A client: summarises its columns, answers histogram requests, moves its rows.
+
+    Parameters
+    ----------
+    name : str
+    data : Table
+    clip : float or None
+        Bound on a row's gradient, where a defense asks for one.
+    """
+
+    role = "client"
+
+    def __init__(self, name: str, data: Table, clip: float | None) -> None:
+        super().__init__(name)
+        self.data, self.clip = data, clip
+        self.tree = -1
+
+    @handles(CutsRequest)
+    def summarise(self, message: CutsRequest) -> FeatureSketch | FeatureRanges:
+        """Answer with quantile summaries or ranges of every column."""
+        if message.method == "sketch":
+            s = local_sketch(self.data.X, message.max_bin)
+            return FeatureSketch(s.points, s.weights, s.offsets, s.low)
+        low, high = column_ranges(self.data.X)
+        return FeatureRanges(low, high)
+
+    @handles(CutPoints)
+    def bin(self, message: CutPoints) -> None:
+        """Bin the rows once and for all."""
+        self.cuts = Cuts(message.values, message.offsets, message.minimum)
+        self.bins = bin_rows(self.data.X, self.cuts)
+
+    @handles(LabelSumsRequest)
+    def count_labels(self, message: LabelSumsRequest) -> LabelSums:
+        """Answer with the number of rows per class."""
+        return LabelSums(np.bincount(self.data.y, minlength=2).astype(np.int64))
+
+    @handles(BaseScore)
+    def start(self, message: BaseScore) -> None:
+        """Start every row's prediction."""
+        margin = base_margin(message.value)
+        self.margin = np.full(len(self.data), margin, dtype=np.float32)
+
+    @handles(HistogramRequest)
+    def histogram(self, message: HistogramRequest) -> Histogram:
+        """Answer with the sums of the asked nodes; a new tree starts with its root."""
+        if message.tree != self.tree:
+            self.start_tree(message.tree)
+        ranges = self.partition.ranges(message.nodes)
+        rows = self.partition.rows
+        sums = build_histogram(self.bins, self.gh, rows, ranges)
+        roots = ranges if message.nodes[0] == 0 else ranges[:0]
+        return Histogram(message.tree, message.nodes, sums, node_sums(self.gh, rows, roots))
+
+    def start_tree(self, tree: int) -> None:
+        """Compute gradients and put all rows into the root."""
+        self.tree = tree
+        gradients = logistic_gradients(self.margin, self.data.y)
+        if self.clip is not None:
+            gradients[:, 0] = np.clip(gradients[:, 0], -self.clip, self.clip)
+            gradients[:, 1] = np.minimum(gradients[:, 1], 2.0 * self.clip)
+        self.gh = to_fixed(gradients)
+        self.partition = RowPartition(len(self.data))
+
+    @handles(NodeSplits)
+    def split(self, message: NodeSplits) -> None:
+        """Move rows to the children."""
+        m = message
+        chosen = Decisions(m.nodes, m.feature, m.bin, m.threshold, m.default_left, m.left)
+        self.partition.split(self.bins, chosen)
+
+    @handles(LeafValues)
+    def end_tree(self, message: LeafValues) -> None:
+        """Add the leaf values to the predictions."""
+        self.partition.add_to(self.margin, message.nodes, message.value)
+
+
+class HistogramServer(Coordinator):
+    """The server: settles cuts and base score, sums histograms, grows the forest.
+
+    Subclasses say what the clients are told after each level and each tree.
+
+    Parameters
+    ----------
+    protocol : HistogramProtocol
+    schema : Schema
+    """
+
+    def __init__(self, protocol: HistogramProtocol, schema: Schema) -> None:
+        super().__init__("server")
+        self.protocol, self.schema = protocol, schema
+        self.params = protocol.tree_params
+
+    def train(self, net: Network) -> Forest:
+        """Boost tree by tree, level by level."""
+        self.cuts = self.settle_cuts(net)
+        score = self.settle_base_score(net)
+        trees = [self.grow(net, tree) for tree in range(self.params.trees)]
+        return Forest(tuple(trees), base_margin(score))
+
+    def grow(self, net: Network, tree: int) -> Tree:
+        """Grow one tree from summed histograms."""
+        total = self.ask_histograms(net, tree, _ROOT)
+        grower = TreeGrower(self.cuts, self.params, total.totals[0])
+        while True:
+            mask = net.allowed_splits(tree, len(grower.nodes), self.cuts.total_bins)
+            self.share_level(net, grower, total, mask)
+            if not len(grower.nodes):
+                return self.share_tree(net, grower, tree)
+            total = self.ask_histograms(net, tree, grower.to_build)
+
+    def ask_histograms(self, net: Network, tree: int, nodes: NDArray[np.int32]) -> Histogram:
+        """Collect and sum the clients' histograms."""
+        request = HistogramRequest(tree, nodes)
+        replies = net.ask("client", request, why="gradient sums per bin, to find splits")
+        total = add_messages(replies)
+        assert isinstance(total, Histogram)
+        return total
+
+    @abstractmethod
+    def share_level(
+        self,
+        net: Network,
+        grower: TreeGrower,
+        total: Histogram,
+        mask: NDArray[np.bool_] | None,
+    ) -> None:
+        """Split the waiting nodes and tell the clients what they need to follow."""
+
+    @abstractmethod
+    def share_tree(self, net: Network, grower: TreeGrower, tree: int) -> Tree:
+        """Tell the clients the leaf values; return the tree as released."""
+
+    def settle_cuts(self, net: Network) -> Cuts:
+        """Agree on cut points and tell everyone."""
+        method, max_bin = self.protocol.cuts, self.params.max_bin
+        if method == "public":
+            cuts = equal_width_cuts(*public_ranges(self.schema), max_bin)
+            why = "cut points, from declared public ranges"
+        else:
+            parts = net.ask("client", CutsRequest(method, max_bin), why="to settle cut points")
+            cuts = merge_summaries(parts, max_bin)
+            why = f"cut points, merged from the clients' {method} summaries"
+        net.tell("client", CutPoints(cuts.values, cuts.offsets, cuts.minimum), why=why)
+        return cuts
+
+    def settle_base_score(self, net: Network) -> float:
+        """Agree on the probability every prediction starts from and tell everyone."""
+        score = self.params.base_score
+        why = "the fixed start of every prediction"
+        if score is None:
+            (total,) = net.ask("client", LabelSumsRequest(), why="label mean by a secure sum")
+            assert isinstance(total, LabelSums)
+            score = float(total.counts[1] / total.counts.sum())
+            why = "the label mean, where every prediction starts"
+            if not 0 < score < 1:
+                raise DataError(
+                    f"all training labels are {int(score)}; boosting needs both classes"
+                )
+        net.tell("client", BaseScore(score), why=why)
+        return score
+
+
+class DecidingServer(HistogramServer):
+    """A server that chooses the splits and broadcasts them with the statistics behind them."""
+
+    def share_level(
+        self,
+        net: Network,
+        grower: TreeGrower,
+        total: Histogram,
+        mask: NDArray[np.bool_] | None,
+    ) -> None:
+        """Broadcast each chosen split with the G, H and gain of its node."""
+        nodes, sums = grower.nodes, from_fixed(grower.sums)
+        hist = grower.complete(total.sums)
+        splits = best_splits(hist, grower.sums, self.cuts, self.params, mask)
+        chosen = grower.accept(splits, hist)
+        where = np.searchsorted(nodes, chosen.nodes)
+        if len(chosen):
+            message = NodeSplits(
+                tree=total.tree,
+                **vars(chosen),
+                g=sums[where, 0],
+                h=sums[where, 1],
+                gain=splits.gain[where],
+            )
+            net.tell("client", message, why="chosen splits, with node totals and gains")
+
+    def share_tree(self, net: Network, grower: TreeGrower, tree: int) -> Tree:
+        """Broadcast leaf values with each leaf's G and H."""
+        nodes, sums = grower.leaves()
+        g, h = from_fixed(sums).T
+        sent = net.tell(
+            "client",
+            LeafValues(tree, nodes, leaf_values(sums, self.params), g, h),
+            why="leaf values, with leaf totals",
+        )
+        assert isinstance(sent, LeafValues)
+        grown = grower.finish(sent.value)
+        return grown if sent.g is not None else replace(grown, g=None, h=None, gain=None)
+
+
+def column_ranges(X: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Return the smallest and largest present value of each column, NaN where there is none."""
+    missing = np.isnan(X)
+    low = np.min(np.where(missing, np.float32(np.inf), X), axis=0, initial=np.inf)
+    high = np.max(np.where(missing, np.float32(-np.inf), X), axis=0, initial=-np.inf)
+    empty = low > high
+    low[empty] = high[empty] = np.nan
+    return low.astype(np.float32), high.astype(np.float32)
+
+
+def merge_summaries(parts: list, max_bin: int) -> Cuts:  # type: ignore[type-arg]
+    """Return common cut points from the clients' sketches or ranges."""
+    if isinstance(parts[0], FeatureSketch):
+        sketches = [Sketch(p.points, p.weights, p.offsets, p.low) for p in parts]
+        return merge_sketches(sketches, max_bin)
+    low = np.fmin.reduce([p.low for p in parts])
+    high = np.fmax.reduce([p.high for p in parts])
+    return equal_width_cuts(low, high, max_bin)
+
+
+def public_ranges(schema: Schema) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Return the declared ranges of all features, float32, shape (d,) each.
+
+    Raises
+    ------
+    DataError
+        If a continuous feature declares none.
+    """
+    low, high, missing = [], [], []
+    for f in schema.features:
+        if f.low is not None and f.high is not None:
+            low.append(f.low)
+            high.append(f.high)
+        elif f.kind == "categorical" and f.categories:
+            low.append(0.0)
+            high.append(float(len(f.categories) - 1))
+        else:
+            missing.append(f.name)
+    if missing:
+        raise DataError(
+            f"cuts=public needs a declared range for every feature; {', '.join(missing[:5])} "
+            f"({len(missing)} in all) have none: use cuts=sketch or declare them in the schema"
+        )
+    return np.array(low, dtype=np.float32), np.array(high, dtype=np.float32)
