@@ -1,6 +1,6 @@
 """TimberStrike (Di Gennaro et al. 2025): training rows from the statistics of shared trees."""
 
-from fedtrees.attacks.timberstrike.attack import reconstruct
+from fedtrees.attacks.timberstrike.reconstruct import reconstruct
 from fedtrees.attacks.timberstrike.evidence import (
     Cuts,
     Evidence,

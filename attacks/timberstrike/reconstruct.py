@@ -1,0 +1,112 @@
+"""The attack: from evidence and own rows to a guess about the other clients' rows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from fedtrees.attacks.timberstrike.counts import (
+    Counts,
+    counts_from_sums,
+    first_gradient,
+    share_out,
+)
+from fedtrees.attacks.timberstrike.evidence import Evidence, Options
+from fedtrees.attacks.timberstrike.grid import Grid
+from fedtrees.attacks.timberstrike.points import points
+from fedtrees.attacks.timberstrike.prior import make_prior, value_ranges
+from fedtrees.attacks.timberstrike.sequence import boxes_after_first_tree, follow, open_boxes
+from fedtrees.attacks.timberstrike.sums import LeafSums, victim_sums
+from fedtrees.attacks.timberstrike.values import counts_from_values
+from fedtrees.core.guess import Guess, LeafCounts
+from fedtrees.core.schema import Schema, Table
+
+
+def reconstruct(
+    evidence: Evidence,
+    own: Table | None,
+    schema: Schema,
+    options: Options,
+    rng: np.random.Generator,
+) -> Guess:
+    """Reconstruct the rows behind a boosted forest (TimberStrike, Di Gennaro et al. 2025).
+
+    Parameters
+    ----------
+    evidence : Evidence
+        What was seen of the training.
+    own : Table or None
+        The adversary's own training rows; their part is subtracted from every statistic, and
+        they serve as prior knowledge unless ``options.use_prior`` is False.
+    schema : Schema
+    options : Options
+    rng : numpy.random.Generator
+        The only source of randomness.
+
+    Returns
+    -------
+    Guess
+        Records of the victims (of all clients with ``scope="union"``), first-tree counts of the
+        victims, and diagnostics.
+    """
+    d = len(schema.features)
+    if own is None:
+        own = Table(np.zeros((0, d), dtype=np.float32), np.zeros(0, dtype=np.int64))
+    n_trees = len(evidence.trees) if options.max_trees is None else options.max_trees
+    n_trees = min(n_trees, len(evidence.trees))
+    evidence = replace(
+        evidence,
+        trees=evidence.trees[:n_trees],
+        histograms=None if evidence.histograms is None else evidence.histograms[:n_trees],
+        noise=None if evidence.noise is None else evidence.noise[:n_trees],
+    )
+    grid = Grid.of(evidence.trees, d)
+    low, high = value_ranges(schema, own, grid, evidence.cuts, options.ranges)
+    known = own if options.use_prior else own.take(np.zeros(0, dtype=np.intp))
+    prior = make_prior(schema, known, grid, low, high)
+    whole = options.scope == "union"
+    sums = victim_sums(evidence, own, n_trees, subtract=not whole)
+    notes: dict[str, float] = {"trees_read": float(n_trees)}
+    if n_trees == 0:
+        boxes = open_boxes(*_without_trees(evidence, own, whole), grid, evidence.base_margin)
+        return Guess(points(options.points, boxes, grid, prior, schema, rng), (), notes)
+    counts = first_counts(evidence, sums[0], len(own), whole)
+    boxes = boxes_after_first_tree(evidence, grid, counts)
+    follow(evidence, sums, grid, prior, boxes, options, rng)
+    records = points(options.points, boxes, grid, prior, schema, rng)
+    own_part = (sums[0].own_n0, sums[0].own_n1) if whole else (0, 0)
+    leaf_counts = LeafCounts(
+        0,
+        evidence.trees[0].leaves,
+        np.maximum(counts.n0 - own_part[0], 0),
+        np.maximum(counts.n1 - own_part[1], 0),
+    )
+    notes["first_tree_residual"] = counts.residual
+    if boxes.residual:
+        notes["residual_second_tree"] = boxes.residual[0]
+        notes["residual_last_tree"] = boxes.residual[-1]
+    return Guess(records, (leaf_counts,), notes)
+
+
+def first_counts(evidence: Evidence, sums: LeafSums, n_own: int, whole: bool) -> Counts:
+    """Return the first tree's counts by the best means the evidence allows."""
+    p, h = first_gradient(evidence.base_margin, evidence.constant_hessian)
+    if sums.g is not None:
+        n = evidence.n_rows
+        n_victims = None if n is None else max(n if whole else n - n_own, 0)
+        return counts_from_sums(sums, p, h, n_victims)
+    counts = counts_from_values(evidence, sums, p, h)
+    if whole:
+        return Counts(counts.n0 + sums.own_n0, counts.n1 + sums.own_n1, counts.residual)
+    return counts
+
+
+def _without_trees(evidence: Evidence, own: Table, whole: bool) -> tuple[int, int]:
+    """Return class counts from the declared N and the base score alone."""
+    total = 0 if evidence.n_rows is None else evidence.n_rows - (0 if whole else len(own))
+    p = 1.0 / (1.0 + np.exp(-float(evidence.base_margin)))
+    if p == 0.5 and len(own):
+        p = float(own.y.mean())
+    n0, n1 = share_out(np.array([1 - p, p]), max(total, 0))
+    return int(n0), int(n1)
