@@ -258,3 +258,63 @@ def assign(cost: NDArray[np.uint8]) -> NDArray[np.intp]:
     columns = np.full(n, -1, dtype=np.intp)
     columns[row_of_column] = np.arange(m)
     return columns
+
+
+@njit(cache=True, nogil=True)
+def _graded(A, Bt, scale, weight):  # pragma: no cover - compiled
+    n, d = A.shape
+    m = Bt.shape[1]
+    cost = np.zeros((n, m), dtype=np.uint8)
+    for i in range(n):
+        row = cost[i]
+        for k in range(d):
+            x = A[i, k]
+            other = Bt[k]
+            w = weight[k]
+            if np.isnan(x):
+                for j in range(m):
+                    row[j] += np.uint8(0 if np.isnan(other[j]) else w)
+            elif scale[k] > 0:
+                f = w / scale[k]
+                for j in range(m):
+                    step = abs(x - other[j]) * f
+                    row[j] += np.uint8(step + 0.5) if step < w else np.uint8(w)
+            else:
+                for j in range(m):
+                    row[j] += np.uint8(0 if x == other[j] else w)
+    return cost
+
+
+def graded_costs(
+    true_rows: NDArray[np.floating],
+    guessed_rows: NDArray[np.floating],
+    scale: NDArray[np.floating],
+    weight: NDArray[np.integer],
+) -> NDArray[np.uint8]:
+    """Sum ``weight * min(|x - g| / scale, 1)`` over the columns, each rounded to an integer.
+
+    Parameters
+    ----------
+    true_rows : float array, shape (n, c)
+    guessed_rows : float array, shape (m, c)
+    scale : float array, shape (c,)
+        Difference at which a column counts in full; 0 means equality. A missing value differs
+        in full from any value and not at all from another missing one.
+    weight : int array, shape (c,)
+        Integer weight of each column, at most 255 in all.
+
+    Returns
+    -------
+    uint8 array, shape (n, m)
+
+    Raises
+    ------
+    DataError
+        As `mismatch_counts`, or weights above 255 in all.
+    """
+    _check_pair(true_rows.shape, guessed_rows.shape)
+    if int(np.sum(weight)) > 255:
+        raise DataError(f"column weights sum to {int(np.sum(weight))}; at most 255 fit a byte")
+    A = np.ascontiguousarray(true_rows, dtype=np.float64)
+    Bt = np.ascontiguousarray(guessed_rows.T, dtype=np.float64)
+    return _graded(A, Bt, np.asarray(scale, np.float64), np.asarray(weight, np.int64))

@@ -1,0 +1,97 @@
+"""Means over seeds with bootstrap intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedtrees.core.errors import DataError
+
+#: Resamples behind an interval: its ends then move by about 2% of its length between runs.
+RESAMPLES = 4000
+# Fixed, so that the same values always give the same interval.
+_SEED = 20240817
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A mean over seeds.
+
+    Attributes
+    ----------
+    mean : float or None
+        None if no value is defined.
+    low, high : float or None
+        Ends of the percentile bootstrap interval (Efron and Tibshirani 1993, Sec. 13.3). None
+        with fewer than two values.
+    n : int
+        Number of values that entered.
+    missing : int
+        Number of undefined values (None or NaN) that did not.
+    """
+
+    mean: float | None
+    low: float | None
+    high: float | None
+    n: int
+    missing: int = 0
+
+
+def mean_interval(
+    values: Sequence[float | None], *, level: float = 0.95, resamples: int = RESAMPLES
+) -> Interval:
+    """Return the mean over seeds and its bootstrap interval.
+
+    Parameters
+    ----------
+    values : sequence of float or None
+        One per seed; undefined values are counted and left out.
+    level : float
+        Coverage, in (0, 1).
+    resamples : int
+
+    Raises
+    ------
+    DataError
+        `level` outside (0, 1).
+
+    Notes
+    -----
+    Percentile intervals of a handful of seeds are too short (for 5 seeds about 83% instead of
+    95% under normality); `n` is therefore always shown beside them.
+    """
+    if not 0 < level < 1:
+        raise DataError(f"level={level}: must lie between 0 and 1")
+    known = np.array([v for v in values if v is not None and not np.isnan(v)], dtype=np.float64)
+    missing = len(values) - len(known)
+    if len(known) == 0:
+        return Interval(None, None, None, 0, missing)
+    mean = float(known.mean())
+    if len(known) == 1:
+        return Interval(mean, None, None, 1, missing)
+    rng = np.random.default_rng(_SEED)
+    means = known[rng.integers(0, len(known), (resamples, len(known)))].mean(axis=1)
+    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
+    return Interval(mean, float(min(low, mean)), float(max(high, mean)), len(known), missing)
+
+
+def paired_interval(
+    first: Sequence[float | None],
+    second: Sequence[float | None],
+    *,
+    level: float = 0.95,
+    resamples: int = RESAMPLES,
+) -> Interval:
+    """Return the mean of ``first - second`` paired by seed, with its interval.
+
+    Raises
+    ------
+    DataError
+        The sequences differ in length.
+    """
+    if len(first) != len(second):
+        raise DataError(f"cannot pair {len(first)} values with {len(second)}")
+    gaps = [None if a is None or b is None else a - b for a, b in zip(first, second, strict=True)]
+    return mean_interval(gaps, level=level, resamples=resamples)
