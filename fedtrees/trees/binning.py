@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -149,6 +150,11 @@ class Bins:
     def __len__(self) -> int:
         return int(self.codes.shape[0])
 
+    @cached_property
+    def columns(self) -> NDArray[Any]:
+        """The codes, shape (d, n), C-contiguous: a split reads one feature of many rows."""
+        return np.ascontiguousarray(self.codes.T)
+
     @property
     def total_bins(self) -> int:
         """Number of bins over all features."""
@@ -160,30 +166,6 @@ class Bins:
 
 
 @kernel
-def _bin_block(
-    X: NDArray[np.float32],
-    values: NDArray[np.float32],
-    offsets: NDArray[np.int32],
-    missing: int,
-    codes: NDArray[Any],
-) -> None:
-    for f in range(X.shape[1]):
-        start = offsets[f]
-        size = offsets[f + 1] - start
-        for i in range(X.shape[0]):
-            x = X[i, f]
-            low = start
-            n = size
-            while n > 1:  # branch-free upper bound: the trip count is the same for every row
-                half = n >> 1
-                low += half * (values[low + half - 1] <= x)
-                n -= half
-            low += values[low] <= x
-            code = min(low - start, size - 1)
-            codes[i, f] = missing if x != x else code
-
-
-@kernel
 def _bin(
     X: NDArray[np.float32],
     values: NDArray[np.float32],
@@ -191,9 +173,27 @@ def _bin(
     missing: int,
     codes: NDArray[Any],
 ) -> None:
-    block = 1024  # rows whose values stay in cache while the features take turns
-    for i in range(0, X.shape[0], block):
-        _bin_block(X[i : i + block], values, offsets, missing, codes[i : i + block])
+    # Binary search for many rows at once, one halving at a time: every row takes the same steps,
+    # so that nothing branches on data and the loops over rows become vector instructions.
+    block = 512
+    x = np.empty(block, dtype=np.float32)
+    low = np.empty(block, dtype=np.uint32)
+    for begin in range(0, X.shape[0], block):
+        m = min(block, X.shape[0] - begin)
+        for f in range(X.shape[1]):
+            borders = values[offsets[f] : offsets[f + 1]]
+            for i in range(m):
+                x[i] = X[begin + i, f]
+                low[i] = 0
+            left = borders.shape[0] - 1  # the last border is no limit: its bin takes what is above
+            while left > 0:
+                half = np.uint32((left + 1) >> 1)
+                for i in range(m):
+                    at = low[i]
+                    low[i] = at + half if borders[at + half - np.uint32(1)] <= x[i] else at
+                left -= half
+            for i in range(m):
+                codes[begin + i, f] = missing if x[i] != x[i] else low[i]
 
 
 def _bin_numpy(X: NDArray[np.float32], cuts: Cuts, missing: int, codes: NDArray[Any]) -> None:
@@ -217,7 +217,7 @@ def check_rows(X: NDArray[Any], n_features: int | None = None) -> NDArray[np.flo
         raise DataError(f"expected rows of shape {wanted}, got {X.shape}")
     with np.errstate(over="ignore"):  # too large for float32: reported below as infinite
         X32 = np.ascontiguousarray(X, dtype=np.float32)
-    if np.isinf(X32.min(initial=0, where=X32 == X32)) or np.isinf(np.nanmax(X32, initial=0)):
+    if np.isinf(X32).any():
         raise DataError("X holds an infinite value (in float32); clip it or mark it missing (NaN)")
     return X32
 

@@ -10,6 +10,13 @@ from numpy.typing import NDArray
 from fedtrees.trees.binning import Bins
 from fedtrees.trees.jit import HAS_NUMBA, kernel
 
+if HAS_NUMBA:
+    from fedtrees.trees.jit import add_pair, prefetch
+
+
+# How many rows ahead their data is requested: the rows of a deep node are scattered in memory.
+_AHEAD = 16
+
 
 @kernel
 def _accumulate(
@@ -19,14 +26,14 @@ def _accumulate(
     stride: int,
     sums: NDArray[np.int64],
 ) -> None:
+    last = rows.shape[0] - 1
     for i in range(rows.shape[0]):
         row = rows[i]
-        g = gh[row, 0]
-        h = gh[row, 1]
+        later = rows[min(i + _AHEAD, last)]
+        prefetch(codes, later)
+        prefetch(gh, later)
         for f in range(codes.shape[1]):
-            slot = f * stride + codes[row, f]
-            sums[slot, 0] += g
-            sums[slot, 1] += h
+            add_pair(sums, f * stride + codes[row, f], gh, row)
 
 
 @kernel
@@ -45,9 +52,21 @@ def _build(
         sums[:] = 0
         _accumulate(codes, gh, rows[ranges[node, 0] : ranges[node, 1]], stride, sums)
         for f in range(codes.shape[1]):
-            for b in range(offsets[f + 1] - offsets[f]):
-                out[node, offsets[f] + b, 0] = sums[f * stride + b, 0]
-                out[node, offsets[f] + b, 1] = sums[f * stride + b, 1]
+            size = offsets[f + 1] - offsets[f]
+            out[node, offsets[f] : offsets[f + 1]] = sums[f * stride : f * stride + size]
+
+
+@kernel
+def _sum_nodes(
+    gh: NDArray[np.int64],
+    rows: NDArray[np.int32],
+    ranges: NDArray[np.int64],
+    out: NDArray[np.int64],
+) -> None:
+    for node in range(ranges.shape[0]):
+        for i in range(ranges[node, 0], ranges[node, 1]):
+            out[node, 0] += gh[rows[i], 0]
+            out[node, 1] += gh[rows[i], 1]
 
 
 def build_histogram_numpy(
@@ -91,6 +110,7 @@ def build_histogram(
     if not HAS_NUMBA:
         return build_histogram_numpy(bins, gh, rows, ranges)
     out = np.empty((len(ranges), bins.total_bins, 2), dtype=np.int64)
+    gh = np.ascontiguousarray(gh, dtype=np.int64)
     _build(bins.codes, gh, rows, ranges, bins.offsets, bins.missing + 1, out)
     return out
 
@@ -99,5 +119,6 @@ def node_sums(
     gh: NDArray[np.int64], rows: NDArray[np.int32], ranges: NDArray[np.int64]
 ) -> NDArray[np.int64]:
     """Return the sums of gradients and hessians of each node, int64, shape (n_nodes, 2)."""
-    sums = [gh[rows[begin:end]].sum(axis=0) for begin, end in ranges]
-    return np.array(sums, dtype=np.int64).reshape(len(ranges), 2)
+    out = np.zeros((len(ranges), 2), dtype=np.int64)
+    _sum_nodes(gh, rows, ranges, out)
+    return out

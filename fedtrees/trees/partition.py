@@ -55,7 +55,7 @@ class Decisions:
 
 @kernel
 def _goes_left(
-    codes: NDArray[Any],
+    columns: NDArray[Any],
     missing: int,
     rows: NDArray[np.int32],
     ranges: NDArray[np.int64],
@@ -66,10 +66,10 @@ def _goes_left(
 ) -> None:
     k = 0
     for node in range(ranges.shape[0]):
-        f = feature[node]
+        column = columns[feature[node]]
         b = bin[node]
         for i in range(ranges[node, 0], ranges[node, 1]):
-            code = np.int64(codes[rows[i], f])
+            code = np.int64(column[rows[i]])
             out[k] = default_left[node] if code == missing else code <= b
             k += 1
 
@@ -95,6 +95,18 @@ def _move(
             k += 1
         rows[left : left + right] = aside[:right]
         middle[node] = left
+
+
+@kernel
+def _add(
+    rows: NDArray[np.int32],
+    ranges: NDArray[np.int64],
+    values: NDArray[np.float32],
+    margin: NDArray[np.float32],
+) -> None:
+    for node in range(ranges.shape[0]):
+        for i in range(ranges[node, 0], ranges[node, 1]):
+            margin[rows[i]] += values[node]
 
 
 class RowPartition:
@@ -142,7 +154,7 @@ class RowPartition:
         ranges = self.ranges(decisions.nodes)
         out = np.empty(int((ranges[:, 1] - ranges[:, 0]).sum()), dtype=bool)
         _goes_left(
-            bins.codes,
+            bins.columns,
             bins.missing,
             self.rows,
             ranges,
@@ -180,5 +192,4 @@ class RowPartition:
         self, margin: NDArray[np.float32], nodes: NDArray[np.int32], values: NDArray[np.float32]
     ) -> None:
         """Add each leaf's value to the margin of its rows, in place."""
-        for (begin, end), value in zip(self.ranges(nodes), values, strict=True):
-            margin[self.rows[begin:end]] += value
+        _add(self.rows, self.ranges(nodes), values, margin)

@@ -176,7 +176,7 @@ def _learner(model: dict[str, Any] | str | bytes | PathLike[str]) -> dict[str, A
         try:
             model = Path(model).read_bytes()
         except OSError as error:
-            raise DataError(f"cannot read the model {model}: {error.strerror}") from error
+            raise DataError(f"cannot read the model {model!s}: {error.strerror}") from error
     if isinstance(model, bytes | bytearray):
         try:
             model = json.loads(model)
