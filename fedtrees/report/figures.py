@@ -45,8 +45,8 @@ def frontier(
     fig = go.Figure(layout=_layout())
     low, high = utility_limits(data)
     y_low, y_high = limits or advantage_limits([data])
-    _blind_line(fig, y_low)
-    _reference_lines(fig, data, low, high)
+    notes = [_blind_note(y_low), *_reference_notes(data, low, high)]
+    notes += [note for p in data.drawn for note in _label(p, data, colours[p.family][0])]
     _front_line(fig, data)
     for line in data.lines:
         _budget_line(fig, [data.point(d) for d in line], colours)
@@ -54,13 +54,17 @@ def frontier(
         _family(fig, [p for p in data.drawn if p.family == family], colours[family])
     if legend:
         _legend_of_shapes(fig, data)
-    for p in data.drawn:
-        _label(fig, p, data, colours[p.family][0])
     lower = data.utility in LOWER_IS_BETTER
     name = style.metric_name(data.utility) + (" (lower is better; axis reversed)" if lower else "")
     fig.update_xaxes(title_text=name, range=[high, low] if lower else [low, high])
     fig.update_yaxes(title_text=f"worst-case advantage, {data.metric}", range=[y_low, y_high])
-    fig.update_layout(showlegend=legend, hovermode="closest")
+    # Written at once: plotly copies the whole list for every shape or annotation added singly.
+    fig.update_layout(
+        showlegend=legend,
+        hovermode="closest",
+        shapes=_blind_shapes(y_low) + _reference_shapes(data, low, high),
+        annotations=notes,
+    )
     return fig
 
 
@@ -114,32 +118,55 @@ def _esc(text: str) -> str:
     return html.escape(text, quote=False).replace("%{", "% {")
 
 
-def _blind_line(fig: go.Figure, bottom: float) -> None:
-    fig.add_shape(type="rect", xref="paper", x0=0, x1=1, y0=bottom, y1=0, layer="below",
-                  fillcolor="#f1f5f3", line_width=0)  # fmt: skip
-    fig.add_hline(y=0, line={"color": style.MUTED, "width": 1.4, "dash": "dash"}, layer="below")
-    fig.add_annotation(xref="paper", x=1, y=0, text="blind: learned nothing from the transcript",
-                       showarrow=False, xanchor="right", yanchor="top",
-                       font={"size": 11, "color": style.MUTED})  # fmt: skip
+def group_name(family: str) -> str:
+    """Return the legend group of a defense, by which a page shows or hides it."""
+    return _esc(family)
 
 
-def _reference_lines(fig: go.Figure, data: Frontier, low: float, high: float) -> None:
-    far = []
-    for name, e in data.references:
-        if not e.known:
-            continue
-        if not low <= e.mean <= high:
-            far.append(f"{_esc(name)} {style.number(e.mean)}")
-            continue
-        fig.add_vline(x=e.mean, line={"color": style.MUTED, "width": 1.2, "dash": "dot"},
-                      layer="below")  # fmt: skip
-        fig.add_annotation(x=e.mean, yref="paper", y=1, text=_esc(name), showarrow=False,
-                           xanchor="center", yanchor="bottom",
-                           font={"size": 11, "color": style.MUTED})  # fmt: skip
+def _note(text: str, **where: Any) -> dict[str, Any]:
+    font = {"size": 11, "color": where.pop("color", style.MUTED)}
+    return {"text": text, "showarrow": False, "font": font, **where}
+
+
+def _line(dash: str, **where: Any) -> dict[str, Any]:
+    line = {"color": style.MUTED, "width": 1.3, "dash": dash}
+    return {"type": "line", "layer": "below", "line": line, **where}
+
+
+def _blind_shapes(bottom: float) -> list[dict[str, Any]]:
+    band = {"type": "rect", "xref": "paper", "x0": 0, "x1": 1, "y0": bottom, "y1": 0,
+            "layer": "below", "fillcolor": "#f1f5f3", "line": {"width": 0}}  # fmt: skip
+    return [band, _line("dash", xref="paper", x0=0, x1=1, y0=0, y1=0)]
+
+
+def _blind_note(bottom: float) -> dict[str, Any]:
+    text = "below the dashed line: no more than blind"
+    return _note(text, xref="paper", x=1, y=bottom, xanchor="right", yanchor="bottom")
+
+
+def _near(data: Frontier, low: float, high: float) -> list[tuple[str, float]]:
+    known = [(_esc(name), e.mean) for name, e in data.references if e.known]
+    return [(name, mean) for name, mean in known if low <= mean <= high]
+
+
+def _reference_shapes(data: Frontier, low: float, high: float) -> list[dict[str, Any]]:
+    near = _near(data, low, high)
+    return [_line("dot", x0=x, x1=x, yref="paper", y0=0, y1=1) for _, x in near]
+
+
+def _reference_notes(data: Frontier, low: float, high: float) -> list[dict[str, Any]]:
+    near = _near(data, low, high)
+    top = {"yref": "paper", "y": 1, "yanchor": "bottom"}
+    notes = [_note(name, x=x, xanchor="center", **top) for name, x in near]
+    far = [
+        f"{_esc(name)} {style.number(e.mean)}"
+        for name, e in data.references
+        if e.known and not low <= e.mean <= high
+    ]
     if far:
-        fig.add_annotation(xref="paper", x=0, yref="paper", y=1, xanchor="left", yanchor="bottom",
-                           text="off the axis: " + ", ".join(far), showarrow=False,
-                           font={"size": 11, "color": style.MUTED})  # fmt: skip
+        text = "off the axis: " + ", ".join(far)
+        notes.append(_note(text, xref="paper", x=0, xanchor="left", **top))
+    return notes
 
 
 def _front_line(fig: go.Figure, data: Frontier) -> None:
@@ -213,19 +240,37 @@ def _hover(p: Point) -> str:
     return "<br>".join(lines)
 
 
-def _label(fig: go.Figure, p: Point, data: Frontier, colour: str) -> None:
+def _label(p: Point, data: Frontier, colour: str) -> list[dict[str, Any]]:
     """Name the undefended point and the budget at each end of a swept defense."""
-    ends = {line[i] for line in data.lines for i in (0, -1)}
+    text = point_label(p, data)
+    if not text:
+        return []
+    plain = text == "undefended"
+    up = 14 if plain or not crowded_above(p, data) else -14
+    side = {"xanchor": "right", "xshift": -6} if plain else {"xanchor": "center"}
+    spot = {"x": p.utility.mean, "y": p.advantage.mean, "yshift": up}
+    return [_note(_esc(text), **spot, **side, color=colour)]
+
+
+def point_label(p: Point, data: Frontier) -> str:
+    """Return what is written at a point: only the undefended one and the ends of a sweep."""
     if p.defense == UNDEFENDED:
-        text = "undefended"
-    elif p.defense in ends:
-        text = f"{'ε' if p.budget.name == 'epsilon' else _esc(p.budget.name)}={p.budget.value:g}"
-    else:
-        return
-    fig.add_annotation(x=p.utility.mean, y=p.advantage.mean, text=text, showarrow=False,
-                       yshift=14, xshift=-6 if text == "undefended" else 0,
-                       xanchor="right" if text == "undefended" else "center",
-                       font={"size": 11, "color": colour})  # fmt: skip
+        return "undefended"
+    if p.defense in {line[i] for line in data.lines for i in (0, -1)}:
+        name = {"epsilon": "ε", "xi": "ξ"}.get(p.budget.name, p.budget.name)
+        return f"{name}={p.budget.value:g}"
+    return ""
+
+
+def crowded_above(p: Point, data: Frontier) -> bool:
+    """Tell whether another point stands just above, where a label would run into it."""
+    low, high = utility_limits(data)
+    bottom, top = advantage_limits([data])
+    return any(
+        abs(o.utility.mean - p.utility.mean) < 0.08 * (high - low)
+        and 0 < o.advantage.mean - p.advantage.mean < 0.2 * (top - bottom)
+        for o in data.drawn
+    )
 
 
 def _legend_of_shapes(fig: go.Figure, data: Frontier) -> None:
@@ -258,15 +303,17 @@ def heatmap(grid: Grid, limit: float = 0.0) -> go.Figure:
         colorbar={"title": {"text": "advantage", "side": "right"}, "thickness": 10, "len": 0.9,
                   "outlinewidth": 0, "tickformat": ".2f"},
     )  # fmt: skip
-    for i, line in enumerate(grid.cells):
-        for j, cell in enumerate(line):
-            fig.add_annotation(x=j, y=i, text=cell_text(cell), showarrow=False,
-                               font={"size": 11, "color": cell_ink(cell, limit)})  # fmt: skip
+    notes = [
+        _note(cell_text(cell), x=j, y=i, color=cell_ink(cell, limit))
+        for i, line in enumerate(grid.cells)
+        for j, cell in enumerate(line)
+    ]
     fig.update_xaxes(tickvals=list(range(len(columns))), ticktext=columns, side="top",
                      showgrid=False, showline=False, ticks="", tickangle=-35)  # fmt: skip
     fig.update_yaxes(tickvals=list(range(len(rows))), ticktext=rows, autorange="reversed",
                      showgrid=False, showline=False, ticks="")  # fmt: skip
-    fig.update_layout(height=150 + 34 * max(1, len(rows)), margin={"t": 110, "b": 16})
+    fig.update_layout(annotations=notes)
+    fig.update_layout(height=150 + 34 * max(1, len(rows)), margin={"t": 120, "b": 16, "r": 60})
     return fig
 
 
@@ -322,9 +369,9 @@ def cost(costs: Sequence[Cost], title: str = "") -> go.Figure:
                                                                               strict=True)],
             hovertemplate="%{customdata}<extra></extra>",
         )  # fmt: skip
-    fig.update_xaxes(_layout()["xaxis"] | {"type": "log", "dtick": 1, "exponentformat": "SI"})
-    fig.update_xaxes(title_text="bytes (log)", col=1)
-    fig.update_xaxes(title_text="seconds (log)", col=2)
+    fig.update_xaxes(_layout()["xaxis"] | {"type": "log", "exponentformat": "SI"})
+    fig.update_xaxes(title_text="bytes (log)", dtick=1, col=1)
+    fig.update_xaxes(title_text="seconds (log)", dtick="D2", col=2)
     fig.update_yaxes(_layout()["yaxis"] | {"autorange": "reversed"}, col=1)
     fig.update_yaxes(_layout()["yaxis"] | {"autorange": "reversed", "showticklabels": False}, col=2)
     fig.update_layout(height=130 + 24 * max(1, len(costs)), title_text=_esc(title),

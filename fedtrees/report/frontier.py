@@ -14,7 +14,7 @@ from fedtrees.report import claims
 from fedtrees.report.budgets import Budget, budgets, family, ordered
 from fedtrees.report.intervals import Estimate, estimate
 from fedtrees.report.rows import Panel, Setting
-from fedtrees.report.worst import by_seed, panels, trouble, worst_case
+from fedtrees.report.worst import attack_metrics, by_seed, panels, trouble, worst_case
 
 LOWER_IS_BETTER = frozenset({"log_loss", "rmse"})
 UTILITIES = ("auc", "f1", "accuracy", "log_loss", "r2", "rmse")
@@ -83,47 +83,58 @@ class Frontier:
         return next((p for p in self.points if p.defense == defense), None)
 
 
-def frontiers(rows: pd.DataFrame, metric: str = "ra", utility: str = "auc") -> tuple[Frontier, ...]:
+def frontiers(
+    rows: pd.DataFrame, metric: str | None = None, utility: str | None = None
+) -> tuple[Frontier, ...]:
     """Compute the frontier of every (dataset, partition, protocol, threat).
 
     Parameters
     ----------
     rows : DataFrame
         As returned by `load_rows`.
-    metric : str
-        Attack metric whose advantage is the leak.
-    utility : str
-        Train metric; lower is better for those in `LOWER_IS_BETTER`.
+    metric : str, optional
+        Attack metric whose advantage is the leak. Not given: ``ra``, or where a panel has
+        none the first metric it has.
+    utility : str, optional
+        Train metric; lower is better for those in `LOWER_IS_BETTER`. Not given: the first of
+        `UTILITIES` that the setting has.
     """
-    worst = worst_case(rows, metric)
-    trains = rows[rows["stage"] == "train"]
-    trains = trains[(trains["metric"] == utility) | (trains["status"] != "ok")]
+    return tuple(_frontier(rows, panel, metric, utility) for panel in panels(rows))
+
+
+def _frontier(
+    rows: pd.DataFrame, panel: Panel, metric: str | None, utility: str | None
+) -> Frontier:
+    here = rows[rows["setting"] == panel.setting]
+    trains = here[here["stage"] == "train"]
+    attacks = here[(here["stage"] == "attack") & (here["threat"] == panel.threat)]
+    metric = metric or next(iter(attack_metrics(attacks)), "ra")
+    measured = set(trains["metric"])
+    utility = utility or next((u for u in UTILITIES if u in measured), UTILITIES[0])
+    worst = _split(worst_case(attacks, metric))
+    trained = _split(trains[(trains["metric"] == utility) | (trains["status"] != "ok")])
     # One row per attack cell is enough to tell what ran, what failed and what was skipped.
-    cell = ["setting", "defense_spec", "threat", "attack_spec", "seed", "status"]
-    attacks = rows[rows["stage"] == "attack"].drop_duplicates(cell)
-    out = []
-    for panel in panels(rows):
-        here = attacks[(attacks["setting"] == panel.setting) & (attacks["threat"] == panel.threat)]
-        trained = trains[trains["setting"] == panel.setting]
-        mine = worst[(worst["setting"] == panel.setting) & (worst["threat"] == panel.threat)]
-        specs = ordered({*here["defense_spec"], *trained["defense_spec"]})
-        varying = budgets(specs)
-        points = tuple(
-            _point(
-                spec,
-                trained[trained["defense_spec"] == spec],
-                here[here["defense_spec"] == spec],
-                mine[mine["defense_spec"] == spec],
-                utility,
-                varying[spec],
-            )
-            for spec in specs
+    cells = _split(attacks.drop_duplicates(["defense_spec", "attack_spec", "seed", "status"]))
+    specs = ordered({*trains["defense_spec"], *attacks["defense_spec"]})
+    varying = budgets(specs)
+    empty = rows.iloc[:0]
+    points = tuple(
+        _point(
+            spec,
+            trained.get(spec, empty),
+            cells.get(spec, empty),
+            worst.get(spec, empty),
+            utility,
+            varying[spec],
         )
-        refs = references(rows, panel.setting, utility)
-        out.append(
-            Frontier(panel, metric, utility, points, _front(points, utility), _lines(points), refs)
-        )
-    return tuple(out)
+        for spec in specs
+    )
+    refs = references(rows, panel.setting, utility)
+    return Frontier(panel, metric, utility, points, _front(points, utility), _lines(points), refs)
+
+
+def _split(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    return {str(spec): group for spec, group in rows.groupby("defense_spec")}
 
 
 def non_dominated(utility: ArrayLike, advantage: ArrayLike, lower: bool = False) -> NDArray:
@@ -176,8 +187,7 @@ def _point(
         row = leak.get(seed)
         found = () if row is None else (row.advantage, row.attack_spec, row.value, row.blind)
         seeds.append(SeedPoint(seed, useful.get(seed, math.nan), *(found or (math.nan,))))
-    both = pd.concat([trained, attacks])
-    claimed = next((c for c in both["claimed"] if c), "")
+    claimed = next((c for part in (trained, attacks) for c in part["claimed"] if c), "")
     return Point(
         defense=spec,
         family=family(spec),

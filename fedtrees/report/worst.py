@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
+import math
+from collections import Counter
+
 import pandas as pd
 
 from fedtrees.report.rows import Panel
@@ -43,17 +45,20 @@ def worst_case(rows: pd.DataFrame, metric: str) -> pd.DataFrame:
 
 def trouble(attack_rows: pd.DataFrame) -> tuple[str, ...]:
     """Name the attacks that failed or timed out, with how many seeds: ``milp (timeout, 2)``."""
-    bad = attack_rows[attack_rows["status"].isin(["failed", "timeout"])]
-    seeds = bad.drop_duplicates(["attack_spec", "status", "seed"])
-    counts = seeds.groupby(["attack_spec", "status"]).size()
+    columns = (attack_rows[c] for c in ("attack_spec", "status", "seed"))
+    bad = {key for key in zip(*columns, strict=True) if key[1] in ("failed", "timeout")}
+    counts = Counter((attack, status) for attack, status, _ in bad)
     return tuple(
         f"{attack} ({status}, {n} seed{'s' if n > 1 else ''})"
-        for (attack, status), n in counts.items()
+        for (attack, status), n in sorted(counts.items())
     )
 
 
 def by_seed(rows: pd.DataFrame, metric: str) -> dict[int, float]:
     """Return the finite values of one train metric, by seed."""
-    ok = rows[(rows["metric"] == metric) & (rows["status"] == "ok") & np.isfinite(rows["value"])]
-    firsts = ok.drop_duplicates("seed")
-    return {int(s): float(v) for s, v in zip(firsts["seed"], firsts["value"], strict=True)}
+    found: dict[int, float] = {}
+    columns = (rows[c] for c in ("metric", "status", "seed", "value"))
+    for name, status, seed, value in zip(*columns, strict=True):
+        if name == metric and status == "ok" and math.isfinite(value):
+            found.setdefault(int(seed), float(value))
+    return found

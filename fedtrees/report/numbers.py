@@ -1,0 +1,271 @@
+"""The sections of the report that are tables: leaderboard, guarantees, cost, disclosure, gaps."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from fedtrees.report import figures, style
+from fedtrees.report.frontier import LOWER_IS_BETTER, Frontier
+from fedtrees.report.intervals import Estimate
+from fedtrees.report.markup import Html, esc, join, table, tag
+from fedtrees.report.rows import UNDEFENDED, read_json, read_text
+from fedtrees.report.sections import Charts, claim_mark, place
+from fedtrees.report.study import Study
+from fedtrees.report.tables import (
+    Cost,
+    Guarantees,
+    LeaderRow,
+    cost_table,
+    guarantee_table,
+    trouble_table,
+)
+
+
+def leaderboard(study: Study, charts: Charts) -> Html:
+    """One table per panel, a defense per row."""
+    lede = tag("p", "Mean over seeds, 95% bootstrap interval below it. Changes are against the "
+               "undefended run, paired by seed. Tinted rows are not dominated.",
+               class_="lede")  # fmt: skip
+    blocks = [
+        tag("div", _board(study, f, board), data_place=place(f.panel.setting, f.panel.threat))
+        for f, board in study.boards
+    ]
+    return join([lede, *blocks])
+
+
+def _board(study: Study, frontier: Frontier, board: Sequence[LeaderRow]) -> Html:
+    utility = style.metric_name(frontier.utility)
+    better = " (lower is better)" if frontier.utility in LOWER_IS_BETTER else ""
+    header = ["defense", utility + better, f"change in {utility}", "worst advantage",
+              "change in advantage", "strongest attack", f"{frontier.metric} (blind)",
+              "guarantee", "traffic", "time"]  # fmt: skip
+    lines = [_line(study, row) for row in board]
+    classes = ["front" if r.on_front else "base" * (r.point.defense == UNDEFENDED) for r in board]
+    known = max([r.point.utility.n for r in board], default=0)
+    refs = "; ".join(f"{n} {style.interval(e)}" for n, e in frontier.references if e.known)
+    caption = f"{frontier.panel}, {known} seeds"
+    after = tag("p", f"Without a federation: {utility} {refs}.", class_="facts") if refs else ""
+    return join([table(caption, header, lines, (1, 2, 3, 4, 6, 8, 9), classes), after])
+
+
+def _line(study: Study, row: LeaderRow) -> list[object]:
+    p = row.point
+    name = join([claim_mark(p.kind, study.colours[p.family][0], p.hollow), " ", p.defense])
+    attacks = join(
+        [a if n == p.advantage.n else f"{a} ({n} of {p.advantage.n})" for a, n in p.attacks], ", "
+    )
+    if p.failed:
+        attacks = join([attacks, tag("small", "not finished: " + ", ".join(p.failed))])
+    if p.note:
+        attacks = join([attacks, tag("small", p.note)])
+    same = p.defense == UNDEFENDED
+    score = f"{style.number(p.score.mean)} ({style.number(p.blind.mean)})"
+    return [
+        name,
+        _stacked(p.utility),
+        "" if same else _stacked(row.change, signed=True),
+        _stacked(p.advantage, signed=True),
+        "" if same else _stacked(row.relief, signed=True),
+        attacks,
+        score if p.advantage.known else "–",
+        _guarantee(row.guarantees),
+        style.bytes_text(row.cost.bytes),
+        style.seconds_text(row.cost.seconds.mean),
+    ]
+
+
+def _stacked(e: Estimate, signed: bool = False) -> Html:
+    """Write the mean with its interval below; the n only where it is a single seed."""
+    mean = esc(style.number(e.mean, 3, signed))
+    if not math.isfinite(e.low):
+        return join([mean, tag("small", "1 seed")]) if e.n == 1 else mean
+    low, high = style.number(e.low, 3, signed), style.number(e.high, 3, signed)
+    return join([mean, tag("small", f"[{low}, {high}]")])
+
+
+def _guarantee(g: Guarantees) -> Html:
+    texts = {"claimed": g.claimed, "spent": g.spent, "measured": g.measured}
+    lines = {k: " | ".join(v) for k, v in texts.items() if v}
+    if lines.get("spent") == lines.get("claimed") and len(lines) <= 2:
+        return esc(lines.get("claimed", "not known"))
+    return join(tag("small", f"{k} {v}") for k, v in lines.items())
+
+
+def guarantees(study: Study, charts: Charts) -> Html:
+    """Set what is claimed beside what was spent and what an audit measured."""
+    lede = tag("p", "Claimed: what the defense states. Spent: what an accountant composes from "
+               "the noise actually drawn. Measured: a lower bound from an audit, where one "
+               "ran.", class_="lede")  # fmt: skip
+    blocks = []
+    for setting in study.settings:
+        lines = [
+            [
+                g.defense,
+                *(" | ".join(t) or "–" for t in (g.claimed, g.spent, g.measured)),
+                g.verdict,
+            ]
+            for g in guarantee_table(study.rows, setting)
+        ]
+        made = table(setting, ["defense", "claimed", "spent", "measured", "reading"], lines)
+        blocks.append(tag("div", made, data_place=place(setting)))
+    return join([lede, *blocks])
+
+
+def cost(study: Study, charts: Charts) -> Html:
+    """Bytes per direction and message type, rounds, seconds."""
+    blocks = []
+    for setting in study.settings:
+        costs = cost_table(study.rows, setting)
+        known = [c for c in costs if math.isfinite(c.bytes) or c.seconds.known]
+        parts: list[object] = [tag("h3", setting)]
+        if known:
+            about = f"{setting}: bytes and seconds per defense; table below"
+            drawn = str(figures.cost(known).to_json())
+            parts.append(tag("div", charts.add({"": drawn}, about, free=True), class_="wide"))
+        parts += [_cost_totals(str(setting), costs), _cost_types(str(setting), costs)]
+        blocks.append(tag("div", join(parts), data_place=place(setting)))
+    return join(blocks)
+
+
+def _cost_totals(title: str, costs: Sequence[Cost]) -> Html:
+    base = next((c.bytes for c in costs if c.defense == UNDEFENDED), math.nan)
+    lines = []
+    for c in costs:
+        times = c.bytes / base if base else math.nan
+        lines.append([
+            c.defense, style.bytes_text(c.up.mean), style.bytes_text(c.down.mean),
+            f"×{times:.3g}" if math.isfinite(times) else "–", style.number(c.rounds.mean, 0),
+            style.seconds_text(c.seconds.mean), style.seconds_text(c.cpu_seconds.mean),
+        ])  # fmt: skip
+    header = ["defense", "up", "down", "of undefended", "rounds", "wall clock", "processor"]
+    return table(f"{title}: cost of training", header, lines, range(1, 7))
+
+
+def _cost_types(title: str, costs: Sequence[Cost]) -> Html:
+    kinds = sorted({(name, direction) for c in costs for direction, name, _ in c.by_type})
+    if not kinds:
+        return Html("")
+    lines = []
+    for c in costs:
+        mine = {(name, direction): e.mean for direction, name, e in c.by_type}
+        lines.append([c.defense, *(style.bytes_text(mine.get(k, math.nan)) for k in kinds)])
+    header = ["defense", *(f"{name} {direction}" for name, direction in kinds)]
+    made = table(f"{title}: bytes per message type", header, lines, range(1, len(header)))
+    return tag("details", tag("summary", "Bytes per message type and direction"), made)
+
+
+def disclosure(study: Study, charts: Charts) -> Html:
+    """Who sees what: every kind of message that crossed, what it reveals and why."""
+    found = read_json(study.folder, "disclosure.json")
+    if not found:
+        return tag("p", "This run kept no disclosure record (disclosure.json).", class_="note")
+    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for entry in found:
+        key = (str(entry.get("protocol", "")), str(entry.get("defense", "")))
+        groups.setdefault(key, []).append(entry)
+    header = ["message", "from", "to", "reveals", "why it is sent", "guarded by", "count", "bytes"]
+    blocks = []
+    for (protocol, defense), entries in sorted(
+        groups.items(), key=lambda kv: (kv[0][0], kv[0][1] != UNDEFENDED, kv[0][1])
+    ):
+        lines = [
+            [
+                e.get("type", ""), e.get("from", ""), e.get("to", ""), _reveals(e),
+                e.get("why", ""), e.get("guarded_by") or "–", _count(e.get("count")),
+                style.bytes_text(_float(e.get("bytes"))),
+            ]
+            for e in entries
+        ]  # fmt: skip
+        made = table(f"{protocol}, {defense}", header, lines, (6, 7))
+        summary = tag("summary", f"{protocol} with {defense}: {len(entries)} kinds of message")
+        blocks.append(tag("details", summary, made, open=defense == UNDEFENDED))
+    return join(blocks)
+
+
+def _reveals(entry: dict[str, Any]) -> Html:
+    guarded = bool(entry.get("guarded_by"))
+    hot = {"labels", "features", "ids", "counts", "membership"}
+    names = [str(r) for r in entry.get("reveals") or []]
+    return join(
+        tag("span", n, class_="chip hot" if n in hot and not guarded else "chip") for n in names
+    )
+
+
+def _float(value: object) -> float:
+    try:
+        return float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return math.nan
+
+
+def _count(value: object) -> str:
+    return style.number(_float(value), 0)
+
+
+def trouble(study: Study, charts: Charts) -> Html:
+    """What failed, timed out or was skipped, with the reason."""
+    found = trouble_table(study.rows)
+    if not found:
+        return tag("p", "Every cell finished; none was skipped.")
+    failed = sum(t.status != "skipped" for t in found)
+    lede = tag("p", f"{failed} failures and time-outs, {len(found) - failed} skips. A failed "
+               "attack is not a defense: the points it touches are hollow. A skip is an attack "
+               "or a defense that does not apply.", class_="lede")  # fmt: skip
+    header = ["what", "status", "setting", "threat", "seeds", "reason"]
+    lines = [
+        [
+            f"{t.attack} against {t.defense}" if t.stage == "attack" else f"{t.stage}: {t.defense}",
+            t.status, t.setting, t.threat, ", ".join(map(str, t.seeds)), t.reason,
+        ]
+        for t in found
+    ]  # fmt: skip
+    skipped = [line for line in lines if line[1] == "skipped"]
+    others = [line for line in lines if line[1] != "skipped"]
+    parts: list[object] = [lede]
+    if others:
+        parts.append(table("Failed or timed out", header, others))
+    if skipped:
+        made = table("Skipped", header, skipped)
+        parts.append(tag("details", tag("summary", f"{len(skipped)} skips"), made, open=not others))
+    return join(parts)
+
+
+METHODS = (
+    ("Worst-case advantage", "Per seed, the largest (score − blind) / (best − blind) over the "
+     "attacks of a threat that ran; then the mean over seeds. Never clipped; undefined where the "
+     "blind adversary already scores the best value."),
+    ("Blind adversary", "The same principals with the same declared knowledge and an empty "
+     "transcript; the best of several guesses made without looking."),
+    ("Intervals", "95% percentile bootstrap over seeds, with fixed draws. With few seeds such an "
+     "interval cannot be wider than the range of the seeds: read it as a lower limit on doubt."),
+    ("Paired changes", "Differences to the undefended run of the same seed, then mean and "
+     "interval."),
+    ("Non-dominated points", "No other point has at least its utility and at most its advantage, "
+     "and is better in one. Points where an attack failed take no part."),
+    ("Utility", "On held-out rows never used for anything else. Local-only is the mean of "
+     "parties that train alone."),
+)  # fmt: skip
+
+
+def methods(study: Study, charts: Charts) -> Html:
+    """How the figures are computed and how to get them again."""
+    items = join(join([tag("dt", name), tag("dd", text)]) for name, text in METHODS)
+    parts: list[object] = [tag("dl", items), tag("h3", "Reproduce")]
+    environment = read_json(study.folder, "environment.json")
+    command = environment.get("command") if isinstance(environment, dict) else None
+    if isinstance(command, list):
+        command = " ".join(map(str, command))
+    parts.append(tag("pre", str(command or "fedtrees run suite.toml")))
+    suite = read_text(study.folder, "suite.toml")
+    if suite is None:
+        parts.append(tag("p", "The run kept no suite.toml.", class_="note"))
+    else:
+        parts += [tag("h3", "suite.toml"), tag("pre", suite, tabindex="0")]
+    if environment is not None:
+        text = json.dumps(environment, indent=2, sort_keys=True, ensure_ascii=False)
+        made = tag("pre", text, tabindex="0")
+        parts.append(tag("details", tag("summary", "Environment"), made))
+    return join(parts)

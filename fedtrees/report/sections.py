@@ -1,0 +1,254 @@
+"""The sections of the report that are mostly figures: answers, frontier, leaks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from fedtrees.report import figures, leaks, style
+from fedtrees.report.claims import KINDS, Kind
+from fedtrees.report.frontier import Frontier
+from fedtrees.report.headline import answers
+from fedtrees.report.markup import Html, esc, join, table, tag
+from fedtrees.report.rows import UNDEFENDED, Panel, Setting
+from fedtrees.report.study import Study
+
+
+@dataclass
+class Charts:
+    """The figures of a page, collected while its sections are written."""
+
+    figures: dict[str, dict[str, str]] = field(default_factory=dict)
+
+    def add(self, variants: dict[str, str], about: str, free: bool = False) -> Html:
+        """Keep a figure (variant -> JSON) and return the element it is drawn in."""
+        name = f"chart-{len(self.figures)}"
+        self.figures[name] = variants
+        return tag("div", class_="chart free" if free else "chart", data_chart=name, role="img",
+                   aria_label=about)  # fmt: skip
+
+
+def place(setting: Setting, threat: str | None = None) -> str:
+    """Return what the filters compare a block with."""
+    found = {"dataset": setting.dataset, "partition": setting.partition,
+             "protocol": setting.protocol}  # fmt: skip
+    return json.dumps(found | ({"threat": threat} if threat is not None else {}))
+
+
+def headline(study: Study, charts: Charts) -> Html:
+    """Answer, per setting: what leaks, what each defense changes, is there a way out."""
+    blocks = [
+        tag(
+            "article",
+            tag("h3", f"{a.setting} · worst threat: {a.threat}"),
+            tag("p", a.leak, class_="leak"),
+            tag("ul", join(tag("li", change) for change in a.changes)) if a.changes else "",
+            tag("p", a.bottom_line, class_="end"),
+            class_="answer",
+            data_place=place(a.setting, a.threat),
+        )
+        for a in answers(study.boards)
+    ]
+    if not blocks:
+        return tag("p", "No attack has run yet, so there is nothing to answer.", class_="note")
+    caution = (
+        "Worst advantage: the most any attack that ran learned beyond a blind adversary with the "
+        "same prior knowledge and an empty transcript; 0 is nothing, 1 is everything, negative is "
+        "worse than not attacking. Changes are paired by seed with the undefended run. "
+        "A fixed set of attacks flatters defenses: a low figure says that these attacks fail."
+    )
+    return join([tag("p", caution, class_="lede"), tag("div", join(blocks), class_="answers")])
+
+
+def frontier(study: Study, charts: Charts) -> Html:
+    """Draw one panel per threat, panels of one setting side by side on one scale."""
+    others = {m: {f.panel: f for f in study.in_metric(m)} for m in study.other_metrics}
+    parts = [
+        tag(
+            "p",
+            "Right and down is better. Bars: 95% bootstrap intervals over seeds; faint marks: "
+            "single seeds; thin lines join the budgets of one defense; the wide grey line joins "
+            "the points no other point beats. Hollow points had an attack that failed or timed "
+            "out: their advantage is known only from below, and they take no part in that line.",
+            class_="lede",
+        ),
+        _metric_chooser(study),
+        _legend(study),
+    ]
+    for setting in dict.fromkeys(f.panel.setting for f in study.frontiers):
+        mine = [f for f in study.frontiers if f.panel.setting == setting]
+        body = join(_panel(study, charts, f, mine, others) for f in mine)
+        block = join([tag("h3", setting), tag("div", body, class_="grid")])
+        parts.append(tag("div", block, data_place=place(setting)))
+    return join(parts)
+
+
+def _panel(
+    study: Study,
+    charts: Charts,
+    data: Frontier,
+    beside: Sequence[Frontier],
+    others: dict[str, dict[Panel, Frontier]],
+) -> Html:
+    variants = {data.metric: _frontier_json(study, data, beside)} if data.drawn else {}
+    for metric, by_panel in others.items():
+        if data.panel in by_panel:
+            group = [by_panel[f.panel] for f in beside if f.panel in by_panel]
+            variants[metric] = _frontier_json(study, by_panel[data.panel], group)
+    notes = [f"{p.defense}: {p.note}" for p in data.points if not p.drawn]
+    hollow = [f"{p.defense}: {', '.join(p.failed)}" for p in data.drawn if p.hollow]
+    about = (
+        f"{data.panel}: {style.metric_name(data.utility)} against worst-case advantage "
+        f"({data.metric}) of {len(data.drawn)} defenses; numbers in the leaderboard"
+    )
+    caption = tag(
+        "figcaption",
+        tag("strong", f"Threat: {data.panel.threat}"),
+        _listed("Not drawn", notes),
+        _listed("Hollow", hollow),
+    )
+    chart = (
+        charts.add(variants, about) if variants else tag("p", "No point to draw.", class_="note")
+    )
+    return tag("figure", chart, caption, data_place=place(data.panel.setting, data.panel.threat))
+
+
+def _frontier_json(study: Study, data: Frontier, beside: Sequence[Frontier]) -> str:
+    limits = figures.advantage_limits(beside)
+    figure = figures.frontier(data, study.colours, limits, legend=False)
+    return str(figure.to_json())
+
+
+def _listed(title: str, lines: Sequence[str]) -> Html:
+    if not lines:
+        return Html("")
+    if len(lines) <= 2:
+        return tag("div", f"{title}: {'; '.join(lines)}.")
+    inside = tag("ul", join(tag("li", line) for line in lines))
+    return tag("details", tag("summary", f"{title}: {len(lines)} points"), inside)
+
+
+def _metric_chooser(study: Study) -> Html:
+    shown = list(dict.fromkeys(f.metric for f in study.frontiers))
+    names = [*shown, *study.other_metrics]
+    if len(names) < 2:
+        return Html("")
+    options = join(tag("option", f"{style.metric_name(m)} ({m})", value=m) for m in names)
+    return tag(
+        "p",
+        tag("label", "Leak measured by ", tag("select", options, id="metric")),
+        class_="filters",
+    )
+
+
+def _legend(study: Study) -> Html:
+    drawn = [p for f in study.frontiers for p in f.drawn]
+    used = {p.family for p in drawn}
+    buttons = [
+        tag(
+            "button",
+            marker("circle", colour),
+            "undefended" if name == UNDEFENDED else name,
+            type="button",
+            aria_pressed="true",
+            data_group=figures.group_name(name),
+            title="show or hide in every panel",
+        )
+        for name, (colour, _) in study.colours.items()
+        if name in used
+    ]
+    kinds = {p.kind for p in drawn}
+    keys = [
+        tag("span", marker(style.SHAPES[k][0], style.MUTED), KINDS[k], class_="key")
+        for k in KINDS
+        if k in kinds
+    ]
+    if any(p.hollow for p in drawn):
+        hollow = marker("circle", style.MUTED, hollow=True)
+        keys.append(tag("span", hollow, "an attack did not finish", class_="key"))
+    return tag("div", join([*buttons, *keys]), class_="legend")
+
+
+_PATHS = {
+    "circle": '<circle cx="7" cy="7" r="5"/>',
+    "square": '<rect x="2.5" y="2.5" width="9" height="9"/>',
+    "diamond": '<path d="M7 1 13 7 7 13 1 7z"/>',
+    "triangle-up": '<path d="M7 1.5 13 12 1 12z"/>',
+    "pentagon": '<path d="M7 1 13 5.4 10.7 12.5 3.3 12.5 1 5.4z"/>',
+}
+
+
+def marker(symbol: str, colour: str, hollow: bool = False) -> Html:
+    """Return a marker as an inline image, for legends and tables."""
+    fill = "none" if hollow else colour
+    return Html(
+        f'<svg width="14" height="14" viewBox="0 0 14 14" aria-hidden="true" fill="{esc(fill)}" '
+        f'stroke="{esc(colour)}" stroke-width="1.6">{_PATHS[symbol]}</svg>'
+    )
+
+
+def claim_mark(kind: Kind, colour: str, hollow: bool) -> Html:
+    """Return the marker a point has in the frontier."""
+    return marker(style.SHAPES[kind][0], colour, hollow)
+
+
+def heatmaps(study: Study, charts: Charts) -> Html:
+    """Show every attack under every threat against every defense."""
+    metric = {f.panel.setting: f.metric for f in reversed(study.frontiers)}
+    grids = {s: leaks.leak_grid(study.rows, s, metric[s]) for s in study.settings if s in metric}
+    limit = leaks.limit(grids.values())
+    parts = [
+        tag(
+            "p",
+            "Advantage over blind, mean over seeds: white is blind, orange leaks, blue is worse "
+            "than not attacking. An asterisk marks a mean over the seeds that finished; n/a is an "
+            "attack that does not apply.",
+            class_="lede",
+        )
+    ]
+    for setting, grid in grids.items():
+        parts.append(tag("div", _grid(charts, grid, limit, "attack"), data_place=place(setting)))
+    return join(parts)
+
+
+def features(study: Study, charts: Charts) -> Html:
+    """Show which columns leak, worst attack per feature."""
+    grids = {f.panel: leaks.feature_grid(study.rows, f.panel, f.metric) for f in study.frontiers}
+    grids = {panel: g for panel, g in grids.items() if g.rows}
+    if not grids:
+        return tag("p", "No attack of this run reports scores per feature.", class_="note")
+    limit = leaks.limit(grids.values())
+    lede = tag("p", "Worst-case advantage on each column; columns that the undefended run leaks "
+               "most come first.", class_="lede")  # fmt: skip
+    blocks = [
+        tag("div", _grid(charts, g, limit, "feature"), data_place=place(p.setting, p.threat))
+        for p, g in grids.items()
+    ]
+    return join([lede, *blocks])
+
+
+def _grid(charts: Charts, grid: leaks.Grid, limit: float, first: str) -> Html:
+    about = f"{grid.title}: advantage ({grid.metric}) per {first} and defense; table below"
+    chart = charts.add({"": str(figures.heatmap(grid, limit).to_json())}, about, free=True)
+    lines = [
+        [row, *(_grid_cell(cell) for cell in cells)]
+        for row, cells in zip(grid.rows, grid.cells, strict=True)
+    ]
+    caption = f"{grid.title}: advantage ({grid.metric}), 95% interval; score and blind below"
+    right = range(1, len(grid.columns) + 1)
+    numbers = table(caption, [first, *grid.columns], lines, right)
+    return join(
+        [
+            tag("h3", grid.title),
+            tag("div", chart, class_="wide"),
+            tag("details", tag("summary", "The same as a table"), numbers),
+        ]
+    )
+
+
+def _grid_cell(cell: leaks.Cell) -> Html:
+    if cell.state != "ok":
+        return esc(cell.state or "–")
+    beside = tag("small", f"{style.number(cell.score.mean)} vs {style.number(cell.blind.mean)}")
+    return join([style.interval(cell.advantage, 2, signed=True), beside])

@@ -1,0 +1,89 @@
+"""Everything a report shows, computed once from a run folder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import pandas as pd
+
+from fedtrees.core.errors import UsageError, did_you_mean
+from fedtrees.report import style
+from fedtrees.report.frontier import Frontier, frontiers
+from fedtrees.report.rows import Panel, Setting
+from fedtrees.report.tables import LeaderRow, leaderboard
+from fedtrees.report.worst import attack_metrics, panels
+
+SELECTABLE = ("ra", "exact_rows", "close_rows", "leaf_mass_exact", "leaf_counts_exact")
+MOST_METRICS = 6  # in the report's chooser: each one adds a figure per panel to the file
+
+
+@dataclass(frozen=True)
+class Study:
+    """The rows of a run and what is derived from them on demand.
+
+    Attributes
+    ----------
+    metric, utility : str or None
+        What to show; None lets each panel use its first.
+    """
+
+    folder: Path
+    rows: pd.DataFrame = field(repr=False)
+    metric: str | None = None
+    utility: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.metric is not None and self.metric not in (known := attack_metrics(self.rows)):
+            raise UsageError(
+                f"no attack of this run reports an advantage for {self.metric!r}"
+                f"{did_you_mean(self.metric, known)}"
+            )
+        trained = set(self.rows.loc[self.rows["stage"] == "train", "metric"]) - {""}
+        if self.utility is not None and self.utility not in trained:
+            known_utilities = [m for m in trained if ":" not in m]
+            raise UsageError(
+                f"no model of this run was scored by {self.utility!r}"
+                f"{did_you_mean(self.utility, known_utilities)}"
+            )
+
+    @cached_property
+    def panels(self) -> tuple[Panel, ...]:
+        """Every (setting, threat) that was attacked."""
+        return panels(self.rows)
+
+    @cached_property
+    def settings(self) -> tuple[Setting, ...]:
+        """Every setting a model was trained in."""
+        here = self.rows[self.rows["stage"].isin(["train", "attack"])]
+        return tuple(sorted(set(here["setting"])))
+
+    @cached_property
+    def frontiers(self) -> tuple[Frontier, ...]:
+        """The frontier of every panel, in the metric and utility asked for."""
+        return frontiers(self.rows, self.metric, self.utility)
+
+    @cached_property
+    def boards(self) -> tuple[tuple[Frontier, tuple[LeaderRow, ...]], ...]:
+        """Every frontier with its leaderboard."""
+        return tuple((f, leaderboard(self.rows, f)) for f in self.frontiers)
+
+    @cached_property
+    def colours(self) -> dict[str, tuple[str, str]]:
+        """One colour per defense family, equal in every figure."""
+        return style.palette(p.family for f in self.frontiers for p in f.points)
+
+    @cached_property
+    def other_metrics(self) -> tuple[str, ...]:
+        """The metrics a reader can switch to."""
+        known = attack_metrics(self.rows)
+        liked = [m for m in SELECTABLE if m in known]
+        shown = {f.metric for f in self.frontiers}
+        rest = [m for m in dict.fromkeys([*liked, *known]) if m not in shown]
+        return tuple(rest[: MOST_METRICS - 1])
+
+    def in_metric(self, metric: str) -> Sequence[Frontier]:
+        """Return the frontiers in another metric; panels without it are left out."""
+        return [f for f in frontiers(self.rows, metric, self.utility) if f.drawn]
