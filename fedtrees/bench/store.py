@@ -117,10 +117,6 @@ class Store:
         text = json.dumps({**cell, "end": True}, allow_nan=False)
         write_atomically(self.cells / f"{cell['id']}.json", text.encode())
 
-    def transcript_path(self, cell_id: str) -> Path:
-        """Where the transcript of a train cell waits until all attacks on it are done."""
-        return self.cells / f"{cell_id}.transcript.npz"
-
     def write_rows(self, cell_ids: Iterable[str]) -> int:
         """Write ``rows.csv`` from the finished cells, in the given order; return its length."""
         out = io.StringIO()

@@ -43,8 +43,6 @@ class LocalNetwork(Network):
 
     Parameters
     ----------
-    parties : sequence of Party
-        Unique names; their order is the order of replies.
     defense : Composition
     schema : Schema
     parameters : mapping
@@ -56,7 +54,6 @@ class LocalNetwork(Network):
 
     def __init__(
         self,
-        parties: Sequence[Party],
         *,
         defense: Composition,
         schema: Schema,
@@ -64,23 +61,41 @@ class LocalNetwork(Network):
         streams: Streams,
         summed: tuple[type[Message], ...] = (),
     ) -> None:
-        self.parties = {p.name: p for p in parties}
-        if len(self.parties) != len(parties):
-            raise ProtocolError(f"party names must be unique; got {[p.name for p in parties]}")
+        self.parties: dict[str, Party] = {}
         self.defense = defense
-        self.transcript = Transcript({p.name: p.role for p in parties})
+        self.transcript = Transcript()
+        self._public = (schema, parameters)
+        self._streams = streams
         self._summed = (*summed, *defense.summed)
-        self._contexts = {
-            p.name: Context(
-                party=p.name,
-                role=p.role,
+        self._contexts: dict[str, Context] = {}
+
+    def join(self, party: Party) -> None:
+        """Connect a party; replies come in the order of joining.
+
+        Raises
+        ------
+        ProtocolError
+            If the name is taken.
+        """
+        if party.name in self.parties:
+            raise ProtocolError(f"party names must be unique; {party.name!r} joined twice")
+        self.parties[party.name] = party
+        self.transcript.roles[party.name] = party.role
+        self.context_of(party.name, party.role)
+
+    def context_of(self, name: str, role: str) -> Context:
+        """Return the defense context of a party, which may yet have to join."""
+        if name not in self._contexts:
+            schema, parameters = self._public
+            self._contexts[name] = Context(
+                party=name,
+                role=role,
                 schema=schema,
                 parameters=parameters,
-                streams=streams.child(p.name, "defense"),
+                streams=self._streams.child(name, "defense"),
                 ledger=self.transcript.events,
             )
-            for p in parties
-        }
+        return self._contexts[name]
 
     def context(self, name: str) -> Context:
         """Return the defense context of a party."""

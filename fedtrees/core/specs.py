@@ -33,6 +33,9 @@ class Spec:
     def __str__(self) -> str:
         return f"{self.name}[{self.inline}]" if self.params else self.name
 
+    def __hash__(self) -> int:
+        return hash((self.name, tuple(self.params.items())))
+
 
 def show(value: Value) -> str:
     """Write a parameter value so that `parse_value` reads it back."""

@@ -130,11 +130,8 @@ class Transcript:
             total[self.direction(d), type(d.message).__name__] += d.nbytes * len(d.receivers)
         return total
 
-    def save(self, path: str | Path) -> None:
-        """Write the transcript to an ``.npz`` file, atomically.
-
-        A broadcast is stored once.
-        """
+    def save(self, path: str | Path, *, compress: bool = True) -> None:
+        """Write the transcript to an ``.npz`` file, atomically; a broadcast is stored once."""
         blobs: dict[int, int] = {}
         arrays: dict[str, np.ndarray[Any, Any]] = {}
         index = []
@@ -155,7 +152,7 @@ class Transcript:
         handle, name = tempfile.mkstemp(dir=target.parent, suffix=".partial")
         try:
             with os.fdopen(handle, "wb") as out:
-                np.savez_compressed(out, allow_pickle=False, **arrays)
+                (np.savez_compressed if compress else np.savez)(out, allow_pickle=False, **arrays)
             os.replace(name, target)
         except BaseException:
             Path(name).unlink(missing_ok=True)

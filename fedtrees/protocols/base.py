@@ -7,7 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
-from fedtrees.core.defense import Composition
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.core.defense import Composition, Context
 from fedtrees.core.errors import DataError
 from fedtrees.core.messages import Message
 from fedtrees.core.network import LocalNetwork, Network
@@ -88,6 +91,8 @@ class Training:
     schema : Schema
     n_rows : int
         Training rows over all clients.
+    context : Context
+        The coordinator's, for answering queries.
     """
 
     model: Forest
@@ -96,6 +101,11 @@ class Training:
     defense: Composition
     schema: Schema
     n_rows: int
+    context: Context
+
+    def predict_proba(self, X: NDArray[np.float32]) -> NDArray[np.float64]:
+        """Return what an inference query gets: probabilities of class 1, shape (n,)."""
+        return self.defense.answer(self.model.predict_proba(X), self.context)
 
 
 def client_names(count: int) -> list[str]:
@@ -134,28 +144,24 @@ def train(
     defense = defense or Composition()
     if not clients or not sum(map(len, clients)):
         raise DataError("a federation needs at least one client with at least one row")
-    streams = Streams(seed)
     coordinator = protocol.coordinator(schema)
-    # Parties exist before their data, so that `prepare` runs with the right coins.
-    names = client_names(len(clients))
-    blank = [protocol.client(n, t, schema, defense.gradient_clip) for n, t in
-             zip(names, clients, strict=True)]
     net = LocalNetwork(
-        [coordinator, *blank],
         defense=defense,
         schema=schema,
         parameters=protocol.parameters,
-        streams=streams,
+        streams=Streams(seed),
         summed=protocol.summed,
     )
-    for name, table in zip(names, clients, strict=True):
-        prepared = defense.prepare(table, net.context(name))
-        if prepared is not table:
-            net.parties[name] = protocol.client(name, prepared, schema, defense.gradient_clip)
+    net.join(coordinator)
+    for name, table in zip(client_names(len(clients)), clients, strict=True):
+        rows = defense.prepare(table, net.context_of(name, "client"))
+        net.join(protocol.client(name, rows, schema, defense.gradient_clip))
     with acting(coordinator):
         model = coordinator.train(net)
-    model = defense.finish(model, net.context(coordinator.name))
-    return Training(model, net.transcript, protocol, defense, schema, sum(map(len, clients)))
+    context = net.context("server")
+    model = defense.finish(model, context)
+    n_rows = sum(map(len, clients))
+    return Training(model, net.transcript, protocol, defense, schema, n_rows, context)
 
 
 def view_of(

@@ -1,0 +1,233 @@
+"""Cells: the units of work of a suite, each hashed from everything that can change its result."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from importlib.metadata import version
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from fedtrees import __version__
+from fedtrees.bench.suite import DataRef, Suite
+from fedtrees.core.specs import Composed, Spec
+
+_LIBRARIES = ("numpy", "numba", "scipy", "scikit-learn", "ortools", "imbalanced-learn")
+_NUMERIC_PARTS = (
+    "core", "trees", "privacy", "data", "protocols", "metrics", "bench", "defenses", "attacks",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A federation: which rows, spread how, drawn from which seed."""
+
+    data: DataRef
+    partition: Spec
+    clients: int
+    seed: int
+
+    @property
+    def partition_text(self) -> str:
+        """The partition with its number of clients, as it stands in results."""
+        return str(Spec(self.partition.name, {"clients": self.clients, **self.partition.params}))
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Base of all cells.
+
+    Attributes
+    ----------
+    setting : Setting
+    stage : str
+        ``train``, ``attack``, ``blind`` or ``reference``.
+    """
+
+    setting: Setting
+    stage = "cell"
+
+    def describe(self) -> dict[str, Any]:
+        """Return what identifies the cell, as plain JSON types."""
+        s = self.setting
+        return {
+            "stage": self.stage,
+            "data": s.data.name,
+            "partition": s.partition_text,
+            "seed": s.seed,
+        }
+
+    @property
+    def label(self) -> str:
+        """A short text for progress lines and errors."""
+        return " ".join(str(v) for k, v in self.describe().items() if k != "stage" and v != "")
+
+    def key(self, provenance: Provenance) -> str:
+        """Return the hash under which the result is stored."""
+        digest = provenance.digests[self.setting.data]
+        text = json.dumps(
+            {**self.describe(), "digest": digest, **provenance.stamp}, sort_keys=True
+        )
+        return hashlib.sha256(text.encode()).hexdigest()[:24]
+
+
+@dataclass(frozen=True)
+class BlindCell(Cell):
+    """What an adversary guesses who never looked."""
+
+    threat: str
+    stage = "blind"
+
+    def describe(self) -> dict[str, Any]:
+        """Add the threat."""
+        return {**super().describe(), "threat": self.threat}
+
+
+@dataclass(frozen=True)
+class ReferenceCell(Cell):
+    """Utility without a federation: each client alone, and the majority class."""
+
+    protocol: Spec
+    stage = "reference"
+
+    def describe(self) -> dict[str, Any]:
+        """Add the protocol whose parameters the lone clients train with."""
+        return {**super().describe(), "protocol": canonical(self.protocol)}
+
+
+@dataclass(frozen=True)
+class TrainCell(Cell):
+    """One defended training run."""
+
+    protocol: Spec
+    defense: Composed
+    stage = "train"
+
+    def describe(self) -> dict[str, Any]:
+        """Add protocol and defense."""
+        return {
+            **super().describe(),
+            "protocol": canonical(self.protocol),
+            "defense": "+".join(map(canonical, self.defense.parts)) or "none",
+        }
+
+
+@dataclass(frozen=True)
+class AttackCell(Cell):
+    """One attack on one training run."""
+
+    train: TrainCell
+    threat: str
+    attack: Spec
+    stage = "attack"
+
+    def describe(self) -> dict[str, Any]:
+        """Add threat and attack to what identifies the training."""
+        own = {"stage": self.stage, "threat": self.threat, "attack": canonical(self.attack)}
+        return {**self.train.describe(), **own}
+
+
+@dataclass(frozen=True)
+class Group:
+    """One training run with all attacks on it: trained once, attacked many times."""
+
+    train: TrainCell
+    attacks: tuple[AttackCell, ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All cells of a suite, in the order of its table of results."""
+
+    blind: tuple[BlindCell, ...]
+    references: tuple[ReferenceCell, ...]
+    groups: tuple[Group, ...]
+
+    def cells(self) -> Iterator[Cell]:
+        """Yield all cells in the order of ``rows.csv``."""
+        yield from self.references
+        for group in self.groups:
+            yield group.train
+            yield from group.attacks
+        yield from self.blind
+
+    @cached_property
+    def settings(self) -> tuple[Setting, ...]:
+        """Distinct federations."""
+        return tuple(dict.fromkeys(c.setting for c in self.cells()))
+
+
+def plan(suite: Suite) -> Plan:
+    """Expand a suite's grids into cells, each once."""
+    attacks: dict[TrainCell, dict[AttackCell, None]] = {}
+    blind: dict[BlindCell, None] = {}
+    references: dict[ReferenceCell, None] = {}
+    for grid in suite.grids:
+        axes = (grid.data, grid.partitions, grid.clients, grid.protocols, suite.seeds)
+        for data, partition, clients, protocol, seed in product(*axes):
+            setting = Setting(data, partition, clients, seed)
+            references[ReferenceCell(setting, protocol)] = None
+            for threat in grid.threats:
+                blind[BlindCell(setting, threat)] = None
+            for defense in grid.defenses:
+                train = TrainCell(setting, protocol, defense)
+                cells = attacks.setdefault(train, {})
+                for threat, attack in product(grid.threats, grid.attacks):
+                    cells[AttackCell(setting, train, threat, attack)] = None
+    groups = tuple(Group(train, tuple(cells)) for train, cells in attacks.items())
+    return Plan(tuple(blind), tuple(references), groups)
+
+
+def canonical(spec: Spec) -> str:
+    """Write a spec with sorted parameters: the order on the command line changes nothing."""
+    return str(Spec(spec.name, dict(sorted(spec.params.items()))))
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """What else a result depends on.
+
+    Attributes
+    ----------
+    digests : mapping of DataRef to str
+        Content digest of every dataset.
+    plugins : tuple of str
+        sha256 of every plugin file.
+    """
+
+    digests: Mapping[DataRef, str]
+    plugins: tuple[str, ...] = ()
+
+    @property
+    def stamp(self) -> dict[str, Any]:
+        """Versions, source digest and plugins, as plain JSON types."""
+        return {
+            "fedtrees": __version__,
+            "code": code_digest(),
+            "python": platform.python_version(),
+            "libraries": {name: version(name) for name in _LIBRARIES},
+            "plugins": sorted(self.plugins),
+        }
+
+
+@lru_cache(maxsize=1)
+def code_digest() -> str:
+    """Return a digest of the source of everything numeric in this installation."""
+    import fedtrees.attacks
+    import fedtrees.defenses
+
+    root = Path(fedtrees.__file__).parent
+    folders = {part: root / part for part in _NUMERIC_PARTS}
+    folders["defenses"] = Path(fedtrees.defenses.__file__).parent
+    folders["attacks"] = Path(fedtrees.attacks.__file__).parent
+    digest = hashlib.sha256()
+    for part, folder in folders.items():
+        for path in sorted(folder.rglob("*.py")):
+            digest.update(f"{part}/{path.relative_to(folder).as_posix()}\0".encode())
+            digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]

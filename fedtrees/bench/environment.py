@@ -1,0 +1,47 @@
+"""What a run ran on, for `environment.json` and `fedtrees doctor`."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from fedtrees import __version__
+
+LIBRARIES = (
+    "numpy", "numba", "scipy", "pandas", "scikit-learn", "xgboost", "phe", "gmpy2", "ortools",
+    "plotly", "matplotlib", "typer", "rich", "joblib", "imbalanced-learn",
+)  # fmt: skip
+OPTIONAL = ("torch", "opacus")
+
+
+def library_versions() -> dict[str, str | None]:
+    """Return the installed version of every library used, None where it is missing."""
+    found: dict[str, str | None] = {}
+    for name in (*LIBRARIES, *OPTIONAL):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = None
+    return found
+
+
+def environment() -> dict[str, Any]:
+    """Return versions and the size of the machine; no names, no paths, no variables."""
+    return {
+        "fedtrees": __version__,
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "cores": os.cpu_count(),
+        "libraries": {k: v for k, v in library_versions().items() if v},
+    }
+
+
+def browser() -> str | None:
+    """Return the name of an installed Chromium-like browser, None if there is none."""
+    for name in ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"):
+        if shutil.which(name):
+            return name
+    return None

@@ -1,0 +1,261 @@
+"""What each kind of cell computes: measurements, as rows without the columns they share."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fedtrees.bench.cells import AttackCell, BlindCell, ReferenceCell, Setting, TrainCell
+from fedtrees.bench.federation import Federation
+from fedtrees.core.attack import Attack
+from fedtrees.core.defense import Composition
+from fedtrees.core.guarantee import join
+from fedtrees.core.guess import Guess
+from fedtrees.core.registry import register
+from fedtrees.core.specs import Composed
+from fedtrees.core.streams import Streams
+from fedtrees.core.threat import Threat
+from fedtrees.metrics.advantage import LOWER_IS_BETTER, advantage, best_value
+from fedtrees.metrics.blind import blind_guesses, blind_scores
+from fedtrees.metrics.leaf_counts import blind_leaf_counts, score_leaf_counts, true_leaf_counts
+from fedtrees.metrics.records import score_records
+from fedtrees.metrics.specificity import nearest_row, specificity
+from fedtrees.metrics.utility import utility_scores
+from fedtrees.protocols.base import Protocol, Training, train, view_of
+
+Row = dict[str, Any]
+
+
+class Inapplicable(Exception):
+    """A combination that makes no sense, with the reason; it becomes a skip row."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Rows of one cell and the columns they share."""
+
+    rows: list[Row]
+    common: Row
+
+
+def make_defense(composed: Composed) -> Composition:
+    """Construct a composition from its specs."""
+    return Composition(tuple(register.make("defense", s) for s in composed.parts))
+
+
+def setting_columns(setting: Setting) -> Row:
+    """Return the columns that name a federation."""
+    return {
+        "dataset": setting.data.name,
+        "partition": setting.partition_text,
+        "seed": setting.seed,
+    }
+
+
+def train_columns(cell: TrainCell) -> Row:
+    """Return the columns that name a training run, with the defense's claim."""
+    defense = make_defense(cell.defense)
+    return {
+        **setting_columns(cell.setting),
+        "protocol": cell.protocol.name,
+        "protocol_params": cell.protocol.inline,
+        "defense": cell.defense.name,
+        "defense_params": cell.defense.inline,
+        "claimed": join(defense.claims()),
+    }
+
+
+def attack_columns(cell: AttackCell) -> Row:
+    """Return the columns that name an attack on a training run."""
+    return {
+        **train_columns(cell.train),
+        "threat": cell.threat,
+        "attack": cell.attack.name,
+        "attack_params": cell.attack.inline,
+    }
+
+
+def run_training(cell: TrainCell, federation: Federation) -> Training:
+    """Train.
+
+    Raises
+    ------
+    Inapplicable
+        If the defense makes no sense with the protocol.
+    """
+    protocol: Protocol = register.make("protocol", cell.protocol)
+    defense = make_defense(cell.defense)
+    reason = protocol.mismatch(defense)
+    if reason:
+        raise Inapplicable(reason)
+    return train(
+        protocol,
+        federation.clients,
+        federation.schema,
+        defense=defense,
+        seed=cell.setting.seed,
+    )
+
+
+def training_columns(training: Training) -> Row:
+    """Return the columns that tell what a training run spent."""
+    traffic = training.transcript.traffic()
+    return {
+        "spent": join(training.defense.spent(training.transcript)),
+        "rounds": training.transcript.rounds,
+        "bytes_up": sum(n for (way, _), n in traffic.items() if way == "up"),
+        "bytes_down": sum(n for (way, _), n in traffic.items() if way == "down"),
+    }
+
+
+def evaluate_training(
+    cell: TrainCell, federation: Federation, training: Training, wall: float, cpu: float
+) -> Outcome:
+    """Measure utility on held-out rows, and cost."""
+    scores = training.predict_proba(federation.test.X)
+    rows = [_row(k, v) for k, v in utility_scores(federation.test.y, scores).items()]
+    traffic = training.transcript.traffic()
+    rows.append(_row("bytes", sum(traffic.values()), "bytes"))
+    rows.append(_row("cpu_seconds", cpu, "seconds"))
+    for (way, kind), size in sorted(traffic.items()):
+        rows.append(_row(f"bytes_{way}:{kind}", size, "bytes"))
+    common = {**train_columns(cell), **training_columns(training), "seconds": round(wall, 4)}
+    return Outcome(rows, {**common, "stage": "train"})
+
+
+def evaluate_attack(
+    cell: AttackCell, federation: Federation, training: Training, blind: dict[str, float] | None
+) -> Outcome:
+    """Run an attack on what its adversary saw, and score the guess against the truth.
+
+    Raises
+    ------
+    Inapplicable
+        If protocol and threat give the attack nothing to read.
+    """
+    attack: Attack = register.make("attack", cell.attack)
+    roles = training.transcript.roles
+    principals = Threat.parse(cell.threat).principals(roles)
+    reason = attack.inapplicable(training.protocol.offers, {roles[p] for p in principals})
+    if reason:
+        raise Inapplicable(reason)
+    seed = cell.setting.seed
+    view = view_of(training, principals, federation.clients, seed=seed)
+    rng = Streams(seed).child("attack", cell.threat).rng(cell.attack.name)
+    wall, cpu = time.perf_counter(), time.process_time()
+    guess = attack.run(view, rng)
+    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+    rows = list(score_guess(guess, federation, principals, training, seed, blind or {}))
+    rows.append(_row("cpu_seconds", cpu, "seconds"))
+    rows += [_row(f"note:{k}", float(v)) for k, v in guess.notes.items() if np.isfinite(v)]
+    common = {**attack_columns(cell), **training_columns(training), "seconds": round(wall, 4)}
+    return Outcome(rows, {**common, "stage": "attack"})
+
+
+def score_guess(
+    guess: Guess,
+    federation: Federation,
+    principals: tuple[str, ...],
+    training: Training,
+    seed: int,
+    blind: dict[str, float],
+) -> Iterator[Row]:
+    """Yield one row per metric, each beside its blind score."""
+    truth, schema = federation.victims(principals), federation.schema
+    if guess.records is not None and len(guess.records):
+        scores = score_records(guess.records, truth, schema, federation.dataset.top)
+        values = {**scores.as_dict(), **{f"ra:{k}": v for k, v in scores.per_feature.items()}}
+        for metric, value in values.items():
+            yield _scored(metric, value, blind.get(metric))
+        if federation.reserve is not None:
+            rng = Streams(seed).child("scores").rng("reserve")
+            test = specificity(guess.records, truth, federation.reserve, schema, rng)
+            yield _row("specificity_z", test.z)
+            near = nearest_row(guess.records, truth, federation.reserve, schema, rng)
+            yield _scored("nearest_row", near, 0.5)
+    if guess.leaf_counts and training.model.trees:
+        yield from _leaf_rows(guess, federation.own(principals), truth, training)
+
+
+def _leaf_rows(guess: Guess, own: Any, truth: Any, training: Training) -> Iterator[Row]:
+    leaves = training.model.trees[0].leaves
+    nodes = training.model.apply(truth.X)[:, 0]
+    true = true_leaf_counts(0, nodes, truth.y, leaves)
+    own_nodes = training.model.apply(own.X)[:, 0] if own is not None else nodes[:0]
+    own_y = own.y if own is not None else truth.y[:0]
+    blind = blind_leaf_counts(0, own_nodes, own_y, leaves, len(truth))
+    first = [c for c in guess.leaf_counts if c.tree == 0]
+    got = score_leaf_counts(first, [true]).as_dict()
+    line = score_leaf_counts([blind], [true]).as_dict()
+    for metric, value in got.items():
+        yield _scored(metric, value, line[metric])
+
+
+def evaluate_blind(cell: BlindCell, federation: Federation) -> Outcome:
+    """Score what the same principals guess from an empty transcript; the best guess counts."""
+    principals = Threat.parse(cell.threat).principals(federation.roles)
+    truth = federation.victims(principals)
+    rng = Streams(cell.setting.seed).child("blind", cell.threat).rng("guesses")
+    guesses = blind_guesses(federation.own(principals), federation.schema, len(truth), rng)
+    scores = blind_scores(guesses, truth, federation.schema, federation.dataset.top)
+    rows = []
+    for metric, best in scores.items():
+        gain = None if best.score == best_value(metric) else 0.0
+        rows.append({**_row(metric, best.score), "blind": best.score, "advantage": gain,
+                     "reason": f"best of {len(guesses)} blind guesses: {best.guess}"})
+    common = {**setting_columns(cell.setting), "threat": cell.threat, "attack": "blind"}
+    return Outcome(rows, {**common, "stage": "blind"})
+
+
+def evaluate_reference(cell: ReferenceCell, federation: Federation) -> Outcome:
+    """Measure each client's model trained alone with the same protocol, and the majority class."""
+    protocol: Protocol = register.make("protocol", cell.protocol)
+    test = federation.test
+    alone: dict[str, list[float]] = {}
+    for table in federation.clients:
+        if len(np.unique(table.y)) == 2:
+            model = train(protocol, [table], federation.schema, seed=cell.setting.seed).model
+            guess = model.predict_proba(test.X)
+        else:
+            guess = np.full(len(test), float(table.y.mean()))
+        for metric, value in utility_scores(test.y, guess).items():
+            if value is not None:
+                alone.setdefault(metric, []).append(value)
+    rows = [{**_row(k, float(np.mean(v))), "protocol": "local-only"} for k, v in alone.items()]
+    share = float(np.concatenate([t.y for t in federation.clients]).mean())
+    # The constant prediction is the base rate; its accuracy is that of the majority class.
+    for metric, value in utility_scores(test.y, np.full(len(test), share)).items():
+        rows.append({**_row(metric, value), "protocol": "majority-class"})
+    common = {
+        **setting_columns(cell.setting),
+        "protocol_params": str(cell.protocol),
+        "defense": "none",
+        "stage": "reference",
+    }
+    return Outcome(rows, common)
+
+
+def _row(metric: str, value: float | None, unit: str = "") -> Row:
+    return {"metric": metric, "value": _number(value), "unit": unit, "status": "ok"}
+
+
+def _scored(metric: str, value: float | None, blind: float | None) -> Row:
+    gain = advantage(value, blind, best=best_value(metric))
+    unit = "distance" if metric in LOWER_IS_BETTER else "share"
+    return {**_row(metric, value, unit), "blind": _number(blind), "advantage": _number(gain)}
+
+
+def _number(value: float | None) -> float | None:
+    if value is None or not np.isfinite(value):
+        return None
+    return int(value) if isinstance(value, (int, np.integer)) else float(value)
+
+
+def blind_line(rows: Sequence[Row]) -> dict[str, float]:
+    """Return the blind scores by metric from a blind cell's rows."""
+    return {r["metric"]: r["value"] for r in rows if r.get("value") is not None}
+

@@ -1,0 +1,240 @@
+"""Run the cells of a plan, in this process or several, never the same one twice."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedtrees.bench import checkpoint
+from fedtrees.bench.cells import (
+    AttackCell,
+    BlindCell,
+    Cell,
+    Group,
+    Plan,
+    Provenance,
+    ReferenceCell,
+)
+from fedtrees.bench.evaluate import (
+    Inapplicable,
+    Outcome,
+    attack_columns,
+    blind_line,
+    evaluate_attack,
+    evaluate_blind,
+    evaluate_reference,
+    evaluate_training,
+    run_training,
+    setting_columns,
+    train_columns,
+)
+from fedtrees.bench.federation import Federation, federation_of
+from fedtrees.bench.store import Store
+from fedtrees.core.errors import FedtreesError, StoreError
+from fedtrees.core.registry import load_plugin
+from fedtrees.protocols.base import Training
+
+
+class TimeLimit(Exception):
+    """A cell took longer than it may."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What one worker does in one go: an aux cell, or a group trained once."""
+
+    cells: tuple[Cell, ...]
+
+
+@dataclass(frozen=True)
+class Runner:
+    """Everything a worker needs to know.
+
+    Attributes
+    ----------
+    folder : Path
+        The run folder.
+    provenance : Provenance
+    data_dir : str or None
+    plugins : tuple of str
+        Plugin files to load in every worker.
+    time_limit : float
+        Seconds per cell, 0 for none.
+    """
+
+    folder: Path
+    provenance: Provenance
+    data_dir: str | None = None
+    plugins: tuple[str, ...] = ()
+    time_limit: float = 0.0
+
+    @property
+    def store(self) -> Store:
+        """The run folder's store."""
+        return Store(self.folder)
+
+    def missing(self, cells: Sequence[Cell]) -> list[Cell]:
+        """Return the cells without a finished result."""
+        return [c for c in cells if self.store.read(c.key(self.provenance)) is None]
+
+    def jobs(self, plan: Plan) -> tuple[list[Job], list[Job]]:
+        """Return what remains: first the blind line and references, then the groups."""
+        first = [Job((c,)) for c in self.missing([*plan.blind, *plan.references])]
+        groups = []
+        for group in plan.groups:
+            left = self.missing([group.train, *group.attacks])
+            if left:
+                groups.append(Job((group.train, *(c for c in left if c is not group.train))))
+        return first, groups
+
+    def work(self, job: Job) -> list[tuple[str, str]]:
+        """Run a job's cells and return (status, label) of each cell it computed."""
+        for plugin in self.plugins:
+            load_plugin(plugin)
+        head = job.cells[0]
+        if isinstance(head, BlindCell):
+            return [self._run(head, lambda f: evaluate_blind(head, f))]
+        if isinstance(head, ReferenceCell):
+            return [self._run(head, lambda f: evaluate_reference(head, f))]
+        return list(self._run_group(Group(head, job.cells[1:])))  # type: ignore[arg-type]
+
+    def _run_group(self, group: Group) -> Iterator[tuple[str, str]]:
+        """Train once, then attack; what is finished already is read, not computed."""
+        key, folder = group.train.key(self.provenance), self.store.cells
+        kept: list[Training] = []
+
+        def train(federation: Federation) -> Outcome:
+            wall, cpu = time.perf_counter(), time.process_time()
+            training = run_training(group.train, federation)
+            wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+            kept.append(training)
+            if group.attacks:
+                checkpoint.save(training, folder, key)
+            return evaluate_training(group.train, federation, training, wall, cpu)
+
+        def trained(federation: Federation) -> Training:
+            if not kept:  # an interrupted run goes on
+                loaded = checkpoint.load(group.train, federation, folder, key)
+                kept.append(loaded or run_training(group.train, federation))
+            return kept[0]
+
+        if self.store.read(key) is None:
+            yield self._run(group.train, train)
+        result = self.store.read(key)
+        for cell in group.attacks:
+            yield self._run_attack(cell, result, trained)
+        checkpoint.drop(folder, key)
+
+    def _run_attack(
+        self,
+        cell: AttackCell,
+        result: dict[str, Any] | None,
+        trained: Callable[[Federation], Training],
+    ) -> tuple[str, str]:
+        status = result["status"] if result else "failed"
+        if status != "ok":
+            reason = result["reason"] if result else "its training left no result"
+            skipped = "skipped" if status == "skipped" else "failed"
+            text = reason if status == "skipped" else f"training {status}: {reason}"
+            return self._write(cell, _bare(cell, skipped, text), skipped)
+        blind = self.store.read(BlindCell(cell.setting, cell.threat).key(self.provenance))
+
+        def attack(federation: Federation) -> Outcome:
+            line = blind_line(blind["rows"]) if blind else None
+            return evaluate_attack(cell, federation, trained(federation), line)
+
+        return self._run(cell, attack)
+
+    def _run(self, cell: Cell, compute: Callable[[Federation], Outcome]) -> tuple[str, str]:
+        """Compute one cell and write it, whatever happens."""
+        s = cell.setting
+        detail = ""
+        try:
+            with _limited(self.time_limit):
+                federation = federation_of(s.data, s.partition, s.clients, s.seed, self.data_dir)
+                outcome, status = compute(federation), "ok"
+        except Inapplicable as err:
+            outcome, status = _bare(cell, "skipped", str(err)), "skipped"
+        except TimeLimit:
+            text = f"took longer than {self.time_limit:g} s"
+            outcome, status = _bare(cell, "timeout", text), "timeout"
+        except StoreError:
+            raise
+        except (Exception, RecursionError) as err:
+            known = isinstance(err, FedtreesError)
+            text = str(err) if known else f"{type(err).__name__}: {err}"
+            detail = "" if known else traceback.format_exc()
+            outcome, status = _bare(cell, "failed", text), "failed"
+        return self._write(cell, outcome, status, detail)
+
+    def _write(
+        self, cell: Cell, outcome: Outcome, status: str, detail: str = ""
+    ) -> tuple[str, str]:
+        reason = outcome.rows[0].get("reason", "") if status != "ok" else ""
+        self.store.write(
+            {
+                "id": cell.key(self.provenance),
+                "cell": cell.describe(),
+                "status": status,
+                "reason": reason,
+                "traceback": detail,
+                "common": outcome.common,
+                "rows": outcome.rows,
+            }
+        )
+        return status, f"{cell.stage} {cell.label}"
+
+
+def _bare(cell: Cell, status: str, reason: str) -> Outcome:
+    """Return the one row of a cell that measured nothing."""
+    columns = {**setting_columns(cell.setting), "stage": cell.stage}
+    with contextlib.suppress(FedtreesError):  # a defense that cannot even be constructed
+        if isinstance(cell, AttackCell):
+            columns |= attack_columns(cell)
+        elif hasattr(cell, "defense"):
+            columns |= train_columns(cell)  # type: ignore[arg-type]
+    return Outcome([{"status": status, "reason": " ".join(reason.split())}], columns)
+
+
+@contextlib.contextmanager
+def _limited(seconds: float) -> Iterator[None]:
+    """Raise `TimeLimit` in the block after so many seconds (main thread only)."""
+    if seconds <= 0 or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(*_: Any) -> None:
+        raise TimeLimit
+
+    previous = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)
+
+
+def run_jobs(
+    runner: Runner, jobs: Sequence[Job], workers: int, done: Callable[[str, str], None]
+) -> None:
+    """Run jobs in this process, or in several; `done(status, label)` follows each cell."""
+    if workers == 1 or len(jobs) < 2:
+        for job in jobs:
+            for status, label in runner.work(job):
+                done(status, label)
+        return
+    from joblib import Parallel, delayed, parallel_config
+
+    with parallel_config(backend="loky", inner_max_num_threads=1):
+        pool = Parallel(n_jobs=min(workers, len(jobs)), return_as="generator_unordered")
+        for results in pool(delayed(runner.work)(job) for job in jobs):
+            for status, label in results:
+                done(status, label)

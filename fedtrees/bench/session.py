@@ -1,0 +1,195 @@
+"""A bench from suite to report: check everything first, run what is missing, write it down."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fedtrees.bench.cells import Plan, Provenance, plan
+from fedtrees.bench.disclosure import disclosures
+from fedtrees.bench.environment import environment
+from fedtrees.bench.evaluate import Inapplicable, make_defense, run_training
+from fedtrees.bench.federation import federation_of, load_dataset
+from fedtrees.bench.runner import Job, Runner, run_jobs
+from fedtrees.bench.store import Store, write_atomically
+from fedtrees.bench.suite import Suite
+from fedtrees.core.errors import FedtreesError, StoreError, UsageError
+from fedtrees.core.registry import load_plugin, register
+from fedtrees.core.specs import Spec
+from fedtrees.core.threat import Threat
+from fedtrees.protocols.base import client_names
+
+
+@dataclass
+class Bench:
+    """One run of a suite in one folder.
+
+    Attributes
+    ----------
+    suite : Suite
+    folder : Path
+    workers : int
+        Processes; 1 runs in this one.
+    data_dir : str or None
+    plugins : tuple of str
+    """
+
+    suite: Suite
+    folder: Path
+    workers: int = 1
+    data_dir: str | None = None
+    plugins: tuple[str, ...] = ()
+    plan: Plan = field(init=False)
+    runner: Runner = field(init=False)
+
+    def __post_init__(self) -> None:
+        digests = tuple(load_plugin(p) for p in self.plugins)
+        check_names(self.suite)
+        self.plan = plan(self.suite)
+        refs = {s.data: load_dataset(s.data, self.data_dir) for s in self.plan.settings}
+        check_settings(self.plan, self.data_dir)
+        provenance = Provenance({ref: d.digest for ref, d in refs.items()}, digests)
+        self.runner = Runner(
+            self.folder, provenance, self.data_dir, self.plugins, self.suite.time_limit
+        )
+
+    @property
+    def store(self) -> Store:
+        """The run folder's store."""
+        return Store(self.folder)
+
+    def open(self, resume: bool) -> None:
+        """Make or reopen the run folder.
+
+        Raises
+        ------
+        StoreError
+            If it holds a run and `resume` is false, or was written by another version.
+        """
+        if self.store.exists():
+            if not resume:
+                raise StoreError(
+                    f"{self.folder} already holds a run; add --resume to finish it, or choose "
+                    "another --out"
+                )
+            self.store.check_version()
+        self.store.create(self.suite.to_toml(), environment())
+
+    def remaining(self) -> tuple[list[Job], list[Job]]:
+        """Return the jobs that have not finished yet, in two phases."""
+        return self.runner.jobs(self.plan)
+
+    def run(self, done: Callable[[str, str], None] = lambda status, label: None) -> Counter[str]:
+        """Run what is missing and write ``rows.csv``; interrupted, it keeps what is finished."""
+        counts: Counter[str] = Counter()
+
+        def count(status: str, label: str) -> None:
+            counts[status] += 1
+            done(status, label)
+
+        try:
+            for phase in self.remaining():
+                run_jobs(self.runner, phase, self.workers, count)
+        finally:
+            keys = [c.key(self.runner.provenance) for c in self.plan.cells()]
+            self.store.write_rows(keys)
+        self._write_disclosures()
+        for leftover in self.store.cells.glob(".*.partial"):
+            leftover.unlink(missing_ok=True)
+        return counts
+
+    def _write_disclosures(self) -> None:
+        """Write who sees what, from one short run per protocol and defense."""
+        rows = []
+        for protocol, defense in dict.fromkeys(
+            (g.train.protocol, g.train.defense) for g in self.plan.groups
+        ):
+            cell = next(
+                g.train for g in self.plan.groups
+                if (g.train.protocol, g.train.defense) == (protocol, defense)
+            )
+            s = cell.setting
+            federation = federation_of(s.data, s.partition, s.clients, s.seed, self.data_dir)
+            try:
+                training = run_training(short(cell), federation)
+            except (Inapplicable, FedtreesError):
+                continue
+            for d in disclosures(training.transcript, training.defense):
+                rows.append({"protocol": str(protocol), "defense": str(defense), **d.to_json()})
+        text = json.dumps(rows, indent=1)
+        write_atomically(self.folder / "disclosure.json", text.encode())
+
+
+def short(cell):  # type: ignore[no-untyped-def]
+    """Return a train cell with two trees only: enough to show every kind of crossing."""
+    from dataclasses import replace
+
+    params = {**cell.protocol.params, "trees": 2}
+    return replace(cell, protocol=Spec(cell.protocol.name, params))
+
+
+def check_names(suite: Suite) -> None:
+    """Construct everything a suite names once, so that a typo stops it before it starts.
+
+    Raises
+    ------
+    UsageError
+    """
+    for grid in suite.grids:
+        for protocol in grid.protocols:
+            register.make("protocol", protocol)
+        for defense in grid.defenses:
+            make_defense(defense)
+        for attack in grid.attacks:
+            register.make("attack", attack)
+
+
+def check_settings(todo: Plan, data_dir: str | None) -> None:
+    """Build every federation and resolve every threat once.
+
+    Raises
+    ------
+    UsageError, DataError
+        More clients than rows, an unknown partition, a threat that leaves no victim, ...
+    """
+    for cell in todo.blind:
+        s = cell.setting
+        federation_of(s.data, s.partition, s.clients, s.seed, data_dir)
+        roles = {"server": "server", **dict.fromkeys(client_names(s.clients), "client")}
+        Threat.parse(cell.threat).principals(roles)
+
+
+def default_workers() -> int:
+    """Return the number of cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def fresh_folder(root: Path, suite: str) -> Path:
+    """Return a folder name that is not taken: ``runs/quick``, ``runs/quick-2``, ..."""
+
+    def names() -> Iterator[Path]:
+        yield root / suite
+        n = 2
+        while True:
+            yield root / f"{suite}-{n}"
+            n += 1
+
+    return next(path for path in names() if not path.exists())
+
+
+def reopen(folder: Path) -> Suite:
+    """Return the suite of an existing run.
+
+    Raises
+    ------
+    UsageError
+        If there is none.
+    """
+    path = folder / "suite.toml"
+    if not path.is_file():
+        raise UsageError(f"{folder} holds no run to resume (no suite.toml)")
+    return Suite.load(str(path))
