@@ -1,0 +1,325 @@
+"""Does a protocol, defense or attack keep the rules? What `fedtrees check` runs."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from fedtrees.core.attack import Attack
+from fedtrees.core.codec import decode, encode
+from fedtrees.core.defense import Composition, Defense
+from fedtrees.core.errors import FedtreesError, UnguardedMessageError
+from fedtrees.core.guarantee import Guarantee
+from fedtrees.core.guess import Guess
+from fedtrees.core.messages import Message
+from fedtrees.core.registry import register
+from fedtrees.core.schema import Feature, Schema, Table
+from fedtrees.core.specs import Spec
+from fedtrees.core.streams import Streams
+from fedtrees.core.view import Opaque, View
+from fedtrees.metrics.records import score_records
+from fedtrees.protocols.base import Protocol, Training, train, view_of
+
+_FORBIDDEN = ("fedtrees.data", "fedtrees.metrics", "fedtrees.bench", "fedtrees.report")
+_SMALL: dict[str, Any] = {"trees": 3, "max_depth": 3, "max_bin": 16}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One rule, whether it was kept, and what was seen."""
+
+    rule: str
+    kept: bool
+    detail: str = ""
+
+
+def check(kind: str, spec: Spec) -> list[Finding]:
+    """Check one registered thing against the rules of its kind.
+
+    Parameters
+    ----------
+    kind : {"protocol", "defense", "attack"}
+    spec : Spec
+    """
+    checks: dict[str, Callable[[Any], Iterator[Finding]]] = {
+        "protocol": check_protocol,
+        "defense": check_defense,
+        "attack": check_attack,
+    }
+    try:
+        return list(checks[kind](register.make(kind, spec)))
+    except FedtreesError as err:
+        return [Finding("it can be constructed and run", False, str(err))]
+
+
+def sample_federation(seed: int = 0, rows: int = 240, clients: int = 3) -> tuple[list[Table], Schema]:
+    """Make a small table nobody could know by heart, spread over clients."""
+    rng = np.random.default_rng([77, seed])
+    X = np.round(rng.normal(size=(rows, 5)) * [1, 10, 3, 0.5, 2], 2)
+    X[:, 4] = rng.integers(0, 3, rows)
+    y = (X[:, 0] + X[:, 1] / 10 + rng.normal(0, 0.5, rows) > 0).astype(np.int64)
+    names = ["a", "b", "c", "d"]
+    features = [Feature(n, low=-50, high=50) for n in names]
+    kinds = Feature("e", kind="categorical", categories=("x", "y", "z"))
+    table = Table(X.astype(np.float32), y)
+    parts = np.array_split(np.arange(rows), clients)
+    return [table.take(p) for p in parts], Schema((*features, kinds), "label")
+
+
+def check_protocol(protocol: Protocol) -> Iterator[Finding]:
+    """Check determinism, encodable messages, reasons, read-only views, any number of clients."""
+    clients, schema = sample_federation()
+    first, again = (train(protocol, clients, schema, seed=5) for _ in range(2))
+    yield Finding("the same seed gives the same run", _same_run(first, again))
+    messages = [d.message for d in first.transcript]
+    yield Finding(
+        "every message survives the codec", all(_equal(m, decode(encode(m))) for m in messages)
+    )
+    silent = [type(d.message).__name__ for d in first.transcript if not d.why]
+    yield Finding("every crossing has a reason", not silent, ", ".join(silent))
+    names = [n for n, role in first.transcript.roles.items() if role == "client"]
+    view = view_of(first, names[-1:], clients)
+    yield Finding("no array in a view is writeable", not _writeable(view))
+    X, y = Table.concat(clients).X, Table.concat(clients).y
+    hit = float(((first.predict_proba(X) > 0.5) == y).mean())
+    yield Finding("the model learns (positive control)", hit > max(y.mean(), 1 - y.mean()),
+                  f"training accuracy {hit:.3f}")
+    for count in (1, 5):
+        parts, _ = sample_federation(clients=count)
+        done = train(protocol, parts, schema, seed=5)
+        yield Finding(f"it runs with {count} clients", done.n_rows == 240)
+
+
+def check_defense(defense: Defense) -> Iterator[Finding]:
+    """Check the claim, determinism, message types, and that it fails closed."""
+    claim = defense.claim()
+    yield Finding("it states its claim as a value", isinstance(claim, Guarantee), str(claim))
+    clients, schema = sample_federation()
+    ran = False
+    for name in register.names("protocol"):
+        protocol = _small(name)
+        if protocol is None or protocol.mismatch(Composition((defense,))):
+            continue
+        ran = True
+        try:
+            first, again = (
+                train(protocol, clients, schema, defense=Composition((defense,)), seed=5)
+                for _ in range(2)
+            )
+        except UnguardedMessageError as err:
+            yield Finding(f"{name}: it handles every message it must", False, str(err))
+            continue
+        yield Finding(f"{name}: the same seed gives the same run", _same_run(first, again))
+        crossed = {type(d.message) for d in first.transcript}
+        yield from _fails_closed(defense, protocol, crossed, clients, schema)
+        spent = defense.spent(first.transcript)
+        yield Finding(f"{name}: it says what was spent", isinstance(spent, Guarantee), str(spent))
+    yield Finding("it runs with at least one protocol", ran)
+
+
+def _fails_closed(
+    defense: Defense,
+    protocol: Protocol,
+    crossed: set[type[Message]],
+    clients: list[Table],
+    schema: Schema,
+) -> Iterator[Finding]:
+    """Take each guard away and see the run stop."""
+    for kind in defense.guards:
+        if kind not in crossed or not kind.discloses & defense.protects:
+            continue
+        rest = tuple(g for g in defense.guards if g is not kind)
+        bare = type(f"Without{kind.__name__}", (type(defense),), {"guards": rest})
+        broken = bare(**{f.name: getattr(defense, f.name) for f in fields(defense)})  # type: ignore[arg-type]
+        try:
+            train(protocol, clients, schema, defense=Composition((broken,)), seed=5)
+            stopped = False
+        except UnguardedMessageError:
+            stopped = True
+        rule = f"{protocol.name}: without its guard on {kind.__name__} the run stops"
+        yield Finding(rule, stopped)
+
+
+def check_attack(attack: Attack) -> Iterator[Finding]:
+    """Check imports, determinism, that truth cannot be reached, and the empty transcript."""
+    reached = sorted(_imports(sys.modules[type(attack).__module__]))
+    bad = [name for name in reached if name.startswith(_FORBIDDEN)]
+    yield Finding("it imports nothing that holds truth", not bad, ", ".join(bad))
+    ran = False
+    for name in register.names("protocol"):
+        protocol = _small(name)
+        if protocol is None or attack.inapplicable(protocol.offers, {"client"}):
+            continue
+        ran = True
+        view = _view_without_truth(protocol)
+        guesses, touched = [], []
+        for seed in (1, 2):
+            guess, used = _run_beside_bait(attack, view, seed)
+            guesses.append(guess)
+            touched += used
+        again, _ = _run_beside_bait(attack, view, 1)
+        yield Finding(f"{name}: the same view gives the same guess", _same(guesses[0], again))
+        yield Finding(
+            f"{name}: changing the truth around it does not change the guess",
+            _same(guesses[0], guesses[1]),
+            "it found rows that were not in its view" if not _same(*guesses) else "",
+        )
+        copied = max(_copied(g, s, view.schema) for g, s in zip(guesses, (1, 2), strict=True))
+        yield Finding(f"{name}: it returns no rows from outside its view", copied < 0.5,
+                      f"{copied:.0%} of unseen rows returned exactly")
+        yield Finding(f"{name}: it opens no file and no socket", not touched, ", ".join(touched))
+        try:
+            ok = isinstance(attack.run(view.blinded(), _rng()), Guess)
+            detail = ""
+        except Exception as err:
+            ok, detail = False, f"{type(err).__name__}: {err}"
+        yield Finding(f"{name}: it survives an empty transcript", ok, detail)
+    yield Finding("it runs with at least one protocol", ran)
+
+
+def _rng() -> np.random.Generator:
+    return Streams(3).rng("conformance")
+
+
+def _view_without_truth(protocol: Protocol) -> View:
+    """Train, keep the last client's view, and let go of everybody's rows."""
+    clients, schema = sample_federation()
+    training = train(protocol, clients, schema, seed=5)
+    names = [n for n, role in training.transcript.roles.items() if role == "client"]
+    return view_of(training, names[-1:], clients, seed=5)
+
+
+def _run_beside_bait(attack: Attack, view: View, seed: int) -> tuple[Guess, list[str]]:
+    """Run an attack while rows that have nothing to do with its view lie about in memory."""
+    truth, clients = _bait(seed)
+    touched: list[str] = []
+    with _watching(touched):
+        guess = attack.run(view, _rng())
+    del truth, clients
+    return guess, touched
+
+
+def _bait(seed: int) -> tuple[Table, list[Table]]:
+    clients, _ = sample_federation(seed=100 + seed)
+    return Table.concat(clients[:-1]), clients
+
+
+def _copied(guess: Guess, seed: int, schema: Schema) -> float:
+    """Return the share of bait rows that the guess reproduces exactly."""
+    if guess.records is None or not len(guess.records):
+        return 0.0
+    return score_records(guess.records, _bait(seed)[0], schema).exact_rows
+
+
+_watchers: list[list[str]] = []
+_hooked = False
+
+
+def _audit(event: str, arguments: tuple[Any, ...]) -> None:
+    if not _watchers:
+        return
+    if event in ("socket.connect", "subprocess.Popen"):
+        _watchers[-1].append(event)
+    elif event == "open" and isinstance(arguments[0], (str, bytes)):
+        path = Path(arguments[0] if isinstance(arguments[0], str) else arguments[0].decode())
+        # Importing a module and numba's kernel cache are not looking for truth.
+        if path.suffix not in (".py", ".pyc", ".nbi", ".nbc", ".so", ".pth") and "__pycache__" \
+                not in path.parts and not str(path).startswith(("/proc", "/sys", "/dev")):
+            _watchers[-1].append(f"open {path.name}")
+
+
+@contextmanager
+def _watching(touched: list[str]) -> Iterator[None]:
+    """Note files and sockets opened in the block (an audit hook cannot be removed again)."""
+    global _hooked
+    if not _hooked:
+        sys.addaudithook(_audit)
+        _hooked = True
+    _watchers.append(touched)
+    try:
+        yield
+    finally:
+        _watchers.pop()
+
+
+def _imports(module: ModuleType, seen: set[str] | None = None) -> set[str]:
+    """Return the modules a module imports, following those beside it in its own package."""
+    seen = set() if seen is None else seen
+    seen.add(module.__name__)
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(inspect.getsource(module))):
+        if isinstance(node, ast.Import):
+            found |= {a.name for a in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module, *(f"{node.module}.{a.name}" for a in node.names)}
+    package = module.__name__.rpartition(".")[0]
+    for name in list(found):
+        beside = sys.modules.get(name)
+        if package and beside is not None and name.startswith(f"{package}.") and name not in seen:
+            found |= _imports(beside, seen)
+    return found
+
+
+def _small(name: str) -> Protocol | None:
+    """Return a small run of a protocol: few trees where it has such parameters."""
+    try:
+        maker = register.get("protocol", name)
+        known = inspect.signature(maker).parameters
+        params = {k: v for k, v in _SMALL.items() if k in known}
+        protocol = maker(**params)
+    except FedtreesError:
+        return None
+    return protocol if isinstance(protocol, Protocol) else None
+
+
+def _equal(a: Message, b: Message) -> bool:
+    return type(a) is type(b) and all(
+        np.array_equal(getattr(a, f.name), getattr(b, f.name), equal_nan=_floats(a, f.name))
+        if isinstance(getattr(a, f.name), np.ndarray)
+        else getattr(a, f.name) == getattr(b, f.name)
+        for f in fields(a)
+    )
+
+
+def _floats(message: Message, name: str) -> bool:
+    return bool(getattr(message, name).dtype.kind == "f")
+
+
+def _same_run(a: Training, b: Training) -> bool:
+    return len(a.transcript.deliveries) == len(b.transcript.deliveries) and all(
+        x.sender == y.sender and _equal(x.message, y.message)
+        for x, y in zip(a.transcript, b.transcript, strict=True)
+    )
+
+
+def _same(a: Guess, b: Guess) -> bool:
+    if (a.records is None) != (b.records is None) or len(a.leaf_counts) != len(b.leaf_counts):
+        return False
+    if a.records is not None and b.records is not None:
+        same = np.array_equal(a.records.X, b.records.X, equal_nan=True)
+        if not same or not np.array_equal(a.records.y, b.records.y):
+            return False
+    return all(
+        np.array_equal(x.n0, y.n0) and np.array_equal(x.n1, y.n1)
+        for x, y in zip(a.leaf_counts, b.leaf_counts, strict=True)
+    )
+
+
+def _writeable(view: View) -> bool:
+    arrays: Sequence[Any] = [
+        getattr(s.message, f.name)
+        for s in view.seen
+        if not isinstance(s.message, Opaque)
+        for f in fields(s.message)
+    ]
+    own = [view.own.X, view.own.y] if view.own is not None else []
+    return any(isinstance(a, np.ndarray) and a.flags.writeable for a in [*arrays, *own])
