@@ -39,13 +39,13 @@ def search_leaves(
     moves = min(MOVES_PER_ROW * start.shape[0], MAX_MOVES)
     if start.shape[0] == 0:
         return start, float(np.abs(target).sum())
-    entry = _entries(reach.offsets, reach.leaf, start)
+    entry = entries(reach.offsets, reach.leaf, start)
     left = _search(reach.offsets, reach.leaf, x, target, entry, moves, np.uint64(seed))
     return reach.leaf[entry], float(left)
 
 
 @njit(cache=True)
-def _entries(offsets, leaf, chosen):  # type: ignore[no-untyped-def]
+def entries(offsets, leaf, chosen):  # type: ignore[no-untyped-def]
     out = np.empty(chosen.shape[0], dtype=np.int64)
     for i in range(chosen.shape[0]):
         for e in range(offsets[i], offsets[i + 1]):
@@ -55,7 +55,7 @@ def _entries(offsets, leaf, chosen):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _next(state):  # type: ignore[no-untyped-def]
+def next_bits(state):  # type: ignore[no-untyped-def]
     # splitmix64: explicit state, so that a run depends on its seed alone
     state[0] += np.uint64(0x9E3779B97F4A7C15)
     z = state[0]
@@ -65,7 +65,7 @@ def _next(state):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _find(offsets, leaf, i, j):  # type: ignore[no-untyped-def]
+def find(offsets, leaf, i, j):  # type: ignore[no-untyped-def]
     for e in range(offsets[i], offsets[i + 1]):
         if leaf[e] == j:
             return e
@@ -81,22 +81,22 @@ def _search(offsets, leaf, x, target, entry, moves, seed):  # type: ignore[no-un
             left[leaf[entry[i]], k] += x[entry[i], k]
     state = np.array([seed], dtype=np.uint64)
     for _ in range(moves):
-        i = np.int64(_next(state) % np.uint64(n))
+        i = np.int64(next_bits(state) % np.uint64(n))
         old = entry[i]
         a = leaf[old]
         width = offsets[i + 1] - offsets[i]
         if width < 2:
             continue
-        new = offsets[i] + np.int64(_next(state) % np.uint64(width))
+        new = offsets[i] + np.int64(next_bits(state) % np.uint64(width))
         b = leaf[new]
         if a == b:
             continue
         # half of the proposals swap with a row now in b that can reach a
         partner, back = -1, -1
-        if _next(state) % np.uint64(2) == 0:
-            q = np.int64(_next(state) % np.uint64(n))
+        if next_bits(state) % np.uint64(2) == 0:
+            q = np.int64(next_bits(state) % np.uint64(n))
             if leaf[entry[q]] == b:
-                back = _find(offsets, leaf, q, a)
+                back = find(offsets, leaf, q, a)
                 partner = q if back >= 0 else -1
             if partner < 0:
                 continue

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from fedtrees.attacks.timberstrike.consensus import merge, tolerances
 from fedtrees.attacks.timberstrike.counts import (
     Counts,
     counts_from_sums,
@@ -72,9 +73,13 @@ def reconstruct(
         boxes = open_boxes(*_without_trees(evidence, own, whole), grid, evidence.base_margin)
         return Guess(points(options.points, boxes, grid, prior, schema, rng), (), notes)
     counts = first_counts(evidence, sums[0], len(own), whole)
-    boxes = boxes_after_first_tree(evidence, grid, counts)
-    follow(evidence, sums, grid, prior, boxes, options, rng)
-    records = points(options.points, boxes, grid, prior, schema, rng)
+    tables = []
+    for _ in range(options.chains):
+        boxes = boxes_after_first_tree(evidence, grid, counts)
+        block = boxes.history.copy()
+        follow(evidence, sums, grid, prior, boxes, options, rng)
+        tables.append(points(options.points, boxes, grid, prior, schema, rng))
+    records = merge(tables, block, tolerances(prior, schema))
     own_part = (sums[0].own_n0, sums[0].own_n1) if whole else (0, 0)
     leaf_counts = LeafCounts(
         0,

@@ -20,6 +20,7 @@ from fedtrees.attacks.timberstrike.local_search import search_leaves
 from fedtrees.attacks.timberstrike.maxent import draw_leaves, max_entropy
 from fedtrees.attacks.timberstrike.milp import solve_counts
 from fedtrees.attacks.timberstrike.prior import Prior, Reach, add_own_rows, reach
+from fedtrees.attacks.timberstrike.resample import redraw_leaves
 from fedtrees.attacks.timberstrike.routing import gradients
 from fedtrees.attacks.timberstrike.sums import LeafSums
 
@@ -147,10 +148,11 @@ def _assign(
             )
         solution = max_entropy(sub, size[free].astype(np.float64), x, target, ridge)
         chosen[row_free] = draw_leaves(sub, solution.probability, rows, rng.random(len(rows)))
-        left = target.copy()
-        entry = _entry_of(sub.offsets, sub.leaf, rows, chosen[row_free])
-        np.subtract.at(left, chosen[row_free], x[entry])
-        boxes.residual.append(float(np.abs(left).sum()))
+        each, x_each = _expand(sub, x, rows)
+        chosen[row_free], left_over = redraw_leaves(
+            each, x_each, target, ridge, chosen[row_free], int(rng.integers(2**63))
+        )
+        boxes.residual.append(left_over)
         return chosen
     if options.solver == "milp":
         found = solve_counts(sub, size[free], x, target, options.time_limit)
@@ -227,16 +229,6 @@ def _expand(r: Reach, x: Floats, rows: NDArray[np.intp]) -> tuple[Reach, Floats]
     offsets = np.concatenate([[0], np.cumsum(width)]).astype(np.int64)
     entry = np.repeat(r.offsets[:-1][rows] - offsets[:-1], width) + np.arange(offsets[-1])
     return Reach(offsets, r.leaf[entry], r.log_prior[entry]), x[entry]
-
-
-@njit(cache=True)
-def _entry_of(offsets, leaf, rows, chosen):  # type: ignore[no-untyped-def]
-    out = np.zeros(rows.shape[0], dtype=np.int64)
-    for m in range(rows.shape[0]):
-        for e in range(offsets[rows[m]], offsets[rows[m] + 1]):
-            if leaf[e] == chosen[m]:
-                out[m] = e
-    return out
 
 
 def _hand_out(r: Reach, count: NDArray[np.int64], rows: NDArray[np.intp]) -> NDArray[np.int32]:

@@ -154,9 +154,7 @@ def _assemble(view: View) -> tuple[Tree, ...]:
 
 
 def _bare(tree: Tree) -> Tree:
-    return Tree(
-        tree.feature, tree.threshold, tree.left, tree.right, tree.default_left, tree.value
-    )
+    return Tree(tree.feature, tree.threshold, tree.left, tree.right, tree.default_left, tree.value)
 
 
 def _node_noise(tree: Tree, cuts: Cuts, cell: float) -> NodeNoise:
