@@ -129,4 +129,3 @@ class LaplaceHistogram(Defense):
         if unprotected:
             return PureDP(math.inf, histograms=composed, unprotected="+".join(unprotected))
         return PureDP(epsilon=composed)
-

@@ -38,8 +38,11 @@ class LeafRounding(Defense):
     requires = frozenset({"server-decides"})
 
     def __post_init__(self) -> None:
-        if isinstance(self.decimals, bool) or not isinstance(self.decimals, int) \
-                or not 0 <= self.decimals <= 12:
+        if (
+            isinstance(self.decimals, bool)
+            or not isinstance(self.decimals, int)
+            or not 0 <= self.decimals <= 12
+        ):
             raise UsageError(f"decimals must be an integer from 0 to 12; got {self.decimals!r}")
 
     def claim(self) -> Guarantee:

@@ -70,9 +70,7 @@ class Cell:
     def key(self, provenance: Provenance) -> str:
         """Return the hash under which the result is stored."""
         digest = provenance.digests[self.setting.data]
-        text = json.dumps(
-            {**self.describe(), "digest": digest, **provenance.stamp}, sort_keys=True
-        )
+        text = json.dumps({**self.describe(), "digest": digest, **provenance.stamp}, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:24]
 
 

@@ -61,7 +61,9 @@ def check(kind: str, spec: Spec) -> list[Finding]:
         return [Finding("it can be constructed and run", False, str(err))]
 
 
-def sample_federation(seed: int = 0, rows: int = 240, clients: int = 3) -> tuple[list[Table], Schema]:
+def sample_federation(
+    seed: int = 0, rows: int = 240, clients: int = 3
+) -> tuple[list[Table], Schema]:
     """Make a small table nobody could know by heart, spread over clients."""
     rng = np.random.default_rng([77, seed])
     X = np.round(rng.normal(size=(rows, 5)) * [1, 10, 3, 0.5, 2], 2)
@@ -91,8 +93,11 @@ def check_protocol(protocol: Protocol) -> Iterator[Finding]:
     yield Finding("no array in a view is writeable", not _writeable(view))
     X, y = Table.concat(clients).X, Table.concat(clients).y
     hit = float(((first.predict_proba(X) > 0.5) == y).mean())
-    yield Finding("the model learns (positive control)", hit > max(y.mean(), 1 - y.mean()),
-                  f"training accuracy {hit:.3f}")
+    yield Finding(
+        "the model learns (positive control)",
+        hit > max(y.mean(), 1 - y.mean()),
+        f"training accuracy {hit:.3f}",
+    )
     for count in (1, 5):
         parts, _ = sample_federation(clients=count)
         done = train(protocol, parts, schema, seed=5)
@@ -174,8 +179,11 @@ def check_attack(attack: Attack) -> Iterator[Finding]:
             "it found rows that were not in its view" if not _same(*guesses) else "",
         )
         copied = max(_copied(g, s, view.schema) for g, s in zip(guesses, (1, 2), strict=True))
-        yield Finding(f"{name}: it returns no rows from outside its view", copied < 0.5,
-                      f"{copied:.0%} of unseen rows returned exactly")
+        yield Finding(
+            f"{name}: it returns no rows from outside its view",
+            copied < 0.5,
+            f"{copied:.0%} of unseen rows returned exactly",
+        )
         yield Finding(f"{name}: it opens no file and no socket", not touched, ", ".join(touched))
         try:
             ok = isinstance(attack.run(view.blinded(), _rng()), Guess)
@@ -232,8 +240,11 @@ def _audit(event: str, arguments: tuple[Any, ...]) -> None:
     elif event == "open" and isinstance(arguments[0], (str, bytes)):
         path = Path(arguments[0] if isinstance(arguments[0], str) else arguments[0].decode())
         # Importing a module and numba's kernel cache are not looking for truth.
-        if path.suffix not in (".py", ".pyc", ".nbi", ".nbc", ".so", ".pth") and "__pycache__" \
-                not in path.parts and not str(path).startswith(("/proc", "/sys", "/dev")):
+        if (
+            path.suffix not in (".py", ".pyc", ".nbi", ".nbc", ".so", ".pth")
+            and "__pycache__" not in path.parts
+            and not str(path).startswith(("/proc", "/sys", "/dev"))
+        ):
             _watchers[-1].append(f"open {path.name}")
 
 

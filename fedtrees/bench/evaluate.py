@@ -205,8 +205,14 @@ def evaluate_blind(cell: BlindCell, federation: Federation) -> Outcome:
     rows = []
     for metric, best in scores.items():
         gain = None if best.score == best_value(metric) else 0.0
-        rows.append({**_row(metric, best.score), "blind": best.score, "advantage": gain,
-                     "reason": f"best of {len(guesses)} blind guesses: {best.guess}"})
+        rows.append(
+            {
+                **_row(metric, best.score),
+                "blind": best.score,
+                "advantage": gain,
+                "reason": f"best of {len(guesses)} blind guesses: {best.guess}",
+            }
+        )
     common = {**setting_columns(cell.setting), "threat": cell.threat, "attack": "blind"}
     return Outcome(rows, {**common, "stage": "blind"})
 
@@ -258,4 +264,3 @@ def _number(value: float | None) -> float | None:
 def blind_line(rows: Sequence[Row]) -> dict[str, float]:
     """Return the blind scores by metric from a blind cell's rows."""
     return {r["metric"]: r["value"] for r in rows if r.get("value") is not None}
-

@@ -92,7 +92,11 @@ def load_dataset(ref: DataRef, data_dir: str | None) -> Dataset:
 
 @lru_cache(maxsize=4)
 def federate(
-    ref: DataRef, partition: str, params: tuple[tuple[str, object], ...], clients: int, seed: int,
+    ref: DataRef,
+    partition: str,
+    params: tuple[tuple[str, object], ...],
+    clients: int,
+    seed: int,
     data_dir: str | None,
 ) -> Federation:
     """Load, hold out and spread a dataset; everything random derives from the seed."""

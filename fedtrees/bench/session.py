@@ -109,7 +109,8 @@ class Bench:
             (g.train.protocol, g.train.defense) for g in self.plan.groups
         ):
             cell = next(
-                g.train for g in self.plan.groups
+                g.train
+                for g in self.plan.groups
                 if (g.train.protocol, g.train.defense) == (protocol, defense)
             )
             s = cell.setting

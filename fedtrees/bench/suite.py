@@ -233,7 +233,9 @@ def parse_seeds(value: Any) -> tuple[int, ...]:
     try:
         numbers = [int(part) for part in text.split(",") if part.strip()]
     except ValueError:
-        raise UsageError(f"seeds={text!r}: give a count such as 3, or a list such as 0,1,2") from None
+        raise UsageError(
+            f"seeds={text!r}: give a count such as 3, or a list such as 0,1,2"
+        ) from None
     seeds = tuple(numbers) if listed else tuple(range(*numbers[:1]))
     if not seeds or min(seeds) < 0 or len(set(seeds)) != len(seeds):
         raise UsageError(f"seeds={text!r}: give at least one, each once, none negative")
@@ -251,8 +253,11 @@ def _grid_table(grid: Grid) -> dict[str, Any]:
 def _plain(value: Any) -> Any:
     if isinstance(value, DataRef):
         given = {f.name: getattr(value, f.name) for f in fields(value)}
-        return {k: list(v) if isinstance(v, tuple) else v for k, v in given.items() if v} \
-            if value.csv else value.name
+        return (
+            {k: list(v) if isinstance(v, tuple) else v for k, v in given.items() if v}
+            if value.csv
+            else value.name
+        )
     return value if isinstance(value, int) else str(value)
 
 

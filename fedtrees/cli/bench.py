@@ -90,7 +90,13 @@ def _dry_run(bench: Bench, as_json: bool) -> None:
 def _run_with_progress(bench: Bench) -> Counter[str]:
     """Run with a bar on stderr: cells done, failures, time left."""
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
 
     total = sum(len(job.cells) for phase in bench.remaining() for job in phase)
     console = Console(stderr=True)

@@ -62,8 +62,13 @@ def _entries(kind: str) -> list[dict[str, str]]:
         from fedtrees.data import catalogue
 
         return [
-            {"name": n, "parameters": "", "about": "bundled" if n in catalogue.BUNDLED else
-             "from the data directory (fedtrees fetch)"}
+            {
+                "name": n,
+                "parameters": "",
+                "about": "bundled"
+                if n in catalogue.BUNDLED
+                else "from the data directory (fedtrees fetch)",
+            }
             for n in catalogue.names()
         ] + [{"name": n, "parameters": "", "about": "plugin"} for n in register.names("dataset")]
     rows = []
@@ -103,16 +108,24 @@ def explain(request: Explanation, plugins: Sequence[str], as_json: bool) -> None
     out = console()
     out.print(f"[bold]{facts['protocol']}[/bold]  {facts['about']}")
     if facts["defense"] != "none":
-        out.print(f"defended by {facts['defense']}: claims {facts['claimed']}, "
-                  f"spent {facts['spent']} (two trees)", markup=False)
+        out.print(
+            f"defended by {facts['defense']}: claims {facts['claimed']}, "
+            f"spent {facts['spent']} (two trees)",
+            markup=False,
+        )
     for role in ("client", "server"):
         table = TextTable(title=f"what a {role} sees", title_justify="left", title_style="bold")
         for column in ("message", "from", "carries", "not sent", "reveals", "guarded by", "why"):
             table.add_column(column, overflow="fold")
         for row in facts["sees"][role]:
             table.add_row(
-                row["type"], row["from"], ", ".join(row["carries"]), ", ".join(row["withheld"]),
-                ", ".join(row["reveals"]), "; ".join(row["guarded_by"]), row["why"],
+                row["type"],
+                "itself" if row["from"] == role else row["from"],
+                ", ".join(row["carries"]),
+                ", ".join(row["withheld"]),
+                ", ".join(row["reveals"]),
+                "; ".join(row["guarded_by"]),
+                row["why"],
             )
         out.print(table)
     sealed = [r["type"] for r in facts["crossings"] if r["readable_by"].startswith("nobody")]
@@ -244,8 +257,13 @@ def doctor(as_json: bool) -> bool:
         typer.echo(json.dumps(facts, indent=1))
     else:
         for key, value in facts.items():
-            shown = ", ".join(f"{k} {v}" for k, v in value.items()) if isinstance(value, dict) \
-                else ", ".join(value) if isinstance(value, list) else value
+            shown = (
+                ", ".join(f"{k} {v}" for k, v in value.items())
+                if isinstance(value, dict)
+                else ", ".join(value)
+                if isinstance(value, list)
+                else value
+            )
             typer.echo(f"{key:15} {shown if shown not in ('', None) else '-'}")
     return not missing and facts["kernels"] == "ok"
 

@@ -61,7 +61,9 @@ DefenseOption = Annotated[
 def bench(
     protocol: Annotated[
         list[str] | None,
-        typer.Option("-p", "--protocol", help="Protocols, with grids: fedtree-hist[max_depth=3,6]."),
+        typer.Option(
+            "-p", "--protocol", help="Protocols, with grids: fedtree-hist[max_depth=3,6]."
+        ),
     ] = None,
     defense: DefenseOption = None,
     attack: Annotated[
@@ -290,9 +292,7 @@ def main(arguments: Sequence[str] | None = None) -> Any:
             _fail(shown(), code)
         if os.environ.get("FEDTREES_DEBUG"):
             raise
-        _fail(
-            f"{type(err).__name__}: {err} (a bug; FEDTREES_DEBUG=1 shows where it happened)", 1
-        )
+        _fail(f"{type(err).__name__}: {err} (a bug; FEDTREES_DEBUG=1 shows where it happened)", 1)
     sys.exit(0)
 
 

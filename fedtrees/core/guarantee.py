@@ -20,8 +20,9 @@ class Guarantee:
         for item in fields(self):
             value = getattr(self, item.name)
             if value != item.default:
-                parts.append(f"{item.name}={value:g}" if isinstance(value, float) else
-                             f"{item.name}={value}")
+                parts.append(
+                    f"{item.name}={value:g}" if isinstance(value, float) else f"{item.name}={value}"
+                )
         return f"{self.kind}[{','.join(parts)}]" if parts else self.kind
 
 

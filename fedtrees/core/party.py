@@ -45,7 +45,7 @@ class _Walled(type):
     """Let a party's own ``__init__`` read what it has just set."""
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        party = cls.__new__(cls, *args, **kwargs)
+        party: Any = cls.__new__(cls, *args, **kwargs)  # type: ignore[arg-type]
         with acting(party):
             party.__init__(*args, **kwargs)
         return party

@@ -94,8 +94,7 @@ class Registry:
         for key in spec.params:
             if key not in parameters:
                 raise UsageError(
-                    f"{kind} {spec.name!r} has no parameter {key!r}"
-                    f"{did_you_mean(key, parameters)}"
+                    f"{kind} {spec.name!r} has no parameter {key!r}{did_you_mean(key, parameters)}"
                 )
         try:
             return maker(**spec.params)

@@ -71,7 +71,9 @@ class Threat:
         if not found:
             raise UsageError(f"threat {self}: this protocol has no such party; it has {roles}")
         if set(clients) <= set(found):
-            raise UsageError(f"threat {self}: all {len(clients)} clients collude; no victim is left")
+            raise UsageError(
+                f"threat {self}: all {len(clients)} clients collude; no victim is left"
+            )
         return tuple(dict.fromkeys(found))
 
     def __str__(self) -> str:

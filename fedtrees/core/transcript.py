@@ -179,9 +179,7 @@ class Transcript:
                     if key not in messages:
                         messages[key] = decode(data[f"m{key}"].tobytes())
                     transcript.rounds = rnd
-                    transcript.record(
-                        sender, tuple(receivers), messages[key], why, tuple(readers)
-                    )
+                    transcript.record(sender, tuple(receivers), messages[key], why, tuple(readers))
                 transcript.rounds = header["rounds"]
                 transcript.events = [BudgetEvent(**e) for e in header["events"]]
         except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as err:

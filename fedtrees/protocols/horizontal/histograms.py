@@ -227,7 +227,7 @@ class DecidingServer(HistogramServer):
                 h=sums[where, 1],
                 gain=splits.gain[where],
             )
-            net.tell("client", message, why="chosen splits, with node totals and gains")
+            net.tell("client", message, why="the chosen splits (FedTree adds G, H and gain)")
 
     def share_tree(self, net: Network, grower: TreeGrower, tree: int) -> Tree:
         """Broadcast leaf values with each leaf's G and H."""
@@ -236,7 +236,7 @@ class DecidingServer(HistogramServer):
         sent = net.tell(
             "client",
             LeafValues(tree, nodes, leaf_values(sums, self.params), g, h),
-            why="leaf values, with leaf totals",
+            why="the leaf values (FedTree adds G and H)",
         )
         assert isinstance(sent, LeafValues)
         grown = grower.finish(sent.value)

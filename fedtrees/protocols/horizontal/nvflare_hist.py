@@ -68,9 +68,7 @@ class NVFlareHist(HistogramProtocol):
     artefact): every client receives the summed histogram of every candidate node.
     """
 
-    offers: ClassVar[frozenset[str]] = frozenset(
-        {"histograms", "shared-histograms", "leaf-values"}
-    )
+    offers: ClassVar[frozenset[str]] = frozenset({"histograms", "shared-histograms", "leaf-values"})
 
     def coordinator(self, schema: Schema) -> AllReduceServer:
         """Make the server."""

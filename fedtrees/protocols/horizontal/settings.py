@@ -43,7 +43,9 @@ class HistogramProtocol(Protocol):
 
     def __post_init__(self) -> None:
         if self.cuts not in CUT_METHODS:
-            raise UsageError(f"unknown cuts {self.cuts!r}{did_you_mean(str(self.cuts), CUT_METHODS)}")
+            raise UsageError(
+                f"unknown cuts {self.cuts!r}{did_you_mean(str(self.cuts), CUT_METHODS)}"
+            )
         if isinstance(self.base_score, str) and self.base_score != "mean":
             raise UsageError(f"base_score={self.base_score!r}; give 'mean' or a probability")
         _ = self.tree_params

@@ -1,0 +1,165 @@
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from fedtrees.core.defense import Composition, Defense
+from fedtrees.core.errors import DataError, ProtocolError, UnguardedMessageError
+from fedtrees.core.messages import Reveal
+from fedtrees.core.network import LocalNetwork
+from fedtrees.core.party import Party, acting, handles
+from fedtrees.core.schema import Feature, Schema
+from fedtrees.core.streams import Streams
+from fedtrees.core.transcript import Transcript
+from fedtrees.core.tree_messages import BaseScore, LabelSums, LabelSumsRequest
+from fedtrees.core.view import Opaque, see
+
+
+class Counter(Party):
+    role = "client"
+
+    def __init__(self, name, counts):
+        super().__init__(name)
+        self.counts = np.array(counts)
+
+    @handles(LabelSumsRequest)
+    def count(self, message):
+        return LabelSums(self.counts.copy())
+
+    @handles(BaseScore)
+    def note(self, message):
+        self.score = message.value
+
+
+class Server(Party):
+    role = "server"
+
+
+def network(defense=None, summed=()):
+    net = LocalNetwork(
+        defense=defense or Composition(),
+        schema=Schema((Feature("a"),), "y"),
+        parameters={},
+        streams=Streams(0),
+        summed=summed,
+    )
+    server = Server("server")
+    for party in (server, Counter("client-0", [1, 2]), Counter("client-1", [10, 20])):
+        net.join(party)
+    return net, server
+
+
+def test_replies_come_in_party_order_and_every_crossing_is_recorded():
+    net, server = network()
+    with acting(server):
+        replies = net.ask("client", LabelSumsRequest(), why="to count")
+        net.tell("client-1", BaseScore(0.5), why="to start")
+    assert [r.counts.tolist() for r in replies] == [[1, 2], [10, 20]]
+    crossings = [(d.sender, d.receivers, type(d.message).__name__) for d in net.transcript]
+    assert crossings == [
+        ("server", ("client-0", "client-1"), "LabelSumsRequest"),
+        ("client-0", ("server",), "LabelSums"),
+        ("client-1", ("server",), "LabelSums"),
+        ("server", ("client-1",), "BaseScore"),
+    ]
+    up = sum(n for (way, _), n in net.transcript.traffic().items() if way == "up")
+    assert up == sum(d.nbytes for d in net.transcript if d.sender.startswith("client"))
+
+
+def test_only_an_acting_party_of_the_network_sends_and_says_why():
+    net, server = network()
+    with pytest.raises(ProtocolError, match="only a party"):
+        net.tell("client", BaseScore(0.5), why="x")
+    with acting(server), pytest.raises(ProtocolError, match="needs a reason"):
+        net.tell("client", BaseScore(0.5), why="")
+    with acting(server), pytest.raises(ProtocolError, match="did you mean 'client'"):
+        net.tell("clients", BaseScore(0.5), why="x")
+
+
+def test_a_secure_sum_opens_the_sum_alone():
+    net, server = network(summed=(LabelSums,))
+    with acting(server):
+        (total,) = net.ask("client", LabelSumsRequest(), why="to count")
+    assert total.counts.tolist() == [11, 22]
+    seen = [s.message for s in see(net.transcript, ("server",))]
+    assert [m for m in seen if isinstance(m, Opaque)] == [
+        Opaque("LabelSums", d.nbytes) for d in net.transcript if d.sender.startswith("client")
+    ]
+    opened = [m.counts.tolist() for m in seen if isinstance(m, LabelSums)]
+    assert opened == [[11, 22]]
+    own = [s.message for s in see(net.transcript, ("client-0",)) if s.sender == "client-0"]
+    assert own[0].counts.tolist() == [1, 2]  # a sender knows what it sent
+
+
+def test_adding_a_colluder_never_shrinks_a_view():
+    net, server = network()
+    with acting(server):
+        net.ask("client", LabelSumsRequest(), why="to count")
+        net.tell("client-1", BaseScore(0.5), why="to start")
+    names = list(net.transcript.roles)
+    for name in names:
+        alone = see(net.transcript, (name,))
+        for other in names:
+            both = [s.message for s in see(net.transcript, (name, other))]
+            assert all(any(s.message is m for m in both) for s in alone)
+
+
+@dataclass(frozen=True)
+class Claims(Defense):
+    at = frozenset({"client"})
+    protects = frozenset({Reveal.LABELS})
+
+
+def test_an_unguarded_message_stops_the_run_before_it_is_sent():
+    net, server = network(Composition((Claims(),)))
+    with acting(server), pytest.raises(UnguardedMessageError, match="LabelSums"):
+        net.ask("client", LabelSumsRequest(), why="to count")
+    assert [type(d.message).__name__ for d in net.transcript] == ["LabelSumsRequest"]
+
+
+@dataclass(frozen=True)
+class Exempting(Claims):
+    exempts = {LabelSums: "a test"}
+
+
+@dataclass(frozen=True)
+class Doubling(Claims):
+    guards = (LabelSums,)
+
+    def outgoing(self, message, ctx):
+        return LabelSums(message.counts * 2)
+
+
+def test_a_guard_or_a_reasoned_exemption_lets_it_through():
+    for defense, expected in ((Exempting(), [1, 2]), (Doubling(), [2, 4])):
+        net, server = network(Composition((defense,)))
+        with acting(server):
+            replies = net.ask("client", LabelSumsRequest(), why="to count")
+        assert replies[0].counts.tolist() == expected
+
+
+def test_in_a_composition_every_part_must_agree():
+    net, server = network(Composition((Doubling(), Claims())))
+    with acting(server), pytest.raises(UnguardedMessageError):
+        net.ask("client", LabelSumsRequest(), why="to count")
+
+
+def test_a_transcript_survives_saving_and_a_cut_file_is_refused(tmp_path):
+    net, server = network(summed=(LabelSums,))
+    with acting(server):
+        net.ask("client", LabelSumsRequest(), why="to count")
+    net.context("client-0").spend("laplace", l1=1.0, scale=2.0, what="LabelSums")
+    path = tmp_path / "t.npz"
+    net.transcript.save(path)
+    back = Transcript.load(path)
+    assert back.roles == net.transcript.roles
+    assert back.events == net.transcript.events
+    assert back.rounds == net.transcript.rounds == 1
+    assert [(d.sender, d.readers, d.nbytes, d.why) for d in back] == [
+        (d.sender, d.readers, d.nbytes, d.why) for d in net.transcript
+    ]
+    blob = path.read_bytes()
+    for cut in (0, 10, len(blob) // 2, len(blob) - 1):
+        path.write_bytes(blob[:cut])
+        with pytest.raises(DataError, match="not a readable transcript"):
+            Transcript.load(path)

@@ -1,0 +1,60 @@
+import numpy as np
+import pytest
+
+from fedtrees.core.errors import GlassWallError, ProtocolError
+from fedtrees.core.party import Party, acting, handles
+from fedtrees.core.schema import Table
+from fedtrees.core.tree_messages import LabelSums, LabelSumsRequest
+
+
+class Clerk(Party):
+    role = "client"
+
+    def __init__(self, name, data):
+        super().__init__(name)
+        self.data = data
+        self.seen = len(self.data)  # its own __init__ may read what it set
+
+    @handles(LabelSumsRequest)
+    def count(self, message):
+        return LabelSums(np.bincount(self.data.y, minlength=2))
+
+
+@pytest.fixture
+def clerk():
+    return Clerk("client-0", Table(np.zeros((3, 2)), np.array([0, 1, 1])))
+
+
+def test_private_state_cannot_be_read_from_outside(clerk):
+    with pytest.raises(GlassWallError, match="data"):
+        _ = clerk.data
+    with pytest.raises(GlassWallError, match="__dict__"):
+        _ = vars(clerk)
+    assert (clerk.name, clerk.role) == ("client-0", "client")
+
+
+def test_private_state_cannot_be_written_from_outside(clerk):
+    with pytest.raises(GlassWallError, match="data"):
+        clerk.data = None
+
+
+def test_another_party_sees_no_more_than_anyone(clerk):
+    other = Clerk("client-1", Table(np.zeros((1, 2)), np.array([0])))
+    with acting(other), pytest.raises(GlassWallError):
+        _ = clerk.data
+
+
+def test_calling_a_handler_directly_does_not_open_the_wall(clerk):
+    with pytest.raises(GlassWallError):
+        clerk.count(LabelSumsRequest())
+
+
+def test_answering_opens_it_for_the_handler_alone(clerk):
+    assert clerk.answer(LabelSumsRequest()).counts.tolist() == [1, 2]
+    with pytest.raises(GlassWallError):
+        _ = clerk.data
+
+
+def test_an_unknown_message_is_named_with_what_is_handled(clerk):
+    with pytest.raises(ProtocolError, match="does not handle LabelSums; it handles LabelSumsReq"):
+        clerk.answer(LabelSums(np.zeros(2, dtype=np.int64)))

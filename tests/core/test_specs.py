@@ -1,0 +1,50 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedtrees.core.errors import UsageError
+from fedtrees.core.specs import Spec, parse_composed, parse_grid, parse_list, parse_value, show
+
+VALUES = st.one_of(
+    st.booleans(), st.none(), st.integers(-(10**9), 10**9), st.floats(-1e9, 1e9), st.just("mean")
+)
+
+
+@given(st.dictionaries(st.sampled_from(["epsilon", "trees", "cuts"]), VALUES))
+def test_a_written_spec_reads_back(params):
+    spec = Spec("laplace-hist", params)
+    (back,) = parse_grid(str(spec))
+    assert back == spec
+    assert {k: type(v) for k, v in back.params.items()} == {
+        k: type(v) for k, v in params.items()
+    } or all(float(back.params[k]) == float(v) for k, v in params.items() if type(v) is float)
+
+
+def test_grids_are_products_in_written_order():
+    grid = parse_grid("x[a=1,2,b=u,v]")
+    assert [str(s) for s in grid] == ["x[a=1,b=u]", "x[a=1,b=v]", "x[a=2,b=u]", "x[a=2,b=v]"]
+
+
+def test_compositions_and_lists():
+    composed = parse_composed(["none,split-only+laplace-hist[epsilon=1,4]"])
+    assert [str(c) for c in composed] == [
+        "none",
+        "split-only+laplace-hist[epsilon=1]",
+        "split-only+laplace-hist[epsilon=4]",
+    ]
+    assert composed[1].name == "split-only+laplace-hist"
+    assert composed[1].inline == ";epsilon=1"
+    assert [str(s) for s in parse_list(["a,b[x=1,2]", "c"])] == ["a", "b[x=1]", "b[x=2]", "c"]
+
+
+@pytest.mark.parametrize("text", ["", "a[", "a]", "a[1]", "a[x=1,x=2]", "a b", "[x=1]"])
+def test_what_cannot_be_read_says_so(text):
+    with pytest.raises(UsageError, match=r"cannot read|twice|unbalanced"):
+        parse_list([text]) if text not in ("",) else parse_grid(text)
+
+
+def test_values_keep_their_types():
+    read = [parse_value(t) for t in ("1", "1.5", "1e3", "true", "none", "mean")]
+    assert read == [1, 1.5, 1000.0, True, None, "mean"]
+    assert show(0.1) == "0.1"
+    assert show(4.0) == "4"

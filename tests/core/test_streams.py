@@ -1,0 +1,36 @@
+import gc
+
+import numpy as np
+
+from fedtrees.core.streams import Streams
+
+
+def draws(streams, purpose="noise", *index):
+    return streams.rng(purpose, *index).integers(0, 2**32, 4).tolist()
+
+
+def test_a_draw_depends_on_names_only():
+    a = Streams(7).child("client-0")
+    first = draws(a)
+    draws(Streams(7).child("client-1"))
+    assert draws(Streams(7).child("client-0")) == first
+
+
+def test_different_names_seeds_and_rounds_differ():
+    every = [
+        draws(Streams(7).child("a")),
+        draws(Streams(8).child("a")),
+        draws(Streams(7).child("b")),
+        draws(Streams(7).child("a"), "split"),
+        draws(Streams(7).child("a"), "noise", 1),
+        draws(Streams(7).child("a", "noise"), "noise"),
+    ]
+    assert len(set(map(tuple, every))) == len(every)
+
+
+def test_a_child_holds_nothing_that_leads_to_its_siblings():
+    child = Streams(7).child("client-0")
+    held = gc.get_referents(child)
+    assert not any(isinstance(x, (int, np.integer)) and x == 7 for x in held)
+    assert not hasattr(child, "seed")
+    assert not hasattr(child, "__dict__")
