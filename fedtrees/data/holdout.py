@@ -72,11 +72,6 @@ def holdout(
     DataError
         Shares out of range, or a class with no row left for training.
     """
-    if test_share < 0 or reserve_share < 0 or test_share + reserve_share >= 1:
-        raise DataError(
-            f"test_share={test_share} and reserve_share={reserve_share} must be at least 0 and "
-            "leave rows for training"
-        )
     n, y = len(dataset.table), dataset.table.y
     if dataset.test_rows is not None:
         train = np.setdiff1d(np.arange(n), dataset.test_rows)
@@ -87,6 +82,11 @@ def holdout(
         reason = f"{n} rows; a reserve is kept from {reserve_from} rows"
     elif reserve_share == 0:
         reason = "a reserve was not asked for"
+    if test_share < 0 or reserve_share < 0 or test_share + reserve_share >= 1:
+        raise DataError(
+            f"test_share={test_share} and reserve_share={reserve_share} must be at least 0 and "
+            "leave rows for training"
+        )
     rng = streams.rng("holdout")
     parts: list[list[NDArray[np.intp]]] = [[], [], []]
     for label in np.unique(y):

@@ -16,6 +16,10 @@ from fedtrees.metrics.records import RecordScores, Tolerance, score_records
 
 #: Draws behind each consensus guess.
 DRAWS = 20
+#: Slots of the small-block consensus. Voting among few slots sharpens more: with a fifth of Pima
+#: as own rows, bootstrap reaches RA 70 alone, 72.6 after the consensus over all slots, 74.9 over
+#: blocks of 60 (Stroke 90.6, 91.6, 92.3); between 30 and 125 slots it is flat.
+SMALL_BLOCK = 60
 
 
 @dataclass(frozen=True)
@@ -59,15 +63,17 @@ def blind_guesses(
         Draws per random guess; all of them enter its consensus, the last one stands alone.
         Below 2: no consensus.
     block : int
-        Slots matched at once in a consensus (see `matched_consensus`).
+        Slots matched at once in the wide consensus (see `matched_consensus`).
 
     Returns
     -------
     dict of str to Table
         ``bootstrap`` (rows of `own`), ``independent`` (its marginals), ``given-label`` (its
         marginals given the label), ``uniform`` (declared ranges, else the range of `own`, else
-        0), ``constant`` (median, mode), and ``NAME+consensus`` for each random one. With no
-        own rows only the last two kinds, ``constant`` being the middle of the range.
+        0), ``constant`` (median, mode); for each random one ``NAME+consensus``, matched over up to
+        `block` slots at once, and (but for ``uniform``) ``NAME+small-consensus``, over
+        `SMALL_BLOCK` slots; tables of no more slots do without it. With no
+        own rows only ``uniform`` and its consensus, and ``constant``, the middle of the range.
 
     Raises
     ------
@@ -92,6 +98,9 @@ def blind_guesses(
         guesses[name] = samples[-1]
         if draws > 1:
             guesses[f"{name}+consensus"] = matched_consensus(samples, width, block=block)
+            if n > SMALL_BLOCK and name != "uniform":  # uniform draws have nothing to sharpen
+                small = matched_consensus(samples, width, block=SMALL_BLOCK)
+                guesses[f"{name}+small-consensus"] = small
     guesses["constant"] = _constant(own, schema, n, positives, rng)
     return guesses
 
@@ -174,7 +183,7 @@ def _bootstrap(
 def _independent(
     own: Table, schema: Schema, n: int, positives: int | None, rng: np.random.Generator
 ) -> Table:
-    rows = rng.integers(0, len(own), own.X.shape[1] * n).reshape(n, -1)
+    rows = rng.integers(0, len(own), (n, own.X.shape[1]))
     return Table(np.take_along_axis(own.X, rows, axis=0), _labels(own, n, positives, rng))
 
 

@@ -110,7 +110,7 @@ def specificity(
         else float(np.mean([score(T) for _ in range(_TRAIN_SAMPLES)]))
     )
     fresh = np.array([score(R) for _ in range(samples)])
-    deviation = float(fresh.std(ddof=1)) / np.sqrt(1 - k / len(reserve))
+    deviation = float(fresh.std(ddof=1) / np.sqrt(1 - k / len(reserve)))
     z = (victims - float(fresh.mean())) / deviation if deviation > 0 else None
     return Specificity(
         z=z,

@@ -1,0 +1,129 @@
+import hashlib
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from data_dir import data_dir
+
+from fedtrees.core.errors import DataError, UsageError
+from fedtrees.data import load, names
+from fedtrees.data.catalogue import BUNDLED
+from fedtrees.data.sources import SOURCES
+
+SHAPES = {
+    "breast-cancer": (569, 30, 212),
+    "wine": (178, 13, 71),
+    "digits": (1797, 64, 896),
+    "diabetes": (442, 10, 221),
+    "pima": (768, 8, 268),
+    "stroke": (7241, 10, 2382),
+    "stroke-raw": (5108, 10, 249),
+    "adult": (48842, 14, 11687),
+    "phishing": (11055, 30, 6157),
+    "obesity": (2111, 16, 972),
+    "compas-binary": (7206, 14, None),
+    "adult-binary": (48842, 19, 11687),
+}
+SMALL = ["pima", "stroke", "stroke-raw", "obesity", "phishing", "compas-binary"]
+
+
+@pytest.mark.parametrize("name", [*BUNDLED, *SMALL])
+def test_shape_positives_and_codes(name):
+    data = load(name, None if name in BUNDLED else data_dir())
+    n, d, positives = SHAPES[name]
+    assert data.table.X.shape == (n, d)
+    assert positives is None or data.table.y.sum() == positives
+    for k, feature in enumerate(data.schema.features):
+        column = data.table.X[:, k]
+        column = column[~np.isnan(column)]
+        if feature.kind == "categorical":
+            assert np.isin(column, np.arange(len(feature.categories))).all(), feature.name
+        if feature.low is not None:
+            assert column.min() >= feature.low, feature.name
+        if feature.high is not None:
+            assert column.max() <= feature.high, feature.name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["adult", "adult-binary"])
+def test_large_tables(name):
+    test_shape_positives_and_codes(name)
+
+
+def test_every_listed_name_is_covered_here():
+    assert set(names()) == set(SHAPES)
+
+
+def test_stroke_is_the_published_recipe():
+    data = load("stroke", data_dir())
+    train = np.setdiff1d(np.arange(len(data.table)), data.test_rows)
+    assert len(train) == 6219
+    assert len(data.test_rows) == 1022
+    assert round(data.table.y[train].mean(), 3) == 0.375
+    assert "2133 of 6219 training rows" in data.notes[0]
+    raw = load("stroke-raw", data_dir())
+    real = {row.tobytes() for row in raw.table.X}
+    assert all(row.tobytes() in real for row in data.table.X[data.test_rows])
+    synthetic = [i for i in train if data.table.X[i].tobytes() not in real]
+    assert 2000 < len(synthetic) <= 2133
+    assert (data.table.y[synthetic] == 1).all()
+
+
+def test_pima_is_not_preprocessed():
+    data = load("pima", data_dir())
+    assert data.table.X[0].tolist() == pytest.approx([6, 148, 72, 35, 0, 33.6, 0.627, 50])
+    assert (data.table.X[:, data.schema.names.index("Insulin")] == 0).sum() == 374
+    assert data.top == ("Glucose", "BMI", "DiabetesPedigreeFunction", "Age")
+
+
+def test_adult_question_marks_are_missing_in_a_copy_of_its_head(tmp_path):
+    from fedtrees.data.catalogue import adult
+
+    head = (data_dir() / "adult.csv").read_text().splitlines()[:200]
+    (tmp_path / "adult.csv").write_text("\n".join(head) + "\n")
+    data = adult(tmp_path / "adult.csv")
+    work = data.table.X[:, data.schema.names.index("workclass")]
+    assert [line.split(",")[1] == "?" for line in head[1:]] == np.isnan(work).tolist()
+    assert np.isnan(work).any()
+
+
+def test_loading_twice_gives_one_digest():
+    assert load("breast-cancer").digest == load().digest
+
+
+def test_unknown_names_get_a_suggestion():
+    with pytest.raises(UsageError, match="did you mean 'breast-cancer'"):
+        load("brest-cancer")
+
+
+def test_a_missing_file_says_which_where_and_how(tmp_path, monkeypatch):
+    with pytest.raises(DataError) as error:
+        load("pima", tmp_path)
+    for word in ("pima.csv", str(tmp_path), "fedtrees fetch pima", "--data-dir"):
+        assert word in str(error.value)
+    monkeypatch.delenv("FEDTREES_DATA", raising=False)
+    with pytest.raises(DataError, match="no data directory is set"):
+        load("pima")
+    monkeypatch.setenv("FEDTREES_DATA", str(tmp_path))
+    with pytest.raises(DataError, match=r"not found in"):
+        load("pima")
+
+
+def test_a_changed_file_shows_both_digests(tmp_path):
+    (tmp_path / "pima.csv").write_text("a,b\n1,2\n")
+    found = hashlib.sha256(b"a,b\n1,2\n").hexdigest()
+    with pytest.raises(DataError, match=f"is {found}, expected {SOURCES['pima'].sha256}"):
+        load("pima", tmp_path)
+
+
+def test_importing_the_package_loads_no_heavy_library():
+    code = (
+        "import sys, fedtrees.data;"
+        "print([m for m in ('pandas', 'sklearn', 'imblearn', 'scipy') if m in sys.modules])"
+    )
+    out = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=os.environ
+    )
+    assert out.stdout.strip() == "[]"

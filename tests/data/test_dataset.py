@@ -1,0 +1,95 @@
+import numpy as np
+import pytest
+
+from fedtrees.core.errors import DataError
+from fedtrees.core.schema import Feature, Schema
+from fedtrees.data import prepare
+
+SCHEMA = Schema((Feature("age"), Feature("bmi")), "ill")
+X = np.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.5]])
+Y = np.array([0, 1, 1])
+
+
+def test_missing_features_stay_missing_and_types_are_fixed():
+    holed = X.copy()
+    holed[1, 1] = np.nan
+    table = prepare("t", SCHEMA, holed, Y).table
+    assert table.X.dtype == np.float32
+    assert table.y.dtype == np.int64
+    assert np.array_equal(np.isnan(table.X), np.isnan(holed))
+    assert not table.X.flags.writeable
+
+
+@pytest.mark.parametrize(
+    ("cell", "words"),
+    [(np.inf, ["'bmi'", "inf", "row 1"]), (1e39, ["'bmi'", "1e+39", "float32"])],
+)
+def test_numbers_beyond_float32_are_named(cell, words):
+    bad = X.copy()
+    bad[1, 1] = cell
+    with pytest.raises(DataError) as error:
+        prepare("t", SCHEMA, bad, Y)
+    assert all(word in str(error.value) for word in words)
+    assert error.value.exit_code == 5
+
+
+def test_text_in_a_numeric_column_names_column_value_and_row():
+    bad = X.astype(object)
+    bad[2, 0] = "forty"
+    with pytest.raises(DataError, match=r"'age' holds 'forty' at row 2.*categorical"):
+        prepare("t", SCHEMA, bad, Y)
+
+
+@pytest.mark.parametrize(
+    ("y", "message"),
+    [
+        ([0.0, np.nan, 1.0], r"missing or infinite at row 1"),
+        ([1, 1, 1], r"one class only \(1\)"),
+        ([0, 1, 2], r"3 classes; binary only at present: name the positive class"),
+        ([1, 2, 2], r"codes \[1.0, 2.0\]; use 0 and 1"),
+        (["a", "b", "a"], r"holds text"),
+        ([0, 1], r"3 rows but labels of shape \(2,\)"),
+    ],
+)
+def test_unusable_targets_are_explained(y, message):
+    with pytest.raises(DataError, match=message):
+        prepare("t", SCHEMA, X, np.array(y))
+
+
+def test_an_empty_table_is_refused():
+    with pytest.raises(DataError, match="empty"):
+        prepare("t", SCHEMA, np.empty((0, 2)), np.empty(0))
+
+
+def test_constant_and_all_missing_columns_are_allowed_and_noted():
+    odd = np.column_stack([np.full(3, 7.0), np.full(3, np.nan)])
+    notes = prepare("t", SCHEMA, odd, Y).notes
+    assert notes == ("column 'age' is constant (7)", "column 'bmi' is missing in every row")
+
+
+def test_digest_follows_content_and_names_and_nothing_else():
+    base = prepare("t", SCHEMA, X, Y)
+    assert len(base.digest) == 64
+    assert prepare("other name", SCHEMA, X.copy(), Y.copy()).digest == base.digest
+    renamed = Schema((Feature("age"), Feature("BMI")), "ill")
+    changed = X.copy()
+    changed[0, 0] += 1
+    others = [
+        prepare("t", renamed, X, Y),
+        prepare("t", SCHEMA, changed, Y),
+        prepare("t", SCHEMA, X, 1 - Y),
+        prepare("t", SCHEMA, X, Y, test_rows=np.array([1])),
+        prepare("t", SCHEMA, X, Y, top=("age",)),
+    ]
+    assert len({base.digest, *(d.digest for d in others)}) == 6
+
+
+@pytest.mark.parametrize("rows", [[0, 0], [3], [-1], [0, 1, 2]])
+def test_fixed_test_rows_must_be_distinct_existing_and_not_all(rows):
+    with pytest.raises(DataError):
+        prepare("t", SCHEMA, X, Y, test_rows=np.array(rows))
+
+
+def test_an_unknown_top_feature_gets_a_suggestion():
+    with pytest.raises(DataError, match="did you mean 'age'"):
+        prepare("t", SCHEMA, X, Y, top=("agee",))

@@ -1,0 +1,152 @@
+import numpy as np
+import pytest
+from data_dir import data_dir
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from small_tables import SCHEMA, random_table
+
+from fedtrees.core.errors import DataError
+from fedtrees.core.schema import Table
+from fedtrees.metrics import blind_guesses, blind_scores, score_records
+from fedtrees.metrics.advantage import advantage, best_value
+from fedtrees.metrics.consensus import matched_consensus
+
+
+def rows_of(table):
+    return {r.tobytes() for r in np.column_stack([table.X.astype(float), table.y])}
+
+
+@settings(max_examples=15, deadline=None)
+@given(own=st.integers(1, 30), n=st.integers(1, 90), seed=st.integers(0, 2**30))
+def test_guesses_have_n_rows_of_values_the_adversary_knows(own, n, seed):
+    rng = np.random.default_rng(seed)
+    mine = random_table(own, rng)
+    guesses = blind_guesses(mine, SCHEMA, n, rng, draws=3)
+    assert all(len(g) == n for g in guesses.values())
+    assert rows_of(guesses["bootstrap"]) <= rows_of(mine)
+    for name, guess in guesses.items():
+        assert np.isin(guess.y, (0, 1)).all()
+        assert np.isin(guess.X[:, 1], (0, 1, 2)).all(), name
+        if "uniform" not in name:
+            assert np.isin(guess.X[:, 1], mine.X[:, 1]).all(), name
+            if name != "constant":
+                assert np.isin(guess.X[:, 0], mine.X[:, 0]).all(), name
+    assert guesses["uniform"].X[:, 0].min() >= 0
+    assert guesses["uniform"].X[:, 0].max() <= 100
+
+
+def test_values_given_the_label_come_from_rows_with_that_label():
+    rng = np.random.default_rng(0)
+    mine = random_table(50, rng)
+    guess = blind_guesses(mine, SCHEMA, 400, rng, draws=1)["given-label"]
+    for label in (0, 1):
+        assert np.isin(guess.X[guess.y == label, 2], mine.X[mine.y == label, 2]).all()
+
+
+def test_without_own_rows_only_schema_and_ranges_remain():
+    guesses = blind_guesses(None, SCHEMA, 80, np.random.default_rng(0), draws=3)
+    assert set(guesses) == {"uniform", "uniform+consensus", "constant"}
+    assert set(guesses["uniform"].X[:, 1]) == {0, 1, 2}
+    assert (guesses["uniform"].X[:, 2:] == 0).all()  # no declared range: nothing is known
+    assert (guesses["constant"].X[:, 0] == 50).all()
+
+
+def test_label_counts_are_used_only_if_declared():
+    rng = np.random.default_rng(0)
+    mine = random_table(40, rng)
+    guesses = blind_guesses(mine, SCHEMA, 70, rng, positives=9, draws=1)
+    assert {int(g.y.sum()) for g in guesses.values()} == {9}
+    one_class = mine.take(mine.y == 0)
+    free = blind_guesses(one_class, SCHEMA, 70, rng, draws=1)
+    assert free["given-label"].y.sum() == 0
+
+
+def test_guesses_depend_on_the_generator_alone():
+    mine = random_table(20, np.random.default_rng(0))
+    first, second = (
+        blind_guesses(mine, SCHEMA, 15, np.random.default_rng(5), draws=4) for _ in range(2)
+    )
+    for name, guess in first.items():
+        assert np.array_equal(guess.X, second[name].X), name
+
+
+def test_advantage_of_the_truth_is_one_and_of_the_best_guess_zero():
+    rng = np.random.default_rng(1)
+    mine, truth = random_table(30, rng, 0.05), random_table(60, rng, 0.05)
+    top = ("age", "bmi")
+    guesses = blind_guesses(mine, SCHEMA, 60, rng, draws=4)
+    blind = blind_scores(guesses, truth, SCHEMA, top)
+    perfect = score_records(truth, truth, SCHEMA, top).as_dict()
+    for metric in ("ra", "ra_top", "exact_rows", "close_rows", "gower"):
+        line, best = blind[metric], best_value(metric)
+        assert advantage(perfect[metric], line.score, best=best) == 1
+        own = score_records(guesses[line.guess], truth, SCHEMA, top).as_dict()[metric]
+        assert advantage(own, line.score, best=best) == 0
+        for guess in guesses.values():
+            value = score_records(guess, truth, SCHEMA, top).as_dict()[metric]
+            assert advantage(value, line.score, best=best) <= 1e-12
+
+
+def test_per_feature_lines_are_there():
+    rng = np.random.default_rng(1)
+    mine, truth = random_table(30, rng), random_table(30, rng)
+    blind = blind_scores(blind_guesses(mine, SCHEMA, 30, rng, draws=1), truth, SCHEMA)
+    assert {"ra:age", "ra:town", "ra:bmi", "ra:flat", "ra:ill"} <= set(blind)
+    assert blind["ra:flat"].score == 1
+    assert "ra_top" not in blind
+    assert "hamming" not in blind
+
+
+def test_consensus_of_equal_samples_is_that_sample_in_any_order():
+    rng = np.random.default_rng(0)
+    base = random_table(40, rng)
+    samples = [base.take(rng.permutation(40)) for _ in range(5)]
+    voted = matched_consensus(samples, np.zeros(4))
+    assert sorted(map(bytes, voted.X)) == sorted(map(bytes, base.X))
+
+
+def test_consensus_restores_rows_that_most_samples_agree_on():
+    rng = np.random.default_rng(0)
+    base = random_table(40, rng)
+    samples = []
+    for _ in range(9):
+        X = base.X.copy()
+        X[rng.random(40) < 0.2, 2] += 50
+        samples.append(Table(X, base.y).take(rng.permutation(40)))
+    samples[-1] = base
+    voted = matched_consensus(samples, np.zeros(4))
+    assert score_records(voted, base, SCHEMA).exact_rows > 0.95
+
+
+@pytest.mark.parametrize(
+    ("own", "n", "positives", "message"),
+    [(3, 0, None, "at least one row"), (3, 5, 6, r"must lie in 0\.\.5")],
+)
+def test_impossible_requests(own, n, positives, message):
+    rng = np.random.default_rng(0)
+    with pytest.raises(DataError, match=message):
+        blind_guesses(random_table(own, rng), SCHEMA, n, rng, positives=positives)
+
+
+def test_pima_lines_agree_with_those_measured_before():
+    """Own rows 130, victims 484, mean of three seeds; the ranges cover other random splits."""
+    from fedtrees.data import load
+
+    data = load("pima", data_dir())
+    scores = []
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        rows = rng.permutation(len(data.table))[:614]
+        own, truth = data.table.take(rows[:130]), data.table.take(rows[130:])
+        guesses = blind_guesses(own, data.schema, len(truth), rng)
+        scores.append(
+            {k: 100 * score_records(g, truth, data.schema).ra for k, g in guesses.items()}
+        )
+    mean = {k: np.mean([s[k] for s in scores]) for k in scores[0]}
+    assert 65.5 < mean["bootstrap"] < 69
+    assert 66 < mean["independent"] < 70
+    assert 68 < mean["given-label"] < 71.5
+    assert 69 < mean["given-label+consensus"] < 73
+    assert mean["bootstrap+consensus"] > mean["bootstrap"] + 1
+    assert mean["bootstrap+small-consensus"] > mean["bootstrap+consensus"] + 0.5
+    assert mean["constant"] < 40

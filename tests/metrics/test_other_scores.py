@@ -1,0 +1,92 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedtrees.core.errors import DataError
+from fedtrees.metrics.advantage import advantage
+from fedtrees.metrics.aggregate import mean_interval, paired_interval
+from fedtrees.metrics.utility import regression_scores, utility_scores
+
+
+def test_advantage_of_shares_and_of_errors():
+    assert advantage(0.85, 0.7) == pytest.approx(0.5)
+    assert advantage(0.6, 0.7) == pytest.approx(-1 / 3)
+    assert advantage(0.05, 0.2, best=0) == pytest.approx(0.75)
+    assert advantage(0.3, 0.2, best=0) == pytest.approx(-0.5)
+
+
+@pytest.mark.parametrize("case", [(1.0, 1.0, 1.0), (0.0, 0.0, 0.0), (None, 0.5, 1.0), (1, None, 1)])
+def test_undefined_advantages_are_none(case):
+    assert advantage(case[0], case[1], best=case[2]) is None
+
+
+def test_utility_by_hand():
+    y = np.array([0, 0, 1, 1])
+    scores = utility_scores(y, np.array([0.1, 0.6, 0.4, 0.9]))
+    assert scores["auc"] == 0.75
+    assert scores["accuracy"] == 0.5
+    assert scores["f1"] == 0.5
+    assert scores["log_loss"] == pytest.approx(-np.log([0.9, 0.4, 0.4, 0.9]).mean())
+
+
+def test_f1_is_the_mean_over_both_classes():
+    y = np.array([0] * 9 + [1])
+    assert utility_scores(y, np.zeros(10))["f1"] == pytest.approx(18 / 19 / 2)
+
+
+def test_three_classes():
+    y = np.array([0, 1, 2])
+    scores = utility_scores(y, np.eye(3))
+    assert (scores["auc"], scores["f1"], scores["accuracy"]) == (1, 1, 1)
+    assert scores["log_loss"] == 0
+
+
+def test_auc_is_undefined_with_one_class():
+    assert utility_scores(np.zeros(3), np.full(3, 0.2))["auc"] is None
+
+
+@pytest.mark.parametrize("p", [[0.5, 2.0], [0.5, np.nan], [0.5]])
+def test_bad_probabilities_are_refused(p):
+    with pytest.raises(DataError):
+        utility_scores(np.array([0, 1]), np.array(p))
+
+
+def test_regression():
+    assert regression_scores([1, 2, 3], [1, 2, 3]) == {"r2": 1.0, "rmse": 0.0}
+    assert regression_scores([1, 2, 3], [2, 2, 2])["r2"] == 0
+    assert regression_scores([2, 2], [1, 3]) == {"r2": None, "rmse": 1.0}
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=8))
+def test_the_interval_holds_the_mean_and_stays_within_the_values(values):
+    found = mean_interval(values, resamples=200)
+    slack = 1e-6
+    assert min(values) - slack <= found.low <= found.mean <= found.high <= max(values) + slack
+    assert found.n == len(values)
+
+
+def test_few_or_undefined_values():
+    assert mean_interval([0.5]).low is None
+    assert mean_interval([0.5, None, float("nan")]).missing == 2
+    assert mean_interval([None]).mean is None
+    assert mean_interval([1.0, 1.0]).high == 1.0
+    with pytest.raises(DataError, match="between 0 and 1"):
+        mean_interval([1.0], level=95)
+
+
+def test_intervals_repeat_and_cover():
+    rng = np.random.default_rng(0)
+    values = rng.normal(size=(300, 30))
+    found = [mean_interval(v, resamples=400) for v in values]
+    assert found[0] == mean_interval(values[0], resamples=400)
+    inside = np.mean([f.low <= 0 <= f.high for f in found])
+    assert 0.88 < inside < 0.98
+
+
+def test_pairing_by_seed_removes_what_seeds_share():
+    seeds = np.array([0.0, 10.0, 20.0, 30.0])
+    gap = paired_interval(seeds + 1, seeds)
+    assert (gap.low, gap.mean, gap.high) == (1, 1, 1)
+    with pytest.raises(DataError, match="cannot pair 4 values with 3"):
+        paired_interval(seeds, seeds[:3])
