@@ -2,11 +2,10 @@
 
 from fedtrees.attacks.timberstrike.reconstruct import reconstruct
 from fedtrees.attacks.timberstrike.evidence import (
-    Cuts,
     Evidence,
     NodeHistograms,
     NodeNoise,
     Options,
 )
 
-__all__ = ["Cuts", "Evidence", "NodeHistograms", "NodeNoise", "Options", "reconstruct"]
+__all__ = ["Evidence", "NodeHistograms", "NodeNoise", "Options", "reconstruct"]

@@ -9,36 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.errors import DataError, UsageError, did_you_mean
+from fedtrees.trees.binning import Cuts
 from fedtrees.trees.forest import Tree
 
 Level = Literal["histograms", "statistics", "values"]
 Solver = Literal["max-ent", "local-search", "milp"]
 Points = Literal["auto", "prior", "mid", "median", "joint", "published"]
 Ranges = Literal["schema", "own"]
-
-
-@dataclass(frozen=True, eq=False)
-class Cuts:
-    """Histogram bins: bin ``b`` of feature ``f`` holds ``x`` with ``cut[b-1] <= x < cut[b]``.
-
-    Attributes
-    ----------
-    offsets : int32 array, shape (d + 1,)
-        ``values[offsets[f]:offsets[f + 1]]`` are the upper edges of the bins of feature ``f``;
-        the first bin is open below and the last one is read as open above.
-    values : float32 array, shape (total_bins,)
-        Upper edges, ascending inside a feature.
-    """
-
-    offsets: NDArray[np.int32]
-    values: NDArray[np.float32]
-
-    def __post_init__(self) -> None:
-        if self.offsets.ndim != 1 or int(self.offsets[-1]) != self.values.shape[0]:
-            raise DataError(
-                f"cuts: offsets end at {int(self.offsets[-1])} but there are "
-                f"{self.values.shape[0]} values; the last offset must be the number of values"
-            )
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,9 +8,10 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from fedtrees.attacks.timberstrike.evidence import Cuts, Ranges
+from fedtrees.attacks.timberstrike.evidence import Ranges
 from fedtrees.attacks.timberstrike.grid import Grid, LeafConstraints
 from fedtrees.core.schema import Schema, Table
+from fedtrees.trees.binning import Cuts
 
 Floats = NDArray[np.float64]
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from fedtrees.attacks.timberstrike.consensus import merge, tolerances
 from fedtrees.attacks.timberstrike.counts import (
+    NOISE_FLOOR,
     Counts,
     counts_from_sums,
     first_gradient,
@@ -15,8 +16,9 @@ from fedtrees.attacks.timberstrike.counts import (
 )
 from fedtrees.attacks.timberstrike.evidence import Evidence, Options
 from fedtrees.attacks.timberstrike.grid import Grid
+from fedtrees.attacks.timberstrike.histograms import rows_from_histograms
 from fedtrees.attacks.timberstrike.points import points
-from fedtrees.attacks.timberstrike.prior import make_prior, value_ranges
+from fedtrees.attacks.timberstrike.prior import Prior, make_prior, value_ranges
 from fedtrees.attacks.timberstrike.sequence import boxes_after_first_tree, follow, open_boxes
 from fedtrees.attacks.timberstrike.sums import LeafSums, victim_sums
 from fedtrees.attacks.timberstrike.values import counts_from_values
@@ -73,13 +75,13 @@ def reconstruct(
         boxes = open_boxes(*_without_trees(evidence, own, whole), grid, evidence.base_margin)
         return Guess(points(options.points, boxes, grid, prior, schema, rng), (), notes)
     counts = first_counts(evidence, sums[0], len(own), whole)
-    tables = []
-    for _ in range(options.chains):
-        boxes = boxes_after_first_tree(evidence, grid, counts)
-        block = boxes.history.copy()
-        follow(evidence, sums, grid, prior, boxes, options, rng)
-        tables.append(points(options.points, boxes, grid, prior, schema, rng))
-    records = merge(tables, block, tolerances(prior, schema))
+    if _reads_bins(evidence, options):
+        records, more = rows_from_histograms(
+            evidence, own, prior, schema, options, int((counts.n0 + counts.n1).sum()), rng
+        )
+    else:
+        records, more = _follow_chains(evidence, sums, grid, prior, counts, schema, options, rng)
+    notes |= more | {"first_tree_residual": counts.residual}
     own_part = (sums[0].own_n0, sums[0].own_n1) if whole else (0, 0)
     leaf_counts = LeafCounts(
         0,
@@ -87,10 +89,6 @@ def reconstruct(
         np.maximum(counts.n0 - own_part[0], 0),
         np.maximum(counts.n1 - own_part[1], 0),
     )
-    notes["first_tree_residual"] = counts.residual
-    if boxes.residual:
-        notes["residual_second_tree"] = boxes.residual[0]
-        notes["residual_last_tree"] = boxes.residual[-1]
     return Guess(records, (leaf_counts,), notes)
 
 
@@ -115,3 +113,36 @@ def _without_trees(evidence: Evidence, own: Table, whole: bool) -> tuple[int, in
         p = float(own.y.mean())
     n0, n1 = share_out(np.array([1 - p, p]), max(total, 0))
     return int(n0), int(n1)
+
+
+def _reads_bins(evidence: Evidence, options: Options) -> bool:
+    """Tell whether exact histograms can be read bin by bin."""
+    if evidence.level != "histograms" or options.random_leaf or evidence.constant_hessian:
+        return False
+    worst = max((max(n.cell_g, n.cell_h) for n in evidence.noise or ()), default=0.0)
+    return worst <= NOISE_FLOOR
+
+
+def _follow_chains(
+    evidence: Evidence,
+    sums: list[LeafSums],
+    grid: Grid,
+    prior: Prior,
+    counts: Counts,
+    schema: Schema,
+    options: Options,
+    rng: np.random.Generator,
+) -> tuple[Table, dict[str, float]]:
+    """Follow the rows through the trees, once per chain, and merge the chains."""
+    tables, notes = [], {}
+    for _ in range(options.chains):
+        boxes = boxes_after_first_tree(evidence, grid, counts)
+        block = boxes.history.copy()
+        follow(evidence, sums, grid, prior, boxes, options, rng)
+        tables.append(points(options.points, boxes, grid, prior, schema, rng))
+    if boxes.residual:
+        notes = {
+            "residual_second_tree": boxes.residual[0],
+            "residual_last_tree": boxes.residual[-1],
+        }
+    return merge(tables, block, tolerances(prior, schema)), notes

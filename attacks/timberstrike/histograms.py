@@ -1,0 +1,187 @@
+"""Reconstruction where bin histograms are visible: read rows off, pair what is left.
+
+The first tree's histograms give, for every terminal visible node, the exact number of victims of
+each class in each bin of each feature: the same two equations as for leaves, per bin. Rows that
+`peeling` cannot read off are paired up inside a node and class from those bins, by swaps towards
+own rows where there are any. Beyond Di Gennaro et al. (2025), whose attack on NVFlare uses the
+model alone although clients receive the summed histograms.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from fedtrees.attacks.timberstrike.bins import Residual, binned_forest, take_out, to_bins
+from fedtrees.attacks.timberstrike.consensus import merge, tolerances
+from fedtrees.attacks.timberstrike.counts import first_gradient
+from fedtrees.attacks.timberstrike.evidence import Evidence, Options
+from fedtrees.attacks.timberstrike.local_search import next_bits
+from fedtrees.attacks.timberstrike.peeling import peel
+from fedtrees.attacks.timberstrike.prior import Prior
+from fedtrees.core.schema import Schema, Table
+
+Ints = NDArray[np.int32]
+Floats = NDArray[np.float64]
+
+SWAPS_PER_ROW = 100
+MISMATCH_COST = 1.5  # an own row's weight falls by exp(-1.5) per feature out of tolerance
+
+
+def rows_from_histograms(
+    evidence: Evidence,
+    own: Table,
+    prior: Prior,
+    schema: Schema,
+    options: Options,
+    n_victims: int,
+    rng: np.random.Generator,
+) -> tuple[Table, dict[str, float]]:
+    """Return the victims' rows (all rows with ``scope="union"``) and diagnostics."""
+    assert evidence.cuts is not None
+    offsets = np.asarray(evidence.cuts.offsets, dtype=np.int32)
+    forest, left = binned_forest(evidence)
+    if options.scope == "victims":
+        take_out(forest, left, offsets, to_bins(evidence.cuts, own.X), own.y)
+    peeled = peel(forest, left, offsets, n_victims)
+    sure = Table(_values(evidence, prior, schema, peeled.bins, peeled.y, rng), peeled.y)
+    samples = []
+    for _ in range(options.chains):
+        bins, y, block = _pair(evidence, left, offsets, rng)
+        X = _values(evidence, prior, schema, bins, y, rng)
+        if len(prior.own) and len(y):
+            _swap_towards(
+                X,
+                y,
+                block,
+                prior.own.X,
+                prior.own.y,
+                tolerances(prior, schema),
+                np.uint64(rng.integers(2**63)),
+            )
+        samples.append(Table(X, y))
+    rest = merge(samples, block, tolerances(prior, schema))
+    notes = {
+        "peeled_rows": float(len(peeled.y)),
+        "checksum_failures": float(peeled.rejected),
+        "paired_rows": float(len(rest)),
+    }
+    return Table.concat([sure, rest]), notes
+
+
+def _pair(
+    evidence: Evidence, left: Residual, offsets: Ints, rng: np.random.Generator
+) -> tuple[Ints, NDArray[np.int64], NDArray[np.int64]]:
+    """Pair the first tree's leftover bins at random: bins (m, d), labels, blocks (m,)."""
+    p, h = first_gradient(evidence.base_margin, evidence.constant_hessian)
+    d = len(offsets) - 1
+    bins, labels, blocks = [np.zeros((0, d), np.int32)], [np.zeros(0, np.int64)], [np.zeros(0)]
+    for c in np.flatnonzero(left.tree == 0):
+        n, n1 = _bin_counts(left.sums[c], p, h)
+        total, total1 = _bin_counts(left.totals[c][None], p, h)
+        for label, count, size in ((0, n - n1, total - total1), (1, n1, total1)):
+            m = int(size[0])
+            part = np.empty((m, d), dtype=np.int32)
+            for f in range(d):
+                code = np.append(np.arange(offsets[f + 1] - offsets[f]), -1)
+                at = np.append(np.arange(offsets[f], offsets[f + 1]), offsets[d] + f)
+                values = np.repeat(code, np.maximum(count[at], 0))
+                if len(values) != m:  # inexact sums: keep the number of rows of the node
+                    values = np.resize(values, m) if len(values) else np.zeros(m, np.int64)
+                part[:, f] = rng.permutation(values)
+            bins.append(part)
+            labels.append(np.full(m, label))
+            blocks.append(np.full(m, 2 * int(c) + label))
+    block = np.concatenate(blocks).astype(np.int64)
+    return np.concatenate(bins), np.concatenate(labels).astype(np.int64), block
+
+
+def _bin_counts(sums: Floats, p: float, h: float) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    n = np.maximum(np.rint(sums[:, 1] / h), 0).astype(np.int64)
+    return n, np.clip(np.rint(n * p - sums[:, 0]), 0, n).astype(np.int64)
+
+
+def _values(
+    evidence: Evidence,
+    prior: Prior,
+    schema: Schema,
+    bins: Ints,
+    y: NDArray[np.int64],
+    rng: np.random.Generator,
+) -> NDArray[np.float32]:
+    """Return a value inside every bin: an own value where there is one, else its middle."""
+    assert evidence.cuts is not None
+    out = np.empty(bins.shape, dtype=np.float32)
+    own_bins = to_bins(evidence.cuts, prior.own.X)
+    for f in range(bins.shape[1]):
+        a, b = evidence.cuts.offsets[f], evidence.cuts.offsets[f + 1]
+        upper = np.asarray(evidence.cuts.values[a:b], dtype=np.float64)
+        lower = np.concatenate([[-np.inf], upper[:-1]])
+        middle = _middle(lower, upper, prior.low[f], prior.high[f])
+        if schema.categorical[f]:
+            middle = np.ceil(np.where(np.isfinite(lower), lower, prior.low[f]))
+        out[:, f] = np.where(bins[:, f] < 0, np.nan, middle[bins[:, f]])
+        u = rng.random(len(y))
+        known = np.flatnonzero(own_bins[:, f] >= 0)
+        order = known[np.argsort(own_bins[known, f], kind="stable")]
+        first = np.searchsorted(own_bins[order, f], bins[:, f], side="left")
+        last = np.searchsorted(own_bins[order, f], bins[:, f], side="right")
+        has = (last > first) & (bins[:, f] >= 0)
+        pick = order[(first + u * (last - first)).astype(np.int64)[has]] if has.any() else order[:0]
+        out[has, f] = prior.own.X[pick, f]
+    return out
+
+
+def _middle(lower: Floats, upper: Floats, low: float, high: float) -> Floats:
+    """Return the middle of each bin, the range standing in for open ends."""
+    a = np.where(np.isfinite(lower), lower, np.minimum(low, upper))
+    top = np.maximum(high, a)
+    b = np.where(np.isfinite(upper), upper, top)
+    b[-1] = min(b[-1], top[-1])  # the last cut lies above every value by construction
+    return (a + b) / 2
+
+
+@njit(cache=True)
+def _affinity(x, label, own, own_y, tolerance):  # type: ignore[no-untyped-def]
+    """Log of the summed weights of own rows of the label around ``x``."""
+    total = 1e-9
+    for r in range(own_y.shape[0]):
+        if own_y[r] == label:
+            bad = 0
+            for f in range(x.shape[0]):
+                # a missing value compares false: a mismatch
+                bad += not abs(x[f] - own[r, f]) <= tolerance[f]
+            total += np.exp(-MISMATCH_COST * bad)
+    return np.log(total)
+
+
+@njit(cache=True)
+def _swap_towards(X, y, block, own, own_y, tolerance, seed):  # type: ignore[no-untyped-def]
+    """Swap single features between rows of a block by Metropolis on the affinity, in place."""
+    n, d = X.shape
+    state = np.array([seed], dtype=np.uint64)
+    score = np.empty(n)
+    for i in range(n):
+        score[i] = _affinity(X[i], y[i], own, own_y, tolerance)
+    # rows of a block are adjacent
+    first, size = np.zeros(n, dtype=np.int64), np.ones(n, dtype=np.int64)
+    for i in range(1, n):
+        first[i] = first[i - 1] if block[i] == block[i - 1] else i
+    for i in range(n - 2, -1, -1):
+        size[i] = size[i + 1] if block[i] == block[i + 1] else i - first[i] + 1
+    size[n - 1] = n - first[n - 1]
+    for _ in range(SWAPS_PER_ROW * n):
+        i = np.int64(next_bits(state) % np.uint64(n))
+        k = first[i] + np.int64(next_bits(state) % np.uint64(size[i]))
+        f = np.int64(next_bits(state) % np.uint64(d))
+        if X[i, f] == X[k, f]:
+            continue
+        X[i, f], X[k, f] = X[k, f], X[i, f]
+        si = _affinity(X[i], y[i], own, own_y, tolerance)
+        sk = _affinity(X[k], y[k], own, own_y, tolerance)
+        gain = si + sk - score[i] - score[k]
+        if gain >= 0.0 or np.float64(next_bits(state)) * 2.0**-53 < np.exp(gain):
+            score[i], score[k] = si, sk
+        else:
+            X[i, f], X[k, f] = X[k, f], X[i, f]
