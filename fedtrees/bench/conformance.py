@@ -172,6 +172,8 @@ def check_attack(attack: Attack) -> Iterator[Finding]:
             guesses.append(guess)
             touched += used
         again, _ = _run_beside_bait(attack, view, 1)
+        fits = all(_fits(g, view.schema) for g in guesses)
+        yield Finding(f"{name}: guessed rows have the columns of the schema", fits)
         yield Finding(f"{name}: the same view gives the same guess", _same(guesses[0], again))
         yield Finding(
             f"{name}: changing the truth around it does not change the guess",
@@ -221,9 +223,13 @@ def _bait(seed: int) -> tuple[Table, list[Table]]:
     return Table.concat(clients[:-1]), clients
 
 
+def _fits(guess: Guess, schema: Schema) -> bool:
+    return guess.records is None or guess.records.X.shape[1] == len(schema.features)
+
+
 def _copied(guess: Guess, seed: int, schema: Schema) -> float:
     """Return the share of bait rows that the guess reproduces exactly."""
-    if guess.records is None or not len(guess.records):
+    if guess.records is None or not len(guess.records) or not _fits(guess, schema):
         return 0.0
     return score_records(guess.records, _bait(seed)[0], schema).exact_rows
 

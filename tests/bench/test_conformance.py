@@ -1,0 +1,120 @@
+"""The conformance checks pass what keeps the rules and catch what breaks them."""
+
+from pathlib import Path
+
+import pytest
+
+from fedtrees.bench.conformance import check
+from fedtrees.core.registry import load_plugin, register
+from fedtrees.core.specs import Spec
+
+HEAD = """
+from dataclasses import dataclass
+import numpy as np
+from fedtrees.core.attack import Attack
+from fedtrees.core.guess import Guess
+from fedtrees.core.registry import register
+from fedtrees.core.schema import Table
+"""
+
+CHEATS = {
+    "imports": HEAD
+    + """
+@register.attack("cheat-imports")
+class Cheat(Attack):
+    def run(self, view, rng):
+        from fedtrees.data import catalogue
+        return Guess(catalogue.load("breast-cancer").table.take(np.arange(5)))
+""",
+    "frames": HEAD
+    + """
+import inspect
+@register.attack("cheat-frames")
+class Cheat(Attack):
+    def run(self, view, rng):
+        for frame in inspect.stack():
+            for value in frame.frame.f_locals.values():
+                if isinstance(value, Table) and value is not view.own:
+                    return Guess(value)
+        return Guess(view.own)
+""",
+    "memory": HEAD
+    + """
+import gc
+@register.attack("cheat-memory")
+class Cheat(Attack):
+    def run(self, view, rng):
+        tables = [o for o in gc.get_objects() if isinstance(o, Table) and o is not view.own]
+        return Guess(Table.concat([t for t in tables if t.X.shape[1] == view.own.X.shape[1]]))
+""",
+    "coins": HEAD
+    + """
+@register.attack("cheat-coins")
+class Cheat(Attack):
+    def run(self, view, rng):
+        return Guess(view.own.take(np.random.default_rng().integers(0, len(view.own), 50)))
+""",
+    "files": HEAD
+    + """
+@register.attack("cheat-files")
+class Cheat(Attack):
+    def run(self, view, rng):
+        try:
+            open("truth.csv").close()
+        except OSError:
+            pass
+        return Guess(view.own)
+""",
+}
+
+
+@pytest.mark.parametrize("how", CHEATS)
+def test_a_cheating_attack_is_caught(how, tmp_path):
+    file = Path(tmp_path) / f"{how}.py"
+    file.write_text(CHEATS[how])
+    load_plugin(file)
+    findings = check("attack", Spec(f"cheat-{how}"))
+    broken = [f.rule for f in findings if not f.kept]
+    expected = {
+        "imports": "imports nothing that holds truth",
+        "frames": "changing the truth",
+        "memory": "changing the truth",
+        "coins": "the same view gives the same guess",
+        "files": "opens no file",
+    }[how]
+    assert any(expected in rule for rule in broken), findings
+
+
+@pytest.mark.parametrize("kind", ["protocol", "defense", "attack"])
+def test_everything_built_in_conforms(kind):
+    needed = {"laplace-hist": {"epsilon": 4.0}}
+    own = [n for n in register.names(kind) if not n.startswith(("cheat-", "plugin-", "leaky"))]
+    for name in own:
+        findings = check(kind, Spec(name, needed.get(name, {})))
+        assert findings
+        assert [f for f in findings if not f.kept] == []
+
+
+def test_a_defense_that_forgets_a_message_is_caught(tmp_path):
+    file = tmp_path / "leaky.py"
+    file.write_text(
+        "from dataclasses import dataclass, replace\n"
+        "from fedtrees.core.defense import Defense\n"
+        "from fedtrees.core.messages import Reveal\n"
+        "from fedtrees.core.registry import register\n"
+        "from fedtrees.core.tree_messages import NodeSplits\n"
+        "@register.defense('leaky-split-only')\n"
+        "@dataclass(frozen=True)\n"
+        "class Leaky(Defense):\n"
+        "    at = frozenset({'server'})\n"
+        "    protects = frozenset({Reveal.LABELS})\n"
+        "    guards = (NodeSplits,)\n"
+        "    requires = frozenset({'server-decides'})\n"
+        "    def outgoing(self, message, ctx):\n"
+        "        return replace(message, g=None, h=None, gain=None)\n"
+    )
+    load_plugin(file)
+    findings = check("defense", Spec("leaky-split-only"))
+    broken = [f for f in findings if not f.kept]
+    assert broken
+    assert "BaseScore" in broken[0].detail or "LeafValues" in broken[0].detail

@@ -1,0 +1,67 @@
+import pytest
+
+from fedtrees.core.errors import UsageError
+from fedtrees.core.registry import Registry, load_plugin, register
+from fedtrees.core.specs import Spec
+
+
+def test_names_come_with_the_installation():
+    assert {"fedtree-hist", "nvflare-hist"} <= set(register.names("protocol"))
+    assert {"split-only", "laplace-hist", "leaf-rounding"} <= set(register.names("defense"))
+    assert {"timberstrike", "random-leaf"} <= set(register.names("attack"))
+
+
+def test_unknown_names_and_parameters_are_corrected():
+    with pytest.raises(UsageError, match="unknown defense 'split-onyl'; did you mean 'split-only'"):
+        register.make("defense", Spec("split-onyl"))
+    with pytest.raises(UsageError, match="no parameter 'epsilom'; did you mean 'epsilon'"):
+        register.make("defense", Spec("laplace-hist", {"epsilom": 1}))
+    with pytest.raises(UsageError, match="epsilon"):
+        register.make("defense", Spec("laplace-hist"))
+
+
+@pytest.mark.parametrize("value", [0, -1.0, float("nan"), float("inf"), "much", True])
+def test_a_refused_value_is_shown(value):
+    with pytest.raises(UsageError, match=r"epsilon must be a finite number > 0; got"):
+        register.make("defense", Spec("laplace-hist", {"epsilon": value}))
+
+
+def test_a_name_belongs_to_one_class():
+    names = Registry()
+
+    class First:
+        pass
+
+    class Second:
+        pass
+
+    names.attack("twin")(First)
+    names.attack("twin")(First)  # the same one again is no clash
+    with pytest.raises(UsageError, match="already defined"):
+        names.attack("twin")(Second)
+
+
+def test_a_plugin_file_registers_what_it_defines(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from fedtrees.core.defense import Defense\n"
+        "from fedtrees.core.registry import register\n"
+        "@register.defense('plugin-test-defense')\n"
+        "class Mine(Defense):\n"
+        "    pass\n"
+    )
+    digest = load_plugin(file)
+    assert load_plugin(file) == digest
+    assert register.get("defense", "plugin-test-defense").name == "plugin-test-defense"
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [("import nothing_of_that_name", "ModuleNotFoundError"), ("def (", "SyntaxError"), (None, "is not a file")],
+)
+def test_a_plugin_that_does_not_import_says_why(tmp_path, content, said):
+    file = tmp_path / "broken.py"
+    if content is not None:
+        file.write_text(content)
+    with pytest.raises(UsageError, match=said):
+        load_plugin(file)

@@ -1,0 +1,150 @@
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from fedtrees.bench.conformance import sample_federation
+from fedtrees.core.defense import Composition
+from fedtrees.core.errors import UsageError
+from fedtrees.core.guarantee import PureDP, Structural, join
+from fedtrees.core.registry import register
+from fedtrees.core.specs import Spec
+from fedtrees.core.transcript import BudgetEvent
+from fedtrees.core.tree_messages import Histogram
+from fedtrees.privacy.accounting import compose_laplace, histogram_sensitivity
+from fedtrees.privacy.mechanisms import discrete_laplace, discrete_laplace_variance
+from fedtrees.protocols.base import train
+from fedtrees.trees.losses import FIXED_POINT_SCALE
+
+
+def laplace(**params):
+    return register.make("defense", Spec("laplace-hist", params))
+
+
+def run(defense=None, **params):
+    clients, schema = sample_federation()
+    settings = {"trees": 3, "max_depth": 3, "max_bin": 16, **params}
+    protocol = register.make("protocol", Spec("fedtree-hist", settings))
+    parts = () if defense is None else (defense,)
+    return train(protocol, clients, schema, defense=Composition(parts), seed=1)
+
+
+def test_what_was_claimed_and_what_was_spent():
+    defense = laplace(epsilon=4)
+    done = run(defense, cuts="public", base_score=0.5)
+    assert str(defense.claim()) == "pure-dp[epsilon=4,unit=histogram]"
+    levels = sum(isinstance(d.message, Histogram) and d.sender == "client-0" for d in done.transcript)
+    assert levels == 3 * 3
+    # every level: 5 features of sensitivity 1 + 1/4; every tree: one root total; scale 2/4
+    expected = (levels * 5 + 3) * 1.25 / 0.5
+    assert defense.spent(done.transcript).epsilon == pytest.approx(expected)
+
+
+def test_a_calibrated_run_spends_what_it_claims():
+    assert str(laplace(epsilon=2, calibrated=True).claim()) == "pure-dp[epsilon=2]"
+    for epsilon in (2, 1e6):
+        defense = laplace(epsilon=epsilon, calibrated=True)
+        done = run(defense, cuts="public", base_score=0.5)
+        spent = defense.spent(done.transcript).epsilon
+        assert spent <= epsilon * (1 + 1e-9)
+    assert spent == pytest.approx(epsilon)  # with little noise every tree uses all its levels
+
+
+def test_exact_cut_points_and_base_score_cost_infinity():
+    defense = laplace(epsilon=4)
+    spent = defense.spent(run(defense).transcript)
+    assert spent.epsilon == math.inf
+    assert spent.unprotected == "cuts+base-score"
+    assert spent.histograms == pytest.approx((9 * 5 + 3) * 1.25 / 0.5)
+    assert "epsilon=inf" in str(spent)
+
+
+def test_almost_no_noise_is_almost_no_defense():
+    noisy = run(laplace(epsilon=1e9))
+    plain = run()
+    for a, b in zip(noisy.model.trees, plain.model.trees, strict=True):
+        assert np.array_equal(a.feature, b.feature)
+        assert np.allclose(a.value, b.value, atol=1e-5)
+
+
+def test_noise_is_of_the_declared_size_and_each_message_has_its_own():
+    clients, schema = sample_federation()
+    defense = laplace(epsilon=0.5)
+    settings = Spec("fedtree-hist", {"trees": 40, "max_depth": 1, "max_bin": 16, "learning_rate": 1e-9})
+    protocol = register.make("protocol", settings)
+    noisy = train(protocol, clients, schema, defense=Composition((defense,)), seed=2)
+    plain = train(protocol, clients, schema, seed=2)
+    pairs = [
+        (a.message.sums - b.message.sums) / FIXED_POINT_SCALE
+        for a, b in zip(noisy.transcript, plain.transcript, strict=True)
+        if isinstance(a.message, Histogram) and a.message.tree == 0
+    ]
+    assert len({p.tobytes() for p in pairs}) == len(pairs) == 3
+    noise = np.concatenate([p.ravel() for p in pairs])
+    scale = 2.0 / 0.5
+    assert stats.kstest(noise / scale, "laplace").pvalue > 1e-3
+    declared = defense.declares(schema, protocol.parameters).noise_variance
+    assert declared == pytest.approx(2 * scale**2)
+
+
+def test_a_tight_clip_changes_the_trees_and_the_sensitivity():
+    tight = laplace(epsilon=1e9, clip=0.01)
+    assert tight.bounds == (0.01, 0.02)
+    assert laplace(epsilon=1, clip=5.0).bounds == (1.0, 0.25)
+    values = [run(laplace(epsilon=1e9, clip=c)).model.trees[0].value for c in (0.01, 1.0)]
+    assert np.abs(values[0]).max() < 0.5 * np.abs(values[1]).max()
+
+
+@given(st.floats(0.5, 1e6), st.integers(0, 2**31))
+def test_discrete_laplace_is_symmetric_integers_of_the_right_spread(scale, seed):
+    draws = discrete_laplace(scale, 4000, np.random.default_rng(seed))
+    assert draws.dtype == np.int64
+    deviation = math.sqrt(discrete_laplace_variance(scale))
+    assert abs(draws.mean()) < 6 * deviation / math.sqrt(4000)
+    # the fourth moment of a Laplace is 24 b^4: the spread of the sample variance follows
+    assert abs(draws.var() / deviation**2 - 1) < 6 * math.sqrt(6 / 4000)
+
+
+def test_discrete_laplace_has_exactly_the_promised_ratio():
+    draws = discrete_laplace(1.0, 400_000, np.random.default_rng(0))
+    for k in range(4):
+        here, next_ = (draws == k).sum(), (draws == k + 1).sum()
+        low = stats.beta.ppf(5e-5, here, next_ + 1)
+        high = stats.beta.ppf(1 - 5e-5, here + 1, next_)
+        assert low < math.e / (1 + math.e) < high
+
+
+@pytest.mark.parametrize("scale", [0, -1, float("nan"), float("inf"), 2.0**41])
+def test_a_scale_out_of_range_is_refused(scale):
+    with pytest.raises(UsageError, match="noise scale"):
+        discrete_laplace(scale, 3, np.random.default_rng(0))
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("ab"), st.floats(0.01, 10), st.floats(0.01, 10)), min_size=1
+    )
+)
+def test_composition_is_monotone_and_order_free(releases):
+    events = [BudgetEvent(p, "laplace", l1, s, "Histogram") for p, l1, s in releases]
+    total = compose_laplace(events)
+    assert total == pytest.approx(compose_laplace(events[::-1]))
+    assert compose_laplace(events[:-1]) <= total + 1e-12
+    unknown = [*events, BudgetEvent("a", "salt", 1.0, 1.0, "Histogram")]
+    assert compose_laplace(unknown) == math.inf
+
+
+def test_parties_compose_in_parallel():
+    events = [BudgetEvent(p, "laplace", 1.0, 2.0, "h") for p in ("a", "b", "b")]
+    assert compose_laplace(events) == 1.0
+    assert histogram_sensitivity(10, 1.0, 0.25) == 12.5
+
+
+def test_guarantees_are_written_in_the_grammar_of_specs():
+    assert join([Structural(), PureDP(4.0)]) == "structural+pure-dp[epsilon=4]"
+    assert join([]) == "none"
+    with pytest.raises(UsageError, match="epsilon must be > 0"):
+        PureDP(0.0)
