@@ -10,9 +10,17 @@ from pathlib import Path
 import numpy as np
 
 from fedtrees.core.errors import UsageError, did_you_mean
-from fedtrees.core.schema import Schema
+from fedtrees.core.schema import Feature, Schema
 from fedtrees.data import bundled
-from fedtrees.data.csv_table import TextTable, binary_target, coded, load_csv, missing, read_csv
+from fedtrees.data.csv_table import (
+    TextTable,
+    binary_target,
+    coded,
+    load_csv,
+    missing,
+    numeric,
+    read_csv,
+)
 from fedtrees.data.dataset import Dataset, prepare
 from fedtrees.data.sources import SOURCES, locate
 from fedtrees.data.stroke import stroke, stroke_raw
@@ -89,9 +97,6 @@ def obesity(path: Path) -> Dataset:
 
 
 def _obesity_dataset(table: TextTable, damaged: list[int]) -> Dataset:
-    from fedtrees.core.schema import Feature
-    from fedtrees.data.csv_table import numeric
-
     frequency = ("no", "Sometimes", "Frequently", "Always")
     # Years, metres, kilograms: plausible for any person; the answers' scales are the survey's.
     ranges = {

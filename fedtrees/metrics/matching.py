@@ -261,6 +261,53 @@ def assign(cost: NDArray[np.uint8]) -> NDArray[np.intp]:
 
 
 @njit(cache=True, nogil=True)
+def _tie_costs(cost, u, v):  # pragma: no cover - compiled
+    """Cost 0 for tight pairs that agree in full, 1 for other tight pairs, 255 for the rest."""
+    out = np.empty_like(cost)
+    for r in range(cost.shape[0]):
+        for c in range(cost.shape[1]):
+            tight = np.int32(cost[r, c]) - u[r] - v[c] == 0
+            out[r, c] = np.uint8(min(cost[r, c], 1) if tight else 255)
+    return out
+
+
+def assign_most_exact(cost: NDArray[np.uint8]) -> NDArray[np.intp]:
+    """Return an assignment of least total cost with, among those, the most pairs of cost 0.
+
+    Parameters
+    ----------
+    cost : uint8 array, shape (n, m)
+
+    Returns
+    -------
+    int array, shape (n,)
+        As `assign`.
+
+    Notes
+    -----
+    Equally good matchings can break up pairs that agree in full: of 484 rows of which 70% were
+    known exactly, between 64% and 72% came out as exact pairs, depending on the tie. Every best
+    matching consists of tight pairs, so a second assignment on those alone settles the tie. With
+    n != m it may find no best matching (the first one is returned then).
+    """
+    n, m = cost.shape
+    if n == 0 or m == 0:
+        return np.full(n, -1, dtype=np.intp)
+    if n > m:
+        row_of_column = assign_most_exact(np.ascontiguousarray(cost.T))
+        columns = np.full(n, -1, dtype=np.intp)
+        columns[row_of_column] = np.arange(m)
+        return columns
+    cost = np.ascontiguousarray(cost)
+    first, u, v, _, _ = _assign(cost, n == m)
+    second = _assign(_tie_costs(cost, u, v), n == m)[0]
+    rows = np.arange(n)
+    least = cost[rows, first].sum(dtype=np.int64)
+    best = second if cost[rows, second].sum(dtype=np.int64) == least else first
+    return best.astype(np.intp)
+
+
+@njit(cache=True, nogil=True)
 def _graded(A, Bt, scale, weight):  # pragma: no cover - compiled
     n, d = A.shape
     m = Bt.shape[1]

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fedtrees.core.errors import DataError, did_you_mean
 from fedtrees.core.schema import Schema, Table
-from fedtrees.metrics.matching import assign, graded_costs, mismatch_counts
+from fedtrees.metrics.matching import assign, assign_most_exact, graded_costs, mismatch_counts
 
 #: Share of a column's standard deviation within which a guess counts as right: the value that
 #: 0.25 of a standard normal's mass lies within (Vero et al. Sec. 4; Di Gennaro et al. Eq. 14).
@@ -125,8 +125,9 @@ def score_records(
     Notes
     -----
     RA and its columns follow Vero et al. Eq. 7 and Di Gennaro et al. Eq. 14: one matching that
-    minimises all mismatches. Among equally good matchings the choice depends on the values of
-    the rows only, not on their order: both tables are sorted first.
+    minimises all mismatches. Among equally good matchings the one with most exact rows is taken;
+    what ties then remain depend on the values of the rows only, not on their order: both tables
+    are sorted first.
     """
     if len(truth) == 0:
         raise DataError("no true rows to score against")
@@ -137,7 +138,7 @@ def score_records(
     tolerance = tolerance or Tolerance.of(truth, schema)
     A, B = sorted_rows(truth), sorted_rows(guess.take(np.arange(min(len(guess), len(truth)))))
     n, names = len(truth), (*schema.names, schema.target)
-    agree = _agreement(A, B, tolerance.width)
+    agree = _agreement(A, B, tolerance.width, most_exact=True)
     ra = float(agree.sum() / agree.size)
     share = agree.mean(axis=1)
     binary = bool(np.isin(A, (0.0, 1.0)).all())
@@ -162,13 +163,16 @@ def sorted_rows(table: Table) -> NDArray[np.float64]:
 
 
 def _agreement(
-    A: NDArray[np.float64], B: NDArray[np.float64], width: NDArray[np.float64]
+    A: NDArray[np.float64],
+    B: NDArray[np.float64],
+    width: NDArray[np.float64],
+    most_exact: bool = False,
 ) -> NDArray[np.bool_]:
     """Return which columns of every true row agree with its pair, shape (n, c)."""
     agree = np.zeros(A.shape, dtype=bool)
     if len(B) == 0:
         return agree
-    pair = assign(mismatch_counts(A, B, width))
+    pair = (assign_most_exact if most_exact else assign)(mismatch_counts(A, B, width))
     matched = np.flatnonzero(pair >= 0)
     a, b = A[matched], B[pair[matched]]
     with np.errstate(invalid="ignore"):

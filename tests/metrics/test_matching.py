@@ -6,7 +6,12 @@ from scipy.optimize import linear_sum_assignment
 
 from fedtrees.core.errors import DataError
 from fedtrees.metrics import matching
-from fedtrees.metrics.matching import assign, graded_costs, mismatch_counts
+from fedtrees.metrics.matching import (
+    assign,
+    assign_most_exact,
+    graded_costs,
+    mismatch_counts,
+)
 
 
 def total(cost, pair):
@@ -48,6 +53,27 @@ def test_total_cost_equals_scipy_at_500_rows_and_on_hard_structure():
     assert_optimal(mismatch_counts(A, B, np.full(9, 0.319)))
     product = np.minimum(np.outer(np.arange(60), np.arange(60)) // 14, 255)
     assert_optimal(product.astype(np.uint8))  # costs i * j drive duals far apart
+
+
+@settings(max_examples=60, deadline=None)
+@given(n=st.integers(1, 60), levels=st.integers(1, 6), seed=st.integers(0, 2**30))
+def test_ties_go_to_the_matching_with_most_exact_pairs(n, levels, seed):
+    cost = np.random.default_rng(seed).integers(0, levels, (n, n)).astype(np.uint8)
+    pair = assign_most_exact(cost)
+    rows, columns = linear_sum_assignment(cost - (cost == 0) / (2 * n))
+    assert total(cost, pair) == cost[rows, columns].sum()
+    assert (cost[np.arange(n), pair] == 0).sum() == (cost[rows, columns] == 0).sum()
+
+
+@settings(max_examples=60, deadline=None)
+@given(n=st.integers(1, 50), m=st.integers(1, 50), seed=st.integers(0, 2**30))
+def test_settling_ties_never_costs_anything(n, m, seed):
+    cost = np.random.default_rng(seed).integers(0, 5, (n, m)).astype(np.uint8)
+    pair, plain = assign_most_exact(cost), assign(cost)
+    assert (pair >= 0).sum() == min(n, m)
+    assert total(cost, pair) == total(cost, plain)
+    matched, before = np.flatnonzero(pair >= 0), np.flatnonzero(plain >= 0)
+    assert (cost[matched, pair[matched]] == 0).sum() >= (cost[before, plain[before]] == 0).sum()
 
 
 def test_an_empty_side_matches_nothing():
