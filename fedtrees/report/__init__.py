@@ -1,1 +1,25 @@
-"""Figures and the self-contained report of a run."""
+"""Figures and the self-contained report of a run.
+
+``write_report(run_folder)`` writes ``report.html``; ``plot(run_folder, "frontier.pdf")`` writes a
+figure; ``load_rows``, ``frontiers`` and ``leaderboard`` give the numbers behind them.
+"""
+
+from fedtrees.report.frontier import Frontier, Point, frontiers
+from fedtrees.report.html import write_report
+from fedtrees.report.plot import plot
+from fedtrees.report.rows import Panel, Setting, load_rows
+from fedtrees.report.table_text import leaderboard_table
+from fedtrees.report.tables import leaderboard
+
+__all__ = [
+    "Frontier",
+    "Panel",
+    "Point",
+    "Setting",
+    "frontiers",
+    "leaderboard",
+    "leaderboard_table",
+    "load_rows",
+    "plot",
+    "write_report",
+]

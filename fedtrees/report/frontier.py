@@ -180,13 +180,12 @@ def _point(
     budget: Budget,
 ) -> Point:
     useful = by_seed(trained, utility)
-    worst = worst.sort_values("seed")
-    leak = {int(r.seed): r for r in worst.itertuples()}
-    seeds = []
-    for seed in sorted({*useful, *leak}):
-        row = leak.get(seed)
-        found = () if row is None else (row.advantage, row.attack_spec, row.value, row.blind)
-        seeds.append(SeedPoint(seed, useful.get(seed, math.nan), *(found or (math.nan,))))
+    columns = (worst[c].tolist() for c in ("seed", "advantage", "attack_spec", "value", "blind"))
+    leak = {int(seed): found for seed, *found in zip(*columns, strict=True)}
+    seeds = [
+        SeedPoint(seed, useful.get(seed, math.nan), *leak.get(seed, (math.nan,)))
+        for seed in sorted({*useful, *leak})
+    ]
     claimed = next((c for part in (trained, attacks) for c in part["claimed"] if c), "")
     return Point(
         defense=spec,

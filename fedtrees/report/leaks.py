@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -24,16 +25,21 @@ class Cell:
     state : str
         "ok", "failed", "timeout", "skipped", "undefined" (blind already scores the best
         value) or "" (not part of the run).
+    score, blind : float
+        Means of the attack's score and of the blind adversary's.
     attack : str
         The attack that reached it, where the cell is a worst case.
+    partial : bool
+        Whether a seed is missing because an attack failed or timed out.
     """
 
     advantage: Estimate = field(default_factory=Estimate)
-    score: Estimate = field(default_factory=Estimate)
-    blind: Estimate = field(default_factory=Estimate)
+    score: float = math.nan
+    blind: float = math.nan
     state: str = ""
     note: str = ""
     attack: str = ""
+    partial: bool = False
 
 
 @dataclass(frozen=True)
@@ -100,26 +106,34 @@ def limit(grids: Iterable[Grid]) -> float:
 def _cell(rows: pd.DataFrame | None, worst: bool = False) -> Cell:
     if rows is None or rows.empty:
         return Cell()
-    ok = rows[rows["status"] == "ok"]
-    bad = rows[rows["status"] != "ok"]
-    counts = bad.drop_duplicates(["seed", "status"]).groupby("status").size()
+    status = rows["status"].tolist()
+    texts = zip(status, rows["seed"].tolist(), rows["reason"].tolist(), strict=True)
+    bad = sorted({t for t in texts if t[0] != "ok"})
+    counts = Counter(s for s, _ in {(s, seed) for s, seed, _ in bad})
     note = "; ".join(
-        [f"{status} on {n} seed{'s' if n > 1 else ''}" for status, n in counts.items()]
-        + sorted({r for r in bad["reason"] if r})
+        [f"{s} on {n} seed{'s' if n > 1 else ''}" for s, n in sorted(counts.items())]
+        + sorted({reason for _, _, reason in bad if reason})
     )
-    if ok.empty:
-        return Cell(state=str(next(s for s in ("failed", "timeout", "skipped", *counts.index)
-                                   if s in counts.index)), note=note)  # fmt: skip
-    advantage = estimate(ok["advantage"])
-    attacks = ", ".join(sorted(set(ok["attack_spec"]))) if worst else ""
+    if "ok" not in status:
+        return Cell(state=min(counts, key=lambda s: (s == "skipped", s)), note=note)
+    columns = (rows[c].tolist() for c in ("status", "advantage", "value", "blind", "attack_spec"))
+    ok = [line[1:] for line in zip(*columns, strict=True) if line[0] == "ok"]
+    advantages, scores, blinds, attacks = zip(*ok, strict=True)
+    advantage = estimate(advantages)
     return Cell(
         advantage=advantage,
-        score=estimate(ok["value"]),
-        blind=estimate(ok["blind"]),
+        score=_mean(scores),
+        blind=_mean(blinds),
         state="ok" if advantage.known else "undefined",
         note=note,
-        attack=attacks,
+        attack=", ".join(sorted(set(attacks))) if worst else "",
+        partial=bool({"failed", "timeout"} & counts.keys()),
     )
+
+
+def _mean(values: Sequence[float]) -> float:
+    known = [v for v in values if math.isfinite(v)]
+    return math.fsum(known) / len(known) if known else math.nan
 
 
 def matrix(grid: Grid) -> np.ndarray:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 
 class Html(str):
@@ -38,6 +38,7 @@ def table(
     lines: Iterable[Sequence[object]],
     numeric: Iterable[int] = (),
     row_class: Sequence[str] = (),
+    column_class: Mapping[int, str] | None = None,
 ) -> Html:
     """Return a table with a caption; the first cell of every line is its header.
 
@@ -47,18 +48,18 @@ def table(
         Columns aligned to the right in tabular figures.
     row_class : sequence of str
         A class per line, "" for none.
+    column_class : mapping, optional
+        A class per column index.
     """
-    right = set(numeric)
+    classes = dict.fromkeys(numeric, "n") | dict(column_class or {})
 
     def cell(i: int, content: object) -> Html:
-        kind = "n" if i in right else None
+        kind = classes.get(i)
         if i == 0:
             return tag("th", content, scope="row", class_=kind)
         return tag("td", content, class_=kind)
 
-    head = join(
-        tag("th", h, scope="col", class_="n" if i in right else None) for i, h in enumerate(header)
-    )
+    head = join(tag("th", h, scope="col", class_=classes.get(i)) for i, h in enumerate(header))
     body = []
     for at, line in enumerate(lines):
         name = row_class[at] if at < len(row_class) else ""
@@ -71,13 +72,3 @@ def table(
     )
     # Wide tables scroll on their own; a scrolling region must be reachable by keyboard.
     return tag("div", whole, class_="scroll", tabindex="0", role="region", aria_label=caption)
-
-
-def text_of(fragment: str) -> str:
-    """Return markup without tags, for labels."""
-    out, inside = [], False
-    for char in fragment:
-        inside = (inside or char == "<") and char != ">"
-        if not inside and char != ">":
-            out.append(char)
-    return html.unescape("".join(out))

@@ -11,7 +11,7 @@ from fedtrees.report import figures, style
 from fedtrees.report.frontier import LOWER_IS_BETTER, Frontier
 from fedtrees.report.intervals import Estimate
 from fedtrees.report.markup import Html, esc, join, table, tag
-from fedtrees.report.rows import UNDEFENDED, read_json, read_text
+from fedtrees.report.rows import UNDEFENDED, Setting, read_json, read_text
 from fedtrees.report.sections import Charts, claim_mark, place
 from fedtrees.report.study import Study
 from fedtrees.report.tables import (
@@ -41,14 +41,15 @@ def _board(study: Study, frontier: Frontier, board: Sequence[LeaderRow]) -> Html
     better = " (lower is better)" if frontier.utility in LOWER_IS_BETTER else ""
     header = ["defense", utility + better, f"change in {utility}", "worst advantage",
               "change in advantage", "strongest attack", f"{frontier.metric} (blind)",
-              "guarantee", "traffic", "time"]  # fmt: skip
+              "traffic", "time", "guarantee"]  # fmt: skip
     lines = [_line(study, row) for row in board]
     classes = ["front" if r.on_front else "base" * (r.point.defense == UNDEFENDED) for r in board]
+    wide = {5: "free", 9: "code"}
     known = max([r.point.utility.n for r in board], default=0)
     refs = "; ".join(f"{n} {style.interval(e)}" for n, e in frontier.references if e.known)
     caption = f"{frontier.panel}, {known} seeds"
     after = tag("p", f"Without a federation: {utility} {refs}.", class_="facts") if refs else ""
-    return join([table(caption, header, lines, (1, 2, 3, 4, 6, 8, 9), classes), after])
+    return join([table(caption, header, lines, (1, 2, 3, 4, 6, 7, 8), classes, wide), after])
 
 
 def _line(study: Study, row: LeaderRow) -> list[object]:
@@ -71,9 +72,9 @@ def _line(study: Study, row: LeaderRow) -> list[object]:
         "" if same else _stacked(row.relief, signed=True),
         attacks,
         score if p.advantage.known else "–",
-        _guarantee(row.guarantees),
         style.bytes_text(row.cost.bytes),
         style.seconds_text(row.cost.seconds.mean),
+        _guarantee(row.guarantees),
     ]
 
 
@@ -99,18 +100,25 @@ def guarantees(study: Study, charts: Charts) -> Html:
     lede = tag("p", "Claimed: what the defense states. Spent: what an accountant composes from "
                "the noise actually drawn. Measured: a lower bound from an audit, where one "
                "ran.", class_="lede")  # fmt: skip
-    blocks = []
+    # Most settings of a run say the same: say it once.
+    same: dict[tuple[Guarantees, ...], list[Setting]] = {}
     for setting in study.settings:
+        same.setdefault(guarantee_table(study.rows, setting), []).append(setting)
+    blocks = []
+    for entries, settings in same.items():
         lines = [
             [
                 g.defense,
                 *(" | ".join(t) or "–" for t in (g.claimed, g.spent, g.measured)),
                 g.verdict,
             ]
-            for g in guarantee_table(study.rows, setting)
+            for g in entries
         ]
-        made = table(setting, ["defense", "claimed", "spent", "measured", "reading"], lines)
-        blocks.append(tag("div", made, data_place=place(setting)))
+        header = ["defense", "claimed", "spent", "measured", "reading"]
+        wide = {1: "code", 2: "code", 3: "code", 4: "free"}
+        made = table("; ".join(map(str, settings)), header, lines, column_class=wide)
+        only = place(settings[0]) if len(settings) == 1 else None
+        blocks.append(tag("div", made, data_place=only))
     return join([lede, *blocks])
 
 
@@ -123,8 +131,8 @@ def cost(study: Study, charts: Charts) -> Html:
         parts: list[object] = [tag("h3", setting)]
         if known:
             about = f"{setting}: bytes and seconds per defense; table below"
-            drawn = str(figures.cost(known).to_json())
-            parts.append(tag("div", charts.add({"": drawn}, about, free=True), class_="wide"))
+            drawn = figures.draw_cost(known).json()
+            parts.append(tag("div", charts.add({"": drawn}, about, columns=6), class_="wide"))
         parts += [_cost_totals(str(setting), costs), _cost_types(str(setting), costs)]
         blocks.append(tag("div", join(parts), data_place=place(setting)))
     return join(blocks)

@@ -17,7 +17,7 @@ CSS = """
 html { scroll-padding-top: 4rem; }
 body { margin: 0; color: var(--ink); background: #fff; font: 16px/1.55 Inter, "Source Sans 3",
   "Helvetica Neue", Helvetica, Arial, "Liberation Sans", sans-serif; }
-main, header.top, footer { max-width: 76rem; margin: 0 auto; padding: 0 1.5rem; }
+main, header.top, footer { max-width: 80rem; margin: 0 auto; padding: 0 1.5rem; }
 header.top { padding-top: 2.75rem; }
 h1 { font-size: 2rem; line-height: 1.2; letter-spacing: -.015em; margin: 0 0 .35rem; }
 h2 { font-size: 1.4rem; line-height: 1.25; letter-spacing: -.01em; margin: 3.25rem 0 .5rem;
@@ -34,7 +34,7 @@ a:focus-visible, select:focus-visible, button:focus-visible, summary:focus-visib
 .facts { color: var(--muted); margin: 0 0 1rem; max-width: none; }
 nav.bar { position: sticky; top: 0; background: rgba(255,255,255,.97); z-index: 5;
   border-bottom: 1px solid var(--rule); }
-nav.bar > div { max-width: 76rem; margin: 0 auto; padding: .5rem 1.5rem; display: flex;
+nav.bar > div { max-width: 80rem; margin: 0 auto; padding: .5rem 1.5rem; display: flex;
   flex-wrap: wrap; gap: .3rem 1rem; align-items: center; font-size: .875rem; }
 nav.bar a { text-decoration: none; color: var(--ink); white-space: nowrap; }
 nav.bar a:hover { color: var(--accent); text-decoration: underline; }
@@ -54,9 +54,10 @@ select { font: inherit; padding: .15rem .3rem; border: 1px solid var(--rule); bo
 figure { margin: 0 0 .5rem; min-width: 0; }
 figcaption { font-size: .875rem; color: var(--muted); max-width: 46rem; }
 figcaption strong { color: var(--ink); font-size: .95rem; display: block; }
+figure .after { font-size: .84rem; color: var(--muted); }
 .chart { width: 100%; min-height: 23rem; }
 .chart.free { min-height: 0; }
-.wide { overflow-x: auto; } .wide .chart { min-width: 44rem; }
+.wide { overflow-x: auto; }
 .legend { display: flex; flex-wrap: wrap; gap: .3rem .5rem; margin: .6rem 0 1rem; font-size: .84rem;
   align-items: center; }
 .legend button, .legend span.key { font: inherit; color: var(--ink); background: #fff;
@@ -72,6 +73,8 @@ th, td { padding: .38rem .7rem .38rem 0; border-bottom: 1px solid #e8ebef; verti
   text-align: left; }
 thead th { border-bottom: 1.5px solid var(--ink); vertical-align: bottom; font-weight: 600; }
 tbody th { font-weight: 600; white-space: nowrap; }
+thead th.n { white-space: normal; }
+td.free { min-width: 10rem; } td.code small, td.code { white-space: nowrap; }
 .n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
 tr.front { background: #f1f6fb; } tr.base { background: var(--faint); }
 small { color: var(--muted); font-size: .92em; } td small, th small { display: block;
@@ -96,7 +99,7 @@ footer { color: var(--muted); font-size: .85rem; padding: 2.5rem 1.5rem 3rem; }
 @media print { body { font-size: 10.5pt; } nav.bar, .filters, .skip { display: none; }
   main, header.top, footer { max-width: none; padding: 0; } h2 { break-after: avoid; }
   figure, .answer, tr { break-inside: avoid; } .scroll, .wide { overflow: visible; }
-  .grid { grid-template-columns: 1fr 1fr; gap: .5rem; } .wide .chart { min-width: 0; }
+  .grid { grid-template-columns: 1fr 1fr; gap: .5rem; } .wide .chart { min-width: 0 !important; }
   table { font-size: 7.5pt; } a { color: inherit; text-decoration: none; } }
 """
 
@@ -126,7 +129,7 @@ SCRIPT = """
     } catch (error) {
       fail(error);
       box.className = "note";
-      box.textContent = "This figure could not be drawn (" + error + "); the tables have its numbers.";
+      box.textContent = "This figure could not be drawn (" + error + "); see the tables.";
     }
   }
   const waiting = boxes.slice();

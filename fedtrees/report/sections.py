@@ -21,12 +21,17 @@ class Charts:
 
     figures: dict[str, dict[str, str]] = field(default_factory=dict)
 
-    def add(self, variants: dict[str, str], about: str, free: bool = False) -> Html:
-        """Keep a figure (variant -> JSON) and return the element it is drawn in."""
+    def add(self, variants: dict[str, str], about: str, columns: int | None = None) -> Html:
+        """Keep a figure (variant -> JSON) and return the element it is drawn in.
+
+        A figure with `columns` sets its own height and scrolls where they do not fit.
+        """
         name = f"chart-{len(self.figures)}"
         self.figures[name] = variants
-        return tag("div", class_="chart free" if free else "chart", data_chart=name, role="img",
-                   aria_label=about)  # fmt: skip
+        kind, width = "chart", None
+        if columns is not None:
+            kind, width = "chart free", f"min-width: {9 + 5.4 * columns:g}rem"
+        return tag("div", class_=kind, data_chart=name, role="img", aria_label=about, style=width)
 
 
 def place(setting: Setting, threat: str | None = None) -> str:
@@ -102,22 +107,18 @@ def _panel(
         f"{data.panel}: {style.metric_name(data.utility)} against worst-case advantage "
         f"({data.metric}) of {len(data.drawn)} defenses; numbers in the leaderboard"
     )
-    caption = tag(
-        "figcaption",
-        tag("strong", f"Threat: {data.panel.threat}"),
-        _listed("Not drawn", notes),
-        _listed("Hollow", hollow),
-    )
+    title = tag("figcaption", tag("strong", f"Threat: {data.panel.threat}"))
+    after = tag("div", _listed("Not drawn", notes), _listed("Hollow", hollow), class_="after")
     chart = (
         charts.add(variants, about) if variants else tag("p", "No point to draw.", class_="note")
     )
-    return tag("figure", chart, caption, data_place=place(data.panel.setting, data.panel.threat))
+    where = place(data.panel.setting, data.panel.threat)
+    return tag("figure", title, chart, after, data_place=where)
 
 
 def _frontier_json(study: Study, data: Frontier, beside: Sequence[Frontier]) -> str:
     limits = figures.advantage_limits(beside)
-    figure = figures.frontier(data, study.colours, limits, legend=False)
-    return str(figure.to_json())
+    return figures.draw_frontier(data, study.colours, limits, legend=False).json()
 
 
 def _listed(title: str, lines: Sequence[str]) -> Html:
@@ -230,7 +231,8 @@ def features(study: Study, charts: Charts) -> Html:
 
 def _grid(charts: Charts, grid: leaks.Grid, limit: float, first: str) -> Html:
     about = f"{grid.title}: advantage ({grid.metric}) per {first} and defense; table below"
-    chart = charts.add({"": str(figures.heatmap(grid, limit).to_json())}, about, free=True)
+    drawn = figures.draw_heatmap(grid, limit).json()
+    chart = charts.add({"": drawn}, about, columns=len(grid.columns))
     lines = [
         [row, *(_grid_cell(cell) for cell in cells)]
         for row, cells in zip(grid.rows, grid.cells, strict=True)
@@ -250,5 +252,5 @@ def _grid(charts: Charts, grid: leaks.Grid, limit: float, first: str) -> Html:
 def _grid_cell(cell: leaks.Cell) -> Html:
     if cell.state != "ok":
         return esc(cell.state or "–")
-    beside = tag("small", f"{style.number(cell.score.mean)} vs {style.number(cell.blind.mean)}")
+    beside = tag("small", f"{style.number(cell.score)} vs {style.number(cell.blind)}")
     return join([style.interval(cell.advantage, 2, signed=True), beside])

@@ -45,7 +45,7 @@ def worst_case(rows: pd.DataFrame, metric: str) -> pd.DataFrame:
 
 def trouble(attack_rows: pd.DataFrame) -> tuple[str, ...]:
     """Name the attacks that failed or timed out, with how many seeds: ``milp (timeout, 2)``."""
-    columns = (attack_rows[c] for c in ("attack_spec", "status", "seed"))
+    columns = (attack_rows[c].tolist() for c in ("attack_spec", "status", "seed"))
     bad = {key for key in zip(*columns, strict=True) if key[1] in ("failed", "timeout")}
     counts = Counter((attack, status) for attack, status, _ in bad)
     return tuple(
@@ -57,7 +57,7 @@ def trouble(attack_rows: pd.DataFrame) -> tuple[str, ...]:
 def by_seed(rows: pd.DataFrame, metric: str) -> dict[int, float]:
     """Return the finite values of one train metric, by seed."""
     found: dict[int, float] = {}
-    columns = (rows[c] for c in ("metric", "status", "seed", "value"))
+    columns = (rows[c].tolist() for c in ("metric", "status", "seed", "value"))
     for name, status, seed, value in zip(*columns, strict=True):
         if name == metric and status == "ok" and math.isfinite(value):
             found.setdefault(int(seed), float(value))

@@ -1,0 +1,247 @@
+"""The frontier as an interactive figure: frontier points in, a plotly figure out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from fedtrees.report import style
+from fedtrees.report.claims import KINDS
+from fedtrees.report.frontier import LOWER_IS_BETTER, Frontier, Point
+from fedtrees.report.intervals import Estimate
+from fedtrees.report.rows import UNDEFENDED
+from fedtrees.report.web import Drawing, axis, bars, esc, layout, note
+
+if TYPE_CHECKING:  # plotly is slow to import: only where a figure is made
+    import plotly.graph_objects as go
+
+
+def frontier(
+    data: Frontier,
+    colours: dict[str, tuple[str, str]] | None = None,
+    limits: tuple[float, float] | None = None,
+    legend: bool = True,
+) -> go.Figure:
+    """Draw utility against worst-case advantage.
+
+    Parameters
+    ----------
+    data : Frontier
+    colours : dict, optional
+        From `style.palette`; give it to keep colours equal across panels.
+    limits : (float, float), optional
+        Range of the advantage axis, to make panels comparable.
+    legend : bool
+        Whether the figure carries its own legend.
+    """
+    return draw_frontier(data, colours, limits, legend).figure()
+
+
+def draw_frontier(
+    data: Frontier,
+    colours: dict[str, tuple[str, str]] | None = None,
+    limits: tuple[float, float] | None = None,
+    legend: bool = True,
+) -> Drawing:
+    """Return what `frontier` draws, for a page."""
+    colours = colours or style.palette(p.family for p in data.points)
+    fig = Drawing(layout=layout())
+    low, high = utility_limits(data)
+    y_low, y_high = limits or advantage_limits([data])
+    notes = [_blind_note(y_low), *_reference_notes(data, low, high)]
+    notes += [n for p in data.drawn for n in _label(p, data, colours[p.family][0])]
+    _front_line(fig, data)
+    for line in data.lines:
+        _budget_line(fig, [data.point(d) for d in line], colours)
+    for family in dict.fromkeys(p.family for p in data.drawn):
+        _family(fig, [p for p in data.drawn if p.family == family], colours[family])
+    if legend:
+        _legend_of_shapes(fig, data)
+    lower = data.utility in LOWER_IS_BETTER
+    name = esc(style.metric_name(data.utility)) + (
+        " (lower is better; axis reversed)" if lower else ""
+    )
+    fig.layout |= {
+        "xaxis": axis(name, range=[high, low] if lower else [low, high]),
+        "yaxis": axis(f"worst-case advantage, {esc(data.metric)}", range=[y_low, y_high]),
+        "showlegend": legend,
+        "hovermode": "closest",
+        "shapes": _blind_shapes(y_low) + _reference_shapes(data, low, high),
+        "annotations": notes,
+    }
+    return fig
+
+
+def utility_limits(data: Frontier) -> tuple[float, float]:
+    """Return the range of the utility axis; a reference joins it only if it is near."""
+    points = data.drawn
+    low, high = style.utility_range(
+        [(_ends(p.utility), [s.utility for s in p.seeds]) for p in points]
+    )
+    for _, e in data.references:
+        if e.known and low - 0.35 * (high - low) < e.mean < high + 0.35 * (high - low):
+            pad = 0.05 * (high - low)
+            low, high = min(low, e.mean - pad), max(high, e.mean + pad)
+    return low, high
+
+
+def advantage_limits(panels: Sequence[Frontier]) -> tuple[float, float]:
+    """Return one range of the advantage axis for several panels; zero is always inside."""
+    points = [p for f in panels for p in f.drawn]
+    pairs = [(_ends(p.advantage), [s.advantage for s in p.seeds]) for p in points]
+    low, high = style.utility_range([*pairs, ([0.0], [0.05])])
+    return low, high
+
+
+def _ends(e: Estimate) -> list[float]:
+    return [e.mean, e.low, e.high]
+
+
+def group_name(family: str) -> str:
+    """Return the legend group of a defense, by which a page shows or hides it."""
+    return esc(family)
+
+
+def _line(dash: str, **where: Any) -> dict[str, Any]:
+    line = {"color": style.MUTED, "width": 1.3, "dash": dash}
+    return {"type": "line", "layer": "below", "line": line, **where}
+
+
+def _blind_shapes(bottom: float) -> list[dict[str, Any]]:
+    band = {"type": "rect", "xref": "paper", "x0": 0, "x1": 1, "y0": bottom, "y1": 0,
+            "layer": "below", "fillcolor": "#f1f5f3", "line": {"width": 0}}  # fmt: skip
+    return [band, _line("dash", xref="paper", x0=0, x1=1, y0=0, y1=0)]
+
+
+def _blind_note(bottom: float) -> dict[str, Any]:
+    text = "below the dashed line: no more than blind"
+    return note(text, xref="paper", x=1, y=bottom, xanchor="right", yanchor="bottom")
+
+
+def _near(data: Frontier, low: float, high: float) -> list[tuple[str, float]]:
+    known = [(esc(name), e.mean) for name, e in data.references if e.known]
+    return [(name, mean) for name, mean in known if low <= mean <= high]
+
+
+def _reference_shapes(data: Frontier, low: float, high: float) -> list[dict[str, Any]]:
+    near = _near(data, low, high)
+    return [_line("dot", x0=x, x1=x, yref="paper", y0=0, y1=1) for _, x in near]
+
+
+def _reference_notes(data: Frontier, low: float, high: float) -> list[dict[str, Any]]:
+    near = _near(data, low, high)
+    top = {"yref": "paper", "y": 1, "yanchor": "bottom"}
+    notes = [note(name, x=x, xanchor="center", **top) for name, x in near]
+    far = [
+        f"{esc(name)} {style.number(e.mean)}"
+        for name, e in data.references
+        if e.known and not low <= e.mean <= high
+    ]
+    if far:
+        text = "off the axis: " + ", ".join(far)
+        notes.append(note(text, xref="paper", x=0, xanchor="left", **top))
+    return notes
+
+
+def _front_line(fig: Drawing, data: Frontier) -> None:
+    points = [p for p in map(data.point, data.front) if p]
+    fig.scatter(
+        x=[p.utility.mean for p in points], y=[p.advantage.mean for p in points], mode="lines",
+        line={"color": "#d5dae1", "width": 7}, name="non-dominated", hoverinfo="skip",
+        legendgroup="front", legendrank=2000,
+    )  # fmt: skip
+
+
+def _budget_line(
+    fig: Drawing, points: list[Point | None], colours: dict[str, tuple[str, str]]
+) -> None:
+    kept = [p for p in points if p]
+    colour, dash = colours[kept[0].family]
+    fig.scatter(
+        x=[p.utility.mean for p in kept], y=[p.advantage.mean for p in kept], mode="lines",
+        line={"color": colour, "width": 1.3, "dash": dash}, opacity=0.7, hoverinfo="skip",
+        showlegend=False, legendgroup=esc(kept[0].family),
+    )  # fmt: skip
+
+
+def _family(fig: Drawing, points: list[Point], look: tuple[str, str]) -> None:
+    """Draw one defense: its seeds faintly, then its means with error bars."""
+    colour = look[0]
+    seeds = [(p, s) for p in points for s in p.seeds]
+    group = esc(points[0].family)
+    fig.scatter(
+        x=[s.utility for _, s in seeds], y=[s.advantage for _, s in seeds], mode="markers",
+        marker={"color": colour, "size": 5, "opacity": 0.28,
+                "symbol": [style.SHAPES[p.kind][0] for p, _ in seeds]},
+        hoverinfo="skip", showlegend=False, legendgroup=group,
+    )  # fmt: skip
+    fig.scatter(
+        x=[p.utility.mean for p in points], y=[p.advantage.mean for p in points], mode="markers",
+        error_x=bars([p.utility for p in points], colour),
+        error_y=bars([p.advantage for p in points], colour),
+        marker={"color": [("white" if p.hollow else colour) for p in points], "size": 11,
+                "symbol": [style.SHAPES[p.kind][0] for p in points],
+                "line": {"color": colour, "width": 2}},
+        customdata=[_hover(p) for p in points],
+        hovertemplate="%{customdata}<extra></extra>",
+        name="undefended" if group == UNDEFENDED else group, legendgroup=group,
+    )  # fmt: skip
+
+
+def _hover(p: Point) -> str:
+    attacks = ", ".join(f"{a} ({n} of {p.advantage.n} seeds)" for a, n in p.attacks)
+    lines = [
+        f"<b>{esc(p.defense)}</b>",
+        f"utility {style.interval(p.utility)}, {p.utility.n} seeds",
+        f"advantage {style.interval(p.advantage, signed=True)}, {p.advantage.n} seeds",
+        f"score {style.number(p.score.mean)}, blind {style.number(p.blind.mean)}",
+        f"strongest: {esc(attacks)}",
+        f"claim: {esc(p.claimed) or 'not known'} ({KINDS[p.kind]})",
+    ]
+    if p.failed:
+        lines.append(f"hollow, known only from below: {esc('; '.join(p.failed))}")
+    return "<br>".join(lines)
+
+
+def _label(p: Point, data: Frontier, colour: str) -> list[dict[str, Any]]:
+    """Name the undefended point and the budget at each end of a swept defense."""
+    text = point_label(p, data)
+    if not text:
+        return []
+    plain = text == "undefended"
+    up = 14 if plain or not crowded_above(p, data) else -14
+    side = {"xanchor": "right", "xshift": -6} if plain else {"xanchor": "center"}
+    spot = {"x": p.utility.mean, "y": p.advantage.mean, "yshift": up}
+    return [note(esc(text), **spot, **side, color=colour)]
+
+
+def point_label(p: Point, data: Frontier) -> str:
+    """Return what is written at a point: only the undefended one and the ends of a sweep."""
+    if p.defense == UNDEFENDED:
+        return "undefended"
+    if p.defense in {line[i] for line in data.lines for i in (0, -1)}:
+        name = {"epsilon": "ε", "xi": "ξ"}.get(p.budget.name, p.budget.name)
+        return f"{name}={p.budget.value:g}"
+    return ""
+
+
+def crowded_above(p: Point, data: Frontier) -> bool:
+    """Tell whether another point stands just above, where a label would run into it."""
+    low, high = utility_limits(data)
+    bottom, top = advantage_limits([data])
+    return any(
+        abs(o.utility.mean - p.utility.mean) < 0.08 * (high - low)
+        and 0 < o.advantage.mean - p.advantage.mean < 0.2 * (top - bottom)
+        for o in data.drawn
+    )
+
+
+def _legend_of_shapes(fig: Drawing, data: Frontier) -> None:
+    kinds = dict.fromkeys(p.kind for p in data.drawn)
+    entries = [(KINDS[k], style.SHAPES[k][0], style.MUTED) for k in KINDS if k in kinds]
+    if any(p.hollow for p in data.drawn):
+        entries.append(("hollow: an attack failed here", "circle", "white"))
+    for i, (name, symbol, fill) in enumerate(entries):
+        fig.scatter(x=[None], y=[None], mode="markers", name=name, legendrank=3000 + i,
+                        marker={"symbol": symbol, "size": 10, "color": fill,
+                                "line": {"color": style.MUTED, "width": 1.5}})  # fmt: skip

@@ -1,0 +1,93 @@
+"""Grids of advantages as an interactive heatmap."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from fedtrees.report import style
+from fedtrees.report.leaks import Cell, Grid, matrix
+from fedtrees.report.leaks import limit as largest
+from fedtrees.report.web import Drawing, axis, esc, layout, note
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+
+def heatmap(grid: Grid, limit: float = 0.0) -> go.Figure:
+    """Draw a grid of advantages; white is blind, orange a leak, blue worse than blind.
+
+    Parameters
+    ----------
+    grid : Grid
+    limit : float
+        Advantage at the ends of the colour scale; 0 takes the largest of this grid.
+    """
+    return draw_heatmap(grid, limit).figure()
+
+
+def draw_heatmap(grid: Grid, limit: float = 0.0) -> Drawing:
+    """Return what `heatmap` draws, for a page."""
+    limit = limit or largest([grid])
+    columns = [esc(c) for c in grid.columns]
+    rows = [esc(r) for r in grid.rows]
+    fig = Drawing(layout=layout())
+    fig.data.append({
+        "type": "heatmap", "z": matrix(grid).tolist(), "x": list(range(len(columns))),
+        "y": list(range(len(rows))), "zmin": -limit, "zmax": limit, "xgap": 2, "ygap": 2,
+        "colorscale": [list(stop) for stop in style.DIVERGING],
+        "customdata": [[_cell_hover(r, c, cell) for c, cell in zip(columns, line, strict=True)]
+                       for r, line in zip(rows, grid.cells, strict=True)],
+        "hovertemplate": "%{customdata}<extra></extra>", "hoverongaps": True,
+        "colorbar": {"title": {"text": "advantage", "side": "right"}, "thickness": 10, "len": 0.9,
+                     "outlinewidth": 0, "tickformat": ".2f"},
+    })  # fmt: skip
+    names = [esc(_wrapped(c)).replace("\n", "<br>") for c in grid.columns]
+    bare = {"showgrid": False, "showline": False, "ticks": ""}
+    top = 16 + 15 * max([n.count("<br>") + 1 for n in names], default=1)
+    fig.layout |= {
+        "xaxis": axis(tickvals=list(range(len(names))), ticktext=names, side="top", tickangle=0,
+                      tickfont={"size": 11}, **bare),
+        "yaxis": axis(tickvals=list(range(len(rows))), ticktext=rows, autorange="reversed",
+                      **bare),
+        "annotations": [
+            note(cell_text(cell), x=j, y=i, color=cell_ink(cell, limit))
+            for i, line in enumerate(grid.cells)
+            for j, cell in enumerate(line)
+        ],
+        "height": top + 24 + 34 * max(1, len(rows)),
+        "margin": {"l": 56, "t": top, "b": 16, "r": 24},
+    }  # fmt: skip
+    return fig
+
+
+def _wrapped(spec: str) -> str:
+    """Break a defense between its parts and before its parameters, to fit over a column."""
+    return spec.replace("+", "+\n").replace("[", "\n[")
+
+
+def cell_text(cell: Cell) -> str:
+    """Write what stands in a heatmap cell: the number, starred if an attack failed, or a word."""
+    if cell.state == "ok":
+        return style.number(cell.advantage.mean, 2) + "*" * cell.partial
+    words = {"skipped": "n/a", "": "", "undefined": "undef."}
+    return words.get(cell.state, esc(cell.state))
+
+
+def cell_ink(cell: Cell, limit: float) -> str:
+    """Return the text colour that reads on the cell's fill."""
+    mean = cell.advantage.mean
+    if math.isnan(mean):
+        return style.MUTED
+    return "white" if mean / limit > 0.72 or mean / limit < -0.75 else style.INK
+
+
+def _cell_hover(row: str, column: str, cell: Cell) -> str:
+    lines = [f"<b>{column}</b>", row]
+    if cell.state == "ok":
+        lines.append(f"advantage {style.interval(cell.advantage, signed=True)}")
+        lines.append(f"score {style.number(cell.score)}, blind {style.number(cell.blind)}")
+        lines.append(f"{cell.advantage.n} seeds" + (f", {esc(cell.attack)}" * bool(cell.attack)))
+    else:
+        lines.append(esc(cell.state or "not part of the run"))
+    return "<br>".join(lines + ([esc(cell.note)] if cell.note else []))

@@ -1,0 +1,97 @@
+"""What every web figure shares: type, axes, error bars, and text made harmless."""
+
+from __future__ import annotations
+
+import html
+import json
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from fedtrees.report import style
+from fedtrees.report.intervals import Estimate
+
+if TYPE_CHECKING:  # plotly is slow to import and slow to validate: only when a figure is asked for
+    import plotly.graph_objects as go
+
+FONT = "Inter, 'Source Sans 3', 'Helvetica Neue', Helvetica, Arial, 'Liberation Sans', sans-serif"
+
+
+@dataclass
+class Drawing:
+    """A figure in plotly's own words, before plotly has seen it."""
+
+    data: list[dict[str, Any]] = field(default_factory=list)
+    layout: dict[str, Any] = field(default_factory=dict)
+
+    def scatter(self, **trace: Any) -> None:
+        """Add a trace of points or lines."""
+        self.data.append({"type": "scatter", **trace})
+
+    def figure(self) -> go.Figure:
+        """Return it as a plotly figure, validated."""
+        import plotly.graph_objects as go
+
+        return go.Figure(data=self.data, layout={"template": "none", **self.layout})
+
+    def json(self) -> str:
+        """Return it as JSON that a browser reads; what is not finite becomes null."""
+        return json.dumps({"data": _finite(self.data), "layout": _finite(self.layout)})
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _finite(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(v) for v in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def axis(title: str = "", **more: Any) -> dict[str, Any]:
+    """Return an axis; the title is taken as it is."""
+    return {
+        "showgrid": True, "gridcolor": "#eef0f3", "zeroline": False, "linecolor": style.RULE,
+        "showline": True, "ticks": "outside", "tickcolor": style.RULE, "ticklen": 4,
+        "automargin": True, "title": {"text": title, "standoff": 8, "font": {"size": 13}}, **more,
+    }  # fmt: skip
+
+
+def layout() -> dict[str, Any]:
+    """Return the layout every figure starts from."""
+    return {
+        "font": {"family": FONT, "size": 13, "color": style.INK},
+        "paper_bgcolor": "white",
+        "plot_bgcolor": "white",
+        "margin": {"l": 56, "r": 16, "t": 26, "b": 48},
+        "xaxis": axis(),
+        "yaxis": axis(),
+        "legend": {"orientation": "h", "y": -0.22, "x": 0, "font": {"size": 12}},
+        "hoverlabel": {"bgcolor": "white", "bordercolor": style.RULE, "align": "left",
+                       "font": {"family": FONT, "size": 12, "color": style.INK}},
+    }  # fmt: skip
+
+
+def esc(text: str) -> str:
+    """Make text harmless to plotly, which reads a subset of HTML in every label."""
+    return html.escape(text, quote=False).replace("%{", "% {")
+
+
+def bars(estimates: list[Estimate], colour: str) -> dict[str, Any]:
+    """Return error bars over the intervals; none where there is no interval."""
+
+    def gap(a: float, b: float) -> float:
+        return a - b if math.isfinite(a - b) else 0.0
+
+    return {
+        "type": "data", "symmetric": False, "thickness": 1.2, "width": 3, "color": colour,
+        "array": [gap(e.high, e.mean) for e in estimates],
+        "arrayminus": [gap(e.mean, e.low) for e in estimates],
+    }  # fmt: skip
+
+
+def note(text: str, **where: Any) -> dict[str, Any]:
+    """Return a small annotation without an arrow."""
+    font = {"size": 11, "color": where.pop("color", style.MUTED)}
+    return {"text": text, "showarrow": False, "font": font, **where}
