@@ -52,8 +52,9 @@ def _build(
         sums[:] = 0
         _accumulate(codes, gh, rows[ranges[node, 0] : ranges[node, 1]], stride, sums)
         for f in range(codes.shape[1]):
-            size = offsets[f + 1] - offsets[f]
-            out[node, offsets[f] : offsets[f + 1]] = sums[f * stride : f * stride + size]
+            for b in range(offsets[f + 1] - offsets[f]):
+                out[node, offsets[f] + b, 0] = sums[f * stride + b, 0]
+                out[node, offsets[f] + b, 1] = sums[f * stride + b, 1]
 
 
 @kernel

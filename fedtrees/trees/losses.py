@@ -47,7 +47,8 @@ def base_margin(base_score: float) -> np.float32:
     p = np.float32(base_score)
     if not 0 < p < 1:
         raise DataError(f"base score {base_score} is not strictly between 0 and 1; give one class")
-    return np.float32(-np.log(_ONE / p - _ONE))
+    # The float32 logarithm of the C library is the rounded float64 one; numpy's can be one off.
+    return np.float32(-math.log(_ONE / p - _ONE))
 
 
 @kernel

@@ -93,7 +93,8 @@ def _move(
             left += goes_left[k]
             right += not goes_left[k]
             k += 1
-        rows[left : left + right] = aside[:right]
+        for i in range(right):
+            rows[left + i] = aside[i]
         middle[node] = left
 
 

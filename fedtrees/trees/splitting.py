@@ -52,7 +52,7 @@ class Splits:
 def _gain(g: float, h: float, reg_lambda: float) -> np.float32:
     if h <= 0.0:  # an empty or, with noisy sums, an impossible child
         return np.float32(0)
-    return np.float32((g * g) / (h + reg_lambda))
+    return np.float32(g * g) / np.float32(h + reg_lambda)  # XGBoost divides in float32
 
 
 @kernel
@@ -140,9 +140,10 @@ def best_splits(
 ) -> Splits:
     """Choose the split of every node.
 
-    Gains follow XGBoost's CPU `hist`: the gain of either side is rounded to float32, then added,
-    then reduced by the parent's. The strictly greater gain wins, so ties go to the lowest feature,
-    then to the scan that sends missing values right, then to the first bin scanned.
+    Gains follow XGBoost's CPU `hist`: ``G^2`` and ``H + lambda`` are rounded to float32 and divided
+    in float32; the two sides are added and the parent's gain subtracted, in float32 too. The
+    strictly greater gain wins, so ties go to the lowest feature, then to the scan that sends
+    missing values right, then to the first bin scanned.
 
     Parameters
     ----------

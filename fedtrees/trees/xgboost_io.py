@@ -39,8 +39,11 @@ def to_xgboost_json(
     Raises
     ------
     DataError
-        If the trees use more features than there are, or the names do not fit.
+        If there are no trees (XGBoost would misread the base score), the trees use more features
+        than there are, or the names do not fit.
     """
+    if not forest.trees:
+        raise DataError("a forest without trees cannot be written; XGBoost misreads its base score")
     used = 1 + max((int(t.feature.max(initial=-1)) for t in forest.trees), default=-1)
     if used > n_features:
         raise DataError(f"the trees use {used} features, the model is given {n_features}")

@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedtrees.trees.binning import Bins, bin_rows
+from fedtrees.trees.grower import children_to_build, grow_forest, with_siblings
+from fedtrees.trees.histogram import build_histogram, build_histogram_numpy, node_sums
+from fedtrees.trees.params import TreeParams
+from fedtrees.trees.sketch import quantile_cuts
+
+
+@st.composite
+def binned(draw):
+    """Bins with missing codes, gradients that overflow float64's 53 bits, rows of two nodes."""
+    rng = np.random.default_rng(draw(st.integers(0, 10_000)))
+    n, d = draw(st.integers(0, 60)), draw(st.integers(1, 4))
+    counts = rng.integers(1, draw(st.sampled_from([3, 9, 400])), d)
+    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+    missing = int(counts.max())
+    codes = rng.integers(0, counts, (n, d))
+    codes[rng.random((n, d)) < 0.2] = missing
+    kind = np.uint8 if missing < 256 else np.uint16
+    gh = rng.integers(-(2**56), 2**56, (n, 2))
+    return Bins(codes.astype(kind), missing, offsets), gh, rng.permutation(n).astype(np.int32)
+
+
+def by_hand(bins, gh, rows):
+    out = np.zeros((bins.total_bins, 2), dtype=np.int64)
+    for row in rows:
+        for f, code in enumerate(bins.codes[row].tolist()):
+            if code != bins.missing:
+                out[bins.offsets[f] + code] += gh[row]
+    return out
+
+
+@given(binned(), st.floats(0, 1))
+def test_sums_are_exact(table, share):
+    bins, gh, rows = table
+    cut = int(share * len(rows))
+    ranges = np.array([[0, cut], [cut, len(rows)], [cut, cut]])
+    wanted = np.array([by_hand(bins, gh, rows[a:b]) for a, b in ranges])
+    np.testing.assert_array_equal(build_histogram(bins, gh, rows, ranges), wanted)
+    np.testing.assert_array_equal(build_histogram_numpy(bins, gh, rows, ranges), wanted)
+    totals = [gh[rows[a:b]].sum(axis=0) for a, b in ranges]
+    np.testing.assert_array_equal(node_sums(gh, rows, ranges), totals)
+
+
+@given(binned(), st.floats(0, 1))
+def test_union_is_the_sum_and_the_sibling_the_difference(table, share):
+    bins, gh, rows = table
+    cut = int(share * len(rows))
+    halves = build_histogram(bins, gh, rows, np.array([[0, cut], [cut, len(rows)]]))
+    whole = build_histogram(bins, gh, rows, np.array([[0, len(rows)]]))
+    np.testing.assert_array_equal(halves.sum(axis=0), whole[0])
+    for side in (0, 1):
+        both = with_siblings(halves[[side]], np.array([side == 0]), whole)
+        np.testing.assert_array_equal(both, halves)
+
+
+def test_the_lighter_child_is_built():
+    nodes = np.arange(5, 11, dtype=np.int32)
+    hessians = np.array([[0, 4], [0, 3], [0, 1], [0, 2], [0, 7], [0, 7]])
+    np.testing.assert_array_equal(children_to_build(nodes, hessians), [6, 7, 9])
+
+
+def test_many_rows_ahead_of_the_block_and_wide_tables():
+    """Longer than any prefetch distance, with more bins than a byte holds."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(3000, 70)).astype(np.float32)
+    bins = bin_rows(X, quantile_cuts(X, 300))
+    gh = rng.integers(-(2**30), 2**30, (3000, 2))
+    rows, ranges = np.arange(3000, dtype=np.int32), np.array([[0, 1000], [1000, 3000]])
+    np.testing.assert_array_equal(
+        build_histogram(bins, gh, rows, ranges), build_histogram_numpy(bins, gh, rows, ranges)
+    )
+
+
+def test_gradients_in_any_memory_layout():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(50, 2))
+    bins, rows = bin_rows(X, quantile_cuts(X, 4)), np.arange(50, dtype=np.int32)
+    gh = np.asfortranarray(rng.integers(-9, 9, (50, 2)))
+    np.testing.assert_array_equal(
+        build_histogram(bins, gh, rows, np.array([[0, 50]]))[0], by_hand(bins, gh, rows)
+    )
+
+
+def test_the_engine_gives_the_same_forest_without_numba(cancer_missing, tmp_path):
+    X, y = cancer_missing
+    X, y = X[:120, :5], y[:120]
+    np.savez(tmp_path / "table.npz", X=X, y=y)
+    script = textwrap.dedent("""
+        import sys
+        sys.modules["numba"] = None  # every import of it now fails
+        import numpy as np
+        from fedtrees.trees.grower import grow_forest
+        from fedtrees.trees.jit import HAS_NUMBA
+        from fedtrees.trees.params import TreeParams
+        from fedtrees.trees.sketch import quantile_cuts
+        assert not HAS_NUMBA
+        table = np.load("table.npz")
+        params = TreeParams(trees=3, max_depth=3, max_bin=8)
+        forest = grow_forest(table["X"], table["y"], quantile_cuts(table["X"], 8), params)
+        np.save("margin.npy", forest.margin(table["X"]))
+    """)
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    params = TreeParams(trees=3, max_depth=3, max_bin=8)
+    ours = grow_forest(X, y, quantile_cuts(X, 8), params).margin(X)
+    np.testing.assert_array_equal(np.load(tmp_path / "margin.npy"), ours)
+    assert len(np.unique(ours)) > 3

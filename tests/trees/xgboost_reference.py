@@ -1,0 +1,81 @@
+"""Train XGBoost and this engine on the same cuts and base score, and compare node by node."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import xgboost as xgb
+
+from fedtrees.trees.binning import Cuts
+from fedtrees.trees.forest import Forest, Tree
+from fedtrees.trees.params import TreeParams
+
+
+@dataclass(frozen=True)
+class Reference:
+    booster: xgb.Booster
+    cuts: Cuts
+
+    @property
+    def model(self) -> dict[str, Any]:
+        return json.loads(self.booster.save_raw("json"))
+
+    @property
+    def trees(self) -> list[dict[str, Any]]:
+        return self.model["learner"]["gradient_booster"]["model"]["trees"]
+
+    def margin(self, X):
+        return self.booster.predict(xgb.DMatrix(X), output_margin=True)
+
+
+def train(X, y, params: TreeParams) -> Reference:
+    data = xgb.QuantileDMatrix(np.asarray(X, np.float32), y, max_bin=params.max_bin, nthread=1)
+    settings = {
+        "objective": "binary:logistic",
+        "tree_method": "hist",
+        "nthread": 1,
+        "max_bin": params.max_bin,
+        "max_depth": params.max_depth,
+        "eta": params.learning_rate,
+        "lambda": params.reg_lambda,
+        "gamma": params.gamma,
+        "min_child_weight": params.min_child_weight,
+    }
+    if params.base_score is not None:
+        settings["base_score"] = params.base_score
+    booster = xgb.train(settings, data, params.trees)
+    return Reference(booster, Cuts.from_xgboost(*data.get_quantile_cut()))
+
+
+def difference(ours: Tree, theirs: dict[str, Any], rtol: float = 2e-6) -> str | None:
+    """Return what differs first between two trees, None if nothing does.
+
+    Leaf values may differ by ``rtol`` of themselves plus 2e-7: XGBoost sums float64 in row
+    order, we sum integers of 2^-30.
+    """
+    left = np.array(theirs["left_children"])
+    if not np.array_equal(left, ours.left):
+        return f"shape: {left} and {ours.left}"
+    inner = left >= 0
+    conditions = np.array(theirs["split_conditions"], dtype=np.float32)
+    for name, got, wanted in (
+        ("feature", ours.feature, np.array(theirs["split_indices"])),
+        ("threshold", ours.threshold, conditions),
+        ("default_left", ours.default_left, np.array(theirs["default_left"], dtype=bool)),
+    ):
+        if not np.array_equal(got[inner], wanted[inner]):
+            return f"{name}: {wanted[inner]} and {got[inner]}"
+    if not np.allclose(ours.value[~inner], conditions[~inner], rtol=rtol, atol=2e-7):
+        return f"leaf values: {conditions[~inner]} and {ours.value[~inner]}"
+    return None
+
+
+def differences(forest: Forest, reference: Reference, rtol: float = 2e-6) -> dict[int, str]:
+    """Return the trees that differ, by number, and how."""
+    assert len(forest.trees) == len(reference.trees)
+    pairs = enumerate(zip(forest.trees, reference.trees, strict=True))
+    found = {i: difference(ours, theirs, rtol) for i, (ours, theirs) in pairs}
+    return {i: text for i, text in found.items() if text is not None}
