@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Set
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -62,4 +61,3 @@ class RandomLeaf(TimberStrike):
     """
 
     random_leaf: bool = True
-    control: ClassVar[bool] = True

@@ -71,7 +71,7 @@ def save_forest(forest: Forest, path: Path) -> None:
         for name in _ARRAYS
         if getattr(tree, name) is not None
     }
-    partial = path.with_suffix(".partial")
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     with partial.open("wb") as out:
         np.savez(
             out,

@@ -7,7 +7,6 @@ import csv
 import io
 import json
 import os
-import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -31,27 +30,21 @@ def write_atomically(path: Path, content: bytes) -> None:
     StoreError
         If the disk is full or the folder cannot be written; nothing partial remains.
     """
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".partial")
-    except OSError as err:
-        raise StoreError(f"cannot write {path}: {err.strerror or err}") from err
-    try:
-        with os.fdopen(handle, "wb") as out:
+        with partial.open("wb") as out:
             out.write(content)
             out.flush()
             os.fsync(out.fileno())
-        os.replace(name, path)
+        os.replace(partial, path)
     except OSError as err:
-        with contextlib.suppress(OSError):
-            os.unlink(name)
         raise StoreError(
-            f"cannot write {path}: {err.strerror or err}; finished cells are safe, free some "
-            "space and run again with --resume"
+            f"cannot write {path}: {err.strerror or err}; finished cells are safe: make room or "
+            "permission, then run again with --resume"
         ) from err
-    except BaseException:
+    finally:
         with contextlib.suppress(OSError):
-            os.unlink(name)
-        raise
+            partial.unlink(missing_ok=True)
 
 
 class Store:

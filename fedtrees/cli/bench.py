@@ -130,16 +130,16 @@ def _run_with_progress(bench: Bench) -> Counter[str]:
 
 
 def _finish(bench: Bench, counts: Counter[str], as_json: bool) -> None:
-    from fedtrees.cli.results import leaderboard_text, summary
-    from fedtrees.report.page import write_report
+    from fedtrees.cli.results import leaderboards, summary
+    from fedtrees.report.html import write_report
 
     report = write_report(bench.folder)
     bad = counts["failed"] + counts["timeout"]
     if as_json:
         extra = {"computed": dict(counts), "report": str(report)}
-        typer.echo(json.dumps({**summary(bench.folder, "ra"), **extra}, indent=1))
+        typer.echo(json.dumps({**summary(bench.folder, None), **extra}, indent=1))
     else:
-        leaderboard_text(bench.folder, "ra")
+        leaderboards(bench.folder, None)
         typer.echo(f"\nreport  {report}\nrows    {bench.folder / 'rows.csv'}")
         typer.echo(f"figure  fedtrees plot {bench.folder} -o frontier.pdf")
     if bad:

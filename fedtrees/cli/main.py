@@ -187,7 +187,9 @@ def explain(
 @app.command()
 def show(
     run: Annotated[str, typer.Argument(help="A run folder.")],
-    metric: Annotated[str, typer.Option(help="Leakage metric of the table.")] = "ra",
+    metric: Annotated[
+        str | None, typer.Option(help="Leakage metric: ra (default), exact_rows, leaf_mass_exact...")
+    ] = None,
     format: FormatOption = Format.TABLE,
 ) -> None:
     """Print the leaderboard of a finished run."""
@@ -202,8 +204,8 @@ def plot(
     out: Annotated[
         str | None, typer.Option("-o", "--out", help="FILE.html, .svg, .png or .pdf.")
     ] = None,
-    metric: Annotated[str, typer.Option(help="Leakage metric.")] = "ra",
-    utility: Annotated[str, typer.Option(help="Utility metric.")] = "auc",
+    metric: Annotated[str | None, typer.Option(help="Leakage metric (default: ra).")] = None,
+    utility: Annotated[str | None, typer.Option(help="Utility metric (default: auc).")] = None,
     format: FormatOption = Format.TABLE,
 ) -> None:
     """Draw the frontier: utility against the worst advantage over the applicable attacks."""

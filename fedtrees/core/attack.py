@@ -19,12 +19,9 @@ class Attack(ABC):
     ----------
     name : str
         Set by ``@register.attack``.
-    control : bool
-        A control shows what a part of an attack is worth; it never counts as the worst case.
     """
 
     name: ClassVar[str] = "attack"
-    control: ClassVar[bool] = False
 
     def inapplicable(self, offers: Set[str], roles: Set[str]) -> str | None:
         """Return why this attack cannot run on such a protocol and threat, None if it can.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import tempfile
 import zipfile
 from collections import Counter
 from collections.abc import Iterator
@@ -149,14 +148,13 @@ class Transcript:
         }
         arrays["index"] = np.frombuffer(json.dumps(header).encode(), np.uint8)
         target = Path(path)
-        handle, name = tempfile.mkstemp(dir=target.parent, suffix=".partial")
+        partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
         try:
-            with os.fdopen(handle, "wb") as out:
+            with partial.open("wb") as out:
                 (np.savez_compressed if compress else np.savez)(out, allow_pickle=False, **arrays)
-            os.replace(name, target)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
+            os.replace(partial, target)
+        finally:
+            partial.unlink(missing_ok=True)
 
     @classmethod
     def load(cls, path: str | Path) -> Transcript:

@@ -1,0 +1,101 @@
+"""The commands that read a run: show, plot, report."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from fedtrees.cli.inspect import console
+from fedtrees.core.errors import StoreError
+from fedtrees.report.html import write_report
+from fedtrees.report.intervals import Estimate
+from fedtrees.report.plot import plot as draw
+from fedtrees.report.rows import NOT_OK, load_rows
+from fedtrees.report.study import Study
+from fedtrees.report.table_text import leaderboard_table
+
+
+def show(run: Path, metric: str | None, as_json: bool) -> None:
+    """Print the leaderboard and what did not run."""
+    if as_json:
+        typer.echo(json.dumps(summary(run, metric), indent=1))
+    else:
+        leaderboards(run, metric)
+
+
+def plot(run: Path, out: str | None, metric: str | None, utility: str | None, as_json: bool) -> None:
+    """Draw the frontier into a file."""
+    path = draw(run, Path(out) if out else run / "frontier.html", metric, utility)
+    typer.echo(json.dumps({"file": str(path)}) if as_json else str(path))
+
+
+def report(run: Path, as_json: bool) -> None:
+    """Write ``report.html`` again."""
+    path = write_report(run)
+    typer.echo(json.dumps({"file": str(path)}) if as_json else str(path))
+
+
+def leaderboards(run: Path, metric: str | None) -> None:
+    """Print one table per setting and threat, then the cells that gave nothing."""
+    study = Study(run, load_rows(run), metric)
+    for frontier, board in study.boards:
+        console().print(leaderboard_table(frontier, board))
+    for line in gaps(study):
+        console().print(line, markup=False)
+
+
+def gaps(study: Study) -> list[str]:
+    """Return one line per distinct reason why cells failed or were skipped."""
+    bad = study.rows[study.rows["status"].isin(NOT_OK)]
+    keys = ["status", "protocol", "defense_spec", "reason"]
+    counts = bad.groupby(keys, sort=False).size()
+    return [
+        f"{status}: {n} cells of {protocol} with {defense}: {reason}"
+        for (status, protocol, defense, reason), n in counts.items()
+    ]
+
+
+def summary(run: Path, metric: str | None) -> dict[str, Any]:
+    """Return the leaderboards as plain JSON types.
+
+    Raises
+    ------
+    StoreError
+        If the run holds no rows.
+    """
+    rows = load_rows(run)
+    if rows.empty:
+        raise StoreError(f"{run} holds no results yet; finish it with fedtrees bench --resume")
+    study = Study(run, rows, metric)
+    boards = [
+        {
+            "dataset": f.panel.setting.dataset,
+            "partition": f.panel.setting.partition,
+            "protocol": f.panel.setting.protocol,
+            "threat": f.panel.threat,
+            "metric": f.metric,
+            "utility": f.utility,
+            "defenses": [
+                {
+                    "defense": row.point.defense,
+                    "utility": _estimate(row.point.utility),
+                    "advantage": _estimate(row.point.advantage),
+                    "attacks": [name for name, _ in row.point.attacks],
+                    "claimed": row.point.claimed,
+                    "not_dominated": row.on_front,
+                }
+                for row in board
+            ],
+        }
+        for f, board in study.boards
+    ]
+    return {"run": str(run), "rows": len(rows), "leaderboards": boards, "gaps": gaps(study)}
+
+
+def _estimate(e: Estimate) -> dict[str, float | None]:
+    values = {"mean": e.mean, "low": e.low, "high": e.high}
+    return {k: v if math.isfinite(v) else None for k, v in values.items()}

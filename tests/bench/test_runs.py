@@ -1,0 +1,321 @@
+"""A run survives being killed, cut, filled up and reopened; nothing is computed twice."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from fedtrees.bench.cells import Provenance, Setting, TrainCell, plan
+from fedtrees.bench.federation import load_dataset
+from fedtrees.bench.session import Bench, reopen
+from fedtrees.bench.store import COLUMNS, Store, write_atomically
+from fedtrees.bench.suite import DataRef, Suite
+from fedtrees.core.errors import StoreError, UsageError
+from fedtrees.core.specs import Composed, Spec
+
+SUITE = """
+name = "tiny"
+seeds = [0, 1]
+[[grid]]
+data = ["wine"]
+protocols = ["fedtree-hist[trees=2,max_depth=2,max_bin=16]"]
+defenses = ["split-only", "laplace-hist[epsilon=8]"]
+attacks = ["random-leaf"]
+"""
+
+NOTING = """
+import os, time
+from fedtrees.core.attack import Attack
+from fedtrees.core.guess import Guess
+from fedtrees.core.registry import register
+
+@register.attack("noting")
+class Noting(Attack):
+    def run(self, view, rng):
+        with open(os.environ["NOTES"], "a") as out:
+            out.write(f"{view.defense} {view.n_rows} {view.own.X[0, 0]} {len(view.own)}\\n")
+        time.sleep(float(os.environ.get("NAP", "0")))
+        return Guess(view.own)
+"""
+
+
+def bench(folder, text=SUITE, **options):
+    return Bench(Suite.parse(text, "tiny"), folder, **options)
+
+
+def rows_of(folder):
+    with (folder / "rows.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "tiny"
+    b = bench(folder)
+    b.open(resume=False)
+    b.run()
+    return folder
+
+
+def identity(row):
+    return tuple(row[c] for c in COLUMNS if c not in ("run", "seconds", "value", "advantage"))
+
+
+def test_every_cell_has_its_rows_once(finished):
+    rows = rows_of(finished)
+    assert tuple(rows[0]) == COLUMNS
+    assert max(Counter(map(identity, rows)).values()) == 1
+    assert {r["defense"] for r in rows if r["stage"] == "train"} == {
+        "none",
+        "split-only",
+        "laplace-hist",
+    }
+    stages = Counter((r["stage"], r["metric"]) for r in rows)
+    assert stages["train", "auc"] == 6
+    assert stages["attack", "ra"] == 6
+    assert stages["blind", "ra"] == 2
+    assert stages["reference", "auc"] == 4
+    attack = next(r for r in rows if r["stage"] == "attack" and r["metric"] == "ra")
+    expected = (float(attack["value"]) - float(attack["blind"])) / (1 - float(attack["blind"]))
+    assert float(attack["advantage"]) == pytest.approx(expected)
+    laplace = next(r for r in rows if r["defense"] == "laplace-hist" and r["metric"] == "auc")
+    assert laplace["claimed"] == "pure-dp[epsilon=8,unit=histogram]"
+    assert laplace["spent"].startswith("pure-dp[epsilon=inf,histograms=")
+
+
+def test_a_finished_run_computes_nothing_again(finished):
+    before = {p.name: p.stat().st_mtime_ns for p in (finished / "cells").iterdir()}
+    b = bench(finished)
+    b.open(resume=True)
+    assert b.remaining() == ([], [])
+    assert b.run() == Counter()
+    assert {p.name: p.stat().st_mtime_ns for p in (finished / "cells").iterdir()} == before
+    assert reopen(finished).to_toml() == b.suite.to_toml()
+
+
+def test_one_process_and_two_give_the_same_numbers(finished, tmp_path):
+    b = bench(tmp_path / "two", workers=2)
+    b.open(resume=False)
+    b.run()
+
+    def values(folder):
+        timed = ("cpu_seconds", "note:")
+        return [
+            (identity(r), r["value"]) for r in rows_of(folder) if not r["metric"].startswith(timed)
+        ]
+
+    assert values(tmp_path / "two") == values(finished)
+
+
+@pytest.mark.parametrize("content", ["", "{", '{"id": "x"}', None])
+def test_a_cut_cell_is_computed_again_and_only_that_one(finished, tmp_path, content):
+    folder = tmp_path / "copy"
+    subprocess.run(["cp", "-r", str(finished), str(folder)], check=True)
+    victim = sorted((folder / "cells").glob("*.json"))[3]
+    whole = json.loads(victim.read_text())
+    if content is None:
+        victim.write_text(victim.read_text()[:-30])
+    else:
+        victim.write_text(content)
+    b = bench(folder)
+    b.open(resume=True)
+    counts = b.run()
+    assert sum(counts.values()) == 1
+    again = json.loads(victim.read_text())
+    assert again["cell"] == whole["cell"]
+    assert Counter(map(identity, rows_of(folder))) == Counter(map(identity, rows_of(finished)))
+
+
+def launch(folder, plugin, notes, nap, resume=False):
+    suite = folder.parent / "suite.toml"
+    suite.write_text(SUITE.replace("random-leaf", "noting"))
+    command = [sys.executable, "-m", "fedtrees.cli.main", "bench", "-j", "1"]
+    command += ["--suite", str(suite), "--plugin", str(plugin), "--out", str(folder)]
+    environment = {**os.environ, "NOTES": str(notes), "NAP": str(nap)}
+    if resume:
+        command.append("--resume")
+    return subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def test_kill_minus_nine_loses_and_doubles_nothing(tmp_path):
+    plugin, notes, folder = tmp_path / "noting.py", tmp_path / "notes.txt", tmp_path / "run"
+    plugin.write_text(NOTING)
+    first = launch(folder, plugin, notes, nap=1.5)
+    deadline = time.time() + 240
+    while len(list(folder.glob("cells/*.json"))) < 6 and time.time() < deadline:
+        time.sleep(0.05)
+    os.kill(first.pid, signal.SIGKILL)
+    first.communicate()
+    finished = {p.name: p.read_bytes() for p in folder.glob("cells/*.json")}
+    assert 6 <= len(finished) < 18
+    second = launch(folder, plugin, notes, nap=0, resume=True)
+    out, err = second.communicate()
+    assert second.returncode == 0, err
+    for name, content in finished.items():
+        assert (folder / "cells" / name).read_bytes() == content
+    attacks = [c for c in map(json.loads, finished.values()) if c["cell"]["stage"] == "attack"]
+    seen = Counter(notes.read_text().splitlines())
+    # one note per attack; the one that was cut off by the kill is the only one made twice
+    assert sum(seen.values()) in (6, 7)
+    assert len(seen) >= 2
+    rows = rows_of(folder)
+    assert max(Counter(map(identity, rows)).values()) == 1
+    assert sum(r["stage"] == "attack" and r["metric"] == "ra" for r in rows) == 6
+    assert len(attacks) < 6
+    assert not list(folder.glob("cells/*.npz"))
+    assert not list(folder.glob("cells/.*"))
+    assert "report" in out
+
+
+def test_an_interrupted_training_is_kept_for_its_attacks(tmp_path, monkeypatch):
+    import fedtrees.bench.runner as runner
+
+    b = bench(tmp_path / "run")
+    b.open(resume=False)
+    trained = []
+    real = runner.run_training
+    monkeypatch.setattr(runner, "run_training", lambda c, f: trained.append(c) or real(c, f))
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as context:
+        context.setattr(runner, "evaluate_attack", stop)
+        with pytest.raises(KeyboardInterrupt):
+            b.run()
+    assert len(trained) == 1
+    assert len(list(b.store.cells.glob("*.npz"))) == 2
+    b.run()
+    assert len(trained) == len(set(trained)) == 6
+    assert not list(b.store.cells.glob("*.npz"))
+
+
+def test_failures_and_misfits_are_rows_with_reasons(tmp_path):
+    text = SUITE.replace(
+        'defenses = ["split-only", "laplace-hist[epsilon=8]"]', 'defenses = ["split-only"]'
+    ).replace("fedtree-hist[trees=2,max_depth=2,max_bin=16]", "nvflare-hist[trees=1,max_depth=1]")
+    text = text.replace("seeds = [0, 1]", "seeds = [0]")
+    text += '[[grid]]\ndata = ["diabetes"]\nprotocols = ["fedtree-hist[trees=1,cuts=public]"]\n'
+    b = bench(tmp_path / "run", text)
+    b.open(resume=False)
+    counts = b.run()
+    rows = rows_of(tmp_path / "run")
+    skipped = [r for r in rows if r["status"] == "skipped"]
+    failed = [r for r in rows if r["status"] == "failed"]
+    assert {r["stage"] for r in skipped} == {"train", "attack"}
+    assert all("server-decides" in r["reason"] for r in skipped)
+    assert counts["failed"] == len(failed) == 3
+    assert all("declared range" in r["reason"] for r in failed)
+
+
+def test_a_time_limit_makes_a_row_not_a_crash(tmp_path):
+    b = bench(tmp_path / "run", SUITE.replace("seeds = [0, 1]", "seeds = [0]\ntime_limit = 0.0001"))
+    b.open(resume=False)
+    assert b.run()["timeout"] > 0
+    reasons = {r["reason"] for r in rows_of(tmp_path / "run") if r["status"] == "timeout"}
+    assert reasons == {"took longer than 0.0001 s"}
+
+
+def test_another_version_is_not_mixed_in(finished, tmp_path):
+    folder = tmp_path / "copy"
+    subprocess.run(["cp", "-r", str(finished), str(folder)], check=True)
+    facts = json.loads((folder / "environment.json").read_text())
+    (folder / "environment.json").write_text(json.dumps({**facts, "fedtrees": "0.0.1"}))
+    with pytest.raises(StoreError, match=r"written by fedtrees 0\.0\.1"):
+        bench(folder).open(resume=True)
+    (folder / "environment.json").write_text("{")
+    with pytest.raises(StoreError, match="cannot be read"):
+        bench(folder).open(resume=True)
+
+
+def test_an_existing_run_is_not_written_over(finished):
+    with pytest.raises(StoreError, match="--resume"):
+        bench(finished).open(resume=False)
+
+
+def test_a_full_disk_leaves_the_old_file_and_says_what_to_do(tmp_path, monkeypatch):
+    path = tmp_path / "cell.json"
+    write_atomically(path, b"old")
+
+    def full(handle):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(StoreError, match="No space left on device.*--resume"):
+        write_atomically(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert [p.name for p in tmp_path.iterdir()] == ["cell.json"]
+
+
+def test_a_cell_s_key_covers_everything_that_matters():
+    data = DataRef("wine")
+    setting = Setting(data, Spec("iid"), 3, 0)
+    cell = TrainCell(setting, Spec("fedtree-hist", {"trees": 2, "max_depth": 3}), Composed())
+    provenance = Provenance({data: "d1"})
+    keys = {
+        cell.key(provenance),
+        cell.key(Provenance({data: "d2"})),
+        cell.key(Provenance({data: "d1"}, ("plugin",))),
+        TrainCell(Setting(data, Spec("iid"), 3, 1), cell.protocol, Composed()).key(provenance),
+        TrainCell(Setting(data, Spec("iid"), 4, 0), cell.protocol, Composed()).key(provenance),
+        TrainCell(setting, Spec("fedtree-hist", {"trees": 3}), Composed()).key(provenance),
+        TrainCell(setting, cell.protocol, Composed((Spec("split-only"),))).key(provenance),
+    }
+    assert len(keys) == 7
+    swapped = Spec("fedtree-hist", {"max_depth": 3, "trees": 2})
+    assert TrainCell(setting, swapped, Composed()).key(provenance) == cell.key(provenance)
+
+
+def test_none_is_added_and_nothing_is_listed_twice():
+    suite = Suite.parse(SUITE + "\n[[grid]]\ndata = ['wine']\n", "x")
+    assert [str(d) for d in suite.grids[0].defenses][0] == "none"
+    overridden = suite.override({"defenses": ["split-only", "none", "split-only"]})
+    for grid in overridden.grids:
+        assert [str(d) for d in grid.defenses] == ["none", "split-only"]
+    cells = list(plan(overridden).cells())
+    assert len(cells) == len(set(cells))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("name = ", "not readable TOML"),
+        ("nmae = 'x'", "did you mean 'name'"),
+        ("[[grid]]\ndefense = ['none']", "did you mean 'defenses'"),
+        ("[[grid]]\ndefenses = []", "is empty"),
+        ("[[grid]]\nclients = [0]", "clients=0"),
+        ("seeds = 0", "at least one"),
+        ("seeds = 'many'", "give a count"),
+        ("[[grid]]\nthreats = ['clinet']", "did you mean 'client'"),
+    ],
+)
+def test_a_suite_that_cannot_be_used_says_why(text, said):
+    with pytest.raises(UsageError, match=said):
+        Suite.parse(text, "suite")
+
+
+def test_bundled_suites_read_back_and_name_what_exists():
+    for name in ("smoke", "quick", "full"):
+        suite = Suite.load(name)
+        again = Suite.parse(suite.to_toml(), name)
+        assert again == suite
+        from fedtrees.bench.session import check_names
+
+        check_names(suite)
+    with pytest.raises(UsageError, match="did you mean 'quick'"):
+        Suite.load("quik")
+
+
+def test_datasets_keep_their_digest():
+    ref = DataRef("wine")
+    assert load_dataset(ref, None).digest == load_dataset(DataRef("wine"), None).digest
+    assert Store(Path("x")).name == "x"
