@@ -74,13 +74,14 @@ def max_entropy(reach: Reach, weight: Floats, x: Floats, target: Floats, ridge: 
     args = (reach.offsets, reach.leaf, reach.log_prior, weight, x)
     value, mean, P = _evaluate(*args, theta, J)
     value += -theta @ goal
-    steps = 0
-    for steps in range(1, MAX_ITERATIONS + 1):
+    iterations = 0
+    while iterations < MAX_ITERATIONS:
         gradient = np.where(mask, mean - goal + ridge * theta, 0.0)
         if np.abs(gradient).max(initial=0.0) < TOLERANCE:
             break
         H = _hessian(reach.offsets, reach.leaf, weight, x, P, J)
         H[np.diag_indices_from(H)] += ridge
+        iterations += 1
         try:
             direction = -cho_solve(cho_factor(H, check_finite=False), gradient)
         except LinAlgError:
@@ -96,7 +97,7 @@ def max_entropy(reach: Reach, weight: Floats, x: Floats, target: Floats, ridge: 
         if step < 1e-6:
             break
         theta, value, mean, P = trial, new, new_mean, new_P
-    return Solution(P, (mean - target.reshape(-1)).reshape(J, K), steps)
+    return Solution(P, (mean - target.reshape(-1)).reshape(J, K), iterations)
 
 
 @njit(cache=True)

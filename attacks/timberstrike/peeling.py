@@ -117,7 +117,7 @@ def _checksum(
 @njit(cache=True)
 def _single(G, H, tol):  # type: ignore[no-untyped-def]
     a = abs(G)
-    return H > 3 * tol and a < 1.0 and abs(H - a * (1.0 - a)) <= tol
+    return 3 * tol < H and a < 1.0 and abs(H - a * (1.0 - a)) <= tol
 
 
 @njit(cache=True)

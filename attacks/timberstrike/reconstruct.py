@@ -14,7 +14,7 @@ from fedtrees.attacks.timberstrike.counts import (
     first_gradient,
     share_out,
 )
-from fedtrees.attacks.timberstrike.evidence import Evidence, Options
+from fedtrees.attacks.timberstrike.evidence import AUTO_TREES, Evidence, Options
 from fedtrees.attacks.timberstrike.grid import Grid
 from fedtrees.attacks.timberstrike.histograms import rows_from_histograms
 from fedtrees.attacks.timberstrike.points import points
@@ -56,26 +56,24 @@ def reconstruct(
     d = len(schema.features)
     if own is None:
         own = Table(np.zeros((0, d), dtype=np.float32), np.zeros(0, dtype=np.int64))
-    n_trees = len(evidence.trees) if options.max_trees is None else options.max_trees
-    n_trees = min(n_trees, len(evidence.trees))
-    evidence = replace(
-        evidence,
-        trees=evidence.trees[:n_trees],
-        histograms=None if evidence.histograms is None else evidence.histograms[:n_trees],
-        noise=None if evidence.noise is None else evidence.noise[:n_trees],
-    )
+    bin_by_bin = _reads_bins(evidence, options)
+    wanted = options.max_trees
+    if wanted is None:
+        wanted = len(evidence.trees) if bin_by_bin else AUTO_TREES
+    evidence = _first_trees(evidence, min(wanted, len(evidence.trees)))
+    n_trees = len(evidence.trees)
     grid = Grid.of(evidence.trees, d)
     low, high = value_ranges(schema, own, grid, evidence.cuts, options.ranges)
     known = own if options.use_prior else own.take(np.zeros(0, dtype=np.intp))
     prior = make_prior(schema, known, grid, low, high)
     whole = options.scope == "union"
-    sums = victim_sums(evidence, own, n_trees, subtract=not whole)
+    sums = victim_sums(evidence, own, min(n_trees, 1) if bin_by_bin else n_trees, not whole)
     notes: dict[str, float] = {"trees_read": float(n_trees)}
     if n_trees == 0:
         boxes = open_boxes(*_without_trees(evidence, own, whole), grid, evidence.base_margin)
         return Guess(points(options.points, boxes, grid, prior, schema, rng), (), notes)
     counts = first_counts(evidence, sums[0], len(own), whole)
-    if _reads_bins(evidence, options):
+    if bin_by_bin:
         records, more = rows_from_histograms(
             evidence, own, prior, schema, options, int((counts.n0 + counts.n1).sum()), rng
         )
@@ -90,6 +88,15 @@ def reconstruct(
         np.maximum(counts.n1 - own_part[1], 0),
     )
     return Guess(records, (leaf_counts,), notes)
+
+
+def _first_trees(evidence: Evidence, n: int) -> Evidence:
+    return replace(
+        evidence,
+        trees=evidence.trees[:n],
+        histograms=None if evidence.histograms is None else evidence.histograms[:n],
+        noise=None if evidence.noise is None else evidence.noise[:n],
+    )
 
 
 def first_counts(evidence: Evidence, sums: LeafSums, n_own: int, whole: bool) -> Counts:

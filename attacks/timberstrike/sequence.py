@@ -117,7 +117,7 @@ def _assign(
         return draw_leaves(options_of, flat, group, rng.random(len(group)))
     g, h = gradients(boxes.margin[first], y, evidence.constant_hessian)
     target, ridge = _equations(evidence, t, sums, leaves)
-    x = _contributions(evidence, t, leaves, options_of, g, h)
+    x = _contributions(evidence, t, sums, leaves, options_of, (g, h))
 
     width = np.diff(options_of.offsets)
     free = width > 1
@@ -186,11 +186,17 @@ def _equations(
 
 
 def _contributions(
-    evidence: Evidence, t: int, leaves: LeafConstraints, options_of: Reach, g: Floats, h: Floats
+    evidence: Evidence,
+    t: int,
+    sums: LeafSums,
+    leaves: LeafConstraints,
+    options_of: Reach,
+    gh: tuple[Floats, Floats],
 ) -> Floats:
+    """Return what each row brings to the equations of each leaf it can reach, (nnz, K)."""
     width = np.diff(options_of.offsets)
-    ge, he = np.repeat(g, width), np.repeat(h, width)
-    if evidence.level != "values":
+    ge, he = np.repeat(gh[0], width), np.repeat(gh[1], width)
+    if sums.g is not None:
         return np.stack([ge, he], axis=1)
     u = evidence.trees[t].value[leaves.node].astype(np.float64) / evidence.learning_rate
     return (ge + u[options_of.leaf] * he)[:, None]

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.timberstrike.evidence import Evidence
-from fedtrees.attacks.timberstrike.routing import gradients, leaf_of, sums_by_leaf
+from fedtrees.attacks.timberstrike.routing import gradients, sums_by_leaf
 from fedtrees.core.schema import Table
-from fedtrees.trees.forest import Tree
+from fedtrees.trees.forest import Forest, Tree
 
 Floats = NDArray[np.float64]
 
@@ -54,9 +54,9 @@ def victim_sums(
     """
     margin = np.full(len(own), evidence.base_margin, dtype=np.float32)
     out = []
+    nodes = Forest(evidence.trees[:n_trees], evidence.base_margin).apply(own.X)
     for t in range(n_trees):
-        tree = evidence.trees[t]
-        node = leaf_of(tree, own.X)
+        tree, node = evidence.trees[t], nodes[:, t]
         g, h = gradients(margin, own.y, evidence.constant_hessian)
         out.append(_one_tree(evidence, t, own.y, node, (g, h), subtract))
         margin += tree.value[node]
