@@ -41,15 +41,15 @@ def _board(study: Study, frontier: Frontier, board: Sequence[LeaderRow]) -> Html
     better = " (lower is better)" if frontier.utility in LOWER_IS_BETTER else ""
     header = ["defense", utility + better, f"change in {utility}", "worst advantage",
               "change in advantage", "strongest attack", f"{frontier.metric} (blind)",
-              "traffic", "time", "guarantee"]  # fmt: skip
+              "traffic and time", "guarantee"]  # fmt: skip
     lines = [_line(study, row) for row in board]
     classes = ["front" if r.on_front else "base" * (r.point.defense == UNDEFENDED) for r in board]
-    wide = {5: "free", 9: "code"}
+    wide = {5: "free", 8: "code"}
     known = max([r.point.utility.n for r in board], default=0)
     refs = "; ".join(f"{n} {style.interval(e)}" for n, e in frontier.references if e.known)
     caption = f"{frontier.panel}, {known} seeds"
     after = tag("p", f"Without a federation: {utility} {refs}.", class_="facts") if refs else ""
-    return join([table(caption, header, lines, (1, 2, 3, 4, 6, 7, 8), classes, wide), after])
+    return join([table(caption, header, lines, (1, 2, 3, 4, 6, 7), classes, wide), after])
 
 
 def _line(study: Study, row: LeaderRow) -> list[object]:
@@ -64,6 +64,7 @@ def _line(study: Study, row: LeaderRow) -> list[object]:
         attacks = join([attacks, tag("small", p.note)])
     same = p.defense == UNDEFENDED
     score = f"{style.number(p.score.mean)} ({style.number(p.blind.mean)})"
+    seconds = style.seconds_text(row.cost.seconds.mean)
     return [
         name,
         _stacked(p.utility),
@@ -72,8 +73,7 @@ def _line(study: Study, row: LeaderRow) -> list[object]:
         "" if same else _stacked(row.relief, signed=True),
         attacks,
         score if p.advantage.known else "–",
-        style.bytes_text(row.cost.bytes),
-        style.seconds_text(row.cost.seconds.mean),
+        join([style.bytes_text(row.cost.bytes), tag("small", seconds)]),
         _guarantee(row.guarantees),
     ]
 
@@ -91,8 +91,16 @@ def _guarantee(g: Guarantees) -> Html:
     texts = {"claimed": g.claimed, "spent": g.spent, "measured": g.measured}
     lines = {k: " | ".join(v) for k, v in texts.items() if v}
     if lines.get("spent") == lines.get("claimed") and len(lines) <= 2:
-        return esc(lines.get("claimed", "not known"))
-    return join(tag("small", f"{k} {v}") for k, v in lines.items())
+        return _breakable(lines.get("claimed", "not known"))
+    return join(tag("small", f"{k} ", _breakable(v)) for k, v in lines.items())
+
+
+def _breakable(text: str) -> Html:
+    """Let a composed guarantee break after a plus sign and nowhere else."""
+    parts = text.split("+")
+    ends = ["+"] * (len(parts) - 1) + [""]
+    terms = (tag("span", p, end, class_="nb") for p, end in zip(parts, ends, strict=True))
+    return join(terms, Html("<wbr>"))
 
 
 def guarantees(study: Study, charts: Charts) -> Html:

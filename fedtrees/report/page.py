@@ -74,7 +74,7 @@ th, td { padding: .38rem .7rem .38rem 0; border-bottom: 1px solid #e8ebef; verti
 thead th { border-bottom: 1.5px solid var(--ink); vertical-align: bottom; font-weight: 600; }
 tbody th { font-weight: 600; white-space: nowrap; }
 thead th.n { white-space: normal; }
-td.free { min-width: 10rem; } td.code small, td.code { white-space: nowrap; }
+td.free { min-width: 10rem; } .nb { white-space: nowrap; }
 .n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
 tr.front { background: #f1f6fb; } tr.base { background: var(--faint); }
 small { color: var(--muted); font-size: .92em; } td small, th small { display: block;

@@ -1,0 +1,71 @@
+"""The report in a real browser: are the plots drawn, is the console quiet, is nothing fetched?"""
+
+import re
+import shutil
+import subprocess
+
+import pytest
+from synthetic_run import DEFENSES, SETTINGS, rows, write_run
+
+from fedtrees.report import write_report
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+BROWSER = next(filter(None, map(shutil.which, NAMES)), None)
+FLAGS = (
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync",
+)  # fmt: skip
+HOSTILE = '<img src=x onerror="document.documentElement.dataset.pwned=1"><b>x</b>'
+
+pytestmark = pytest.mark.skipif(BROWSER is None, reason=f"none of {', '.join(NAMES)} on PATH")
+
+
+def dom(page, profile, width=1280):
+    """Return the document as the browser has it once every script has run."""
+    command = [BROWSER, *FLAGS, f"--user-data-dir={profile}", f"--window-size={width},1600",
+               "--virtual-time-budget=30000", "--enable-logging=stderr", "--dump-dom",
+               page.as_uri()]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    console = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+    return done.stdout, console
+
+
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory):
+    few = [d for d in DEFENSES if d[0] in ("none", "split-only", "laplace-hist")]
+    table = [r | {"attack": r["attack"] and r["attack"] + HOSTILE}
+             for r in rows(SETTINGS[:1], few)]  # fmt: skip
+    folder = tmp_path_factory.mktemp("browser")
+    report = write_report(write_run(folder, table))
+    return (*dom(report, folder / "profile"), report.read_text(encoding="utf-8"))
+
+
+def test_every_chart_is_drawn(drawn):
+    text, _, source = drawn
+    assert 'data-drawn="yes"' in text
+    charts = len(re.findall(r'data-chart="', source))
+    assert charts == 6  # 2 frontiers, 1 attack grid, 2 feature grids, 1 cost
+    assert len(re.findall(r'class="plot-container', text)) == charts
+    assert len(re.findall(r'class="main-svg"', text)) >= 2 * charts
+
+
+def test_the_points_are_in_the_picture(drawn):
+    text, _, _ = drawn
+    # 2 panels of 5 defenses and 3 seeds each; 5 defenses in the 3 series of the cost figure.
+    assert len(re.findall(r'<path class="point"', text)) == 2 * 5 * 3
+    assert len(re.findall(r'<path class="point plotly-customdata"', text)) == 2 * 5 + 3 * 5
+    assert len(re.findall(r'class="yerror"', text)) == 2 * 5
+    assert "below the dashed line: no more than blind" in text
+    assert ">undefended<" in text
+
+
+def test_nothing_went_wrong_and_nothing_was_fetched(drawn):
+    text, console, _ = drawn
+    assert "data-errors" not in text[:2000]
+    assert console == []
+
+
+def test_hostile_names_do_nothing_in_a_browser(drawn):
+    text, _, _ = drawn
+    assert "data-pwned" not in text
+    assert "<img" not in re.sub(r"<script.*?</script>", "", text, flags=re.S)

@@ -1,0 +1,242 @@
+"""The frontier: worst case per seed, who is hollow, who is dominated, who is joined to whom."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from synthetic_run import COLUMNS, write_run
+
+import fedtrees
+from fedtrees.report.budgets import budgets, family, ordered
+from fedtrees.report.frontier import frontiers, non_dominated
+from fedtrees.report.rows import load_rows
+from fedtrees.report.worst import attack_metrics, worst_case
+
+COARSE = st.integers(0, 4).map(float)  # few values, so that ties are common
+
+
+def brute_force(points, lower):
+    sign = -1 if lower else 1
+    return [
+        not any(
+            (sign * v >= sign * u and b <= a) and (sign * v > sign * u or b < a) for v, b in points
+        )
+        for u, a in points
+    ]
+
+
+@given(st.lists(st.tuples(COARSE, COARSE), min_size=1, max_size=12), st.booleans())
+def test_non_dominated_is_what_brute_force_says(points, lower):
+    utility, advantage = zip(*points, strict=True)
+    assert non_dominated(utility, advantage, lower=lower).tolist() == brute_force(points, lower)
+
+
+@given(st.lists(st.tuples(COARSE, COARSE), min_size=1, max_size=12))
+def test_some_point_is_never_dominated(points):
+    assert non_dominated(*zip(*points, strict=True)).any()
+
+
+class Table:
+    """Rows written one cell at a time, read back the way a report reads them."""
+
+    def __init__(self, folder):
+        self.folder, self.lines = folder, []
+
+    def add(self, stage, defense, seed, metric="", value="", **more):
+        row = dict.fromkeys(COLUMNS, "")
+        row |= {"version": fedtrees.__version__, "status": "ok", "dataset": "d", "partition": "p",
+                "protocol": "q", "stage": stage, "defense": defense, "seed": seed,
+                "metric": metric, "value": value}  # fmt: skip
+        self.lines.append(row | more)
+
+    def train(self, defense, seed, auc, **more):
+        self.add("train", defense, seed, "auc", auc, **more)
+
+    def attack(self, defense, seed, attack, advantage, **more):
+        self.add("attack", defense, seed, "ra", 0.5, attack=attack, advantage=advantage,
+                 blind=0.4, threat="t", **more)  # fmt: skip
+
+    def trouble(self, defense, seed, attack, status, reason="r"):
+        self.add("attack", defense, seed, attack=attack, status=status, reason=reason, threat="t")
+
+    def rows(self):
+        return load_rows(write_run(self.folder, self.lines))
+
+    def frontier(self, **asked):
+        (only,) = frontiers(self.rows(), **asked)
+        return only
+
+
+@pytest.fixture
+def table(tmp_path):
+    return Table(tmp_path)
+
+
+def test_the_worst_case_is_taken_per_seed_not_of_the_means(table):
+    for seed, (a, b) in enumerate([(0.1, 0.3), (0.4, 0.2)]):
+        table.train("none", seed, 0.8)
+        table.attack("none", seed, "a", a)
+        table.attack("none", seed, "b", b)
+    point = table.frontier().point("none")
+    assert [s.advantage for s in point.seeds] == [0.3, 0.4]
+    assert [s.attack for s in point.seeds] == ["b", "a"]
+    assert point.advantage.mean == pytest.approx(0.35)  # the means alone would say 0.25
+    assert point.attacks == (("a", 1), ("b", 1))
+
+
+def test_worst_case_equals_the_maximum_over_attacks(rows):
+    got = worst_case(rows, "ra")
+    ok = rows[(rows["metric"] == "ra") & (rows["status"] == "ok")]
+    keys = ["setting", "defense_spec", "threat", "seed"]
+    expected = ok.groupby(keys, observed=True)["advantage"].max()
+    assert len(got) == len(expected)
+    for key, value in zip(got[keys].itertuples(index=False), got["advantage"], strict=True):
+        assert value == expected[tuple(key)]
+
+
+def test_a_null_advantage_is_not_an_advantage_of_zero(table):
+    table.train("none", 0, 0.8)
+    table.attack("none", 0, "a", "")
+    table.attack("none", 0, "b", -0.2)
+    assert table.frontier().point("none").advantage.mean == -0.2
+
+
+def test_only_null_advantages_leave_a_point_undrawn_with_its_reason(table):
+    table.train("none", 0, 0.8)
+    table.attack("none", 0, "a", "")
+    point = table.frontier(metric="ra").point("none")
+    assert not point.drawn
+    assert "undefined" in point.note
+
+
+@pytest.mark.parametrize("status", ["failed", "timeout"])
+def test_a_failed_attack_makes_the_point_hollow_and_is_named(table, status):
+    for seed in (0, 1):
+        table.train("none", seed, 0.8)
+        table.attack("none", seed, "a", 0.3)
+    table.trouble("none", 1, "milp", status)
+    point = table.frontier().point("none")
+    assert point.hollow
+    assert point.failed == (f"milp ({status}, 1 seed)",)
+
+
+def test_a_skipped_attack_does_not_make_a_point_hollow(table):
+    table.train("none", 0, 0.8)
+    table.attack("none", 0, "a", 0.3)
+    table.trouble("none", 0, "milp", "skipped")
+    assert not table.frontier().point("none").hollow
+
+
+def test_a_hollow_point_neither_stands_on_the_front_nor_dominates(table):
+    table.train("good", 0, 0.9)
+    table.attack("good", 0, "a", 0.0)
+    table.trouble("good", 0, "milp", "timeout")
+    table.train("none", 0, 0.8)
+    table.attack("none", 0, "a", 0.5)
+    frontier = table.frontier()
+    assert frontier.point("good").drawn
+    assert frontier.front == ("none",)
+
+
+@pytest.mark.parametrize(
+    ("status", "words"), [("skipped", "no attack applies: r"), ("failed", "every attack failed: r")]
+)
+def test_a_defense_without_any_finished_attack_is_listed_with_the_reason(table, status, words):
+    table.train("none", 0, 0.8)
+    table.attack("none", 0, "a", 0.5)
+    table.train("x", 0, 0.8)
+    table.trouble("x", 0, "a", status)
+    point = table.frontier().point("x")
+    assert not point.drawn
+    assert point.note == words
+
+
+def test_a_failed_training_is_listed_with_the_reason(table):
+    table.train("none", 0, 0.8)
+    table.attack("none", 0, "a", 0.5)
+    table.add("train", "x", 0, status="failed", reason="out of memory")
+    assert table.frontier().point("x").note == "no auc was measured: out of memory"
+
+
+def test_lower_is_better_turns_the_front_around(table):
+    for defense, loss, advantage in [("none", 0.2, 0.5), ("x", 0.4, 0.1), ("y", 0.5, 0.2)]:
+        table.add("train", defense, 0, "log_loss", loss)
+        table.attack(defense, 0, "a", advantage)
+    assert table.frontier(utility="log_loss").front == ("none", "x")
+
+
+def test_a_panel_without_the_usual_metrics_shows_the_first_it_has(table):
+    table.add("train", "none", 0, "r2", 0.7)
+    table.add("attack", "none", 0, "v_measure", 0.6, attack="a", threat="t", advantage=0.2)
+    frontier = table.frontier()
+    assert (frontier.metric, frontier.utility) == ("v_measure", "r2")
+    assert frontier.point("none").advantage.mean == 0.2
+
+
+def test_budgets_of_one_defense_are_joined_in_order_of_the_number(rows):
+    for frontier in frontiers(rows):
+        assert (
+            "laplace-hist[epsilon=1]",
+            "laplace-hist[epsilon=4]",
+            "laplace-hist[epsilon=16]",
+        ) in frontier.lines
+        assert len(frontier.lines) == 2
+
+
+def test_a_line_joins_only_points_that_agree_in_everything_else():
+    specs = [f"x[epsilon={e},depth={d}]" for e in (1, 10) for d in (3, 10)]
+    found = budgets(specs)
+    assert {b.name for b in found.values()} == {"epsilon"}
+    assert len({b.rest for b in found.values()}) == 2
+    assert found["x[epsilon=10,depth=10]"].rest != found["x[epsilon=10,depth=3]"].rest
+
+
+def test_infinite_budgets_have_their_place():
+    found = budgets(["x[epsilon=inf]", "x[epsilon=2]"])
+    assert found["x[epsilon=inf]"].value == math.inf
+
+
+def test_a_composed_defense_is_its_own_family():
+    assert family("split-only+laplace-hist[epsilon=4]") == "split-only+laplace-hist"
+
+
+def test_undefended_comes_first_and_numbers_count_as_numbers():
+    specs = {"b[e=16]", "b[e=4]", "none", "a"}
+    assert ordered(specs) == ["none", "a", "b[e=4]", "b[e=16]"]
+
+
+def test_every_front_of_a_run_is_the_brute_force_one(rows):
+    for frontier in frontiers(rows):
+        solid = [p for p in frontier.drawn if not p.hollow]
+        pairs = [(p.utility.mean, p.advantage.mean) for p in solid]
+        keep = brute_force(pairs, lower=False)
+        assert set(frontier.front) == {p.defense for p, k in zip(solid, keep, strict=True) if k}
+
+
+def test_intervals_hold_their_mean_and_single_seeds_have_none(rows, table):
+    for frontier in frontiers(rows):
+        for p in frontier.drawn:
+            assert p.advantage.low <= p.advantage.mean <= p.advantage.high
+            assert p.advantage.n == 3
+    table.train("none", 0, 0.8)
+    table.attack("none", 0, "a", 0.5)
+    assert np.isnan(table.frontier().point("none").advantage.low)
+
+
+def test_references_are_the_means_over_seeds(rows):
+    frontier = frontiers(rows)[0]
+    setting = frontier.panel.setting
+    here = rows[(rows["stage"] == "reference") & (rows["metric"] == "auc")
+                & (rows["dataset"] == setting.dataset)
+                & (rows["partition"] == setting.partition)]  # fmt: skip
+    expected = here.groupby("protocol")["value"].mean()
+    assert {n: e.mean for n, e in frontier.references} == pytest.approx(expected.to_dict())
+
+
+def test_metrics_without_an_advantage_cannot_be_chosen(rows):
+    names = attack_metrics(rows)
+    assert names[0] == "ra"
+    assert "specificity_z" not in names
+    assert not any(":" in n for n in names)

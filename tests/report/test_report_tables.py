@@ -1,0 +1,210 @@
+"""The tables behind the report: paired changes, guarantees, cost, gaps, headlines."""
+
+import math
+
+import numpy as np
+import pytest
+
+from fedtrees.report import claims, leaks, style
+from fedtrees.report.frontier import frontiers
+from fedtrees.report.headline import answers
+from fedtrees.report.intervals import Estimate, estimate
+from fedtrees.report.rows import Panel, Setting
+from fedtrees.report.table_text import leaderboard_table
+from fedtrees.report.tables import (
+    cost_table,
+    guarantee_table,
+    leaderboard,
+    paired,
+    trouble_table,
+)
+
+STROKE = Setting("stroke", "iid[clients=5]", "fedtree[trees=20,depth=6]")
+
+
+@pytest.fixture(scope="module")
+def boards(rows):
+    return [(f, leaderboard(rows, f)) for f in frontiers(rows)]
+
+
+@pytest.fixture(scope="module")
+def stroke(boards):
+    return next((f, b) for f, b in boards if f.panel == Panel(STROKE, "client"))
+
+
+def row_of(board, defense):
+    return next(r for r in board if r.point.defense == defense)
+
+
+def test_changes_are_paired_by_seed(rows, stroke):
+    _, board = stroke
+    here = rows[
+        (rows["setting"] == STROKE) & (rows["metric"] == "auc") & (rows["stage"] == "train")
+    ]
+    value = here.set_index(["defense_spec", "seed"])["value"]
+    for row in board:
+        name = row.point.defense
+        gaps = [value[name, s] - value["none", s] for s in (0, 1, 2)]
+        assert row.change == pytest.approx(estimate(gaps)) or row.change == estimate(gaps)
+
+
+def test_pairing_uses_only_the_seeds_both_have(stroke):
+    frontier, _ = stroke
+    base, other = frontier.point("none"), frontier.point("split-only")
+    fewer = type(other)(**{**other.__dict__, "seeds": other.seeds[:2]})
+    assert paired(fewer, base, "utility").n == 2
+    assert paired(other, None, "utility").n == 0
+
+
+def test_paired_noise_cancels():
+    shared = np.array([0.1, -0.2, 0.05])
+    gaps = estimate((0.7 + shared) - (0.8 + shared))
+    assert gaps.low == pytest.approx(gaps.high) == pytest.approx(-0.1)
+
+
+def test_an_interval_does_not_depend_on_the_order_of_seeds():
+    assert estimate([3.0, 1.0, 2.0]) == estimate([2.0, 3.0, 1.0])
+    assert estimate([1.0, math.nan, 3.0]).n == 2
+
+
+def test_the_leaderboard_names_the_attack_that_reached_the_worst_case(stroke):
+    _, board = stroke
+    row = row_of(board, "none")
+    assert row.point.attacks == (("timberstrike", 3),)
+    score, blind = row.point.score.mean, row.point.blind.mean
+    assert row.point.advantage.mean == pytest.approx((score - blind) / (1 - blind))
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("", "unknown"),
+        ("none", "none"),
+        ("structural", "structural"),
+        ("computational", "computational"),
+        ("pure-dp[epsilon=4]", "proved"),
+        ("label-dp[epsilon=1]", "proved"),
+        ("mutual-information[xi=0.1]", "proved"),
+        ("structural+pure-dp[epsilon=4,unit=histogram]", "proved"),
+        ("something-else", "unknown"),
+    ],
+)
+def test_claims_have_kinds(text, kind):
+    assert claims.kind(text) == kind
+
+
+def test_a_plus_inside_brackets_does_not_split_a_guarantee():
+    terms = claims.parse("pure-dp[epsilon=1e+2]+structural")
+    assert [t.name for t in terms] == ["pure-dp", "structural"]
+    assert terms[0].number("epsilon") == 100
+
+
+@pytest.mark.parametrize(
+    ("claimed", "spent", "measured", "words"),
+    [
+        ("structural", "structural", "", ""),
+        ("pure-dp[epsilon=4]", "pure-dp[epsilon=4]", "", ""),
+        ("pure-dp[epsilon=4]", "pure-dp[epsilon=12800]", "", "(3,200 times): weaker"),
+        ("pure-dp[epsilon=4]", "pure-dp[epsilon=4]", "pure-dp[epsilon=5]", "audit contradicts"),
+        ("pure-dp[epsilon=4]", "pure-dp[epsilon=4]", "pure-dp[epsilon=3]", ""),
+        ("pure-dp[epsilon=4,unit=histogram]", "pure-dp[epsilon=9,unit=row]", "", "per row"),
+        ("pure-dp[epsilon=4]", "none", "", "spent no claim"),
+        ("pure-dp[epsilon=4]", "", "", "not accounted"),
+    ],
+)
+def test_guarantees_are_compared_only_where_they_mean_the_same(claimed, spent, measured, words):
+    verdict = claims.compare(claimed, spent, measured)
+    assert (words in verdict) if words else verdict == ""
+
+
+def test_every_defense_has_its_guarantees(rows):
+    found = {g.defense: g for g in guarantee_table(rows, STROKE)}
+    assert found["split-only+laplace-hist[epsilon=4]"].measured == ("pure-dp[epsilon=1.0]",)
+    assert found["laplace-hist[epsilon=4]"].spent == ("pure-dp[epsilon=12800,unit=row]",)
+    assert found["none"].verdict == ""
+
+
+def test_cost_is_counted_once_per_seed_and_split_by_message(rows):
+    found = {c.defense: c for c in cost_table(rows, STROKE)}
+    none, paillier = found["none"], found["paillier[bits=2048]"]
+    assert none.up.mean == pytest.approx(1_400_000)
+    assert paillier.bytes / none.bytes == pytest.approx(64)
+    by_type = {(d, t): e.mean for d, t, e in none.by_type}
+    up = sum(v for (d, _), v in by_type.items() if d == "up")
+    assert up == pytest.approx(none.up.mean, rel=1e-5)
+    assert set(by_type) == {("up", "Histogram"), ("up", "Range"), ("down", "NodeDecision")}
+
+
+def test_gaps_gather_seeds_and_put_failures_first(rows):
+    found = trouble_table(rows)
+    statuses = [t.status for t in found]
+    assert statuses == sorted(statuses, key=["failed", "timeout", "skipped"].index)
+    skip = next(t for t in found if t.stage == "train")
+    assert skip.seeds == (0, 1, 2)
+    assert skip.reason == "paillier guards Histogram; bagging sends whole trees"
+    bad = rows[rows["status"] != "ok"]
+    assert sum(len(t.seeds) for t in found) == len(bad)
+
+
+def test_the_leak_grid_tells_measured_from_failed_from_skipped(rows):
+    grid = leaks.leak_grid(rows, STROKE)
+    at = {(r, c): grid.cells[i][j] for i, r in enumerate(grid.rows)
+          for j, c in enumerate(grid.columns)}  # fmt: skip
+    assert at["client · milp", "none"].state == "ok"
+    assert not at["client · milp", "none"].partial
+    assert at["client · milp", "laplace-hist[epsilon=4]"].partial
+    assert at["client · milp", "laplace-hist[epsilon=4]"].advantage.n == 2
+    assert at["server · midpoint", "split-only"].state == "skipped"
+    assert np.isnan(leaks.matrix(grid)[grid.rows.index("server · midpoint"),
+                                       grid.columns.index("split-only")])  # fmt: skip
+
+
+def test_features_stand_in_the_order_of_what_the_undefended_run_leaks(rows):
+    grid = leaks.feature_grid(rows, Panel(STROKE, "client"))
+    base = leaks.matrix(grid)[:, grid.columns.index("none")]
+    assert (np.diff(base) <= 0).all()
+    assert grid.rows[0] == "age"
+
+
+def test_the_headline_says_what_the_numbers_say(boards):
+    found = {a.setting: a for a in answers(boards)}
+    answer = found[STROKE]
+    assert answer.threat == "client"  # the threat that leaks most
+    point = next(f for f, _ in boards if f.panel == Panel(STROKE, "client")).point("none")
+    assert f"recovers {100 * point.advantage.mean:.0f}%" in answer.leak
+    assert f"against {point.blind.mean:.3f} blind" in answer.leak
+    assert any(
+        c.startswith("laplace-hist (epsilon 1 to 16): worst advantage") for c in answer.changes
+    )
+    assert any("milp did not always finish" in c for c in answer.changes)
+
+
+def test_a_hollow_point_is_never_called_safe(boards):
+    for (_, board), answer in [((f, b), a) for f, b in boards for a in answers([(f, b)])]:
+        named = answer.bottom_line.partition(": ")[2].rstrip(".").split(", ")
+        assert not {r.point.defense for r in board if r.point.hollow} & set(named)
+
+
+def test_numbers_have_true_minus_signs_and_no_negative_zero():
+    assert style.number(-0.25, 2, signed=True) == "−0.25"
+    assert style.number(-0.0001, 2, signed=True) == "0.00"
+    assert style.number(math.nan) == "–"
+    assert style.interval(Estimate(0.5, 0.4, 0.6, 3), 1) == "0.5 [0.4, 0.6]"
+    assert style.bytes_text(999_600) == "1 MB"
+
+
+def test_undefended_is_black_and_families_get_their_own_colours(boards):
+    found = style.palette(p.family for f, _ in boards for p in f.points)
+    assert found["none"][0] == style.INK
+    assert len({c for c, _ in found.values()}) == len(found)
+
+
+def test_the_terminal_table_prints_names_in_brackets(stroke):
+    from rich.console import Console
+
+    console = Console(width=200, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    console.print(leaderboard_table(*stroke))
+    text = console.export_text()
+    assert "laplace-hist[epsilon=4]" in text
+    assert "○" in text
+    assert "−0.058" in text
