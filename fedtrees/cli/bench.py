@@ -46,7 +46,7 @@ def run(request: Request) -> None:
     for plugin in request.plugins:
         load_plugin(plugin)
     suite, folder = _suite(request)
-    workers = request.jobs or default_workers()
+    workers = default_workers() if request.jobs is None else request.jobs
     if workers < 1:
         raise UsageError(f"--jobs {request.jobs}: give 1 or more")
     bench = Bench(suite, folder, workers, request.data_dir, request.plugins)

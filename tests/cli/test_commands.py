@@ -1,0 +1,225 @@
+"""The command line as its user meets it: results, errors in one line, exit codes."""
+
+import json
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from fedtrees.cli.main import main
+
+
+def call(capsys, *arguments):
+    """Run a command in this process; return exit code, stdout, stderr."""
+    with pytest.raises(SystemExit) as stopped:
+        main(arguments)
+    out, err = capsys.readouterr()
+    return stopped.value.code or 0, out, err
+
+
+def fails(capsys, code, *arguments):
+    got, out, err = call(capsys, *arguments)
+    assert got == code, err
+    assert out == ""
+    assert err.startswith("fedtrees: ")
+    assert err.count("\n") == 1, "one clear line"
+    return err
+
+
+TINY = ("-p", "fedtree-hist[trees=1,max_depth=2]", "--data", "wine", "--seeds", "1", "-j", "1")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("cli") / "run"
+    with pytest.raises(SystemExit) as stopped:
+        main(["bench", *TINY, "-d", "split-only", "-a", "random-leaf", "--out", str(folder)])
+    assert not stopped.value.code
+    return folder
+
+
+def test_a_bench_leaves_a_table_rows_and_a_report(run):
+    for name in ("suite.toml", "environment.json", "rows.csv", "report.html", "disclosure.json"):
+        assert (run / name).stat().st_size > 0
+    text = (run / "report.html").read_text()
+    assert "split-only" in text
+    assert str(run.parent) not in text  # no path of this machine
+
+
+def test_show_plot_and_report(run, capsys, tmp_path):
+    code, out, _ = call(capsys, "show", str(run), "--format", "json")
+    board = json.loads(out)["leaderboards"][0]
+    assert code == 0
+    assert {d["defense"] for d in board["defenses"]} == {"none", "split-only"}
+    code, out, _ = call(capsys, "show", str(run))
+    assert "split-only" in out
+    for suffix, magic in (("svg", b"<?xml"), ("png", b"\x89PNG"), ("pdf", b"%PDF")):
+        target = tmp_path / f"f.{suffix}"
+        code, out, _ = call(capsys, "plot", str(run), "-o", str(target))
+        assert code == 0
+        assert target.read_bytes().startswith(magic)
+    code, out, _ = call(capsys, "report", str(run), "--format", "json")
+    assert json.loads(out)["file"].endswith("report.html")
+
+
+def test_an_existing_run_needs_resume(run, capsys):
+    err = fails(capsys, 7, "bench", *TINY, "--out", str(run))
+    assert "--resume" in err
+    code, out, _ = call(capsys, "bench", "--out", str(run), "--resume", "--format", "json")
+    assert code == 0
+    assert json.loads(out)["computed"] == {}
+
+
+def test_dry_run_computes_nothing(capsys, tmp_path):
+    code, out, _ = call(capsys, "bench", *TINY, "--dry-run", "--out", str(tmp_path / "x"))
+    assert code == 0
+    assert "cells" in out
+    assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("bench", "-d", "split-onyl"), "did you mean 'split-only'"),
+        (("bench", "-p", "fedtree"), "did you mean 'fedtree-hist'"),
+        (("bench", "-a", "timberstike"), "did you mean 'timberstrike'"),
+        (("bench", "--data", "brest-cancer"), "did you mean 'breast-cancer'"),
+        (("bench", "--suite", "quik"), "did you mean 'quick'"),
+        (("bench", "--threat", "clients"), "did you mean 'client'"),
+        (("bench", "--partition", "idd"), "did you mean 'iid'"),
+        (("bench", "-d", "laplace-hist[epsilon=0]"), "epsilon must be a finite number > 0; got 0"),
+        (("bench", "-d", "laplace-hist[epsilon=-3]"), "got -3"),
+        (("bench", "-d", "laplace-hist"), "epsilon"),
+        (("bench", "-d", "laplace-hist[eps=1]"), "did you mean 'epsilon'"),
+        (("bench", "-d", "split-only["), "unbalanced"),
+        (("bench", "-p", "fedtree-hist[trees=0]"), "trees"),
+        (("bench", "--seeds", "none"), "seeds"),
+        (("bench", "--clients", "0"), "clients"),
+        (("bench", "-j", "0"), "--jobs 0"),
+        (("bench", "--resume"), "--out"),
+        (("bench", "--target", "x"), "--csv"),
+        (("bench", "--csv", "x.csv"), "--target"),
+        (("bench", "--plugin", "absent.py"), "is not a file"),
+        (("bench", "--frmat", "json"), "No such option"),
+        (("explain", "fedtree-hits"), "did you mean 'fedtree-hist'"),
+        (("explain", "nvflare-hist", "-d", "split-only"), "server-decides"),
+        (("list", "defences"), "did you mean 'defenses'"),
+        (("check", "timberstrik"), "did you mean 'timberstrike'"),
+        (("plot", "nowhere", "-o", "x.gif"), "end the name in"),
+        (("fetch", "pima"), "--data-dir"),
+    ],
+)
+def test_usage_errors_are_one_line_and_exit_2(arguments, said, capsys, monkeypatch):
+    monkeypatch.delenv("FEDTREES_DATA", raising=False)
+    assert said in fails(capsys, 2, *arguments)
+
+
+def test_runs_that_are_not_there_exit_7(capsys, tmp_path):
+    assert "rows.csv" in fails(capsys, 7, "show", str(tmp_path))
+    assert "rows.csv" in fails(capsys, 7, "report", str(tmp_path / "none"))
+
+
+def csv(tmp_path, text):
+    path = tmp_path / "t.csv"
+    path.write_text(text)
+    return ("bench", "--csv", str(path), "--target", "y", "--out", str(tmp_path / "run"))
+
+
+ROWS = [f"{i},{i % 7},{i % 2}" for i in range(40)]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a,b,y\n" + "\n".join(ROWS).replace("5,5,1", "inf,5,1"), "a"),
+        ("a,a,y\n" + "\n".join(ROWS), "a"),
+        ("a,b,y\n" + "\n".join(ROWS).replace("5,5,1", "5,5,"), "y"),
+        ("a,b,y\n" + "\n".join(r[:-1] + "1" for r in ROWS), "one class"),
+        ("a,b,y\n" + "\n".join(ROWS).replace("5,5,1", "5,five,1"), "five"),
+        ("a,b,y\n", "rows"),
+        ("", "empty"),
+        ("a,b,y\n1,2,0\n3,4\n", "line 3"),
+        ("a,b,z\n" + "\n".join(ROWS), "y"),
+    ],
+)
+def test_data_errors_are_one_line_and_exit_5(text, said, capsys, tmp_path):
+    assert said in fails(capsys, 5, *csv(tmp_path, text))
+    assert not (tmp_path / "run").exists()
+
+
+def test_more_clients_than_rows_exit_5(capsys, tmp_path):
+    text = "a,b,y\n" + "\n".join(ROWS)
+    err = fails(capsys, 5, *csv(tmp_path, text), "--clients", "99")
+    assert "99 clients" in err
+
+
+def test_a_csv_with_missing_constant_and_duplicated_columns_runs(capsys, tmp_path):
+    rng = np.random.default_rng(0)
+    lines = ["a,b,const,copy,colour,y"]
+    for i in range(90):
+        a = "" if i % 9 == 0 else f"{rng.normal():.2f}"
+        lines.append(f"{a},{i % 5},3,{i % 5},{'red' if i % 3 else 'blue'},{'yes' if i % 2 else 'no'}")
+    arguments = [*csv(tmp_path, "\n".join(lines)), "--categorical", "colour", "--positive", "yes"]
+    arguments += ["-p", "fedtree-hist[trees=2,max_depth=2]", "-d", "none", "-j", "1"]
+    arguments += ["-a", "timberstrike", "--seeds", "1", "--format", "json"]
+    code, out, err = call(capsys, *arguments)
+    assert code == 0, err
+    assert json.loads(out)["computed"] == {"ok": 4}  # train, attack, blind, reference
+
+
+def test_a_plugin_that_does_not_import_exits_2(capsys, tmp_path):
+    file = tmp_path / "broken.py"
+    file.write_text("import nothing_of_that_name\n")
+    assert "nothing_of_that_name" in fails(capsys, 2, "bench", "--plugin", str(file))
+
+
+def test_failed_cells_exit_3_and_are_named(capsys, tmp_path):
+    protocol = "fedtree-hist[trees=1,cuts=public]"
+    arguments = ("bench", "--data", "diabetes", "--seeds", "1", "-j", "1", "-p", protocol)
+    code, out, err = call(capsys, *arguments, "--out", str(tmp_path / "run"))
+    assert code == 3
+    assert "declared range" in out
+    assert "cells failed" in err
+
+
+def test_explain_shows_that_sums_no_longer_reach_clients(capsys):
+    def carried(*defense):
+        code, out, _ = call(capsys, "explain", "fedtree-hist", *defense, "--format", "json")
+        assert code == 0
+        seen = [r for r in json.loads(out)["sees"]["client"] if r["from"] == "server"]
+        return {(r["type"], name) for r in seen for name in r["carries"]}
+
+    sums = {("NodeSplits", "g"), ("NodeSplits", "h"), ("LeafValues", "g"), ("LeafValues", "h")}
+    assert sums <= carried()
+    assert not sums & carried("--defense", "split-only")
+    code, out, _ = call(capsys, "explain", "fedtree-hist", "--defense", "split-only")
+    assert code == 0
+    assert "timberstrike" in out
+
+
+def test_list_and_doctor(capsys):
+    code, out, _ = call(capsys, "list", "--format", "json")
+    names = {kind: {e["name"] for e in entries} for kind, entries in json.loads(out).items()}
+    assert {"fedtree-hist", "nvflare-hist"} <= names["protocols"]
+    assert {"smoke", "quick", "full"} <= names["suites"]
+    code, out, _ = call(capsys, "doctor", "--format", "json")
+    assert code == 0
+    assert json.loads(out)["kernels"] == "ok"
+
+
+def test_help_is_quick_and_loads_nothing_heavy():
+    code = (
+        "import sys, fedtrees.cli.main\n"
+        "heavy = {'numpy', 'numba', 'pandas', 'plotly', 'xgboost', 'ortools', 'torch', 'sklearn'}\n"
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == "[]"
+    started = time.process_time()
+    helped = subprocess.run(
+        [sys.executable, "-m", "fedtrees.cli.main", "--help"], capture_output=True, text=True, check=True
+    )
+    assert "bench" in helped.stdout
+    assert time.process_time() - started < 5
