@@ -1,0 +1,42 @@
+"""A new protocol: every tree may look at a third of the features only, by a public schedule.
+
+    fedtrees check docs/examples/rotating_features.py
+    fedtrees bench --plugin docs/examples/rotating_features.py -p fedtree-hist,rotating-features
+"""
+
+from dataclasses import dataclass, replace
+
+from fedtrees.core.party import handles
+from fedtrees.core.registry import register
+from fedtrees.core.tree_messages import Histogram, HistogramRequest
+from fedtrees.protocols.horizontal.fedtree_hist import FedTreeHist
+from fedtrees.protocols.horizontal.histograms import HistogramClient
+
+
+class RotatingClient(HistogramClient):
+    """A client that answers with the bins of the features whose turn it is; the rest is zero."""
+
+    def __init__(self, name, data, clip, turns):
+        super().__init__(name, data, clip)
+        self.turns = turns
+
+    @handles(HistogramRequest)
+    def histogram(self, message: HistogramRequest) -> Histogram:
+        full = super().histogram(message)
+        sums = full.sums.copy()
+        for feature in range(self.cuts.n_features):
+            if feature % self.turns != message.tree % self.turns:
+                start, end = self.cuts.offsets[feature : feature + 2]
+                sums[:, start:end] = 0
+        return replace(full, sums=sums)
+
+
+@register.protocol("rotating-features")
+@dataclass(frozen=True, kw_only=True)
+class RotatingFeatures(FedTreeHist):
+    """FedTree's boosting where tree t uses only features f with f = t modulo `turns`."""
+
+    turns: int = 3
+
+    def client(self, name, data, schema, clip):
+        return RotatingClient(name, data, clip, max(1, min(self.turns, data.X.shape[1])))
