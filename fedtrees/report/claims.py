@@ -6,16 +6,17 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-Kind = Literal["proved", "computational", "structural", "none", "unknown"]
+Kind = Literal["proved", "void", "computational", "structural", "none", "unknown"]
 
 KINDS: dict[Kind, str] = {
-    "proved": "proved bound (DP, mutual information)",
+    "proved": "bound claimed (DP, mutual information)",
+    "void": "bound claimed, but unbounded as spent",
     "computational": "computational",
     "structural": "structural",
     "none": "no claim",
     "unknown": "claim not known",
 }
-_STRENGTH: tuple[Kind, ...] = ("proved", "computational", "structural", "none", "unknown")
+_STRENGTH: tuple[Kind, ...] = ("proved", "void", "computational", "structural", "none", "unknown")
 
 
 @dataclass(frozen=True)
@@ -47,16 +48,20 @@ class Term:
         return dict(self.params).get("unit", "")
 
 
-def parse(text: str) -> tuple[Term, ...]:
-    """Split ``a[x=1]+b`` into its terms; the empty text has none."""
-    terms, depth, start = [], 0, 0
+def parts(text: str) -> tuple[str, ...]:
+    """Split a composed guarantee at its plus signs, those inside brackets left alone."""
+    found, depth, start = [], 0, 0
     for at, char in enumerate(text + "+"):
         depth += (char == "[") - (char == "]")
         if char == "+" and depth <= 0:
-            if text[start:at].strip():
-                terms.append(_term(text[start:at].strip()))
+            found.append(text[start:at].strip())
             start = at + 1
-    return tuple(terms)
+    return tuple(p for p in found if p)
+
+
+def parse(text: str) -> tuple[Term, ...]:
+    """Read a guarantee such as ``structural+pure-dp[epsilon=4]``; the empty text has no term."""
+    return tuple(_term(p) for p in parts(text))
 
 
 def _term(text: str) -> Term:
@@ -70,6 +75,14 @@ def kind(text: str) -> Kind:
     """Return the strongest kind a guarantee text holds; "unknown" for the empty text."""
     kinds = {t.kind for t in parse(text)} or {"unknown"}
     return next(k for k in _STRENGTH if k in kinds)
+
+
+def standing(claimed: str, spent: str) -> Kind:
+    """Return the kind of a claim, "void" where its accountant found no bound at all."""
+    used = _bound(spent)
+    if kind(claimed) == "proved" and used and math.isinf(used[1]):
+        return "void"
+    return kind(claimed)
 
 
 def compare(claimed: str, spent: str, measured: str) -> str:
@@ -107,6 +120,10 @@ def _against(
     (key, budget, term), (key2, budget2, term2) = base, other
     if key != key2:
         return [f"{who} in {key2}, stated in {key}: not comparable"]
+    if math.isinf(budget2) and math.isfinite(budget):
+        left = dict(term2.params).get("unprotected", "")
+        why = f"; not protected: {left}" if left else ""
+        return [f"{who} is unbounded ({key}=inf), the claim does not hold{why}"]
     if term.unit and term2.unit and term.unit != term2.unit:
         return [f"{key}={budget:g} per {term.unit}; {who} {key}={budget2:,g} per {term2.unit}"]
     if budget2 > budget * (1 + 1e-9):

@@ -186,12 +186,15 @@ def _point(
         SeedPoint(seed, useful.get(seed, math.nan), *leak.get(seed, (math.nan,)))
         for seed in sorted({*useful, *leak})
     ]
-    claimed = next((c for part in (trained, attacks) for c in part["claimed"] if c), "")
+    claimed, spent = (
+        next((text for part in (trained, attacks) for text in part[column] if text), "")
+        for column in ("claimed", "spent")
+    )
     return Point(
         defense=spec,
         family=family(spec),
         budget=budget,
-        kind=claims.kind(claimed),
+        kind=claims.standing(claimed, spent),
         claimed=claimed,
         utility=estimate(useful.values()),
         advantage=estimate(worst["advantage"]),

@@ -13,6 +13,8 @@ from fedtrees.report.web import Drawing, axis, esc, layout, note
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
+_ROW = 30  # pixels: a line of text and room for the eye
+
 
 def heatmap(grid: Grid, limit: float = 0.0) -> go.Figure:
     """Draw a grid of advantages; white is blind, orange a leak, blue worse than blind.
@@ -26,8 +28,8 @@ def heatmap(grid: Grid, limit: float = 0.0) -> go.Figure:
     return draw_heatmap(grid, limit).figure()
 
 
-def draw_heatmap(grid: Grid, limit: float = 0.0) -> Drawing:
-    """Return what `heatmap` draws, for a page."""
+def draw_heatmap(grid: Grid, limit: float = 0.0, scale: bool = True) -> Drawing:
+    """Return what `heatmap` draws, for a page; `scale` adds the colour bar."""
     limit = limit or largest([grid])
     columns = [esc(c) for c in grid.columns]
     rows = [esc(r) for r in grid.rows]
@@ -38,7 +40,7 @@ def draw_heatmap(grid: Grid, limit: float = 0.0) -> Drawing:
         "colorscale": [list(stop) for stop in style.DIVERGING],
         "customdata": [[_cell_hover(r, c, cell) for c, cell in zip(columns, line, strict=True)]
                        for r, line in zip(rows, grid.cells, strict=True)],
-        "hovertemplate": "%{customdata}<extra></extra>", "hoverongaps": True,
+        "hovertemplate": "%{customdata}<extra></extra>", "hoverongaps": True, "showscale": scale,
         "colorbar": {"title": {"text": "advantage", "side": "right"}, "thickness": 10, "len": 0.9,
                      "outlinewidth": 0, "tickformat": ".2f"},
     })  # fmt: skip
@@ -55,7 +57,7 @@ def draw_heatmap(grid: Grid, limit: float = 0.0) -> Drawing:
             for i, line in enumerate(grid.cells)
             for j, cell in enumerate(line)
         ],
-        "height": top + 24 + 34 * max(1, len(rows)),
+        "height": top + 24 + max(_ROW * len(rows), 160 if scale else _ROW),
         "margin": {"l": 56, "t": top, "b": 16, "r": 24},
     }  # fmt: skip
     return fig

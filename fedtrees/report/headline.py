@@ -77,7 +77,7 @@ def _leak(frontier: Frontier) -> str:
     name = style.metric_name(frontier.metric)
     attack = p.attacks[0][0]
     score = f"{name} {style.number(p.score.mean)} against {style.number(p.blind.mean)} blind"
-    if p.advantage.low > 0 or (p.advantage.n == 1 and p.advantage.mean > 0):
+    if _past_blind(p.advantage):
         text = (
             f"Undefended, {attack} recovers {_percent(p.advantage)} of what a blind adversary "
             f"is missing ({score})."
@@ -90,6 +90,11 @@ def _leak(frontier: Frontier) -> str:
             f"missing, an interval that includes zero ({score})."
         )
     return text + (f" Known only from below: {'; '.join(p.failed)}." if p.failed else "")
+
+
+def _past_blind(e: Estimate) -> bool:
+    """Tell whether an advantage is above zero with its whole interval (one seed: its value)."""
+    return (e.low if math.isfinite(e.low) else e.mean) > 0
 
 
 def _percent(e: Estimate) -> str:
@@ -106,11 +111,11 @@ def _span(values: Sequence[float], signed: bool = False) -> str:
 
 def _change(frontier: Frontier, group: Sequence[LeaderRow], base: LeaderRow | None) -> str:
     known = [r for r in group if r.point.drawn]
-    name = group[0].point.family
     if not known:
-        return f"{name}: no result ({group[0].point.note})."
+        return f"{group[0].point.family}: no result ({group[0].point.note})."
     known.sort(key=lambda r: r.point.budget.value if r.point.budget.known else 0.0)
     budget = known[0].point.budget
+    name = known[0].point.defense if len(known) == 1 else known[0].point.family
     if budget.known and len(known) > 1:
         name += f" ({budget.name} {budget.value:g} to {known[-1].point.budget.value:g})"
     facts = [f"worst advantage {_span([r.point.advantage.mean for r in known], signed=True)}"]
@@ -128,6 +133,12 @@ def _change(frontier: Frontier, group: Sequence[LeaderRow], base: LeaderRow | No
 
 def _bottom_line(frontier: Frontier, board: Sequence[LeaderRow]) -> str:
     """Name the defenses whose interval reaches blind while beating training alone."""
+    base = frontier.point(UNDEFENDED)
+    if base and base.advantage.known and not base.hollow and not _past_blind(base.advantage):
+        return (
+            "The attacks that ran do not get past blind even without a defense, so this setting "
+            "says nothing about the defenses."
+        )
     local = dict(frontier.references).get("local-only", Estimate())
     sign = -1.0 if frontier.utility in LOWER_IS_BETTER else 1.0
     useful, useless = [], []
@@ -135,8 +146,7 @@ def _bottom_line(frontier: Frontier, board: Sequence[LeaderRow]) -> str:
         p = row.point
         if p.defense == UNDEFENDED or not p.drawn or p.hollow:
             continue
-        low = p.advantage.low if math.isfinite(p.advantage.low) else p.advantage.mean
-        if low > 0:
+        if _past_blind(p.advantage):
             continue
         worth = not local.known or sign * p.utility.mean > sign * local.mean
         (useful if worth else useless).append(p.defense)

@@ -114,6 +114,10 @@ def _version(study: Study) -> str:
     return ", ".join(sorted({v for v in study.rows["version"] if v})) or "of unknown version"
 
 
+def _many(n: int, word: str) -> str:
+    return f"{n} {word}{'s' if n != 1 else ''}"
+
+
 def _facts(study: Study, charts: Charts) -> Html:
     rows = study.rows
     seeds = rows["seed"].dropna().nunique()
@@ -121,7 +125,7 @@ def _facts(study: Study, charts: Charts) -> Html:
     status = rows.drop_duplicates(cell)["status"].value_counts()
     counts = [f"{int(status.get('ok', 0))} cells finished"]
     counts += [f"{int(status[s])} {s}" for s in NOT_OK if s in status.index]
-    text = f"{len(study.settings)} settings, {seeds} seeds; {', '.join(counts)}."
+    text = f"{_many(len(study.settings), 'setting')}, {_many(seeds, 'seed')}; {', '.join(counts)}."
     return join([tag("p", text, class_="facts"), _filters(study)])
 
 

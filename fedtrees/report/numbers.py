@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fedtrees.report import figures, style
+from fedtrees.report.claims import parts
 from fedtrees.report.frontier import LOWER_IS_BETTER, Frontier
 from fedtrees.report.intervals import Estimate
 from fedtrees.report.markup import Html, esc, join, table, tag
@@ -42,17 +43,17 @@ def _board(study: Study, frontier: Frontier, board: Sequence[LeaderRow]) -> Html
     header = ["defense", utility + better, f"change in {utility}", "worst advantage",
               "change in advantage", "strongest attack", f"{frontier.metric} (blind)",
               "traffic and time", "guarantee"]  # fmt: skip
-    lines = [_line(study, row) for row in board]
     classes = ["front" if r.on_front else "base" * (r.point.defense == UNDEFENDED) for r in board]
     wide = {5: "free", 8: "code"}
     known = max([r.point.utility.n for r in board], default=0)
+    lines = [_line(study, row, known) for row in board]
     refs = "; ".join(f"{n} {style.interval(e)}" for n, e in frontier.references if e.known)
-    caption = f"{frontier.panel}, {known} seeds"
+    caption = f"{frontier.panel}, {known} seed{'s' if known != 1 else ''}"
     after = tag("p", f"Without a federation: {utility} {refs}.", class_="facts") if refs else ""
     return join([table(caption, header, lines, (1, 2, 3, 4, 6, 7), classes, wide), after])
 
 
-def _line(study: Study, row: LeaderRow) -> list[object]:
+def _line(study: Study, row: LeaderRow, seeds: int) -> list[object]:
     p = row.point
     name = join([claim_mark(p.kind, study.colours[p.family][0], p.hollow), " ", p.defense])
     attacks = join(
@@ -67,10 +68,10 @@ def _line(study: Study, row: LeaderRow) -> list[object]:
     seconds = style.seconds_text(row.cost.seconds.mean)
     return [
         name,
-        _stacked(p.utility),
-        "" if same else _stacked(row.change, signed=True),
-        _stacked(p.advantage, signed=True),
-        "" if same else _stacked(row.relief, signed=True),
+        _stacked(p.utility, seeds),
+        "" if same else _stacked(row.change, seeds, signed=True),
+        _stacked(p.advantage, seeds, signed=True),
+        "" if same else _stacked(row.relief, seeds, signed=True),
         attacks,
         score if p.advantage.known else "–",
         join([style.bytes_text(row.cost.bytes), tag("small", seconds)]),
@@ -78,29 +79,32 @@ def _line(study: Study, row: LeaderRow) -> list[object]:
     ]
 
 
-def _stacked(e: Estimate, signed: bool = False) -> Html:
-    """Write the mean with its interval below; the n only where it is a single seed."""
-    mean = esc(style.number(e.mean, 3, signed))
-    if not math.isfinite(e.low):
-        return join([mean, tag("small", "1 seed")]) if e.n == 1 else mean
-    low, high = style.number(e.low, 3, signed), style.number(e.high, 3, signed)
-    return join([mean, tag("small", f"[{low}, {high}]")])
+def _stacked(e: Estimate, seeds: int, signed: bool = False) -> Html:
+    """Write the mean with its interval below, and how many seeds it has if some are missing."""
+    below = []
+    if math.isfinite(e.low):
+        low, high = style.number(e.low, 3, signed), style.number(e.high, 3, signed)
+        below.append(tag("small", f"[{low}, {high}]"))
+    if 0 < e.n < seeds:
+        below.append(tag("small", f"{e.n} of {seeds} seeds"))
+    return join([style.number(e.mean, 3, signed), *below])
 
 
 def _guarantee(g: Guarantees) -> Html:
     texts = {"claimed": g.claimed, "spent": g.spent, "measured": g.measured}
-    lines = {k: " | ".join(v) for k, v in texts.items() if v}
-    if lines.get("spent") == lines.get("claimed") and len(lines) <= 2:
-        return _breakable(lines.get("claimed", "not known"))
-    return join(tag("small", f"{k} ", _breakable(v)) for k, v in lines.items())
+    if g.claimed == g.spent and not g.measured:
+        return _alternatives(g.claimed or ("not known",))
+    return join(tag("small", f"{k} ", _alternatives(v)) for k, v in texts.items() if v)
+
+
+def _alternatives(texts: Sequence[str]) -> Html:
+    return join((_breakable(t) for t in texts), " | ") if texts else esc("–")
 
 
 def _breakable(text: str) -> Html:
-    """Let a composed guarantee break after a plus sign and nowhere else."""
-    parts = text.split("+")
-    ends = ["+"] * (len(parts) - 1) + [""]
-    terms = (tag("span", p, end, class_="nb") for p, end in zip(parts, ends, strict=True))
-    return join(terms, Html("<wbr>"))
+    """Let a guarantee break between its terms and parameters, not at the hyphens of a name."""
+    pieces = "+\0".join(parts(text)).replace(",", ",\0").split("\0")
+    return join((tag("span", p, class_="nb") for p in pieces), Html("<wbr>"))
 
 
 def guarantees(study: Study, charts: Charts) -> Html:
@@ -182,31 +186,45 @@ def disclosure(study: Study, charts: Charts) -> Html:
     for entry in found:
         key = (str(entry.get("protocol", "")), str(entry.get("defense", "")))
         groups.setdefault(key, []).append(entry)
-    header = ["message", "from", "to", "reveals", "why it is sent", "guarded by", "count", "bytes"]
-    blocks = []
-    for (protocol, defense), entries in sorted(
-        groups.items(), key=lambda kv: (kv[0][0], kv[0][1] != UNDEFENDED, kv[0][1])
-    ):
-        lines = [
-            [
-                e.get("type", ""), e.get("from", ""), e.get("to", ""), _reveals(e),
-                e.get("why", ""), e.get("guarded_by") or "–", _count(e.get("count")),
-                style.bytes_text(_float(e.get("bytes"))),
-            ]
-            for e in entries
-        ]  # fmt: skip
-        made = table(f"{protocol}, {defense}", header, lines, (6, 7))
+    lede = tag("p", "Every kind of message that crossed, from a short run of two trees per "
+               "protocol and defense. Coloured: what the receiver can read about people, with no "
+               "defense acting on it.", class_="lede")  # fmt: skip
+    header = ["message", "from", "to", "reveals", "withheld", "why it is sent", "guarded by",
+              "count", "bytes"]  # fmt: skip
+    order = sorted(groups.items(), key=lambda kv: (kv[0][0], kv[0][1] != UNDEFENDED, kv[0][1]))
+    blocks: list[object] = [lede]
+    for (protocol, defense), entries in order:
+        made = table(f"{protocol}, {defense}", header, map(_crossing, entries), (7, 8))
         summary = tag("summary", f"{protocol} with {defense}: {len(entries)} kinds of message")
         blocks.append(tag("details", summary, made, open=defense == UNDEFENDED))
     return join(blocks)
 
 
+def _crossing(entry: dict[str, Any]) -> list[object]:
+    receiver = str(entry.get("to", ""))
+    reader = str(entry.get("readable_by") or receiver)
+    to = receiver if reader == receiver else join([receiver, tag("small", f"read by {reader}")])
+    return [
+        entry.get("type", ""), entry.get("from", ""), to, _reveals(entry),
+        ", ".join(_texts(entry.get("withheld"))) or "–", entry.get("why", ""),
+        "; ".join(_texts(entry.get("guarded_by"))) or "–", _count(entry.get("count")),
+        style.bytes_text(_float(entry.get("bytes"))),
+    ]  # fmt: skip
+
+
+def _texts(value: object) -> list[str]:
+    """Return a list of texts, whether the record holds a list, one text or nothing."""
+    if isinstance(value, (list, tuple)):
+        return [str(v) for v in value]
+    return [str(value)] if value else []
+
+
 def _reveals(entry: dict[str, Any]) -> Html:
-    guarded = bool(entry.get("guarded_by"))
+    acted_on = any(": exempt" not in g for g in _texts(entry.get("guarded_by")))
     hot = {"labels", "features", "ids", "counts", "membership"}
-    names = [str(r) for r in entry.get("reveals") or []]
     return join(
-        tag("span", n, class_="chip hot" if n in hot and not guarded else "chip") for n in names
+        tag("span", n, class_="chip hot" if n in hot and not acted_on else "chip")
+        for n in _texts(entry.get("reveals"))
     )
 
 
@@ -252,7 +270,8 @@ def trouble(study: Study, charts: Charts) -> Html:
 METHODS = (
     ("Worst-case advantage", "Per seed, the largest (score − blind) / (best − blind) over the "
      "attacks of a threat that ran; then the mean over seeds. Never clipped; undefined where the "
-     "blind adversary already scores the best value."),
+     "blind adversary already scores the best value. The largest of several noisy scores lies "
+     "above each of their means: a small positive figure may be chance."),
     ("Blind adversary", "The same principals with the same declared knowledge and an empty "
      "transcript; the best of several guesses made without looking."),
     ("Intervals", "95% percentile bootstrap over seeds, with fixed draws. With few seeds such an "
@@ -274,7 +293,7 @@ def methods(study: Study, charts: Charts) -> Html:
     command = environment.get("command") if isinstance(environment, dict) else None
     if isinstance(command, list):
         command = " ".join(map(str, command))
-    parts.append(tag("pre", str(command or "fedtrees run suite.toml")))
+    parts.append(tag("pre", str(command or "fedtrees bench --suite suite.toml")))
     suite = read_text(study.folder, "suite.toml")
     if suite is None:
         parts.append(tag("p", "The run kept no suite.toml.", class_="note"))

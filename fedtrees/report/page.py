@@ -49,8 +49,10 @@ select { font: inherit; padding: .15rem .3rem; border: 1px solid var(--rule); bo
 .answer p.leak { font-size: 1.05rem; line-height: 1.45; font-weight: 600; margin: 0 0 .5rem; }
 .answer ul { margin: .3rem 0 .5rem; padding-left: 1.1rem; font-size: .92rem; }
 .answer p.end { margin: 0; font-size: .92rem; }
-.grid { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 30rem), 1fr));
+.grid { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 30rem), 1fr));
   gap: 1.25rem 1.75rem; }
+.scale { display: flex; gap: .5rem; align-items: center; font-size: .84rem; color: var(--muted); }
+.scale .bar { width: 12rem; height: .7rem; border: 1px solid var(--rule); }
 figure { margin: 0 0 .5rem; min-width: 0; }
 figcaption { font-size: .875rem; color: var(--muted); max-width: 46rem; }
 figcaption strong { color: var(--ink); font-size: .95rem; display: block; }

@@ -176,6 +176,7 @@ _PATHS = {
     "square": '<rect x="2.5" y="2.5" width="9" height="9"/>',
     "diamond": '<path d="M7 1 13 7 7 13 1 7z"/>',
     "triangle-up": '<path d="M7 1.5 13 12 1 12z"/>',
+    "x": '<path d="M4 1 7 4 10 1 13 4 10 7 13 10 10 13 7 10 4 13 1 10 4 7 1 4z"/>',
     "pentagon": '<path d="M7 1 13 5.4 10.7 12.5 3.3 12.5 1 5.4z"/>',
 }
 
@@ -206,7 +207,8 @@ def heatmaps(study: Study, charts: Charts) -> Html:
             "than not attacking. An asterisk marks a mean over the seeds that finished; n/a is an "
             "attack that does not apply.",
             class_="lede",
-        )
+        ),
+        _scale(limit),
     ]
     for setting, grid in grids.items():
         parts.append(tag("div", _grid(charts, grid, limit, "attack"), data_place=place(setting)))
@@ -226,12 +228,12 @@ def features(study: Study, charts: Charts) -> Html:
         tag("div", _grid(charts, g, limit, "feature"), data_place=place(p.setting, p.threat))
         for p, g in grids.items()
     ]
-    return join([lede, *blocks])
+    return join([lede, _scale(limit), *blocks])
 
 
 def _grid(charts: Charts, grid: leaks.Grid, limit: float, first: str) -> Html:
     about = f"{grid.title}: advantage ({grid.metric}) per {first} and defense; table below"
-    drawn = figures.draw_heatmap(grid, limit).json()
+    drawn = figures.draw_heatmap(grid, limit, scale=False).json()
     chart = charts.add({"": drawn}, about, columns=len(grid.columns))
     lines = [
         [row, *(_grid_cell(cell) for cell in cells)]
@@ -247,6 +249,15 @@ def _grid(charts: Charts, grid: leaks.Grid, limit: float, first: str) -> Html:
             tag("details", tag("summary", "The same as a table"), numbers),
         ]
     )
+
+
+def _scale(limit: float) -> Html:
+    """Return the colour key that every grid of a section shares."""
+    stops = ", ".join(f"{colour} {100 * at:g}%" for at, colour in style.DIVERGING)
+    bar = tag("span", class_="bar", style=f"background: linear-gradient(to right, {stops})")
+    ends = (style.number(v, 2, signed=True) for v in (-limit, limit))
+    low, high = (tag("span", e) for e in ends)
+    return tag("div", "advantage ", low, bar, high, class_="scale", aria_hidden="true")
 
 
 def _grid_cell(cell: leaks.Cell) -> Html:

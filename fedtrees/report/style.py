@@ -22,6 +22,7 @@ DASHES = ("solid", "dash", "dot")  # once the colours are used up
 # Shape says what stands behind a point: (plotly symbol, matplotlib marker).
 SHAPES: dict[Kind, tuple[str, str]] = {
     "proved": ("circle", "o"),
+    "void": ("x", "X"),
     "computational": ("square", "s"),
     "structural": ("diamond", "D"),
     "none": ("triangle-up", "^"),

@@ -15,8 +15,15 @@ from fedtrees.report.tables import LeaderRow
 if TYPE_CHECKING:
     from rich.table import Table
 
-MARKS = {"proved": "●", "computational": "■", "structural": "◆", "none": "▲", "unknown": "?"}
-HOLLOW = {"●": "○", "■": "□", "◆": "◇", "▲": "△", "?": "?"}
+MARKS = {
+    "proved": "●",
+    "computational": "■",
+    "structural": "◆",
+    "void": "✖",
+    "none": "▲",
+    "unknown": "?",
+}
+HOLLOW = {"●": "○", "■": "□", "◆": "◇", "▲": "△", "✖": "✕", "?": "?"}
 
 
 def leaderboard_table(frontier: Frontier, board: Sequence[LeaderRow]) -> Table:

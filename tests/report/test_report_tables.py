@@ -109,12 +109,25 @@ def test_a_plus_inside_brackets_does_not_split_a_guarantee():
         ("pure-dp[epsilon=4]", "pure-dp[epsilon=4]", "pure-dp[epsilon=3]", ""),
         ("pure-dp[epsilon=4,unit=histogram]", "pure-dp[epsilon=9,unit=row]", "", "per row"),
         ("pure-dp[epsilon=4]", "none", "", "spent no claim"),
+        (
+            "pure-dp[epsilon=4,unit=histogram]",
+            "pure-dp[epsilon=inf,unprotected=cuts+base-score]",
+            "",
+            "does not hold; not protected: cuts+base-score",
+        ),
         ("pure-dp[epsilon=4]", "", "", "not accounted"),
     ],
 )
 def test_guarantees_are_compared_only_where_they_mean_the_same(claimed, spent, measured, words):
     verdict = claims.compare(claimed, spent, measured)
     assert (words in verdict) if words else verdict == ""
+
+
+def test_a_claim_that_spends_without_bound_does_not_stand():
+    assert claims.standing("pure-dp[epsilon=4]", "pure-dp[epsilon=inf]") == "void"
+    assert claims.standing("pure-dp[epsilon=4]", "pure-dp[epsilon=9]") == "proved"
+    assert claims.standing("structural", "structural") == "structural"
+    assert set(style.SHAPES) == set(claims.KINDS)
 
 
 def test_every_defense_has_its_guarantees(rows):
@@ -177,6 +190,14 @@ def test_the_headline_says_what_the_numbers_say(boards):
         c.startswith("laplace-hist (epsilon 1 to 16): worst advantage") for c in answer.changes
     )
     assert any("milp did not always finish" in c for c in answer.changes)
+
+
+def test_attacks_that_never_get_past_blind_say_nothing_about_defenses(rows):
+    weak = rows.assign(advantage=rows["advantage"] - 1)
+    found = frontiers(weak[weak["status"] == "ok"])
+    for answer in answers([(f, leaderboard(weak, f)) for f in found]):
+        assert "no attack that ran does better than blind" in answer.leak
+        assert answer.bottom_line.endswith("says nothing about the defenses.")
 
 
 def test_a_hollow_point_is_never_called_safe(boards):
