@@ -81,7 +81,7 @@ class Grid:
 
     def with_undefended(self) -> Grid:
         """Return the grid with `none` first among its defenses, everything once."""
-        defenses = tuple(dict((str(d), d) for d in (Composed(), *self.defenses)).values())
+        defenses = tuple({str(d): d for d in (Composed(), *self.defenses)}.values())
         return replace(self, defenses=defenses)
 
 

@@ -188,7 +188,7 @@ def explain(
 def show(
     run: Annotated[str, typer.Argument(help="A run folder.")],
     metric: Annotated[
-        str | None, typer.Option(help="Leakage metric: ra (default), exact_rows, leaf_mass_exact...")
+        str | None, typer.Option(help="Leakage metric: ra (default), exact_rows, leaf_mass_exact.")
     ] = None,
     format: FormatOption = Format.TABLE,
 ) -> None:

@@ -27,7 +27,9 @@ def show(run: Path, metric: str | None, as_json: bool) -> None:
         leaderboards(run, metric)
 
 
-def plot(run: Path, out: str | None, metric: str | None, utility: str | None, as_json: bool) -> None:
+def plot(
+    run: Path, out: str | None, metric: str | None, utility: str | None, as_json: bool
+) -> None:
     """Draw the frontier into a file."""
     path = draw(run, Path(out) if out else run / "frontier.html", metric, utility)
     typer.echo(json.dumps({"file": str(path)}) if as_json else str(path))

@@ -250,7 +250,7 @@ def test_a_full_disk_leaves_the_old_file_and_says_what_to_do(tmp_path, monkeypat
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(StoreError, match="No space left on device.*--resume"):
+    with pytest.raises(StoreError, match=r"No space left on device.*--resume"):
         write_atomically(path, b"new")
     assert path.read_bytes() == b"old"
     assert [p.name for p in tmp_path.iterdir()] == ["cell.json"]
@@ -277,7 +277,7 @@ def test_a_cell_s_key_covers_everything_that_matters():
 
 def test_none_is_added_and_nothing_is_listed_twice():
     suite = Suite.parse(SUITE + "\n[[grid]]\ndata = ['wine']\n", "x")
-    assert [str(d) for d in suite.grids[0].defenses][0] == "none"
+    assert next(str(d) for d in suite.grids[0].defenses) == "none"
     overridden = suite.override({"defenses": ["split-only", "none", "split-only"]})
     for grid in overridden.grids:
         assert [str(d) for d in grid.defenses] == ["none", "split-only"]

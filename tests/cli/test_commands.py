@@ -160,7 +160,9 @@ def test_a_csv_with_missing_constant_and_duplicated_columns_runs(capsys, tmp_pat
     lines = ["a,b,const,copy,colour,y"]
     for i in range(90):
         a = "" if i % 9 == 0 else f"{rng.normal():.2f}"
-        lines.append(f"{a},{i % 5},3,{i % 5},{'red' if i % 3 else 'blue'},{'yes' if i % 2 else 'no'}")
+        lines.append(
+            f"{a},{i % 5},3,{i % 5},{'red' if i % 3 else 'blue'},{'yes' if i % 2 else 'no'}"
+        )
     arguments = [*csv(tmp_path, "\n".join(lines)), "--categorical", "colour", "--positive", "yes"]
     arguments += ["-p", "fedtree-hist[trees=2,max_depth=2]", "-d", "none", "-j", "1"]
     arguments += ["-a", "timberstrike", "--seeds", "1", "--format", "json"]
@@ -219,7 +221,10 @@ def test_help_is_quick_and_loads_nothing_heavy():
     assert out.stdout.strip() == "[]"
     started = time.process_time()
     helped = subprocess.run(
-        [sys.executable, "-m", "fedtrees.cli.main", "--help"], capture_output=True, text=True, check=True
+        [sys.executable, "-m", "fedtrees.cli.main", "--help"],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert "bench" in helped.stdout
     assert time.process_time() - started < 5

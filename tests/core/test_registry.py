@@ -57,7 +57,11 @@ def test_a_plugin_file_registers_what_it_defines(tmp_path):
 
 @pytest.mark.parametrize(
     ("content", "said"),
-    [("import nothing_of_that_name", "ModuleNotFoundError"), ("def (", "SyntaxError"), (None, "is not a file")],
+    [
+        ("import nothing_of_that_name", "ModuleNotFoundError"),
+        ("def (", "SyntaxError"),
+        (None, "is not a file"),
+    ],
 )
 def test_a_plugin_that_does_not_import_says_why(tmp_path, content, said):
     file = tmp_path / "broken.py"

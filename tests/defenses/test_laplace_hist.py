@@ -36,7 +36,9 @@ def test_what_was_claimed_and_what_was_spent():
     defense = laplace(epsilon=4)
     done = run(defense, cuts="public", base_score=0.5)
     assert str(defense.claim()) == "pure-dp[epsilon=4,unit=histogram]"
-    levels = sum(isinstance(d.message, Histogram) and d.sender == "client-0" for d in done.transcript)
+    levels = sum(
+        isinstance(d.message, Histogram) and d.sender == "client-0" for d in done.transcript
+    )
     assert levels == 3 * 3
     # every level: 5 features of sensitivity 1 + 1/4; every tree: one root total; scale 2/4
     expected = (levels * 5 + 3) * 1.25 / 0.5
@@ -73,7 +75,9 @@ def test_almost_no_noise_is_almost_no_defense():
 def test_noise_is_of_the_declared_size_and_each_message_has_its_own():
     clients, schema = sample_federation()
     defense = laplace(epsilon=0.5)
-    settings = Spec("fedtree-hist", {"trees": 40, "max_depth": 1, "max_bin": 16, "learning_rate": 1e-9})
+    settings = Spec(
+        "fedtree-hist", {"trees": 40, "max_depth": 1, "max_bin": 16, "learning_rate": 1e-9}
+    )
     protocol = register.make("protocol", settings)
     noisy = train(protocol, clients, schema, defense=Composition((defense,)), seed=2)
     plain = train(protocol, clients, schema, seed=2)
@@ -124,9 +128,7 @@ def test_a_scale_out_of_range_is_refused(scale):
 
 
 @given(
-    st.lists(
-        st.tuples(st.sampled_from("ab"), st.floats(0.01, 10), st.floats(0.01, 10)), min_size=1
-    )
+    st.lists(st.tuples(st.sampled_from("ab"), st.floats(0.01, 10), st.floats(0.01, 10)), min_size=1)
 )
 def test_composition_is_monotone_and_order_free(releases):
     events = [BudgetEvent(p, "laplace", l1, s, "Histogram") for p, l1, s in releases]

@@ -1,0 +1,48 @@
+"""TimberStrike on the published tables, CPU seconds of one thread."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+from fedtrees.bench.federation import federation_of
+from fedtrees.bench.suite import DataRef
+from fedtrees.benchmarks.perf.measure import Line
+from fedtrees.core.errors import DataError
+from fedtrees.core.registry import register
+from fedtrees.core.specs import Spec
+from fedtrees.core.streams import Streams
+from fedtrees.protocols.base import train, view_of
+
+TARGETS = {"pima": 10.0, "stroke": 60.0}
+CLIENTS = 5
+
+
+def lines(data_dir: str | None, depths: tuple[int, ...] = (3, 6)) -> Iterator[Line]:
+    """Attack 100 trees with every tree read, and with the attack's own choice."""
+    for name, target in TARGETS.items():
+        try:
+            federation = federation_of(DataRef(name), Spec("iid"), CLIENTS, 0, data_dir)
+        except DataError as err:
+            yield Line(f"TimberStrike, {name}", "not run", str(err), f"<= {target:g} s")
+            continue
+        for depth in depths:
+            for protocol in ("fedtree-hist", "nvflare-hist"):
+                spec = Spec(protocol, {"trees": 100, "max_depth": depth, "max_bin": 32})
+                made = register.make("protocol", spec)
+                run = train(made, federation.clients, federation.schema)
+                view = view_of(run, (f"client-{CLIENTS - 1}",), federation.clients)
+                for attack in ("timberstrike", "timberstrike[max_trees=100]"):
+                    yield _attack(name, attack, spec, view, target)
+
+
+def _attack(name: str, attack: str, spec: Spec, view, target: float) -> Line:  # type: ignore[no-untyped-def]
+    from fedtrees.core.specs import parse_grid
+
+    made = register.make("attack", parse_grid(attack)[0])
+    made.run(view, Streams(0).rng("warm-up"))
+    started = time.process_time()
+    made.run(view, Streams(0).rng("attack"))
+    seconds = time.process_time() - started
+    what = f"{attack} on {name}, {spec}"
+    return Line(what, f"{seconds:.1f} s", "", f"<= {target:g} s", seconds <= target)

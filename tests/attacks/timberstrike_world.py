@@ -1,0 +1,139 @@
+"""Small trained worlds with known truth, and what an adversary would see of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from scipy.optimize import linear_sum_assignment
+
+from fedtrees.attacks.timberstrike import Evidence, NodeHistograms
+from fedtrees.core.schema import Feature, Schema, Table
+from fedtrees.trees.binning import Cuts
+from fedtrees.trees.forest import Forest, Tree
+from fedtrees.trees.grower import grow_forest
+from fedtrees.trees.losses import from_fixed, logistic_gradients, to_fixed
+from fedtrees.trees.params import TreeParams
+from fedtrees.trees.sketch import quantile_cuts
+
+
+@dataclass(frozen=True, eq=False)
+class World:
+    """A forest trained on own and victims' rows."""
+
+    schema: Schema
+    own: Table
+    victims: Table
+    forest: Forest
+    cuts: Cuts
+    params: TreeParams
+
+    def evidence(self, level="statistics", **more) -> Evidence:
+        trees = self.forest.trees
+        if level == "values":
+            trees = tuple(replace(t, g=None, h=None, gain=None) for t in trees)
+        histograms = None
+        if level == "histograms":
+            histograms = node_histograms(self.forest, self.cuts, self.everyone, self.params)
+        settings = {
+            "trees": trees,
+            "level": level,
+            "base_margin": self.forest.base_margin,
+            "learning_rate": self.params.learning_rate,
+            "reg_lambda": self.params.reg_lambda,
+            "min_child_weight": self.params.min_child_weight,
+            "n_rows": len(self.own) + len(self.victims),
+            "histograms": histograms,
+            "cuts": self.cuts,
+        }
+        return Evidence(**(settings | more))
+
+    @property
+    def everyone(self) -> Table:
+        return Table.concat([self.own, self.victims])
+
+    def first_counts(self):
+        """Victims per leaf of the first tree: n0, n1."""
+        tree = self.forest.trees[0]
+        leaf = self.forest.apply(self.victims.X)[:, 0]
+        return tuple(
+            np.array([((leaf == j) & (self.victims.y == c)).sum() for j in tree.leaves])
+            for c in (0, 1)
+        )
+
+
+def world(X, y, n_own, seed=0, categorical=(), order=None, **params) -> World:
+    """Train on all rows; the first ``n_own`` of ``order`` (random if None) are the adversary's."""
+    params = TreeParams(**({"trees": 12, "max_depth": 3, "max_bin": 32} | params))
+    if order is None:
+        order = np.random.default_rng(seed).permutation(len(y))
+    table = Table(np.asarray(X, dtype=np.float32)[order], np.asarray(y)[order])
+    cuts = quantile_cuts(table.X, params.max_bin)
+    features = tuple(
+        Feature(f"x{k}", "categorical", categories=tuple("abcdefgh"[: categorical[k]]))
+        if k in categorical
+        else Feature(f"x{k}")
+        for k in range(table.X.shape[1])
+    )
+    return World(
+        Schema(features, "y"),
+        table.take(np.arange(n_own)),
+        table.take(np.arange(n_own, len(y))),
+        grow_forest(table.X, table.y, cuts, params),
+        cuts,
+        params,
+    )
+
+
+def structured(n=320, seed=5):
+    """Six features tied to one hidden position, so that a leaf says much about a row."""
+    rng = np.random.default_rng(seed)
+    z = rng.normal(size=n)
+    X = np.column_stack([z * s + 0.15 * rng.normal(size=n) for s in (1, -1, 2, 1, -2)])
+    X = np.column_stack([X, (z > 0.3).astype(float) + (z > 1)]).astype(np.float32)
+    return X, (rng.random(n) < 1 / (1 + np.exp(-2 * z))).astype(np.int64)
+
+
+def node_histograms(forest, cuts, table, params):
+    """Histograms of every node above the deepest level, by brute force, in exact sums."""
+    leaf = forest.apply(table.X)
+    margin = np.full(len(table), forest.base_margin, dtype=np.float32)
+    out = []
+    for t, tree in enumerate(forest.trees):
+        gh = to_fixed(logistic_gradients(margin, table.y))
+        member, depth = _membership(tree, leaf[:, t])
+        nodes = np.flatnonzero(depth < params.max_depth).astype(np.int32)
+        sums = np.zeros((len(nodes), len(cuts.values), 2), dtype=np.int64)
+        for f in range(table.X.shape[1]):
+            here = ~np.isnan(table.X[:, f])
+            last = int(cuts.n_bins[f]) - 1
+            b = np.minimum(np.searchsorted(cuts.of(f), table.X[:, f], side="right"), last)
+            for k, node in enumerate(nodes):
+                rows = member[node] & here
+                np.add.at(sums[k], cuts.offsets[f] + b[rows], gh[rows])
+        totals = np.array([gh[member[node]].sum(axis=0) for node in nodes])
+        out.append(NodeHistograms(nodes, from_fixed(sums), from_fixed(totals)))
+        margin = margin + tree.value[leaf[:, t]]
+    return tuple(out)
+
+
+def _membership(tree: Tree, leaf):
+    depth = np.zeros(len(tree), dtype=int)
+    member = {int(n): leaf == n for n in range(len(tree))}
+    for node in range(len(tree)):
+        for child in (tree.left[node], tree.right[node]):
+            if child >= 0:
+                depth[child] = depth[node] + 1
+    for node in range(len(tree) - 1, -1, -1):
+        if tree.left[node] >= 0:
+            member[node] = member[int(tree.left[node])] | member[int(tree.right[node])]
+    return member, depth
+
+
+def accuracy(guess: Table, truth: Table, schema: Schema) -> float:
+    """Share of agreeing columns, label included, under the best matching."""
+    width = np.where(schema.categorical, 0.0, 0.319 * np.nanstd(truth.X, axis=0))
+    agree = (np.abs(truth.X[:, None] - guess.X[None]) <= width).sum(axis=2)
+    agree = (agree + (truth.y[:, None] == guess.y[None])) / (len(width) + 1)
+    rows, columns = linear_sum_assignment(-agree)
+    return float(agree[rows, columns].sum() / len(truth))
