@@ -151,6 +151,29 @@ def take_out(
         margin += forest.value[leaf]
 
 
+def fits(
+    forest: BinnedForest,
+    left: Residual,
+    offsets: Ints,
+    bins: Ints,
+    y: NDArray[np.int64],
+    tolerance: float,
+) -> NDArray[np.bool_]:
+    """Tell which rows every tree's histograms have room for, bool, shape (n,).
+
+    Features of two people mixed into one row pass the checksum of the tree they were read from
+    if those two share a path there; in some other tree they part.
+    """
+    good = np.ones(len(y), dtype=bool)
+    margin = np.full(len(y), forest.base_margin, dtype=np.float32)
+    for t in range(len(forest.start) - 1):
+        g, h = gradients(margin, y)
+        cell, leaf = forest.walk(bins, t)
+        _has_room(good, left.sums, cell, bins, offsets, g, h, tolerance)
+        margin += forest.value[leaf]
+    return good
+
+
 def margins_before(forest: BinnedForest, bins: Ints, trees: int) -> NDArray[np.float32]:
     """Return the float32 margin of rows before tree number ``trees``."""
     margin = np.full(len(bins), forest.base_margin, dtype=np.float32)
@@ -189,6 +212,22 @@ def _margins(margin, bins, trees, start, feature, cut, left, right, default_left
             while feature[s + node] >= 0:
                 node = _step(bins, i, node, s, feature, cut, left, right, default_left)
             margin[i] += value[s + node]
+
+
+@njit(cache=True)
+def _has_room(good, sums, cell, bins, offsets, g, h, tolerance):  # type: ignore[no-untyped-def]
+    missing = offsets[-1]
+    for i in range(bins.shape[0]):
+        c = cell[i]
+        if c < 0 or not good[i]:
+            continue
+        for f in range(bins.shape[1]):
+            b = missing + f if bins[i, f] < 0 else offsets[f] + bins[i, f]
+            G, H = sums[c, b, 0] - g[i], sums[c, b, 1] - h[i]
+            # no rows are left where H is 0, so none of G may be
+            over = max(-H, abs(G) if tolerance >= H else 0.0)
+            if over > tolerance:
+                good[i] = False
 
 
 @njit(cache=True)

@@ -62,7 +62,8 @@ def _merge_block(X: Floats, tolerance: Floats) -> Floats:
         for s in range(len(X)):
             cost = np.zeros((X.shape[1], X.shape[1]))
             for f in range(X.shape[2]):
-                gap = np.abs(reference[:, None, f] - X[s][None, :, f]) / scale[f]
+                a, b = reference[:, None, f], X[s][None, :, f]
+                gap = np.where(np.isnan(a) & np.isnan(b), 0.0, np.abs(a - b) / scale[f])
                 cost += np.minimum(np.nan_to_num(gap, nan=1.0), 1.0)
             matched[s] = X[s][linear_sum_assignment(cost)[1]]
         reference = _vote(matched, tolerance)
@@ -73,6 +74,6 @@ def _vote(X: Floats, tolerance: Floats) -> Floats:
     """Return per slot and feature the value with most others within the tolerance."""
     votes = np.zeros(X.shape)
     for other in X:
-        votes += np.abs(X - other) <= tolerance
+        votes += (np.abs(X - other) <= tolerance) | (np.isnan(X) & np.isnan(other))
     best = votes.argmax(axis=0)
     return np.take_along_axis(X, best[None], axis=0)[0]

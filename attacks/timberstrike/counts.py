@@ -90,7 +90,9 @@ def share_out(weights: Floats, total: int) -> Ints:
     w = np.maximum(weights, 0.0)
     if total <= 0 or w.shape[0] == 0:
         return np.zeros(w.shape[0], dtype=np.int64)
-    w = np.full_like(w, total / w.shape[0]) if w.sum() <= 0 else w * (total / w.sum())
+    top = float(w.max())
+    w = w / top if top > 1e-300 else np.ones_like(w)
+    w = w * (total / w.sum())
     low = np.floor(w).astype(np.int64)
     rest = int(total - low.sum())
     low[np.argsort(-(w - low), kind="stable")[:rest]] += 1

@@ -135,11 +135,14 @@ def _values(
 
 def _middle(lower: Floats, upper: Floats, low: float, high: float) -> Floats:
     """Return the middle of each bin, the range standing in for open ends."""
-    a = np.where(np.isfinite(lower), lower, np.minimum(low, upper))
-    top = np.maximum(high, a)
-    b = np.where(np.isfinite(upper), upper, top)
-    b[-1] = min(b[-1], top[-1])  # the last cut lies above every value by construction
-    return (a + b) / 2
+    width = float(np.diff(upper[:2])[0]) if len(upper) > 1 else 0.0
+    first = low if low < upper[0] else upper[0] - width
+    a = np.where(np.isfinite(lower), lower, first)
+    b = upper.copy()
+    b[-1] = min(b[-1], max(high, a[-1]))  # the last cut lies above every value by construction
+    # never on the upper edge, which belongs to the next bin
+    below = np.nextafter(upper.astype(np.float32), np.float32(-np.inf))
+    return np.minimum((a + b) / 2, below)
 
 
 @njit(cache=True)

