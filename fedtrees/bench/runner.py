@@ -21,6 +21,7 @@ from fedtrees.bench.cells import (
     Plan,
     Provenance,
     ReferenceCell,
+    TrainCell,
 )
 from fedtrees.bench.evaluate import (
     Inapplicable,
@@ -198,8 +199,10 @@ def _bare(cell: Cell, status: str, reason: str) -> Outcome:
     with contextlib.suppress(FedtreesError):  # a defense that cannot even be constructed
         if isinstance(cell, AttackCell):
             columns |= attack_columns(cell)
-        elif hasattr(cell, "defense"):
-            columns |= train_columns(cell)  # type: ignore[arg-type]
+        elif isinstance(cell, TrainCell):
+            columns |= train_columns(cell)
+        elif isinstance(cell, ReferenceCell):
+            columns |= {"protocol": "local-only", "protocol_params": str(cell.protocol)}
     return Outcome([{"status": status, "reason": " ".join(reason.split())}], columns)
 
 

@@ -276,8 +276,10 @@ def _root(
 
 def main(arguments: Sequence[str] | None = None) -> Any:
     """Run the command line and exit with its code; errors are one line on stderr."""
+    code: Any = 0
     try:
-        app(args=list(arguments) if arguments is not None else None, standalone_mode=False)
+        # Typer returns the code of an Exit here instead of raising it.
+        code = app(args=list(arguments) if arguments is not None else None, standalone_mode=False)
     except FedtreesError as err:
         _fail(str(err), err.exit_code)
     except KeyboardInterrupt:
@@ -286,16 +288,13 @@ def main(arguments: Sequence[str] | None = None) -> Any:
         sys.stderr.close()
         sys.exit(0)
     except Exception as err:
-        code = getattr(err, "exit_code", None)
         shown = getattr(err, "format_message", None)
-        if isinstance(code, int):  # typer's own usage errors and exits
-            if shown is None:
-                sys.exit(code)
-            _fail(shown(), code)
+        if shown is not None:  # typer's own usage errors
+            _fail(shown(), getattr(err, "exit_code", 2))
         if os.environ.get("FEDTREES_DEBUG"):
             raise
         _fail(f"{type(err).__name__}: {err} (a bug; FEDTREES_DEBUG=1 shows where it happened)", 1)
-    sys.exit(0)
+    sys.exit(code if isinstance(code, int) else 0)
 
 
 def _fail(message: str, code: int) -> None:

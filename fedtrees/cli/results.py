@@ -53,12 +53,15 @@ def leaderboards(run: Path, metric: str | None) -> None:
 def gaps(study: Study) -> list[str]:
     """Return one line per distinct reason why cells failed or were skipped."""
     bad = study.rows[study.rows["status"].isin(NOT_OK)]
-    keys = ["status", "protocol", "defense_spec", "reason"]
-    counts = bad.groupby(keys, sort=False).size()
-    return [
-        f"{status}: {n} cells of {protocol} with {defense}: {reason}"
-        for (status, protocol, defense, reason), n in counts.items()
-    ]
+    reasons = bad["reason"].str.removeprefix("training failed: ")
+    lines = []
+    for (status, reason), rows in bad.groupby(["status", reasons], sort=False):
+        where = dict.fromkeys(
+            f"{p} with {d}" for p, d in zip(rows["protocol"], rows["defense_spec"], strict=True) if d
+        )
+        named = ", ".join(list(where)[:3]) + (", ..." if len(where) > 3 else "")
+        lines.append(f"{status}, {len(rows)} cells ({named}): {reason}")
+    return lines
 
 
 def summary(run: Path, metric: str | None) -> dict[str, Any]:
