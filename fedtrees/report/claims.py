@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,6 +18,7 @@ KINDS: dict[Kind, str] = {
     "none": "no claim",
     "unknown": "claim not known",
 }
+_NUMBER = re.compile(r"(?<==)([0-9.eE+-]+)")
 _STRENGTH: tuple[Kind, ...] = ("proved", "void", "computational", "structural", "none", "unknown")
 
 
@@ -46,6 +49,21 @@ class Term:
     def unit(self) -> str:
         """What neighbouring data sets differ in, "" if the text does not say."""
         return dict(self.params).get("unit", "")
+
+
+def span(texts: Sequence[str]) -> str:
+    """Write guarantees of several runs as one, with a range where only a number differs.
+
+    ``("pure-dp[epsilon=3]", "pure-dp[epsilon=5]")`` is ``pure-dp[epsilon=3..5]``.
+    """
+    pieces = [_NUMBER.split(t) for t in texts]
+    if not texts or len({tuple(p[::2]) for p in pieces}) > 1:
+        return " | ".join(texts)
+    out = []
+    for at, column in enumerate(zip(*pieces, strict=True)):
+        distinct = sorted(set(column), key=float) if at % 2 else column[:1]
+        out.append(distinct[0] if len(distinct) == 1 else f"{distinct[0]}..{distinct[-1]}")
+    return "".join(out)
 
 
 def parts(text: str) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedtrees.report import style
-from fedtrees.report.frontier import LOWER_IS_BETTER, Frontier
+from fedtrees.report.frontier import LOWER_IS_BETTER, Frontier, Point
 from fedtrees.report.intervals import Estimate
 from fedtrees.report.rows import UNDEFENDED, Setting
 from fedtrees.report.tables import LeaderRow
@@ -23,6 +23,8 @@ class Answer:
         What training without a defense gives away.
     changes : tuple of str
         One sentence per defense.
+    others : tuple of str
+        One sentence per other metric in which anything got past blind.
     bottom_line : str
         Whether any defense both stopped the attacks that ran and was worth federating for.
     """
@@ -31,22 +33,34 @@ class Answer:
     threat: str
     leak: str
     changes: tuple[str, ...]
+    others: tuple[str, ...]
     bottom_line: str
 
 
-def answers(boards: Sequence[tuple[Frontier, Sequence[LeaderRow]]]) -> tuple[Answer, ...]:
-    """Return one answer per setting, under the threat with the largest undefended advantage."""
+def answers(
+    boards: Sequence[tuple[Frontier, Sequence[LeaderRow]]], others: Sequence[Frontier] = ()
+) -> tuple[Answer, ...]:
+    """Return one answer per setting, under the threat with the largest undefended advantage.
+
+    Parameters
+    ----------
+    boards : sequence of (Frontier, leaderboard)
+    others : sequence of Frontier
+        The same panels in other metrics.
+    """
     out = []
     for setting in sorted({f.panel.setting for f, _ in boards}):
         mine = [b for b in boards if b[0].panel.setting == setting]
         frontier, board = max(mine, key=lambda b: _undefended_leak(b[0]))
+        beside = [_other(f) for f in others if f.panel == frontier.panel and _anything_past(f)]
         out.append(
             Answer(
                 setting,
                 frontier.panel.threat,
                 _leak(frontier),
                 tuple(_change(frontier, group, _base(board)) for group in _families(board)),
-                _bottom_line(frontier, board),
+                tuple(beside),
+                _bottom_line(frontier, board, bool(beside)),
             )
         )
     return tuple(out)
@@ -92,6 +106,30 @@ def _leak(frontier: Frontier) -> str:
     return text + (f" Known only from below: {'; '.join(p.failed)}." if p.failed else "")
 
 
+def _anything_past(frontier: Frontier) -> bool:
+    return any(p.advantage.known and _past_blind(p.advantage) for p in frontier.points)
+
+
+def _other(frontier: Frontier) -> str:
+    """Write a metric's scores, one clause per defense family, with the blind score."""
+    clauses, blind = [], ""
+    families: dict[str, list[Point]] = {}
+    for p in frontier.points:
+        if p.advantage.known:
+            families.setdefault(p.family, []).append(p)
+    for family, points in families.items():
+        points.sort(key=lambda p: p.budget.value if p.budget.known else 0.0)
+        shares = list(dict.fromkeys(f"{100 * p.score.mean:.0f}%" for p in points))
+        span = shares[0] if len(shares) == 1 else f"{shares[0]} to {shares[-1]}"
+        if family == UNDEFENDED:
+            blind = f" (blind {100 * points[0].blind.mean:.0f}%)"
+            clauses.insert(0, f"undefended {span}{blind}")
+        else:
+            clauses.append(f"{family} {span}")
+    name = style.metric_name(frontier.metric)
+    return f"{name[0].upper()}{name[1:]}: {', '.join(clauses)}."
+
+
 def _past_blind(e: Estimate) -> bool:
     """Tell whether an advantage is above zero with its whole interval (one seed: its value)."""
     return (e.low if math.isfinite(e.low) else e.mean) > 0
@@ -131,10 +169,15 @@ def _change(frontier: Frontier, group: Sequence[LeaderRow], base: LeaderRow | No
     return f"{name}: {', '.join(facts)}."
 
 
-def _bottom_line(frontier: Frontier, board: Sequence[LeaderRow]) -> str:
+def _bottom_line(frontier: Frontier, board: Sequence[LeaderRow], more: bool) -> str:
     """Name the defenses whose interval reaches blind while beating training alone."""
+    name = style.metric_name(frontier.metric)
     base = frontier.point(UNDEFENDED)
     if base and base.advantage.known and not base.hollow and not _past_blind(base.advantage):
+        if more:
+            return (
+                f"By {name} no attack gets past blind here; judge the defenses by what else leaks."
+            )
         return (
             "The attacks that ran do not get past blind even without a defense, so this setting "
             "says nothing about the defenses."
@@ -152,7 +195,7 @@ def _bottom_line(frontier: Frontier, board: Sequence[LeaderRow]) -> str:
         (useful if worth else useless).append(p.defense)
     if useful:
         than = " and keeps more utility than training alone" if local.known else ""
-        return f"Down to blind against every attack that ran{than}: {', '.join(useful)}."
+        return f"By {name} down to blind against every attack that ran{than}: {', '.join(useful)}."
     if useless:
         names = ", ".join(useless)
         return f"Only {names} comes down to blind, and a party training alone does better."

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fedtrees.report import figures, style
-from fedtrees.report.claims import parts
+from fedtrees.report.claims import parts, span
 from fedtrees.report.frontier import LOWER_IS_BETTER, Frontier
 from fedtrees.report.intervals import Estimate
 from fedtrees.report.markup import Html, esc, join, table, tag
@@ -98,7 +98,7 @@ def _guarantee(g: Guarantees) -> Html:
 
 
 def _alternatives(texts: Sequence[str]) -> Html:
-    return join((_breakable(t) for t in texts), " | ") if texts else esc("–")
+    return _breakable(span(texts)) if texts else esc("–")
 
 
 def _breakable(text: str) -> Html:
@@ -121,7 +121,7 @@ def guarantees(study: Study, charts: Charts) -> Html:
         lines = [
             [
                 g.defense,
-                *(" | ".join(t) or "–" for t in (g.claimed, g.spent, g.measured)),
+                *(span(t) or "–" for t in (g.claimed, g.spent, g.measured)),
                 g.verdict,
             ]
             for g in entries

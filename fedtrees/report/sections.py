@@ -49,11 +49,12 @@ def headline(study: Study, charts: Charts) -> Html:
             tag("h3", f"{a.setting} · worst threat: {a.threat}"),
             tag("p", a.leak, class_="leak"),
             tag("ul", join(tag("li", change) for change in a.changes)) if a.changes else "",
+            join(tag("p", other, class_="leak") for other in a.others),
             tag("p", a.bottom_line, class_="end"),
             class_="answer",
             data_place=place(a.setting, a.threat),
         )
-        for a in answers(study.boards)
+        for a in answers(study.boards, study.other_frontiers)
     ]
     if not blocks:
         return tag("p", "No attack has run yet, so there is nothing to answer.", class_="note")

@@ -84,6 +84,14 @@ class Study:
         rest = [m for m in dict.fromkeys([*liked, *known]) if m not in shown]
         return tuple(rest[: MOST_METRICS - 1])
 
+    @cached_property
+    def other_frontiers(self) -> tuple[Frontier, ...]:
+        """The same panels by what else leaks: exact rows, and exact counts per leaf."""
+        shown = {f.metric for f in self.frontiers}
+        known = attack_metrics(self.rows)
+        wanted = [m for m in ("exact_rows", "leaf_mass_exact") if m in known and m not in shown]
+        return tuple(f for m in wanted for f in self.in_metric(m))
+
     def in_metric(self, metric: str) -> Sequence[Frontier]:
         """Return the frontiers in another metric; panels without it are left out."""
         return [f for f in frontiers(self.rows, metric, self.utility) if f.drawn]

@@ -229,3 +229,28 @@ def test_the_terminal_table_prints_names_in_brackets(stroke):
     assert "laplace-hist[epsilon=4]" in text
     assert "○" in text
     assert "−0.058" in text
+
+
+def test_guarantees_of_several_seeds_read_as_a_range():
+    seeds = [
+        "pure-dp[epsilon=inf,histograms=1518.75,unprotected=cuts]",
+        "pure-dp[epsilon=inf,histograms=956.25,unprotected=cuts]",
+    ]
+    merged = "pure-dp[epsilon=inf,histograms=956.25..1518.75,unprotected=cuts]"
+    assert claims.span(seeds) == merged
+    assert claims.span(["structural", "structural"]) == "structural"
+    assert claims.span(["structural", "pure-dp[epsilon=1]"]) == "structural | pure-dp[epsilon=1]"
+    assert claims.span([]) == ""
+
+
+def test_what_else_leaks_is_said_beside_the_first_metric(rows, boards):
+    others = [f for f in frontiers(rows, "leaf_mass_exact") if f.drawn]
+    assert others
+    said = {a.setting: a.others for a in answers(boards, others)}
+    assert any(said.values())
+    for frontier in others:
+        base = frontier.point("none")
+        for sentence in said[frontier.panel.setting]:
+            assert sentence.startswith("Records in leaves with exact counts: undefended ")
+            assert base is not None
+    assert all(a.others == () for a in answers(boards))
