@@ -20,7 +20,7 @@ from fedtrees.core.specs import Composed
 from fedtrees.core.streams import Streams
 from fedtrees.core.threat import Threat
 from fedtrees.metrics.advantage import LOWER_IS_BETTER, advantage, best_value
-from fedtrees.metrics.blind import blind_guesses, blind_scores
+from fedtrees.metrics.blind import best_scores, blind_guesses
 from fedtrees.metrics.leaf_counts import blind_leaf_counts, score_leaf_counts, true_leaf_counts
 from fedtrees.metrics.records import score_records
 from fedtrees.metrics.specificity import nearest_row, specificity
@@ -196,23 +196,27 @@ def _leaf_rows(guess: Guess, own: Any, truth: Any, training: Training) -> Iterat
 
 
 def evaluate_blind(cell: BlindCell, federation: Federation) -> Outcome:
-    """Score what the same principals guess from an empty transcript; the best guess counts."""
+    """Score what the same principals guess from an empty transcript; the best guess counts.
+
+    Beside the best score of every metric there is one row per guess for the main ones, with the
+    guess's name in ``attack_params``.
+    """
     principals = Threat.parse(cell.threat).principals(federation.roles)
-    truth = federation.victims(principals)
+    truth, schema = federation.victims(principals), federation.schema
     rng = Streams(cell.setting.seed).child("blind", cell.threat).rng("guesses")
-    guesses = blind_guesses(federation.own(principals), federation.schema, len(truth), rng)
-    scores = blind_scores(guesses, truth, federation.schema, federation.dataset.top)
+    guesses = blind_guesses(federation.own(principals), schema, len(truth), rng)
+    scored = {
+        name: score_records(guess, truth, schema, federation.dataset.top)
+        for name, guess in guesses.items()
+    }
     rows = []
-    for metric, best in scores.items():
+    for metric, best in best_scores(scored).items():
         gain = None if best.score == best_value(metric) else 0.0
-        rows.append(
-            {
-                **_row(metric, best.score),
-                "blind": best.score,
-                "advantage": gain,
-                "reason": f"best of {len(guesses)} blind guesses: {best.guess}",
-            }
-        )
+        line = {"blind": best.score, "advantage": gain, "reason": f"best guess: {best.guess}"}
+        rows.append({**_row(metric, best.score), **line})
+    for name, scores in scored.items():
+        for metric in ("ra", "ra_top", "exact_rows"):
+            rows.append({**_row(metric, scores.as_dict()[metric]), "attack_params": name})
     common = {**setting_columns(cell.setting), "threat": cell.threat, "attack": "blind"}
     return Outcome(rows, {**common, "stage": "blind"})
 
@@ -263,4 +267,5 @@ def _number(value: float | None) -> float | None:
 
 def blind_line(rows: Sequence[Row]) -> dict[str, float]:
     """Return the blind scores by metric from a blind cell's rows."""
-    return {r["metric"]: r["value"] for r in rows if r.get("value") is not None}
+    best = [r for r in rows if "attack_params" not in r and r.get("value") is not None]
+    return {r["metric"]: r["value"] for r in best}

@@ -57,7 +57,9 @@ def gaps(study: Study) -> list[str]:
     lines = []
     for (status, reason), rows in bad.groupby(["status", reasons], sort=False):
         where = dict.fromkeys(
-            f"{p} with {d}" for p, d in zip(rows["protocol"], rows["defense_spec"], strict=True) if d
+            f"{p} with {d}"
+            for p, d in zip(rows["protocol"], rows["defense_spec"], strict=True)
+            if d
         )
         named = ", ".join(list(where)[:3]) + (", ..." if len(where) > 3 else "")
         lines.append(f"{status}, {len(rows)} cells ({named}): {reason}")

@@ -77,12 +77,18 @@ def test_every_cell_has_its_rows_once(finished):
         "split-only",
         "laplace-hist",
     }
-    stages = Counter((r["stage"], r["metric"]) for r in rows)
+    stages = Counter((r["stage"], r["metric"]) for r in rows if not r["attack_params"])
     assert stages["train", "auc"] == 6
     assert stages["attack", "ra"] == 6
     assert stages["blind", "ra"] == 2
     assert stages["reference", "auc"] == 4
     attack = next(r for r in rows if r["stage"] == "attack" and r["metric"] == "ra")
+    guesses = [r for r in rows if r["stage"] == "blind" and r["metric"] == "ra"]
+    for seed in "01":
+        mine = [r for r in guesses if r["seed"] == seed]
+        (best,) = [r for r in mine if not r["attack_params"]]
+        assert float(best["value"]) == max(float(r["value"]) for r in mine)
+        assert {"bootstrap", "independent"} <= {r["attack_params"] for r in mine}
     expected = (float(attack["value"]) - float(attack["blind"])) / (1 - float(attack["blind"]))
     assert float(attack["advantage"]) == pytest.approx(expected)
     laplace = next(r for r in rows if r["defense"] == "laplace-hist" and r["metric"] == "auc")

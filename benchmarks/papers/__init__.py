@@ -1,0 +1,1 @@
+"""Published studies, run again and set beside the published figures."""

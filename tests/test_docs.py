@@ -1,0 +1,146 @@
+"""What the documentation says can be done is done here."""
+
+import json
+import re
+import runpy
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from fedtrees.cli.main import main
+
+ROOT = Path(__file__).parents[1]
+EXAMPLES = sorted((ROOT / "docs" / "examples").glob("*.py"))
+
+
+def shell_blocks(text):
+    return re.findall(r"```(?:sh|bash)\n(.*?)```", text, flags=re.S)
+
+
+def test_the_readme_has_two_set_up_commands_of_one_line_and_ci_runs_the_second():
+    blocks = [b.strip() for b in shell_blocks((ROOT / "README.md").read_text())]
+    assert len(blocks) == 2
+    assert all("\n" not in b and b.startswith("python3 -m venv .venv && ") for b in blocks)
+    assert blocks[0].endswith("fedtrees bench")
+    assert blocks[1].endswith("pytest")
+    assert (ROOT / ".ci" / "run").read_text().rstrip().endswith(blocks[1])
+
+
+def test_the_readme_shows_commands_that_exist(capsys):
+    text = (ROOT / "README.md").read_text() + (ROOT / "docs" / "commands.md").read_text()
+    named = set(
+        re.findall(r"fedtrees (bench|list|explain|show|plot|report|check|fetch|doctor)", text)
+    )
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    helped = capsys.readouterr().out
+    assert named == set(re.findall(r"^  (\w+)  ", helped, flags=re.M)) - {"Usage"}
+
+
+def test_the_tutorial_runs_and_finds_what_it_says(capsys):
+    found = runpy.run_path(str(ROOT / "docs" / "tutorials" / "first_bench.py"))
+    assert found["same_predictions"]
+    assert found["exact"] == {"none": 1.0, "split-only": 1.0}
+    assert "same predictions: True" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda p: p.stem)
+def test_an_example_is_short_conforms_and_benches(path, capsys, tmp_path):
+    assert len(path.read_text().splitlines()) < 60
+    for arguments in (
+        ["check", str(path)],
+        [
+            *("bench", "--plugin", str(path), "--out", str(tmp_path / "run"), "--data", "wine"),
+            *("--seeds", "1", "-j", "1", "-a", "timberstrike", "--format", "json"),
+            *(
+                ("-p", "rotating-features[trees=4,max_depth=3]", "-d", "split-only")
+                if path.stem == "rotating_features"
+                else (
+                    "-p",
+                    "fedtree-hist[trees=4,max_depth=3]",
+                    "-d",
+                    "rounded-statistics[step=0.5,4]",
+                )
+            ),
+        ],
+    ):
+        with pytest.raises(SystemExit) as stopped:
+            main(arguments)
+        out, err = capsys.readouterr()
+        assert not stopped.value.code, out + err
+    (board,) = json.loads(out)["leaderboards"]
+    assert len(board["defenses"]) == (2 if path.stem == "rotating_features" else 3)
+    assert all(d["advantage"]["mean"] is not None for d in board["defenses"])
+
+
+def test_the_attack_in_the_docs_conforms(tmp_path, capsys):
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "extending.md").read_text(), re.S)
+    file = tmp_path / "mine.py"
+    file.write_text(blocks[0])
+    with pytest.raises(SystemExit) as stopped:
+        main(["check", str(file)])
+    assert not stopped.value.code, capsys.readouterr().out
+
+
+def test_every_package_is_listed_and_inside_fedtrees():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    listed = set(project["tool"]["setuptools"]["packages"])
+    found = set()
+    for top in ("fedtrees", "defenses", "attacks", "benchmarks"):
+        for init in (ROOT / top).rglob("__init__.py"):
+            name = ".".join(init.parent.relative_to(ROOT).parts)
+            found.add(name if top == "fedtrees" else f"fedtrees.{name}")
+    assert listed == found
+
+
+def test_a_wheel_installs_nothing_outside_fedtrees(tmp_path):
+    command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation"]
+    copied = tmp_path / "source"
+    subprocess.run(["git", "clone", "-q", str(ROOT), str(copied)], check=True)
+    subprocess.run([*command, "-w", str(tmp_path), str(copied)], check=True, capture_output=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    names = zipfile.ZipFile(wheel).namelist()
+    tops = {n.split("/")[0] for n in names}
+    assert {t for t in tops if not t.endswith(".dist-info")} == {"fedtrees"}
+    assert "fedtrees/benchmarks/suites/quick.toml" in names
+    assert "fedtrees/attacks/timberstrike/attack.py" in names
+
+
+@pytest.mark.parametrize("name", ["defenses", "attacks", "benchmarks"])
+def test_the_bare_folders_refuse_to_be_imported(name):
+    done = subprocess.run(
+        [sys.executable, "-c", f"import {name}"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode != 0
+    assert f"fedtrees.{name}" in done.stderr
+
+
+def test_the_documentation_builds_without_a_warning(tmp_path):
+    pytest.importorskip("sphinx", reason="the docs extra is not installed")
+    pytest.importorskip("myst_parser", reason="the docs extra is not installed")
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "sphinx",
+            "-W",
+            "-q",
+            "-b",
+            "html",
+            str(ROOT / "docs"),
+            str(tmp_path),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert (tmp_path / "index.html").is_file()
