@@ -144,8 +144,9 @@ class Options:
     max_trees : int or None
         Read at most this many trees. None: all where bins can be read one by one, else the
         first `AUTO_TREES`.
-    chains : int
-        Independent reconstructions merged by matched consensus; 1 for a single one, as published.
+    chains : int or None
+        Independent reconstructions merged by matched consensus; 1 for a single one. None: 20, as
+        many as the blind adversary draws, up to 1,000 victims; fewer for more, at least 5.
     time_limit : float
         Seconds per tree for ``solver="milp"`` (solver's deterministic seconds).
     random_leaf : bool
@@ -160,7 +161,7 @@ class Options:
     scope: Literal["victims", "union"] = "victims"
     use_prior: bool = True
     max_trees: int | None = None
-    chains: int = 8
+    chains: int | None = None
     time_limit: float = 10.0
     random_leaf: bool = False
     ranges: Ranges = "schema"
@@ -178,7 +179,7 @@ class Options:
                 raise UsageError(f"unknown {name} {value!r}{did_you_mean(value, values)}")
         if self.max_trees is not None and self.max_trees < 0:
             raise UsageError(f"max_trees {self.max_trees} must be at least 0")
-        if self.chains < 1:
+        if self.chains is not None and self.chains < 1:
             raise UsageError(f"chains {self.chains} must be at least 1")
         if not self.time_limit > 0:
             raise UsageError(f"time_limit {self.time_limit} must be positive (seconds)")

@@ -14,7 +14,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from fedtrees.attacks.timberstrike.bins import Residual, binned_forest, take_out, to_bins
-from fedtrees.attacks.timberstrike.consensus import merge, tolerances
+from fedtrees.attacks.timberstrike.consensus import chains_for, merge, tolerances
 from fedtrees.attacks.timberstrike.counts import first_gradient
 from fedtrees.attacks.timberstrike.evidence import Evidence, Options
 from fedtrees.attacks.timberstrike.local_search import next_bits
@@ -47,7 +47,7 @@ def rows_from_histograms(
     peeled = peel(forest, left, offsets, n_victims)
     sure = Table(_values(evidence, prior, schema, peeled.bins, peeled.y, rng), peeled.y)
     samples = []
-    for _ in range(options.chains):
+    for _ in range(options.chains or chains_for(n_victims)):
         bins, y, block = _pair(evidence, left, offsets, rng)
         X = _values(evidence, prior, schema, bins, y, rng)
         if len(prior.own) and len(y):

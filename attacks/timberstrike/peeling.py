@@ -247,7 +247,7 @@ def _solve_node(sums, totals, offsets, tol, limit):  # type: ignore[no-untyped-d
             f = cell_f[c]
             if f < 0:
                 continue
-            F = 0
+            F = np.int64(0)  # a literal 0 would compile `_subset` twice
             for k in range(K):
                 if slot[k, f] == -2 and not twice[k]:
                     free[F] = k
@@ -310,7 +310,8 @@ def _solve_node(sums, totals, offsets, tol, limit):  # type: ignore[no-untyped-d
     m = 0
     for k in range(K):
         if done[k]:
-            bins[m] = slot[k]
+            for f in range(d):
+                bins[m, f] = slot[k, f]
             grad[m] = fg[k]
             m += 1
     return bins, grad, work

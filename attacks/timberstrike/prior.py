@@ -161,7 +161,8 @@ def _reach(lo, hi, y, start, feature, leaf_lo, leaf_hi, cumulative):  # type: ig
                 if filled == size:
                     size *= 2
                     grown_leaf, grown_mass = np.empty(size, dtype=np.int32), np.empty(size)
-                    grown_leaf[:filled], grown_mass[:filled] = leaf[:filled], mass[:filled]
+                    for k in range(filled):  # a slice assignment would cost seconds to compile
+                        grown_leaf[k], grown_mass[k] = leaf[k], mass[k]
                     leaf, mass = grown_leaf, grown_mass
                 leaf[filled], mass[filled] = j, share
                 filled += 1
@@ -183,7 +184,8 @@ def add_own_rows(offsets, leaf, log_prior, lo, hi, y, own_cells, own_y, own_leaf
         a, b = offsets[i], offsets[i + 1]
         if b - a < 2:
             continue
-        mass[:] = 0.0
+        for j in range(n_leaves):
+            mass[j] = 0.0
         for r in range(own_y.shape[0]):
             if own_y[r] == y[i]:
                 bad = 0

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from fedtrees.attacks.timberstrike.consensus import merge, tolerances
+from fedtrees.attacks.timberstrike.consensus import chains_for, merge, tolerances
 from fedtrees.attacks.timberstrike.counts import (
     NOISE_FLOOR,
     Counts,
@@ -142,7 +142,8 @@ def _follow_chains(
 ) -> tuple[Table, dict[str, float]]:
     """Follow the rows through the trees, once per chain, and merge the chains."""
     tables, notes = [], {}
-    for _ in range(options.chains):
+    wanted = options.chains or chains_for(int((counts.n0 + counts.n1).sum()))
+    for _ in range(wanted):
         boxes = boxes_after_first_tree(evidence, grid, counts)
         block = boxes.history.copy()
         follow(evidence, sums, grid, prior, boxes, options, rng)

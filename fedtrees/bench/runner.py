@@ -9,6 +9,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -87,13 +88,17 @@ class Runner:
 
     def jobs(self, plan: Plan) -> tuple[list[Job], list[Job]]:
         """Return what remains: first the blind line and references, then the groups."""
-        first = [Job((c,)) for c in self.missing([*plan.blind, *plan.references])]
-        groups = []
+        blind = [Job((c,)) for c in self.missing(plan.blind)]
+        references = [Job((c,)) for c in self.missing(plan.references)]
+        groups: dict[str, list[Job]] = {}
         for group in plan.groups:
             left = self.missing([group.train, *group.attacks])
             if left:
-                groups.append(Job((group.train, *(c for c in left if c is not group.train))))
-        return first, groups
+                job = Job((group.train, *(c for c in left if c is not group.train)))
+                groups.setdefault(group.train.protocol.name, []).append(job)
+        # Unlike jobs side by side: what one process compiles, the other finds in the cache.
+        mixed = [j for turn in zip_longest(*groups.values()) for j in turn if j is not None]
+        return [*blind[:1], *references, *blind[1:]], mixed
 
     def work(self, job: Job) -> list[tuple[str, str]]:
         """Run a job's cells and return (status, label) of each cell it computed."""

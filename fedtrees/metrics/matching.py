@@ -175,13 +175,16 @@ def _assign(cost, square):  # pragma: no cover - compiled
     u = np.zeros(n, dtype=np.int32)
     v = np.zeros(m, dtype=np.int32)
     for r in range(n):
-        u[r] = cost[r].min()
+        least = np.int32(255)
+        for c in range(m):
+            least = min(least, np.int32(cost[r, c]))
+        u[r] = least
     if square:  # column reduction is only a valid start when every column gets matched
-        low = np.full(m, 1 << 20, dtype=np.int32)
+        for c in range(m):
+            v[c] = 1 << 20
         for r in range(n):
             for c in range(m):
-                low[c] = min(low[c], np.int32(cost[r, c]) - u[r])
-        v[:] = low
+                v[c] = min(v[c], np.int32(cost[r, c]) - u[r])
     tight = np.empty((n, words), dtype=np.uint64)
     flags = np.zeros(words * 64, dtype=np.uint8)
     for r in range(n):
@@ -203,9 +206,11 @@ def _assign(cost, square):  # pragma: no cover - compiled
         while found > 0 and left > 0:
             passes += 1
             found = 0
-            seen[:] = 0
-            row_seen[:] = False
-            at[:] = -1
+            for w in range(words):  # loops compile in a fraction of the time of slices
+                seen[w] = 0
+            for r in range(n):
+                row_seen[r] = False
+                at[r] = -1
             for r in range(n):
                 if row_match[r] < 0 and _search(
                     r, tight, free, seen, at, row_seen, row_match, col_match, path

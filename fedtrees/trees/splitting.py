@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -166,6 +167,7 @@ def best_splits(
         [np.float32(params.reg_lambda), np.float32(params.min_child_weight)], dtype=np.float64
     )
     allowed = np.zeros((0, 0), dtype=bool) if mask is None else mask
+    hist, totals, allowed = _readonly(hist), _readonly(totals), _readonly(allowed)
     _scan(hist, totals, cuts.offsets, allowed, limits, feature, bin, default_left, gain, left_sums)
     right_sums = totals - left_sums
     leaf = (feature < 0) | (gain <= MIN_GAIN) | (gain < np.float32(params.gamma))
@@ -182,6 +184,13 @@ def best_splits(
     left_sums[leaf] = 0
     right_sums[leaf] = 0
     return Splits(feature, bin, threshold, default_left, gain, left_sums, right_sums)
+
+
+def _readonly(array: NDArray[Any]) -> NDArray[Any]:
+    """Return a read-only view: what comes out of a message and what does not compile alike."""
+    view = np.ascontiguousarray(array).view()
+    view.flags.writeable = False
+    return view
 
 
 def leaf_values(sums: NDArray[np.int64], params: TreeParams) -> NDArray[np.float32]:
