@@ -24,7 +24,7 @@ LARGEST_BLOCK = 60  # as the blind adversary's small blocks; the order inside is
 
 def chains_for(n: int) -> int:
     """Return how many chains to merge for n rows, so that the work stays bounded."""
-    return int(np.clip(20_000 // max(n, 1), 5, 20))
+    return int(np.clip(100_000 // max(n, 1), 5, 20))
 
 
 def tolerances(prior: Prior, schema: Schema) -> Floats:

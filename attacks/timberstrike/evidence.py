@@ -146,7 +146,7 @@ class Options:
         first `AUTO_TREES`.
     chains : int or None
         Independent reconstructions merged by matched consensus; 1 for a single one. None: 20, as
-        many as the blind adversary draws, up to 1,000 victims; fewer for more, at least 5.
+        many as the blind adversary draws, up to 5,000 victims; fewer for more, at least 5.
     time_limit : float
         Seconds per tree for ``solver="milp"`` (solver's deterministic seconds).
     random_leaf : bool

@@ -26,6 +26,7 @@ Ints = NDArray[np.int32]
 Floats = NDArray[np.float64]
 
 SWAPS_PER_ROW = 100
+MOST_OWN = 2000  # own rows that swaps look at; memory is 2 bytes times victims times these
 MISMATCH_COST = 1.5  # an own row's weight falls by exp(-1.5) per feature out of tolerance
 
 
@@ -46,6 +47,8 @@ def rows_from_histograms(
         take_out(forest, left, offsets, to_bins(evidence.cuts, own.X), own.y)
     peeled = peel(forest, left, offsets, n_victims)
     sure = Table(_values(evidence, prior, schema, peeled.bins, peeled.y, rng), peeled.y)
+    near = _sorted_by_label(prior.own, rng)
+    start = np.searchsorted(near.y, [0, 1, 2])
     samples = []
     for _ in range(options.chains or chains_for(n_victims)):
         bins, y, block = _pair(evidence, left, offsets, rng)
@@ -55,8 +58,8 @@ def rows_from_histograms(
                 X,
                 y,
                 block,
-                prior.own.X,
-                prior.own.y,
+                near.X,
+                start,
                 tolerances(prior, schema),
                 np.uint64(rng.integers(2**63)),
             )
@@ -68,6 +71,13 @@ def rows_from_histograms(
         "paired_rows": float(len(rest)),
     }
     return Table.concat([sure, rest]), notes
+
+
+def _sorted_by_label(own: Table, rng: np.random.Generator) -> Table:
+    """Return own rows sorted by label, at most `MOST_OWN` of them."""
+    if len(own) > MOST_OWN:
+        own = own.take(rng.choice(len(own), MOST_OWN, replace=False))
+    return own.take(np.argsort(own.y, kind="stable"))
 
 
 def _pair(
@@ -146,27 +156,39 @@ def _middle(lower: Floats, upper: Floats, low: float, high: float) -> Floats:
 
 
 @njit(cache=True)
-def _affinity(x, label, own, own_y, tolerance):  # type: ignore[no-untyped-def]
-    """Log of the summed weights of own rows of the label around ``x``."""
-    total = 1e-9
-    for r in range(own_y.shape[0]):
-        if own_y[r] == label:
-            bad = 0
-            for f in range(x.shape[0]):
-                # a missing value compares false: a mismatch
-                bad += not abs(x[f] - own[r, f]) <= tolerance[f]
-            total += np.exp(-MISMATCH_COST * bad)
-    return np.log(total)
+def _differs(a, b, tolerance):  # type: ignore[no-untyped-def]
+    """Return 1 unless two values agree; a missing value agrees with nothing."""
+    return 0 if abs(a - b) <= tolerance else 1
 
 
 @njit(cache=True)
-def _swap_towards(X, y, block, own, own_y, tolerance, seed):  # type: ignore[no-untyped-def]
-    """Swap single features between rows of a block by Metropolis on the affinity, in place."""
+def _mismatches(X, own, tolerance):  # type: ignore[no-untyped-def]
+    """Count the features in which every row differs from every own row, uint16, (n, own)."""
+    out = np.zeros((X.shape[0], own.shape[0]), dtype=np.uint16)
+    for i in range(X.shape[0]):
+        for r in range(own.shape[0]):
+            for f in range(X.shape[1]):
+                out[i, r] += _differs(X[i, f], own[r, f], tolerance[f])
+    return out
+
+
+@njit(cache=True)
+def _swap_towards(X, y, block, own, start, tolerance, seed):  # type: ignore[no-untyped-def]
+    """Swap single features between rows of a block by Metropolis on the affinity, in place.
+
+    The affinity of a row is the log of the summed weights of own rows of its label; own rows
+    are sorted by label, class c in ``start[c]:start[c + 1]``.
+    """
     n, d = X.shape
     state = np.array([seed], dtype=np.uint64)
+    weight = np.exp(-MISMATCH_COST * np.arange(d + 1))
+    bad = _mismatches(X, own, tolerance)
     score = np.empty(n)
     for i in range(n):
-        score[i] = _affinity(X[i], y[i], own, own_y, tolerance)
+        total = 1e-9
+        for r in range(start[y[i]], start[y[i] + 1]):
+            total += weight[bad[i, r]]
+        score[i] = np.log(total)
     # rows of a block are adjacent
     first, size = np.zeros(n, dtype=np.int64), np.ones(n, dtype=np.int64)
     for i in range(1, n):
@@ -178,13 +200,19 @@ def _swap_towards(X, y, block, own, own_y, tolerance, seed):  # type: ignore[no-
         i = np.int64(next_bits(state) % np.uint64(n))
         k = first[i] + np.int64(next_bits(state) % np.uint64(size[i]))
         f = np.int64(next_bits(state) % np.uint64(d))
-        if X[i, f] == X[k, f]:
+        a, b = X[i, f], X[k, f]
+        if a == b:
             continue
-        X[i, f], X[k, f] = X[k, f], X[i, f]
-        si = _affinity(X[i], y[i], own, own_y, tolerance)
-        sk = _affinity(X[k], y[k], own, own_y, tolerance)
-        gain = si + sk - score[i] - score[k]
+        at_i, at_k = 1e-9, 1e-9
+        for r in range(start[y[i]], start[y[i] + 1]):
+            step = _differs(b, own[r, f], tolerance[f]) - _differs(a, own[r, f], tolerance[f])
+            at_i += weight[bad[i, r] + step]
+            at_k += weight[bad[k, r] - step]
+        gain = np.log(at_i) + np.log(at_k) - score[i] - score[k]
         if gain >= 0.0 or np.float64(next_bits(state)) * 2.0**-53 < np.exp(gain):
-            score[i], score[k] = si, sk
-        else:
-            X[i, f], X[k, f] = X[k, f], X[i, f]
+            for r in range(start[y[i]], start[y[i] + 1]):
+                step = _differs(b, own[r, f], tolerance[f]) - _differs(a, own[r, f], tolerance[f])
+                bad[i, r] += step
+                bad[k, r] -= step
+            X[i, f], X[k, f] = b, a
+            score[i], score[k] = np.log(at_i), np.log(at_k)
