@@ -93,8 +93,7 @@ def _base_score(view: View) -> float | None:
 
 def _tree_params(view: View) -> TreeParams:
     names = TreeParams.__dataclass_fields__
-    known = {k: v for k, v in view.parameters.items() if k in names and k != "base_score"}
-    return TreeParams(**known)
+    return TreeParams(**{k: v for k, v in view.parameters.items() if k in names})
 
 
 def _summed_histograms(

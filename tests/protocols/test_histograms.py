@@ -64,7 +64,7 @@ def same_forest(a, b):
 def test_a_federation_grows_the_trees_of_the_central_engine(name, count, table, schema):
     # 569 rows fit into every client's sketch as they are, so the cuts are the central ones.
     p = protocol(name, max_bin=256)
-    central = grow_forest(table.X, table.y, quantile_cuts(table.X, 256), p.tree_params)
+    central = grow_forest(table.X, table.y, quantile_cuts(table.X, 256), p)
     assert same_forest(train(p, spread(table, count), schema).model, central)
 
 
@@ -110,7 +110,7 @@ def test_one_class_alone_is_refused(table, schema):
     ("params", "said"),
     [
         ({"cuts": "sketsch"}, "did you mean 'sketch'"),
-        ({"base_score": "median"}, "base_score"),
+        ({"base_score": "mean"}, "base_score"),
         ({"base_score": 1.0}, "base_score"),
         ({"max_bin": 1}, "max_bin"),
         ({"trees": 0}, "trees"),

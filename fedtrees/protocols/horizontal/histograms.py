@@ -130,8 +130,7 @@ class HistogramServer(Coordinator):
 
     def __init__(self, protocol: HistogramProtocol, schema: Schema) -> None:
         super().__init__("server")
-        self.protocol, self.schema = protocol, schema
-        self.params = protocol.tree_params
+        self.params, self.schema = protocol, schema
 
     def train(self, net: Network) -> Forest:
         """Boost tree by tree, level by level."""
@@ -175,7 +174,7 @@ class HistogramServer(Coordinator):
 
     def settle_cuts(self, net: Network) -> Cuts:
         """Agree on cut points and tell everyone."""
-        method, max_bin = self.protocol.cuts, self.params.max_bin
+        method, max_bin = self.params.cuts, self.params.max_bin
         if method == "public":
             cuts = equal_width_cuts(*public_ranges(self.schema), max_bin)
             why = "cut points, from declared public ranges"
