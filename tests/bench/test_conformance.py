@@ -28,14 +28,16 @@ class Cheat(Attack):
 """,
     "frames": HEAD
     + """
-import inspect
+import sys
 @register.attack("cheat-frames")
 class Cheat(Attack):
     def run(self, view, rng):
-        for frame in inspect.stack():
-            for value in frame.frame.f_locals.values():
+        frame = sys._getframe()
+        while frame is not None:
+            for value in frame.f_locals.values():
                 if isinstance(value, Table) and value is not view.own:
                     return Guess(value)
+            frame = frame.f_back
         return Guess(view.own)
 """,
     "memory": HEAD
