@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+import fedtrees
 from fedtrees.core.attack import Attack
 from fedtrees.core.codec import decode, encode
 from fedtrees.core.defense import Composition, Defense
@@ -61,8 +62,9 @@ def check(kind: str, spec: Spec) -> list[Finding]:
             small = {k: v for k, v in _SMALL.items() if k in known}
             spec = Spec(spec.name, {**small, **spec.params})
         return list(checks[kind](register.make(kind, spec)))
-    except FedtreesError as err:
-        return [Finding("it can be constructed and run", False, str(err))]
+    except Exception as err:
+        text = str(err) if isinstance(err, FedtreesError) else f"{type(err).__name__}: {err}"
+        return [Finding("it can be constructed and run", False, text)]
 
 
 def sample_federation(
@@ -190,7 +192,10 @@ def check_attack(attack: Attack) -> Iterator[Finding]:
             copied < 0.5,
             f"{copied:.0%} of unseen rows returned exactly",
         )
-        yield Finding(f"{name}: it opens no file and no socket", not touched, ", ".join(touched))
+        detail = ", ".join(dict.fromkeys(touched))
+        yield Finding(
+            f"{name}: it opens no file, no socket and no module with truth", not touched, detail
+        )
         try:
             ok = isinstance(attack.run(view.blinded(), _rng()), Guess)
             detail = ""
@@ -217,7 +222,12 @@ def _run_beside_bait(attack: Attack, view: View, seed: int) -> tuple[Guess, list
     truth, clients = _bait(seed)
     touched: list[str] = []
     with _watching(touched):
-        guess = attack.run(view, _rng())
+        try:
+            guess = attack.run(view, _rng())
+        except (ImportError, AttributeError):
+            if not touched:
+                raise
+            guess = Guess()
     del truth, clients
     return guess, touched
 
@@ -266,10 +276,28 @@ def _watching(touched: list[str]) -> Iterator[None]:
         sys.addaudithook(_audit)
         _hooked = True
     _watchers.append(touched)
+    hidden = {name: sys.modules[name] for name in sys.modules if name.startswith(_FORBIDDEN)}
+    tops = {name: getattr(fedtrees, name.split(".")[1]) for name in _FORBIDDEN if name in hidden}
+    for name in hidden:
+        sys.modules[name] = _Tripwire(name)
+    for name in tops:
+        setattr(fedtrees, name.split(".")[1], sys.modules[name])
     try:
         yield
     finally:
+        sys.modules.update(hidden)
+        for name, module in tops.items():
+            setattr(fedtrees, name.split(".")[1], module)
         _watchers.pop()
+
+
+class _Tripwire(ModuleType):
+    """Stands where a module that holds truth would be; reaching into it is noted."""
+
+    def __getattr__(self, attribute: str) -> Any:
+        if not attribute.startswith("__"):
+            _watchers[-1].append(f"{self.__name__}.{attribute}")
+        raise AttributeError(f"{self.__name__} holds truth; an attack sees its view alone")
 
 
 def _imports(module: ModuleType, seen: set[str] | None = None) -> set[str]:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+import fedtrees.bench.federation  # loaded, as it is during a bench
 from fedtrees.bench.conformance import check
 from fedtrees.core.registry import load_plugin, register
 from fedtrees.core.specs import Spec
@@ -56,6 +57,15 @@ class Cheat(Attack):
     def run(self, view, rng):
         return Guess(view.own.take(np.random.default_rng().integers(0, len(view.own), 50)))
 """,
+    "modules": HEAD
+    + """
+import sys
+@register.attack("cheat-modules")
+class Cheat(Attack):
+    def run(self, view, rng):
+        sys.modules["fedtrees.bench.federation"].federate.cache_info()
+        return Guess(view.own)
+""",
     "files": HEAD
     + """
 @register.attack("cheat-files")
@@ -72,6 +82,7 @@ class Cheat(Attack):
 
 @pytest.mark.parametrize("how", CHEATS)
 def test_a_cheating_attack_is_caught(how, tmp_path):
+    assert fedtrees.bench.federation.federate
     file = Path(tmp_path) / f"{how}.py"
     file.write_text(CHEATS[how])
     load_plugin(file)
@@ -83,6 +94,7 @@ def test_a_cheating_attack_is_caught(how, tmp_path):
         "memory": "changing the truth",
         "coins": "the same view gives the same guess",
         "files": "opens no file",
+        "modules": "no module with truth",
     }[how]
     assert any(expected in rule for rule in broken), findings
 
