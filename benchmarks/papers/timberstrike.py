@@ -28,7 +28,7 @@ PUBLISHED = {
     ("stroke", "nvflare-hist", 6): 83.66,
 }
 _COLUMNS = (
-    "table", "depth", "protocol", "defense", "attack", "RA", "RA top", "blind", "advantage",
+    "table", "depth", "protocol", "defense", "attack", "RA", "blind", "advantage",
     "exact rows", "leaf counts", "their rows", "CPU s", "published",
 )  # fmt: skip
 
@@ -48,10 +48,10 @@ def attack_table(rows: Any) -> list[list[str]]:
     attacked = rows[rows["stage"] == "attack"]
     lines = []
     for (data, protocol, params, defense, attack), part in attacked.groupby(keys, sort=False):
-        metric = dict(part.groupby("metric"))
+        metric = dict(iter(part.groupby("metric")))
         depth = _depth(params)
         name = f"{protocol}, {_base(params)}" if protocol == "fedtree-hist" else protocol
-        published = PUBLISHED[data, protocol, depth] if defense == "none" else None
+        published = PUBLISHED.get((data, protocol, depth)) if defense == "none" else None
         lines.append(
             [
                 data,
@@ -60,7 +60,6 @@ def attack_table(rows: Any) -> list[list[str]]:
                 defense,
                 attack,
                 _spread(metric, "ra", "value"),
-                _spread(metric, "ra_top", "value"),
                 _spread(metric, "ra", "blind"),
                 _spread(metric, "ra", "advantage", signed=True),
                 _spread(metric, "exact_rows", "value"),

@@ -96,6 +96,20 @@ def test_every_cell_has_its_rows_once(finished):
     assert laplace["spent"].startswith("pure-dp[epsilon=inf,histograms=")
 
 
+def test_the_tables_of_a_study_are_means_over_seeds(finished):
+    from fedtrees.benchmarks.papers.timberstrike import attack_table, blind_table
+    from fedtrees.report.rows import load_rows
+
+    rows = load_rows(finished)
+    lines = {line[3]: line for line in attack_table(rows)}
+    assert set(lines) == {"none", "split-only", "laplace-hist[epsilon=8]"}
+    mine = [r for r in rows_of(finished) if r["defense"] == "none" and r["stage"] == "attack"]
+    values = [100 * float(r["value"]) for r in mine if r["metric"] == "ra"]
+    assert lines["none"][5].startswith(f"{sum(values) / 2:.1f} ± ")
+    assert lines["none"][:3] == ["wine", "2", "fedtree-hist, base mean"]
+    assert {"bootstrap", "**best**"} <= {line[1] for line in blind_table(rows)}
+
+
 def test_a_finished_run_computes_nothing_again(finished):
     before = {p.name: p.stat().st_mtime_ns for p in (finished / "cells").iterdir()}
     b = bench(finished)
