@@ -88,9 +88,11 @@ class LaplaceHistogram(Defense):
         """
         if not self.calibrated:
             return 2.0 * self.clip / self.epsilon
-        per_tree = depth * histogram_sensitivity(features, *self.bounds)
-        per_tree += histogram_sensitivity(1, *self.bounds)
-        return trees * per_tree / self.epsilon
+        return trees * self.tree_sensitivity(features, depth) / self.epsilon
+
+    def tree_sensitivity(self, features: int, depth: int) -> float:
+        """Return the L1 sensitivity of one tree: `depth` levels of histograms, one root total."""
+        return histogram_sensitivity(depth * features + 1, *self.bounds)
 
     def declares(self, schema: Schema, parameters: Mapping[str, Any]) -> Declared:
         """Publish the variance of the noise."""
@@ -106,12 +108,11 @@ class LaplaceHistogram(Defense):
         grid = scale * FIXED_POINT_SCALE
         sums = message.sums + discrete_laplace(grid, message.sums.shape, rng)
         totals = message.totals
-        columns = features
         if totals.size:
             totals = totals + discrete_laplace(grid, totals.shape, rng)
-            columns += 1
-        l1 = histogram_sensitivity(columns, *self.bounds)
-        ctx.spend("laplace", l1=l1, scale=scale, what="Histogram")
+            # A tree is paid for in full at its root: how deep it grows depends on the data.
+            l1 = self.tree_sensitivity(features, ctx.parameters["max_depth"])
+            ctx.spend("laplace", l1=l1, scale=scale, what="Histogram")
         return replace(message, sums=sums, totals=totals)
 
     def spent(self, transcript: Transcript) -> Guarantee:

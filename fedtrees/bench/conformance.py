@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 import fedtrees
+from fedtrees.bench.federation import Federation
 from fedtrees.core.attack import Attack
 from fedtrees.core.codec import decode, encode
 from fedtrees.core.defense import Composition, Defense
@@ -27,6 +28,7 @@ from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.specs import Spec
 from fedtrees.core.streams import Streams
 from fedtrees.core.view import Opaque, View
+from fedtrees.data.dataset import prepare
 from fedtrees.metrics.records import score_records
 from fedtrees.protocols.base import Protocol, Training, train, view_of
 
@@ -114,6 +116,8 @@ def check_defense(defense: Defense) -> Iterator[Finding]:
     """Check the claim, determinism, message types, and that it fails closed."""
     claim = defense.claim()
     yield Finding("it states its claim as a value", isinstance(claim, Guarantee), str(claim))
+    acts = not defense.protects or bool(defense.at)
+    yield Finding("what it protects, it protects somewhere (`at`)", acts)
     clients, schema = sample_federation()
     ran = False
     for name in register.names("protocol"):
@@ -132,6 +136,8 @@ def check_defense(defense: Defense) -> Iterator[Finding]:
         yield Finding(f"{name}: the same seed gives the same run", _same_run(first, again))
         crossed = {type(d.message) for d in first.transcript}
         yield from _fails_closed(defense, protocol, crossed, clients, schema)
+        plain = train(protocol, clients, schema, seed=5)
+        yield from _guards_do_something(defense, protocol, first, plain)
         spent = defense.spent(first.transcript)
         yield Finding(f"{name}: it says what was spent", isinstance(spent, Guarantee), str(spent))
     yield Finding("it runs with at least one protocol", ran)
@@ -158,6 +164,23 @@ def _fails_closed(
             stopped = True
         rule = f"{protocol.name}: without its guard on {kind.__name__} the run stops"
         yield Finding(rule, stopped)
+
+
+def _guards_do_something(
+    defense: Defense, protocol: Protocol, defended: Training, plain: Training
+) -> Iterator[Finding]:
+    """See that a guarded message that reveals what is protected is not sent as it was."""
+
+    def sent(run: Training, kind: type[Message]) -> list[bytes]:
+        return [encode(d.message) for d in run.transcript if type(d.message) is kind]
+
+    for kind in defense.guards:
+        reveals = {
+            r for d in plain.transcript if type(d.message) is kind for r in d.message.reveals
+        }
+        if reveals & defense.protects:
+            changed = sent(defended, kind) != sent(plain, kind)
+            yield Finding(f"{protocol.name}: its guard changes what {kind.__name__} says", changed)
 
 
 def check_attack(attack: Attack) -> Iterator[Finding]:
@@ -214,12 +237,12 @@ def _view_without_truth(protocol: Protocol) -> View:
     clients, schema = sample_federation()
     training = train(protocol, clients, schema, seed=5)
     names = [n for n, role in training.transcript.roles.items() if role == "client"]
-    return view_of(training, names[-1:], clients, seed=5)
+    return view_of(training, names[-1:], clients)
 
 
 def _run_beside_bait(attack: Attack, view: View, seed: int) -> tuple[Guess, list[str]]:
     """Run an attack while rows that have nothing to do with its view lie about in memory."""
-    truth, clients = _bait(seed)
+    federation = _bait(seed)
     touched: list[str] = []
     with _watching(touched):
         try:
@@ -228,13 +251,16 @@ def _run_beside_bait(attack: Attack, view: View, seed: int) -> tuple[Guess, list
             if not touched:
                 raise
             guess = Guess()
-    del truth, clients
+    del federation
     return guess, touched
 
 
-def _bait(seed: int) -> tuple[Table, list[Table]]:
-    clients, _ = sample_federation(seed=100 + seed)
-    return Table.concat(clients[:-1]), clients
+def _bait(seed: int) -> Federation:
+    """Make rows of the same shape that no view has seen, held as a bench holds the truth."""
+    clients, schema = sample_federation(seed=100 + seed)
+    whole = Table.concat(clients)
+    dataset = prepare("bait", schema, whole.X, whole.y)
+    return Federation(dataset, tuple(clients), whole, None)
 
 
 def _fits(guess: Guess, schema: Schema) -> bool:
@@ -245,7 +271,8 @@ def _copied(guess: Guess, seed: int, schema: Schema) -> float:
     """Return the share of bait rows that the guess reproduces exactly."""
     if guess.records is None or not len(guess.records) or not _fits(guess, schema):
         return 0.0
-    return score_records(guess.records, _bait(seed)[0], schema).exact_rows
+    truth = Table.concat(list(_bait(seed).clients[:-1]))
+    return score_records(guess.records, truth, schema).exact_rows
 
 
 _watchers: list[list[str]] = []

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
 from fedtrees.core.defense import Composition
 from fedtrees.core.messages import Message
+from fedtrees.core.registry import register
+from fedtrees.core.specs import Spec
 from fedtrees.core.transcript import Transcript
 
 
@@ -109,3 +112,9 @@ def _guards(message: Message, role: str, defense: Composition) -> list[str]:
 def visible_to(rows: Sequence[Disclosure], role: str) -> list[Disclosure]:
     """Return the crossings a role can read or has sent."""
     return [r for r in rows if role in (r.readers, r.sender)]
+
+
+def briefly(protocol: Spec) -> Spec:
+    """Return a protocol with two trees only, if it has trees: enough to show every crossing."""
+    known = inspect.signature(register.get("protocol", protocol.name)).parameters
+    return Spec(protocol.name, {**protocol.params, **({"trees": 2} if "trees" in known else {})})

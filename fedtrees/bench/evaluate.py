@@ -13,6 +13,7 @@ from fedtrees.bench.cells import AttackCell, BlindCell, ReferenceCell, Setting, 
 from fedtrees.bench.federation import Federation
 from fedtrees.core.attack import Attack
 from fedtrees.core.defense import Composition
+from fedtrees.core.errors import ProtocolError
 from fedtrees.core.guarantee import join
 from fedtrees.core.guess import Guess
 from fedtrees.core.registry import register
@@ -144,16 +145,37 @@ def evaluate_attack(
     if reason:
         raise Inapplicable(reason)
     seed = cell.setting.seed
-    view = view_of(training, principals, federation.clients, seed=seed)
+    view = view_of(training, principals, federation.clients)
     rng = Streams(seed).child("attack", cell.threat).rng(cell.attack.name)
     wall, cpu = time.perf_counter(), time.process_time()
-    guess = attack.run(view, rng)
+    guess = checked_guess(cell.attack.name, attack.run(view, rng), federation)
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
     rows = list(score_guess(guess, federation, principals, training, seed, blind or {}))
     rows.append(_row("cpu_seconds", cpu, "seconds"))
     rows += [_row(f"note:{k}", float(v)) for k, v in guess.notes.items() if np.isfinite(v)]
     common = {**attack_columns(cell), **training_columns(training), "seconds": round(wall, 4)}
     return Outcome(rows, {**common, "stage": "attack"})
+
+
+def checked_guess(name: str, guess: object, federation: Federation) -> Guess:
+    """Return what an attack returned, if it can be scored.
+
+    Raises
+    ------
+    ProtocolError
+        If it is no `Guess`, or its rows do not have the schema's columns and labels.
+    """
+    if not isinstance(guess, Guess):
+        raise ProtocolError(f"attack {name!r} returned a {type(guess).__name__}; return a Guess")
+    if guess.records is not None:
+        width, wanted = guess.records.X.shape[1], len(federation.schema.features)
+        if width != wanted:
+            raise ProtocolError(f"attack {name!r} guessed {width} columns; the schema has {wanted}")
+        if np.isinf(guess.records.X).any():
+            raise ProtocolError(f"attack {name!r} guessed infinite values; rows must be finite")
+        if not np.isin(guess.records.y, (0, 1)).all():
+            raise ProtocolError(f"attack {name!r} guessed labels other than 0 and 1")
+    return guess
 
 
 def score_guess(

@@ -43,9 +43,11 @@ from fedtrees.core.errors import FedtreesError, StoreError
 from fedtrees.core.registry import load_plugin
 from fedtrees.protocols.base import Training
 
+AGAIN = ("failed", "timeout")
 
-class TimeLimit(Exception):
-    """A cell took longer than it may."""
+
+class TimeLimit(BaseException):
+    """A cell took longer than it may (no ordinary exception: an attack must not swallow it)."""
 
 
 @dataclass(frozen=True)
@@ -83,8 +85,9 @@ class Runner:
         return Store(self.folder)
 
     def missing(self, cells: Sequence[Cell]) -> list[Cell]:
-        """Return the cells without a finished result."""
-        return [c for c in cells if self.store.read(c.key(self.provenance)) is None]
+        """Return the cells without a result; a failure or a time-out is tried again."""
+        found = ((c, self.store.read(c.key(self.provenance))) for c in cells)
+        return [c for c, result in found if result is None or result["status"] in AGAIN]
 
     def jobs(self, plan: Plan) -> tuple[list[Job], list[Job]]:
         """Return what remains: first the blind line and references, then the groups."""
@@ -131,7 +134,7 @@ class Runner:
                 kept.append(loaded or run_training(group.train, federation))
             return kept[0]
 
-        if self.store.read(key) is None:
+        if self.missing([group.train]):
             yield self._run(group.train, train)
         result = self.store.read(key)
         for cell in group.attacks:
@@ -173,7 +176,7 @@ class Runner:
             outcome, status = _bare(cell, "timeout", text), "timeout"
         except StoreError:
             raise
-        except (Exception, RecursionError) as err:
+        except (Exception, SystemExit) as err:
             known = isinstance(err, FedtreesError)
             text = str(err) if known else f"{type(err).__name__}: {err}"
             detail = "" if known else traceback.format_exc()
@@ -222,7 +225,7 @@ def _limited(seconds: float) -> Iterator[None]:
         raise TimeLimit
 
     previous = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)  # again, should it be swallowed
     try:
         yield
     finally:

@@ -6,20 +6,19 @@ import json
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from fedtrees.bench.cells import Plan, Provenance, plan
-from fedtrees.bench.disclosure import disclosures
+from fedtrees.bench.disclosure import briefly, disclosures
 from fedtrees.bench.environment import environment
-from fedtrees.bench.evaluate import Inapplicable, make_defense, run_training
+from fedtrees.bench.evaluate import make_defense, run_training
 from fedtrees.bench.federation import federation_of, load_dataset
 from fedtrees.bench.runner import Job, Runner, run_jobs
 from fedtrees.bench.store import Store, write_atomically
 from fedtrees.bench.suite import Suite
-from fedtrees.core.errors import FedtreesError, StoreError, UsageError
+from fedtrees.core.errors import StoreError, UsageError
 from fedtrees.core.registry import load_plugin, register
-from fedtrees.core.specs import Spec
 from fedtrees.core.threat import Threat
 from fedtrees.protocols.base import client_names
 
@@ -116,21 +115,13 @@ class Bench:
             s = cell.setting
             federation = federation_of(s.data, s.partition, s.clients, s.seed, self.data_dir)
             try:
-                training = run_training(short(cell), federation)
-            except (Inapplicable, FedtreesError):
+                training = run_training(replace(cell, protocol=briefly(cell.protocol)), federation)
+            except Exception:  # its cells have said why
                 continue
             for d in disclosures(training.transcript, training.defense):
                 rows.append({"protocol": str(protocol), "defense": str(defense), **d.to_json()})
         text = json.dumps(rows, indent=1)
         write_atomically(self.folder / "disclosure.json", text.encode())
-
-
-def short(cell):  # type: ignore[no-untyped-def]
-    """Return a train cell with two trees only: enough to show every kind of crossing."""
-    from dataclasses import replace
-
-    params = {**cell.protocol.params, "trees": 2}
-    return replace(cell, protocol=Spec(cell.protocol.name, params))
 
 
 def check_names(suite: Suite) -> None:

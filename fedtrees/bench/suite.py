@@ -15,6 +15,7 @@ from fedtrees.core.specs import Composed, Spec, parse_composed, parse_list, spli
 from fedtrees.core.threat import Threat
 
 DEFAULT_SUITE = "quick"
+MOST_SEEDS = 1000
 
 
 @dataclass(frozen=True)
@@ -236,6 +237,8 @@ def parse_seeds(value: Any) -> tuple[int, ...]:
         raise UsageError(
             f"seeds={text!r}: give a count such as 3, or a list such as 0,1,2"
         ) from None
+    if not listed and numbers and numbers[0] > MOST_SEEDS:
+        raise UsageError(f"seeds={text!r}: at most {MOST_SEEDS}")
     seeds = tuple(numbers) if listed else tuple(range(*numbers[:1]))
     if not seeds or min(seeds) < 0 or len(set(seeds)) != len(seeds):
         raise UsageError(f"seeds={text!r}: give at least one, each once, none negative")

@@ -63,14 +63,21 @@ def _suite(request: Request) -> tuple[Suite, Path]:
     if request.resume:
         if request.out is None:
             raise UsageError("--resume needs --out RUN: which run to finish")
-        suite = reopen(Path(request.out)) if request.suite is None else Suite.load(request.suite)
         folder = Path(request.out)
+        begun = reopen(folder)
+        suite = Suite.load(request.suite) if request.suite else begun
+        suite = suite.override(request.options, request.seeds)
+        if replace(suite, time_limit=begun.time_limit) != begun:
+            raise UsageError(
+                f"--resume finishes {folder} as it was begun; for other options choose another "
+                "--out"
+            )
     else:
         suite = Suite.load(request.suite or DEFAULT_SUITE)
         folder = Path(request.out) if request.out else fresh_folder(Path("runs"), suite.name)
-    suite = suite.override(request.options, request.seeds)
+        suite = suite.override(request.options, request.seeds)
     if request.time_limit is not None:
-        if request.time_limit < 0:
+        if not 0 <= request.time_limit < float("inf"):
             raise UsageError(f"--time-limit {request.time_limit}: give seconds, 0 for no limit")
         suite = replace(suite, time_limit=request.time_limit)
     return suite, folder
@@ -130,11 +137,11 @@ def _run_with_progress(bench: Bench) -> Counter[str]:
 
 
 def _finish(bench: Bench, counts: Counter[str], as_json: bool) -> None:
-    from fedtrees.cli.results import leaderboards, summary
+    from fedtrees.cli.results import failures, leaderboards, summary
     from fedtrees.report.html import write_report
 
     report = write_report(bench.folder)
-    bad = counts["failed"] + counts["timeout"]
+    bad = failures(bench.folder)
     if as_json:
         extra = {"computed": dict(counts), "report": str(report)}
         typer.echo(json.dumps({**summary(bench.folder, None), **extra}, indent=1))

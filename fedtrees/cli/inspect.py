@@ -140,7 +140,7 @@ def explain(request: Explanation, plugins: Sequence[str], as_json: bool) -> None
 
 
 def _explanation(request: Explanation) -> dict[str, Any]:
-    from fedtrees.bench.disclosure import disclosures, visible_to
+    from fedtrees.bench.disclosure import briefly, disclosures, visible_to
     from fedtrees.bench.evaluate import make_defense
     from fedtrees.bench.federation import federation_of
     from fedtrees.bench.suite import DataRef
@@ -152,10 +152,7 @@ def _explanation(request: Explanation) -> dict[str, Any]:
     if len(grid) != 1 or len(composed) != 1:
         raise UsageError("explain shows one protocol and one defense; compose defenses with +")
     maker = register.get("protocol", grid[0].name)
-    params = dict(grid[0].params)
-    if "trees" in reflection.signature(maker).parameters:
-        params["trees"] = 2
-    protocol: Protocol = register.make("protocol", Spec(grid[0].name, params))
+    protocol: Protocol = register.make("protocol", briefly(grid[0]))
     defense = make_defense(composed[0])
     reason = protocol.mismatch(defense)
     if reason:
@@ -196,7 +193,7 @@ def check(file: str, as_json: bool) -> bool:
     results = [
         {"kind": kind, "name": name, "rule": f.rule, "kept": f.kept, "detail": f.detail}
         for kind, name in targets
-        for f in run_checks(kind, Spec(name) if "[" not in name else parse_grid(name)[0])
+        for f in run_checks(kind, parse_grid(name)[0])
     ]
     if as_json:
         typer.echo(json.dumps(results, indent=1))

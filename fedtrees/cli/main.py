@@ -26,7 +26,6 @@ from fedtrees.core.errors import FedtreesError, UsageError
 app = typer.Typer(
     name="fedtrees",
     help="What does a federated tree model leak, and what does a defense cost?",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -279,7 +278,8 @@ def main(arguments: Sequence[str] | None = None) -> Any:
     code: Any = 0
     try:
         # Typer returns the code of an Exit here instead of raising it.
-        code = app(args=list(arguments) if arguments is not None else None, standalone_mode=False)
+        given = list(sys.argv[1:] if arguments is None else arguments)
+        code = app(args=given or ["--help"], standalone_mode=False)
     except FedtreesError as err:
         _fail(str(err), err.exit_code)
     except KeyboardInterrupt:

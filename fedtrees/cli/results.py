@@ -50,6 +50,11 @@ def leaderboards(run: Path, metric: str | None) -> None:
         console().print(line, markup=False)
 
 
+def failures(run: Path) -> int:
+    """Return how many cells of a run failed or ran out of time."""
+    return int(load_rows(run)["status"].isin(("failed", "timeout")).sum())
+
+
 def gaps(study: Study) -> list[str]:
     """Return one line per distinct reason why cells failed or were skipped."""
     bad = study.rows[study.rows["status"].isin(NOT_OK)]

@@ -1,4 +1,4 @@
-"""Defenses: seven hooks on a protocol, and the claim they make. They fail closed."""
+"""Defenses: hooks on a protocol, and the claim they make. They fail closed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.errors import UnguardedMessageError
+from fedtrees.core.errors import ProtocolError, UnguardedMessageError
 from fedtrees.core.guarantee import Guarantee, NoGuarantee
 from fedtrees.core.messages import Message, Reveal
 from fedtrees.core.schema import Schema, Table
@@ -206,6 +206,11 @@ class Composition:
             exposed = message.reveals & part.protects
             if isinstance(message, part.guards):
                 message = part.outgoing(message, ctx)
+                if not isinstance(message, Message):
+                    raise ProtocolError(
+                        f"{part.name!r}: outgoing returned a {type(message).__name__}; "
+                        "return the message to send"
+                    )
             elif exposed and not isinstance(message, tuple(part.exempts)):
                 raise UnguardedMessageError(
                     f"{part.name!r} claims to protect {', '.join(sorted(exposed))}, but "

@@ -55,3 +55,12 @@ class Guess:
     records: Table | None = None
     leaf_counts: tuple[LeafCounts, ...] = ()
     notes: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.records is not None and not isinstance(self.records, Table):
+            raise ProtocolError(f"guessed records are a {type(self.records).__name__}, not a Table")
+        if not all(isinstance(c, LeafCounts) for c in self.leaf_counts):
+            raise ProtocolError("guessed leaf counts must be a tuple of LeafCounts")
+        for key, value in self.notes.items():
+            if not isinstance(value, (int, float, np.number)):
+                raise ProtocolError(f"note {key!r} is {value!r}; notes are numbers")

@@ -41,10 +41,10 @@ class Message:
     Attributes
     ----------
     discloses : frozenset of Reveal
-        The most a message of this type can reveal.
+        The most a message of this type can reveal: everything, unless its class says otherwise.
     """
 
-    discloses: ClassVar[frozenset[Reveal]] = frozenset()
+    discloses: ClassVar[frozenset[Reveal]] = frozenset(Reveal)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -74,13 +74,16 @@ class Message:
 
 
 def frozen(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return the array contiguous and read-only; copied where somebody could still write to it."""
+    """Return a contiguous copy that cannot be made writeable again: its memory is bytes."""
     if array.dtype.hasobject:
         raise ProtocolError("a message cannot carry an array of Python objects; use numbers")
-    # ascontiguousarray would turn a 0-d array into a 1-d one.
-    array = np.array(array, order="C", copy=None if array.flags.owndata else True)
-    array.flags.writeable = False
-    return array
+    if array.size == 0:
+        empty = np.empty(array.shape, array.dtype)
+        empty.flags.writeable = False
+        return empty
+    if isinstance(array.base, bytes) and not array.flags.writeable:
+        return array
+    return np.frombuffer(array.tobytes(), array.dtype).reshape(array.shape)
 
 
 def message_type(name: str) -> type[Message] | None:

@@ -61,7 +61,7 @@ class LocalNetwork(Network):
         streams: Streams,
         summed: tuple[type[Message], ...] = (),
     ) -> None:
-        self.parties: dict[str, Party] = {}
+        self._parties: dict[str, Party] = {}
         self.defense = defense
         self.transcript = Transcript()
         self._public = (schema, parameters)
@@ -77,9 +77,9 @@ class LocalNetwork(Network):
         ProtocolError
             If the name is taken.
         """
-        if party.name in self.parties:
+        if party.name in self._parties:
             raise ProtocolError(f"party names must be unique; {party.name!r} joined twice")
-        self.parties[party.name] = party
+        self._parties[party.name] = party
         self.transcript.roles[party.name] = party.role
         self.context_of(party.name, party.role)
 
@@ -107,10 +107,10 @@ class LocalNetwork(Network):
         sender, message, receivers = self._send(to, message, why)
         replies: list[Message] = []
         for name in receivers:
-            reply = self.parties[name].answer(message)
+            reply = self._parties[name].answer(message)
             if reply is None:
                 raise ProtocolError(f"{name!r} gave no reply to {type(message).__name__}")
-            with acting(self.parties[name]):
+            with acting(self._parties[name]):
                 reply = self.defense.outgoing(reply, self.context(name))
             hidden = isinstance(reply, self._summed)
             self.transcript.record(name, (sender,), reply, why, () if hidden else None)
@@ -125,7 +125,7 @@ class LocalNetwork(Network):
         """Send without reply; return the message as it left."""
         _, message, receivers = self._send(to, message, why)
         for name in receivers:
-            self.parties[name].answer(message)
+            self._parties[name].answer(message)
         return message
 
     def allowed_splits(self, tree: int, nodes: int, bins: int) -> NDArray[np.bool_] | None:
@@ -140,7 +140,7 @@ class LocalNetwork(Network):
         if not why:
             raise ProtocolError(f"{type(message).__name__} needs a reason: why=...")
         party = acting_party()
-        if party is None or party.name not in self.parties:
+        if party is None or party.name not in self._parties:
             raise ProtocolError("only a party of this network can send; run it with acting(party)")
         context = self.context(party.name)
         receivers = self.defense.audience(message, self._resolve(to), context)
@@ -149,11 +149,11 @@ class LocalNetwork(Network):
         return party.name, message, receivers
 
     def _resolve(self, to: str) -> list[str]:
-        if to in self.parties:
+        if to in self._parties:
             return [to]
-        found = [p.name for p in self.parties.values() if p.role == to]
+        found = [p.name for p in self._parties.values() if p.role == to]
         if not found:
-            names = {*self.parties, *(p.role for p in self.parties.values())}
+            names = {*self._parties, *(p.role for p in self._parties.values())}
             raise ProtocolError(f"no party or role {to!r}{did_you_mean(to, names)}")
         return found
 

@@ -96,6 +96,9 @@ class Registry:
                 raise UsageError(
                     f"{kind} {spec.name!r} has no parameter {key!r}{did_you_mean(key, parameters)}"
                 )
+        for key, parameter in parameters.items():
+            if parameter.default is parameter.empty and key not in spec.params:
+                raise UsageError(f"{kind} {spec.name!r} needs a value: {spec.name}[{key}=...]")
         try:
             return maker(**spec.params)
         except UsageError as err:
@@ -136,7 +139,7 @@ def load_plugin(path: str | Path) -> str:
     except UsageError:
         del sys.modules[name]
         raise
-    except Exception as err:
+    except (Exception, SystemExit) as err:
         del sys.modules[name]
         raise UsageError(f"plugin {str(path)!r}: {type(err).__name__}: {err}") from err
     return digest

@@ -11,8 +11,8 @@ class Streams:
     """A tree of independent random streams, addressed by names.
 
     ``Streams(seed).child("client-0").rng("noise", 3)`` gives the same generator whatever else
-    was drawn, so adding a party or a message never shifts another's draw. A child cannot be
-    traced back: handing a party its own streams tells nothing about anyone else's.
+    was drawn, so adding a party or a message never shifts another's draw. A child does not hold
+    its parent's key, but experiment seeds are few and can be tried out: no view hands out streams.
 
     Parameters
     ----------

@@ -46,8 +46,10 @@ class Threat:
             for key, value in spec.params.items():
                 if key not in allowed:
                     raise UsageError(f"threat {spec.name!r} has no parameter {key!r}")
-                if not isinstance(value, int) or value < (1 if key == "count" else 0):
+                if type(value) is not int or value < (1 if key == "count" else 0):
                     raise UsageError(f"threat {piece!r}: {key}={value} is not a valid number")
+            if len(spec.params) > 1:
+                raise UsageError(f"threat {piece!r}: give index or count, not both")
             parts.append(spec)
         if not parts:
             raise UsageError("an empty threat; write client, server or server+client")

@@ -23,6 +23,8 @@ class CutsRequest(Message):
     max_bin : int
     """
 
+    discloses: ClassVar[frozenset[Reveal]] = frozenset()
+
     method: str
     max_bin: int
 
@@ -73,6 +75,8 @@ class CutPoints(Message):
 class LabelSumsRequest(Message):
     """Ask a client for its number of rows per class."""
 
+    discloses: ClassVar[frozenset[Reveal]] = frozenset()
+
 
 @dataclass(frozen=True, eq=False)
 class LabelSums(Message):
@@ -99,6 +103,8 @@ class HistogramRequest(Message):
     tree : int
     nodes : int32 array, shape (k,)
     """
+
+    discloses: ClassVar[frozenset[Reveal]] = frozenset()
 
     tree: int
     nodes: NDArray[np.int32]

@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 from fedtrees.core.defense import Composition
 from fedtrees.core.messages import Message
 from fedtrees.core.schema import Schema, Table
-from fedtrees.core.streams import Streams
 from fedtrees.core.transcript import Delivery, Transcript
 
 M = TypeVar("M", bound=Message)
@@ -56,8 +55,6 @@ class View:
         What defended the run: its parameters are public, its coins are not.
     seen : tuple of Seen
         Messages received or sent by a principal, in order.
-    coins : mapping of str to Streams
-        The principals' own random streams.
     """
 
     principals: tuple[str, ...]
@@ -69,7 +66,6 @@ class View:
     n_rows: int
     defense: Composition
     seen: tuple[Seen, ...]
-    coins: Mapping[str, Streams]
 
     def messages(self, kind: type[M]) -> Iterator[tuple[Seen, M]]:
         """Yield the readable messages of one type, with how they crossed, in order."""

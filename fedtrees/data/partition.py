@@ -211,5 +211,6 @@ def split(
 
 
 def _positive(name: str, value: float) -> None:
-    if not (np.isfinite(value) and value > 0):
-        raise DataError(f"{name}={value}: must be a finite number above 0")
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not (number and np.isfinite(value) and value > 0):
+        raise UsageError(f"{name}={value}: must be a finite number above 0")

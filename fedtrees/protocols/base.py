@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
@@ -164,9 +165,7 @@ def train(
     return Training(model, net.transcript, protocol, defense, schema, n_rows, context)
 
 
-def view_of(
-    training: Training, principals: Sequence[str], clients: Sequence[Table], *, seed: int = 0
-) -> View:
+def view_of(training: Training, principals: Sequence[str], clients: Sequence[Table]) -> View:
     """Return what the principals know after a run.
 
     Parameters
@@ -176,8 +175,6 @@ def view_of(
         Names of the colluding parties.
     clients : sequence of Table
         Rows of every client, in order; only the principals' own enter the view.
-    seed : int
-        As in `train`.
     """
     names = client_names(len(clients))
     tables = [t for n, t in zip(names, clients, strict=True) if n in principals]
@@ -185,11 +182,10 @@ def view_of(
         principals=tuple(principals),
         roles=dict(training.transcript.roles),
         own=Table.concat(tables) if tables else None,
-        schema=training.schema,
+        schema=deepcopy(training.schema),  # nothing in a view leads back to the dataset
         protocol=training.protocol.name,
         parameters=training.protocol.parameters,
         n_rows=training.n_rows,
         defense=training.defense,
         seen=see(training.transcript, tuple(principals)),
-        coins={p: Streams(seed).child(p) for p in principals},
     )

@@ -36,8 +36,8 @@ class Cheat(Attack):
         frame = sys._getframe()
         while frame is not None:
             for value in frame.f_locals.values():
-                if isinstance(value, Table) and value is not view.own:
-                    return Guess(value)
+                if hasattr(value, "clients") and value is not view:
+                    return Guess(Table.concat(list(value.clients)))
             frame = frame.f_back
         return Guess(view.own)
 """,
@@ -97,6 +97,26 @@ def test_a_cheating_attack_is_caught(how, tmp_path):
         "modules": "no module with truth",
     }[how]
     assert any(expected in rule for rule in broken), findings
+
+
+def test_a_guard_that_does_nothing_is_caught(tmp_path):
+    file = tmp_path / "idle.py"
+    file.write_text(
+        "from fedtrees.defenses.split_only import SplitOnly\n"
+        "from fedtrees.core.registry import register\n"
+        "@register.defense('leaky-idle')\n"
+        "class Idle(SplitOnly):\n"
+        "    def outgoing(self, message, ctx):\n"
+        "        return message\n"
+        "@register.defense('leaky-nowhere')\n"
+        "class Nowhere(SplitOnly):\n"
+        "    at = frozenset()\n"
+    )
+    load_plugin(file)
+    idle = [f.rule for f in check("defense", Spec("leaky-idle")) if not f.kept]
+    assert any("its guard changes what NodeSplits says" in rule for rule in idle)
+    nowhere = [f.rule for f in check("defense", Spec("leaky-nowhere")) if not f.kept]
+    assert any("protects somewhere" in rule for rule in nowhere)
 
 
 @pytest.mark.parametrize("kind", ["protocol", "defense", "attack"])

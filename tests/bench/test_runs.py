@@ -243,6 +243,56 @@ def test_a_time_limit_makes_a_row_not_a_crash(tmp_path):
     assert b.run()["timeout"] > 0
     reasons = {r["reason"] for r in rows_of(tmp_path / "run") if r["status"] == "timeout"}
     assert reasons == {"took longer than 0.0001 s"}
+    again = bench(tmp_path / "run", SUITE.replace("seeds = [0, 1]", "seeds = [0]"))
+    again.open(resume=True)
+    assert set(again.run()) == {"ok"}  # what ran out of time is tried again, nothing else is
+    assert {r["status"] for r in rows_of(tmp_path / "run")} == {"ok"}
+    assert again.remaining() == ([], [])
+
+
+RUBBISH = """
+from fedtrees.core.attack import Attack
+from fedtrees.core.guess import Guess
+from fedtrees.core.registry import register
+from fedtrees.core.schema import Table
+import numpy as np
+
+def attack(name, made):
+    @register.attack(name)
+    class Rubbish(Attack):
+        def run(self, view, rng):
+            return made()
+
+def leave():
+    raise SystemExit(9)
+
+attack("rubbish-none", lambda: None)
+attack("rubbish-list", lambda: Guess([1, 2]))
+attack("rubbish-narrow", lambda: Guess(Table(np.zeros((3, 2)), np.zeros(3))))
+attack("rubbish-infinite", lambda: Guess(Table(np.full((3, 13), np.inf), np.zeros(3))))
+attack("rubbish-labels", lambda: Guess(Table(np.zeros((3, 13)), np.full(3, 7))))
+attack("rubbish-exit", leave)
+"""
+
+
+def test_an_attack_that_returns_rubbish_is_named_and_hurts_nobody(tmp_path):
+    plugin = tmp_path / "rubbish.py"
+    plugin.write_text(RUBBISH)
+    names = ["none", "list", "narrow", "infinite", "labels", "exit"]
+    attacks = ", ".join(f'"rubbish-{n}"' for n in names)
+    text = SUITE.replace('"random-leaf"', f'{attacks}, "random-leaf"')
+    text = text.replace('"split-only", "laplace-hist[epsilon=8]"', '"none"').replace("0, 1", "0")
+    b = bench(tmp_path / "run", text, plugins=(str(plugin),))
+    b.open(resume=False)
+    counts = b.run()
+    assert counts == {"ok": 4, "failed": len(names)}
+    said = {r["attack"]: r["reason"] for r in rows_of(tmp_path / "run") if r["status"] == "failed"}
+    for name, part in zip(
+        names,
+        ["return a Guess", "not a Table", "2 columns", "infinite", "labels", "SystemExit"],
+        strict=True,
+    ):
+        assert part in said[f"rubbish-{name}"]
 
 
 def test_another_version_is_not_mixed_in(finished, tmp_path):

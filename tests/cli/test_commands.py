@@ -72,6 +72,25 @@ def test_an_existing_run_needs_resume(run, capsys):
     assert json.loads(out)["computed"] == {}
 
 
+def test_resume_finishes_what_was_asked_and_nothing_else(run, capsys):
+    before = (run / "suite.toml").read_text(), (run / "rows.csv").read_text()
+    err = fails(capsys, 2, "bench", "--out", str(run), "--resume", "--seeds", "2")
+    assert "as it was begun" in err
+    assert ((run / "suite.toml").read_text(), (run / "rows.csv").read_text()) == before
+
+
+def test_no_arguments_show_the_help(capsys):
+    code, out, err = call(capsys)
+    assert (code, err) == (0, "")
+    assert "bench" in out
+
+
+def test_a_plugin_that_exits_does_not_pass(capsys, tmp_path):
+    file = tmp_path / "leaving.py"
+    file.write_text("import sys\nsys.exit(0)\n")
+    assert "SystemExit" in fails(capsys, 2, "check", str(file))
+
+
 def test_dry_run_computes_nothing(capsys, tmp_path):
     code, out, _ = call(capsys, "bench", *TINY, "--dry-run", "--out", str(tmp_path / "x"))
     assert code == 0
@@ -91,7 +110,12 @@ def test_dry_run_computes_nothing(capsys, tmp_path):
         (("bench", "--partition", "idd"), "did you mean 'iid'"),
         (("bench", "-d", "laplace-hist[epsilon=0]"), "epsilon must be a finite number > 0; got 0"),
         (("bench", "-d", "laplace-hist[epsilon=-3]"), "got -3"),
-        (("bench", "-d", "laplace-hist"), "epsilon"),
+        (("bench", "-d", "laplace-hist"), "needs a value: laplace-hist[epsilon=...]"),
+        (("bench", "--partition", "label-skew[alpha=abc]"), "alpha=abc"),
+        (("bench", "--seeds", "1000000000"), "at most 1000"),
+        (("bench", "--time-limit", "nan"), "--time-limit nan"),
+        (("bench", "--threat", "client[index=true]"), "not a valid number"),
+        (("bench", "--threat", "client[index=1,count=2]"), "not both"),
         (("bench", "-d", "laplace-hist[eps=1]"), "did you mean 'epsilon'"),
         (("bench", "-d", "split-only["), "unbalanced"),
         (("bench", "-p", "fedtree-hist[trees=0]"), "trees"),

@@ -70,8 +70,14 @@ def test_messages_are_frozen_and_their_arrays_read_only():
         message.count = 2
     with pytest.raises(ValueError, match="read-only"):
         message.array[0] = 7
-    source[1] = 99  # a view was copied: the sender cannot change what was sent
+    with pytest.raises(ValueError, match="WRITEABLE"):
+        message.array.flags.writeable = True
+    source[1] = 99  # it was copied: the sender cannot change what was sent
     assert message.array.tolist() == [1.0, 2.0]
+
+
+def test_an_author_who_says_nothing_says_that_everything_is_revealed():
+    assert Sample("x", 1, 0.5, True, np.zeros(1)).reveals == frozenset(Reveal)
 
 
 def test_what_a_message_may_carry():

@@ -28,7 +28,7 @@ def test_different_names_seeds_and_rounds_differ():
     assert len(set(map(tuple, every))) == len(every)
 
 
-def test_a_child_holds_nothing_that_leads_to_its_siblings():
+def test_a_child_does_not_hold_the_seed():
     child = Streams(7).child("client-0")
     held = gc.get_referents(child)
     assert not any(isinstance(x, (int, np.integer)) and x == 7 for x in held)
