@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from fedtrees.attacks.timberstrike.bins import Residual, binned_forest, take_out, to_bins
 from fedtrees.attacks.timberstrike.consensus import chains_for, merge, tolerances
 from fedtrees.attacks.timberstrike.counts import first_gradient
-from fedtrees.attacks.timberstrike.evidence import Evidence, Options
+from fedtrees.attacks.timberstrike.evidence import AUTO_TREES, Evidence, Options
 from fedtrees.attacks.timberstrike.local_search import next_bits
 from fedtrees.attacks.timberstrike.peeling import peel
 from fedtrees.attacks.timberstrike.prior import Prior
@@ -25,6 +25,7 @@ from fedtrees.core.schema import Schema, Table
 Ints = NDArray[np.int32]
 Floats = NDArray[np.float64]
 
+LEAST_PEELED = 0.05
 SWAPS_PER_ROW = 100
 MOST_OWN = 2000  # own rows that swaps look at; memory is 2 bytes times victims times these
 MISMATCH_COST = 1.5  # an own row's weight falls by exp(-1.5) per feature out of tolerance
@@ -38,14 +39,20 @@ def rows_from_histograms(
     options: Options,
     n_victims: int,
     rng: np.random.Generator,
-) -> tuple[Table, dict[str, float]]:
-    """Return the victims' rows (all rows with ``scope="union"``) and diagnostics."""
+) -> tuple[Table, dict[str, float]] | None:
+    """Return the victims' rows (all rows with ``scope="union"``) and diagnostics.
+
+    None where many trees gave next to no row: their nodes hold too many rows to tell apart, and
+    the sums of all those trees say more than the first tree's bins.
+    """
     assert evidence.cuts is not None
     offsets = np.asarray(evidence.cuts.offsets, dtype=np.int32)
     forest, left = binned_forest(evidence)
     if options.scope == "victims":
         take_out(forest, left, offsets, to_bins(evidence.cuts, own.X), own.y)
     peeled = peel(forest, left, offsets, n_victims)
+    if len(evidence.trees) >= AUTO_TREES and len(peeled.y) < LEAST_PEELED * n_victims:
+        return None
     sure = Table(_values(evidence, prior, schema, peeled.bins, peeled.y, rng), peeled.y)
     near = _sorted_by_label(prior.own, rng)
     start = np.searchsorted(near.y, [0, 1, 2])

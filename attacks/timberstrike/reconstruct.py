@@ -74,9 +74,13 @@ def reconstruct(
         return Guess(points(options.points, boxes, grid, prior, schema, rng), (), notes)
     counts = first_counts(evidence, sums[0], len(own), whole)
     if bin_by_bin:
-        records, more = rows_from_histograms(
+        read = rows_from_histograms(
             evidence, own, prior, schema, options, int((counts.n0 + counts.n1).sum()), rng
         )
+        if read is None:
+            sums_only = replace(evidence, level="statistics", histograms=None)
+            return reconstruct(sums_only, own, schema, options, rng)
+        records, more = read
     else:
         records, more = _follow_chains(evidence, sums, grid, prior, counts, schema, options, rng)
     notes |= more | {"first_tree_residual": counts.residual}
