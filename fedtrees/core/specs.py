@@ -10,7 +10,6 @@ import itertools
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from fedtrees.core.errors import UsageError
 
@@ -142,15 +141,3 @@ def parse_composed(texts: Iterable[str]) -> list[Composed]:
             for parts in itertools.product(*grids):
                 result.append(Composed(tuple(p for p in parts if p.name != "none")))
     return result
-
-
-def params_of(instance: Any) -> dict[str, Value]:
-    """Return the parameters of a frozen dataclass instance that differ from their defaults."""
-    from dataclasses import MISSING, fields
-
-    changed = {}
-    for item in fields(instance):
-        value = getattr(instance, item.name)
-        if item.init and (item.default is MISSING or value != item.default):
-            changed[item.name] = value
-    return changed
