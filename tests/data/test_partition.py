@@ -127,7 +127,7 @@ def test_impossible_numbers_of_clients(clients, message):
 
 @pytest.mark.parametrize("alpha", [0, -1, float("nan"), float("inf")])
 def test_alpha_must_be_positive(alpha):
-    with pytest.raises(DataError, match="alpha"):
+    with pytest.raises(UsageError, match="alpha"):
         split(
             Partition("label-skew", {"alpha": alpha}), table(9), SCHEMA, 2, np.random.default_rng(0)
         )
