@@ -192,9 +192,9 @@ def split(
     Raises
     ------
     DataError
-        More clients than rows, fewer than one client, a parameter out of its range.
+        More clients than rows, or fewer than one client.
     UsageError
-        Unknown partition, parameter or feature.
+        Unknown partition, parameter or feature; a parameter out of its range.
     """
     if isinstance(partition, str):
         partition = Partition(partition)
