@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import threading
 import time
@@ -115,8 +116,11 @@ class Runner:
         return list(self._run_group(Group(head, job.cells[1:])))  # type: ignore[arg-type]
 
     def _run_group(self, group: Group) -> Iterator[tuple[str, str]]:
-        """Train once, then attack; what is finished already is read, not computed."""
-        key, folder = group.train.key(self.provenance), self.store.cells
+        """Train once, then attack; what is finished already is read, not computed.
+
+        A worker whose run was killed stops after the cell at hand.
+        """
+        key, folder, parent = group.train.key(self.provenance), self.store.cells, os.getppid()
         kept: list[Training] = []
 
         def train(federation: Federation) -> Outcome:
@@ -138,6 +142,8 @@ class Runner:
             yield self._run(group.train, train)
         result = self.store.read(key)
         for cell in group.attacks:
+            if os.getppid() != parent:
+                return
             yield self._run_attack(cell, result, trained)
         checkpoint.drop(folder, key)
 
@@ -162,7 +168,15 @@ class Runner:
         return self._run(cell, attack)
 
     def _run(self, cell: Cell, compute: Callable[[Federation], Outcome]) -> tuple[str, str]:
-        """Compute one cell and write it, whatever happens."""
+        """Compute one cell and write it, whatever happens; one finished meanwhile is taken."""
+        with self.store.claim(cell.key(self.provenance)):
+            if not self.missing([cell]):
+                finished = self.store.read(cell.key(self.provenance))
+                assert finished is not None
+                return finished["status"], f"{cell.stage} {cell.label}"
+            return self._compute(cell, compute)
+
+    def _compute(self, cell: Cell, compute: Callable[[Federation], Outcome]) -> tuple[str, str]:
         s = cell.setting
         detail = ""
         try:

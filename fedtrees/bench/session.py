@@ -97,8 +97,7 @@ class Bench:
             keys = [c.key(self.runner.provenance) for c in self.plan.cells()]
             self.store.write_rows(keys)
         self._write_disclosures()
-        for leftover in self.store.cells.glob(".*.partial"):
-            leftover.unlink(missing_ok=True)
+        self.store.sweep()
         return counts
 
     def _write_disclosures(self) -> None:

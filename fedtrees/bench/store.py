@@ -7,12 +7,17 @@ import csv
 import io
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from fedtrees import __version__
 from fedtrees.core.errors import StoreError
+
+try:
+    import fcntl
+except ImportError:  # not on Windows: there, two runs in one folder may compute a cell twice
+    fcntl = None  # type: ignore[assignment]
 
 COLUMNS = (
     "run", "dataset", "partition", "protocol", "protocol_params", "defense", "defense_params",
@@ -45,6 +50,19 @@ def write_atomically(path: Path, content: bytes) -> None:
     finally:
         with contextlib.suppress(OSError):
             partial.unlink(missing_ok=True)
+
+
+def _alive(pid: int) -> bool:
+    """Tell whether a process other than this one has that number."""
+    if pid == os.getpid():
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        pass
+    return True
 
 
 class Store:
@@ -104,6 +122,28 @@ class Store:
             return None
         whole = isinstance(cell, dict) and cell.get("id") == cell_id and cell.get("end") is True
         return cell if whole else None
+
+    @contextlib.contextmanager
+    def claim(self, cell_id: str) -> Iterator[None]:
+        """Hold a cell while it is computed; whoever else wants it waits.
+
+        A worker may outlive the run that was killed, and a second ``--resume`` may share the
+        folder. The claim is a lock on one byte of one file: it ends with the process at the latest.
+        One process holds one claim at a time.
+        """
+        if fcntl is None:
+            yield
+            return
+        byte = int(cell_id[:12], 16)
+        with (self.folder / ".claims").open("wb") as file:
+            fcntl.lockf(file, fcntl.LOCK_EX, 1, byte)
+            yield
+
+    def sweep(self) -> None:
+        """Remove what writers that were killed left behind."""
+        for path in self.cells.glob(".*.partial"):
+            if not _alive(int(path.suffixes[-2][1:])):
+                path.unlink(missing_ok=True)
 
     def write(self, cell: Mapping[str, Any]) -> None:
         """Write one finished cell."""

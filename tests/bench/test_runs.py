@@ -153,10 +153,10 @@ def test_a_cut_cell_is_computed_again_and_only_that_one(finished, tmp_path, cont
     assert Counter(map(identity, rows_of(folder))) == Counter(map(identity, rows_of(finished)))
 
 
-def launch(folder, plugin, notes, nap, resume=False):
+def launch(folder, plugin, notes, nap, resume=False, workers=1):
     suite = folder.parent / "suite.toml"
     suite.write_text(SUITE.replace("random-leaf", "noting"))
-    command = [sys.executable, "-m", "fedtrees.cli.main", "bench", "-j", "1"]
+    command = [sys.executable, "-m", "fedtrees.cli.main", "bench", "-j", str(workers)]
     command += ["--suite", str(suite), "--plugin", str(plugin), "--out", str(folder)]
     environment = {**os.environ, "NOTES": str(notes), "NAP": str(nap)}
     if resume:
@@ -194,6 +194,27 @@ def test_kill_minus_nine_loses_and_doubles_nothing(tmp_path):
     assert not list(folder.glob("cells/*.npz"))
     assert not list(folder.glob("cells/.*"))
     assert "report" in out
+
+
+def test_workers_that_outlive_a_killed_run_and_its_successor_share_no_cell(tmp_path):
+    plugin, notes, folder = tmp_path / "noting.py", tmp_path / "notes.txt", tmp_path / "run"
+    plugin.write_text(NOTING)
+    first = launch(folder, plugin, notes, nap=3, workers=2)
+    deadline = time.time() + 240
+    while not (notes.is_file() and notes.read_text()) and time.time() < deadline:
+        time.sleep(0.02)
+    os.kill(first.pid, signal.SIGKILL)
+    first.wait()
+    began = len(notes.read_text().splitlines())  # by workers that are still at it
+    second = launch(folder, plugin, notes, nap=0, resume=True, workers=2)
+    out, err = second.communicate()
+    first.communicate()
+    assert second.returncode == 0, err
+    seen = Counter(notes.read_text().splitlines())
+    assert began >= 1
+    assert len(seen) >= 2
+    assert sum(seen.values()) == 6
+    assert max(Counter(map(identity, rows_of(folder))).values()) == 1
 
 
 def test_an_interrupted_training_is_kept_for_its_attacks(tmp_path, monkeypatch):
