@@ -1,0 +1,202 @@
+"""Class-count histograms, the split of least Gini impurity, and which features a node tries.
+
+All in whole numbers but one float64 quotient per candidate: a split depends neither on the order
+of rows nor on how they are spread over owners.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.trees.binning import Bins
+from fedtrees.trees.jit import kernel
+
+_MASK = 0xFFFFFFFF
+_GOLDEN = 0x9E3779B9  # 2^32 divided by the golden ratio: successive multiples are spread evenly
+
+
+@kernel
+def mix(x: int) -> int:
+    """Return a well-mixed 32-bit hash; every product stays below 2^63, with numba or without."""
+    x &= _MASK
+    x = ((x ^ (x >> 16)) * 0x45D9F3B) & _MASK
+    x = ((x ^ (x >> 16)) * 0x45D9F3B) & _MASK
+    return x ^ (x >> 16)
+
+
+@kernel
+def child_key(key: int, side: int) -> int:
+    """Return the key of a child: a node's coins depend on its path, not on the order of growth."""
+    return mix(key + (side + 1) * _GOLDEN)
+
+
+@kernel
+def draw_feature(key: int, order: NDArray[np.int64], j: int) -> int:
+    """Draw the j-th feature of a node without replacement: swap it to place j, return its place."""
+    at = j + ((mix(key + (j + 3) * _GOLDEN) * (order.shape[0] - j)) >> 32)
+    chosen = order[at]
+    order[at] = order[j]
+    order[j] = chosen
+    return at
+
+
+def feature_order(key: int, features: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return all features in the order in which the node of that key tries them."""
+    order = features.copy()
+    for j in range(len(order)):
+        draw_feature(key, order, j)
+    return order
+
+
+@kernel
+def scan_feature(
+    counts: NDArray[np.int64],
+    codes: NDArray[np.int64],
+    n_codes: int,
+    missing: int,
+    totals: NDArray[np.int64],
+    min_leaf: int,
+    best: float,
+    left: NDArray[np.int64],
+    best_left: NDArray[np.int64],
+    found: NDArray[np.int64],
+) -> float:
+    """Look for a better split on one feature of one node.
+
+    Of the borders between two occupied bins the middle one is taken: the rows at hand cannot tell
+    them apart, and scikit-learn takes the middle of two values too.
+
+    Parameters
+    ----------
+    counts : int64 array, shape (>= (missing + 1) * K,)
+        Rows of class k in bin b at ``b * K + k``; missing values are bin ``missing``.
+    codes : int64 array
+        The first `n_codes` are the occupied bins, ascending.
+    totals : int64 array, shape (K,)
+        Rows of the node, missing values included.
+    best : float
+        Purity to beat, strictly.
+    left : int64 array, shape (K,)
+        Scratch.
+    best_left : int64 array, shape (K,), found : int64 array, shape (2,)
+        Overwritten by a better split: rows that go left; last bin that goes left, and whether
+        missing values go left.
+
+    Returns
+    -------
+    float
+        Purity ``sum_k left_k^2 / n_left + sum_k right_k^2 / n_right`` of the best split so far.
+    """
+    n_classes = totals.shape[0]
+    total = 0
+    absent = 0
+    for k in range(n_classes):
+        total += totals[k]
+        absent += counts[missing * n_classes + k]
+    for missing_left in range(2 if absent > 0 else 1):
+        n_left = 0
+        left_squares = 0
+        right_squares = 0
+        for k in range(n_classes):
+            start = counts[missing * n_classes + k] if missing_left else 0
+            left[k] = start
+            n_left += start
+            left_squares += start * start
+            right_squares += (totals[k] - start) * (totals[k] - start)
+        # Without missing values, or with them on the left, the last bin leaves nothing right.
+        for i in range(n_codes - (absent == 0 or missing_left == 1)):
+            base = codes[i] * n_classes
+            for k in range(n_classes):
+                c = counts[base + k]
+                before = left[k]
+                left_squares += c * (2 * before + c)
+                right_squares -= c * (2 * (totals[k] - before) - c)
+                left[k] = before + c
+                n_left += c
+            n_right = total - n_left
+            if n_left < min_leaf or n_right < min_leaf:
+                continue
+            purity = left_squares / n_left + right_squares / n_right
+            if purity > best:
+                best = purity
+                after = codes[i + 1] if i + 1 < n_codes else missing
+                found[0] = (codes[i] + after - 1) // 2 if i + 1 < n_codes else after - 1
+                found[1] = missing_left if absent > 0 else n_left > n_right
+                for k in range(n_classes):
+                    best_left[k] = left[k]
+    return best
+
+
+@kernel
+def _count(
+    columns: NDArray[Any],
+    missing: int,
+    labels: NDArray[np.int64],
+    weights: NDArray[np.int64],
+    rows: NDArray[np.int32],
+    ranges: NDArray[np.int64],
+    features: NDArray[np.int32],
+    offsets: NDArray[np.int64],
+    starts: NDArray[np.int64],
+    out: NDArray[np.int64],
+) -> None:
+    for node in range(ranges.shape[0]):
+        for pair in range(offsets[node], offsets[node + 1]):
+            column = columns[features[pair]]
+            for i in range(ranges[node, 0], ranges[node, 1]):
+                row = rows[i]
+                code = np.int64(column[row])
+                if code != missing:
+                    out[starts[pair] + code, labels[row]] += weights[row]
+
+
+def class_histogram(
+    bins: Bins,
+    labels: NDArray[np.int64],
+    weights: NDArray[np.int64],
+    rows: NDArray[np.int32],
+    ranges: NDArray[np.int64],
+    features: NDArray[np.int32],
+    offsets: NDArray[np.int64],
+    n_classes: int,
+) -> NDArray[np.int64]:
+    """Count the rows of each class per bin, for some features of each node.
+
+    Parameters
+    ----------
+    bins : Bins
+        n rows.
+    labels, weights : int64 array, shape (n,)
+        Class code and multiplicity of every row.
+    rows, ranges
+        The rows of every node, as in `fedtrees.trees.histogram.build_histogram`.
+    features : int32 array, shape (p,)
+        Features of all nodes, one after the other.
+    offsets : int64 array, shape (n_nodes + 1,)
+        Node j asks for ``features[offsets[j]:offsets[j + 1]]``.
+
+    Returns
+    -------
+    int64 array, shape (sum of the bins of `features`, K)
+        Missing values are in no bin.
+    """
+    starts = pair_starts(features, np.diff(bins.offsets))
+    out = np.zeros((int(starts[-1]), n_classes), dtype=np.int64)
+    inputs = [_readonly(a) for a in (labels, weights, rows, ranges, features, offsets, starts)]
+    _count(_readonly(bins.columns), bins.missing, *inputs, out)
+    return out
+
+
+def pair_starts(features: NDArray[np.int32], n_bins: NDArray[Any]) -> NDArray[np.int64]:
+    """Return where each feature's bins begin in a `class_histogram`, and its length, (p + 1,)."""
+    return np.concatenate([[0], np.cumsum(n_bins[features], dtype=np.int64)]).astype(np.int64)
+
+
+def _readonly(array: NDArray[Any]) -> NDArray[Any]:
+    """Return a read-only view: what comes out of a message and what does not compile alike."""
+    view = np.ascontiguousarray(array).view()
+    view.flags.writeable = False
+    return view

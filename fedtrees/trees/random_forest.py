@@ -1,0 +1,232 @@
+"""Random forests: trees whose leaves hold class probabilities, averaged."""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.core.errors import DataError
+from fedtrees.trees.jit import kernel
+
+
+@dataclass(frozen=True, eq=False)
+class ClassTree:
+    """One classification tree; node 0 is the root, children come in pairs, level by level.
+
+    Attributes
+    ----------
+    feature : int32 array, shape (n_nodes,)
+        Split column, -1 at a leaf.
+    threshold : float32 array, shape (n_nodes,)
+        A row goes left iff ``x < threshold`` (float32 comparison); 0 at a leaf.
+    left, right : int32 array, shape (n_nodes,)
+        Children, -1 at a leaf.
+    default_left : bool array, shape (n_nodes,)
+        Where a missing value goes.
+    probability : float64 array, shape (n_nodes, K)
+        Share of each class among the training rows of the node; rows sum to 1.
+    counts : int64 array, shape (n_nodes, K), or None
+        Training rows of each class in the node (a row drawn twice counts twice), where known.
+    """
+
+    feature: NDArray[np.int32]
+    threshold: NDArray[np.float32]
+    left: NDArray[np.int32]
+    right: NDArray[np.int32]
+    default_left: NDArray[np.bool_]
+    probability: NDArray[np.float64]
+    counts: NDArray[np.int64] | None = None
+
+    @property
+    def leaves(self) -> NDArray[np.intp]:
+        """Node numbers of the leaves, ascending."""
+        return np.flatnonzero(self.feature < 0)
+
+    @property
+    def n_classes(self) -> int:
+        """Number of classes K."""
+        return int(self.probability.shape[1])
+
+    def __len__(self) -> int:
+        return int(self.feature.shape[0])
+
+
+@dataclass(frozen=True, eq=False)
+class RandomForest:
+    """An ensemble that averages the class probabilities of its trees.
+
+    Attributes
+    ----------
+    trees : tuple of ClassTree
+        All of the same number of classes K.
+
+    Raises
+    ------
+    DataError
+        If there is no tree, or the trees differ in their number of classes.
+    """
+
+    trees: tuple[ClassTree, ...]
+
+    def __post_init__(self) -> None:
+        widths = {t.n_classes for t in self.trees}
+        if len(widths) != 1:
+            raise DataError(
+                f"a forest needs trees that all tell the same classes; {len(self.trees)} trees "
+                f"with {sorted(widths)} classes"
+            )
+
+    def __len__(self) -> int:
+        return len(self.trees)
+
+    @property
+    def n_classes(self) -> int:
+        """Number of classes K."""
+        return self.trees[0].n_classes
+
+    def first(self, count: int) -> RandomForest:
+        """Return the forest of the first ``count`` trees."""
+        return RandomForest(self.trees[:count])
+
+    @cached_property
+    def _flat(self) -> tuple[NDArray[Any], ...]:
+        """All trees end to end: starts, then structure; node ``i`` of tree t is start[t] + i."""
+        starts = np.cumsum([0, *map(len, self.trees)])[:-1].astype(np.int64)
+        names = ("feature", "threshold", "left", "right", "default_left")
+        parts = [np.concatenate([getattr(t, name) for t in self.trees]) for name in names]
+        return starts, *parts
+
+    def _leaves_of(self, X: NDArray[Any], tree: int) -> NDArray[np.int32]:
+        starts, *parts = self._flat
+        out = np.empty(len(X), dtype=np.int32)
+        _route(X, int(starts[tree]), *parts, out)
+        return out
+
+    def _rows(self, X: NDArray[Any]) -> NDArray[np.float32]:
+        X = np.asarray(X)
+        width = 1 + max(int(t.feature.max()) for t in self.trees)
+        if X.ndim != 2 or X.shape[1] < width:
+            raise DataError(f"expected rows of at least {width} features, got shape {X.shape}")
+        rows = np.ascontiguousarray(X, dtype=np.float32).view()
+        rows.flags.writeable = False
+        return rows
+
+    def apply(self, X: NDArray[Any]) -> NDArray[np.int32]:
+        """Return the leaf of every row in every tree, int32, shape (n, T).
+
+        Parameters
+        ----------
+        X : float array, shape (n, d)
+            Rows; NaN marks a missing value.
+
+        Raises
+        ------
+        DataError
+            If X is narrower than the features the trees use.
+        """
+        X = self._rows(X)
+        return np.stack([self._leaves_of(X, t) for t in range(len(self.trees))], axis=1)
+
+    def probabilities(self, X: NDArray[Any]) -> NDArray[np.float64]:
+        """Return the mean class probabilities, float64, shape (n, K); errors as `apply`.
+
+        Summed in tree order, as scikit-learn does.
+        """
+        X = self._rows(X)
+        total = np.zeros((len(X), self.n_classes))
+        for t, tree in enumerate(self.trees):
+            total += tree.probability[self._leaves_of(X, t)]
+        return total / len(self.trees)
+
+    def predict(self, X: NDArray[Any]) -> NDArray[np.float64]:
+        """Return the probability of class 1, shape (n,), if K is 2, else `probabilities`."""
+        found = self.probabilities(X)
+        return found[:, 1] if self.n_classes == 2 else found
+
+    predict_proba = predict  # the name protocols call
+
+
+@kernel
+def _route(
+    X: NDArray[np.float32],
+    start: int,
+    feature: NDArray[np.int32],
+    threshold: NDArray[np.float32],
+    left: NDArray[np.int32],
+    right: NDArray[np.int32],
+    default_left: NDArray[np.bool_],
+    out: NDArray[np.int32],
+) -> None:
+    for i in range(X.shape[0]):
+        node = 0
+        while feature[start + node] >= 0:
+            k = start + node
+            value = X[i, feature[k]]
+            goes_left = default_left[k] if value != value else value < threshold[k]
+            node = left[k] if goes_left else right[k]
+        out[i] = node
+
+
+def shares(counts: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return class counts as probabilities, float64, shape (k, K); uniform where none counts."""
+    totals = counts.sum(axis=1, keepdims=True)
+    uniform = np.full(counts.shape, 1.0 / counts.shape[1])
+    return np.divide(counts, totals, out=uniform, where=totals > 0)
+
+
+def keep_best_splits(tree: ClassTree, max_leaf_nodes: int) -> ClassTree:
+    """Return the tree that best-first growth would have stopped at.
+
+    From the root on, the split that lowers ``rows * Gini`` most is made next, until there are
+    `max_leaf_nodes` leaves. Nothing a split depends on lies outside its node, so growing fully
+    and keeping the best gives what growing best-first gives.
+
+    Raises
+    ------
+    DataError
+        If the tree does not know its counts.
+    """
+    if tree.counts is None:
+        raise DataError("the best splits are found by class counts, which this tree does not keep")
+    n = tree.counts.sum(axis=1)
+    purity = np.sum(tree.counts.astype(np.float64) ** 2, axis=1) / np.maximum(n, 1)
+    gain = np.where(tree.feature < 0, 0, purity[tree.left] + purity[tree.right] - purity)
+    kept = np.zeros(len(tree), dtype=bool)
+    waiting = [(-float(gain[0]), 0)] if tree.feature[0] >= 0 else []
+    while waiting and kept.sum() < max_leaf_nodes - 1:
+        _, node = heapq.heappop(waiting)
+        kept[node] = True
+        for child in (int(tree.left[node]), int(tree.right[node])):
+            if tree.feature[child] >= 0:
+                heapq.heappush(waiting, (-float(gain[child]), child))
+    return _cut_back(tree, kept)
+
+
+def _cut_back(tree: ClassTree, kept: NDArray[np.bool_]) -> ClassTree:
+    """Return the tree of which only some splits are kept (a kept node's parent is kept)."""
+    alive = np.zeros(len(tree), dtype=bool)
+    alive[0] = True
+    alive[tree.left[kept]] = True
+    alive[tree.right[kept]] = True
+    number = np.cumsum(alive) - 1  # order, and with it pairs and levels, stays
+    inner = kept[alive]
+
+    def where_kept(values: NDArray[Any], otherwise: Any) -> NDArray[Any]:
+        return np.where(inner, values[alive], otherwise).astype(values.dtype)
+
+    assert tree.counts is not None
+    return replace(
+        tree,
+        feature=where_kept(tree.feature, -1),
+        threshold=where_kept(tree.threshold, 0),
+        left=where_kept(number.astype(np.int32)[tree.left], -1),
+        right=where_kept(number.astype(np.int32)[tree.right], -1),
+        default_left=where_kept(tree.default_left, False),
+        probability=tree.probability[alive],
+        counts=tree.counts[alive],
+    )
