@@ -28,12 +28,14 @@ def _accumulate(
 ) -> None:
     last = rows.shape[0] - 1
     for i in range(rows.shape[0]):
-        row = rows[i]
-        later = rows[min(i + _AHEAD, last)]
+        row = np.uint32(rows[i])  # unsigned: no check for negative indices
+        later = np.uint32(rows[min(i + _AHEAD, last)])
         prefetch(codes, later)
         prefetch(gh, later)
+        g = gh[row, 0]
+        h = gh[row, 1]
         for f in range(codes.shape[1]):
-            add_pair(sums, f * stride + codes[row, f], gh, row)
+            add_pair(sums, f * stride + codes[row, f], g, h)
 
 
 @kernel
@@ -49,12 +51,12 @@ def _build(
     # Every feature gets one slot per code, the missing one included: no branch per value.
     sums = np.zeros((codes.shape[1] * stride, 2), dtype=np.int64)
     for node in range(ranges.shape[0]):
-        sums[:] = 0
         _accumulate(codes, gh, rows[ranges[node, 0] : ranges[node, 1]], stride, sums)
         for f in range(codes.shape[1]):
             for b in range(offsets[f + 1] - offsets[f]):
-                out[node, offsets[f] + b, 0] = sums[f * stride + b, 0]
-                out[node, offsets[f] + b, 1] = sums[f * stride + b, 1]
+                for part in range(2):
+                    out[node, offsets[f] + b, part] = sums[f * stride + b, part]
+                    sums[f * stride + b, part] = 0  # ready for the next node
 
 
 @kernel
@@ -65,9 +67,13 @@ def _sum_nodes(
     out: NDArray[np.int64],
 ) -> None:
     for node in range(ranges.shape[0]):
+        g = np.int64(0)
+        h = np.int64(0)
         for i in range(ranges[node, 0], ranges[node, 1]):
-            out[node, 0] += gh[rows[i], 0]
-            out[node, 1] += gh[rows[i], 1]
+            g += gh[np.uint32(rows[i]), 0]
+            h += gh[np.uint32(rows[i]), 1]
+        out[node, 0] = g
+        out[node, 1] = h
 
 
 def build_histogram_numpy(

@@ -64,14 +64,17 @@ def _goes_left(
     default_left: NDArray[np.bool_],
     out: NDArray[np.bool_],
 ) -> None:
+    # Unsigned indices and loops from 0 spare the check for negative indices in every step here and
+    # below, which costs half of the time.
     k = 0
     for node in range(ranges.shape[0]):
         column = columns[feature[node]]
-        b = bin[node]
-        for i in range(ranges[node, 0], ranges[node, 1]):
-            code = np.int64(column[rows[i]])
-            out[k] = default_left[node] if code == missing else code <= b
-            k += 1
+        members = rows[ranges[node, 0] : ranges[node, 1]]
+        goes = out[k : k + members.shape[0]]
+        for i in range(members.shape[0]):
+            code = np.int64(column[np.uint32(members[i])])
+            goes[i] = default_left[node] if code == missing else code <= bin[node]
+        k += members.shape[0]
 
 
 @kernel
@@ -84,18 +87,20 @@ def _move(
     aside = np.empty(rows.shape[0], dtype=rows.dtype)
     k = 0
     for node in range(ranges.shape[0]):
-        left = ranges[node, 0]
-        right = 0
-        for i in range(ranges[node, 0], ranges[node, 1]):
-            row = rows[i]
-            rows[left] = row  # the slot is free: left never passes i
+        members = rows[ranges[node, 0] : ranges[node, 1]]
+        goes = goes_left[k : k + members.shape[0]]
+        left = np.uint64(0)
+        right = np.uint64(0)
+        for i in range(members.shape[0]):
+            row = members[i]
+            members[left] = row  # the slot is free: left never passes i
             aside[right] = row
-            left += goes_left[k]
-            right += not goes_left[k]
-            k += 1
-        for i in range(right):
-            rows[left + i] = aside[i]
-        middle[node] = left
+            left += np.uint64(goes[i])
+            right += np.uint64(not goes[i])
+        for i in range(np.int64(right)):
+            members[left + np.uint64(i)] = aside[i]
+        middle[node] = ranges[node, 0] + np.int64(left)
+        k += members.shape[0]
 
 
 @kernel
@@ -107,7 +112,7 @@ def _add(
 ) -> None:
     for node in range(ranges.shape[0]):
         for i in range(ranges[node, 0], ranges[node, 1]):
-            margin[rows[i]] += values[node]
+            margin[np.uint32(rows[i])] += values[node]
 
 
 class RowPartition:
