@@ -251,7 +251,7 @@ def grow_random_forest_over(
     params: ForestParams,
     *,
     n_classes: int | None = None,
-    seed: int = 0,
+    seed: int | Streams = 0,
     weights: Sequence[NDArray[Any]] | None = None,
 ) -> RandomForest:
     """Grow a forest over the rows of one or more owners.
@@ -268,8 +268,8 @@ def grow_random_forest_over(
     params : ForestParams
     n_classes : int, optional
         K; by default one more than the largest code, and 2 at least.
-    seed : int
-        Every draw derives from it.
+    seed : int or Streams
+        Every draw derives from it; a protocol run with the same seed makes the same draws.
     weights : sequence of int array, shape (trees, n_i), optional
         How often each row enters each tree, instead of draws.
 
@@ -281,11 +281,11 @@ def grow_random_forest_over(
     labels = _labels([y for _, y in parts], [len(b) for b, _ in parts], n_classes)
     n_classes = n_classes or max(2, 1 + max(int(y.max(initial=0)) for y in labels))
     owners = [(bins, y) for (bins, _), y in zip(parts, labels, strict=True)]
-    streams = Streams(seed)
+    streams = seed if isinstance(seed, Streams) else Streams(seed)
     trees = []
     for t in range(params.trees):
         drawn = _drawn(owners, params, streams, t, weights)
-        columns = streams.child("server", "protocol").rng("columns", t)
+        columns = streams.child("server").rng("columns", t)
         features, key = draw_columns(cuts.n_features, params, columns)
         if len(owners) == 1:
             (bins, y), w = owners[0], drawn[0]
@@ -305,7 +305,7 @@ def _drawn(
     weights: Sequence[NDArray[Any]] | None,
 ) -> list[NDArray[np.int64]]:
     if weights is None:
-        coins = [streams.child(f"client-{i}", "protocol") for i in range(len(owners))]
+        coins = [streams.child(f"client-{i}") for i in range(len(owners))]
         return [
             draw_rows(len(y), params, c.rng("rows", tree))
             for (_, y), c in zip(owners, coins, strict=True)
@@ -344,7 +344,7 @@ def grow_random_forest(
     params: ForestParams,
     *,
     n_classes: int | None = None,
-    seed: int = 0,
+    seed: int | Streams = 0,
     weights: NDArray[Any] | None = None,
 ) -> RandomForest:
     """Grow a forest over one table: the federation with a single owner.

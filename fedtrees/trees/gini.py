@@ -30,13 +30,14 @@ def mix(x: int) -> int:
 @kernel
 def child_key(key: int, side: int) -> int:
     """Return the key of a child: a node's coins depend on its path, not on the order of growth."""
-    return mix(key + (side + 1) * _GOLDEN)
+    key = mix(key + (side + 1) * _GOLDEN)
+    return key
 
 
 @kernel
 def draw_feature(key: int, order: NDArray[np.int64], j: int) -> int:
     """Draw the j-th feature of a node without replacement: swap it to place j, return its place."""
-    at = j + ((mix(key + (j + 3) * _GOLDEN) * (order.shape[0] - j)) >> 32)
+    at: int = j + ((mix(key + (j + 3) * _GOLDEN) * (order.shape[0] - j)) >> 32)
     chosen = order[at]
     order[at] = order[j]
     order[j] = chosen
@@ -185,8 +186,18 @@ def class_histogram(
     """
     starts = pair_starts(features, np.diff(bins.offsets))
     out = np.zeros((int(starts[-1]), n_classes), dtype=np.int64)
-    inputs = [_readonly(a) for a in (labels, weights, rows, ranges, features, offsets, starts)]
-    _count(_readonly(bins.columns), bins.missing, *inputs, out)
+    _count(
+        _readonly(bins.columns),
+        bins.missing,
+        _readonly(labels),
+        _readonly(weights),
+        _readonly(rows),
+        _readonly(ranges),
+        _readonly(features),
+        _readonly(offsets),
+        _readonly(starts),
+        out,
+    )
     return out
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import heapq
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,8 @@ class ClassTree:
     default_left : bool array, shape (n_nodes,)
         Where a missing value goes.
     probability : float64 array, shape (n_nodes, K)
-        Share of each class among the training rows of the node; rows sum to 1.
+        Share of each class among the training rows of the node; inner nodes of a tree without
+        counts may hold NaN.
     counts : int64 array, shape (n_nodes, K), or None
         Training rows of each class in the node (a row drawn twice counts twice), where known.
     """
@@ -54,6 +55,27 @@ class ClassTree:
 
     def __len__(self) -> int:
         return int(self.feature.shape[0])
+
+    def released(
+        self, probability: NDArray[np.float64], counts: NDArray[np.int64] | None
+    ) -> ClassTree:
+        """Return the tree as someone knows it who was told of its leaves only.
+
+        Parameters
+        ----------
+        probability : float64 array, shape (n_leaves, K)
+        counts : int64 array, shape (n_leaves, K), or None
+        """
+        told = np.full(self.probability.shape, np.nan)
+        told[self.leaves] = probability
+        if counts is None:
+            return replace(self, probability=told, counts=None)
+        sums = np.zeros(self.probability.shape, dtype=np.int64)
+        sums[self.leaves] = counts
+        for node in np.flatnonzero(self.feature >= 0)[::-1]:  # children follow their parent
+            sums[node] = sums[self.left[node]] + sums[self.right[node]]
+            told[node] = shares(sums[node : node + 1])[0]
+        return replace(self, probability=told, counts=sums)
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,18 +115,10 @@ class RandomForest:
         """Return the forest of the first ``count`` trees."""
         return RandomForest(self.trees[:count])
 
-    @cached_property
-    def _flat(self) -> tuple[NDArray[Any], ...]:
-        """All trees end to end: starts, then structure; node ``i`` of tree t is start[t] + i."""
-        starts = np.cumsum([0, *map(len, self.trees)])[:-1].astype(np.int64)
-        names = ("feature", "threshold", "left", "right", "default_left")
-        parts = [np.concatenate([getattr(t, name) for t in self.trees]) for name in names]
-        return starts, *parts
-
     def _leaves_of(self, X: NDArray[Any], tree: int) -> NDArray[np.int32]:
-        starts, *parts = self._flat
+        t = self.trees[tree]
         out = np.empty(len(X), dtype=np.int32)
-        _route(X, int(starts[tree]), *parts, out)
+        _route(X, t.feature, t.threshold, t.left, t.right, t.default_left, out)
         return out
 
     def _rows(self, X: NDArray[Any]) -> NDArray[np.float32]:
@@ -148,13 +162,41 @@ class RandomForest:
         found = self.probabilities(X)
         return found[:, 1] if self.n_classes == 2 else found
 
-    predict_proba = predict  # the name protocols call
+    def to_arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the trees end to end, by name; ``counts`` only where all trees know them."""
+        names = ["feature", "threshold", "left", "default_left", "probability"]
+        if all(t.counts is not None for t in self.trees):
+            names.append("counts")
+        sizes = np.array([len(t) for t in self.trees], dtype=np.int64)
+        joined = {n: np.concatenate([getattr(t, n) for t in self.trees]) for n in names}
+        return {"sizes": sizes, **joined}
+
+    @staticmethod
+    def from_arrays(arrays: Mapping[str, NDArray[Any] | None]) -> RandomForest:
+        """Return the forest that `to_arrays` took apart.
+
+        Raises
+        ------
+        DataError
+            If an array is missing, or the arrays do not fit one another.
+        """
+        kept = {name: array for name, array in arrays.items() if array is not None}
+        try:
+            ends = np.cumsum(kept.pop("sizes"))[:-1]
+            parts = {name: np.split(array, ends) for name, array in kept.items()}
+            trees = [
+                dict(zip(parts, tree, strict=True)) for tree in zip(*parts.values(), strict=True)
+            ]
+            for tree in trees:
+                tree["right"] = np.where(tree["left"] < 0, -1, tree["left"] + 1).astype(np.int32)
+            return RandomForest(tuple(ClassTree(**tree) for tree in trees))
+        except (KeyError, TypeError, ValueError) as err:
+            raise DataError(f"arrays {sorted(kept)} are no forest ({err})") from err
 
 
 @kernel
 def _route(
     X: NDArray[np.float32],
-    start: int,
     feature: NDArray[np.int32],
     threshold: NDArray[np.float32],
     left: NDArray[np.int32],
@@ -164,11 +206,10 @@ def _route(
 ) -> None:
     for i in range(X.shape[0]):
         node = 0
-        while feature[start + node] >= 0:
-            k = start + node
-            value = X[i, feature[k]]
-            goes_left = default_left[k] if value != value else value < threshold[k]
-            node = left[k] if goes_left else right[k]
+        while feature[node] >= 0:
+            value = X[i, feature[node]]
+            goes_left = default_left[node] if value != value else value < threshold[node]
+            node = left[node] if goes_left else right[node]
         out[i] = node
 
 
@@ -176,7 +217,8 @@ def shares(counts: NDArray[np.int64]) -> NDArray[np.float64]:
     """Return class counts as probabilities, float64, shape (k, K); uniform where none counts."""
     totals = counts.sum(axis=1, keepdims=True)
     uniform = np.full(counts.shape, 1.0 / counts.shape[1])
-    return np.divide(counts, totals, out=uniform, where=totals > 0)
+    np.divide(counts, totals, out=uniform, where=totals > 0)
+    return uniform
 
 
 def keep_best_splits(tree: ClassTree, max_leaf_nodes: int) -> ClassTree:

@@ -39,12 +39,12 @@ def _count_all(
         code = np.int64(column[e >> _ROW])
         counts[code * n_classes + ((e >> _CLASS) & _LOW)] += e & _LOW
     found = 0
-    for code in range(missing):
+    for b in range(missing):
         occupied = np.int64(0)
         for k in range(n_classes):
-            occupied += counts[code * n_classes + k]
-        codes[found] = code
-        found += occupied > 0
+            occupied += counts[b * n_classes + k]
+        codes[found] = b
+        found += 1 if occupied > 0 else 0
     return found
 
 
@@ -96,8 +96,8 @@ def _move(
         goes_left = (missing_left == 1) if code == missing else code <= bin
         entries[left] = e  # the slot is free: left never passes i
         aside[right] = e
-        left += goes_left
-        right += not goes_left
+        left += 1 if goes_left else 0
+        right += 0 if goes_left else 1
     for i in range(right):
         entries[left + i] = aside[i]
     return left

@@ -1,0 +1,172 @@
+"""`forest-hist`: a random forest grown jointly from summed class histograms."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from fedtrees.core.errors import UsageError, did_you_mean
+from fedtrees.core.forest_messages import (
+    ClassCounts,
+    ClassCountsRequest,
+    ClassTotals,
+    ClassTotalsRequest,
+    LeafClasses,
+)
+from fedtrees.core.network import Network, add_messages
+from fedtrees.core.party import handles
+from fedtrees.core.registry import register
+from fedtrees.core.schema import Schema, Table
+from fedtrees.core.tree_messages import NodeSplits
+from fedtrees.protocols.base import Coordinator
+from fedtrees.protocols.horizontal.cut_points import BinningClient, settle_cuts
+from fedtrees.protocols.horizontal.forest_settings import ForestProtocol, checked_rows, class_count
+from fedtrees.protocols.horizontal.settings import CUT_METHODS
+from fedtrees.trees.forest_grower import ForestGrower, class_totals, draw_columns, draw_rows
+from fedtrees.trees.forest_params import ForestParams
+from fedtrees.trees.gini import class_histogram
+from fedtrees.trees.partition import Decisions, RowPartition
+from fedtrees.trees.random_forest import ClassTree, RandomForest
+
+
+class ForestClient(BinningClient):
+    """A client: draws its own rows for every tree, counts classes, moves its rows.
+
+    Parameters
+    ----------
+    name : str
+    data : Table
+    params : ForestParams
+    n_classes : int
+    """
+
+    def __init__(self, name: str, data: Table, params: ForestParams, n_classes: int) -> None:
+        super().__init__(name, checked_rows(data, n_classes))
+        self.params, self.n_classes = params, n_classes
+
+    @handles(ClassTotalsRequest)
+    def start_tree(self, message: ClassTotalsRequest) -> ClassTotals:
+        """Draw the rows of a tree with coins nobody else knows, and put them into its root."""
+        coins = self.streams.rng("rows", message.tree)
+        self.weights = draw_rows(len(self.data), self.params, coins)
+        self.partition = RowPartition(np.flatnonzero(self.weights).astype(np.int32))
+        totals = class_totals(self.data.y, self.weights, self.n_classes)
+        return ClassTotals(message.tree, totals)
+
+    @handles(ClassCountsRequest)
+    def count(self, message: ClassCountsRequest) -> ClassCounts:
+        """Answer with the class counts of the asked features and nodes."""
+        counts = class_histogram(
+            self.bins,
+            self.data.y,
+            self.weights,
+            self.partition.rows,
+            self.partition.ranges(message.nodes),
+            message.features,
+            message.offsets,
+            self.n_classes,
+        )
+        return ClassCounts(message.tree, message.nodes, counts)
+
+    @handles(NodeSplits)
+    def split(self, message: NodeSplits) -> None:
+        """Move rows to the children."""
+        m = message
+        chosen = Decisions(m.nodes, m.feature, m.bin, m.threshold, m.default_left, m.left)
+        self.partition.split(self.bins, chosen)
+
+    @handles(LeafClasses)
+    def end_tree(self, message: LeafClasses) -> None:
+        """Take note: the next tree does not depend on what this one predicts."""
+
+
+class ForestServer(Coordinator):
+    """The server: draws the features, sums class counts, chooses and broadcasts the splits.
+
+    Parameters
+    ----------
+    protocol : ForestHist
+    schema : Schema
+    """
+
+    def __init__(self, protocol: ForestHist, schema: Schema) -> None:
+        super().__init__("server")
+        class_count(schema)
+        self.params, self.schema = protocol, schema
+
+    def train(self, net: Network) -> RandomForest:  # type: ignore[override]
+        """Grow tree by tree, level by level."""
+        self.cuts = settle_cuts(net, self.params.cuts, self.params.max_bin, self.schema)
+        return RandomForest(tuple(self.grow(net, tree) for tree in range(self.params.trees)))
+
+    def grow(self, net: Network, tree: int) -> ClassTree:
+        """Grow one tree from summed class counts."""
+        why = "class totals of the drawn rows, to start a tree"
+        totals = add_messages(net.ask("client", ClassTotalsRequest(tree), why=why))
+        assert isinstance(totals, ClassTotals)
+        coins = self.streams.rng("columns", tree)
+        columns, key = draw_columns(self.cuts.n_features, self.params, coins)
+        grower = ForestGrower(self.cuts, self.params, totals.counts, columns, key)
+        while len(grower.nodes):
+            request = ClassCountsRequest(tree, grower.nodes, grower.features, grower.offsets)
+            why = "class counts per bin of the drawn features, to find splits"
+            counts = add_messages(net.ask("client", request, why=why))
+            assert isinstance(counts, ClassCounts)
+            chosen = grower.decide(counts.counts)
+            if len(chosen):
+                net.tell("client", NodeSplits(tree=tree, **vars(chosen)), why="the chosen splits")
+        return self.share_leaves(net, tree, grower.finish())
+
+    def share_leaves(self, net: Network, tree: int, grown: ClassTree) -> ClassTree:
+        """Broadcast what the leaves predict; return the tree as released."""
+        assert grown.counts is not None
+        leaves = grown.leaves
+        counts = grown.counts[leaves] if self.params.leaf_counts else None
+        message = LeafClasses(tree, leaves.astype(np.int32), grown.probability[leaves], counts)
+        sent = net.tell("client", message, why="what the leaves predict: the model")
+        assert isinstance(sent, LeafClasses)
+        return grown.released(sent.probability, sent.counts)
+
+
+@register.protocol("forest-hist")
+@dataclass(frozen=True, kw_only=True)
+class ForestHist(ForestProtocol):
+    """A random forest grown jointly: the server sums class counts, finds and broadcasts splits.
+
+    It grows the trees of the central engine, given the same cut points and drawn rows. Clients
+    are asked only for the features drawn at a node. Defaults of `max_bin` and `max_depth` keep
+    messages small; `max_bin` is that of fedtree-hist.
+
+    Parameters
+    ----------
+    cuts : {"sketch", "equal-width", "public"}
+        As in the boosting protocols.
+    """
+
+    max_depth: int | None = 10
+    max_bin: int = 32
+    cuts: str = "sketch"
+
+    offers: ClassVar[frozenset[str]] = frozenset({"class-histograms", "class-leaves"})
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.cuts not in CUT_METHODS:
+            raise UsageError(
+                f"unknown cuts {self.cuts!r}{did_you_mean(str(self.cuts), CUT_METHODS)}"
+            )
+        if self.max_leaf_nodes is not None:
+            raise UsageError(
+                f"max_leaf_nodes={self.max_leaf_nodes}: levels are grown whole here; limit "
+                "max_depth or min_samples_leaf instead"
+            )
+
+    def coordinator(self, schema: Schema) -> ForestServer:
+        """Make the server."""
+        return ForestServer(self, schema)
+
+    def client(self, name: str, data: Table, schema: Schema, clip: float | None) -> ForestClient:
+        """Make one client."""
+        return ForestClient(name, data, self, class_count(schema))

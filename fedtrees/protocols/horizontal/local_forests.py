@@ -1,0 +1,127 @@
+"""`local-forests`: every client grows its own trees, the server pools them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from fedtrees.core.errors import ProtocolError
+from fedtrees.core.forest_messages import LocalForest, LocalForestRequest, PooledForest
+from fedtrees.core.network import Network
+from fedtrees.core.party import Party, handles
+from fedtrees.core.registry import register
+from fedtrees.core.schema import Schema, Table
+from fedtrees.protocols.base import Coordinator
+from fedtrees.protocols.horizontal.forest_settings import ForestProtocol, checked_rows, class_count
+from fedtrees.trees.forest_grower import grow_random_forest
+from fedtrees.trees.random_forest import RandomForest
+from fedtrees.trees.sketch import quantile_cuts
+
+_FIELDS = ("sizes", "feature", "threshold", "left", "default_left", "probability", "counts")
+
+
+class GrowingClient(Party):
+    """A client that grows a forest on its own rows, with its own cut points and coins.
+
+    Parameters
+    ----------
+    name : str
+    data : Table
+    protocol : LocalForests
+    n_classes : int
+    """
+
+    role = "client"
+
+    def __init__(self, name: str, data: Table, protocol: LocalForests, n_classes: int) -> None:
+        super().__init__(name)
+        self.data, self.params = checked_rows(data, n_classes), protocol
+        self.n_classes = n_classes
+
+    @handles(LocalForestRequest)
+    def grow(self, message: LocalForestRequest) -> LocalForest:
+        """Answer with a forest; without rows, with an empty one."""
+        if not len(self.data):
+            return no_trees(self.n_classes)
+        X, y = self.data.X, self.data.y
+        cuts = quantile_cuts(X, self.params.max_bin)
+        forest = grow_random_forest(
+            X, y, cuts, self.params, n_classes=self.n_classes, seed=self.streams
+        )
+        trees = []
+        for tree in forest.trees:
+            leaves = tree.leaves
+            assert tree.counts is not None
+            counts = tree.counts[leaves] if self.params.leaf_counts else None
+            trees.append(tree.released(tree.probability[leaves], counts))
+        return LocalForest(**RandomForest(tuple(trees)).to_arrays())
+
+    @handles(PooledForest)
+    def end(self, message: PooledForest) -> None:
+        """Take note of the ensemble."""
+
+
+class PoolingServer(Coordinator):
+    """The server: asks for the clients' forests and broadcasts the ensemble.
+
+    Parameters
+    ----------
+    schema : Schema
+    """
+
+    def __init__(self, schema: Schema) -> None:
+        super().__init__("server")
+        class_count(schema)
+
+    def train(self, net: Network) -> RandomForest:  # type: ignore[override]
+        """Collect, pool, broadcast."""
+        why = "each client's own trees, to pool them"
+        parts = net.ask("client", LocalForestRequest(), why=why)
+        sent = net.tell("client", pool(parts), why="the pooled trees: the model")
+        assert isinstance(sent, PooledForest)
+        return RandomForest.from_arrays(vars(sent))
+
+
+@register.protocol("local-forests")
+@dataclass(frozen=True, kw_only=True)
+class LocalForests(ForestProtocol):
+    """Hauschild et al. (2022): clients grow forests on their own rows, the server pools them.
+
+    `trees` is what each client grows: the ensemble has ``trees`` times the number of clients with
+    rows, all of equal weight. The clients settle no common cut points, so every threshold is made
+    of one client's own values.
+    """
+
+    offers: ClassVar[frozenset[str]] = frozenset({"local-trees", "class-leaves"})
+
+    def coordinator(self, schema: Schema) -> PoolingServer:
+        """Make the server."""
+        return PoolingServer(schema)
+
+    def client(self, name: str, data: Table, schema: Schema, clip: float | None) -> GrowingClient:
+        """Make one client."""
+        return GrowingClient(name, data, self, class_count(schema))
+
+
+def no_trees(n_classes: int) -> LocalForest:
+    """Return what a client without rows has to offer."""
+    kinds = (np.int64, np.int32, np.float32, np.int32, np.bool_)
+    empty = [np.zeros(0, dtype=k) for k in kinds]
+    return LocalForest(*empty, np.zeros((0, n_classes)))
+
+
+def pool(parts: list) -> PooledForest:  # type: ignore[type-arg]
+    """Return the trees of all clients, in the order of the clients.
+
+    Raises
+    ------
+    ProtocolError
+        If no client sent a tree.
+    """
+    parts = [p for p in parts if len(p.sizes)]
+    if not parts:
+        raise ProtocolError("no client sent a tree; local-forests needs one with rows")
+    shared = [f for f in _FIELDS if all(getattr(p, f) is not None for p in parts)]
+    return PooledForest(**{f: np.concatenate([getattr(p, f) for p in parts]) for f in shared})
