@@ -8,6 +8,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from fedtrees.core.defense import Context, Declared, Defense
 from fedtrees.core.errors import UsageError
 from fedtrees.core.guarantee import Guarantee, PureDP
@@ -18,7 +21,7 @@ from fedtrees.core.transcript import Transcript
 from fedtrees.core.tree_messages import FeatureRanges, FeatureSketch, Histogram, LabelSums
 from fedtrees.privacy.accounting import compose_laplace, histogram_sensitivity
 from fedtrees.privacy.mechanisms import discrete_laplace
-from fedtrees.trees.losses import FIXED_POINT_SCALE
+from fedtrees.trees.losses import Objective, clipped_bounds, objective_of
 
 _EXEMPT = "not covered by the published rule; `spent` counts it as unprotected"
 
@@ -39,7 +42,8 @@ class LaplaceHistogram(Defense):
     epsilon : float
         In nats: per histogram element, or of the whole run if calibrated.
     clip : float
-        Bound R on a row's absolute gradient; its hessian is bounded by min(2R, 1/4).
+        Bound R on a row's absolute gradient; its hessian is bounded by 2R, and both by what the
+        loss allows (1 and 1/4 for two classes).
     calibrated : bool
         Scale the noise to the composed budget.
     """
@@ -68,50 +72,42 @@ class LaplaceHistogram(Defense):
         """The clip each client applies row by row."""
         return float(self.clip)
 
-    @cached_property
-    def bounds(self) -> tuple[float, float]:
-        """Bounds on one row's |g| and h: the clip, or the logistic loss's own where tighter."""
-        return min(self.clip, 1.0), min(2.0 * self.clip, 0.25)
-
     def claim(self) -> Guarantee:
         """Return pure DP, per histogram element as published or per record if calibrated."""
         unit = "record" if self.calibrated else "histogram"
         return PureDP(epsilon=float(self.epsilon), unit=unit)
 
-    def scale(self, features: int, trees: int, depth: int) -> float:
-        """Return the Laplace scale, in units of the gradient.
-
-        Parameters
-        ----------
-        features, trees, depth : int
-            Each tree releases `depth` levels of histograms and one root total.
-        """
+    def scale(self, schema: Schema, parameters: Mapping[str, Any]) -> float:
+        """Return the Laplace scale, in units of the gradient, from what is public."""
         if not self.calibrated:
             return 2.0 * self.clip / self.epsilon
-        return trees * self.tree_sensitivity(features, depth) / self.epsilon
+        trees = parameters["trees"] * _objective(schema, parameters).n_outputs
+        return float(trees * self.tree_sensitivity(schema, parameters) / self.epsilon)
 
-    def tree_sensitivity(self, features: int, depth: int) -> float:
-        """Return the L1 sensitivity of one tree: `depth` levels of histograms, one root total."""
-        return histogram_sensitivity(depth * features + 1, *self.bounds)
+    def tree_sensitivity(self, schema: Schema, parameters: Mapping[str, Any]) -> float:
+        """Return the L1 sensitivity of one tree: `max_depth` levels of histograms, a root total.
+
+        Grown best node first, a row still meets one node per level.
+        """
+        bounds = clipped_bounds(_objective(schema, parameters), self.clip)
+        levels = parameters["max_depth"] * len(schema.features)
+        return histogram_sensitivity(levels + 1, *bounds)
 
     def declares(self, schema: Schema, parameters: Mapping[str, Any]) -> Declared:
         """Publish the variance of the noise."""
-        scale = self.scale(len(schema.features), parameters["trees"], parameters["max_depth"])
-        return Declared(noise_variance=2.0 * scale**2)
+        return Declared(noise_variance=2.0 * self.scale(schema, parameters) ** 2)
 
     def outgoing(self, message: Message, ctx: Context) -> Message:
         """Add noise to sums and totals and enter the cost."""
         assert isinstance(message, Histogram)
-        features = len(ctx.schema.features)
-        scale = self.scale(features, ctx.parameters["trees"], ctx.parameters["max_depth"])
+        scale = self.scale(ctx.schema, ctx.parameters)
         rng = ctx.rng("histogram-noise")
-        grid = scale * FIXED_POINT_SCALE
-        sums = message.sums + discrete_laplace(grid, message.sums.shape, rng)
+        sums = message.sums + _noise(scale, message.bits, message.sums.shape, rng)
         totals = message.totals
         if totals.size:
-            totals = totals + discrete_laplace(grid, totals.shape, rng)
+            totals = totals + _noise(scale, message.bits, totals.shape, rng)
             # A tree is paid for in full at its root: how deep it grows depends on the data.
-            l1 = self.tree_sensitivity(features, ctx.parameters["max_depth"])
+            l1 = self.tree_sensitivity(ctx.schema, ctx.parameters)
             ctx.spend("laplace", l1=l1, scale=scale, what="Histogram")
         return replace(message, sums=sums, totals=totals)
 
@@ -130,3 +126,15 @@ class LaplaceHistogram(Defense):
         if unprotected:
             return PureDP(math.inf, histograms=composed, unprotected="+".join(unprotected))
         return PureDP(epsilon=composed)
+
+
+def _objective(schema: Schema, parameters: Mapping[str, Any]) -> Objective:
+    return objective_of(parameters.get("objective"), schema.classes)
+
+
+def _noise(
+    scale: float, bits: tuple[int, int], shape: tuple[int, ...], rng: np.random.Generator
+) -> NDArray[np.int64]:
+    """Draw noise for (gradient, hessian) pairs in fixed point, int64."""
+    grids = np.ldexp(scale, bits)
+    return np.stack([discrete_laplace(g, shape[:-1], rng) for g in grids], axis=-1)

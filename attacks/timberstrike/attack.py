@@ -42,6 +42,8 @@ class TimberStrike(Options, Attack):
         """Return why the principals see no boosted trees, None if they do."""
         if not offers & {"leaf-values", "histograms"}:
             return "the protocol shares neither leaf values nor histograms"
+        if "logistic-leaves" not in offers:
+            return "leaves are no Newton steps of the binary log loss over all rows"
         return None
 
     def run(self, view: View, rng: np.random.Generator) -> Guess:

@@ -20,11 +20,10 @@ from fedtrees.core.tree_messages import (
 from fedtrees.core.view import View
 from fedtrees.trees.binning import Cuts
 from fedtrees.trees.builder import TreeBuilder
+from fedtrees.trees.fixed_point import from_fixed, to_fixed
 from fedtrees.trees.forest import Tree
 from fedtrees.trees.grower import TreeGrower, children_to_build
-from fedtrees.trees.losses import base_margin, from_fixed, to_fixed
 from fedtrees.trees.params import TreeParams
-from fedtrees.trees.splitting import best_splits
 
 LEVELS: tuple[Level, ...] = ("values", "statistics", "histograms")
 
@@ -43,8 +42,8 @@ def evidence_of(view: View, most: Level = "histograms") -> Evidence | None:
     Evidence or None
         None where the view holds no trained tree.
     """
-    cuts, start = _cuts(view), _base_score(view)
-    if cuts is None or start is None:
+    cuts, start = _cuts(view), _start(view)
+    if cuts is None or start is None or len(view.schema.classes) != 2:
         return None
     params = _tree_params(view)
     histograms: tuple[NodeHistograms, ...] | None = None
@@ -67,7 +66,7 @@ def evidence_of(view: View, most: Level = "histograms") -> Evidence | None:
     return Evidence(
         trees=trees if level != "values" else tuple(_bare(t) for t in trees),
         level=level,
-        base_margin=base_margin(start),
+        base_margin=start[0],
         learning_rate=params.learning_rate,
         reg_lambda=params.reg_lambda,
         min_child_weight=params.min_child_weight,
@@ -85,9 +84,9 @@ def _cuts(view: View) -> Cuts | None:
     return None
 
 
-def _base_score(view: View) -> float | None:
+def _start(view: View) -> NDArray[np.float32] | None:
     for _, m in view.messages(BaseScore):
-        return m.value
+        return m.margin
     return None
 
 
@@ -105,12 +104,14 @@ def _summed_histograms(
         levels[shared.tree].append(shared)
     if not levels and "server" in {view.roles[p] for p in view.principals}:
         # The server got one message per client and level, or one sum under a secure sum.
+        if _tree_params(view).samples_columns:
+            return  # it knows the columns it drew, but they are in no message
         groups: dict[tuple[int, bytes], list[Histogram]] = defaultdict(list)
         for _, part in view.messages(Histogram):
             groups[part.tree, part.nodes.tobytes()].append(part)
         for (tree, _), parts in groups.items():
             total = sum(p.sums for p in parts), sum(p.totals for p in parts)
-            levels[tree].append(Histogram(tree, parts[0].nodes, *total))
+            levels[tree].append(Histogram(tree, parts[0].nodes, *total, *parts[0].bits))
     yield from levels.items()
 
 
@@ -120,14 +121,15 @@ def _replay(
     """Grow the trees again from the histogram sums, as every holder of them can."""
     trees, histograms = [], []
     for tree in sorted(sums):
-        grower = TreeGrower(cuts, params, sums[tree][0].totals[0])
+        bits = sums[tree][0].bits
+        grower = TreeGrower(cuts, params, sums[tree][0].totals[0], bits=bits)
         nodes, bins, totals = [], [], []
         for level in sums[tree]:
             full = grower.complete(level.sums)
             nodes.append(grower.nodes)
-            bins.append(from_fixed(full))
-            totals.append(from_fixed(grower.sums))
-            grower.accept(best_splits(full, grower.sums, cuts, params), full)
+            bins.append(from_fixed(full, bits))
+            totals.append(from_fixed(grower.sums, bits))
+            grower.decide(level.sums, getattr(level, "allowed", None))
         trees.append(grower.finish())
         parts = (np.concatenate(nodes), np.concatenate(bins), np.concatenate(totals))
         histograms.append(NodeHistograms(*parts))

@@ -6,6 +6,7 @@ import contextlib
 import os
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -19,6 +20,8 @@ from fedtrees.core.streams import Streams
 from fedtrees.core.transcript import Transcript
 from fedtrees.protocols.base import Training
 from fedtrees.trees.forest import Forest, Tree
+from fedtrees.trees.losses import named_objective
+from fedtrees.trees.random_forest import RandomForest
 
 _ARRAYS = ("feature", "threshold", "left", "right", "default_left", "value", "g", "h", "gain")
 
@@ -63,27 +66,31 @@ def drop(folder: Path, key: str) -> None:
         path.unlink(missing_ok=True)
 
 
-def save_forest(forest: Forest, path: Path) -> None:
+def save_forest(forest: Forest | RandomForest, path: Path) -> None:
     """Write a forest's arrays to an ``.npz`` file, atomically."""
+    arrays = forest.to_arrays() if isinstance(forest, RandomForest) else _boosted(forest)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    with partial.open("wb") as out:
+        np.savez(out, allow_pickle=False, **arrays)
+    os.replace(partial, path)
+
+
+def _boosted(forest: Forest) -> dict[str, Any]:
     arrays = {
         f"{i}.{name}": getattr(tree, name)
         for i, tree in enumerate(forest.trees)
         for name in _ARRAYS
         if getattr(tree, name) is not None
     }
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    with partial.open("wb") as out:
-        np.savez(
-            out,
-            allow_pickle=False,
-            base_margin=forest.base_margin,
-            trees=np.int64(len(forest.trees)),
-            **arrays,
-        )
-    os.replace(partial, path)
+    return {
+        "base_margin": forest.base_margin,
+        "objective": forest.objective.name,
+        "trees": np.int64(len(forest.trees)),
+        **arrays,
+    }
 
 
-def load_forest(path: Path) -> Forest:
+def load_forest(path: Path) -> Forest | RandomForest:
     """Read a forest written by `save_forest`.
 
     Raises
@@ -93,10 +100,13 @@ def load_forest(path: Path) -> Forest:
     """
     try:
         with np.load(path, allow_pickle=False) as data:
+            if "probability" in data:
+                return RandomForest.from_arrays(dict(data))
             trees = tuple(
                 Tree(**{name: data[f"{i}.{name}"] for name in _ARRAYS if f"{i}.{name}" in data})
                 for i in range(int(data["trees"]))
             )
-            return Forest(trees, np.float32(data["base_margin"]))
+            start = data["base_margin"]
+            return Forest(trees, start, named_objective(str(data["objective"]), len(start)))
     except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as err:
         raise DataError(f"{path}: not a readable model ({err})") from err

@@ -117,7 +117,7 @@ def evaluate_training(
     cell: TrainCell, federation: Federation, training: Training, wall: float, cpu: float
 ) -> Outcome:
     """Measure utility on held-out rows, and cost."""
-    scores = training.predict_proba(federation.test.X)
+    scores = training.predict(federation.test.X)
     rows = [_row(k, v) for k, v in utility_scores(federation.test.y, scores).items()]
     traffic = training.transcript.traffic()
     rows.append(_row("bytes", sum(traffic.values()), "bytes"))
@@ -251,7 +251,7 @@ def evaluate_reference(cell: ReferenceCell, federation: Federation) -> Outcome:
     for table in federation.clients:
         if len(np.unique(table.y)) == 2:
             model = train(protocol, [table], federation.schema, seed=cell.setting.seed).model
-            guess = model.predict_proba(test.X)
+            guess = model.predict(test.X)
         else:
             guess = np.full(len(test), float(table.y.mean()))
         for metric, value in utility_scores(test.y, guess).items():

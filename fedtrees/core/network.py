@@ -80,6 +80,8 @@ class LocalNetwork(Network):
         if party.name in self._parties:
             raise ProtocolError(f"party names must be unique; {party.name!r} joined twice")
         self._parties[party.name] = party
+        with acting(party):
+            party.streams = self._streams.child(party.name)
         self.transcript.roles[party.name] = party.role
         self.context_of(party.name, party.role)
 

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, TypeVar
 
 from fedtrees.core.errors import GlassWallError, ProtocolError
 from fedtrees.core.messages import Message
+from fedtrees.core.streams import Streams
 
 _acting: ContextVar[Party | None] = ContextVar("fedtrees_acting_party", default=None)
 _PUBLIC = frozenset({"name", "role"})
@@ -62,10 +63,16 @@ class Party(metaclass=_Walled):
     ----------
     name : str
         Unique in its network, such as ``client-0``.
+
+    Attributes
+    ----------
+    streams : Streams
+        Its own coins, handed out by the network it joins.
     """
 
     role: ClassVar[str] = "party"
     name: str
+    streams: Streams
     _handlers: ClassVar[dict[type[Message], str]] = {}
 
     def __init__(self, name: str) -> None:

@@ -45,7 +45,15 @@ class Feature:
 
 @dataclass(frozen=True)
 class Schema:
-    """The columns, in order, and the classes of the target (code 1 is the positive class)."""
+    """The columns, in order, and the classes of the target.
+
+    Attributes
+    ----------
+    features : tuple of Feature
+    target : str
+    classes : tuple of str
+        Name of each class code; of two, code 1 is the positive class. Empty: a numeric target.
+    """
 
     features: tuple[Feature, ...]
     target: str
@@ -93,32 +101,46 @@ class Table:
     ----------
     X : float32 array, shape (n, d)
         Features; NaN marks a missing value.
-    y : int64 array, shape (n,)
-        Class codes.
+    y : int64 or float64 array, shape (n,)
+        Class codes, or a numeric target.
+    weight : float32 array, shape (n,), or None
+        Sample weights; None: every row counts 1.
     """
 
     X: NDArray[np.float32]
-    y: NDArray[np.int64]
+    y: NDArray[Any]
+    weight: NDArray[np.float32] | None = None
 
     def __post_init__(self) -> None:
-        X = np.ascontiguousarray(self.X, dtype=np.float32)
-        y = np.ascontiguousarray(self.y, dtype=np.int64)
+        X, y = np.asarray(self.X), np.asarray(self.y)
         if X.ndim != 2 or y.shape != (X.shape[0],):
             raise DataError(f"a table needs X (n, d) and y (n,); got {X.shape} and {y.shape}")
-        X, y = X.view(), y.view()
-        X.flags.writeable = False
-        y.flags.writeable = False
-        object.__setattr__(self, "X", X)
-        object.__setattr__(self, "y", y)
+        self._keep("X", X, np.float32)
+        self._keep("y", y, np.float64 if y.dtype.kind == "f" else np.int64)
+        if self.weight is not None:
+            if np.shape(self.weight) != y.shape:
+                raise DataError(f"{len(y)} rows but weights of shape {np.shape(self.weight)}")
+            self._keep("weight", self.weight, np.float32)
+
+    def _keep(self, name: str, array: NDArray[Any], kind: type) -> None:
+        array = np.ascontiguousarray(array, dtype=kind).view()
+        array.flags.writeable = False
+        object.__setattr__(self, name, array)
 
     def __len__(self) -> int:
         return int(self.y.shape[0])
 
     def take(self, rows: NDArray[Any]) -> Table:
         """Return the table of the given rows (indices or mask)."""
-        return Table(self.X[rows], self.y[rows])
+        weight = None if self.weight is None else self.weight[rows]
+        return Table(self.X[rows], self.y[rows], weight)
 
     @staticmethod
     def concat(tables: list[Table]) -> Table:
-        """Stack tables of the same width."""
-        return Table(np.concatenate([t.X for t in tables]), np.concatenate([t.y for t in tables]))
+        """Stack tables of the same width; a weight is 1 where only other tables have weights."""
+        weight = None
+        if any(t.weight is not None for t in tables):
+            parts = [np.ones(len(t)) if t.weight is None else t.weight for t in tables]
+            weight = np.concatenate(parts).astype(np.float32)
+        X, y = np.concatenate([t.X for t in tables]), np.concatenate([t.y for t in tables])
+        return Table(X, y, weight)

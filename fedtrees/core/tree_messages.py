@@ -73,25 +73,42 @@ class CutPoints(Message):
 
 @dataclass(frozen=True, eq=False)
 class LabelSumsRequest(Message):
-    """Ask a client for its number of rows per class."""
+    """Ask a client for what the start of boosting is made of."""
 
     discloses: ClassVar[frozenset[Reveal]] = frozenset()
 
 
 @dataclass(frozen=True, eq=False)
 class LabelSums(Message):
-    """Number of rows per class, int64, shape (n_classes,)."""
+    """A client's number of rows, and its labels in sum.
+
+    Attributes
+    ----------
+    sums : float64 array, shape (m,)
+        `fedtrees.trees.losses.Objective.target_sums`: the number of rows, then the weight of each
+        class, or the sums of ``w``, ``w y`` and ``w y^2``.
+    """
 
     discloses: ClassVar[frozenset[Reveal]] = _COUNTING
-    counts: NDArray[np.int64] = summable()
+    sums: NDArray[np.float64] = summable()
 
 
 @dataclass(frozen=True, eq=False)
 class BaseScore(Message):
-    """The probability every prediction starts from."""
+    """Where every prediction starts, and the units gradients are summed in.
+
+    Attributes
+    ----------
+    margin : float32 array, shape (K,)
+        For two classes the log-odds of class 1.
+    g_bits, h_bits : int
+        Binary places of the gradients and of the hessians.
+    """
 
     discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.LABELS})
-    value: float
+    margin: NDArray[np.float32]
+    g_bits: int = 30
+    h_bits: int = 30
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,6 +140,8 @@ class Histogram(Message):
     totals : int64 array, shape (k, 2)
         The same over all rows of each node, missing values included. Sent for a root only;
         shape (0, 2) otherwise, where a split has already fixed them.
+    g_bits, h_bits : int
+        Binary places of gradients and hessians.
     """
 
     discloses: ClassVar[frozenset[Reveal]] = _COUNTING | {Reveal.FEATURES}
@@ -130,17 +149,40 @@ class Histogram(Message):
     nodes: NDArray[np.int32]
     sums: NDArray[np.int64] = summable()
     totals: NDArray[np.int64] = summable()
+    g_bits: int = 30
+    h_bits: int = 30
+
+    @property
+    def bits(self) -> tuple[int, int]:
+        """Binary places of gradients and hessians."""
+        return self.g_bits, self.h_bits
 
 
 @dataclass(frozen=True, eq=False)
 class GlobalHistogram(Message):
-    """The sum of all clients' histograms, sent back to every client; fields as in `Histogram`."""
+    """The sum of all clients' histograms, sent back to every client.
+
+    Attributes
+    ----------
+    tree, nodes, sums, totals, g_bits, h_bits
+        As in `Histogram`.
+    allowed : bool array, shape (waiting nodes, total_bins), or None
+        Splits that may be chosen, where columns are sampled or a defense restricts them.
+    """
 
     discloses: ClassVar[frozenset[Reveal]] = _COUNTING | {Reveal.FEATURES}
     tree: int
     nodes: NDArray[np.int32]
     sums: NDArray[np.int64]
     totals: NDArray[np.int64]
+    g_bits: int = 30
+    h_bits: int = 30
+    allowed: NDArray[np.bool_] | None = None
+
+    @property
+    def bits(self) -> tuple[int, int]:
+        """Binary places of gradients and hessians."""
+        return self.g_bits, self.h_bits
 
 
 @dataclass(frozen=True, eq=False)
@@ -192,7 +234,7 @@ class LeafValues(Message):
     tree : int
     nodes : int32 array, shape (k,)
     value : float32 array, shape (k,)
-        Log-odds, learning rate included.
+        In units of the margin, learning rate included.
     g, h : float64 array, shape (k,), or None
     """
 

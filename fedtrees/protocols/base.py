@@ -44,7 +44,8 @@ class Protocol(ABC):
         What defenses and attacks may rely on: ``histograms`` (clients send gradient
         histograms), ``shared-histograms`` (clients receive the sums), ``server-decides`` (the
         server chooses splits and broadcasts them), ``leaf-values`` (the model's leaf values are
-        known to clients).
+        known to clients), ``logistic-leaves`` (they are Newton steps of the binary log loss over
+        all rows, should the target have two classes).
     summed : tuple of Message types
         Replies of which the coordinator learns only the sum, by an ideal secure sum.
     """
@@ -104,9 +105,9 @@ class Training:
     n_rows: int
     context: Context
 
-    def predict_proba(self, X: NDArray[np.float32]) -> NDArray[np.float64]:
+    def predict(self, X: NDArray[np.float32]) -> NDArray[np.float64]:
         """Return what an inference query gets: probabilities of class 1, shape (n,)."""
-        return self.defense.answer(self.model.predict_proba(X), self.context)
+        return self.defense.answer(self.model.predict(X), self.context)
 
 
 def client_names(count: int) -> list[str]:

@@ -98,6 +98,15 @@ class TreeBuilder:
         for node, (g, h) in zip(np.asarray(nodes).tolist(), pairs, strict=True):
             self._sums[node] = (g, h)
 
+    def statistics(
+        self, nodes: ArrayLike
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float32]]:
+        """Return gradient sum, hessian sum and gain of nodes, as noted, shape (k,) each."""
+        ids = np.asarray(nodes).tolist()
+        sums = np.array([self._sums[i] for i in ids], dtype=np.float64).reshape(-1, 2)
+        gain = np.array([self._gain[i] for i in ids], dtype=np.float32)
+        return sums[:, 0], sums[:, 1], gain
+
     def set_values(self, nodes: ArrayLike, values: ArrayLike) -> None:
         """Set the outputs of leaves, in log-odds, learning rate included, shape (k,).
 

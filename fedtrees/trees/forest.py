@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fedtrees.core.errors import DataError
 from fedtrees.trees.jit import kernel
-from fedtrees.trees.losses import sigmoid
+from fedtrees.trees.losses import LOGISTIC, Objective
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +29,7 @@ class Tree:
     default_left : bool array, shape (n_nodes,)
         Where a missing value goes.
     value : float32 array, shape (n_nodes,)
-        Leaf output in log-odds, learning rate included; 0 at an inner node.
+        Leaf output in units of the margin, learning rate included; 0 at an inner node.
     g, h : float64 array, shape (n_nodes,), or None
         Sums of gradients and hessians of the training rows in the node, where known.
     gain : float32 array, shape (n_nodes,), or None
@@ -57,27 +57,48 @@ class Tree:
 
 @dataclass(frozen=True, eq=False)
 class Forest:
-    """An additive ensemble for one output (binary log-odds).
+    """A boosted ensemble of K outputs: tree t adds to output ``t % K``.
 
     Attributes
     ----------
     trees : tuple of Tree
-    base_margin : float32
-        Log-odds every row starts from.
+        K per round.
+    base_margin : float32 array, shape (K,)
+        Margins every row starts from.
+    objective : Objective
+        What turns margins into predictions; it fixes K.
+
+    Raises
+    ------
+    DataError
+        If trees or base margins do not fit the number of outputs.
     """
 
     trees: tuple[Tree, ...]
-    base_margin: np.float32
+    base_margin: NDArray[np.float32]
+    objective: Objective = LOGISTIC
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "base_margin", np.float32(self.base_margin))
+        start = np.atleast_1d(np.asarray(self.base_margin, dtype=np.float32))
+        k = self.objective.n_outputs
+        if start.shape != (k,) or len(self.trees) % k:
+            raise DataError(
+                f"{len(self.trees)} trees and {len(start)} base margins do not fit {k} outputs"
+            )
+        object.__setattr__(self, "base_margin", start)
 
     def __len__(self) -> int:
         return len(self.trees)
 
-    def first(self, count: int) -> Forest:
-        """Return the forest of the first ``count`` trees."""
-        return Forest(self.trees[:count], self.base_margin)
+    @property
+    def rounds(self) -> int:
+        """Number of boosting rounds."""
+        return len(self.trees) // self.objective.n_outputs
+
+    def first(self, rounds: int) -> Forest:
+        """Return the forest of the first rounds."""
+        count = rounds * self.objective.n_outputs
+        return Forest(self.trees[:count], self.base_margin, self.objective)
 
     @cached_property
     def _flat(self) -> _Flat:
@@ -118,13 +139,9 @@ class Forest:
         )
         return out
 
-    def margin(self, X: NDArray[Any]) -> NDArray[np.float32]:
-        """Return log-odds, float32, shape (n,): float32 sums in tree order, as XGBoost does.
-
-        Parameters and errors as `apply`.
-        """
+    def _margins(self, X: NDArray[Any]) -> NDArray[np.float32]:
         X = self._rows(X)
-        out = np.full(len(X), self.base_margin, dtype=np.float32)
+        out = np.repeat(self.base_margin[:, None], len(X), axis=1)
         flat = self._flat
         _margin(
             X,
@@ -139,9 +156,21 @@ class Forest:
         )
         return out
 
-    def predict_proba(self, X: NDArray[Any]) -> NDArray[np.float64]:
-        """Return the probability of class 1, float64, shape (n,); errors as `apply`."""
-        return sigmoid(self.margin(X)).astype(np.float64)
+    def margin(self, X: NDArray[Any]) -> NDArray[np.float32]:
+        """Return margins, float32, (n,) if K is 1, else (n, K).
+
+        They are float32 sums in tree order, as in XGBoost. Parameters and errors as `apply`.
+        """
+        out = self._margins(X)
+        return out[0] if len(out) == 1 else np.ascontiguousarray(out.T)
+
+    def predict(self, X: NDArray[Any]) -> NDArray[np.float64]:
+        """Return what XGBoost's ``Booster.predict`` returns, float64; errors as `apply`.
+
+        The probability of class 1, shape (n,); with more classes one of each, shape (n, K); or the
+        value of a regression, shape (n,).
+        """
+        return self.objective.predict(self._margins(X))
 
 
 @dataclass(frozen=True, eq=False)
@@ -224,6 +253,6 @@ def _margin(
     for i in range(X.shape[0]):
         for t in range(starts.shape[0]):
             start = starts[t]
-            out[i] += value[
+            out[t % out.shape[0], i] += value[
                 start + _leaf(X[i], start, feature, threshold, left, right, default_left)
             ]

@@ -1,24 +1,52 @@
-"""Grow trees level by level: the coordinator's state, and the engine that runs it over tables."""
+"""Grow trees: the coordinator's state, and the engine that runs it over tables."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.errors import DataError
+from fedtrees.core.streams import Streams
 from fedtrees.trees.binning import Bins, Cuts, bin_rows
 from fedtrees.trees.builder import TreeBuilder
+from fedtrees.trees.fixed_point import UNIT_BITS, Bits, from_fixed, to_fixed
 from fedtrees.trees.forest import Forest, Tree
 from fedtrees.trees.histogram import build_histogram, node_sums
-from fedtrees.trees.losses import base_margin, from_fixed, logistic_gradients, to_fixed
+from fedtrees.trees.losses import LOGISTIC, Objective
 from fedtrees.trees.params import TreeParams
 from fedtrees.trees.partition import Decisions, RowPartition
+from fedtrees.trees.sampling import ColumnSampler, drop_rows
 from fedtrees.trees.splitting import Splits, best_splits, leaf_values
 
 _ROOT = np.zeros(1, dtype=np.int32)
+
+
+@dataclass(frozen=True, eq=False)
+class _Candidates:
+    """Nodes whose best split is known, and what is needed to go on below them."""
+
+    nodes: NDArray[np.int32]
+    sums: NDArray[np.int64]
+    depths: NDArray[np.int32]
+    splits: Splits
+    hist: NDArray[np.int64] | None
+
+    def __len__(self) -> int:
+        return len(self.nodes)
+
+    def where(self, chosen: NDArray[Any]) -> _Candidates:
+        """Return some of them (mask or indices)."""
+        return _Candidates(
+            self.nodes[chosen],
+            self.sums[chosen],
+            self.depths[chosen],
+            self.splits.where(chosen),
+            None if self.hist is None else self.hist[chosen],
+        )
 
 
 class TreeGrower:
@@ -27,12 +55,18 @@ class TreeGrower:
     It never sees a row. While `nodes` is not empty: collect the histograms of `to_build` (summed
     over row owners), call `decide`, and send the decisions to the row owners.
 
+    Depth-wise, all waiting nodes are split at once. With ``grow_policy="lossguide"`` the nodes
+    whose split is known queue up, and the one of greatest gain (the older one if equal, as in
+    XGBoost) is split next, until `max_leaves` are reached.
+
     Parameters
     ----------
     cuts : Cuts
     params : TreeParams
     root_sums : int64 array, shape (2,)
         Fixed-point sums of gradients and hessians over all rows.
+    bits : pair of int
+        Binary places of gradients and hessians in all sums.
     subtract : bool
         Ask only for the lighter child of each pair and obtain its sibling by subtraction.
         False: ask for every node (so that noise is drawn for each one).
@@ -41,6 +75,10 @@ class TreeGrower:
     ----------
     nodes : int32 array, shape (k,)
         Nodes that wait for a decision.
+    sums : int64 array, shape (k, 2)
+        Their fixed-point sums.
+    depths : int32 array, shape (k,)
+        Their depths, 0 at the root.
     to_build : int32 array, shape (m,)
         Those of them whose histograms have to be built, ascending.
     """
@@ -51,25 +89,34 @@ class TreeGrower:
         params: TreeParams,
         root_sums: NDArray[np.int64],
         *,
+        bits: Bits = UNIT_BITS,
         subtract: bool = True,
     ) -> None:
-        self._cuts, self._params, self._subtract = cuts, params, subtract
+        self._cuts, self._params, self._subtract, self.bits = cuts, params, subtract, bits
         self._builder = TreeBuilder()
-        self._depth = 0
+        self._n_leaves = 1
+        self._queue: list[_Candidates] = []  # each of one node, lossguide only
         self._leaves: list[NDArray[np.int32]] = []
         self._leaf_sums: list[NDArray[np.int64]] = []
         self._parents: NDArray[np.int64] | None = None  # histograms of the parents of `nodes`
-        self._open(_ROOT, np.asarray(root_sums, dtype=np.int64).reshape(1, 2))
+        sums = np.asarray(root_sums, dtype=np.int64).reshape(1, 2)
+        self._open(_ROOT, sums, np.zeros(1, dtype=np.int32))
 
-    def _open(self, nodes: NDArray[np.int32], sums: NDArray[np.int64]) -> None:
-        """Make nodes wait for a decision, or leaves if the tree is deep enough."""
-        self._builder.set_sums(nodes, from_fixed(sums))
-        if self._depth == self._params.max_depth:
+    def _open(
+        self, nodes: NDArray[np.int32], sums: NDArray[np.int64], depths: NDArray[np.int32]
+    ) -> None:
+        """Make nodes wait for a decision, or leaves if the tree is deep or wide enough."""
+        self._builder.set_sums(nodes, from_fixed(sums, self.bits))
+        if self._full or (len(depths) and depths[0] == self._params.max_depth):
             self._close(nodes, sums)
-            nodes, sums = nodes[:0], sums[:0]
-        self.nodes, self.sums = nodes, sums
-        pairs = self._subtract and self._depth > 0
+            nodes, sums, depths = nodes[:0], sums[:0], depths[:0]
+        self.nodes, self.sums, self.depths = nodes, sums, depths
+        pairs = self._parents is not None
         self.to_build = children_to_build(nodes, sums) if pairs else nodes
+
+    @property
+    def _full(self) -> bool:
+        return 0 < self._params.max_leaves <= self._n_leaves
 
     def _close(self, nodes: NDArray[np.int32], sums: NDArray[np.int64]) -> None:
         self._leaves.append(nodes)
@@ -100,7 +147,7 @@ class TreeGrower:
         return with_siblings(built, self.to_build == self.nodes[::2], self._parents)
 
     def decide(self, built: NDArray[np.int64], mask: NDArray[np.bool_] | None = None) -> Decisions:
-        """Split the waiting nodes and move on to their children.
+        """Find the best splits of the waiting nodes, split what is due, go on to the children.
 
         Parameters
         ----------
@@ -110,41 +157,76 @@ class TreeGrower:
             Splits that may be chosen at each of `nodes`.
         """
         hist = self.complete(built)
-        return self.accept(best_splits(hist, self.sums, self._cuts, self._params, mask), hist)
+        splits = best_splits(hist, self.sums, self._cuts, self._params, mask, self.bits)
+        return self.accept(splits, hist)
 
     def accept(self, splits: Splits, hist: NDArray[np.int64] | None = None) -> Decisions:
-        """Record splits of the waiting nodes, however chosen, and move on to their children.
+        """Go on from splits of the waiting nodes, however chosen.
 
         Without the histograms of `nodes` (as `complete` returns them) the next level is built
         without subtraction.
         """
-        nodes = self.nodes
-        left = self._builder.expand(
-            nodes, splits.feature, splits.threshold, splits.default_left, splits.gain
-        )
+        known = _Candidates(self.nodes, self.sums, self.depths, splits, hist)
         inner = splits.feature >= 0
-        self._close(nodes[~inner], self.sums[~inner])
-        decisions = Decisions(
-            nodes, splits.feature, splits.bin, splits.threshold, splits.default_left, left
-        ).where(inner)
-        children = np.stack([left[inner], left[inner] + 1], axis=1).reshape(-1)
-        sums = np.stack([splits.left_sums[inner], splits.right_sums[inner]], axis=1).reshape(-1, 2)
-        self._depth += 1
-        self._parents = None if hist is None else hist[inner]
-        self._subtract = self._subtract and hist is not None
-        self._open(children.astype(np.int32), sums)
-        return decisions
+        self._close(self.nodes[~inner], self.sums[~inner])
+        known = known.where(inner)
+        if self._params.grow_policy == "depthwise":
+            due = self._within_leaves(known)
+            return self._split(due)
+        self._queue += [known.where(np.array([k])) for k in range(len(known))]
+        parts = list(self._split_best())
+        return Decisions.join(parts)
+
+    def _within_leaves(self, known: _Candidates) -> _Candidates:
+        """Return the candidates that fit under `max_leaves`, first come first served."""
+        room = self._params.max_leaves - self._n_leaves
+        if self._params.max_leaves == 0 or len(known) <= room:
+            return known
+        rest = known.where(np.arange(room, len(known)))
+        self._close(rest.nodes, rest.sums)
+        return known.where(np.arange(room))
+
+    def _split_best(self) -> Iterator[Decisions]:
+        """Split the best of the queue until its children wait for histograms."""
+        while self._queue and not self._full:
+            best = max(self._queue, key=lambda c: (c.splits.gain[0], -c.nodes[0]))
+            self._queue.remove(best)
+            yield self._split(best)
+            if len(self.nodes):
+                return
+        for left in self._queue:
+            self._close(left.nodes, left.sums)
+        self._queue.clear()
+        self.nodes, self.to_build = self.nodes[:0], self.to_build[:0]
+
+    def _split(self, due: _Candidates) -> Decisions:
+        """Record the splits and open the children."""
+        s = due.splits
+        left = self._builder.expand(due.nodes, s.feature, s.threshold, s.default_left, s.gain)
+        self._n_leaves += len(due)
+        self._parents = due.hist if self._subtract else None
+        children = np.stack([left, left + 1], axis=1).reshape(-1).astype(np.int32)
+        sums = np.stack([s.left_sums, s.right_sums], axis=1).reshape(-1, 2)
+        self._open(children, sums, np.repeat(due.depths + 1, 2).astype(np.int32))
+        return Decisions(due.nodes, s.feature, s.bin, s.threshold, s.default_left, left)
+
+    def statistics(
+        self, nodes: NDArray[np.int32]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float32]]:
+        """Return gradient sum, hessian sum and gain of nodes that were split, shape (k,) each."""
+        return self._builder.statistics(nodes)
 
     def leaves(self) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """Return the leaves found so far, shape (k,), and their sums, int64, shape (k, 2)."""
         return np.concatenate(self._leaves), np.concatenate(self._leaf_sums)
 
+    def leaf_values(self) -> NDArray[np.float32]:
+        """Return the outputs of `leaves` that their sums suggest, float32, shape (k,)."""
+        return leaf_values(self.leaves()[1], self._params, self.bits)
+
     def finish(self, values: NDArray[np.float32] | None = None) -> Tree:
-        """Return the tree, with the values of `leaves` (default: computed from their sums)."""
-        nodes, sums = self.leaves()
-        self._builder.set_values(
-            nodes, leaf_values(sums, self._params) if values is None else values
-        )
+        """Return the tree, with the values of `leaves` (default: `leaf_values`)."""
+        self._builder.set_values(self.leaves()[0], self.leaf_values() if values is None else values)
         return self._builder.build()
 
 
@@ -184,8 +266,55 @@ def with_siblings(
     return out.reshape(-1, *built.shape[1:])
 
 
+@dataclass(frozen=True, eq=False)
+class Owned:
+    """The rows of one owner.
+
+    Attributes
+    ----------
+    bins : Bins
+    y : array, shape (n,)
+        Labels.
+    weight : float array, shape (n,), or None
+        Sample weights; None: 1.
+    """
+
+    bins: Bins
+    y: NDArray[Any]
+    weight: NDArray[Any] | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "y", np.asarray(self.y))
+        if self.y.shape != (len(self.bins),):
+            raise DataError(f"labels of shape {self.y.shape} for {len(self.bins)} rows")
+        if self.weight is not None:
+            object.__setattr__(self, "weight", checked_weights(self.weight, len(self.bins)))
+
+
+def checked_weights(weight: Any, n: int) -> NDArray[np.float32]:
+    """Return sample weights as float32, shape (n,).
+
+    Raises
+    ------
+    DataError
+        If one is negative or not finite, or their number differs.
+    """
+    weights = np.asarray(weight, dtype=np.float32)
+    if weights.shape != (n,):
+        raise DataError(f"sample weights of shape {weights.shape} for {n} rows")
+    wrong = np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))
+    if len(wrong):
+        raise DataError(f"sample weight {weights[wrong[0]]} of row {wrong[0]}: give 0 or more")
+    return weights
+
+
 def grow_tree(
-    parts: Sequence[tuple[Bins, NDArray[np.int64]]], cuts: Cuts, params: TreeParams
+    parts: Sequence[tuple[Bins, NDArray[np.int64]]],
+    cuts: Cuts,
+    params: TreeParams,
+    *,
+    bits: Bits = UNIT_BITS,
+    sampler: ColumnSampler | None = None,
 ) -> tuple[Tree, list[RowPartition]]:
     """Grow one tree over the rows of one or more owners.
 
@@ -195,6 +324,9 @@ def grow_tree(
         Binned rows and fixed-point gradients of every owner.
     cuts : Cuts
     params : TreeParams
+    bits : pair of int
+        Binary places of the gradients.
+    sampler : ColumnSampler, optional
 
     Returns
     -------
@@ -204,58 +336,100 @@ def grow_tree(
     """
     owners = [(bins, gh, RowPartition(len(bins))) for bins, gh in parts]
     root = sum(node_sums(gh, p.rows, p.ranges(_ROOT))[0] for _, gh, p in owners)
-    grower = TreeGrower(cuts, params, np.asarray(root, dtype=np.int64))
+    grower = TreeGrower(cuts, params, np.asarray(root, dtype=np.int64), bits=bits)
     while len(grower.nodes):
         hist: Any = 0
         for bins, gh, p in owners:
             hist = build_histogram(bins, gh, p.rows, p.ranges(grower.to_build)) + hist
-        decisions = grower.decide(hist)
+        decisions = grower.decide(hist, sampler.mask(grower.depths) if sampler else None)
         for bins, _, p in owners:
             p.split(bins, decisions)
     return grower.finish(), [p for _, _, p in owners]
 
 
 def grow_forest_over(
-    parts: Sequence[tuple[Bins, NDArray[Any]]], cuts: Cuts, params: TreeParams
+    owners: Sequence[Owned],
+    cuts: Cuts,
+    params: TreeParams,
+    objective: Objective = LOGISTIC,
+    streams: Streams | None = None,
 ) -> Forest:
     """Boost a forest over the rows of one or more owners; the result ignores who owns which.
 
+    Only the rows that `subsample` leaves out depend on the owner: each draws its own.
+
     Parameters
     ----------
-    parts : sequence of (Bins, array of shape (n_i,))
-        Binned rows and labels 0 or 1 of every owner.
+    owners : sequence of Owned
+    cuts : Cuts
+    params : TreeParams
+    objective : Objective
+    streams : Streams, optional
+        Where samples of rows and columns are drawn from; default ``Streams(0)``.
 
     Raises
     ------
     DataError
-        If there are no rows, labels are not 0 or 1, or all labels are equal and no base score is
-        given.
+        If there are no rows, labels do not suit the objective, or all labels are equal and no
+        base score is given.
     """
-    labels = [np.asarray(y) for _, y in parts]
-    for (bins, _), y in zip(parts, labels, strict=True):
-        if y.shape != (len(bins),) or not np.isin(y, (0, 1)).all():
-            raise DataError(f"labels must be 0 or 1, one per row ({len(bins)} rows, {y.shape})")
-    n = sum(len(y) for y in labels)
-    if n == 0:
+    for owner in owners:
+        objective.check(owner.y)
+    if not sum(len(owner.y) for owner in owners):
         raise DataError("no rows to train on")
+    totals = np.sum([objective.target_sums(o.y, o.weight) for o in owners], axis=0)
+    bits = objective.bits(totals)
     score = params.base_score
-    start = base_margin(sum(int(y.sum()) for y in labels) / n if score is None else score)
-    margins = [np.full(len(y), start, dtype=np.float32) for y in labels]
-    trees = []
-    for _ in range(params.trees):
-        gradients = [
-            to_fixed(logistic_gradients(m, y)) for m, y in zip(margins, labels, strict=True)
-        ]
-        inputs = [(bins, gh) for (bins, _), gh in zip(parts, gradients, strict=True)]
-        tree, partitions = grow_tree(inputs, cuts, params)
-        leaves = tree.leaves.astype(np.int32)
-        for partition, margin in zip(partitions, margins, strict=True):
-            partition.add_to(margin, leaves, tree.value[leaves])
-        trees.append(tree)
-    return Forest(tuple(trees), start)
+    start = objective.start(totals) if score is None else objective.base_margin(score)
+    boosting = _Boosting(owners, cuts, params, objective, bits, streams or Streams(0))
+    margins = [np.repeat(start[:, None], len(o.y), axis=1) for o in owners]
+    trees = [t for round in range(params.trees) for t in boosting.round(round, margins)]
+    return Forest(tuple(trees), start, objective)
 
 
-def grow_forest(X: NDArray[Any] | Bins, y: NDArray[Any], cuts: Cuts, params: TreeParams) -> Forest:
+@dataclass(frozen=True, eq=False)
+class _Boosting:
+    """What stays the same from round to round."""
+
+    owners: Sequence[Owned]
+    cuts: Cuts
+    params: TreeParams
+    objective: Objective
+    bits: Bits
+    streams: Streams
+
+    def round(self, round: int, margins: list[NDArray[np.float32]]) -> Iterator[Tree]:
+        """Grow one tree per output and add it to the margins, in place."""
+        gradients = [self._gradients(i, round, m) for i, m in enumerate(margins)]
+        for k in range(self.objective.n_outputs):
+            number = round * self.objective.n_outputs + k
+            sampler = ColumnSampler(self.cuts, self.params, self.streams.child("server"), number)
+            inputs = [(o.bins, gh[k]) for o, gh in zip(self.owners, gradients, strict=True)]
+            tree, partitions = grow_tree(
+                inputs, self.cuts, self.params, bits=self.bits, sampler=sampler
+            )
+            leaves = tree.leaves.astype(np.int32)
+            for partition, margin in zip(partitions, margins, strict=True):
+                partition.add_to(margin[k], leaves, tree.value[leaves])
+            yield tree
+
+    def _gradients(self, i: int, round: int, margin: NDArray[np.float32]) -> NDArray[np.int64]:
+        owner = self.owners[i]
+        gh = self.objective.gradients(margin, owner.y, owner.weight)
+        drop_rows(gh, self.params.subsample, self.streams.child(f"client-{i}"), round)
+        return to_fixed(gh, self.bits)
+
+
+def grow_forest(
+    X: NDArray[Any] | Bins,
+    y: NDArray[Any],
+    cuts: Cuts,
+    params: TreeParams,
+    objective: Objective = LOGISTIC,
+    *,
+    weight: NDArray[Any] | None = None,
+    streams: Streams | None = None,
+) -> Forest:
     """Boost a forest over one table: the federation with a single owner.
 
     Parameters
@@ -263,10 +437,15 @@ def grow_forest(X: NDArray[Any] | Bins, y: NDArray[Any], cuts: Cuts, params: Tre
     X : float array, shape (n, d), or Bins
         Rows; NaN marks a missing value.
     y : array, shape (n,)
-        Labels 0 or 1.
+        Labels.
     cuts : Cuts
         For instance `fedtrees.trees.sketch.quantile_cuts`.
     params : TreeParams
+    objective : Objective
+    weight : float array, shape (n,), optional
+        Sample weights, 0 or more.
+    streams : Streams, optional
+        As in `grow_forest_over`.
 
     Raises
     ------
@@ -274,4 +453,4 @@ def grow_forest(X: NDArray[Any] | Bins, y: NDArray[Any], cuts: Cuts, params: Tre
         As `grow_forest_over`, and if X does not fit the cuts or is infinite somewhere.
     """
     bins = X if isinstance(X, Bins) else bin_rows(X, cuts)
-    return grow_forest_over([(bins, y)], cuts, params)
+    return grow_forest_over([Owned(bins, y, weight)], cuts, params, objective, streams)

@@ -1,54 +1,23 @@
-"""Binary logistic loss as XGBoost computes it, and the integers its sums are kept in."""
+"""Objectives as XGBoost computes them: where boosting starts, gradients, predictions."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from fedtrees.core.errors import DataError
+from fedtrees.core.errors import DataError, UsageError, did_you_mean
+from fedtrees.trees.fixed_point import Bits, bits_for
 from fedtrees.trees.jit import kernel
-
-# One unit is 2^-30. A float32 of size 2^-7 or more is then a whole number of units, smaller ones
-# are off by at most 2^-31; and |g| <= 1 leaves room for 2^33 rows in an int64. Integer sums do not
-# depend on their order, hence not on how rows are spread over clients, and are what masking modulo
-# 2^64 and Paillier need.
-FIXED_POINT_BITS = 30
-FIXED_POINT_SCALE = float(2**FIXED_POINT_BITS)
 
 _ONE = np.float32(1)
 _EPS = np.float32(1e-16)
 _EXP_LIMIT = np.float32(88.7)  # expf overflows beyond it
-
-
-def to_fixed(values: NDArray[Any]) -> NDArray[np.int64]:
-    """Return the nearest whole number of units (2^-30), int64, same shape.
-
-    Raises
-    ------
-    DataError
-        If a value is not finite or does not fit.
-    """
-    scaled = np.rint(np.asarray(values, dtype=np.float64) * FIXED_POINT_SCALE)
-    if not np.all(np.abs(scaled) < 2.0**63):  # also false for NaN
-        raise DataError("a gradient is not finite or exceeds 2^33; fixed point cannot hold it")
-    return scaled.astype(np.int64)
-
-
-def from_fixed(units: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return units as float64, same shape; exact up to 2^53 units."""
-    return np.asarray(units, dtype=np.float64) / FIXED_POINT_SCALE
-
-
-def base_margin(base_score: float) -> np.float32:
-    """Return the log-odds of a probability, in float32 as XGBoost does."""
-    p = np.float32(base_score)
-    if not 0 < p < 1:
-        raise DataError(f"base score {base_score} is not strictly between 0 and 1; give one class")
-    # The float32 logarithm of the C library is the rounded float64 one; numpy's can be one off.
-    return np.float32(-math.log(_ONE / p - _ONE))
 
 
 @kernel
@@ -66,8 +35,359 @@ def sigmoid(margin: NDArray[np.float32]) -> NDArray[np.float32]:
     return out
 
 
+@kernel
+def _softmax(margin: NDArray[np.float32], out: NDArray[np.float32]) -> None:
+    for i in range(margin.shape[1]):
+        top = margin[0, i]
+        for k in range(1, margin.shape[0]):
+            top = max(top, margin[k, i])
+        total = 0.0
+        for k in range(margin.shape[0]):
+            out[k, i] = np.float32(math.exp(np.float32(margin[k, i] - top)))
+            total += out[k, i]
+        for k in range(margin.shape[0]):
+            out[k, i] /= np.float32(total)
+
+
+def softmax(margin: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return class probabilities, float32, shape (K, n), from margins of the same shape."""
+    margin = np.ascontiguousarray(margin, dtype=np.float32)
+    out = np.empty_like(margin)
+    _softmax(margin, out)
+    return out
+
+
+class Objective(ABC):
+    """What is minimised. One score in, K margins per row.
+
+    Attributes
+    ----------
+    name : str
+        XGBoost's.
+    n_outputs : int
+        Margins per row, and trees per round: K.
+    bounds : pair of float
+        The greatest ``|g|`` and ``h`` of a row of weight 1.
+    """
+
+    name: ClassVar[str]
+    bounds: ClassVar[tuple[float, float]]
+
+    @property
+    def n_outputs(self) -> int:
+        """Margins per row."""
+        return 1
+
+    @abstractmethod
+    def check(self, y: NDArray[Any]) -> None:
+        """Raise DataError if a label makes no sense."""
+
+    @abstractmethod
+    def target_sums(self, y: NDArray[Any], weight: NDArray[Any] | None) -> NDArray[np.float64]:
+        """Summarise labels such that the sums of several owners add up, float64, shape (m,).
+
+        The first entry is the number of rows.
+        """
+
+    @abstractmethod
+    def start(self, sums: NDArray[np.float64]) -> NDArray[np.float32]:
+        """Return the margins boosting starts from, float32, shape (K,), from all target sums.
+
+        Raises
+        ------
+        DataError
+            If no start is finite (a class without rows).
+        """
+
+    def bits(self, sums: NDArray[np.float64]) -> Bits:
+        """Return the units in which gradients and hessians of such targets are summed."""
+        size = bits_for(float(sums[1:].sum() / sums[0]))  # the mean weight
+        return size, size
+
+    @abstractmethod
+    def base_margin(self, score: ArrayLike) -> NDArray[np.float32]:
+        """Return the margins of a base score given in XGBoost's units, float32, shape (K,)."""
+
+    @abstractmethod
+    def gradients(
+        self, margin: NDArray[np.float32], y: NDArray[Any], weight: NDArray[Any] | None = None
+    ) -> NDArray[np.float32]:
+        """Return gradient and hessian of every row and output, float32, shape (K, n, 2).
+
+        Parameters
+        ----------
+        margin : float32 array, shape (K, n)
+            Predicted so far.
+        y : array, shape (n,)
+            Labels.
+        weight : float array, shape (n,), optional
+            Sample weights, 0 or more; None: 1.
+        """
+
+    @abstractmethod
+    def predict(self, margin: NDArray[np.float32]) -> NDArray[np.float64]:
+        """Turn margins, shape (K, n), into predictions, float64, (n,) if K is 1, else (n, K)."""
+
+    @abstractmethod
+    def loss(self, margin: NDArray[np.float32], y: NDArray[Any]) -> NDArray[np.float64]:
+        """Return the loss of every row, float64, shape (n,): nats, or squared target units."""
+
+
+def _weighted(
+    g: NDArray[np.float32], h: NDArray[np.float32], weight: NDArray[Any] | None
+) -> NDArray[np.float32]:
+    gh = np.empty((*g.shape, 2), dtype=np.float32)
+    gh[..., 0] = g if weight is None else g * weight.astype(np.float32)
+    gh[..., 1] = h if weight is None else h * weight.astype(np.float32)
+    return gh
+
+
+def _log_odds(p: np.float32) -> np.float32:
+    # The float32 logarithm of the C library is the rounded float64 one; numpy's can be one off.
+    return np.float32(-math.log(_ONE / p - _ONE))
+
+
+def _class_sums(y: NDArray[Any], weight: NDArray[Any] | None, n: int) -> NDArray[np.float64]:
+    sums = np.bincount(y.astype(np.int64), weights=weight, minlength=n)
+    return np.concatenate([[len(y)], sums]).astype(np.float64)
+
+
+@dataclass(frozen=True)
+class Logistic(Objective):
+    """Log loss of labels 0 and 1; one margin, the log-odds of class 1."""
+
+    name: ClassVar[str] = "binary:logistic"
+    bounds: ClassVar[tuple[float, float]] = (1.0, 0.25)
+
+    def check(self, y: NDArray[Any]) -> None:
+        """Raise DataError unless every label is 0 or 1."""
+        if not np.isin(y, (0, 1)).all():
+            raise DataError(f"{self.name} needs labels 0 and 1; got {_sample(y)}")
+
+    def target_sums(self, y: NDArray[Any], weight: NDArray[Any] | None) -> NDArray[np.float64]:
+        """Return the number of rows and the weight of each class, shape (3,)."""
+        return _class_sums(y, weight, 2)
+
+    def start(self, sums: NDArray[np.float64]) -> NDArray[np.float32]:
+        """Return the log-odds of the weighted mean label."""
+        mean = float(sums[2] / sums[1:].sum()) if sums[1:].sum() else math.nan
+        if mean in (0.0, 1.0):
+            raise DataError(f"all training labels are {int(mean)}; boosting needs both classes")
+        return self.base_margin(mean)
+
+    def base_margin(self, score: ArrayLike) -> NDArray[np.float32]:
+        """Return the log-odds of a probability, in float32 as XGBoost does."""
+        p = np.float32(np.asarray(score, dtype=np.float64).reshape(()))
+        if not 0 < p < 1:
+            raise DataError(f"base score {score!r} is not strictly between 0 and 1; give one class")
+        return np.array([_log_odds(p)], dtype=np.float32)
+
+    def gradients(
+        self, margin: NDArray[np.float32], y: NDArray[Any], weight: NDArray[Any] | None = None
+    ) -> NDArray[np.float32]:
+        """Return ``p - y`` and ``p (1 - p)``."""
+        p = sigmoid(margin[0])
+        g = p - np.asarray(y, dtype=np.float32)
+        return _weighted(g, np.maximum(p * (_ONE - p), _EPS), weight)[None]
+
+    def predict(self, margin: NDArray[np.float32]) -> NDArray[np.float64]:
+        """Return the probability of class 1, shape (n,)."""
+        return sigmoid(margin[0]).astype(np.float64)
+
+    def loss(self, margin: NDArray[np.float32], y: NDArray[Any]) -> NDArray[np.float64]:
+        """Return the log loss in nats."""
+        return np.asarray(np.logaddexp(0, np.where(y == 1, -1, 1) * margin[0].astype(np.float64)))
+
+
+@dataclass(frozen=True)
+class Softmax(Objective):
+    """Log loss of labels 0 to K-1; one margin, and one tree per round, for every class."""
+
+    n_classes: int
+    name: ClassVar[str] = "multi:softprob"
+    bounds: ClassVar[tuple[float, float]] = (1.0, 0.5)
+
+    def __post_init__(self) -> None:
+        if self.n_classes < 2:
+            raise UsageError(f"{self.name} needs 2 classes or more, not {self.n_classes}")
+
+    @property
+    def n_outputs(self) -> int:
+        """Number of classes."""
+        return self.n_classes
+
+    def check(self, y: NDArray[Any]) -> None:
+        """Raise DataError unless every label is one of 0 to K-1."""
+        if not np.isin(y, np.arange(self.n_classes)).all():
+            top = self.n_classes - 1
+            raise DataError(f"{self.name} needs labels 0 to {top}; got {_sample(y)}")
+
+    def target_sums(self, y: NDArray[Any], weight: NDArray[Any] | None) -> NDArray[np.float64]:
+        """Return the number of rows and the weight of each class, shape (K + 1,)."""
+        return _class_sums(y, weight, self.n_classes)
+
+    def start(self, sums: NDArray[np.float64]) -> NDArray[np.float32]:
+        """Return the centred logarithms of the class shares, as XGBoost 3.1 and later do."""
+        empty = np.flatnonzero(sums[1:] <= 0)
+        if len(empty):
+            raise DataError(f"no training row has class {empty.tolist()}; give a base_score")
+        logs = np.log(sums[1:] / sums[1:].sum())
+        return np.asarray(logs - logs.mean(), dtype=np.float32)
+
+    def base_margin(self, score: ArrayLike) -> NDArray[np.float32]:
+        """Return margins as given; a single one is everyone's, as in XGBoost."""
+        scores = np.asarray(score, dtype=np.float32)
+        if scores.shape not in ((), (1,), (self.n_classes,)) or not np.isfinite(scores).all():
+            raise DataError(f"base score {score!r}: give one finite number, or one for each class")
+        return np.ascontiguousarray(np.broadcast_to(scores, self.n_classes))
+
+    def gradients(
+        self, margin: NDArray[np.float32], y: NDArray[Any], weight: NDArray[Any] | None = None
+    ) -> NDArray[np.float32]:
+        """Return ``p - [y = k]`` and ``2 p (1 - p)``, XGBoost's bound on the hessian."""
+        p = softmax(margin)
+        own = np.arange(self.n_classes)[:, None] == np.asarray(y)
+        h = np.float32(2) * p * (_ONE - p)
+        gh = _weighted(np.where(own, p - _ONE, p), h, weight)
+        np.maximum(gh[..., 1], _EPS, out=gh[..., 1])
+        return gh
+
+    def predict(self, margin: NDArray[np.float32]) -> NDArray[np.float64]:
+        """Return class probabilities, shape (n, K)."""
+        return softmax(margin).T.astype(np.float64)
+
+    def loss(self, margin: NDArray[np.float32], y: NDArray[Any]) -> NDArray[np.float64]:
+        """Return the log loss in nats."""
+        m = margin.astype(np.float64)
+        m = m - m.max(axis=0)
+        of_class = m[np.asarray(y).astype(np.int64), np.arange(m.shape[1])]
+        return np.asarray(np.log(np.exp(m).sum(axis=0)) - of_class)
+
+
+@dataclass(frozen=True)
+class SquaredError(Objective):
+    """Half the squared error of numeric targets; the margin is the prediction."""
+
+    name: ClassVar[str] = "reg:squarederror"
+    bounds: ClassVar[tuple[float, float]] = (math.inf, 1.0)
+
+    def check(self, y: NDArray[Any]) -> None:
+        """Raise DataError unless every target is finite in float32."""
+        with np.errstate(over="ignore"):
+            finite = np.isfinite(np.asarray(y).astype(np.float32))
+        if not finite.all():
+            raise DataError(f"{self.name} needs finite targets; got {_sample(y[~finite])}")
+
+    def target_sums(self, y: NDArray[Any], weight: NDArray[Any] | None) -> NDArray[np.float64]:
+        """Return the number of rows and the sums of ``w``, ``w y`` and ``w y^2``, shape (4,)."""
+        t = np.asarray(y, dtype=np.float64)
+        w = np.ones(len(t)) if weight is None else np.asarray(weight, dtype=np.float64)
+        return np.array([len(t), w.sum(), (w * t).sum(), (w * t * t).sum()])
+
+    def start(self, sums: NDArray[np.float64]) -> NDArray[np.float32]:
+        """Return the weighted mean."""
+        if not sums[1] > 0:
+            raise DataError("all sample weights are 0; give some row a weight")
+        return np.array([sums[2] / sums[1]], dtype=np.float32)
+
+    def bits(self, sums: NDArray[np.float64]) -> Bits:
+        """Return units for residuals and weights of this size.
+
+        ``sum w |r| <= sqrt(sum w  sum w r^2)`` (Cauchy and Schwarz), and boosting does not raise
+        the sum of squares; two bits are kept for subsampled rounds, which may. Squares are taken
+        about zero, not the mean, because the base score may be anything between.
+        """
+        n, w, _, squares = map(float, sums)
+        return bits_for(4 * math.sqrt(w * squares) / n), bits_for(w / n)
+
+    def base_margin(self, score: ArrayLike) -> NDArray[np.float32]:
+        """Return the score."""
+        margin = np.asarray(score, dtype=np.float32).reshape(1)
+        if not np.isfinite(margin).all():
+            raise DataError(f"base score {score!r} is not a finite number")
+        return margin
+
+    def gradients(
+        self, margin: NDArray[np.float32], y: NDArray[Any], weight: NDArray[Any] | None = None
+    ) -> NDArray[np.float32]:
+        """Return ``margin - y`` and 1."""
+        g = margin[0] - np.asarray(y, dtype=np.float32)
+        return _weighted(g, np.ones_like(g), weight)[None]
+
+    def predict(self, margin: NDArray[np.float32]) -> NDArray[np.float64]:
+        """Return the values, shape (n,)."""
+        values: NDArray[np.float64] = margin[0].astype(np.float64)
+        return values
+
+    def loss(self, margin: NDArray[np.float32], y: NDArray[Any]) -> NDArray[np.float64]:
+        """Return the squared error."""
+        error: NDArray[np.float64] = margin[0].astype(np.float64) - np.asarray(y, dtype=np.float64)
+        return error * error
+
+
+def _sample(y: NDArray[Any]) -> str:
+    return ", ".join(map(str, np.unique(np.asarray(y).astype(str))[:5]))
+
+
+LOGISTIC = Logistic()
+SQUARED_ERROR = SquaredError()
+OBJECTIVES = (Logistic.name, Softmax.name, SquaredError.name)
+
+
+def objective_of(name: str | None, classes: Sequence[Any]) -> Objective:
+    """Return the objective of that name; None: the one that suits the target.
+
+    Parameters
+    ----------
+    name : str or None
+        One of `OBJECTIVES`.
+    classes : sequence
+        The target's classes, empty if it is a number.
+
+    Raises
+    ------
+    UsageError
+        If the name is unknown or does not suit the target.
+    """
+    if name is None:
+        fitting = {0: SquaredError.name, 2: Logistic.name}
+        name = fitting.get(len(classes), Softmax.name)
+    if name == SquaredError.name:
+        return SQUARED_ERROR
+    if name in OBJECTIVES and not classes:
+        raise UsageError(f"{name} needs classes, the target is a number; use {SquaredError.name}")
+    if name == Logistic.name and len(classes) != 2:
+        raise UsageError(f"{name} needs two classes, not {len(classes)}; use {Softmax.name}")
+    return named_objective(name, len(classes))
+
+
+def named_objective(name: str, n_classes: int) -> Objective:
+    """Return the objective of that name, one of `OBJECTIVES`.
+
+    Raises
+    ------
+    UsageError
+        If the name is unknown.
+    """
+    if name not in OBJECTIVES:
+        raise UsageError(f"unknown objective {name!r}{did_you_mean(str(name), OBJECTIVES)}")
+    simple: dict[str, Objective] = {Logistic.name: LOGISTIC, SquaredError.name: SQUARED_ERROR}
+    return simple[name] if name in simple else Softmax(n_classes)
+
+
+def clipped_bounds(objective: Objective, clip: float) -> tuple[float, float]:
+    """Return the bounds on a row's ``|g|`` and ``h`` when clipped to R and 2R, and by itself."""
+    g, h = objective.bounds
+    return min(clip, g), min(2.0 * clip, h)
+
+
+def base_margin(base_score: float) -> np.float32:
+    """Return the log-odds of a probability, in float32 as XGBoost does."""
+    return np.float32(LOGISTIC.base_margin(base_score).item())
+
+
 def logistic_gradients(margin: NDArray[np.float32], y: NDArray[Any]) -> NDArray[np.float32]:
-    """Return gradient and hessian of the log loss, float32, shape (n, 2).
+    """Return gradient and hessian of the binary log loss, float32, shape (n, 2).
 
     Parameters
     ----------
@@ -76,8 +396,4 @@ def logistic_gradients(margin: NDArray[np.float32], y: NDArray[Any]) -> NDArray[
     y : array, shape (n,)
         Labels 0 or 1.
     """
-    p = sigmoid(margin)
-    gh = np.empty((p.shape[0], 2), dtype=np.float32)
-    gh[:, 0] = p - np.asarray(y, dtype=np.float32)
-    gh[:, 1] = np.maximum(p * (_ONE - p), _EPS)
-    return gh
+    return LOGISTIC.gradients(np.asarray(margin, dtype=np.float32)[None], y)[0]

@@ -6,7 +6,10 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from fedtrees.core.errors import UsageError
+from fedtrees.core.errors import UsageError, did_you_mean
+
+GROW_POLICIES = ("depthwise", "lossguide")
+_COLUMN_SHARES = ("colsample_bytree", "colsample_bylevel", "colsample_bynode")
 
 
 def _is_int(value: Any) -> bool:
@@ -24,21 +27,33 @@ class TreeParams:
     Attributes
     ----------
     trees : int
-        Boosting rounds, at least 1.
+        Boosting rounds, at least 1: that many trees, times the classes beyond two.
     max_depth : int
         Splits on the longest path, 1 to 30.
+    max_leaves : int
+        Leaves of a tree, 2 or more; 0: no limit.
+    grow_policy : {"depthwise", "lossguide"}
+        Split level by level, or the node of greatest gain first.
     learning_rate : float
         Shrinkage ``eta`` in (0, 1].
     reg_lambda : float
         L2 penalty on leaf values, at least 0.
+    reg_alpha : float
+        L1 penalty on leaf values, at least 0.
     gamma : float
         Smallest gain a split must reach, at least 0.
     min_child_weight : float
         Smallest sum of hessians in a child, at least 0.
     max_bin : int
         Bins per feature, 2 to 65534.
+    subsample : float
+        Share of the rows each round is grown on, in (0, 1]; every row is drawn by itself.
+    colsample_bytree, colsample_bylevel, colsample_bynode : float
+        Share of the features a tree, a level of it, a node of it may use, in (0, 1]; they multiply.
     base_score : float or None
-        Probability every row starts from, in (0, 1). None: the mean label of the training rows.
+        Prediction every row starts from: a probability in (0, 1) for `binary:logistic`, a margin
+        for `multi:softprob`, a value for `reg:squarederror`. None: what the training rows' labels
+        suggest (their mean, as XGBoost).
 
     Raises
     ------
@@ -48,28 +63,47 @@ class TreeParams:
 
     trees: int = 100
     max_depth: int = 6
+    max_leaves: int = 0
+    grow_policy: str = "depthwise"
     learning_rate: float = 0.3
     reg_lambda: float = 1.0
+    reg_alpha: float = 0.0
     gamma: float = 0.0
     min_child_weight: float = 1.0
     max_bin: int = 256
+    subsample: float = 1.0
+    colsample_bytree: float = 1.0
+    colsample_bylevel: float = 1.0
+    colsample_bynode: float = 1.0
     base_score: float | None = None
+
+    @property
+    def samples_columns(self) -> bool:
+        """Whether some splits see only some features."""
+        return any(getattr(self, name) < 1 for name in _COLUMN_SHARES)
 
     def __post_init__(self) -> None:
         for name, low, high in (
             ("trees", 1, 2**31 - 1),
             ("max_depth", 1, 30),
+            ("max_leaves", 0, 2**31 - 1),
             ("max_bin", 2, 65534),
         ):
             value = getattr(self, name)
             if not _is_int(value) or not low <= value <= high:
                 raise UsageError(f"{name}={value!r}: give a whole number from {low} to {high}")
-        for name in ("reg_lambda", "gamma", "min_child_weight"):
+        for name in ("reg_lambda", "reg_alpha", "gamma", "min_child_weight"):
             value = getattr(self, name)
             if not _is_number(value) or value < 0:
                 raise UsageError(f"{name}={value!r}: give a finite number, 0 or more")
-        if not _is_number(self.learning_rate) or not 0 < self.learning_rate <= 1:
-            raise UsageError(f"learning_rate={self.learning_rate!r}: give a number in (0, 1]")
-        score = self.base_score
-        if score is not None and (not _is_number(score) or not 0 < score < 1):
-            raise UsageError(f"base_score={score!r}: give a probability strictly between 0 and 1")
+        for name in ("learning_rate", "subsample", *_COLUMN_SHARES):
+            value = getattr(self, name)
+            if not _is_number(value) or not 0 < value <= 1:
+                raise UsageError(f"{name}={value!r}: give a number in (0, 1]")
+        if self.max_leaves == 1:
+            raise UsageError("max_leaves=1: a tree needs 2 leaves or more; 0 sets no limit")
+        if self.grow_policy not in GROW_POLICIES:
+            hint = did_you_mean(str(self.grow_policy), GROW_POLICIES)
+            raise UsageError(f"unknown grow_policy {self.grow_policy!r}{hint}")
+        if self.base_score is not None and not _is_number(self.base_score):
+            raise UsageError(f"base_score={self.base_score!r}: give a finite number")

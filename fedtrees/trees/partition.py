@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -41,16 +42,16 @@ class Decisions:
     def __len__(self) -> int:
         return int(self.nodes.shape[0])
 
-    def where(self, chosen: NDArray[Any]) -> Decisions:
-        """Return some of the decisions (mask or indices)."""
-        return Decisions(
-            self.nodes[chosen],
-            self.feature[chosen],
-            self.bin[chosen],
-            self.threshold[chosen],
-            self.default_left[chosen],
-            self.left[chosen],
-        )
+    @staticmethod
+    def join(parts: Sequence[Decisions]) -> Decisions:
+        """Return decisions on different nodes as one."""
+        if not parts:
+            none = np.zeros(0, dtype=np.int32)
+            return Decisions(none, none, none, none.astype(np.float32), none.astype(np.bool_), none)
+        if len(parts) == 1:
+            return parts[0]
+        names = [f.name for f in fields(Decisions)]
+        return Decisions(*(np.concatenate([getattr(p, n) for p in parts]) for n in names))
 
 
 @kernel

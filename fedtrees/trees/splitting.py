@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.trees.binning import Cuts
+from fedtrees.trees.fixed_point import UNIT_BITS, Bits, from_fixed
 from fedtrees.trees.jit import kernel
-from fedtrees.trees.losses import FIXED_POINT_SCALE
 from fedtrees.trees.params import TreeParams
 
 MIN_GAIN = np.float32(1e-6)  # XGBoost's kRtEps: a split must gain more than rounding can
-_UNIT = 1.0 / FIXED_POINT_SCALE
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,11 +47,16 @@ class Splits:
     def __len__(self) -> int:
         return int(self.feature.shape[0])
 
+    def where(self, chosen: NDArray[Any]) -> Splits:
+        """Return the splits of some nodes (mask or indices)."""
+        return Splits(*(getattr(self, f.name)[chosen] for f in fields(self)))
+
 
 @kernel
-def _gain(g: float, h: float, reg_lambda: float) -> np.float32:
+def _gain(g: float, h: float, reg_lambda: float, alpha: float) -> np.float32:
     if h <= 0.0:  # an empty or, with noisy sums, an impossible child
         return np.float32(0)
+    g = max(abs(g) - alpha, 0.0)  # XGBoost's ThresholdL1, without its sign
     return np.float32(g * g) / np.float32(h + reg_lambda)  # XGBoost divides in float32
 
 
@@ -69,13 +73,18 @@ def _scan(
     gain: NDArray[np.float32],
     left_sums: NDArray[np.int64],
 ) -> None:
-    reg_lambda = limits[0]
-    weight = limits[1]
+    reg_lambda, alpha, weight, unit_g, unit_h = (
+        limits[0],
+        limits[1],
+        limits[2],
+        limits[3],
+        limits[4],
+    )
     masked = mask.shape[0] > 0
     for node in range(hist.shape[0]):
         tg = totals[node, 0]
         th = totals[node, 1]
-        root = _gain(tg * _UNIT, th * _UNIT, reg_lambda)
+        root = _gain(tg * unit_g, th * unit_h, reg_lambda, alpha)
         best = np.float32(0)
         for f in range(offsets.shape[0] - 1):
             # Forward: missing values go right.
@@ -86,13 +95,13 @@ def _scan(
                 lh += hist[node, i, 1]
                 if masked and not mask[node, i]:
                     continue
-                a = lh * _UNIT
-                b = (th - lh) * _UNIT
+                a = lh * unit_h
+                b = (th - lh) * unit_h
                 if a < weight or b < weight:
                     continue
                 change = (
-                    _gain(lg * _UNIT, a, reg_lambda)
-                    + _gain((tg - lg) * _UNIT, b, reg_lambda)
+                    _gain(lg * unit_g, a, reg_lambda, alpha)
+                    + _gain((tg - lg) * unit_g, b, reg_lambda, alpha)
                     - root
                 )
                 if change > best and change < np.inf:
@@ -113,13 +122,13 @@ def _scan(
                 # Before the first bin: the same two groups as after the last one, so its mask.
                 if masked and not mask[node, i - 1 if i > offsets[f] else offsets[f + 1] - 1]:
                     continue
-                a = (th - rh) * _UNIT
-                b = rh * _UNIT
+                a = (th - rh) * unit_h
+                b = rh * unit_h
                 if a < weight or b < weight:
                     continue
                 change = (
-                    _gain((tg - rg) * _UNIT, a, reg_lambda)
-                    + _gain(rg * _UNIT, b, reg_lambda)
+                    _gain((tg - rg) * unit_g, a, reg_lambda, alpha)
+                    + _gain(rg * unit_g, b, reg_lambda, alpha)
                     - root
                 )
                 if change > best and change < np.inf:
@@ -138,6 +147,7 @@ def best_splits(
     cuts: Cuts,
     params: TreeParams,
     mask: NDArray[np.bool_] | None = None,
+    bits: Bits = UNIT_BITS,
 ) -> Splits:
     """Choose the split of every node.
 
@@ -155,17 +165,20 @@ def best_splits(
         Fixed-point sums of the nodes, missing values included.
     cuts : Cuts
     params : TreeParams
-        Uses ``reg_lambda``, ``gamma``, ``min_child_weight``.
+        Uses ``reg_lambda``, ``reg_alpha``, ``gamma``, ``min_child_weight``.
     mask : bool array, shape (n_nodes, total_bins), optional
         Splits that may be chosen, by the bin they follow.
+    bits : pair of int
+        Binary places of the gradients and of the hessians in `hist`.
     """
     n = len(hist)
     feature, bin = np.full(n, -1, dtype=np.int32), np.full(n, -1, dtype=np.int32)
     default_left, gain = np.zeros(n, dtype=bool), np.zeros(n, dtype=np.float32)
     left_sums = np.zeros((n, 2), dtype=np.int64)
     limits = np.array(  # XGBoost keeps its parameters in float32
-        [np.float32(params.reg_lambda), np.float32(params.min_child_weight)], dtype=np.float64
-    )
+        [params.reg_lambda, params.reg_alpha, params.min_child_weight], dtype=np.float32
+    ).astype(np.float64)
+    limits = np.append(limits, np.ldexp(1.0, np.negative(bits)))
     allowed = np.zeros((0, 0), dtype=bool) if mask is None else mask
     hist, totals, allowed = _readonly(hist), _readonly(totals), _readonly(allowed)
     _scan(hist, totals, cuts.offsets, allowed, limits, feature, bin, default_left, gain, left_sums)
@@ -193,16 +206,24 @@ def _readonly(array: NDArray[Any]) -> NDArray[Any]:
     return view
 
 
-def leaf_values(sums: NDArray[np.int64], params: TreeParams) -> NDArray[np.float32]:
-    """Return leaf outputs ``-G / (H + lambda) * eta`` in log-odds, float32, shape (k,).
+def leaf_values(
+    sums: NDArray[np.int64], params: TreeParams, bits: Bits = UNIT_BITS
+) -> NDArray[np.float32]:
+    """Return leaf outputs ``-G / (H + lambda) * eta`` as margins, float32, shape (k,).
+
+    With an L1 penalty, ``G`` is first drawn towards zero by alpha.
 
     Parameters
     ----------
     sums : int64 array, shape (k, 2)
         Fixed-point gradient and hessian sums of the leaves.
+    params : TreeParams
+    bits : pair of int
+        Binary places of the sums.
     """
-    g, h = sums[:, 0] * _UNIT, sums[:, 1] * _UNIT
+    g, h = from_fixed(sums, bits).T
     usable = (h > 0) & (h >= np.float32(params.min_child_weight))
     reg = np.where(usable, h + np.float64(np.float32(params.reg_lambda)), 1.0)
+    g = np.sign(g) * np.maximum(np.abs(g) - np.float64(np.float32(params.reg_alpha)), 0.0)
     weight = np.where(usable, -g / reg, 0.0).astype(np.float32)
     return weight * np.float32(params.learning_rate)

@@ -33,7 +33,7 @@ def test_statistics_give_exact_counts_on_xgboost_json():
     options = {"objective": "binary:logistic", "max_depth": 4, "tree_method": "hist", "nthread": 1}
     booster = xgb.train(options, train, 1)
     forest = from_xgboost_json(bytes(booster.save_raw("json")))
-    evidence = Evidence(forest.trees, "statistics", forest.base_margin, 0.3, 1.0, n_rows=len(y))
+    evidence = Evidence(forest.trees, "statistics", forest.base_margin[0], 0.3, 1.0, n_rows=len(y))
     schema = Schema(tuple(Feature(f"x{k}") for k in range(X.shape[1])), "y")
     counts = reconstruct(evidence, own, schema, ONE_TREE, np.random.default_rng(0)).leaf_counts[0]
     leaf = forest.apply(X[100:])[:, 0]

@@ -12,7 +12,8 @@ from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.trees.binning import Cuts
 from fedtrees.trees.forest import Forest, Tree
 from fedtrees.trees.grower import grow_forest
-from fedtrees.trees.losses import from_fixed, logistic_gradients, to_fixed
+from fedtrees.trees.fixed_point import from_fixed, to_fixed
+from fedtrees.trees.losses import logistic_gradients
 from fedtrees.trees.params import TreeParams
 from fedtrees.trees.sketch import quantile_cuts
 
@@ -38,7 +39,7 @@ class World:
         settings = {
             "trees": trees,
             "level": level,
-            "base_margin": self.forest.base_margin,
+            "base_margin": self.forest.base_margin[0],
             "learning_rate": self.params.learning_rate,
             "reg_lambda": self.params.reg_lambda,
             "min_child_weight": self.params.min_child_weight,

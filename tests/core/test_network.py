@@ -20,15 +20,15 @@ class Counter(Party):
 
     def __init__(self, name, counts):
         super().__init__(name)
-        self.counts = np.array(counts)
+        self.sums = np.array(counts)
 
     @handles(LabelSumsRequest)
     def count(self, message):
-        return LabelSums(self.counts.copy())
+        return LabelSums(self.sums.copy())
 
     @handles(BaseScore)
     def note(self, message):
-        self.score = message.value
+        self.score = message.margin
 
 
 class Server(Party):
@@ -53,8 +53,8 @@ def test_replies_come_in_party_order_and_every_crossing_is_recorded():
     net, server = network()
     with acting(server):
         replies = net.ask("client", LabelSumsRequest(), why="to count")
-        net.tell("client-1", BaseScore(0.5), why="to start")
-    assert [r.counts.tolist() for r in replies] == [[1, 2], [10, 20]]
+        net.tell("client-1", BaseScore(np.zeros(1, np.float32)), why="to start")
+    assert [r.sums.tolist() for r in replies] == [[1, 2], [10, 20]]
     crossings = [(d.sender, d.receivers, type(d.message).__name__) for d in net.transcript]
     assert crossings == [
         ("server", ("client-0", "client-1"), "LabelSumsRequest"),
@@ -69,33 +69,33 @@ def test_replies_come_in_party_order_and_every_crossing_is_recorded():
 def test_only_an_acting_party_of_the_network_sends_and_says_why():
     net, server = network()
     with pytest.raises(ProtocolError, match="only a party"):
-        net.tell("client", BaseScore(0.5), why="x")
+        net.tell("client", BaseScore(np.zeros(1, np.float32)), why="x")
     with acting(server), pytest.raises(ProtocolError, match="needs a reason"):
-        net.tell("client", BaseScore(0.5), why="")
+        net.tell("client", BaseScore(np.zeros(1, np.float32)), why="")
     with acting(server), pytest.raises(ProtocolError, match="did you mean 'client'"):
-        net.tell("clients", BaseScore(0.5), why="x")
+        net.tell("clients", BaseScore(np.zeros(1, np.float32)), why="x")
 
 
 def test_a_secure_sum_opens_the_sum_alone():
     net, server = network(summed=(LabelSums,))
     with acting(server):
         (total,) = net.ask("client", LabelSumsRequest(), why="to count")
-    assert total.counts.tolist() == [11, 22]
+    assert total.sums.tolist() == [11, 22]
     seen = [s.message for s in see(net.transcript, ("server",))]
     assert [m for m in seen if isinstance(m, Opaque)] == [
         Opaque("LabelSums", d.nbytes) for d in net.transcript if d.sender.startswith("client")
     ]
-    opened = [m.counts.tolist() for m in seen if isinstance(m, LabelSums)]
+    opened = [m.sums.tolist() for m in seen if isinstance(m, LabelSums)]
     assert opened == [[11, 22]]
     own = [s.message for s in see(net.transcript, ("client-0",)) if s.sender == "client-0"]
-    assert own[0].counts.tolist() == [1, 2]  # a sender knows what it sent
+    assert own[0].sums.tolist() == [1, 2]  # a sender knows what it sent
 
 
 def test_adding_a_colluder_never_shrinks_a_view():
     net, server = network()
     with acting(server):
         net.ask("client", LabelSumsRequest(), why="to count")
-        net.tell("client-1", BaseScore(0.5), why="to start")
+        net.tell("client-1", BaseScore(np.zeros(1, np.float32)), why="to start")
     names = list(net.transcript.roles)
     for name in names:
         alone = see(net.transcript, (name,))
@@ -127,7 +127,7 @@ class Doubling(Claims):
     guards = (LabelSums,)
 
     def outgoing(self, message, ctx):
-        return LabelSums(message.counts * 2)
+        return LabelSums(message.sums * 2)
 
 
 def test_a_guard_or_a_reasoned_exemption_lets_it_through():
@@ -135,7 +135,7 @@ def test_a_guard_or_a_reasoned_exemption_lets_it_through():
         net, server = network(Composition((defense,)))
         with acting(server):
             replies = net.ask("client", LabelSumsRequest(), why="to count")
-        assert replies[0].counts.tolist() == expected
+        assert replies[0].sums.tolist() == expected
 
 
 def test_in_a_composition_every_part_must_agree():

@@ -50,7 +50,7 @@ def test_calling_a_handler_directly_does_not_open_the_wall(clerk):
 
 
 def test_answering_opens_it_for_the_handler_alone(clerk):
-    assert clerk.answer(LabelSumsRequest()).counts.tolist() == [1, 2]
+    assert clerk.answer(LabelSumsRequest()).sums.tolist() == [1, 2]
     with pytest.raises(GlassWallError):
         _ = clerk.data
 

@@ -111,7 +111,8 @@ def test_one_class_alone_is_refused(table, schema):
     [
         ({"cuts": "sketsch"}, "did you mean 'sketch'"),
         ({"base_score": "mean"}, "base_score"),
-        ({"base_score": 1.0}, "base_score"),
+        ({"base_score": 1.0, "objective": "binary:logistic"}, "base_score"),
+        ({"objective": "binary:logistik"}, "did you mean 'binary:logistic'"),
         ({"max_bin": 1}, "max_bin"),
         ({"trees": 0}, "trees"),
     ],

@@ -25,9 +25,9 @@ def test_rows_follow_thresholds_and_directions(forest):
     np.testing.assert_array_equal(forest.apply(X), [[1, 0], [3, 0], [4, 0], [1, 0], [4, 0]])
     np.testing.assert_array_equal(forest.margin(X), [2.75, 2.0, 3.5, 2.75, 3.5])
     np.testing.assert_allclose(
-        forest.predict_proba(X), 1 / (1 + np.exp(-forest.margin(X).astype(float))), rtol=1e-6
+        forest.predict(X), 1 / (1 + np.exp(-forest.margin(X).astype(float))), rtol=1e-6
     )
-    assert forest.predict_proba(X).dtype == np.float64
+    assert forest.predict(X).dtype == np.float64
 
 
 def test_comparison_is_in_float32(forest):

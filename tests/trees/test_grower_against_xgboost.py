@@ -8,7 +8,7 @@ import xgboost_reference as reference
 
 from fedtrees.core.errors import DataError
 from fedtrees.trees.binning import bin_rows
-from fedtrees.trees.grower import grow_forest, grow_forest_over
+from fedtrees.trees.grower import Owned, grow_forest, grow_forest_over
 from fedtrees.trees.params import TreeParams
 from fedtrees.trees.sketch import quantile_cuts
 
@@ -122,7 +122,7 @@ def test_rows_over_clients_change_no_bit(cancer_missing, clients):
     cuts, params = quantile_cuts(X), TreeParams(trees=15, max_depth=5)
     central = grow_forest(X, y, cuts, params)
     owner = np.random.default_rng(5).integers(0, clients, len(X))
-    parts = [(bin_rows(X[owner == k], cuts), y[owner == k]) for k in range(clients)]
+    parts = [Owned(bin_rows(X[owner == k], cuts), y[owner == k]) for k in range(clients)]
     federated = grow_forest_over(parts, cuts, params)
     for a, b in zip(central.trees, federated.trees, strict=True):
         for name in ("feature", "threshold", "left", "default_left", "value", "g", "h", "gain"):
@@ -132,9 +132,9 @@ def test_rows_over_clients_change_no_bit(cancer_missing, clients):
 def test_a_client_without_rows_changes_nothing(ties):
     X, y = ties
     cuts, params = quantile_cuts(X), TreeParams(trees=3)
-    none = (bin_rows(X[:0], cuts), y[:0])
+    none = Owned(bin_rows(X[:0], cuts), y[:0])
     alone = grow_forest(X, y, cuts, params)
-    both = grow_forest_over([none, (bin_rows(X, cuts), y)], cuts, params)
+    both = grow_forest_over([none, Owned(bin_rows(X, cuts), y)], cuts, params)
     np.testing.assert_array_equal(alone.margin(X), both.margin(X))
 
 
@@ -157,7 +157,7 @@ def test_training_margins_are_the_forests_margins(cancer_missing):
     X, y = cancer_missing
     forest = grow_forest(X, y, quantile_cuts(X), TreeParams(trees=8))
     for k in range(8):
-        p = forest.first(k).predict_proba(X)
+        p = forest.first(k).predict(X)
         assert forest.trees[k].g[0] == pytest.approx((p - y).sum(), abs=1e-4)
         assert forest.trees[k].h[0] == pytest.approx((p * (1 - p)).sum(), abs=1e-4)
 
@@ -173,9 +173,9 @@ def test_one_row_gives_a_single_leaf():
     ("X", "y", "message"),
     [
         (np.zeros((0, 1)), np.zeros(0, int), "no rows"),
-        (np.zeros((2, 1)), np.array([0, 2]), "0 or 1"),
-        (np.zeros((2, 1)), np.array([0, 1, 1]), "one per row"),
-        (np.zeros((2, 1)), np.array([1, 1]), "one class"),
+        (np.zeros((2, 1)), np.array([0, 2]), "labels 0 and 1"),
+        (np.zeros((2, 1)), np.array([0, 1, 1]), "labels of shape"),
+        (np.zeros((2, 1)), np.array([1, 1]), "all training labels are 1"),
         (np.array([[0.0], [np.inf]]), np.array([0, 1]), "infinite"),
         (np.zeros((2, 3)), np.array([0, 1]), "shape"),
     ],

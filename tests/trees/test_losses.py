@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedtrees.core.errors import DataError
-from fedtrees.trees.losses import base_margin, from_fixed, logistic_gradients, sigmoid, to_fixed
+from fedtrees.trees.fixed_point import from_fixed, to_fixed
+from fedtrees.trees.losses import base_margin, logistic_gradients, sigmoid
 
 
 @given(st.lists(st.integers(-(2**53), 2**53), max_size=20))

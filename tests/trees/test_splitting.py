@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedtrees.trees.binning import Cuts
-from fedtrees.trees.losses import from_fixed, to_fixed
+from fedtrees.trees.fixed_point import from_fixed, to_fixed
 from fedtrees.trees.params import TreeParams
 from fedtrees.trees.splitting import MIN_GAIN, best_splits, leaf_values
 

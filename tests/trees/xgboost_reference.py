@@ -11,6 +11,7 @@ import xgboost as xgb
 
 from fedtrees.trees.binning import Cuts
 from fedtrees.trees.forest import Forest, Tree
+from fedtrees.trees.losses import LOGISTIC, Objective
 from fedtrees.trees.params import TreeParams
 
 
@@ -31,22 +32,34 @@ class Reference:
         return self.booster.predict(xgb.DMatrix(X), output_margin=True)
 
 
-def train(X, y, params: TreeParams) -> Reference:
-    data = xgb.QuantileDMatrix(np.asarray(X, np.float32), y, max_bin=params.max_bin, nthread=1)
-    settings = {
-        "objective": "binary:logistic",
+def settings(params: TreeParams, objective: Objective = LOGISTIC) -> dict[str, Any]:
+    """Name the parameters as XGBoost does; row and column samples are drawn elsewhere."""
+    named = {
+        "objective": objective.name,
         "tree_method": "hist",
         "nthread": 1,
         "max_bin": params.max_bin,
         "max_depth": params.max_depth,
+        "max_leaves": params.max_leaves,
+        "grow_policy": params.grow_policy,
         "eta": params.learning_rate,
         "lambda": params.reg_lambda,
+        "alpha": params.reg_alpha,
         "gamma": params.gamma,
         "min_child_weight": params.min_child_weight,
     }
+    if objective.n_outputs > 1:
+        named["num_class"] = objective.n_outputs
     if params.base_score is not None:
-        settings["base_score"] = params.base_score
-    booster = xgb.train(settings, data, params.trees)
+        named["base_score"] = params.base_score
+    return named
+
+
+def train(X, y, params: TreeParams, objective: Objective = LOGISTIC, weight=None) -> Reference:
+    data = xgb.QuantileDMatrix(
+        np.asarray(X, np.float32), y, weight=weight, max_bin=params.max_bin, nthread=1
+    )
+    booster = xgb.train(settings(params, objective), data, params.trees)
     return Reference(booster, Cuts.from_xgboost(*data.get_quantile_cut()))
 
 

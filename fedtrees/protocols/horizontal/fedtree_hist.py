@@ -23,7 +23,7 @@ class FedTreeHist(HistogramProtocol):
 
     max_bin: int = 32
 
-    offers: ClassVar[frozenset[str]] = frozenset({"histograms", "server-decides", "leaf-values"})
+    shares: ClassVar[frozenset[str]] = frozenset({"histograms", "server-decides", "leaf-values"})
 
     def coordinator(self, schema: Schema) -> DecidingServer:
         """Make the server."""
@@ -31,4 +31,4 @@ class FedTreeHist(HistogramProtocol):
 
     def client(self, name: str, data: Table, schema: Schema, clip: float | None) -> HistogramClient:
         """Make one client."""
-        return HistogramClient(name, data, clip)
+        return HistogramClient(name, data, self.objective_for(schema), self, clip)

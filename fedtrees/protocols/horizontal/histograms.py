@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from dataclasses import replace
 
@@ -28,13 +29,15 @@ from fedtrees.core.tree_messages import (
 from fedtrees.protocols.base import Coordinator
 from fedtrees.protocols.horizontal.settings import HistogramProtocol
 from fedtrees.trees.binning import Cuts, bin_rows
+from fedtrees.trees.fixed_point import Bits, from_fixed, to_fixed
 from fedtrees.trees.forest import Forest, Tree
-from fedtrees.trees.grower import TreeGrower
+from fedtrees.trees.grower import TreeGrower, checked_weights
 from fedtrees.trees.histogram import build_histogram, node_sums
-from fedtrees.trees.losses import base_margin, from_fixed, logistic_gradients, to_fixed
+from fedtrees.trees.losses import Objective, clipped_bounds
+from fedtrees.trees.params import TreeParams
 from fedtrees.trees.partition import Decisions, RowPartition
+from fedtrees.trees.sampling import ColumnSampler, drop_rows
 from fedtrees.trees.sketch import Sketch, equal_width_cuts, local_sketch, merge_sketches
-from fedtrees.trees.splitting import best_splits, leaf_values
 
 _ROOT = np.zeros(1, dtype=np.int32)
 
@@ -46,15 +49,22 @@ class HistogramClient(Party):
     ----------
     name : str
     data : Table
+    objective : Objective
+    params : TreeParams
     clip : float or None
         Bound on a row's gradient, where a defense asks for one.
     """
 
     role = "client"
 
-    def __init__(self, name: str, data: Table, clip: float | None) -> None:
+    def __init__(
+        self, name: str, data: Table, objective: Objective, params: TreeParams, clip: float | None
+    ) -> None:
         super().__init__(name)
-        self.data, self.clip = data, clip
+        objective.check(data.y)
+        if data.weight is not None:
+            checked_weights(data.weight, len(data))
+        self.data, self.objective, self.params, self.clip = data, objective, params, clip
         self.tree = -1
 
     @handles(CutsRequest)
@@ -74,14 +84,14 @@ class HistogramClient(Party):
 
     @handles(LabelSumsRequest)
     def count_labels(self, message: LabelSumsRequest) -> LabelSums:
-        """Answer with the number of rows per class."""
-        return LabelSums(np.bincount(self.data.y, minlength=2).astype(np.int64))
+        """Answer with the number of rows, and the labels in sum."""
+        return LabelSums(self.objective.target_sums(self.data.y, self.data.weight))
 
     @handles(BaseScore)
     def start(self, message: BaseScore) -> None:
         """Start every row's prediction."""
-        margin = base_margin(message.value)
-        self.margin = np.full(len(self.data), margin, dtype=np.float32)
+        self.bits: Bits = (message.g_bits, message.h_bits)
+        self.margin = np.repeat(message.margin[:, None], len(self.data), axis=1)
 
     @handles(HistogramRequest)
     def histogram(self, message: HistogramRequest) -> Histogram:
@@ -92,17 +102,27 @@ class HistogramClient(Party):
         rows = self.partition.rows
         sums = build_histogram(self.bins, self.gh, rows, ranges)
         roots = ranges if message.nodes[0] == 0 else ranges[:0]
-        return Histogram(message.tree, message.nodes, sums, node_sums(self.gh, rows, roots))
+        totals = node_sums(self.gh, rows, roots)
+        return Histogram(message.tree, message.nodes, sums, totals, *self.bits)
 
     def start_tree(self, tree: int) -> None:
-        """Compute gradients and put all rows into the root."""
+        """Put all rows into the root; every round, compute the gradients of all its trees."""
         self.tree = tree
-        gradients = logistic_gradients(self.margin, self.data.y)
-        if self.clip is not None:
-            gradients[:, 0] = np.clip(gradients[:, 0], -self.clip, self.clip)
-            gradients[:, 1] = np.minimum(gradients[:, 1], 2.0 * self.clip)
-        self.gh = to_fixed(gradients)
+        round, k = divmod(tree, self.objective.n_outputs)
+        if k == 0:
+            self.gradients = self.compute_gradients(round)
+        self.gh = self.gradients[k]
         self.partition = RowPartition(len(self.data))
+
+    def compute_gradients(self, round: int) -> NDArray[np.int64]:
+        """Return the fixed-point gradients of every output and row, int64, shape (K, n, 2)."""
+        gh = self.objective.gradients(self.margin, self.data.y, self.data.weight)
+        if self.clip is not None:  # a weight may not lift a row over the loss's own bounds
+            g, h = clipped_bounds(self.objective, self.clip)
+            gh[..., 0] = np.clip(gh[..., 0], -g, g)
+            gh[..., 1] = np.minimum(gh[..., 1], h)
+        drop_rows(gh, self.params.subsample, self.streams, round)
+        return to_fixed(gh, self.bits)
 
     @handles(NodeSplits)
     def split(self, message: NodeSplits) -> None:
@@ -114,7 +134,8 @@ class HistogramClient(Party):
     @handles(LeafValues)
     def end_tree(self, message: LeafValues) -> None:
         """Add the leaf values to the predictions."""
-        self.partition.add_to(self.margin, message.nodes, message.value)
+        margin = self.margin[self.tree % self.objective.n_outputs]
+        self.partition.add_to(margin, message.nodes, message.value)
 
 
 class HistogramServer(Coordinator):
@@ -131,21 +152,24 @@ class HistogramServer(Coordinator):
     def __init__(self, protocol: HistogramProtocol, schema: Schema) -> None:
         super().__init__("server")
         self.params, self.schema = protocol, schema
+        self.objective = protocol.objective_for(schema)
 
     def train(self, net: Network) -> Forest:
         """Boost tree by tree, level by level."""
         self.cuts = self.settle_cuts(net)
-        score = self.settle_base_score(net)
-        trees = [self.grow(net, tree) for tree in range(self.params.trees)]
-        return Forest(tuple(trees), base_margin(score))
+        start = self.settle_start(net)
+        count = self.params.trees * self.objective.n_outputs
+        trees = [self.grow(net, tree) for tree in range(count)]
+        return Forest(tuple(trees), start.margin, self.objective)
 
     def grow(self, net: Network, tree: int) -> Tree:
         """Grow one tree from summed histograms."""
         total = self.ask_histograms(net, tree, _ROOT)
-        grower = TreeGrower(self.cuts, self.params, total.totals[0])
+        grower = TreeGrower(self.cuts, self.params, total.totals[0], bits=total.bits)
+        columns = ColumnSampler(self.cuts, self.params, self.streams, tree)
         while True:
-            mask = net.allowed_splits(tree, len(grower.nodes), self.cuts.total_bins)
-            self.share_level(net, grower, total, mask)
+            allowed = net.allowed_splits(tree, len(grower.nodes), self.cuts.total_bins)
+            self.share_level(net, grower, total, columns.mask(grower.depths, allowed))
             if not len(grower.nodes):
                 return self.share_tree(net, grower, tree)
             total = self.ask_histograms(net, tree, grower.to_build)
@@ -185,21 +209,24 @@ class HistogramServer(Coordinator):
         net.tell("client", CutPoints(cuts.values, cuts.offsets, cuts.minimum), why=why)
         return cuts
 
-    def settle_base_score(self, net: Network) -> float:
-        """Agree on the probability every prediction starts from and tell everyone."""
-        score = self.params.base_score
+    def settle_start(self, net: Network) -> BaseScore:
+        """Agree on where every prediction starts, and in what units, and tell everyone."""
+        score, objective = self.params.base_score, self.objective
         why = "the fixed start of every prediction"
-        if score is None:
-            (total,) = net.ask("client", LabelSumsRequest(), why="label mean by a secure sum")
+        if score is None or math.isinf(objective.bounds[0]):
+            (total,) = net.ask("client", LabelSumsRequest(), why="label sums, by a secure sum")
             assert isinstance(total, LabelSums)
-            score = float(total.counts[1] / total.counts.sum())
-            why = "the label mean, where every prediction starts"
-            if not 0 < score < 1:
-                raise DataError(
-                    f"all training labels are {int(score)}; boosting needs both classes"
-                )
-        net.tell("client", BaseScore(score), why=why)
-        return score
+            margin = objective.start(total.sums) if score is None else None
+            start = BaseScore(
+                objective.base_margin(score) if margin is None else margin,
+                *objective.bits(total.sums),
+            )
+            why = "where every prediction starts (the label mean), and the units of all sums"
+        else:
+            start = BaseScore(objective.base_margin(score))
+        sent = net.tell("client", start, why=why)
+        assert isinstance(sent, BaseScore)
+        return sent
 
 
 class DecidingServer(HistogramServer):
@@ -213,28 +240,19 @@ class DecidingServer(HistogramServer):
         mask: NDArray[np.bool_] | None,
     ) -> None:
         """Broadcast each chosen split with the G, H and gain of its node."""
-        nodes, sums = grower.nodes, from_fixed(grower.sums)
-        hist = grower.complete(total.sums)
-        splits = best_splits(hist, grower.sums, self.cuts, self.params, mask)
-        chosen = grower.accept(splits, hist)
-        where = np.searchsorted(nodes, chosen.nodes)
+        chosen = grower.decide(total.sums, mask)
         if len(chosen):
-            message = NodeSplits(
-                tree=total.tree,
-                **vars(chosen),
-                g=sums[where, 0],
-                h=sums[where, 1],
-                gain=splits.gain[where],
-            )
+            g, h, gain = grower.statistics(chosen.nodes)
+            message = NodeSplits(tree=total.tree, **vars(chosen), g=g, h=h, gain=gain)
             net.tell("client", message, why="the chosen splits (FedTree adds G, H and gain)")
 
     def share_tree(self, net: Network, grower: TreeGrower, tree: int) -> Tree:
         """Broadcast leaf values with each leaf's G and H."""
         nodes, sums = grower.leaves()
-        g, h = from_fixed(sums).T
+        g, h = from_fixed(sums, grower.bits).T
         sent = net.tell(
             "client",
-            LeafValues(tree, nodes, leaf_values(sums, self.params), g, h),
+            LeafValues(tree, nodes, grower.leaf_values(), g, h),
             why="the leaf values (FedTree adds G and H)",
         )
         assert isinstance(sent, LeafValues)

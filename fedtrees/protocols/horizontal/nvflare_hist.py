@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import ClassVar
 
 import numpy as np
@@ -17,26 +17,22 @@ from fedtrees.protocols.horizontal.histograms import HistogramClient, HistogramS
 from fedtrees.protocols.horizontal.settings import HistogramProtocol
 from fedtrees.trees.forest import Tree
 from fedtrees.trees.grower import TreeGrower
-from fedtrees.trees.params import TreeParams
 
 
 class AllReduceClient(HistogramClient):
     """A client that receives all histogram sums and grows the very same tree as everyone."""
 
-    def __init__(self, name: str, data: Table, clip: float | None, params: TreeParams) -> None:
-        super().__init__(name, data, clip)
-        self.params = params
-
     @handles(GlobalHistogram)
     def follow(self, message: GlobalHistogram) -> None:
         """Find the splits of a level from the global sums and move the rows."""
         if message.totals.size:
-            self.grower = TreeGrower(self.cuts, self.params, message.totals[0])
-        self.partition.split(self.bins, self.grower.decide(message.sums))
+            self.grower = TreeGrower(self.cuts, self.params, message.totals[0], bits=message.bits)
+        self.partition.split(self.bins, self.grower.decide(message.sums, message.allowed))
         if not len(self.grower.nodes):
             tree = self.grower.finish()
             leaves = tree.leaves.astype(np.int32)
-            self.partition.add_to(self.margin, leaves, tree.value[leaves])
+            margin = self.margin[self.tree % self.objective.n_outputs]
+            self.partition.add_to(margin, leaves, tree.value[leaves])
 
 
 class AllReduceServer(HistogramServer):
@@ -50,7 +46,7 @@ class AllReduceServer(HistogramServer):
         mask: NDArray[np.bool_] | None,
     ) -> None:
         """Broadcast the summed histograms."""
-        message = GlobalHistogram(total.tree, total.nodes, total.sums, total.totals)
+        message = GlobalHistogram(*(getattr(total, f.name) for f in fields(total)), allowed=mask)
         net.tell("client", message, why="summed histograms: every client finds the splits itself")
         grower.decide(total.sums, mask)
 
@@ -68,7 +64,7 @@ class NVFlareHist(HistogramProtocol):
     artefact): every client receives the summed histogram of every candidate node.
     """
 
-    offers: ClassVar[frozenset[str]] = frozenset({"histograms", "shared-histograms", "leaf-values"})
+    shares: ClassVar[frozenset[str]] = frozenset({"histograms", "shared-histograms", "leaf-values"})
 
     def coordinator(self, schema: Schema) -> AllReduceServer:
         """Make the server."""
@@ -76,4 +72,4 @@ class NVFlareHist(HistogramProtocol):
 
     def client(self, name: str, data: Table, schema: Schema, clip: float | None) -> AllReduceClient:
         """Make one client."""
-        return AllReduceClient(name, data, clip, self)
+        return AllReduceClient(name, data, self.objective_for(schema), self, clip)

@@ -7,8 +7,10 @@ from typing import ClassVar
 
 from fedtrees.core.errors import UsageError, did_you_mean
 from fedtrees.core.messages import Message
+from fedtrees.core.schema import Schema
 from fedtrees.core.tree_messages import LabelSums
 from fedtrees.protocols.base import Protocol
+from fedtrees.trees.losses import OBJECTIVES, Logistic, Objective, objective_of
 from fedtrees.trees.params import TreeParams
 
 CUT_METHODS = ("sketch", "equal-width", "public")
@@ -23,13 +25,17 @@ class HistogramProtocol(TreeParams, Protocol):
 
     Parameters
     ----------
+    objective : {"binary:logistic", "multi:softprob", "reg:squarederror"} or None
+        None: what the target asks for.
     cuts : {"sketch", "equal-width", "public"}
         Cut points from merged client sketches, equal-width from the pooled ranges (FedTree), or
         equal-width from the schema's declared public ranges, which reveals nothing.
     """
 
+    objective: str | None = None
     cuts: str = "sketch"
 
+    shares: ClassVar[frozenset[str]] = frozenset()
     summed: ClassVar[tuple[type[Message], ...]] = (LabelSums,)
 
     def __post_init__(self) -> None:
@@ -38,3 +44,28 @@ class HistogramProtocol(TreeParams, Protocol):
             raise UsageError(
                 f"unknown cuts {self.cuts!r}{did_you_mean(str(self.cuts), CUT_METHODS)}"
             )
+        if self.objective is not None and self.objective not in OBJECTIVES:
+            hint = did_you_mean(str(self.objective), OBJECTIVES)
+            raise UsageError(f"unknown objective {self.objective!r}{hint}")
+        score = self.base_score
+        if self.objective == Logistic.name and score is not None and not 0 < score < 1:
+            raise UsageError(
+                f"base_score={score!r}: {Logistic.name} starts from a probability, strictly "
+                "between 0 and 1"
+            )
+
+    @property
+    def offers(self) -> frozenset[str]:  # type: ignore[override]
+        """What defenses and attacks may rely on."""
+        newton = self.objective in (None, Logistic.name) and self.subsample == 1
+        return self.shares | ({"logistic-leaves"} if newton and not self.reg_alpha else set())
+
+    def objective_for(self, schema: Schema) -> Objective:
+        """Return what is minimised on such a target.
+
+        Raises
+        ------
+        UsageError
+            If the objective does not suit it.
+        """
+        return objective_of(self.objective, schema.classes)

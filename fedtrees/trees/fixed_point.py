@@ -1,0 +1,62 @@
+"""The integers that sums of gradients are kept in.
+
+Integer sums do not depend on their order, hence not on how rows are spread over clients, and are
+what masking modulo 2^64 and Paillier need.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.core.errors import DataError
+
+# One unit is 2^-30. A float32 of size 2^-7 or more is then a whole number of units, smaller ones
+# are off by at most 2^-31; and |g| <= 1 leaves room for 2^33 rows in an int64.
+FIXED_POINT_BITS = 30
+FIXED_POINT_SCALE = float(2**FIXED_POINT_BITS)
+
+Bits = tuple[int, int]  # binary places of the gradient and of the hessian
+UNIT_BITS: Bits = (FIXED_POINT_BITS, FIXED_POINT_BITS)
+
+
+def to_fixed(values: NDArray[Any], bits: int | Bits = FIXED_POINT_BITS) -> NDArray[np.int64]:
+    """Return the nearest whole number of units, int64, same shape.
+
+    Parameters
+    ----------
+    values : float array, shape (...) or, with two `bits`, (..., 2)
+    bits : int or pair of int
+        One unit is ``2^-bits``; a pair gives gradients and hessians units of their own.
+
+    Raises
+    ------
+    DataError
+        If a value is not finite or does not fit.
+    """
+    scaled = np.rint(np.ldexp(np.asarray(values, dtype=np.float64), bits))
+    if not np.all(np.abs(scaled) < 2.0**63):  # also false for NaN
+        raise DataError(
+            f"a gradient is not finite, or too large for fixed point with {bits} binary places"
+        )
+    return scaled.astype(np.int64)
+
+
+def from_fixed(
+    units: NDArray[np.int64], bits: int | Bits = FIXED_POINT_BITS
+) -> NDArray[np.float64]:
+    """Return units as float64, same shape; exact up to 2^53 units."""
+    return np.asarray(np.ldexp(np.asarray(units, dtype=np.float64), np.negative(bits)))
+
+
+def bits_for(size: float) -> int:
+    """Return the binary places for values of about this size: 30 at 1, fewer above, more below.
+
+    With ``sum |value| <= size * n`` the sums over ``n`` up to 2^32 rows fit.
+    """
+    if not 0 < size < math.inf:
+        return FIXED_POINT_BITS
+    return FIXED_POINT_BITS - math.ceil(math.log2(size))

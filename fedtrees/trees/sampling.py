@@ -1,0 +1,78 @@
+"""Which rows and which columns a tree is grown on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.core.streams import Streams
+from fedtrees.trees.binning import Cuts
+from fedtrees.trees.params import TreeParams
+
+
+def drop_rows(gh: NDArray[Any], share: float, streams: Streams, round: int) -> None:
+    """Zero the gradients of the rows a round leaves out, in place; each row is drawn by itself.
+
+    A row without gradient is not seen by any sum, yet stays in the partition and gets its leaf's
+    value in the end: so XGBoost does it.
+
+    Parameters
+    ----------
+    gh : array, shape (K, n, 2)
+        Gradients of one owner's rows; all outputs share the draw.
+    share : float
+        Probability that a row is kept.
+    streams : Streams
+        The row owner's.
+    round : int
+    """
+    if share < 1:
+        gh[:, streams.rng("subsample", round).random(gh.shape[1]) >= share] = 0
+
+
+class ColumnSampler:
+    """The features one tree may split on: some of all, some of these per level, of these per node.
+
+    As in XGBoost, a share of m features is ``max(1, floor(share * m))`` of them.
+
+    Parameters
+    ----------
+    cuts : Cuts
+    params : TreeParams
+    streams : Streams
+        The coordinator's.
+    tree : int
+    """
+
+    def __init__(self, cuts: Cuts, params: TreeParams, streams: Streams, tree: int) -> None:
+        self._rng = streams.rng("columns", tree)
+        self._n_bins, self._params = cuts.n_bins, params
+        every = np.arange(cuts.n_features)
+        self._of_tree = self._draw(every, params.colsample_bytree)
+        self._of_level: dict[int, NDArray[np.intp]] = {}
+
+    def _draw(self, features: NDArray[np.intp], share: float) -> NDArray[np.intp]:
+        if share >= 1:
+            return features
+        count = max(1, int(share * len(features)))
+        return np.sort(self._rng.choice(features, count, replace=False))
+
+    def mask(
+        self, depths: NDArray[np.int32], allowed: NDArray[np.bool_] | None = None
+    ) -> NDArray[np.bool_] | None:
+        """Return which splits nodes at these depths may choose, bool, shape (k, total_bins).
+
+        None where everything is allowed. `allowed`, of the same shape, is a further restriction.
+        """
+        p = self._params
+        if not p.samples_columns:
+            return allowed
+        chosen = np.zeros((len(depths), len(self._n_bins)), dtype=bool)
+        for k, depth in enumerate(depths.tolist()):
+            if depth not in self._of_level:
+                self._of_level[depth] = self._draw(self._of_tree, p.colsample_bylevel)
+            chosen[k, self._draw(self._of_level[depth], p.colsample_bynode)] = True
+        mask = np.repeat(chosen, self._n_bins, axis=1)
+        return mask if allowed is None else mask & allowed
