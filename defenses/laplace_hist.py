@@ -18,10 +18,17 @@ from fedtrees.core.messages import Message, Reveal
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
 from fedtrees.core.transcript import Transcript
-from fedtrees.core.tree_messages import FeatureRanges, FeatureSketch, Histogram, LabelSums
+from fedtrees.core.tree_messages import (
+    FeatureRanges,
+    FeatureSketch,
+    Histogram,
+    LabelSums,
+    ValidationLoss,
+)
 from fedtrees.privacy.accounting import compose_laplace, histogram_sensitivity
 from fedtrees.privacy.mechanisms import discrete_laplace
-from fedtrees.trees.losses import Objective, clipped_bounds, objective_of
+from fedtrees.trees.fixed_point import LOSS_BITS
+from fedtrees.trees.losses import LOSS_BOUND, Objective, clipped_bounds, objective_of
 
 _EXEMPT = "not covered by the published rule; `spent` counts it as unprotected"
 
@@ -54,7 +61,7 @@ class LaplaceHistogram(Defense):
 
     at = frozenset({"client"})
     protects = frozenset({Reveal.LABELS, Reveal.FEATURES, Reveal.COUNTS})
-    guards = (Histogram,)
+    guards = (Histogram, ValidationLoss)
     exempts = {FeatureSketch: _EXEMPT, FeatureRanges: _EXEMPT, LabelSums: _EXEMPT}
     requires = frozenset({"histograms"})
 
@@ -98,7 +105,9 @@ class LaplaceHistogram(Defense):
         return Declared(noise_variance=2.0 * self.scale(schema, parameters) ** 2)
 
     def outgoing(self, message: Message, ctx: Context) -> Message:
-        """Add noise to sums and totals and enter the cost."""
+        """Add noise to sums and enter the cost."""
+        if isinstance(message, ValidationLoss):
+            return self._noisy_loss(message, ctx)
         assert isinstance(message, Histogram)
         scale = self.scale(ctx.schema, ctx.parameters)
         rng = ctx.rng("histogram-noise")
@@ -111,10 +120,21 @@ class LaplaceHistogram(Defense):
             ctx.spend("laplace", l1=l1, scale=scale, what="Histogram")
         return replace(message, sums=sums, totals=totals)
 
+    def _noisy_loss(self, message: ValidationLoss, ctx: Context) -> ValidationLoss:
+        """Add noise to the loss of held-out rows and to their number."""
+        l1 = LOSS_BOUND + 1.0
+        rounds = ctx.parameters["trees"] if self.calibrated else 1
+        scale = rounds * l1 / self.epsilon
+        noise = discrete_laplace(float(np.ldexp(scale, LOSS_BITS)), 2, ctx.rng("loss-noise"))
+        ctx.spend("laplace", l1=l1, scale=scale, what="ValidationLoss")
+        return replace(message, sums=message.sums + np.ldexp(noise.astype(float), -LOSS_BITS))
+
     def spent(self, transcript: Transcript) -> Guarantee:
         """Compose the ledger; infinite where cut points or the base score crossed exactly."""
         own = [e for e in transcript.events if e.what == "Histogram"]
-        composed = compose_laplace(own)
+        held_out = [e for e in transcript.events if e.what == "ValidationLoss"]
+        # A row is trained on or held out, by a draw that ignores its values: it pays one of them.
+        composed = max(compose_laplace(own), compose_laplace(held_out))
         crossed = {type(d.message) for d in transcript}
         unprotected = []
         if crossed & {FeatureSketch, FeatureRanges}:

@@ -186,6 +186,41 @@ class GlobalHistogram(Message):
 
 
 @dataclass(frozen=True, eq=False)
+class ValidationRequest(Message):
+    """Ask a client how well the model does on the rows it holds out."""
+
+    discloses: ClassVar[frozenset[Reveal]] = frozenset()
+
+    round: int
+
+
+@dataclass(frozen=True, eq=False)
+class ValidationLoss(Message):
+    """A client's loss over the rows it holds out, after some round.
+
+    Attributes
+    ----------
+    round : int
+    sums : float64 array, shape (2,)
+        The loss over these rows (nats, or squared target units, in steps of 2^-20), and their
+        number.
+    """
+
+    discloses: ClassVar[frozenset[Reveal]] = _COUNTING
+    round: int
+    sums: NDArray[np.float64] = summable()
+
+
+@dataclass(frozen=True, eq=False)
+class StopBoosting(Message):
+    """Tell the clients that the model ends with the first `rounds` rounds."""
+
+    discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.LABELS})
+
+    rounds: int
+
+
+@dataclass(frozen=True, eq=False)
 class NodeSplits(Message):
     """The chosen splits of some nodes, with the statistics behind them where they are shared.
 

@@ -19,6 +19,8 @@ from fedtrees.core.errors import DataError
 FIXED_POINT_BITS = 30
 FIXED_POINT_SCALE = float(2**FIXED_POINT_BITS)
 
+LOSS_BITS = 20  # losses of held-out rows add up in steps of 2^-20
+
 Bits = tuple[int, int]  # binary places of the gradient and of the hessian
 UNIT_BITS: Bits = (FIXED_POINT_BITS, FIXED_POINT_BITS)
 

@@ -375,6 +375,10 @@ def named_objective(name: str, n_classes: int) -> Objective:
     return simple[name] if name in simple else Softmax(n_classes)
 
 
+# Where gradients are clipped, so is the loss of a held-out row: nats of a probability of 0.018.
+LOSS_BOUND = 4.0
+
+
 def clipped_bounds(objective: Objective, clip: float) -> tuple[float, float]:
     """Return the bounds on a row's ``|g|`` and ``h`` when clipped to R and 2R, and by itself."""
     g, h = objective.bounds
@@ -383,7 +387,7 @@ def clipped_bounds(objective: Objective, clip: float) -> tuple[float, float]:
 
 def base_margin(base_score: float) -> np.float32:
     """Return the log-odds of a probability, in float32 as XGBoost does."""
-    return np.float32(LOGISTIC.base_margin(base_score).item())
+    return np.float32(float(LOGISTIC.base_margin(base_score)[0]))
 
 
 def logistic_gradients(margin: NDArray[np.float32], y: NDArray[Any]) -> NDArray[np.float32]:

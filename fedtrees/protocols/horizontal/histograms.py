@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,16 +26,18 @@ from fedtrees.core.tree_messages import (
     LabelSumsRequest,
     LeafValues,
     NodeSplits,
+    StopBoosting,
+    ValidationLoss,
+    ValidationRequest,
 )
 from fedtrees.protocols.base import Coordinator
 from fedtrees.protocols.horizontal.settings import HistogramProtocol
 from fedtrees.trees.binning import Cuts, bin_rows
-from fedtrees.trees.fixed_point import Bits, from_fixed, to_fixed
+from fedtrees.trees.fixed_point import LOSS_BITS, Bits, from_fixed, to_fixed
 from fedtrees.trees.forest import Forest, Tree
 from fedtrees.trees.grower import TreeGrower, checked_weights
 from fedtrees.trees.histogram import build_histogram, node_sums
-from fedtrees.trees.losses import Objective, clipped_bounds
-from fedtrees.trees.params import TreeParams
+from fedtrees.trees.losses import LOSS_BOUND, Objective, clipped_bounds
 from fedtrees.trees.partition import Decisions, RowPartition
 from fedtrees.trees.sampling import ColumnSampler, drop_rows
 from fedtrees.trees.sketch import Sketch, equal_width_cuts, local_sketch, merge_sketches
@@ -50,7 +53,7 @@ class HistogramClient(Party):
     name : str
     data : Table
     objective : Objective
-    params : TreeParams
+    params : HistogramProtocol
     clip : float or None
         Bound on a row's gradient, where a defense asks for one.
     """
@@ -58,7 +61,12 @@ class HistogramClient(Party):
     role = "client"
 
     def __init__(
-        self, name: str, data: Table, objective: Objective, params: TreeParams, clip: float | None
+        self,
+        name: str,
+        data: Table,
+        objective: Objective,
+        params: HistogramProtocol,
+        clip: float | None,
     ) -> None:
         super().__init__(name)
         objective.check(data.y)
@@ -67,13 +75,21 @@ class HistogramClient(Party):
         self.data, self.objective, self.params, self.clip = data, objective, params, clip
         self.tree = -1
 
+    @cached_property
+    def held_out(self) -> NDArray[np.bool_]:
+        """Mask, shape (n,), of the rows no tree is grown on: they tell when to stop."""
+        if not self.params.early_stopping_rounds:
+            return np.zeros(len(self.data), dtype=bool)
+        draw = self.streams.rng("validation").random(len(self.data))
+        return np.asarray(draw < self.params.validation_fraction)
+
     @handles(CutsRequest)
     def summarise(self, message: CutsRequest) -> FeatureSketch | FeatureRanges:
         """Answer with quantile summaries or ranges of every column."""
         if message.method == "sketch":
-            s = local_sketch(self.data.X, message.max_bin)
+            s = local_sketch(self.data.X[~self.held_out], message.max_bin)
             return FeatureSketch(s.points, s.weights, s.offsets, s.low)
-        low, high = column_ranges(self.data.X)
+        low, high = column_ranges(self.data.X[~self.held_out])
         return FeatureRanges(low, high)
 
     @handles(CutPoints)
@@ -85,7 +101,8 @@ class HistogramClient(Party):
     @handles(LabelSumsRequest)
     def count_labels(self, message: LabelSumsRequest) -> LabelSums:
         """Answer with the number of rows, and the labels in sum."""
-        return LabelSums(self.objective.target_sums(self.data.y, self.data.weight))
+        kept = self.data if not self.held_out.any() else self.data.take(~self.held_out)
+        return LabelSums(self.objective.target_sums(kept.y, kept.weight))
 
     @handles(BaseScore)
     def start(self, message: BaseScore) -> None:
@@ -121,6 +138,7 @@ class HistogramClient(Party):
             g, h = clipped_bounds(self.objective, self.clip)
             gh[..., 0] = np.clip(gh[..., 0], -g, g)
             gh[..., 1] = np.minimum(gh[..., 1], h)
+        gh[:, self.held_out] = 0
         drop_rows(gh, self.params.subsample, self.streams, round)
         return to_fixed(gh, self.bits)
 
@@ -136,6 +154,23 @@ class HistogramClient(Party):
         """Add the leaf values to the predictions."""
         margin = self.margin[self.tree % self.objective.n_outputs]
         self.partition.add_to(margin, message.nodes, message.value)
+
+    @handles(ValidationRequest)
+    def validate(self, message: ValidationRequest) -> ValidationLoss:
+        """Answer with the loss over the rows held out."""
+        rows = self.held_out
+        losses = self.objective.loss(self.margin[:, rows], self.data.y[rows])
+        if self.clip is not None:
+            losses = np.minimum(losses, LOSS_BOUND)
+        steps = np.rint(np.ldexp(losses, LOSS_BITS)).sum()  # whole numbers add up in any order
+        return ValidationLoss(
+            message.round, np.array([np.ldexp(steps, -LOSS_BITS), rows.sum()], dtype=np.float64)
+        )
+
+    @handles(StopBoosting)
+    def stop(self, message: StopBoosting) -> None:
+        """Note where the model ends."""
+        self.rounds = message.rounds
 
 
 class HistogramServer(Coordinator):
@@ -158,9 +193,33 @@ class HistogramServer(Coordinator):
         """Boost tree by tree, level by level."""
         self.cuts = self.settle_cuts(net)
         start = self.settle_start(net)
-        count = self.params.trees * self.objective.n_outputs
-        trees = [self.grow(net, tree) for tree in range(count)]
-        return Forest(tuple(trees), start.margin, self.objective)
+        per_round, trees = self.objective.n_outputs, list[Tree]()
+        losses: list[float] = []
+        for round in range(self.params.trees):
+            trees += [self.grow(net, round * per_round + k) for k in range(per_round)]
+            if self.params.early_stopping_rounds:
+                losses.append(self.validation_loss(net, round))
+                if round - int(np.argmin(losses)) >= self.params.early_stopping_rounds:
+                    break
+        forest = Forest(tuple(trees), start.margin, self.objective)
+        if not losses:
+            return forest
+        best = int(np.argmin(losses)) + 1
+        net.tell("client", StopBoosting(best), why="the rounds that the model keeps")
+        return forest.first(best)
+
+    def validation_loss(self, net: Network, round: int) -> float:
+        """Return the mean loss over all rows held out, by a secure sum."""
+        why = "loss on held-out rows, to stop in time"
+        (total,) = net.ask("client", ValidationRequest(round), why=why)
+        assert isinstance(total, ValidationLoss)
+        loss, rows = total.sums
+        if rows <= 0 and round == 0:
+            raise DataError(
+                f"validation_fraction={self.params.validation_fraction} holds out no row of this "
+                "federation; give a larger one, or early_stopping_rounds=0"
+            )
+        return float(loss / max(rows, 1.0))
 
     def grow(self, net: Network, tree: int) -> Tree:
         """Grow one tree from summed histograms."""

@@ -8,7 +8,7 @@ from typing import ClassVar
 from fedtrees.core.errors import UsageError, did_you_mean
 from fedtrees.core.messages import Message
 from fedtrees.core.schema import Schema
-from fedtrees.core.tree_messages import LabelSums
+from fedtrees.core.tree_messages import LabelSums, ValidationLoss
 from fedtrees.protocols.base import Protocol
 from fedtrees.trees.losses import OBJECTIVES, Logistic, Objective, objective_of
 from fedtrees.trees.params import TreeParams
@@ -30,13 +30,20 @@ class HistogramProtocol(TreeParams, Protocol):
     cuts : {"sketch", "equal-width", "public"}
         Cut points from merged client sketches, equal-width from the pooled ranges (FedTree), or
         equal-width from the schema's declared public ranges, which reveals nothing.
+    early_stopping_rounds : int
+        Stop after so many rounds without a smaller loss on held-out rows, and return the model of
+        the best round; 0: never. Every round then costs one secure sum of losses.
+    validation_fraction : float
+        Share of its rows each client holds out for that, in (0, 1); every row is drawn by itself.
     """
 
     objective: str | None = None
     cuts: str = "sketch"
+    early_stopping_rounds: int = 0
+    validation_fraction: float = 0.1
 
     shares: ClassVar[frozenset[str]] = frozenset()
-    summed: ClassVar[tuple[type[Message], ...]] = (LabelSums,)
+    summed: ClassVar[tuple[type[Message], ...]] = (LabelSums, ValidationLoss)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -53,12 +60,18 @@ class HistogramProtocol(TreeParams, Protocol):
                 f"base_score={score!r}: {Logistic.name} starts from a probability, strictly "
                 "between 0 and 1"
             )
+        patience, share = self.early_stopping_rounds, self.validation_fraction
+        if not isinstance(patience, int) or isinstance(patience, bool) or patience < 0:
+            raise UsageError(f"early_stopping_rounds={patience!r}: give a whole number, 0 or more")
+        if not isinstance(share, float) or not 0 < share < 1:
+            raise UsageError(f"validation_fraction={share!r}: give a number between 0 and 1")
 
     @property
     def offers(self) -> frozenset[str]:  # type: ignore[override]
         """What defenses and attacks may rely on."""
-        newton = self.objective in (None, Logistic.name) and self.subsample == 1
-        return self.shares | ({"logistic-leaves"} if newton and not self.reg_alpha else set())
+        all_rows = self.subsample == 1 and not self.early_stopping_rounds
+        newton = self.objective in (None, Logistic.name) and not self.reg_alpha
+        return self.shares | ({"logistic-leaves"} if newton and all_rows else set())
 
     def objective_for(self, schema: Schema) -> Objective:
         """Return what is minimised on such a target.
