@@ -400,4 +400,5 @@ def logistic_gradients(margin: NDArray[np.float32], y: NDArray[Any]) -> NDArray[
     y : array, shape (n,)
         Labels 0 or 1.
     """
-    return LOGISTIC.gradients(np.asarray(margin, dtype=np.float32)[None], y)[0]
+    gh: NDArray[np.float32] = LOGISTIC.gradients(np.asarray(margin, dtype=np.float32)[None], y)[0]
+    return gh
