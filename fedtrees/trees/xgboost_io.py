@@ -1,4 +1,4 @@
-"""Read and write forests as XGBoost's JSON models (gbtree, binary:logistic, XGBoost 1.7 to 3.x)."""
+"""Read and write forests as XGBoost's models (gbtree, XGBoost 1.7 to 3.x), JSON and UBJ."""
 
 from __future__ import annotations
 
@@ -12,11 +12,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.errors import DataError
-from fedtrees.trees.forest import Forest, Tree
-from fedtrees.trees.losses import base_margin, sigmoid
+from fedtrees.trees.forest import Forest
+from fedtrees.trees.losses import LOGISTIC, SQUARED_ERROR, Objective, Softmax, sigmoid
+from fedtrees.trees.model_file import read_model_file
 from fedtrees.trees.params import TreeParams
+from fedtrees.trees.ubjson import decode_ubjson
+from fedtrees.trees.xgboost_tree import check_kind, read_tree, write_tree
 
-_ROOT_PARENT = 2147483647  # how XGBoost marks a node without parent
+READ_OBJECTIVES = (
+    "binary:logistic",
+    "binary:logitraw",  # the same loss; only its predictions are margins
+    "multi:softprob",
+    "multi:softmax",  # the same loss; only its predictions are classes
+    "reg:squarederror",
+)
+
+# Probabilities near 1 are so far apart in float32 that log-odds of 10 are met to 1e-3.
+_MARGIN_ERROR = 1e-3
 
 
 def to_xgboost_json(
@@ -26,6 +38,9 @@ def to_xgboost_json(
     params: TreeParams | None = None,
 ) -> dict[str, Any]:
     """Return a model that ``xgboost.Booster`` loads and that predicts the same.
+
+    XGBoost 1.7 to 3.x load it, except where classes start from different margins: XGBoost before
+    3.1 does not know a base score for each class and, without a word, starts all from 0.5.
 
     Parameters
     ----------
@@ -44,92 +59,97 @@ def to_xgboost_json(
     """
     if not forest.trees:
         raise DataError("a forest without trees cannot be written; XGBoost misreads its base score")
-    used = 1 + max((int(t.feature.max(initial=-1)) for t in forest.trees), default=-1)
+    used = 1 + max(int(t.feature.max(initial=-1)) for t in forest.trees)
     if used > n_features:
         raise DataError(f"the trees use {used} features, the model is given {n_features}")
     if feature_names and len(feature_names) != n_features:
         raise DataError(f"{len(feature_names)} feature names for {n_features} features")
-    trees = [_write_tree(i, tree, n_features, params) for i, tree in enumerate(forest.trees)]
-    shape = {"num_class": "0", "num_feature": str(n_features), "num_target": "1"}
+    outputs = forest.objective.n_outputs
+    score = _written_score(forest)
+    model = {
+        "gbtree_model_param": {"num_parallel_tree": "1", "num_trees": str(len(forest))},
+        "iteration_indptr": list(range(0, len(forest) + 1, outputs)),
+        "tree_info": [t % outputs for t in range(len(forest))],
+        "trees": [write_tree(i, t, n_features, params) for i, t in enumerate(forest.trees)],
+    }
     learner = {
         "attributes": {},
         "feature_names": list(feature_names),
         "feature_types": ["float"] * len(feature_names),
-        "gradient_booster": {
-            "name": "gbtree",
-            "model": {
-                "gbtree_model_param": {"num_parallel_tree": "1", "num_trees": str(len(trees))},
-                "iteration_indptr": list(range(len(trees) + 1)),
-                "tree_info": [0] * len(trees),
-                "trees": trees,
-            },
-        },
+        "gradient_booster": {"name": "gbtree", "model": model},
         "learner_model_param": {
-            "base_score": repr(_probability(forest.base_margin)),
+            "base_score": score,
             "boost_from_average": "1",
-            **shape,
+            "num_class": str(outputs if outputs > 1 else 0),
+            "num_feature": str(n_features),
+            "num_target": "1",
         },
-        "objective": {"name": "binary:logistic", "reg_loss_param": {"scale_pos_weight": "1"}},
+        "objective": _written_objective(forest.objective),
     }
-    # The format of 2.1: 3.x reads it too, and a plain base_score is understood by all.
-    return {"version": [2, 1, 0], "learner": learner}
+    # The format of 2.1 where it suffices: older and newer versions read it.
+    return {"version": [3, 1, 0] if "[" in score else [2, 1, 0], "learner": learner}
 
 
-def _probability(margin: np.float32) -> float:
+def save_xgboost(
+    forest: Forest,
+    path: str | PathLike[str],
+    n_features: int,
+    feature_names: Sequence[str] = (),
+    params: TreeParams | None = None,
+) -> None:
+    """Write a forest as an XGBoost JSON model; parameters and errors as `to_xgboost_json`.
+
+    Raises
+    ------
+    DataError
+        Also if the file cannot be written.
+    """
+    text = json.dumps(to_xgboost_json(forest, n_features, feature_names, params))
+    try:
+        Path(path).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise DataError(f"cannot write the model {path!s}: {error.strerror}") from error
+
+
+def _written_objective(objective: Objective) -> dict[str, Any]:
+    if isinstance(objective, Softmax):
+        classes = str(objective.n_outputs)
+        return {"name": objective.name, "softmax_multiclass_param": {"num_class": classes}}
+    return {"name": objective.name, "reg_loss_param": {"scale_pos_weight": "1"}}
+
+
+def _written_score(forest: Forest) -> str:
+    """Return the base score, in XGBoost's units, of the margins a forest starts from."""
+    margin = forest.base_margin
+    if not np.isfinite(margin).all():
+        raise DataError(f"base margin {margin.tolist()} is not finite")
+    if forest.objective.name == LOGISTIC.name:
+        return _digits(_probability(margin[0]))
+    if (margin == margin[0]).all():
+        return _digits(margin[0])
+    return f"[{','.join(map(_digits, margin))}]"
+
+
+def _digits(score: np.float32) -> str:
+    """Return the shortest text that reads back as that float32, as XGBoost writes it.
+
+    XGBoost before 3.1 takes 0.5, without a word, for a text of more digits than a float32 has.
+    """
+    return np.format_float_scientific(score, trim="-", exp_digits=1).replace("e+", "e").upper()
+
+
+def _probability(margin: np.float32) -> np.float32:
     """Return a float32 probability whose log-odds, in float32, are the margin (or nearest)."""
     p = sigmoid(np.array([margin], dtype=np.float32))[0]
-    around = [p, np.nextafter(p, np.float32(0)), np.nextafter(p, np.float32(1))]
-    inside = [q for q in around if 0 < q < 1]
-    if not inside:
-        raise DataError(f"base margin {margin} is no log-odds that XGBoost's base_score can hold")
-    return float(min(inside, key=lambda q: abs(base_margin(q) - margin)))
-
-
-def _write_tree(
-    number: int, tree: Tree, n_features: int, params: TreeParams | None
-) -> dict[str, Any]:
-    n = len(tree)
-    leaf = tree.feature < 0
-    parents = np.full(n, _ROOT_PARENT)
-    inner = np.flatnonzero(~leaf)
-    parents[tree.left[inner]] = inner
-    parents[tree.right[inner]] = inner
-    zeros = np.zeros(n, dtype=np.float32)
-    cover = zeros if tree.h is None else np.nan_to_num(tree.h).astype(np.float32)
-    gain = zeros if tree.gain is None else tree.gain
-    return {
-        "base_weights": _weights(tree, params).tolist(),
-        "categories": [],
-        "categories_nodes": [],
-        "categories_segments": [],
-        "categories_sizes": [],
-        "default_left": tree.default_left.astype(int).tolist(),
-        "id": number,
-        "left_children": tree.left.tolist(),
-        "loss_changes": gain.tolist(),
-        "parents": parents.tolist(),
-        "right_children": tree.right.tolist(),
-        "split_conditions": np.where(leaf, tree.value, tree.threshold).tolist(),
-        "split_indices": np.maximum(tree.feature, 0).tolist(),
-        "split_type": [0] * n,
-        "sum_hessian": cover.tolist(),
-        "tree_param": {
-            "num_deleted": "0",
-            "num_feature": str(n_features),
-            "num_nodes": str(n),
-            "size_leaf_vector": "1",
-        },
-    }
-
-
-def _weights(tree: Tree, params: TreeParams | None) -> NDArray[np.float32]:
-    """Return XGBoost's base_weights: leaf outputs, and unshrunk weights at inner nodes."""
-    weights = tree.value.astype(np.float32).copy()
-    if params is not None and tree.g is not None and tree.h is not None:
-        reg = tree.h + params.reg_lambda
-        usable = (tree.feature >= 0) & (tree.h > 0) & np.isfinite(tree.g)
-        weights[usable] = -tree.g[usable] / reg[usable]
-    return weights
+    around = (p, np.nextafter(p, np.float32(0)), np.nextafter(p, np.float32(1)))
+    off = [(abs(float(LOGISTIC.base_margin(q)[0] - margin)), q) for q in around if 0 < q < 1]
+    error, best = min(off, default=(np.inf, p))
+    if error > _MARGIN_ERROR * max(1.0, abs(float(margin))):
+        raise DataError(
+            f"base margin {margin} is no log-odds that XGBoost's base_score, a float32 "
+            "probability, can hold; start nearer to 0"
+        )
+    return np.float32(best)
 
 
 def from_xgboost_json(
@@ -138,107 +158,122 @@ def from_xgboost_json(
     learning_rate: float | None = None,
     reg_lambda: float | None = None,
 ) -> Forest:
-    """Read a forest from an XGBoost model.
+    """Read a forest from an XGBoost model, JSON or its binary form UBJ.
 
     Gradient sums are not in the file. Given ``learning_rate`` and ``reg_lambda`` they are recovered
     from the weights as ``g = -w (h + lambda)``, with the precision of a float32 (leaves hold
-    ``eta w``); otherwise ``g`` is None.
+    ``eta w``); otherwise ``g`` is None. With ``num_parallel_tree`` p, XGBoost's leaves hold
+    ``eta w / p``; the p trees become p rounds.
 
     Parameters
     ----------
     model : dict, bytes or path
-        The parsed JSON, its bytes (``Booster.save_raw("json")``), or a file.
+        The parsed JSON, its bytes (``Booster.save_raw("json")`` or ``"ubj"``), or a file.
     learning_rate, reg_lambda : float, optional
         What the model was trained with.
 
     Raises
     ------
     DataError
-        If the JSON is truncated or no gbtree model for binary:logistic with numerical splits.
+        If the model is truncated, of another booster or objective (read are gbtree and
+        `READ_OBJECTIVES`), has categorical splits or leaves of several outputs.
     """
     learner = _learner(model)
     try:
-        booster = learner["gradient_booster"]
-        name, objective = booster["name"], learner["objective"]["name"]
-        if name != "gbtree" or objective != "binary:logistic":
-            raise DataError(
-                f"model is {name!r} for {objective!r}; only 'gbtree' for 'binary:logistic' is read"
-            )
-        targets = int(learner["learner_model_param"].get("num_target", "1"))
-        if targets != 1:
-            raise DataError(f"model has {targets} targets; only one is read")
-        score = _base_score(learner["learner_model_param"]["base_score"])
-        trees = [_read_tree(t, learning_rate, reg_lambda) for t in booster["model"]["trees"]]
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        _check_booster(learner)
+        booster = learner["gradient_booster"]["model"]
+        for tree in booster["trees"]:
+            check_kind(tree)
+        objective, start = _read_objective(learner)
+        if learning_rate is not None:
+            learning_rate /= int(booster["gbtree_model_param"]["num_parallel_tree"])
+        order = _rounds(booster["tree_info"], len(booster["trees"]), objective.n_outputs)
+        width = int(learner["learner_model_param"]["num_feature"])
+        trees = [read_tree(t, width, learning_rate, reg_lambda) for t in booster["trees"]]
+    except (
+        KeyError,
+        TypeError,
+        ValueError,
+        IndexError,
+        AttributeError,
+        ArithmeticError,
+        RecursionError,
+    ) as error:
         raise DataError(f"not a complete XGBoost model: {type(error).__name__} {error}") from error
-    return Forest(tuple(trees), base_margin(score))
+    return Forest(tuple(trees[i] for i in order), start, objective)
 
 
 def _learner(model: dict[str, Any] | str | bytes | PathLike[str]) -> dict[str, Any]:
     if isinstance(model, str | PathLike):
-        try:
-            model = Path(model).read_bytes()
-        except OSError as error:
-            raise DataError(f"cannot read the model {model!s}: {error.strerror}") from error
+        model = read_model_file(model)
     if isinstance(model, bytes | bytearray):
-        try:
-            model = json.loads(model)
-        except ValueError as error:  # includes undecodable bytes
-            raise DataError(f"the model is not JSON ({error}); save it as model.json") from error
+        model = _decoded(bytes(model))
     if not isinstance(model, dict) or not isinstance(model.get("learner"), dict):
         raise DataError("not an XGBoost model: there is no 'learner' object")
     learner: dict[str, Any] = model["learner"]
     return learner
 
 
-def _base_score(text: Any) -> float:
-    """Read "6.27E-1" or, since 3.1, "[6.27E-1]"."""
-    score = json.loads(str(text))
-    if isinstance(score, list):
-        if len(score) != 1:
-            raise DataError(f"model has {len(score)} base scores; only one output is read")
-        score = score[0]
-    return float(score)
+def is_ubjson(data: bytes) -> bool:
+    """Tell whether bytes that begin with a brace are UBJSON: no JSON key begins with a length."""
+    return data[:1] == b"{" and data[1:2] in (b"L", b"l", b"I", b"i", b"U")
 
 
-def _read_tree(tree: dict[str, Any], eta: float | None, reg_lambda: float | None) -> Tree:
-    left = np.array(tree["left_children"], dtype=np.int32)
-    right = np.array(tree["right_children"], dtype=np.int32)
-    leaf = left < 0
-    condition = np.array(tree["split_conditions"], dtype=np.float32)
-    columns = np.array(tree["split_indices"], dtype=np.int32)
-    default_left = np.array(tree["default_left"], dtype=bool)
-    gain = np.array(tree["loss_changes"], dtype=np.float32)
-    h = np.array(tree["sum_hessian"], dtype=np.float64)
-    weights = np.array(tree["base_weights"], dtype=np.float64)
-    arrays = (right, condition, columns, default_left, gain, h, weights)
-    if left.ndim != 1 or not len(left) or any(a.shape != left.shape for a in arrays):
-        raise DataError("not a complete XGBoost model: node arrays of a tree differ in length")
-    _check_shape(left, right)
-    if any(tree.get("split_type", ())):
-        raise DataError("model has categorical splits; only numerical ones are read")
-    g = None
-    if eta is not None and reg_lambda is not None:
-        g = -np.where(leaf, condition / eta, weights) * (h + reg_lambda)
-    return Tree(
-        feature=np.where(leaf, -1, columns).astype(np.int32),
-        threshold=np.where(leaf, 0, condition).astype(np.float32),
-        left=left,
-        right=right,
-        default_left=default_left & ~leaf,
-        value=np.where(leaf, condition, 0).astype(np.float32),
-        g=g,
-        h=h,
-        gain=np.where(leaf, 0, gain).astype(np.float32),
-    )
+def _decoded(data: bytes) -> Any:
+    if is_ubjson(data):
+        return decode_ubjson(data)
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError) as error:  # ValueError includes undecodable bytes
+        raise DataError(f"the model is not JSON ({error}); save it as model.json") from error
 
 
-def _check_shape(left: NDArray[np.int32], right: NDArray[np.int32]) -> None:
-    """Raise DataError unless every node but the root is the child of exactly one node before it."""
-    inner = np.flatnonzero(left >= 0)
-    children = np.concatenate([left[inner], right[inner]])
-    twice = np.concatenate([inner, inner])
-    one_sided = ((left < 0) != (right < 0)).any()
-    complete = np.array_equal(np.sort(children), np.arange(1, len(left)))
-    if one_sided or not complete or (children <= twice).any():
-        raise DataError("not a complete XGBoost model: the nodes of a tree do not form a tree")
+def _check_booster(learner: dict[str, Any]) -> None:
+    booster, name = learner["gradient_booster"]["name"], learner["objective"]["name"]
+    if booster != "gbtree":
+        raise DataError(f"model is of booster {booster!r}; only 'gbtree' is read")
+    if name not in READ_OBJECTIVES:
+        raise DataError(f"model is for {name!r}; read are {', '.join(READ_OBJECTIVES)}")
+    targets = int(learner["learner_model_param"].get("num_target", "1"))
+    if targets != 1:
+        raise DataError(f"model has {targets} targets; only one is read")
+
+
+def _read_objective(learner: dict[str, Any]) -> tuple[Objective, NDArray[np.float32]]:
+    """Return the objective and the margins every row starts from."""
+    name, shape = learner["objective"]["name"], learner["learner_model_param"]
+    score = _base_score(shape["base_score"])
+    if name == "reg:squarederror":
+        return SQUARED_ERROR, SQUARED_ERROR.base_margin(score)
+    if name == "binary:logitraw":
+        return LOGISTIC, SQUARED_ERROR.base_margin(score)  # the score is the margin
+    if name == "binary:logistic":
+        return LOGISTIC, LOGISTIC.base_margin(score)
+    classes = int(shape["num_class"])
+    trees = len(learner["gradient_booster"]["model"]["trees"])
+    if not 2 <= classes <= trees:  # also keeps a damaged count from asking for memory
+        raise DataError(f"model has {classes} classes and {trees} trees; each class needs a tree")
+    objective = Softmax(classes)
+    return objective, objective.base_margin(score)
+
+
+def _base_score(text: Any) -> NDArray[np.float64]:
+    """Read "6.27E-1" or, since 3.1, "[6.27E-1]" with an entry for each output."""
+    score = np.asarray(json.loads(str(text)), dtype=np.float64)
+    # float32 before anything is done with it, as in XGBoost; beyond its range is infinite
+    with np.errstate(over="ignore"):
+        return score.astype(np.float32).astype(np.float64)
+
+
+def _rounds(tree_info: Sequence[int], trees: int, outputs: int) -> list[int]:
+    """Return the order of trees in which tree t belongs to output ``t % outputs``.
+
+    XGBoost lists trees by round and, with ``num_parallel_tree``, several of one output in a row.
+    """
+    info = np.asarray(tree_info)
+    if info.shape != (trees,) or info.dtype.kind not in "iu" or not trees:
+        raise DataError(f"model has {trees} trees and tells the output of {info.size}")
+    of_output = [np.flatnonzero(info == k).tolist() for k in range(outputs)]
+    if len({len(found) for found in of_output}) != 1 or sum(map(len, of_output)) != trees:
+        raise DataError(f"the {trees} trees of the model do not divide into {outputs} outputs")
+    return [tree for together in zip(*of_output, strict=True) for tree in together]

@@ -1,0 +1,251 @@
+"""Read forests from LightGBM's text models (``Booster.save_model``, format v2 to v4)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from os import PathLike
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.core.errors import DataError
+from fedtrees.trees.forest import Forest, Tree
+from fedtrees.trees.losses import LOGISTIC, SQUARED_ERROR, Objective, Softmax
+from fedtrees.trees.model_file import read_model_file
+
+READ_OBJECTIVES = ("binary", "multiclass", "regression")
+
+# Bits of decision_type.
+_CATEGORICAL, _DEFAULT_LEFT, _MISSING_SHIFT = 1, 2, 2
+_NONE, _ZERO, _NAN = 0, 1, 2  # what a node takes as missing
+
+# LightGBM's kZeroThreshold: where zero means missing, so does every value of this size or less.
+_ALMOST_ZERO = np.float32(1e-35)
+_ABOVE_ZERO = float(np.nextafter(_ALMOST_ZERO, np.float32(1)))
+_BELOW_ZERO = -_ABOVE_ZERO
+
+
+def from_lightgbm_text(model: str | bytes | PathLike[str]) -> Forest:
+    """Read a forest from a LightGBM text model.
+
+    It routes every finite or missing float32 to the same side as LightGBM. LightGBM adds up float64
+    outputs, the forest their nearest float32, so margins agree to float32 rounding. Base margins
+    are 0: what LightGBM starts from it adds to the leaves of the first round. Leaves of LightGBM's
+    random forests (``average_output``) are divided by the number of rounds. Trees with several
+    leaves keep gains and sums of hessians (``h``, summed up from ``leaf_weight``); ``g`` is not in
+    the file.
+
+    Parameters
+    ----------
+    model : bytes or path
+        The text, encoded, or a file.
+
+    Raises
+    ------
+    DataError
+        If the model is truncated, for another objective than `READ_OBJECTIVES`, has categorical
+        splits or linear leaves, or sends zeros another way than the numbers on both sides of them
+        (``zero_as_missing``), which no threshold can say.
+    """
+    data = model if isinstance(model, bytes) else read_model_file(model)
+    header, blocks = _sections(data.decode("utf-8", errors="replace").splitlines())
+    try:
+        objective = _objective(header, len(blocks))
+        width = int(header["max_feature_idx"]) + 1
+        rounds = len(blocks) // objective.n_outputs
+        divisor = rounds if "average_output" in header else 1
+        trees = tuple(_Arrays.of(block, width).tree(divisor) for block in blocks)
+    except (KeyError, ValueError, OverflowError) as error:
+        raise _incomplete(f"{type(error).__name__} {error}") from error
+    return Forest(trees, np.zeros(objective.n_outputs, dtype=np.float32), objective)
+
+
+def _incomplete(reason: str) -> DataError:
+    return DataError(f"not a complete LightGBM model: {reason}")
+
+
+def _sections(lines: list[str]) -> tuple[dict[str, str], list[dict[str, str]]]:
+    """Return the entries before the trees and those of every tree."""
+    if not lines or lines[0] != "tree":
+        raise DataError("not a LightGBM text model: the first line is not 'tree'")
+    header: dict[str, str] = {}
+    blocks: list[dict[str, str]] = []
+    section = header
+    for line in lines[1:]:
+        if line == "end of trees":
+            break
+        key, _, value = line.partition("=")
+        if key == "Tree":
+            if value != str(len(blocks)):
+                raise _incomplete(f"tree {value!r} follows {len(blocks)} trees")
+            section = {}
+            blocks.append(section)
+        elif key:
+            section[key] = value
+    else:
+        raise _incomplete("there is no 'end of trees'")
+    announced = len(header.get("tree_sizes", "").split())
+    if len(blocks) != announced or not blocks:
+        raise _incomplete(f"it has {len(blocks)} trees and announces {announced}")
+    return header, blocks
+
+
+def _objective(header: dict[str, str], trees: int) -> Objective:
+    name, *settings = header.get("objective", "none").split()
+    per_round = int(header["num_tree_per_iteration"])
+    classes = per_round if name == "multiclass" else 1
+    if name == "binary" and settings == ["sigmoid:1"]:
+        objective: Objective = LOGISTIC
+    elif name == "regression" and not settings:
+        objective = SQUARED_ERROR
+    elif name == "multiclass" and 2 <= classes <= trees:
+        objective = Softmax(classes)
+    else:
+        raise DataError(
+            f"model is for {' '.join([name, *settings])!r} with {per_round} trees a round; read "
+            f"are {', '.join(READ_OBJECTIVES)}, with sigmoid=1 and without reg_sqrt"
+        )
+    if per_round != objective.n_outputs or trees % per_round:
+        raise _incomplete(f"{trees} trees are not rounds of {objective.n_outputs}")
+    return objective
+
+
+@dataclass(frozen=True, eq=False)
+class _Arrays:
+    """A tree as LightGBM writes it; inner nodes first, leaf ``~j`` is node ``len(feature) + j``.
+
+    Attributes
+    ----------
+    feature, decision : int64 array, shape (m,)
+    threshold, gain : float64 array, shape (m,)
+    left, right : int64 array, shape (m,)
+    value : float64 array, shape (m + 1,)
+    weight : float64 array, shape (m + 1,), or None
+    """
+
+    feature: NDArray[np.int64]
+    decision: NDArray[np.int64]
+    threshold: NDArray[np.float64]
+    gain: NDArray[np.float64]
+    left: NDArray[np.int64]
+    right: NDArray[np.int64]
+    value: NDArray[np.float64]
+    weight: NDArray[np.float64] | None
+
+    @staticmethod
+    def of(block: dict[str, str], n_features: int) -> _Arrays:
+        if int(block.get("num_cat", "0")):
+            raise DataError("model has categorical splits; only numerical ones are read")
+        if int(block.get("is_linear", "0")):
+            raise DataError("model has linear trees (linear_tree); only constant leaves are read")
+        inner = int(block["num_leaves"]) - 1
+
+        def numbers(key: str, kind: type[np.generic], size: int) -> NDArray[Any]:
+            array = np.array(block[key].split(), dtype=kind)
+            if len(array) != size:
+                raise _incomplete(f"{key!r} of a tree has {len(array)} entries, not {size}")
+            return array
+
+        def children(key: str) -> NDArray[np.int64]:
+            nodes = numbers(key, np.int64, inner)
+            return np.where(nodes < 0, inner + ~nodes, nodes)
+
+        known = inner > 0 and bool(block.get("leaf_weight"))
+        arrays = _Arrays(
+            feature=numbers("split_feature", np.int64, inner),
+            decision=numbers("decision_type", np.int64, inner),
+            threshold=numbers("threshold", np.float64, inner),
+            gain=numbers("split_gain", np.float64, inner),
+            left=children("left_child"),
+            right=children("right_child"),
+            value=numbers("leaf_value", np.float64, inner + 1),
+            weight=numbers("leaf_weight", np.float64, inner + 1) if known else None,
+        )
+        arrays._check(n_features)
+        return arrays
+
+    def _check(self, n_features: int) -> None:
+        if not ((self.feature >= 0) & (self.feature < n_features)).all():
+            raise _incomplete(f"a tree splits on a feature that is none of its {n_features}")
+        # An infinite threshold sends every number one way, and NaN perhaps the other.
+        if np.isnan(self.threshold).any() or not np.isfinite(self.value).all():
+            raise _incomplete("a threshold is NaN or a leaf value not finite")
+        inner = np.arange(len(self.feature))
+        children = np.concatenate([self.left, self.right])
+        complete = np.array_equal(np.sort(children), np.arange(1, 2 * len(inner) + 1))
+        if not complete or (children <= np.concatenate([inner, inner])).any():
+            raise _incomplete("the nodes of a tree do not form a tree")
+        if (self.decision & _CATEGORICAL).any() or (self.decision >> _MISSING_SHIFT > _NAN).any():
+            raise _incomplete("decision_type of a tree is not that of a numerical split")
+
+    def tree(self, divisor: int) -> Tree:
+        """Return the tree, its outputs divided, nodes numbered level by level."""
+        order = self._levels()
+        number = np.argsort(order).astype(np.int32)
+        inner = len(self.feature)
+        leaves = np.full(inner + 1, -1, dtype=np.int32)
+        threshold, default_left = _decisions(self.threshold, self.decision)
+
+        def joined(of_inner: Any, of_leaf: Any, kind: Any) -> NDArray[Any]:
+            return np.concatenate([of_inner, of_leaf]).astype(kind)[order]
+
+        return Tree(
+            feature=joined(self.feature, leaves, np.int32),
+            threshold=joined(threshold, 0 * leaves, np.float32),
+            left=joined(number[self.left], leaves, np.int32),
+            right=joined(number[self.right], leaves, np.int32),
+            default_left=joined(default_left, leaves * 0, np.bool_),
+            value=joined(np.zeros(inner), self.value / divisor, np.float32),
+            h=None if self.weight is None else self._hessians(self.weight)[order],
+            gain=joined(self.gain, leaves * 0, np.float32),
+        )
+
+    def _levels(self) -> NDArray[np.int64]:
+        """Return nodes level by level, children in pairs."""
+        level = np.zeros(1, dtype=np.int64)
+        found = [level]
+        while len(level):
+            split = level[level < len(self.feature)]
+            level = np.stack([self.left[split], self.right[split]], axis=1).ravel()
+            found.append(level)
+        return np.concatenate(found)
+
+    def _hessians(self, weight: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return hessian sums of all nodes; internal_weight has six digits, leaf_weight all."""
+        sums = np.concatenate([np.zeros(len(self.feature)), weight])
+        for node in range(len(self.feature) - 1, -1, -1):
+            sums[node] = sums[self.left[node]] + sums[self.right[node]]
+        return sums
+
+
+def _decisions(
+    threshold: NDArray[np.float64], decision: NDArray[np.int64]
+) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+    """Return float32 thresholds and default directions that route float32 values as LightGBM does.
+
+    LightGBM goes left on ``x <= threshold``. A missing value goes the default way where the node
+    takes NaN as missing; it is compared as 0 where it takes nothing as missing; and where the node
+    takes zero as missing, all of ``|x| <= 1e-35`` goes the default way with it.
+    """
+    missing = decision >> _MISSING_SHIFT
+    default_left = (decision & _DEFAULT_LEFT).astype(bool)
+    zero = missing == _ZERO
+    apart = np.where(default_left, threshold < _BELOW_ZERO, threshold >= _ABOVE_ZERO)
+    if (zero & apart).any():
+        raise DataError(
+            "model takes zeros as missing (zero_as_missing) and sends them apart from the numbers "
+            "next to them; train it with zero_as_missing=false, missing values as NaN"
+        )
+    with_zeros = np.maximum(threshold, float(_ALMOST_ZERO))
+    without_zeros = np.minimum(threshold, _BELOW_ZERO)
+    cut = np.where(zero, np.where(default_left, with_zeros, without_zeros), threshold)
+    return _next_float32(cut), np.where(missing == _NONE, threshold >= 0, default_left)
+
+
+def _next_float32(threshold: NDArray[np.float64]) -> NDArray[np.float32]:
+    """Return the smallest float32 above: `x <= threshold` iff `x < that`, for finite float32."""
+    with np.errstate(over="ignore"):
+        near = threshold.astype(np.float32)
+    up = np.nextafter(near, np.float32(np.inf))
+    return np.where(near > threshold, near, up).astype(np.float32)

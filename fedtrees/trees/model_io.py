@@ -1,0 +1,37 @@
+"""Load a model of any known format, told apart by its contents."""
+
+from __future__ import annotations
+
+from os import PathLike
+
+from fedtrees.core.errors import DataError
+from fedtrees.trees.forest import Forest
+from fedtrees.trees.lightgbm_io import from_lightgbm_text
+from fedtrees.trees.model_file import read_model_file
+from fedtrees.trees.xgboost_io import from_xgboost_json
+
+_KNOWN = "known are XGBoost's JSON and UBJ models and LightGBM's text models"
+
+
+def load_model(path: str | PathLike[str]) -> Forest:
+    """Read a forest from a model file.
+
+    Known formats: XGBoost's JSON and UBJ (see `from_xgboost_json`) and LightGBM's text (see
+    `from_lightgbm_text`). The file's name does not matter. Nothing in a model is executed; pickles
+    are not read.
+
+    Raises
+    ------
+    DataError
+        If the file cannot be read, is of no known format, or is not a complete and supported model
+        of it.
+    """
+    data = read_model_file(path)
+    start = data.lstrip()[:16]
+    if start.startswith(b"{"):
+        return from_xgboost_json(data.lstrip())
+    if start.split(b"\n")[0].rstrip() == b"tree":
+        return from_lightgbm_text(data.lstrip())
+    if data.startswith(b"binf"):
+        raise DataError(f"{path!s} is in XGBoost's old binary format; save it as model.json")
+    raise DataError(f"{path!s} is of no known format, it starts with {data[:12]!r}; {_KNOWN}")

@@ -1,0 +1,191 @@
+"""One tree as the node arrays of XGBoost's JSON models, both ways."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.core.errors import DataError
+from fedtrees.trees.forest import Tree
+from fedtrees.trees.params import TreeParams
+
+_ROOT_PARENT = 2147483647  # how XGBoost marks a node without parent
+_DELETED = 2147483647  # split index of a node that pruning removed and that is still listed
+
+
+def write_tree(
+    number: int, tree: Tree, n_features: int, params: TreeParams | None
+) -> dict[str, Any]:
+    """Return the node arrays of a tree.
+
+    Parameters
+    ----------
+    number : int
+        Its place in the model.
+    tree : Tree
+    n_features : int
+        Columns of the table.
+    params : TreeParams, optional
+        Given, inner nodes get the weight they would have as leaves, as XGBoost writes it.
+    """
+    n = len(tree)
+    leaf = tree.feature < 0
+    parents = np.full(n, _ROOT_PARENT)
+    inner = np.flatnonzero(~leaf)
+    parents[tree.left[inner]] = inner
+    parents[tree.right[inner]] = inner
+    zeros = np.zeros(n, dtype=np.float32)
+    cover = zeros if tree.h is None else np.nan_to_num(tree.h).astype(np.float32)
+    gain = zeros if tree.gain is None else tree.gain
+    return {
+        "base_weights": _weights(tree, params).tolist(),
+        "categories": [],
+        "categories_nodes": [],
+        "categories_segments": [],
+        "categories_sizes": [],
+        "default_left": tree.default_left.astype(int).tolist(),
+        "id": number,
+        "left_children": tree.left.tolist(),
+        "loss_changes": gain.tolist(),
+        "parents": parents.tolist(),
+        "right_children": tree.right.tolist(),
+        "split_conditions": np.where(leaf, tree.value, tree.threshold).tolist(),
+        "split_indices": np.maximum(tree.feature, 0).tolist(),
+        "split_type": [0] * n,
+        "sum_hessian": cover.tolist(),
+        "tree_param": {
+            "num_deleted": "0",
+            "num_feature": str(n_features),
+            "num_nodes": str(n),
+            "size_leaf_vector": "1",
+        },
+    }
+
+
+def _weights(tree: Tree, params: TreeParams | None) -> NDArray[np.float32]:
+    """Return XGBoost's base_weights: leaf outputs, and unshrunk weights at inner nodes."""
+    weights = tree.value.astype(np.float32).copy()
+    if params is not None and tree.g is not None and tree.h is not None:
+        usable = (tree.feature >= 0) & (tree.h > 0) & np.isfinite(tree.g)
+        g, h = tree.g[usable], tree.h[usable]
+        beyond = np.maximum(np.abs(g) - params.reg_alpha, 0)  # XGBoost's ThresholdL1
+        weights[usable] = -np.sign(g) * beyond / (h + params.reg_lambda)
+    return weights
+
+
+def check_kind(tree: dict[str, Any]) -> None:
+    """Raise DataError unless splits are numerical and leaves have one output."""
+    if np.any(tree.get("split_type", ())):
+        raise DataError("model has categorical splits; only numerical ones are read")
+    outputs = int(tree["tree_param"].get("size_leaf_vector", "1"))
+    if outputs > 1:
+        raise DataError(
+            f"model has leaves of {outputs} outputs (multi_output_tree); only one_output_per_tree "
+            "is read"
+        )
+
+
+def read_tree(
+    tree: dict[str, Any], n_features: int, eta: float | None, reg_lambda: float | None
+) -> Tree:
+    """Read a tree that `check_kind` accepts.
+
+    Nodes that pruning removed are left out, the others renumbered in order.
+
+    Parameters
+    ----------
+    tree : dict
+        Its node arrays, as lists or numpy arrays.
+    n_features : int
+        Columns of the table.
+    eta, reg_lambda : float, optional
+        Given, gradient sums are recovered from the weights (see `from_xgboost_json`).
+
+    Raises
+    ------
+    DataError
+        If the arrays do not make a tree.
+    KeyError
+        If one is absent.
+    """
+    columns = _nodes(tree, "split_indices", np.int32)
+    left = _nodes(tree, "left_children", np.int32)
+    kept = np.flatnonzero(columns != _DELETED)
+    right = _nodes(tree, "right_children", np.int32)
+    condition = _nodes(tree, "split_conditions", np.float32)
+    default_left = _nodes(tree, "default_left", np.bool_)
+    gain = _nodes(tree, "loss_changes", np.float32)
+    h = _nodes(tree, "sum_hessian", np.float64)
+    weights = _nodes(tree, "base_weights", np.float64)
+    arrays = (columns, right, condition, default_left, gain, h, weights)
+    if not len(left) or any(a.shape != left.shape for a in arrays):
+        raise DataError("not a complete XGBoost model: node arrays of a tree differ in length")
+    left, right = _renumbered(left, right, kept)
+    columns, condition, default_left, gain, h, weights = (
+        a[kept] for a in (columns, condition, default_left, gain, h, weights)
+    )
+    leaf = left < 0
+    _check_contents(columns[~leaf], condition, leaf, n_features)
+    g = None
+    if eta is not None and reg_lambda is not None:
+        g = -np.where(leaf, condition / eta, weights) * (h + reg_lambda)
+    return Tree(
+        feature=np.where(leaf, -1, columns).astype(np.int32),
+        threshold=np.where(leaf, 0, condition).astype(np.float32),
+        left=left,
+        right=right,
+        default_left=default_left & ~leaf,
+        value=np.where(leaf, condition, 0).astype(np.float32),
+        g=g,
+        h=h,
+        gain=np.where(leaf, 0, gain).astype(np.float32),
+    )
+
+
+def _nodes(tree: dict[str, Any], name: str, kind: type[np.generic]) -> NDArray[Any]:
+    """Return one node array, refusing what its type cannot hold."""
+    raw = np.asarray(tree[name])
+    real = np.issubdtype(kind, np.floating)
+    if raw.ndim != 1 or raw.dtype.kind not in ("iuf" if real else "biu"):
+        raise DataError(f"not a complete XGBoost model: {name!r} of a tree is no list of numbers")
+    with np.errstate(over="ignore"):  # infinities are refused where they mean something
+        array = raw.astype(kind)
+    if not real and (array != raw).any():
+        raise DataError(f"not a complete XGBoost model: {name!r} of a tree is out of range")
+    return array
+
+
+def _renumbered(
+    left: NDArray[np.int32], right: NDArray[np.int32], kept: NDArray[np.intp]
+) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Return the children of the kept nodes, numbered among them.
+
+    Raises
+    ------
+    DataError
+        Unless every node but the root is the child of exactly one node before it.
+    """
+    inner = kept[left[kept] >= 0]
+    children = np.concatenate([left[inner], right[inner]])
+    twice = np.concatenate([inner, inner])
+    one_sided = ((left < 0) != (right < 0)).any()
+    complete = bool(len(kept)) and kept[0] == 0 and np.array_equal(np.sort(children), kept[1:])
+    if one_sided or not complete or (children <= twice).any():
+        raise DataError("not a complete XGBoost model: the nodes of a tree do not form a tree")
+    number = np.full(len(left) + 1, -1, dtype=np.int32)  # the last entry: no child
+    number[kept] = np.arange(len(kept), dtype=np.int32)
+    return number[np.maximum(left[kept], -1)], number[np.maximum(right[kept], -1)]
+
+
+def _check_contents(
+    used: NDArray[np.int32],
+    condition: NDArray[np.float32],
+    leaf: NDArray[np.bool_],
+    n_features: int,
+) -> None:
+    if len(used) and not 0 <= used.min() <= used.max() < n_features:
+        raise DataError(f"a tree splits on feature {used.max()}, the model has {n_features}")
+    if np.isnan(condition).any() or not np.isfinite(condition[leaf]).all():
+        raise DataError("not a usable XGBoost model: a threshold or leaf value is not finite")
