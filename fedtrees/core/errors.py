@@ -13,13 +13,13 @@ class FedtreesError(Exception):
     exit_code: ClassVar[int] = 1
 
 
-class UsageError(FedtreesError):
+class UsageError(FedtreesError, ValueError):
     """A name, option or parameter that cannot be used as given (exit code 2)."""
 
     exit_code = 2
 
 
-class DataError(FedtreesError):
+class DataError(FedtreesError, ValueError):
     """A table, file or partition that cannot be used as given (exit code 5)."""
 
     exit_code = 5

@@ -27,6 +27,14 @@ class Feature:
         Declared *public* range, never computed from private rows. None: not declared.
     categories : tuple of str
         Names of the codes of a categorical column, else empty.
+    cuts : tuple of float
+        Declared public cut points as XGBoost reports them: a sentinel below every value, then the
+        upper border of every bin, increasing. Empty: not declared.
+
+    Raises
+    ------
+    DataError
+        If the range is empty, or the cut points are not at least two, finite and increasing.
     """
 
     name: str
@@ -34,13 +42,33 @@ class Feature:
     low: float | None = None
     high: float | None = None
     categories: tuple[str, ...] = ()
+    cuts: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
+        cuts = np.asarray(self.cuts, dtype=np.float32)
+        if len(cuts) and not (
+            len(cuts) > 1 and np.isfinite(cuts).all() and (np.diff(cuts) > 0).all()
+        ):
+            raise DataError(
+                f"feature {self.name!r}: cut points {self.cuts[:5]} must be at least two finite "
+                "float32 numbers in increasing order; the first is a sentinel below every value"
+            )
         if self.low is not None and self.high is not None and not self.low < self.high:
             raise DataError(
                 f"feature {self.name!r}: public range [{self.low}, {self.high}] is empty; "
                 "low must be below high"
             )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the feature as plain JSON types; cut points only where they are declared."""
+        plain = {
+            "name": self.name,
+            "kind": self.kind,
+            "low": self.low,
+            "high": self.high,
+            "categories": list(self.categories),
+        }
+        return {**plain, "cuts": list(self.cuts)} if self.cuts else plain
 
 
 @dataclass(frozen=True)
@@ -78,16 +106,7 @@ class Schema:
     def to_json(self) -> dict[str, Any]:
         """Return the schema as plain JSON types."""
         return {
-            "features": [
-                {
-                    "name": f.name,
-                    "kind": f.kind,
-                    "low": f.low,
-                    "high": f.high,
-                    "categories": list(f.categories),
-                }
-                for f in self.features
-            ],
+            "features": [f.to_json() for f in self.features],
             "target": self.target,
             "classes": list(self.classes),
         }
