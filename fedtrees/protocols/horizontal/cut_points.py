@@ -9,10 +9,10 @@ from fedtrees.core.tree_messages import CutPoints, CutsRequest, FeatureRanges, F
 from fedtrees.protocols.horizontal.histograms import (
     column_ranges,
     merge_summaries,
-    public_ranges,
+    public_cuts,
 )
 from fedtrees.trees.binning import Cuts, bin_rows
-from fedtrees.trees.sketch import equal_width_cuts, local_sketch
+from fedtrees.trees.sketch import local_sketch
 
 
 class BinningClient(Party):
@@ -54,11 +54,11 @@ def settle_cuts(net: Network, method: str, max_bin: int, schema: Schema) -> Cuts
     method : {"sketch", "equal-width", "public"}
     max_bin : int
     schema : Schema
-        Its public ranges are used where the method is "public".
+        Its cut points and public ranges are used where the method is "public".
     """
     if method == "public":
-        cuts = equal_width_cuts(*public_ranges(schema), max_bin)
-        why = "cut points, from declared public ranges"
+        cuts = public_cuts(schema, max_bin)
+        why = "cut points, from what the schema declares"
     else:
         parts = net.ask("client", CutsRequest(method, max_bin), why="to settle cut points")
         cuts = merge_summaries(parts, max_bin)

@@ -259,8 +259,8 @@ class HistogramServer(Coordinator):
         """Agree on cut points and tell everyone."""
         method, max_bin = self.params.cuts, self.params.max_bin
         if method == "public":
-            cuts = equal_width_cuts(*public_ranges(self.schema), max_bin)
-            why = "cut points, from declared public ranges"
+            cuts = public_cuts(self.schema, max_bin)
+            why = "cut points, from what the schema declares"
         else:
             parts = net.ask("client", CutsRequest(method, max_bin), why="to settle cut points")
             cuts = merge_summaries(parts, max_bin)
@@ -339,17 +339,37 @@ def merge_summaries(parts: list, max_bin: int) -> Cuts:  # type: ignore[type-arg
     return equal_width_cuts(low, high, max_bin)
 
 
-def public_ranges(schema: Schema) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Return the declared ranges of all features, float32, shape (d,) each.
+def public_cuts(schema: Schema, max_bin: int) -> Cuts:
+    """Return the declared cut points, where there are none equal-width ones of declared ranges.
 
     Raises
     ------
     DataError
-        If a continuous feature declares none.
+        If a continuous feature declares neither.
+    """
+    equal_width = equal_width_cuts(*public_ranges(schema), max_bin)
+    values, minimum = [], equal_width.minimum.copy()
+    for k, feature in enumerate(schema.features):
+        values.append(feature.cuts[1:] or equal_width.of(k))
+        if feature.cuts:
+            minimum[k] = feature.cuts[0]
+    return Cuts.join(values, minimum)
+
+
+def public_ranges(schema: Schema) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Return the declared ranges of all features, float32, shape (d,) each; NaN beside cuts.
+
+    Raises
+    ------
+    DataError
+        If a continuous feature declares neither a range nor cut points.
     """
     low, high, missing = [], [], []
     for f in schema.features:
-        if f.low is not None and f.high is not None:
+        if f.cuts:
+            low.append(np.nan)
+            high.append(np.nan)
+        elif f.low is not None and f.high is not None:
             low.append(f.low)
             high.append(f.high)
         elif f.kind == "categorical" and f.categories:
