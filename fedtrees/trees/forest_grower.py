@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,13 @@ from fedtrees.core.errors import DataError
 from fedtrees.core.streams import Streams
 from fedtrees.trees.binning import Bins, Cuts, bin_rows
 from fedtrees.trees.forest_params import ForestParams, feature_count
-from fedtrees.trees.gini import child_key, class_histogram, feature_order, pair_starts, scan_feature
+from fedtrees.trees.gini import (
+    child_keys,
+    choose_splits,
+    class_histogram,
+    feature_orders,
+    pair_starts,
+)
 from fedtrees.trees.partition import Decisions, RowPartition
 from fedtrees.trees.random_forest import ClassTree, RandomForest, keep_best_splits
 from fedtrees.trees.random_growth import assemble, grow_whole_tree
@@ -78,30 +85,26 @@ class ForestGrower:
     ) -> None:
         self._cuts, self._params, self._usable = cuts, params, features
         self._width = feature_count(params.max_features, len(features))
-        self._counts = [np.array(totals, dtype=np.int64)]  # a message's array is read-only
-        self._keys = [key]
-        self._splits: dict[int, tuple[int, int, bool, int]] = {}
-        self._depth = 0
-        self._chosen: dict[int, tuple[int, int, bool, NDArray[np.int64]]] = {}
-        self._open([0])
+        self._depth, self._size = 0, 1  # levels closed, nodes numbered
+        self._levels: list[_Level] = []
+        root = np.array(totals, dtype=np.int64).reshape(1, -1)
+        self._open(_Level.of(0, root, np.array([key], dtype=np.int64)))
 
-    def _splittable(self, node: int) -> bool:
-        counts, p = self._counts[node], self._params
-        total = int(counts.sum())
-        enough = total >= p.min_samples_split and total >= 2 * p.min_samples_leaf
-        return enough and int(counts.max()) < total
+    def _open(self, level: _Level) -> None:
+        """Ask about the nodes of a level that can be split."""
+        self._levels.append(level)
+        p, rows = self._params, level.counts.sum(axis=1)
+        split = (rows >= p.min_samples_split) & (rows >= 2 * p.min_samples_leaf)
+        split &= (level.counts.max(axis=1, initial=0) < rows) & (self._depth < p.depth)
+        self._asked = np.flatnonzero(split)  # within the level
+        self._orders = feature_orders(level.keys[self._asked], self._usable)
+        self._again = False
+        self._ask(self._orders[:, : self._width])
 
-    def _open(self, level: list[int]) -> None:
-        deeper = self._depth < self._params.depth
-        asked = [n for n in level if deeper and self._splittable(n)]
-        orders = [feature_order(self._keys[n], self._usable) for n in asked]
-        self._later = {n: o[self._width :] for n, o in zip(asked, orders, strict=True)}
-        self._ask(asked, [o[: self._width] for o in orders])
-
-    def _ask(self, nodes: list[int], features: Sequence[NDArray[np.int64]]) -> None:
-        self.nodes = np.array(nodes, dtype=np.int32)
-        self.features = np.concatenate([*features, np.zeros(0, np.int64)]).astype(np.int32)
-        self.offsets = np.cumsum([0, *map(len, features)], dtype=np.int64)
+    def _ask(self, features: NDArray[np.int64]) -> None:
+        self.nodes = (self._levels[-1].first + self._asked).astype(np.int32)
+        self.features = features.reshape(-1).astype(np.int32)
+        self.offsets = np.arange(len(features) + 1, dtype=np.int64) * features.shape[1]
 
     def decide(self, counts: NDArray[np.int64]) -> Decisions:
         """Split the waiting nodes; once all of a level are settled, move on to their children.
@@ -121,85 +124,76 @@ class ForestGrower:
         DataError
             If the shape does not fit.
         """
-        n_bins = self._cuts.n_bins
-        starts = pair_starts(self.features, n_bins)
-        if counts.shape != (int(starts[-1]), len(self._counts[0])):
-            raise DataError(
-                f"class counts of shape {counts.shape}; expected "
-                f"{(int(starts[-1]), len(self._counts[0]))}"
-            )
-        unsettled = []
-        for j, node in enumerate(self.nodes.tolist()):
-            pairs = range(int(self.offsets[j]), int(self.offsets[j + 1]))
-            if not self._try(node, [(int(self.features[p]), counts[starts[p] : starts[p + 1]])
-                                    for p in pairs]):  # fmt: skip
-                unsettled.append(node)
-        again = [n for n in unsettled if len(self._later.get(n, ()))]
-        if again:
-            self._ask(again, [self._later.pop(n) for n in again])
-            return self._decisions([])
-        return self._next_level()
+        level = self._levels[-1]
+        starts = pair_starts(self.features, self._cuts.n_bins)
+        wanted = (int(starts[-1]), level.counts.shape[1])
+        if counts.shape != wanted:
+            raise DataError(f"class counts of shape {counts.shape}; expected {wanted}")
+        # Asked again, a node has its features left in order, and stops at the first that varies.
+        pair, found, left, usable = choose_splits(
+            counts, starts, self.offsets, level.counts[self._asked],
+            self._params.min_samples_leaf, self._again,
+        )  # fmt: skip
+        chosen = pair >= 0
+        at = self._asked[chosen]
+        level.feature[at] = self.features[pair[chosen]]
+        level.bin[at], level.default_left[at] = found[chosen].T
+        level.left_counts[at] = left[chosen]
+        if not self._again and not usable.all() and self._width < len(self._usable):
+            self._asked, self._again = self._asked[~usable], True
+            self._ask(self._orders[~usable, self._width :])
+            return level.decisions(self._cuts, np.zeros(0, dtype=np.intp))
+        return self._close(level)
 
-    def _try(self, node: int, tables: list[tuple[int, NDArray[np.int64]]]) -> bool:
-        """Choose among the tables of a node; return whether any of its features varied.
-
-        Asked again, a node has its remaining features in order and stops at the first that varies.
-        """
-        totals = self._counts[node]
-        n_classes = len(totals)
-        again = node not in self._later
-        best, usable = -1.0, False
-        scratch, left = np.empty(n_classes, dtype=np.int64), np.empty(n_classes, dtype=np.int64)
-        found = np.empty(2, dtype=np.int64)
-        for feature, table in tables:
-            absent = totals - table.sum(axis=0)
-            codes = np.flatnonzero(table.any(axis=1)).astype(np.int64)
-            if len(codes) + bool(absent.any()) < 2:
-                continue
-            usable = True
-            flat = np.concatenate([table, absent[None]]).reshape(-1)
-            before = best
-            best = scan_feature(
-                flat, codes, len(codes), len(table), totals, self._params.min_samples_leaf, best,
-                scratch, left, found,
-            )  # fmt: skip
-            if best > before:
-                self._chosen[node] = (feature, int(found[0]), bool(found[1]), left.copy())
-            if again:
-                break
-        return usable
-
-    def _next_level(self) -> Decisions:
-        inner = sorted(self._chosen)
-        children = []
-        for node in inner:
-            feature, bin, missing_left, left = self._chosen[node]
-            child = len(self._counts)
-            self._splits[node] = (feature, bin, missing_left, child)
-            self._counts += [left, self._counts[node] - left]
-            self._keys += [child_key(self._keys[node], side) for side in range(2)]
-            children += [child, child + 1]
-        self._chosen = {}
+    def _close(self, level: _Level) -> Decisions:
+        inner = np.flatnonzero(level.feature >= 0)
+        level.left[inner] = self._size + 2 * np.arange(len(inner))
+        left = level.left_counts[inner]
+        pairs = np.stack([left, level.counts[inner] - left], axis=1)
         self._depth += 1
-        self._open(children)
-        return self._decisions(inner)
-
-    def _decisions(self, nodes: list[int]) -> Decisions:
-        rows = [self._splits[n] for n in nodes]
-        feature, bin, left = (np.array([r[i] for r in rows], dtype=np.int32) for i in (0, 1, 3))
-        default_left = np.array([r[2] for r in rows], dtype=bool)
-        threshold = self._cuts.thresholds(feature, bin) if rows else np.zeros(0, np.float32)
-        numbers = np.array(nodes, dtype=np.int32)
-        return Decisions(numbers, feature, bin, threshold, default_left, left)
+        self._open(
+            _Level.of(self._size, pairs.reshape(-1, left.shape[1]), child_keys(level.keys[inner]))
+        )
+        self._size += 2 * len(inner)
+        return level.decisions(self._cuts, inner)
 
     def finish(self) -> ClassTree:
         """Return the tree."""
-        size = len(self._counts)
-        feature, bin, left = (np.full(size, -1, dtype=np.int32) for _ in range(3))
-        default_left = np.zeros(size, dtype=bool)
-        for node, split in self._splits.items():
-            feature[node], bin[node], default_left[node], left[node] = split
-        return assemble(feature, bin, default_left, left, np.stack(self._counts), self._cuts)
+
+        def joined(name: str) -> NDArray[Any]:
+            return np.concatenate([getattr(level, name) for level in self._levels])
+
+        structure = joined("feature"), joined("bin"), joined("default_left"), joined("left")
+        return assemble(*structure, joined("counts"), self._cuts)
+
+
+@dataclass(frozen=True, eq=False)
+class _Level:
+    """The nodes of one depth, numbered from `first` on; their splits are filled in when found."""
+
+    first: int
+    counts: NDArray[np.int64]
+    keys: NDArray[np.int64]
+    feature: NDArray[np.int32]
+    bin: NDArray[np.int32]
+    default_left: NDArray[np.bool_]
+    left: NDArray[np.int32]
+    left_counts: NDArray[np.int64]
+
+    @staticmethod
+    def of(first: int, counts: NDArray[np.int64], keys: NDArray[np.int64]) -> _Level:
+        n = len(counts)
+        feature, bin, left = (np.full(n, -1, dtype=np.int32) for _ in range(3))
+        nothing = np.zeros_like(counts)
+        return _Level(first, counts, keys, feature, bin, np.zeros(n, dtype=bool), left, nothing)
+
+    def decisions(self, cuts: Cuts, at: NDArray[np.intp]) -> Decisions:
+        """Return how some of the nodes split."""
+        feature, bin = self.feature[at], self.bin[at]
+        bin = np.minimum(bin, cuts.n_bins[feature] - 1)
+        nodes = (self.first + at).astype(np.int32)
+        threshold = cuts.thresholds(feature, bin)
+        return Decisions(nodes, feature, bin, threshold, self.default_left[at], self.left[at])
 
 
 def grow_class_tree(

@@ -35,6 +35,15 @@ def child_key(key: int, side: int) -> int:
 
 
 @kernel
+def child_keys(keys: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the keys of all children, in pairs, int64, shape (2 k,)."""
+    out = np.empty(2 * keys.shape[0], dtype=np.int64)
+    for i in range(out.shape[0]):
+        out[i] = child_key(keys[i >> 1], i & 1)
+    return out
+
+
+@kernel
 def draw_feature(key: int, order: NDArray[np.int64], j: int) -> int:
     """Draw the j-th feature of a node without replacement: swap it to place j, return its place."""
     at: int = j + ((mix(key + (j + 3) * _GOLDEN) * (order.shape[0] - j)) >> 32)
@@ -44,12 +53,25 @@ def draw_feature(key: int, order: NDArray[np.int64], j: int) -> int:
     return at
 
 
-def feature_order(key: int, features: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return all features in the order in which the node of that key tries them."""
-    order = features.copy()
-    for j in range(len(order)):
-        draw_feature(key, order, j)
-    return order
+@kernel
+def _draw_orders(keys: NDArray[np.int64], orders: NDArray[np.int64]) -> None:
+    for node in range(keys.shape[0]):
+        for j in range(orders.shape[1]):
+            draw_feature(keys[node], orders[node], j)
+
+
+def feature_orders(keys: NDArray[np.int64], features: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return all features in the order in which each node tries them, int64, shape (k, m).
+
+    Parameters
+    ----------
+    keys : int64 array, shape (k,)
+        Of the nodes.
+    features : int64 array, shape (m,)
+    """
+    orders = np.tile(np.asarray(features, dtype=np.int64), (len(keys), 1))
+    _draw_orders(keys, orders)
+    return orders
 
 
 @kernel
@@ -129,6 +151,112 @@ def scan_feature(
                 for k in range(n_classes):
                     best_left[k] = left[k]
     return best
+
+
+@kernel
+def _choose(
+    counts: NDArray[np.int64],
+    starts: NDArray[np.int64],
+    offsets: NDArray[np.int64],
+    totals: NDArray[np.int64],
+    first_only: bool,
+    min_leaf: int,
+    widest: int,
+    pair: NDArray[np.int64],
+    found: NDArray[np.int64],
+    left: NDArray[np.int64],
+    usable: NDArray[np.bool_],
+) -> None:
+    n_classes = totals.shape[1]
+    flat = np.empty((widest + 1) * n_classes, dtype=np.int64)
+    codes = np.empty(widest, dtype=np.int64)
+    scratch = np.empty(n_classes, dtype=np.int64)
+    absent = np.empty(n_classes, dtype=np.int64)
+    for node in range(totals.shape[0]):
+        best = -1.0
+        for p in range(offsets[node], offsets[node + 1]):
+            n_bins = starts[p + 1] - starts[p]
+            n_codes = 0
+            n_absent = np.int64(0)
+            for k in range(n_classes):
+                absent[k] = totals[node, k]
+            for b in range(n_bins):
+                occupied = np.int64(0)
+                for k in range(n_classes):
+                    c = counts[starts[p] + b, k]
+                    flat[b * n_classes + k] = c
+                    absent[k] -= c
+                    occupied += c
+                codes[n_codes] = b
+                n_codes += 1 if occupied > 0 else 0
+            for k in range(n_classes):
+                flat[n_bins * n_classes + k] = absent[k]
+                n_absent += absent[k]
+            if n_codes + (n_absent > 0) < 2:
+                continue
+            usable[node] = True
+            before = best
+            best = scan_feature(
+                flat, codes, n_codes, n_bins, totals[node], min_leaf, best,
+                scratch, left[node], found[node],
+            )  # fmt: skip
+            if best > before:
+                pair[node] = p
+            if first_only:
+                break
+
+
+def choose_splits(
+    counts: NDArray[np.int64],
+    starts: NDArray[np.int64],
+    offsets: NDArray[np.int64],
+    totals: NDArray[np.int64],
+    min_leaf: int,
+    first_only: bool,
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
+    """Choose the best split of each node among the features counted for it.
+
+    Parameters
+    ----------
+    counts, starts, offsets
+        A `class_histogram`, where the bins of its features begin (`pair_starts`), and where the
+        features of its nodes begin.
+    totals : int64 array, shape (n_nodes, K)
+        Rows of every node, missing values included.
+    min_leaf : int
+        Rows both sides must keep.
+    first_only : bool
+        Stop at the first feature that differs among a node's rows.
+
+    Returns
+    -------
+    pair : int64 array, shape (n_nodes,)
+        Which of the features was chosen, -1 for none.
+    found : int64 array, shape (n_nodes, 2)
+        Last bin that goes left; whether missing values go left.
+    left : int64 array, shape (n_nodes, K)
+        Rows that go left.
+    usable : bool array, shape (n_nodes,)
+        Whether any of the features differs among the node's rows.
+    """
+    n, n_classes = totals.shape
+    pair, found = np.full(n, -1, dtype=np.int64), np.zeros((n, 2), dtype=np.int64)
+    left, usable = np.zeros((n, n_classes), dtype=np.int64), np.zeros(n, dtype=bool)
+    widest = int(np.diff(starts).max(initial=1))
+    _choose(
+        _readonly(counts),
+        starts,
+        offsets,
+        np.ascontiguousarray(totals),
+        first_only,
+        min_leaf,
+        widest,
+        pair,
+        found,
+        left,
+        usable,
+    )
+    return pair, found, left, usable
 
 
 @kernel
