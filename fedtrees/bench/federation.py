@@ -100,10 +100,19 @@ def federate(
     data_dir: str | None,
 ) -> Federation:
     """Load, hold out and spread a dataset; everything random derives from the seed."""
-    dataset = load_dataset(ref, data_dir)
+    return spread(load_dataset(ref, data_dir), Partition(partition, dict(params)), clients, seed)
+
+
+def spread(dataset: Dataset, how: Partition, clients: int, seed: int) -> Federation:
+    """Hold out and spread a dataset; everything random derives from the seed.
+
+    Raises
+    ------
+    DataError, UsageError
+        As `holdout` and `split`.
+    """
     streams = Streams(seed).child("federation")
     train, test, reserve = holdout(dataset, streams).tables(dataset.table)
-    how = Partition(partition, dict(params))
     rows = split(how, train, dataset.schema, clients, streams.rng("partition"))
     return Federation(dataset, tuple(train.take(r) for r in rows), test, reserve)
 

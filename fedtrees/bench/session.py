@@ -17,7 +17,7 @@ from fedtrees.bench.federation import federation_of, load_dataset
 from fedtrees.bench.runner import Job, Runner, run_jobs
 from fedtrees.bench.store import Store, write_atomically
 from fedtrees.bench.suite import Suite
-from fedtrees.core.errors import StoreError, UsageError
+from fedtrees.core.errors import DataError, StoreError, UsageError
 from fedtrees.core.registry import load_plugin, register
 from fedtrees.core.threat import Threat
 from fedtrees.protocols.base import client_names
@@ -145,11 +145,18 @@ def check_settings(todo: Plan, data_dir: str | None) -> None:
     Raises
     ------
     UsageError, DataError
-        More clients than rows, an unknown partition, a threat that leaves no victim, ...
+        More clients than rows, an unknown partition, a threat that leaves no victim, a target
+        that is not binary, ...
     """
     for cell in todo.blind:
         s = cell.setting
-        federation_of(s.data, s.partition, s.clients, s.seed, data_dir)
+        dataset = federation_of(s.data, s.partition, s.clients, s.seed, data_dir).dataset
+        if dataset.task != "binary":
+            what = f"{len(dataset.schema.classes)} classes" if dataset.schema.classes else "numbers"
+            raise DataError(
+                f"{dataset.name}: the target has {what}; the bench's metrics are for two classes "
+                "only. `fedtrees train` takes any target"
+            )
         roles = {"server": "server", **dict.fromkeys(client_names(s.clients), "client")}
         Threat.parse(cell.threat).principals(roles)
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedtrees.core.errors import UsageError, did_you_mean
 from fedtrees.core.schema import Feature, Schema
@@ -15,6 +16,7 @@ from fedtrees.data import bundled
 from fedtrees.data.csv_table import (
     TextTable,
     binary_target,
+    class_target,
     coded,
     load_csv,
     missing,
@@ -71,32 +73,53 @@ def phishing(path: Path) -> Dataset:
     return load_csv(path, "Result", categorical=names, positive="1", name="phishing")
 
 
-_OBESE = ("Obesity_Type_I", "Obesity_Type_II", "Obesity_Type_III")
+# From the lightest to the heaviest.
+_WEIGHT_CLASSES = (
+    "Insufficient_Weight", "Normal_Weight", "Overweight_Level_I", "Overweight_Level_II",
+    "Obesity_Type_I", "Obesity_Type_II", "Obesity_Type_III",
+)  # fmt: skip
 _OBESITY_CODED = (
     "Gender", "family_history_with_overweight", "FAVC", "CAEC", "SMOKE", "SCC", "CALC", "MTRANS",
 )  # fmt: skip
 
 
-def obesity(path: Path) -> Dataset:
-    """Return Obesity (2111 x 16), 7 classes made binary: class 1 is obesity of type I, II or III.
+def obesity_7(path: Path) -> Dataset:
+    """Return Obesity (2111 x 16) with its 7 classes, from the lightest to the heaviest.
 
     CAEC and CALC are coded in their natural order (no, Sometimes, Frequently, Always), the other
     categories alphabetically. One cell of the file is not a number (TUE, line 12, ``D2``) and is
     read as missing.
     """
+    table, damaged = _obesity_table(path)
+    y, classes = class_target(table, "NObeyesdad", _WEIGHT_CLASSES)
+    return _obesity_dataset("obesity-7", table, y, classes, damaged)
+
+
+def obesity(path: Path) -> Dataset:
+    """Return Obesity (see `obesity_7`) made binary: class 1 is obesity of type I, II or III."""
+    table, damaged = _obesity_table(path)
+    obese = _WEIGHT_CLASSES[4:]
+    rows = [(*r[:-1], "obese" if r[-1] in obese else "not obese") for r in table.rows]
+    y, classes = binary_target(replace(table, rows=tuple(rows)), "NObeyesdad", "obese")
+    note = "7 classes made binary: obesity of type I, II or III against the rest"
+    return _obesity_dataset("obesity", table, y, classes, [note, *damaged])
+
+
+def _obesity_table(path: Path) -> tuple[TextTable, list[str]]:
+    """Return the table, target last, its damaged cells emptied, and a note on each of these."""
     table = read_csv(path)
     tue = table.names.index("TUE")
     damaged = [i for i, row in enumerate(table.rows) if not _number_or_missing(row[tue])]
     rows = list(table.rows)
     for i in damaged:
         rows[i] = (*rows[i][:tue], "", *rows[i][tue + 1 :])
-    target = table.names.index("NObeyesdad")
-    rows = [(*r[:target], "obese" if r[target] in _OBESE else "not obese") for r in rows]
-    cleaned = replace(table, rows=tuple(rows))
-    return _obesity_dataset(cleaned, [table.lines[i] for i in damaged])
+    notes = [f"TUE at line {table.lines[i]} is not a number and read as missing" for i in damaged]
+    return replace(table, rows=tuple(rows)), notes
 
 
-def _obesity_dataset(table: TextTable, damaged: list[int]) -> Dataset:
+def _obesity_dataset(
+    name: str, table: TextTable, y: NDArray[np.int64], classes: tuple[str, ...], notes: list[str]
+) -> Dataset:
     frequency = ("no", "Sometimes", "Frequently", "Always")
     # Years, metres, kilograms: plausible for any person; the answers' scales are the survey's.
     ranges = {
@@ -104,19 +127,17 @@ def _obesity_dataset(table: TextTable, damaged: list[int]) -> Dataset:
         "NCP": (1.0, 4.0), "CH2O": (1.0, 3.0), "FAF": (0.0, 3.0), "TUE": (0.0, 2.0),
     }  # fmt: skip
     features, columns = [], []
-    for name in table.names[:-1]:
-        if name in _OBESITY_CODED:
-            codes, names = coded(table, name, frequency if name in ("CAEC", "CALC") else ())
-            features.append(Feature(name, "categorical", categories=names))
+    for column in table.names[:-1]:
+        if column in _OBESITY_CODED:
+            order = frequency if column in ("CAEC", "CALC") else ()
+            codes, categories = coded(table, column, order)
+            features.append(Feature(column, "categorical", categories=categories))
             columns.append(codes)
         else:
-            features.append(Feature(name, "continuous", *ranges[name]))
-            columns.append(numeric(table, name))
-    y, classes = binary_target(table, "NObeyesdad", "obese")
-    notes = ["7 classes made binary: obesity of type I, II or III against the rest"]
-    notes += [f"TUE at line {line} is not a number and read as missing" for line in damaged]
+            features.append(Feature(column, "continuous", *ranges[column]))
+            columns.append(numeric(table, column))
     schema = Schema(tuple(features), "NObeyesdad", classes)
-    return prepare("obesity", schema, np.column_stack(columns), y, notes=notes)
+    return prepare(name, schema, np.column_stack(columns), y, notes=notes)
 
 
 def _number_or_missing(cell: str) -> bool:
@@ -147,6 +168,10 @@ BUNDLED: dict[str, Callable[[], Dataset]] = {
     "wine": bundled.wine,
     "digits": bundled.digits,
     "diabetes": bundled.diabetes,
+    "iris": bundled.iris,
+    "wine-3": bundled.wine_3,
+    "digits-10": bundled.digits_10,
+    "diabetes-regression": bundled.diabetes_regression,
 }
 #: Name -> key of `SOURCES` and the loader of that file.
 FROM_FILE: dict[str, tuple[str, Callable[[Path], Dataset]]] = {
@@ -156,6 +181,7 @@ FROM_FILE: dict[str, tuple[str, Callable[[Path], Dataset]]] = {
     "adult": ("adult", adult),
     "phishing": ("phishing", phishing),
     "obesity": ("obesity", obesity),
+    "obesity-7": ("obesity", obesity_7),
     "compas-binary": ("compas-binary", compas_binary),
     "adult-binary": ("adult-binary", adult_binary),
 }

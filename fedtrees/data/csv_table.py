@@ -8,13 +8,17 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.errors import DataError, did_you_mean
+from fedtrees.core.errors import DataError, UsageError, did_you_mean
 from fedtrees.core.schema import Feature, Schema
 from fedtrees.data.dataset import Dataset, prepare
+
+#: What a label column can be.
+TASKS = ("binary", "classes", "number")
 
 #: Cells read as a missing value (case-insensitive, spaces around them ignored).
 MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?"})
@@ -192,20 +196,14 @@ def binary_target(
         Missing labels, one class only, an unknown positive class, or more than two classes and
         no positive one named.
     """
-    codes, names = coded(table, name)
-    absent = np.flatnonzero(np.isnan(codes))
+    codes, names = class_target(table, name)
     where = f"{table.path}: target {name!r}"
-    if len(absent):
-        line = table.lines[int(absent[0])]
-        raise DataError(f"{where} is missing at line {line} ({len(absent)} such rows); remove them")
-    if len(names) < 2:
-        raise DataError(f"{where} has one class only ({names[0]!r}); both classes must occur")
     if positive is None:
         if len(names) > 2:
             shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
             raise DataError(
-                f"{where} has {len(names)} classes ({shown}); binary only at present: "
-                "name the positive class (the rest becomes class 0)"
+                f"{where} has {len(names)} classes ({shown}); name the positive class (the rest "
+                "becomes class 0), or say that the task is all of its classes, or a number"
             )
         positive = names[1]
     if positive not in names:
@@ -215,11 +213,79 @@ def binary_target(
     return (codes == names.index(positive)).astype(np.int64), (negative, positive)
 
 
+def class_target(
+    table: TextTable, name: str, order: Sequence[str] = ()
+) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+    """Return the labels, shape (n,), and the name of every class, coded as `coded` does.
+
+    Raises
+    ------
+    DataError
+        Missing labels, or one class only.
+    """
+    codes, names = coded(table, name, order)
+    _all_there(table, name, codes)
+    if len(names) < 2:
+        where = f"{table.path}: target {name!r}"
+        raise DataError(f"{where} has one class only ({names[0]!r}); both classes must occur")
+    return codes.astype(np.int64), names
+
+
+def number_target(table: TextTable, name: str) -> NDArray[np.float64]:
+    """Return the numbers to predict, shape (n,).
+
+    Raises
+    ------
+    DataError
+        A cell is missing, infinite or not a number.
+    """
+    values = numeric(table, name)
+    _all_there(table, name, values)
+    return values
+
+
+def _all_there(table: TextTable, name: str, values: NDArray[np.float64]) -> None:
+    absent = np.flatnonzero(np.isnan(values))
+    if len(absent):
+        raise DataError(
+            f"{table.path}: target {name!r} is missing at line {table.lines[int(absent[0])]} "
+            f"({len(absent)} such rows); remove them"
+        )
+
+
+def read_target(
+    table: TextTable, name: str, task: str = "binary", positive: str | None = None
+) -> tuple[NDArray[Any], tuple[str, ...]]:
+    """Return the target, shape (n,), and the names of its classes (none for numbers).
+
+    Parameters
+    ----------
+    task : {"binary", "classes", "number"}
+    positive : str, optional
+        As in `binary_target`; makes no sense for another task.
+
+    Raises
+    ------
+    UsageError
+        Unknown task, or a positive class for another task than binary.
+    DataError
+        As `binary_target`, `class_target`, `number_target`.
+    """
+    if task not in TASKS:
+        raise UsageError(f"unknown task {task!r}{did_you_mean(str(task), TASKS)}")
+    if task == "binary":
+        return binary_target(table, name, positive)
+    if positive is not None:
+        raise UsageError(f"a positive class ({positive!r}) is for a binary task, not for {task}")
+    return class_target(table, name) if task == "classes" else (number_target(table, name), ())
+
+
 def load_csv(
     path: str | Path,
     target: str,
     *,
     categorical: Sequence[str] = (),
+    task: str = "binary",
     positive: str | None = None,
     drop: Sequence[str] = (),
     ranges: Mapping[str, tuple[float, float]] | None = None,
@@ -235,8 +301,10 @@ def load_csv(
         Name of the label column.
     categorical : sequence of str
         Columns to be coded alphabetically; all others must be numeric.
+    task : {"binary", "classes", "number"}
+        What the label column is: two classes, all the classes it has, or numbers.
     positive : str, optional
-        The class coded 1 (required with more than two classes).
+        The class coded 1 (required for a binary task with more than two classes).
     drop : sequence of str
         Columns to leave out (identifiers).
     ranges : mapping of str to (float, float), optional
@@ -249,14 +317,16 @@ def load_csv(
     Raises
     ------
     DataError
-        Anything `read_csv`, `numeric`, `coded`, `binary_target` or `prepare` reject, and
+        Anything `read_csv`, `numeric`, `coded`, `read_target` or `prepare` reject, and
         unknown column names anywhere.
+    UsageError
+        As `read_target`.
     """
     table = read_csv(path)
     ranges = dict(ranges or {})
     for column in (target, *categorical, *drop, *ranges, *top):
         table.column(column)
-    y, classes = binary_target(table, target, positive)
+    y, classes = read_target(table, target, task, positive)
     features, columns = [], []
     for column in table.names:
         if column == target or column in drop:

@@ -25,7 +25,8 @@ class Dataset:
     schema : Schema
         ``len(schema.features) == table.X.shape[1]``.
     table : Table
-        All rows, float32 features of shape (n, d) and int64 labels of shape (n,) in {0, 1}.
+        All rows, float32 features of shape (n, d); y is of shape (n,), int64 class codes from 0 on,
+        or a float64 target where the schema has no classes.
     top : tuple of str
         Features named "most important" by the publication that used this table, or ().
     test_rows : int array, shape (t,), or None
@@ -56,6 +57,11 @@ class Dataset:
             object.__setattr__(self, "test_rows", _checked_rows(self.test_rows, len(self.table)))
         object.__setattr__(self, "digest", self._hash())
 
+    @property
+    def task(self) -> str:
+        """``binary``, ``classes`` (three or more) or ``number``: what the target is."""
+        return {0: "number", 2: "binary"}.get(len(self.schema.classes), "classes")
+
     def _hash(self) -> str:
         h = hashlib.sha256()
         h.update(json.dumps(self.schema.to_json(), sort_keys=True).encode())
@@ -63,7 +69,8 @@ class Dataset:
         # One bit pattern for every missing value, so that the digest follows the values.
         X = np.where(np.isnan(self.table.X), np.float32(np.nan), self.table.X)
         h.update(np.ascontiguousarray(X, dtype="<f4").tobytes())
-        h.update(np.ascontiguousarray(self.table.y, dtype="<i8").tobytes())
+        kind = "<i8" if self.schema.classes else "<f8"
+        h.update(np.ascontiguousarray(self.table.y, dtype=kind).tobytes())
         if self.test_rows is not None:
             h.update(np.ascontiguousarray(self.test_rows, dtype="<i8").tobytes())
         return h.hexdigest()
@@ -99,7 +106,7 @@ def prepare(
     X : array, shape (n, d)
         Numbers; NaN marks a missing value and stays NaN.
     y : array, shape (n,)
-        Class codes 0 and 1.
+        Class codes 0 to K-1, as many as the schema has classes; numbers where it has none.
     places : sequence of str, length n, optional
         Where each row came from (``"line 7"``), for messages; default ``"row i"``, from 0.
 
@@ -107,7 +114,8 @@ def prepare(
     ------
     DataError
         Empty table, text or infinite values in a feature, values beyond float32, missing
-        targets, fewer or more than two classes, duplicate or unmatched column names.
+        targets, fewer or more classes than the schema has, a constant numeric target, duplicate or
+        unmatched column names.
     """
     X, y = np.asarray(X), np.asarray(y)
     if X.ndim != 2 or X.shape[0] == 0 or X.shape[1] == 0:
@@ -119,11 +127,14 @@ def prepare(
             f"{name}: schema has {len(schema.features)} features, the table has {X.shape[1]}"
         )
     numbers = _numeric_features(name, schema, X, places)
-    labels = _binary_labels(name, schema, y, places)
+    target = _target_values(name, schema, y, places)
+    target = (
+        _class_codes(name, schema, target) if schema.classes else _checked(name, schema, target)
+    )
     return Dataset(
         name,
         schema,
-        Table(numbers, labels),
+        Table(numbers, target),
         tuple(top),
         test_rows,
         (*notes, *_constant_columns(schema, numbers)),
@@ -167,35 +178,44 @@ def _to_float(
     return out
 
 
-def _binary_labels(
+def _target_values(
     name: str, schema: Schema, y: NDArray[Any], places: Sequence[str] | None
-) -> NDArray[np.int64]:
+) -> NDArray[np.float64]:
     try:
         values = y.astype(np.float64)
     except (TypeError, ValueError):
-        raise DataError(
-            f"{name}: target {schema.target!r} holds text; encode its classes as 0 and 1"
-        ) from None
+        codes = "its classes as 0 and 1" if len(schema.classes) == 2 else "it as numbers from 0"
+        raise DataError(f"{name}: target {schema.target!r} holds text; encode {codes}") from None
     missing = np.flatnonzero(~np.isfinite(values))
     if len(missing):
         raise DataError(
             f"{name}: target {schema.target!r} is missing or infinite at "
             f"{_place(int(missing[0]), places)} ({len(missing)} such rows); remove them"
         )
-    found = np.unique(values)
-    if len(found) > 2:
-        raise DataError(
-            f"{name}: target {schema.target!r} has {len(found)} classes; binary only at present: "
-            "name the positive class (the rest becomes class 0)"
-        )
+    return np.asarray(values)
+
+
+def _class_codes(name: str, schema: Schema, values: NDArray[np.float64]) -> NDArray[np.int64]:
+    found, wanted = np.unique(values), len(schema.classes)
+    where = f"{name}: target {schema.target!r}"
     if len(found) < 2:
+        raise DataError(f"{where} has one class only ({found[0]:g}); all {wanted} must occur")
+    if len(found) > wanted == 2:
         raise DataError(
-            f"{name}: target {schema.target!r} has one class only ({found[0]:g}); "
-            "both classes must occur"
+            f"{where} has {len(found)} classes and the schema 2; name the positive class (the rest "
+            "becomes class 0), or give the schema all the classes"
         )
-    if found.tolist() != [0.0, 1.0]:
-        raise DataError(f"{name}: target {schema.target!r} has codes {found.tolist()}; use 0 and 1")
+    if not np.array_equal(found, np.arange(wanted)):
+        codes = "0 and 1" if wanted == 2 else f"all of 0 to {wanted - 1}"
+        raise DataError(f"{where} has codes {found[:20].tolist()}; use {codes}")
     return np.asarray(values.astype(np.int64))
+
+
+def _checked(name: str, schema: Schema, values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return a numeric target, if there is something to learn."""
+    if values.min() == values.max():
+        raise DataError(f"{name}: target {schema.target!r} is {values[0]:g} in every row")
+    return values
 
 
 def _constant_columns(schema: Schema, X: NDArray[np.float32]) -> list[str]:

@@ -54,7 +54,7 @@ def holdout(
     reserve_share: float = RESERVE_SHARE,
     reserve_from: int = RESERVE_FROM,
 ) -> Holdout:
-    """Split a dataset, stratified by label and seeded by name.
+    """Split a dataset, stratified by class (not by a numeric target) and seeded by name.
 
     Parameters
     ----------
@@ -72,7 +72,8 @@ def holdout(
     DataError
         Shares out of range, or a class with no row left for training.
     """
-    n, y = len(dataset.table), dataset.table.y
+    n = len(dataset.table)
+    stratum = dataset.table.y if dataset.schema.classes else np.zeros(n, dtype=np.int64)
     if dataset.test_rows is not None:
         train = np.setdiff1d(np.arange(n), dataset.test_rows)
         return Holdout(train, dataset.test_rows, None, "the recipe fixes training and test rows")
@@ -89,8 +90,8 @@ def holdout(
         )
     rng = streams.rng("holdout")
     parts: list[list[NDArray[np.intp]]] = [[], [], []]
-    for label in np.unique(y):
-        rows = rng.permutation(np.flatnonzero(y == label))
+    for label in np.unique(stratum):
+        rows = rng.permutation(np.flatnonzero(stratum == label))
         test = round(test_share * len(rows))
         reserve = round(reserve_share * len(rows))
         if test + reserve >= len(rows):

@@ -35,9 +35,14 @@ def label_skew(
     """Spread the rows of each class over the clients in Dirichlet(alpha) proportions.
 
     Small `alpha` (> 0) gives clients of nearly one class each. Source: Hsu, Qi and Brown 2019,
-    in the per-class form of Li et al. 2022 (NIID-Bench).
+    in the per-class form of Li et al. 2022 (NIID-Bench). UsageError where the target is a number.
     """
     _positive("alpha", alpha)
+    if not schema.classes:
+        raise UsageError(
+            f"label-skew spreads classes, the target {schema.target!r} is a number; use iid, "
+            "quantity-skew or feature-bands"
+        )
     parts: list[list[Rows]] = [[] for _ in range(clients)]
     for label in np.unique(table.y):
         rows = rng.permutation(np.flatnonzero(table.y == label))

@@ -25,8 +25,20 @@ SHAPES = {
     "obesity": (2111, 16, 972),
     "compas-binary": (7206, 14, None),
     "adult-binary": (48842, 19, 11687),
+    "iris": (150, 4, None),
+    "wine-3": (178, 13, None),
+    "digits-10": (1797, 64, None),
+    "diabetes-regression": (442, 10, None),
+    "obesity-7": (2111, 16, None),
 }
-SMALL = ["pima", "stroke", "stroke-raw", "obesity", "phishing", "compas-binary"]
+SMALL = ["pima", "stroke", "stroke-raw", "obesity", "obesity-7", "phishing", "compas-binary"]
+#: Digests of the binary tables: results measured on them stay comparable.
+DIGESTS = {
+    "breast-cancer": "7856c6ce2313a42afcb134bb5e42359a5054ce1dcab80b8a953a0860f6e6d58a",
+    "wine": "c22f3abd382b533c7e545bb7b11fed0a9f9c314ffd684b9abdcd1154653721cd",
+    "digits": "8346fe32c6f548e5df257f8eb9f071f6eceea881194950b1d6fc84f89618116b",
+    "diabetes": "d57c54d4a0bf24ae0d0a23f62254d4dfcd126cff108a641899b802cff8587e9d",
+}
 
 
 @pytest.mark.parametrize("name", [*BUNDLED, *SMALL])
@@ -44,6 +56,43 @@ def test_shape_positives_and_codes(name):
             assert column.min() >= feature.low, feature.name
         if feature.high is not None:
             assert column.max() <= feature.high, feature.name
+
+
+@pytest.mark.parametrize("name", DIGESTS)
+def test_binary_tables_stay_what_they_are(name):
+    assert load(name).digest == DIGESTS[name]
+
+
+@pytest.mark.parametrize(
+    ("name", "rows"),
+    [
+        ("iris", [50, 50, 50]),
+        ("wine-3", [59, 71, 48]),
+        ("digits-10", [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]),
+        ("obesity-7", [272, 287, 290, 290, 351, 297, 324]),
+    ],
+)
+def test_tables_with_all_their_classes(name, rows):
+    data = load(name, None if name in BUNDLED else data_dir())
+    assert data.task == "classes"
+    assert len(data.schema.classes) == len(rows)
+    assert np.bincount(data.table.y).tolist() == rows
+
+
+def test_binary_tables_are_made_of_the_classes():
+    assert np.array_equal(load("wine").table.y, load("wine-3").table.y == 1)
+    assert np.array_equal(load("digits").table.y, load("digits-10").table.y >= 5)
+    progression = load("diabetes-regression")
+    assert progression.task == "number"
+    assert progression.table.y.dtype == np.float64
+    above = progression.table.y > np.median(progression.table.y)
+    assert np.array_equal(load("diabetes").table.y, above)
+    assert np.array_equal(load("diabetes").table.X, progression.table.X)
+
+
+def test_binary_obesity_is_made_of_its_classes():
+    heavy = load("obesity-7", data_dir()).table.y >= 4
+    assert np.array_equal(load("obesity", data_dir()).table.y, heavy)
 
 
 @pytest.mark.slow

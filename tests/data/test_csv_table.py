@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from fedtrees.core.errors import DataError
+from fedtrees.core.errors import DataError, UsageError
 from fedtrees.data import load_csv
 
 GOOD = "age,town,ill\n30,Bern,yes\n41.5,?,no\n,Aarau,yes\n"
@@ -62,7 +62,10 @@ def test_a_cell_over_two_lines_does_not_shift_the_reported_line(write):
         (b"a,b,y\n1,2,0\n1,inf,1\n", "line 3: column 'b' holds 'inf'"),
         (b"a,b,y\n1,2,0\n1,3,\n", "missing at line 3"),
         (b"a,b,y\n1,2,0\n1,3,0\n", r"one class only \('0'\)"),
-        (b"a,b,y\n1,2,0\n1,3,1\n1,3,2\n", r"3 classes \(0, 1, 2\); binary only at present"),
+        (
+            b"a,b,y\n1,2,0\n1,3,1\n1,3,2\n",
+            r"3 classes \(0, 1, 2\); name the positive class .* all of its classes",
+        ),
         (b"a,b,y\n1,2,0\n1,3,\xff\xfe\n", "byte 16 is not UTF-8 text"),
         (b"a,b,y\n1,2,0\n1,\x00,1\n", "NUL bytes"),
         (b'a,b,y\n1,2,0\n1,"3,1\n', "unexpected end of data"),
@@ -96,6 +99,46 @@ def test_a_positive_class_makes_many_classes_binary(write):
     assert data.schema.classes == ("not mid", "mid")
     with pytest.raises(DataError, match="did you mean 'mid'"):
         load_csv(path, "y", positive="midd")
+
+
+def test_all_classes_of_a_target_are_taken_where_asked_for(write):
+    path = write("a,y\n1,low\n2,mid\n3,high\n4,mid\n")
+    data = load_csv(path, "y", task="classes")
+    assert data.schema.classes == ("high", "low", "mid")
+    assert data.table.y.tolist() == [1, 2, 0, 2]
+    assert data.task == "classes"
+
+
+def test_numbers_to_predict_are_taken_where_asked_for(write):
+    data = load_csv(write("a,y\n1,2.5\n2,-1\n3,1e3\n"), "y", task="number")
+    assert data.schema.classes == ()
+    assert data.table.y.tolist() == [2.5, -1, 1000]
+    assert data.table.y.dtype == np.float64
+    assert data.task == "number"
+
+
+@pytest.mark.parametrize(
+    ("content", "task", "message"),
+    [
+        ("a,y\n1,2\n2,\n", "number", "missing at line 3"),
+        ("a,y\n1,2\n2,two\n", "number", "line 3: column 'y' holds 'two', not a number"),
+        ("a,y\n1,inf\n2,2\n", "number", "line 2: column 'y' holds 'inf'"),
+        ("a,y\n1,2\n2,2\n", "number", "'y' is 2 in every row"),
+        ("a,y\n1,u\n2,?\n", "classes", "missing at line 3"),
+        ("a,y\n1,u\n2,u\n", "classes", "one class only"),
+    ],
+)
+def test_targets_that_do_not_suit_the_task_are_explained(write, content, task, message):
+    with pytest.raises(DataError, match=message):
+        load_csv(write(content), "y", task=task)
+
+
+def test_unknown_tasks_and_a_positive_class_beside_another_task(write):
+    path = write("a,y\n1,low\n2,mid\n")
+    with pytest.raises(UsageError, match="did you mean 'classes'"):
+        load_csv(path, "y", task="class")
+    with pytest.raises(UsageError, match="is for a binary task, not for classes"):
+        load_csv(path, "y", task="classes", positive="mid")
 
 
 def test_ranges_are_declared_and_never_computed(write):

@@ -45,7 +45,7 @@ def test_text_in_a_numeric_column_names_column_value_and_row():
     [
         ([0.0, np.nan, 1.0], r"missing or infinite at row 1"),
         ([1, 1, 1], r"one class only \(1\)"),
-        ([0, 1, 2], r"3 classes; binary only at present: name the positive class"),
+        ([0, 1, 2], r"3 classes and the schema 2; name the positive class"),
         ([1, 2, 2], r"codes \[1.0, 2.0\]; use 0 and 1"),
         (["a", "b", "a"], r"holds text"),
         ([0, 1], r"3 rows but labels of shape \(2,\)"),
@@ -54,6 +54,44 @@ def test_text_in_a_numeric_column_names_column_value_and_row():
 def test_unusable_targets_are_explained(y, message):
     with pytest.raises(DataError, match=message):
         prepare("t", SCHEMA, X, np.array(y))
+
+
+@pytest.mark.parametrize(
+    ("y", "message"),
+    [
+        ([0, 1, 1], r"codes \[0.0, 1.0\]; use all of 0 to 2"),
+        ([0, 1, 3], r"codes \[0.0, 1.0, 3.0\]; use all of 0 to 2"),
+        ([0, 0.5, 2], r"use all of 0 to 2"),
+        ([2, 2, 2], r"one class only \(2\); all 3 must occur"),
+    ],
+)
+def test_every_class_of_the_schema_must_occur(y, message):
+    three = Schema(SCHEMA.features, "ill", ("a", "b", "c"))
+    assert prepare("t", three, X, np.array([2, 0, 1])).table.y.tolist() == [2, 0, 1]
+    with pytest.raises(DataError, match=message):
+        prepare("t", three, X, np.array(y))
+
+
+def test_a_schema_without_classes_has_a_numeric_target():
+    number = Schema(SCHEMA.features, "days", ())
+    data = prepare("t", number, X, np.array([1, 2, 4]))
+    assert data.task == "number"
+    assert data.table.y.dtype == np.float64
+    assert data.digest != prepare("t", number, X, np.array([1, 2, 4.5])).digest
+    with pytest.raises(DataError, match="'days' is 4 in every row"):
+        prepare("t", number, X, np.full(3, 4))
+    with pytest.raises(DataError, match="missing or infinite at row 2"):
+        prepare("t", number, X, np.array([1, 2, np.nan]))
+
+
+def test_cut_points_are_part_of_a_schema_and_checked():
+    cut = Schema((Feature("age", cuts=(-1.0, 2.0, 9.0)), Feature("bmi")), "ill")
+    assert prepare("t", cut, X, Y).digest != prepare("t", SCHEMA, X, Y).digest
+    assert cut.to_json()["features"][0]["cuts"] == [-1.0, 2.0, 9.0]
+    assert "cuts" not in SCHEMA.to_json()["features"][0]
+    for wrong in ((1.0,), (1.0, 1.0), (0.0, np.inf), (0.0, 1.0, 1.0 + 1e-9)):
+        with pytest.raises(DataError, match="'age': cut points"):
+            Feature("age", cuts=wrong)
 
 
 def test_an_empty_table_is_refused():

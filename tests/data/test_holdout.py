@@ -73,3 +73,11 @@ def test_impossible_shares(shares):
 def test_a_class_needs_a_training_row():
     with pytest.raises(DataError, match="none left for training"):
         holdout(dataset(10, share=0.1), Streams(1), test_share=0.9)
+
+
+def test_a_numeric_target_is_not_stratified():
+    schema = Schema(SCHEMA.features, "y", ())
+    data = prepare("t", schema, np.arange(50.0)[:, None], np.linspace(0, 1, 50))
+    h = holdout(data, Streams(1))
+    assert len(h.test) == 10
+    assert sorted(np.concatenate(parts(h)).tolist()) == list(range(50))

@@ -125,6 +125,15 @@ def test_impossible_numbers_of_clients(clients, message):
         split("iid", table(5), SCHEMA, clients, np.random.default_rng(0))
 
 
+def test_label_skew_needs_classes():
+    number = Schema(SCHEMA.features, "days", ())
+    data = Table(table(30).X, np.linspace(0, 1, 30))
+    with pytest.raises(UsageError, match="label-skew spreads classes, the target 'days'"):
+        split("label-skew", data, number, 3, np.random.default_rng(0))
+    parts = split("quantity-skew", data, number, 3, np.random.default_rng(0))
+    assert sorted(np.concatenate(parts).tolist()) == list(range(30))
+
+
 @pytest.mark.parametrize("alpha", [0, -1, float("nan"), float("inf")])
 def test_alpha_must_be_positive(alpha):
     with pytest.raises(UsageError, match="alpha"):
