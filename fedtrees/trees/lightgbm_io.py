@@ -1,4 +1,4 @@
-"""Read forests from LightGBM's text models (``Booster.save_model``, format v2 to v4)."""
+"""Read forests from LightGBM's text models (``Booster.save_model``, format v3 and v4)."""
 
 from __future__ import annotations
 
@@ -56,6 +56,8 @@ def from_lightgbm_text(model: str | bytes | PathLike[str]) -> Forest:
         rounds = len(blocks) // objective.n_outputs
         divisor = rounds if "average_output" in header else 1
         trees = tuple(_Arrays.of(block, width).tree(divisor) for block in blocks)
+    except DataError:  # says more than the errors below, of which it is one
+        raise
     except (KeyError, ValueError, OverflowError) as error:
         raise _incomplete(f"{type(error).__name__} {error}") from error
     return Forest(trees, np.zeros(objective.n_outputs, dtype=np.float32), objective)

@@ -27,7 +27,7 @@ READ_OBJECTIVES = (
     "reg:squarederror",
 )
 
-# Probabilities near 1 are so far apart in float32 that log-odds of 10 are met to 1e-3.
+# Relative. Probabilities near 1 are so far apart in float32 that log-odds of 10 are met to 1e-4.
 _MARGIN_ERROR = 1e-3
 
 
@@ -190,6 +190,8 @@ def from_xgboost_json(
         order = _rounds(booster["tree_info"], len(booster["trees"]), objective.n_outputs)
         width = int(learner["learner_model_param"]["num_feature"])
         trees = [read_tree(t, width, learning_rate, reg_lambda) for t in booster["trees"]]
+    except DataError:  # says more than the errors below, of which it is one
+        raise
     except (
         KeyError,
         TypeError,

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import pickle
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -77,3 +79,13 @@ def test_damaged_bytes_are_refused_or_make_a_forest_that_predicts(name, tmp_path
         else:
             assert np.isfinite(forest.predict(saved_models.ROWS)).all()
     assert refused > 20
+
+
+def test_the_way_there_and_back_in_the_docs(tmp_path, monkeypatch):
+    page = Path(__file__).parents[2] / "docs" / "models.md"
+    (code,) = re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.S)
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    exec(code, names)
+    assert names["difference"] < 1e-6
+    assert names["forest"].rounds == 5
