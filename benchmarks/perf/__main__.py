@@ -16,7 +16,7 @@ from pathlib import Path
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"):
     os.environ[_name] = "1"
 
-from fedtrees.benchmarks.perf import attacks, engine, scoring
+from fedtrees.benchmarks.perf import attacks, engine, forests, scoring
 from fedtrees.benchmarks.perf.measure import Line, markdown
 
 
@@ -52,6 +52,7 @@ def main() -> None:
         add(engine.central(1_000_000, target=2.0, trees=5, repeats=1))
     add(engine.federated(2, target=2.0))
     add(engine.federated(10, target=None))
+    add(forests.lines())
     add(scoring.lines())
     add(attacks.lines(options.data_dir))
     add(default_bench())

@@ -1,0 +1,38 @@
+"""Random forests beside scikit-learn's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sklearn.ensemble import RandomForestClassifier
+
+from fedtrees.benchmarks.perf.measure import Line, medians, ratio
+from fedtrees.benchmarks.perf.rivals import accuracy, table
+from fedtrees.trees.forest_grower import grow_random_forest
+from fedtrees.trees.forest_params import ForestParams
+from fedtrees.trees.sketch import quantile_cuts
+
+ROWS, TREES = 20_000, 50
+
+
+def lines() -> Iterator[Line]:
+    """Compare fully grown and shallow forests, binning included; scores on rows not seen."""
+    both = table(2 * ROWS)
+    X, y = both.X[:ROWS], both.y[:ROWS]
+    for depth in (None, 8):
+        params = ForestParams(trees=TREES, max_depth=depth)
+        model = RandomForestClassifier(TREES, max_depth=depth, random_state=0, n_jobs=1)
+        grown = []
+
+        def ours(params: ForestParams = params, grown: list = grown) -> None:  # type: ignore[type-arg]
+            grown.append(grow_random_forest(X, y, quantile_cuts(X, params.max_bin), params))
+
+        calls = {"ours": ours, "theirs": lambda model=model: model.fit(X, y)}
+        seconds = medians(calls)
+        scores = [
+            accuracy(both.y[ROWS:], m.predict_proba(both.X[ROWS:])) for m in (grown[-1], model)
+        ]
+        what = f"random forest, {ROWS:,} x 28, {TREES} trees, "
+        what += "fully grown" if depth is None else f"depth {depth}"
+        what += f" (accuracy {scores[0]:.3f}, theirs {scores[1]:.3f})"
+        yield ratio(what, seconds["ours"], seconds["theirs"], "scikit-learn", 1.5)
