@@ -227,7 +227,7 @@ class Softmax(Objective):
         return _class_sums(y, weight, self.n_classes)
 
     def start(self, sums: NDArray[np.float64]) -> NDArray[np.float32]:
-        """Return the centred logarithms of the class shares, as XGBoost 3.1 and later do."""
+        """Return the centred logarithms of the class shares, as XGBoost 3.2 does."""
         empty = np.flatnonzero(sums[1:] <= 0)
         if len(empty):
             raise DataError(f"no training row has class {empty.tolist()}; give a base_score")
