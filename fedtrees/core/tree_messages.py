@@ -69,6 +69,7 @@ class CutPoints(Message):
     values: NDArray[np.float32]
     offsets: NDArray[np.int32]
     minimum: NDArray[np.float32]
+    categorical: NDArray[np.bool_] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -239,6 +240,8 @@ class NodeSplits(Message):
     g, h : float64 array, shape (k,), or None
         Sums of gradients and hessians over the node.
     gain : float32 array, shape (k,), or None
+    categories : bool array, shape (k, width), or None
+        Where the threshold is NaN: the categories that go right, by code.
     """
 
     discloses: ClassVar[frozenset[Reveal]] = _COUNTING | {Reveal.THRESHOLDS}
@@ -252,6 +255,7 @@ class NodeSplits(Message):
     g: NDArray[np.float64] | None = None
     h: NDArray[np.float64] | None = None
     gain: NDArray[np.float32] | None = None
+    categories: NDArray[np.bool_] | None = None
 
     @property
     def reveals(self) -> frozenset[Reveal]:

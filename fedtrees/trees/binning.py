@@ -42,6 +42,9 @@ class Cuts:
         Bins of feature ``f`` are ``offsets[f]:offsets[f + 1]``; at least one each.
     minimum : float32 array, shape (d,)
         A threshold below every value: splits "any value" from "missing" (XGBoost's sentinel).
+    categorical : bool array, shape (d,), or None
+        Features split by sets of categories: codes 0, 1, ..., one bin each, so that the cuts are
+        1, 2, ... None: all are split by thresholds.
 
     Raises
     ------
@@ -52,6 +55,7 @@ class Cuts:
     values: NDArray[np.float32]
     offsets: NDArray[np.int32]
     minimum: NDArray[np.float32]
+    categorical: NDArray[np.bool_] | None = None
 
     def __post_init__(self) -> None:
         for name, kind in (("values", np.float32), ("offsets", np.int32), ("minimum", np.float32)):
@@ -67,6 +71,17 @@ class Cuts:
         inner[offsets[:-1]] = False
         if not np.isfinite(values).all() or (np.diff(values, prepend=0)[inner] <= 0).any():
             raise DataError("cut values must be finite and strictly increasing within a feature")
+        if self.categorical is not None:
+            self._check_categories()
+
+    def _check_categories(self) -> None:
+        mask = np.asarray(self.categorical, dtype=bool)
+        if mask.shape != (self.n_features,):
+            raise DataError(f"a mask of shape {mask.shape} for {self.n_features} features")
+        for f in np.flatnonzero(mask).tolist():
+            if not np.array_equal(self.of(f), np.arange(1, self.n_bins[f] + 1)):
+                raise DataError(f"categorical feature {f} needs one bin per code: cuts 1, 2, ...")
+        object.__setattr__(self, "categorical", mask if mask.any() else None)
 
     @property
     def n_features(self) -> int:
@@ -97,15 +112,35 @@ class Cuts:
     def select(self, features: ArrayLike) -> Cuts:
         """Return the cuts of some features, in the given order (one vertical party's columns)."""
         columns = np.asarray(features, dtype=np.intp)
-        return Cuts.join([self.of(int(f)) for f in columns], self.minimum[columns])
+        categorical = None if self.categorical is None else self.categorical[columns]
+        return Cuts.join([self.of(int(f)) for f in columns], self.minimum[columns], categorical)
 
     @staticmethod
-    def join(per_feature: Iterable[ArrayLike], minimum: ArrayLike) -> Cuts:
+    def join(
+        per_feature: Iterable[ArrayLike],
+        minimum: ArrayLike,
+        categorical: NDArray[np.bool_] | None = None,
+    ) -> Cuts:
         """Return cuts from one array per feature."""
         parts = [np.asarray(p, dtype=np.float32) for p in per_feature]
         offsets = np.concatenate([[0], np.cumsum([len(p) for p in parts])])
         values = np.concatenate(parts) if parts else np.zeros(0, dtype=np.float32)
-        return Cuts(values, offsets.astype(np.int32), np.asarray(minimum, dtype=np.float32))
+        starts = offsets.astype(np.int32)
+        return Cuts(values, starts, np.asarray(minimum, dtype=np.float32), categorical)
+
+    def with_categories(self, sizes: ArrayLike) -> Cuts:
+        """Return cuts that give every category of some features a bin of its own.
+
+        Parameters
+        ----------
+        sizes : int array, shape (d,)
+            Number of categories of every feature; 0: its cuts stay as they are.
+        """
+        counts = np.asarray(sizes, dtype=np.int32)
+        if not counts.any():
+            return self
+        parts = [np.arange(1, n + 1) if n else self.of(f) for f, n in enumerate(counts.tolist())]
+        return Cuts.join(parts, np.where(counts > 0, 0, self.minimum), counts > 0)
 
     @staticmethod
     def hidden(n_bins: ArrayLike) -> Cuts:
@@ -117,15 +152,22 @@ class Cuts:
         return Cuts.join([np.arange(1, c + 1) for c in counts], np.zeros(len(counts)))
 
     @staticmethod
-    def from_xgboost(indptr: NDArray[Any], values: NDArray[Any]) -> Cuts:
+    def from_xgboost(
+        indptr: NDArray[Any], values: NDArray[Any], categorical: ArrayLike | None = None
+    ) -> Cuts:
         """Return the cuts that ``QuantileDMatrix.get_quantile_cut()`` reports.
 
-        Its first entry per feature is the minimum sentinel, the others are cuts.
+        Its first entry per feature is the minimum sentinel, the others are cuts; of a categorical
+        feature (bool, shape (d,)) it reports the codes.
         """
         pointers = np.asarray(indptr).astype(np.int64)
         values = np.asarray(values, dtype=np.float32)
         parts = [values[a + 1 : b] for a, b in pairwise(pointers)]
-        return Cuts.join(parts, values[pointers[:-1]])
+        if categorical is None:
+            return Cuts.join(parts, values[pointers[:-1]])
+        sizes = np.where(categorical, np.diff(pointers), 0)
+        some = [part if len(part) else np.ones(1) for part in parts]
+        return Cuts.join(some, values[pointers[:-1]]).with_categories(sizes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -222,6 +264,16 @@ def check_rows(X: NDArray[Any], n_features: int | None = None) -> NDArray[np.flo
     return X32
 
 
+def _check_codes(X: NDArray[np.float32], cuts: Cuts, features: NDArray[np.intp]) -> None:
+    for f in features.tolist():
+        n, present = cuts.n_bins[f], X[~np.isnan(X[:, f]), f]
+        wrong = present[(present < 0) | (present >= n) | (present != np.floor(present))]
+        if len(wrong):
+            raise DataError(
+                f"feature {f} has {n} categories and a value {wrong[0]}: give codes 0 to {n - 1}"
+            )
+
+
 def bin_rows(X: NDArray[Any], cuts: Cuts) -> Bins:
     """Assign every value to its bin.
 
@@ -234,9 +286,11 @@ def bin_rows(X: NDArray[Any], cuts: Cuts) -> Bins:
     Raises
     ------
     DataError
-        If the width differs from the cuts', or a value is infinite.
+        If the width differs from the cuts', a value is infinite, or a category is no known code.
     """
     X = check_rows(X, cuts.n_features)
+    if cuts.categorical is not None:
+        _check_codes(X, cuts, np.flatnonzero(cuts.categorical))
     missing = int(cuts.n_bins.max())
     small = missing < 256 or (missing == 256 and not np.isnan(X).any())
     codes = np.empty(X.shape, dtype=np.uint8 if small else np.uint16)

@@ -28,6 +28,7 @@ class TreeBuilder:
         self._gain = [np.float32(0)]
         self._sums: dict[int, tuple[float, float]] = {}
         self._has_gain = False
+        self._categories: dict[int, NDArray[np.bool_]] = {}
 
     def __len__(self) -> int:
         return len(self._feature)
@@ -39,6 +40,7 @@ class TreeBuilder:
         threshold: ArrayLike,
         default_left: ArrayLike,
         gain: ArrayLike | None = None,
+        categories: NDArray[np.bool_] | None = None,
     ) -> NDArray[np.int32]:
         """Split nodes; those with feature -1 stay leaves.
 
@@ -46,6 +48,8 @@ class TreeBuilder:
         ----------
         nodes, feature, threshold, default_left, gain : arrays, shape (k,)
             As in `Tree`.
+        categories : bool array, shape (k, width), optional
+            As in `Tree`; read where the threshold is NaN.
 
         Returns
         -------
@@ -74,6 +78,8 @@ class TreeBuilder:
             self._default_left[node] = bool(missing_left[k])
             self._left[node] = len(self)
             self._gain[node] = gains[k]
+            if categories is not None and np.isnan(cuts[k]):
+                self._categories[node] = categories[k]
             self._value[node] = np.float32(0)
             self._append_leaves(2)
         return left
@@ -135,4 +141,14 @@ class TreeBuilder:
             g=sums[:, 0] if self._sums else None,
             h=sums[:, 1] if self._sums else None,
             gain=np.array(self._gain, dtype=np.float32) if self._has_gain else None,
+            categories=self._sets(),
         )
+
+    def _sets(self) -> NDArray[np.bool_] | None:
+        if not self._categories:
+            return None
+        width = max(map(len, self._categories.values()))
+        sets = np.zeros((len(self), width), dtype=bool)
+        for node, row in self._categories.items():
+            sets[node, : len(row)] = row
+        return sets

@@ -23,7 +23,8 @@ class Tree:
     feature : int32 array, shape (n_nodes,)
         Split column, -1 at a leaf.
     threshold : float32 array, shape (n_nodes,)
-        A row goes left iff ``x < threshold`` (float32 comparison); 0 at a leaf.
+        A row goes left iff ``x < threshold`` (float32 comparison); 0 at a leaf, NaN where the split
+        is by categories.
     left, right : int32 array, shape (n_nodes,)
         Children, -1 at a leaf.
     default_left : bool array, shape (n_nodes,)
@@ -34,6 +35,9 @@ class Tree:
         Sums of gradients and hessians of the training rows in the node, where known.
     gain : float32 array, shape (n_nodes,), or None
         Split gain, where known; 0 at a leaf.
+    categories : bool array, shape (n_nodes, width), or None
+        Categories that go right, by code, where the split is by categories; values that are no such
+        code go left, as in XGBoost. None: no split is by categories.
     """
 
     feature: NDArray[np.int32]
@@ -45,6 +49,7 @@ class Tree:
     g: NDArray[np.float64] | None = None
     h: NDArray[np.float64] | None = None
     gain: NDArray[np.float32] | None = None
+    categories: NDArray[np.bool_] | None = None
 
     @property
     def leaves(self) -> NDArray[np.intp]:
@@ -127,22 +132,21 @@ class Forest:
         X = self._rows(X)
         out = np.empty((len(X), len(self.trees)), dtype=np.int32)
         flat = self._flat
-        _apply(
-            X,
-            flat.start,
-            flat.feature,
-            flat.threshold,
-            flat.left,
-            flat.right,
-            flat.default_left,
-            out,
-        )
+        nodes = (flat.feature, flat.threshold, flat.left, flat.right, flat.default_left)
+        if flat.categories is None:
+            _apply(X, flat.start, *nodes, out)
+        else:
+            _apply_categorical(X, flat.start, *nodes, flat.categories, out)
         return out
 
     def _margins(self, X: NDArray[Any]) -> NDArray[np.float32]:
         X = self._rows(X)
         out = np.repeat(self.base_margin[:, None], len(X), axis=1)
         flat = self._flat
+        if flat.categories is not None:
+            for t, leaf in enumerate(self.apply(X).T):
+                out[t % len(out)] += self.trees[t].value[leaf]
+            return out
         _margin(
             X,
             flat.start,
@@ -184,6 +188,7 @@ class _Flat:
     right: NDArray[np.int32]
     default_left: NDArray[np.bool_]
     value: NDArray[np.float32]
+    categories: NDArray[np.bool_] | None
 
     @staticmethod
     def of(trees: tuple[Tree, ...]) -> _Flat:
@@ -200,7 +205,17 @@ class _Flat:
             joined("right", np.int32),
             joined("default_left", bool),
             joined("value", np.float32),
+            _joined_sets(trees),
         )
+
+
+def _joined_sets(trees: tuple[Tree, ...]) -> NDArray[np.bool_] | None:
+    """Return the sets of all nodes, as wide as the widest; None where no split is by categories."""
+    sets = [np.zeros((len(t), 0), bool) if t.categories is None else t.categories for t in trees]
+    width = max((s.shape[1] for s in sets), default=0)
+    if not width:
+        return None
+    return np.concatenate([np.pad(s, ((0, 0), (0, width - s.shape[1]))) for s in sets])
 
 
 @kernel
@@ -256,3 +271,33 @@ def _margin(
             out[t % out.shape[0], i] += value[
                 start + _leaf(X[i], start, feature, threshold, left, right, default_left)
             ]
+
+
+@kernel
+def _apply_categorical(
+    X: NDArray[np.float32],
+    starts: NDArray[np.int64],
+    feature: NDArray[np.int32],
+    threshold: NDArray[np.float32],
+    left: NDArray[np.int32],
+    right: NDArray[np.int32],
+    default_left: NDArray[np.bool_],
+    categories: NDArray[np.bool_],
+    out: NDArray[np.int32],
+) -> None:
+    width = np.float32(categories.shape[1])
+    for i in range(X.shape[0]):
+        for t in range(starts.shape[0]):
+            node = 0
+            k = starts[t]
+            while feature[k] >= 0:
+                value = X[i, feature[k]]
+                if value != value:
+                    goes_left = default_left[k]
+                elif threshold[k] == threshold[k]:
+                    goes_left = value < threshold[k]
+                else:  # by category; what is no code goes left
+                    goes_left = not (0 <= value < width and categories[k, int(value)])
+                node = left[k] if goes_left else right[k]
+                k = starts[t] + node
+            out[i, t] = node

@@ -20,7 +20,8 @@ from fedtrees.trees.losses import LOGISTIC, Objective
 from fedtrees.trees.params import TreeParams
 from fedtrees.trees.partition import Decisions, RowPartition
 from fedtrees.trees.sampling import ColumnSampler, drop_rows
-from fedtrees.trees.splitting import Splits, best_splits, leaf_values
+from fedtrees.trees.splits import Splits
+from fedtrees.trees.splitting import best_splits, leaf_values
 
 _ROOT = np.zeros(1, dtype=np.int32)
 
@@ -202,13 +203,17 @@ class TreeGrower:
     def _split(self, due: _Candidates) -> Decisions:
         """Record the splits and open the children."""
         s = due.splits
-        left = self._builder.expand(due.nodes, s.feature, s.threshold, s.default_left, s.gain)
+        left = self._builder.expand(
+            due.nodes, s.feature, s.threshold, s.default_left, s.gain, s.categories
+        )
         self._n_leaves += len(due)
         self._parents = due.hist if self._subtract else None
         children = np.stack([left, left + 1], axis=1).reshape(-1).astype(np.int32)
         sums = np.stack([s.left_sums, s.right_sums], axis=1).reshape(-1, 2)
         self._open(children, sums, np.repeat(due.depths + 1, 2).astype(np.int32))
-        return Decisions(due.nodes, s.feature, s.bin, s.threshold, s.default_left, left)
+        return Decisions(
+            due.nodes, s.feature, s.bin, s.threshold, s.default_left, left, s.categories
+        )
 
     def statistics(
         self, nodes: NDArray[np.int32]

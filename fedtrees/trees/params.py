@@ -50,6 +50,11 @@ class TreeParams:
         Share of the rows each round is grown on, in (0, 1]; every row is drawn by itself.
     colsample_bytree, colsample_bylevel, colsample_bynode : float
         Share of the features a tree, a level of it, a node of it may use, in (0, 1]; they multiply.
+    max_cat_to_onehot : int
+        Categorical features with fewer categories than this, at least 2, split off one of them;
+        others are partitioned. It matters where features are split by categories.
+    max_cat_threshold : int
+        A partition tries sets of fewer categories than this on one side, at least 2.
     base_score : float or None
         Prediction every row starts from: a probability in (0, 1) for `binary:logistic`, a margin
         for `multi:softprob`, a value for `reg:squarederror`. None: what the training rows' labels
@@ -75,6 +80,8 @@ class TreeParams:
     colsample_bytree: float = 1.0
     colsample_bylevel: float = 1.0
     colsample_bynode: float = 1.0
+    max_cat_to_onehot: int = 4
+    max_cat_threshold: int = 64
     base_score: float | None = None
 
     @property
@@ -88,6 +95,8 @@ class TreeParams:
             ("max_depth", 1, 30),
             ("max_leaves", 0, 2**31 - 1),
             ("max_bin", 2, 65534),
+            ("max_cat_to_onehot", 2, 2**31 - 1),
+            ("max_cat_threshold", 2, 2**31 - 1),
         ):
             value = getattr(self, name)
             if not _is_int(value) or not low <= value <= high:

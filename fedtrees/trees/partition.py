@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,8 @@ class Decisions:
         Where missing values go.
     left : int32 array, shape (k,)
         Left children; the right child of a node is one more.
+    categories : bool array, shape (k, width), or None
+        Where the threshold is NaN, rows go right whose bin, a category's code, is marked here.
     """
 
     nodes: NDArray[np.int32]
@@ -38,6 +40,7 @@ class Decisions:
     threshold: NDArray[np.float32]
     default_left: NDArray[np.bool_]
     left: NDArray[np.int32]
+    categories: NDArray[np.bool_] | None = None
 
     def __len__(self) -> int:
         return int(self.nodes.shape[0])
@@ -50,8 +53,9 @@ class Decisions:
             return Decisions(none, none, none, none.astype(np.float32), none.astype(np.bool_), none)
         if len(parts) == 1:
             return parts[0]
-        names = [f.name for f in fields(Decisions)]
-        return Decisions(*(np.concatenate([getattr(p, n) for p in parts]) for n in names))
+        columns: list[Any] = list(zip(*(vars(p).values() for p in parts), strict=True))
+        joined: list[Any] = [None if c[0] is None else np.concatenate(c) for c in columns]
+        return Decisions(*joined)
 
 
 @kernel
@@ -170,7 +174,23 @@ class RowPartition:
             decisions.default_left,
             out,
         )
+        if decisions.categories is not None:
+            self._by_category(bins, decisions, ranges, out)
         return out
+
+    def _by_category(
+        self, bins: Bins, decisions: Decisions, ranges: NDArray[np.int64], out: NDArray[np.bool_]
+    ) -> None:
+        """Correct `out` where nodes split by categories: look up each row's code."""
+        assert decisions.categories is not None
+        ends = np.cumsum(ranges[:, 1] - ranges[:, 0])
+        for k in np.flatnonzero(np.isnan(decisions.threshold)):
+            begin, end = ranges[k]
+            codes = bins.columns[decisions.feature[k], self.rows[begin:end]]
+            goes = np.ones(bins.missing + 1, dtype=bool)
+            goes[np.flatnonzero(decisions.categories[k])] = False
+            goes[bins.missing] = decisions.default_left[k]
+            out[ends[k] - (end - begin) : ends[k]] = goes[codes]
 
     def move(
         self, nodes: NDArray[np.int32], left: NDArray[np.int32], goes_left: NDArray[np.bool_]

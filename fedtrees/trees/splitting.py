@@ -2,54 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.trees.binning import Cuts
-from fedtrees.trees.fixed_point import UNIT_BITS, Bits, from_fixed
+from fedtrees.trees.categorical import best_categories
+from fedtrees.trees.fixed_point import UNIT_BITS, Bits
 from fedtrees.trees.jit import kernel
+from fedtrees.trees.newton import node_weights
 from fedtrees.trees.params import TreeParams
+from fedtrees.trees.splits import Splits
 
 MIN_GAIN = np.float32(1e-6)  # XGBoost's kRtEps: a split must gain more than rounding can
-
-
-@dataclass(frozen=True, eq=False)
-class Splits:
-    """One decision per node.
-
-    Attributes
-    ----------
-    feature : int32 array, shape (n_nodes,)
-        Split column, -1 if the node stays a leaf.
-    bin : int32 array, shape (n_nodes,)
-        Rows of bins up to this one go left; -1 sends left only missing values.
-    threshold : float32 array, shape (n_nodes,)
-        ``cuts.values`` of that bin: a row goes left iff ``x < threshold``. 0 at a leaf.
-    default_left : bool array, shape (n_nodes,)
-        Where missing values go.
-    gain : float32 array, shape (n_nodes,)
-        Loss reduction, 0 at a leaf.
-    left_sums, right_sums : int64 array, shape (n_nodes, 2)
-        Fixed-point gradient and hessian sums of the children, missing values included; 0 at a leaf.
-    """
-
-    feature: NDArray[np.int32]
-    bin: NDArray[np.int32]
-    threshold: NDArray[np.float32]
-    default_left: NDArray[np.bool_]
-    gain: NDArray[np.float32]
-    left_sums: NDArray[np.int64]
-    right_sums: NDArray[np.int64]
-
-    def __len__(self) -> int:
-        return int(self.feature.shape[0])
-
-    def where(self, chosen: NDArray[Any]) -> Splits:
-        """Return the splits of some nodes (mask or indices)."""
-        return Splits(*(getattr(self, f.name)[chosen] for f in fields(self)))
 
 
 @kernel
@@ -154,7 +120,8 @@ def best_splits(
     Gains follow XGBoost's CPU `hist`: ``G^2`` and ``H + lambda`` are rounded to float32 and divided
     in float32; the two sides are added and the parent's gain subtracted, in float32 too. The
     strictly greater gain wins, so ties go to the lowest feature, then to the scan that sends
-    missing values right, then to the first bin scanned.
+    missing values right, then to the first bin scanned. Features that `cuts` call categorical are
+    split as `fedtrees.trees.categorical` tells.
 
     Parameters
     ----------
@@ -165,38 +132,63 @@ def best_splits(
         Fixed-point sums of the nodes, missing values included.
     cuts : Cuts
     params : TreeParams
-        Uses ``reg_lambda``, ``reg_alpha``, ``gamma``, ``min_child_weight``.
+        Uses ``reg_lambda``, ``reg_alpha``, ``gamma``, ``min_child_weight`` and, for categories,
+        ``max_cat_to_onehot``, ``max_cat_threshold``.
     mask : bool array, shape (n_nodes, total_bins), optional
         Splits that may be chosen, by the bin they follow.
     bits : pair of int
         Binary places of the gradients and of the hessians in `hist`.
     """
-    n = len(hist)
-    feature, bin = np.full(n, -1, dtype=np.int32), np.full(n, -1, dtype=np.int32)
-    default_left, gain = np.zeros(n, dtype=bool), np.zeros(n, dtype=np.float32)
-    left_sums = np.zeros((n, 2), dtype=np.int64)
+    splits = _best_thresholds(hist, totals, cuts, params, mask, bits)
+    if cuts.categorical is not None:
+        rival = best_categories(hist, totals, cuts, params, mask, bits)
+        tie = (rival.gain == splits.gain) & (rival.feature < splits.feature)
+        rival.replace(~((rival.gain > splits.gain) | tie), splits)
+        splits = rival
+    _prune(splits, params)
+    return splits
+
+
+def _prune(s: Splits, params: TreeParams) -> None:
+    """Make leaves where a split is impossible or gains too little."""
+    leaf = (s.feature < 0) | (s.gain <= MIN_GAIN) | (s.gain < np.float32(params.gamma))
+    leaf |= (s.left_sums[:, 1] == 0) | (s.right_sums[:, 1] == 0)
+    s.replace(leaf, Splits.leaves(len(s)))
+
+
+def _best_thresholds(
+    hist: NDArray[np.int64],
+    totals: NDArray[np.int64],
+    cuts: Cuts,
+    params: TreeParams,
+    mask: NDArray[np.bool_] | None,
+    bits: Bits,
+) -> Splits:
+    """Choose the best split by a threshold of every node, however little it gains."""
+    found = Splits.leaves(len(hist))
     limits = np.array(  # XGBoost keeps its parameters in float32
         [params.reg_lambda, params.reg_alpha, params.min_child_weight], dtype=np.float32
     ).astype(np.float64)
     limits = np.append(limits, np.ldexp(1.0, np.negative(bits)))
     allowed = np.zeros((0, 0), dtype=bool) if mask is None else mask
-    hist, totals, allowed = _readonly(hist), _readonly(totals), _readonly(allowed)
-    _scan(hist, totals, cuts.offsets, allowed, limits, feature, bin, default_left, gain, left_sums)
-    right_sums = totals - left_sums
-    leaf = (feature < 0) | (gain <= MIN_GAIN) | (gain < np.float32(params.gamma))
-    leaf |= (left_sums[:, 1] == 0) | (right_sums[:, 1] == 0)
-    threshold = cuts.thresholds(np.maximum(feature, 0), bin)
-    for array, empty in (
-        (feature, -1),
-        (bin, -1),
-        (threshold, 0),
-        (default_left, False),
-        (gain, 0),
-    ):
-        array[leaf] = empty
-    left_sums[leaf] = 0
-    right_sums[leaf] = 0
-    return Splits(feature, bin, threshold, default_left, gain, left_sums, right_sums)
+    if cuts.categorical is not None:
+        ordered = ~np.repeat(cuts.categorical, cuts.n_bins)
+        allowed = np.broadcast_to(ordered, hist.shape[:2]) if mask is None else mask & ordered
+    _scan(
+        _readonly(hist),
+        _readonly(totals),
+        cuts.offsets,
+        _readonly(allowed),
+        limits,
+        found.feature,
+        found.bin,
+        found.default_left,
+        found.gain,
+        found.left_sums,
+    )
+    found.threshold[:] = cuts.thresholds(np.maximum(found.feature, 0), found.bin)
+    np.subtract(totals, found.left_sums, out=found.right_sums)
+    return found
 
 
 def _readonly(array: NDArray[Any]) -> NDArray[Any]:
@@ -221,9 +213,4 @@ def leaf_values(
     bits : pair of int
         Binary places of the sums.
     """
-    g, h = from_fixed(sums, bits).T
-    usable = (h > 0) & (h >= np.float32(params.min_child_weight))
-    reg = np.where(usable, h + np.float64(np.float32(params.reg_lambda)), 1.0)
-    g = np.sign(g) * np.maximum(np.abs(g) - np.float64(np.float32(params.reg_alpha)), 0.0)
-    weight = np.where(usable, -g / reg, 0.0).astype(np.float32)
-    return weight * np.float32(params.learning_rate)
+    return node_weights(sums, params, bits) * np.float32(params.learning_rate)

@@ -95,7 +95,8 @@ class HistogramClient(Party):
     @handles(CutPoints)
     def bin(self, message: CutPoints) -> None:
         """Bin the rows once and for all."""
-        self.cuts = Cuts(message.values, message.offsets, message.minimum)
+        m = message
+        self.cuts = Cuts(m.values, m.offsets, m.minimum, m.categorical)
         self.bins = bin_rows(self.data.X, self.cuts)
 
     @handles(LabelSumsRequest)
@@ -146,7 +147,9 @@ class HistogramClient(Party):
     def split(self, message: NodeSplits) -> None:
         """Move rows to the children."""
         m = message
-        chosen = Decisions(m.nodes, m.feature, m.bin, m.threshold, m.default_left, m.left)
+        chosen = Decisions(
+            m.nodes, m.feature, m.bin, m.threshold, m.default_left, m.left, m.categories
+        )
         self.partition.split(self.bins, chosen)
 
     @handles(LeafValues)
@@ -265,7 +268,9 @@ class HistogramServer(Coordinator):
             parts = net.ask("client", CutsRequest(method, max_bin), why="to settle cut points")
             cuts = merge_summaries(parts, max_bin)
             why = f"cut points, merged from the clients' {method} summaries"
-        net.tell("client", CutPoints(cuts.values, cuts.offsets, cuts.minimum), why=why)
+        cuts = cuts.with_categories(self.params.category_counts(self.schema))
+        message = CutPoints(cuts.values, cuts.offsets, cuts.minimum, cuts.categorical)
+        net.tell("client", message, why=why)
         return cuts
 
     def settle_start(self, net: Network) -> BaseScore:

@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedtrees.core.errors import UsageError, did_you_mean
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.core.errors import DataError, UsageError, did_you_mean
 from fedtrees.core.messages import Message
 from fedtrees.core.schema import Schema
 from fedtrees.core.tree_messages import LabelSums, ValidationLoss
@@ -30,6 +33,9 @@ class HistogramProtocol(TreeParams, Protocol):
     cuts : {"sketch", "equal-width", "public"}
         Cut points from merged client sketches, equal-width from the pooled ranges (FedTree), or
         equal-width from the schema's declared public ranges, which reveals nothing.
+    enable_categorical : bool
+        Split features whose schema kind is categorical by sets of categories, as XGBoost does; each
+        needs declared category names. False: their codes are numbers, split by thresholds.
     early_stopping_rounds : int
         Stop after so many rounds without a smaller loss on held-out rows, and return the model of
         the best round; 0: never. Every round then costs one secure sum of losses.
@@ -39,6 +45,7 @@ class HistogramProtocol(TreeParams, Protocol):
 
     objective: str | None = None
     cuts: str = "sketch"
+    enable_categorical: bool = False
     early_stopping_rounds: int = 0
     validation_fraction: float = 0.1
 
@@ -60,6 +67,8 @@ class HistogramProtocol(TreeParams, Protocol):
                 f"base_score={score!r}: {Logistic.name} starts from a probability, strictly "
                 "between 0 and 1"
             )
+        if not isinstance(self.enable_categorical, bool):
+            raise UsageError(f"enable_categorical={self.enable_categorical!r}: give true or false")
         patience, share = self.early_stopping_rounds, self.validation_fraction
         if not isinstance(patience, int) or isinstance(patience, bool) or patience < 0:
             raise UsageError(f"early_stopping_rounds={patience!r}: give a whole number, 0 or more")
@@ -71,7 +80,9 @@ class HistogramProtocol(TreeParams, Protocol):
         """What defenses and attacks may rely on."""
         all_rows = self.subsample == 1 and not self.early_stopping_rounds
         newton = self.objective in (None, Logistic.name) and not self.reg_alpha
-        return self.shares | ({"logistic-leaves"} if newton and all_rows else set())
+        thresholds = not self.enable_categorical  # who reads trees takes every split for one
+        readable = newton and all_rows and thresholds
+        return self.shares | ({"logistic-leaves"} if readable else set())
 
     def objective_for(self, schema: Schema) -> Objective:
         """Return what is minimised on such a target.
@@ -82,3 +93,20 @@ class HistogramProtocol(TreeParams, Protocol):
             If the objective does not suit it.
         """
         return objective_of(self.objective, schema.classes)
+
+    def category_counts(self, schema: Schema) -> NDArray[np.int32]:
+        """Return the number of categories of each feature split by categories, else 0.
+
+        Raises
+        ------
+        DataError
+            If a categorical feature does not declare its categories.
+        """
+        native = schema.categorical & self.enable_categorical
+        counts = np.array([len(f.categories) for f in schema.features], dtype=np.int32)
+        for k in np.flatnonzero(native & (counts == 0)):
+            raise DataError(
+                f"feature {schema.names[k]!r} is categorical and declares no categories: name them "
+                "in the schema, or leave out enable_categorical"
+            )
+        return np.where(native, counts, 0).astype(np.int32)

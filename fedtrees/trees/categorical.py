@@ -1,0 +1,167 @@
+"""Splits by categories: some go right, the others left, as in XGBoost's `hist`.
+
+A feature with few categories (below `max_cat_to_onehot`) sends one of them right. With more, the
+categories of a node are sorted by the weight each would have as a leaf, and a prefix of that order
+goes right: the best partition is among these (Fisher, "On grouping for maximum homogeneity", 1958).
+Missing values go with either side, whichever gains more.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.trees.binning import Cuts
+from fedtrees.trees.fixed_point import UNIT_BITS, Bits, from_fixed
+from fedtrees.trees.newton import node_gains, node_weights
+from fedtrees.trees.params import TreeParams
+from fedtrees.trees.splits import Splits
+
+
+@dataclass(frozen=True, eq=False)
+class _Candidates:
+    """All splits that are tried, in XGBoost's order: of equal ones the first is taken.
+
+    Categories of all categorical features stand in one line of length c, sorted feature by feature;
+    the m candidates send right what stands from `first` to `last`.
+
+    Attributes
+    ----------
+    columns : int array, shape (c,)
+        Bins of the histogram that hold the line.
+    begin, end : int array, shape (c,)
+        Stretch of the line that belongs to the same feature.
+    partitioned : bool array, shape (c,)
+        Whether a prefix of the sorted feature goes right; else a single category does.
+    first, last : int array, shape (m,)
+    missing_left : bool array, shape (m,)
+    """
+
+    columns: NDArray[np.intp]
+    begin: NDArray[np.intp]
+    end: NDArray[np.intp]
+    partitioned: NDArray[np.bool_]
+    first: NDArray[np.intp]
+    last: NDArray[np.intp]
+    missing_left: NDArray[np.bool_]
+
+    @staticmethod
+    def of(cuts: Cuts, params: TreeParams) -> _Candidates:
+        """Return the candidates of the categorical features, of which there is one or more."""
+        assert cuts.categorical is not None
+        features = np.flatnonzero(cuts.categorical)
+        sizes = cuts.n_bins[features].astype(np.intp)
+        end = np.cumsum(sizes)
+        begin = end - sizes
+        parts = [_of_feature(n, params) for n in sizes.tolist()]
+        counts = [len(first) for first, _, _ in parts]
+        shift = np.repeat(begin, counts)
+        first, last, missing_left = (np.concatenate(part) for part in zip(*parts, strict=True))
+        return _Candidates(
+            np.flatnonzero(np.repeat(cuts.categorical, cuts.n_bins)),
+            np.repeat(begin, sizes),
+            np.repeat(end, sizes),
+            np.repeat(sizes >= params.max_cat_to_onehot, sizes),
+            first + shift,
+            last + shift,
+            missing_left,
+        )
+
+
+def _of_feature(
+    n: int, params: TreeParams
+) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.bool_]]:
+    """Return first and last category that go right, and where missing values go, in order."""
+    if n < params.max_cat_to_onehot:
+        each = np.repeat(np.arange(n), 2)
+        return each, each, np.tile([True, False], n)
+    tried = min(params.max_cat_threshold, n) - 1
+    last = np.concatenate([np.arange(tried), np.arange(n - 2, n - 2 - tried, -1)])
+    return np.zeros_like(last), last, np.repeat([True, False], tried)
+
+
+def best_categories(
+    hist: NDArray[np.int64],
+    totals: NDArray[np.int64],
+    cuts: Cuts,
+    params: TreeParams,
+    mask: NDArray[np.bool_] | None = None,
+    bits: Bits = UNIT_BITS,
+) -> Splits:
+    """Choose the best split by categories of every node, however little it gains.
+
+    Parameters and gains as in `fedtrees.trees.splitting.best_splits`; `params` also gives
+    ``max_cat_to_onehot`` and ``max_cat_threshold``. A feature is tried where `mask` allows all of
+    its bins: a set of categories is no single bin.
+    """
+    c = _Candidates.of(cuts, params)
+    line = hist[:, c.columns]
+    order = _sorted(line, c, params, bits)
+    sums, missing = _sums(np.take_along_axis(line, order[..., None], axis=1), totals, c)
+    right = sums[:, c.last]
+    right[:, ~c.missing_left] += missing[:, c.last[~c.missing_left]]
+    gain = _gains(totals, right, params, bits)
+    if mask is not None:
+        starts = np.unique(c.begin)
+        allowed = np.logical_and.reduceat(mask[:, c.columns], starts, axis=1)
+        gain[~allowed[:, np.searchsorted(starts, c.begin[c.last])]] = 0
+    node, best = np.arange(len(hist)), gain.argmax(axis=1)
+    left_sums = totals - right[node, best]
+    gain = gain[node, best]
+    feature = np.searchsorted(cuts.offsets, c.columns[c.last[best]], side="right") - 1
+    return Splits(
+        feature=np.where(gain > 0, feature, -1).astype(np.int32),
+        bin=np.full(len(hist), -1, dtype=np.int32),
+        threshold=np.full(len(hist), np.nan, dtype=np.float32),
+        default_left=c.missing_left[best],
+        gain=gain,
+        left_sums=left_sums,
+        right_sums=totals - left_sums,
+        categories=_sets(order, best, c),
+    )
+
+
+def _sorted(
+    line: NDArray[np.int64], c: _Candidates, params: TreeParams, bits: Bits
+) -> NDArray[np.intp]:
+    """Return where in the line the categories stand once sorted, shape (n_nodes, c).
+
+    By weight in float32, equal ones by code. One-hot features keep their order.
+    """
+    weight = np.where(c.partitioned, node_weights(line, params, bits), np.float32(0))
+    return np.lexsort((weight, np.broadcast_to(c.begin, weight.shape)), axis=-1)
+
+
+def _sums(
+    line: NDArray[np.int64], totals: NDArray[np.int64], c: _Candidates
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the sums of what each candidate ends with, and of missing values: (n_nodes, c, 2)."""
+    upto = np.zeros((len(line), len(c.columns) + 1, 2), dtype=np.int64)
+    np.cumsum(line, axis=1, out=upto[:, 1:])
+    before = upto[:, c.begin]
+    sums = np.where(c.partitioned[:, None], upto[:, 1:] - before, line)
+    return sums, totals[:, None] - (upto[:, c.end] - before)
+
+
+def _gains(
+    totals: NDArray[np.int64], right: NDArray[np.int64], params: TreeParams, bits: Bits
+) -> NDArray[np.float32]:
+    """Return the gain of every candidate, 0 where a child would be too light: (n_nodes, m)."""
+    left = totals[:, None] - right
+    gain = node_gains(left, params, bits) + node_gains(right, params, bits)
+    gain -= node_gains(totals, params, bits)[:, None]
+    weight = np.float64(np.float32(params.min_child_weight))
+    lightest = from_fixed(np.minimum(left[..., 1], right[..., 1]), bits[1])
+    gain[~((lightest >= weight) & (gain > 0) & (gain < np.inf))] = 0
+    return gain
+
+
+def _sets(order: NDArray[np.intp], best: NDArray[np.intp], c: _Candidates) -> NDArray[np.bool_]:
+    """Return the categories that go right, by code, bool, shape (n_nodes, width)."""
+    sets = np.zeros((len(order), int((c.end - c.begin).max())), dtype=bool)
+    for node, k in enumerate(best.tolist()):
+        first, last = c.first[k], c.last[k]
+        sets[node, order[node, first : last + 1] - c.begin[last]] = True
+    return sets

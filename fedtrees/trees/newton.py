@@ -1,0 +1,52 @@
+"""What gradient and hessian sums say of a node: its best weight and its gain, as in XGBoost."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.trees.fixed_point import UNIT_BITS, Bits, from_fixed
+from fedtrees.trees.params import TreeParams
+
+
+def node_weights(
+    sums: NDArray[np.int64], params: TreeParams, bits: Bits = UNIT_BITS
+) -> NDArray[np.float32]:
+    """Return ``-G / (H + lambda)``, float32, shape (...): the step that lowers the loss most.
+
+    With an L1 penalty, ``G`` is first drawn towards zero by alpha. 0 where the hessian sum is below
+    `min_child_weight`.
+
+    Parameters
+    ----------
+    sums : int64 array, shape (..., 2)
+        Fixed-point gradient and hessian sums.
+    params : TreeParams
+    bits : pair of int
+        Binary places of the sums.
+    """
+    values = from_fixed(sums, bits)
+    g, h = values[..., 0], values[..., 1]
+    usable = (h > 0) & (h >= np.float32(params.min_child_weight))
+    reg = np.where(usable, h + np.float64(np.float32(params.reg_lambda)), 1.0)
+    weight: NDArray[np.float64] = np.where(usable, -np.sign(g) * _beyond(g, params) / reg, 0.0)
+    return weight.astype(np.float32)
+
+
+def node_gains(
+    sums: NDArray[np.int64], params: TreeParams, bits: Bits = UNIT_BITS
+) -> NDArray[np.float32]:
+    """Return ``G^2 / (H + lambda)``, float32, shape (...); 0 where the hessian sum is not positive.
+
+    Parameters as in `node_weights`. Both parts are rounded to float32 first, as XGBoost does.
+    """
+    values = from_fixed(sums, bits)
+    g, h = _beyond(values[..., 0], params), values[..., 1]
+    reg = np.where(h > 0, h + np.float64(np.float32(params.reg_lambda)), 1.0).astype(np.float32)
+    gain: NDArray[np.float32] = np.where(h > 0, (g * g).astype(np.float32) / reg, np.float32(0))
+    return gain
+
+
+def _beyond(g: NDArray[np.float64], params: TreeParams) -> NDArray[np.float64]:
+    """Return by how much gradients exceed the L1 penalty: XGBoost's ThresholdL1, without sign."""
+    return np.maximum(np.abs(g) - np.float64(np.float32(params.reg_alpha)), 0.0)

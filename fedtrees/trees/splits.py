@@ -1,0 +1,75 @@
+"""What is decided for the nodes of a level."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, eq=False)
+class Splits:
+    """One decision per node.
+
+    Attributes
+    ----------
+    feature : int32 array, shape (n_nodes,)
+        Split column, -1 if the node stays a leaf.
+    bin : int32 array, shape (n_nodes,)
+        Rows of bins up to this one go left; -1 sends left only missing values.
+    threshold : float32 array, shape (n_nodes,)
+        ``cuts.values`` of that bin: a row goes left iff ``x < threshold``. 0 at a leaf, NaN where
+        the split is by categories (its `bin` is -1).
+    default_left : bool array, shape (n_nodes,)
+        Where missing values go.
+    gain : float32 array, shape (n_nodes,)
+        Loss reduction, 0 at a leaf.
+    left_sums, right_sums : int64 array, shape (n_nodes, 2)
+        Fixed-point gradient and hessian sums of the children, missing values included; 0 at a leaf.
+    categories : bool array, shape (n_nodes, width), or None
+        Categories that go right, by code, where the split is by categories. None: nowhere.
+    """
+
+    feature: NDArray[np.int32]
+    bin: NDArray[np.int32]
+    threshold: NDArray[np.float32]
+    default_left: NDArray[np.bool_]
+    gain: NDArray[np.float32]
+    left_sums: NDArray[np.int64]
+    right_sums: NDArray[np.int64]
+    categories: NDArray[np.bool_] | None = None
+
+    def __len__(self) -> int:
+        return int(self.feature.shape[0])
+
+    @staticmethod
+    def leaves(n: int, width: int | None = None) -> Splits:
+        """Return the decision to split none of n nodes, as writeable arrays.
+
+        With a width, `categories` are of that width.
+        """
+        none, sums = np.full(n, -1, dtype=np.int32), np.zeros((n, 2), dtype=np.int64)
+        return Splits(
+            feature=none,
+            bin=none.copy(),
+            threshold=np.zeros(n, dtype=np.float32),
+            default_left=np.zeros(n, dtype=bool),
+            gain=np.zeros(n, dtype=np.float32),
+            left_sums=sums,
+            right_sums=sums.copy(),
+            categories=None if width is None else np.zeros((n, width), dtype=bool),
+        )
+
+    def where(self, chosen: NDArray[Any]) -> Splits:
+        """Return the splits of some nodes (mask or indices)."""
+        kept: list[Any] = [None if a is None else a[chosen] for a in vars(self).values()]
+        return Splits(*kept)
+
+    def replace(self, chosen: NDArray[np.bool_], other: Splits) -> None:
+        """Take the decisions of `other` at some nodes, in place."""
+        for f in fields(self):
+            into, source = getattr(self, f.name), getattr(other, f.name)
+            if into is not None:
+                into[chosen] = 0 if source is None else source[chosen]
