@@ -1,9 +1,11 @@
 """Random forests: brute force, scikit-learn, and the same forest whoever holds the rows."""
 
+import re
 import subprocess
 import sys
 import textwrap
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -383,3 +385,12 @@ def test_bad_rows_and_labels_are_refused():
         grow_random_forest(X, y, cuts, params, weights=np.ones((2, len(y))))
     with pytest.raises(DataError, match="at least"):
         grow_random_forest(X, y, cuts, params).predict(X[:, :1])
+
+
+def test_the_documentation_runs():
+    text = (Path(__file__).resolve().parents[2] / "docs" / "forests.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", text, flags=re.S)
+    assert len(blocks) == 2
+    known = {}
+    for block in blocks:
+        exec(block, known)
