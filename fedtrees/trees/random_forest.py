@@ -72,9 +72,10 @@ class ClassTree:
             return replace(self, probability=told, counts=None)
         sums = np.zeros(self.probability.shape, dtype=np.int64)
         sums[self.leaves] = counts
-        for node in np.flatnonzero(self.feature >= 0)[::-1]:  # children follow their parent
+        inner = np.flatnonzero(self.feature >= 0)
+        for node in inner[::-1]:  # children follow their parent
             sums[node] = sums[self.left[node]] + sums[self.right[node]]
-            told[node] = shares(sums[node : node + 1])[0]
+        told[inner] = shares(sums[inner])
         return replace(self, probability=told, counts=sums)
 
 
