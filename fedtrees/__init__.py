@@ -1,3 +1,27 @@
 """What does a federated tree model leak, and what does a defense cost?"""
 
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
 __version__ = "0.1.0"
+
+#: Public name -> module; imported when first used, so that `import fedtrees` stays light.
+_EXPORTS = {
+    "FederatedForestClassifier": "fedtrees.estimators",
+    "FederatedGBDTClassifier": "fedtrees.estimators",
+    "FederatedGBDTRegressor": "fedtrees.estimators",
+    "load_model": "fedtrees.trees.model_io",
+}
+__all__ = ["__version__", *_EXPORTS]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _EXPORTS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_EXPORTS[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_EXPORTS})

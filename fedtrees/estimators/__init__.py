@@ -1,0 +1,6 @@
+"""Federated trees as scikit-learn estimators; every fit is a real federation with a transcript."""
+
+from fedtrees.estimators.boosting import FederatedGBDTClassifier, FederatedGBDTRegressor
+from fedtrees.estimators.forests import FederatedForestClassifier
+
+__all__ = ["FederatedForestClassifier", "FederatedGBDTClassifier", "FederatedGBDTRegressor"]

@@ -1,0 +1,239 @@
+"""Federated gradient boosting for scikit-learn."""
+
+from __future__ import annotations
+
+from os import PathLike
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import RegressorMixin
+from sklearn.utils.validation import check_is_fitted
+
+from fedtrees.estimators.columns import row_weights
+from fedtrees.estimators.federated import ClassifierPart, FederatedEstimator, target_name
+from fedtrees.trees.forest import Forest
+from fedtrees.trees.params import TreeParams
+from fedtrees.trees.xgboost_io import save_xgboost
+
+_SAME = (
+    "max_depth", "max_leaves", "grow_policy", "learning_rate", "reg_lambda", "reg_alpha", "gamma",
+    "min_child_weight", "max_bin", "subsample", "colsample_bytree", "colsample_bylevel",
+    "colsample_bynode", "base_score", "early_stopping_rounds", "validation_fraction",
+)  # fmt: skip
+
+
+class _Boosting(FederatedEstimator):
+    _fields: ClassVar = {"n_estimators": "trees", **{name: name for name in _SAME}}
+    _forest = False
+    model_: Forest
+
+    def __init__(
+        self,
+        *,
+        n_estimators: int = 100,
+        learning_rate: float = 0.3,
+        max_depth: int = 6,
+        max_leaves: int = 0,
+        grow_policy: str = "depthwise",
+        max_bin: int = 256,
+        reg_lambda: float = 1.0,
+        reg_alpha: float = 0.0,
+        gamma: float = 0.0,
+        min_child_weight: float = 1.0,
+        subsample: float = 1.0,
+        colsample_bytree: float = 1.0,
+        colsample_bylevel: float = 1.0,
+        colsample_bynode: float = 1.0,
+        base_score: float | None = None,
+        early_stopping_rounds: int = 0,
+        validation_fraction: float = 0.1,
+        protocol: str = "fedtree-hist",
+        defense: str | None = None,
+        n_clients: int = 3,
+        cuts: Any = None,
+        ranges: Any = None,
+        random_state: Any = None,
+    ) -> None:
+        self.n_estimators = n_estimators
+        self.learning_rate = learning_rate
+        self.max_depth = max_depth
+        self.max_leaves = max_leaves
+        self.grow_policy = grow_policy
+        self.max_bin = max_bin
+        self.reg_lambda = reg_lambda
+        self.reg_alpha = reg_alpha
+        self.gamma = gamma
+        self.min_child_weight = min_child_weight
+        self.subsample = subsample
+        self.colsample_bytree = colsample_bytree
+        self.colsample_bylevel = colsample_bylevel
+        self.colsample_bynode = colsample_bynode
+        self.base_score = base_score
+        self.early_stopping_rounds = early_stopping_rounds
+        self.validation_fraction = validation_fraction
+        self.protocol = protocol
+        self.defense = defense
+        self.n_clients = n_clients
+        self.cuts = cuts
+        self.ranges = ranges
+        self.random_state = random_state
+
+    @property
+    def n_iter_(self) -> int:
+        """Boosting rounds of the model; fewer than `n_estimators` where it stopped early."""
+        check_is_fitted(self)
+        return self.model_.rounds
+
+    @property
+    def feature_importances_(self) -> NDArray[np.float32]:
+        """Mean gain of the splits on each feature, summing to 1, float32, shape (d,).
+
+        XGBoost's default. All 0 where no tree has a split.
+
+        Raises
+        ------
+        AttributeError
+            The released model has no gains: a defense withholds them.
+        """
+        check_is_fitted(self)
+        total, splits = np.zeros((2, self.n_features_in_))
+        for tree in self.model_.trees:
+            if tree.gain is None:
+                raise AttributeError(
+                    "feature_importances_: the released model carries no gains "
+                    f"(protocol {self.protocol!r}, defense {self.defense!r})"
+                )
+            inner = tree.feature >= 0
+            np.add.at(total, tree.feature[inner], tree.gain[inner])
+            np.add.at(splits, tree.feature[inner], 1)
+        mean = total / np.maximum(splits, 1)
+        return (mean / (mean.sum() or 1.0)).astype(np.float32)
+
+    def save_model(self, path: str | PathLike[str]) -> None:
+        """Write the model as XGBoost JSON; `fedtrees.load_model` and XGBoost read it.
+
+        Names of features are written where a DataFrame gave them. Classes are not: XGBoost speaks
+        of 0 to K-1, in the order of `classes_`; and categories are their codes, in the order of
+        `categories_`.
+
+        Raises
+        ------
+        DataError
+            If the file cannot be written.
+        """
+        check_is_fitted(self)
+        protocol = self.training_.protocol
+        params = protocol if isinstance(protocol, TreeParams) else None
+        names = [str(n) for n in getattr(self, "feature_names_in_", ())]
+        save_xgboost(self.model_, path, self.n_features_in_, names, params)
+
+
+class FederatedGBDTClassifier(ClassifierPart, _Boosting):
+    """Gradient boosting of two or more classes, trained by a federation.
+
+    Parameters have XGBoost's names and defaults, whatever the protocol's own are. Given the same
+    cut points, the trees are those XGBoost grows on all rows together.
+
+    Parameters
+    ----------
+    n_estimators : int
+        Boosting rounds.
+    learning_rate, max_depth, max_leaves, grow_policy, max_bin, reg_lambda, reg_alpha, gamma, \
+min_child_weight, subsample, colsample_bytree, colsample_bylevel, colsample_bynode, base_score
+        As in `fedtrees.trees.params.TreeParams`.
+    early_stopping_rounds, validation_fraction
+        As in `fedtrees.protocols.horizontal.settings.HistogramProtocol`.
+    protocol : str
+        Name or spec, such as ``"nvflare-hist"`` or ``"fedtree-hist[objective=multi:softprob]"``.
+        A parameter in the spec replaces the default here; given here and there it must agree.
+    defense : str or None
+        Spec, composed with ``+``: ``"split-only+leaf-rounding[decimals=2]"``.
+    n_clients : int
+        The rows are spread evenly over that many, unless `fit` is told the client of every row.
+    cuts : None, {"sketch", "equal-width", "public"}, Cuts, or (indptr, values)
+        How cut points are settled (None: the protocol's default), or the cut points themselves,
+        which then are public: `fedtrees.trees.binning.Cuts`, or the pair that XGBoost's
+        ``QuantileDMatrix.get_quantile_cut()`` returns.
+    ranges : mapping of str to (float, float), optional
+        Declared public range of features by name, for ``cuts="public"`` and for attacks. An array's
+        columns are called x0, x1, ...
+    random_state : int, RandomState or None
+        Spreads the rows and seeds every draw of the run.
+
+    Attributes
+    ----------
+    classes_ : array, shape (K,)
+    model_ : Forest
+        As released to the clients.
+    training_ : Training
+    transcript_ : Transcript
+        Every message of the training.
+    clients_ : tuple of Table
+        Rows of each client: the truth an attack is scored against.
+    client_ids_ : array, shape (clients,)
+        What `fit` was given as `client`; ``client-0`` of views and transcript is the first.
+    categories_ : dict
+        Categories of the columns of dtype ``category`` by name, in the order of their codes.
+    n_features_in_ : int
+    feature_names_in_ : array of str, shape (d,)
+        Where X was a DataFrame.
+    n_iter_ : int
+    feature_importances_ : float32 array, shape (d,)
+
+    Notes
+    -----
+    Missing values are NaN (a missing category too). Columns of dtype ``category`` are coded in the
+    order of their categories; a category that is unknown later is an error.
+    """
+
+    def fit(
+        self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None, client: Any = None
+    ) -> Self:
+        """Train.
+
+        Parameters
+        ----------
+        X : array or DataFrame, shape (n, d)
+        y : array, shape (n,)
+            Labels of any kind, of two classes or more.
+        sample_weight : array, shape (n,), optional
+            At least 0; a row of weight 0 is left out.
+        client : array, shape (n,), optional
+            Which client holds each row.
+
+        Raises
+        ------
+        DataError
+            Rows, labels, weights or clients that cannot be used (it is a ValueError).
+        UsageError
+            Parameters that cannot be used (a ValueError).
+        """
+        target = target_name(y)
+        X, y = self._accept(X, y)
+        weight = row_weights(sample_weight, len(y))
+        codes = self._learn_classes(y, weight)
+        self._fit(X, codes, self.classes_, target=target, weight=weight, client=client)
+        return self
+
+
+class FederatedGBDTRegressor(RegressorMixin, _Boosting):
+    """Gradient boosting of a number (squared error), trained by a federation.
+
+    Parameters, attributes and notes as in `FederatedGBDTClassifier`, without classes.
+    """
+
+    def fit(
+        self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None, client: Any = None
+    ) -> Self:
+        """Train; parameters and errors as in `FederatedGBDTClassifier.fit`, y being numbers."""
+        target = target_name(y)
+        X, y = self._accept(X, y, numeric_y=True)
+        weight = row_weights(sample_weight, len(y))
+        self._fit(X, y.astype(np.float64), (), target=target, weight=weight, client=client)
+        return self
+
+    def predict(self, X: Any) -> NDArray[np.float64]:
+        """Return the values, float64, shape (n,)."""
+        rows = self._rows(X)
+        return self.training_.predict(rows)

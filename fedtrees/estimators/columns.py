@@ -1,0 +1,155 @@
+"""From what scikit-learn's users pass to float32 rows: categories, missing values, limits."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.core.errors import DataError, did_you_mean
+from fedtrees.core.schema import Feature
+from fedtrees.trees.grower import checked_weights
+
+#: Category values by column name, in the order of their codes.
+Categories = Mapping[Hashable, tuple[Any, ...]]
+
+
+def _is_frame(X: Any) -> bool:
+    return type(X).__module__.partition(".")[0] == "pandas" and hasattr(X, "columns")
+
+
+def categories_of(X: Any) -> dict[Hashable, tuple[Any, ...]]:
+    """Return the categories of every column of dtype ``category``; none where X is no DataFrame."""
+    if not _is_frame(X):
+        return {}
+    return {
+        name: tuple(dtype.categories)
+        for name, dtype in X.dtypes.items()
+        if hasattr(dtype, "categories")
+    }
+
+
+def coded(X: Any, categories: Categories) -> Any:
+    """Return a DataFrame with its categories replaced by codes, NaN where missing.
+
+    Anything else is returned as it is: the columns of an array hold codes already.
+
+    Raises
+    ------
+    DataError
+        A value that is none of a column's categories, or text in a column without categories.
+    """
+    if not _is_frame(X):
+        return X
+    import pandas as pd
+
+    out = X.copy(deep=False)
+    for name in X.columns:
+        values = X[name]
+        if name in categories:
+            known = pd.Index(categories[name], dtype=object)
+            codes = known.get_indexer(pd.Index(values.astype(object)))
+            unknown = values[(codes < 0) & values.notna().to_numpy()]
+            if len(unknown):
+                hint = did_you_mean(str(unknown.iloc[0]), map(str, known))
+                raise DataError(f"column {name!r} holds the unknown {unknown.iloc[0]!r}{hint}")
+            out[name] = np.where(codes < 0, np.nan, codes.astype(np.float64))
+        elif values.ndim == 1 and len(values) and pd.api.types.is_string_dtype(values):
+            raise DataError(
+                f"column {name!r} holds text ({values.iloc[0]!r}); make it a category: "
+                f"X.astype({{{name!r}: 'category'}})"
+            )
+    return out
+
+
+def validated(estimator: Any, X: Any, y: Any = None, *, fit: bool, numeric_y: bool = False) -> Any:
+    """Return X, and y where `fit`, as scikit-learn checks them: finite or NaN, float, 2-d.
+
+    Names and number of the columns are noted by a fit and compared afterwards.
+    """
+    options: dict[str, Any] = {"dtype": [np.float64, np.float32]}
+    if fit:
+        options |= {"y": y, "y_numeric": numeric_y, "ensure_min_samples": 2}
+    try:
+        from sklearn.utils.validation import validate_data
+    except ImportError:  # scikit-learn before 1.6
+        options["force_all_finite"] = "allow-nan"
+        return estimator._validate_data(X, reset=fit, **options)
+    return validate_data(estimator, X, reset=fit, ensure_all_finite="allow-nan", **options)
+
+
+def float32_rows(X: NDArray[Any], names: Sequence[str]) -> NDArray[np.float32]:
+    """Return rows as float32, shape (n, d).
+
+    Raises
+    ------
+    DataError
+        A value beyond float32.
+    """
+    with np.errstate(over="ignore"):
+        rows = np.ascontiguousarray(X, dtype=np.float32)
+    at = np.argwhere(np.isinf(rows))
+    if len(at):
+        i, k = at[0]
+        raise DataError(
+            f"feature {names[k]!r} is {X[i, k]} in row {i}: infinite as float32; rescale it, or "
+            "make the value missing (NaN)"
+        )
+    return rows
+
+
+def row_weights(sample_weight: Any, n: int) -> NDArray[np.float32] | None:
+    """Return sample weights as float32, shape (n,), None where there are none.
+
+    Raises
+    ------
+    DataError
+        As `checked_weights`, or all are 0.
+    """
+    if sample_weight is None:
+        return None
+    weight = checked_weights(sample_weight, n)
+    if not weight.any():
+        raise DataError("all sample weights are zero; give some row a weight")
+    return weight
+
+
+def features_of(
+    names: Sequence[str],
+    categories: Mapping[int, tuple[Any, ...]],
+    ranges: Mapping[str, tuple[float, float]] | None,
+    cuts: Sequence[tuple[float, ...]] | None,
+) -> tuple[Feature, ...]:
+    """Return what everyone in the federation knows of the columns.
+
+    Parameters
+    ----------
+    names : sequence of str, shape (d,)
+    categories : mapping of int to tuple
+        Categories by column number.
+    ranges : mapping of str to (float, float), optional
+        Declared public ranges by name.
+    cuts : sequence of tuple of float, shape (d,), optional
+        Declared public cut points, see `Feature`.
+
+    Raises
+    ------
+    DataError
+        A range for a column that is not there, or no range at all.
+    """
+    ranges = dict(ranges or {})
+    for name in ranges:
+        if name not in names:
+            raise DataError(f"ranges: no column {name!r}{did_you_mean(str(name), names)}")
+    features = []
+    for k, name in enumerate(names):
+        declared = cuts[k] if cuts is not None else ()
+        if k in categories:
+            texts = tuple(map(str, categories[k]))
+            features.append(Feature(name, "categorical", categories=texts, cuts=declared))
+        else:
+            low, high = ranges.get(name, (None, None))
+            features.append(Feature(name, "continuous", low, high, cuts=declared))
+    return tuple(features)

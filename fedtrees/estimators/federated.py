@@ -1,0 +1,245 @@
+"""What all federated estimators share: rows are spread over clients and a protocol is run."""
+
+from __future__ import annotations
+
+import inspect
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from numbers import Integral
+from os import PathLike
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, column_or_1d
+
+from fedtrees.core.defense import Composition
+from fedtrees.core.errors import DataError, UsageError, did_you_mean
+from fedtrees.core.registry import register
+from fedtrees.core.schema import Schema, Table
+from fedtrees.core.specs import Spec, parse_composed, parse_grid
+from fedtrees.core.streams import Streams
+from fedtrees.core.view import View
+from fedtrees.data.partition import Rows, split
+from fedtrees.estimators.columns import categories_of, coded, features_of, float32_rows, validated
+from fedtrees.estimators.given_cuts import read_cuts
+from fedtrees.protocols.base import Protocol, train, view_of
+from fedtrees.trees.forest_params import ForestParams
+
+
+class FederatedEstimator(BaseEstimator):
+    """Base of the estimators; see `FederatedGBDTClassifier` for what they have in common.
+
+    Subclasses name their constructor parameters that are protocol parameters in `_fields`.
+    """
+
+    _fields: ClassVar[Mapping[str, str]]  # parameter here -> the protocol's
+    _forest: ClassVar[bool]  # whether its protocols make random forests
+
+    protocol: str
+    defense: str | None
+    n_clients: int
+    cuts: Any
+    ranges: Mapping[str, tuple[float, float]] | None
+    random_state: Any
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        return tags
+
+    def _more_tags(self) -> dict[str, Any]:  # scikit-learn before 1.6
+        return {"allow_nan": True}
+
+    def _fit(
+        self,
+        X: NDArray[Any],
+        y: NDArray[Any],
+        classes: Sequence[Any],
+        *,
+        target: str,
+        weight: NDArray[Any] | None = None,
+        client: Any = None,
+    ) -> None:
+        """Train on checked rows; rows of weight 0 are left out, as if they were not there."""
+        method, points = read_cuts(self.cuts, self.n_features_in_)
+        features = features_of(self._names, self._categories_at, self.ranges, points)
+        schema = Schema(features, target, tuple(map(str, classes)))
+        protocol, defense = self._protocol(method), self._composition()
+        reason = protocol.mismatch(defense)
+        if reason:
+            raise UsageError(f"{self.defense} does not go with {self.protocol}: {reason}")
+        table = Table(float32_rows(X, self._names), y, weight)
+        seed = _seed(self.random_state)
+        parts = self._parts(table, schema, client, seed)
+        clients = [table.take(rows) for rows in parts]
+        self.training_ = train(protocol, clients, schema, defense=defense, seed=seed)
+        self.clients_ = tuple(clients)
+        self.model_, self.transcript_ = self.training_.model, self.training_.transcript
+
+    def _accept(self, X: Any, y: Any, *, numeric_y: bool = False) -> tuple[Any, Any]:
+        """Return checked rows and labels; learn the columns."""
+        if y is None:
+            raise DataError(
+                f"{type(self).__name__} requires y to be passed, but the target y is None"
+            )
+        categories = categories_of(X)
+        names = list(X.columns) if categories else []
+        X, y = validated(self, coded(X, categories), y, fit=True, numeric_y=numeric_y)
+        self.categories_ = categories
+        self._categories_at = {names.index(name): c for name, c in categories.items()}
+        return X, y
+
+    @property
+    def _names(self) -> list[str]:
+        named = getattr(self, "feature_names_in_", None)
+        return [f"x{k}" for k in range(self.n_features_in_)] if named is None else list(named)
+
+    def _protocol(self, method: str | None) -> Protocol:
+        """Make the protocol of the given parameters; those of its spec replace defaults here."""
+        spec = _single(self.protocol)
+        accepted = inspect.signature(register.get("protocol", spec.name)).parameters
+        params = dict(spec.params)
+        defaults = type(self)()
+        for name, field in self._fields.items():
+            value, default = _plain(getattr(self, name)), getattr(defaults, name)
+            if field in spec.params:
+                if value not in (default, spec.params[field]):
+                    raise UsageError(
+                        f"{name}={value!r} and protocol={self.protocol!r} differ; give it once"
+                    )
+            elif field in accepted or value != default:
+                params[field] = value
+        if method is not None:
+            params["cuts"] = method
+        protocol: Protocol = register.make("protocol", Spec(spec.name, params))
+        if isinstance(protocol, ForestParams) != self._forest:
+            kind = "random forests" if self._forest else "boosted trees"
+            raise UsageError(f"{type(self).__name__} is for {kind}; {spec.name!r} grows others")
+        return protocol
+
+    def _composition(self) -> Composition:
+        composed = parse_composed([self.defense or "none"])
+        if len(composed) != 1:
+            raise UsageError(f"defense={self.defense!r}: give one; compose several with +")
+        return Composition(tuple(register.make("defense", s) for s in composed[0].parts))
+
+    def _parts(self, table: Table, schema: Schema, client: Any, seed: int) -> list[Rows]:
+        """Return the row numbers of each client, without rows of weight 0."""
+        used = np.ones(len(table), bool) if table.weight is None else table.weight > 0
+        if client is not None:
+            ids = column_or_1d(client, dtype=None)
+            if len(ids) != len(table):
+                raise DataError(f"{len(ids)} client ids for {len(table)} rows")
+            self.client_ids_, who = np.unique(ids, return_inverse=True)
+            return [np.flatnonzero(used & (who == k)) for k in range(len(self.client_ids_))]
+        if not isinstance(self.n_clients, Integral) or isinstance(self.n_clients, bool):
+            raise UsageError(f"n_clients={self.n_clients!r}: give a whole number, 1 or more")
+        rows = np.flatnonzero(used)
+        rng = Streams(seed).child("federation").rng("partition")
+        parts = split("iid", table.take(rows), schema, int(self.n_clients), rng)
+        self.client_ids_ = np.arange(len(parts))
+        return [rows[part] for part in parts]
+
+    def _rows(self, X: Any) -> NDArray[np.float32]:
+        """Return rows to predict."""
+        check_is_fitted(self)
+        X = validated(self, coded(X, self.categories_), fit=False)
+        return float32_rows(X, self._names)
+
+    def apply(self, X: Any) -> NDArray[np.int32]:
+        """Return the leaf of every row in every tree, int32, shape (n, trees)."""
+        return self.model_.apply(self._rows(X))
+
+    def view(self, *principals: str) -> View:
+        """Return what parties saw of the training, ready for an attack.
+
+        Parameters
+        ----------
+        *principals : str
+            ``"server"``, ``"client-0"``, ... (client-i holds the rows of ``client_ids_[i]``);
+            several collude.
+
+        Raises
+        ------
+        UsageError
+            If none is named, or one is unknown.
+        """
+        check_is_fitted(self)
+        known = self.transcript_.roles
+        if not principals:
+            raise UsageError(f"whose view? Name parties, of {', '.join(known)}")
+        for name in principals:
+            if name not in known:
+                raise UsageError(f"unknown party {name!r}{did_you_mean(str(name), known)}")
+        return view_of(self.training_, principals, self.clients_)
+
+    @abstractmethod
+    def save_model(self, path: str | PathLike[str]) -> None:
+        """Write the model to a file."""
+
+
+class ClassifierPart(ClassifierMixin):
+    """What federated classifiers add to a `FederatedEstimator`: classes by name, probabilities."""
+
+    classes_: NDArray[Any]
+
+    def _learn_classes(self, y: NDArray[Any], weight: NDArray[Any] | None) -> NDArray[np.int64]:
+        """Return labels as codes, shape (n,); classes without any weight are none.
+
+        Raises
+        ------
+        DataError
+            If there are fewer than two classes.
+        """
+        check_classification_targets(y)
+        self.classes_ = np.unique(y if weight is None else y[weight > 0])
+        if len(self.classes_) < 2:
+            raise DataError(
+                f"the rows are of {len(self.classes_)} class ({', '.join(map(str, self.classes_))})"
+                "; a classifier needs two classes or more"
+            )
+        codes = np.searchsorted(self.classes_, y)
+        return np.minimum(codes, len(self.classes_) - 1)  # rows beyond have no weight
+
+    def predict_proba(self, X: Any) -> NDArray[np.float64]:
+        """Return the probability of every class, float64, shape (n, K)."""
+        rows = self._rows(X)  # type: ignore[attr-defined]
+        found = self.training_.predict(rows)  # type: ignore[attr-defined]
+        return np.column_stack([1 - found, found]) if found.ndim == 1 else found
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """Return the most probable class, shape (n,); of equal ones the first."""
+        chosen = self.predict_proba(X).argmax(axis=1)
+        return self.classes_[chosen]
+
+
+def _seed(random_state: Any) -> int:
+    """Return the seed of a run: an integer as it is, else drawn as scikit-learn does."""
+    generator = check_random_state(random_state)  # raises for what is no random state
+    if isinstance(random_state, Integral):
+        return int(random_state)
+    return int(generator.randint(np.iinfo(np.int32).max))
+
+
+def _plain(value: Any) -> Any:
+    """Return a parameter as Python's own type: searches pass numpy's."""
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _single(protocol: Any) -> Spec:
+    if not isinstance(protocol, str):
+        raise UsageError(f"protocol={protocol!r}: give its name, such as 'fedtree-hist'")
+    specs = parse_grid(protocol)
+    if len(specs) != 1:
+        raise UsageError(f"protocol={protocol!r} is a grid; give one value each")
+    return specs[0]
+
+
+def target_name(y: Any) -> str:
+    """Return the name of a pandas Series, else ``"y"``."""
+    name = getattr(y, "name", None)
+    return name if isinstance(name, str) else "y"

@@ -1,0 +1,146 @@
+"""Federated random forests for scikit-learn."""
+
+from __future__ import annotations
+
+from os import PathLike
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.utils.validation import check_is_fitted
+
+from fedtrees.core.errors import DataError
+from fedtrees.estimators.federated import ClassifierPart, FederatedEstimator, target_name
+from fedtrees.trees.random_forest import ClassTree, RandomForest
+
+_SAME = (
+    "max_depth", "min_samples_split", "min_samples_leaf", "max_features", "tree_features",
+    "bootstrap", "max_samples", "max_leaf_nodes", "max_bin",
+)  # fmt: skip
+
+
+class FederatedForestClassifier(ClassifierPart, FederatedEstimator):
+    """A random forest of two or more classes, trained by a federation.
+
+    Parameters have scikit-learn's names and defaults. The rest is as in `FederatedGBDTClassifier`.
+
+    Parameters
+    ----------
+    n_estimators : int
+        Trees; with ``protocol="local-forests"`` those that each client grows.
+    max_depth, min_samples_split, min_samples_leaf, max_features, tree_features, bootstrap, \
+max_samples, max_leaf_nodes, max_bin
+        As in `fedtrees.trees.forest_params.ForestParams`.
+    protocol : str
+        ``"forest-hist"`` (grown jointly) or ``"local-forests"`` (grown apart, then pooled), with
+        parameters in brackets where wanted.
+    defense, n_clients, cuts, ranges, random_state
+        As in `FederatedGBDTClassifier`; local forests settle no common cut points.
+
+    Attributes
+    ----------
+    model_ : RandomForest
+    classes_, training_, transcript_, clients_, client_ids_, categories_, n_features_in_, \
+feature_names_in_, feature_importances_
+        As in `FederatedGBDTClassifier`.
+    """
+
+    _fields: ClassVar = {"n_estimators": "trees", **{name: name for name in _SAME}}
+    _forest = True
+    model_: RandomForest
+
+    def __init__(
+        self,
+        *,
+        n_estimators: int = 100,
+        max_depth: int | None = None,
+        min_samples_split: int = 2,
+        min_samples_leaf: int = 1,
+        max_features: str | int | float | None = "sqrt",
+        tree_features: str | int | float | None = None,
+        bootstrap: bool = True,
+        max_samples: float | None = None,
+        max_leaf_nodes: int | None = None,
+        max_bin: int = 256,
+        protocol: str = "forest-hist",
+        defense: str | None = None,
+        n_clients: int = 3,
+        cuts: Any = None,
+        ranges: Any = None,
+        random_state: Any = None,
+    ) -> None:
+        self.n_estimators = n_estimators
+        self.max_depth = max_depth
+        self.min_samples_split = min_samples_split
+        self.min_samples_leaf = min_samples_leaf
+        self.max_features = max_features
+        self.tree_features = tree_features
+        self.bootstrap = bootstrap
+        self.max_samples = max_samples
+        self.max_leaf_nodes = max_leaf_nodes
+        self.max_bin = max_bin
+        self.protocol = protocol
+        self.defense = defense
+        self.n_clients = n_clients
+        self.cuts = cuts
+        self.ranges = ranges
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: ArrayLike, client: Any = None) -> Self:
+        """Train; parameters and errors as in `FederatedGBDTClassifier.fit`, without weights."""
+        target = target_name(y)
+        X, y = self._accept(X, y)
+        codes = self._learn_classes(y, None)
+        self._fit(X, codes, self.classes_, target=target, client=client)
+        return self
+
+    @property
+    def feature_importances_(self) -> NDArray[np.float64]:
+        """How much splits on each feature lower the Gini impurity, float64, shape (d,).
+
+        Computed as scikit-learn does: per tree, scaled to sum to 1, then averaged.
+
+        Raises
+        ------
+        AttributeError
+            The released model does not know how many rows its nodes have.
+        """
+        check_is_fitted(self)
+        trees = [_importances(t, self.n_features_in_) for t in self.model_.trees if len(t) > 1]
+        if not trees:
+            return np.zeros(self.n_features_in_)
+        mean = np.mean(trees, axis=0)
+        return mean / (mean.sum() or 1.0)
+
+    def save_model(self, path: str | PathLike[str]) -> None:
+        """Write the trees' arrays to a NumPy ``.npz`` file.
+
+        XGBoost has no such model: leaves hold class shares, and trees are averaged.
+        ``RandomForest.from_arrays(numpy.load(path))`` reads it.
+
+        Raises
+        ------
+        DataError
+            If the file cannot be written.
+        """
+        check_is_fitted(self)
+        try:
+            with open(path, "wb") as file:
+                np.savez_compressed(file, allow_pickle=False, **self.model_.to_arrays())
+        except OSError as error:
+            raise DataError(f"cannot write the model {path!s}: {error.strerror}") from error
+
+
+def _importances(tree: ClassTree, n_features: int) -> NDArray[np.float64]:
+    if tree.counts is None:
+        raise AttributeError(
+            "feature_importances_: the released trees carry no class counts; train with "
+            "leaf_counts=true"
+        )
+    counts = tree.counts.astype(np.float64)
+    rows = counts.sum(axis=1)
+    impurity = rows - (counts**2).sum(axis=1) / np.maximum(rows, 1)  # rows times Gini
+    inner = np.flatnonzero(tree.feature >= 0)
+    gain = impurity[inner] - impurity[tree.left[inner]] - impurity[tree.right[inner]]
+    total = np.bincount(tree.feature[inner], weights=gain, minlength=n_features)
+    return total / (total.sum() or 1.0)
