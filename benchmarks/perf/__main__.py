@@ -1,63 +1,77 @@
-"""`python -m fedtrees.benchmarks.perf [--data-dir FOLDER] [--small]`: print the table."""
+"""`python -m fedtrees.benchmarks.perf [--only PART] [--data-dir FOLDER]`: print the tables."""
 
 from __future__ import annotations
 
 import argparse
 import os
 import platform
-import resource
-import subprocess
 import sys
-import tempfile
-import time
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from functools import partial
 
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"):
     os.environ[_name] = "1"
 
-from fedtrees.benchmarks.perf import attacks, engine, forests, scoring
+from fedtrees.benchmarks.perf import (
+    attacks,
+    central,
+    federations,
+    forests,
+    growth,
+    memory,
+    objectives,
+    scoring,
+    two_threads,
+    whole_bench,
+)
 from fedtrees.benchmarks.perf.measure import Line, markdown
 
 
-def default_bench() -> Iterator[Line]:
-    """Time the default bench on two processes, kernels compiled before."""
-    with tempfile.TemporaryDirectory() as folder:
-        out = str(Path(folder) / "run")
-        started = time.perf_counter()
-        command = [sys.executable, "-m", "fedtrees.cli.main", "bench", "-j", "2", "--out", out]
-        subprocess.run(command, check=True, capture_output=True)
-        wall = time.perf_counter() - started
-    # The largest child; its workers hold about the same each.
-    mib = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
-    yield Line("`fedtrees bench`, two processes, wall", f"{wall:.0f} s", "", "<= 90 s", wall <= 90)
-    yield Line("its largest process", f"{mib:.0f} MiB", "", "<= 2048 MiB together", 3 * mib <= 2048)
+def parts(data_dir: str | None) -> dict[str, Callable[[], Iterator[Line]]]:
+    """Return what can be measured, by name, in order; each takes less than nine minutes."""
+    return {
+        "central": central.small,
+        "central-million": central.large,
+        "memory": memory.lines,
+        "threads": two_threads.lines,
+        "federations": federations.in_process,
+        "plugin": federations.beside_plugin,
+        "multiclass": objectives.multiclass,
+        "forests": forests.lines,
+        "growth-rows": growth.by_rows,
+        "growth-features": growth.by_features,
+        "growth-bins": growth.by_bins,
+        "growth-depth": growth.by_depth,
+        "growth-clients": growth.by_clients,
+        "scoring": scoring.lines,
+        "attacks": partial(attacks.lines, data_dir),
+        "bench": whole_bench.lines,
+    }
 
 
 def main() -> None:
     """Measure and print."""
+    names = list(parts(None))
     parser = argparse.ArgumentParser(prog="python -m fedtrees.benchmarks.perf")
-    parser.add_argument("--data-dir", default=None)
-    parser.add_argument("--small", action="store_true", help="leave out a million rows")
+    parser.add_argument("--data-dir", default=None, help="tables that the attacks run on")
+    parser.add_argument(
+        "--only",
+        action="append",
+        metavar="PART",
+        choices=[*names, "growth"],
+        help=f"measure this part (may be repeated); growth, or one of {', '.join(names)}",
+    )
     options = parser.parse_args()
-    lines: list[Line] = []
-
-    def add(found: Iterator[Line]) -> None:
-        for line in found:
+    print(f"{platform.machine()}, Python {platform.python_version()}", end="")
+    print("; one thread, CPU seconds, medians, unless a line says otherwise")
+    for name, measure in parts(options.data_dir).items():
+        if options.only and not {name, name.partition("growth")[1]} & {*options.only}:
+            continue
+        lines = []
+        for line in measure():
             print(f"  {line.what}: {line.measured}", file=sys.stderr, flush=True)
             lines.append(line)
-
-    add(engine.central(100_000, target=1.2))
-    if not options.small:
-        add(engine.central(1_000_000, target=2.0, trees=5, repeats=1))
-    add(engine.federated(2, target=2.0))
-    add(engine.federated(10, target=None))
-    add(forests.lines())
-    add(scoring.lines())
-    add(attacks.lines(options.data_dir))
-    add(default_bench())
-    print(f"{platform.machine()}, Python {platform.python_version()}, one thread, CPU seconds\n")
-    print(markdown(lines))
+        print(f"\n## {name}\n\n{markdown(lines)}", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,14 @@
-"""Measure CPU seconds of one thread, and the memory a fresh process needs."""
+"""Measure CPU seconds of one thread, wall time, and the memory a fresh process needs."""
 
 from __future__ import annotations
 
 import json
+import os
 import resource
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 
@@ -34,40 +35,56 @@ class Line:
     met: bool | None = None
 
 
-def cpu_seconds(run: Callable[[], object], repeats: int = 3) -> float:
-    """Return the median CPU seconds of a call, after one call that compiles and warms up."""
-    run()
-    times = []
-    for _ in range(repeats):
-        started = time.process_time()
-        run()
-        times.append(time.process_time() - started)
-    return sorted(times)[repeats // 2]
-
-
-def side_by_side(
-    ours: Callable[[], object], theirs: Callable[[], object], repeats: int = 3
-) -> tuple[float, float]:
-    """Return median CPU seconds of two calls made in turn, so that load falls on both."""
-    ours()
-    theirs()
-    pairs: list[tuple[float, float]] = []
-    for _ in range(repeats):
-        spent = []
-        for run in (ours, theirs):
-            started = time.process_time()
-            run()
-            spent.append(time.process_time() - started)
-        pairs.append((spent[0], spent[1]))
-    a, b = (sorted(p[i] for p in pairs)[repeats // 2] for i in (0, 1))
-    return a, b
-
-
-def in_fresh_process(module: str, *arguments: str) -> dict[str, float]:
-    """Run ``python -m module`` and return what it prints as JSON, with its peak memory in MiB."""
-    done = subprocess.run(
-        [sys.executable, "-m", module, *arguments], capture_output=True, text=True, check=True
+def ratio(
+    what: str, ours: float, theirs: float, rival: str, target: float | None = None, unit: str = "s"
+) -> Line:
+    """Return the line of one comparison; with a target, the greatest ratio that meets it."""
+    met = None if target is None else ours / theirs <= target
+    wanted = "" if target is None else f"<= {target}x"
+    return Line(
+        what,
+        f"{ours:.3g} {unit}, **{ours / theirs:.2f}x**",
+        f"{rival} {theirs:.3g} {unit}",
+        wanted,
+        met,
     )
+
+
+def medians(
+    calls: Mapping[str, Callable[[], object]],
+    repeats: int = 3,
+    clock: Callable[[], float] = time.process_time,
+    warm_up: bool = True,
+) -> dict[str, float]:
+    """Return the median seconds of calls made in turn, so that load falls on all of them.
+
+    Parameters
+    ----------
+    calls : mapping from name to function
+    repeats : int
+    clock : function
+        CPU seconds by default; `time.perf_counter` for wall time.
+    warm_up : bool
+        Call everything once before, to compile and to fill caches.
+    """
+    spent: dict[str, list[float]] = {name: [] for name in calls}
+    for turn in range(repeats + warm_up):
+        for name, call in calls.items():
+            started = clock()
+            call()
+            if turn >= warm_up:
+                spent[name].append(clock() - started)
+    return {name: sorted(times)[len(times) // 2] for name, times in spent.items()}
+
+
+def in_fresh_process(module: str, *arguments: str, threads: int = 1) -> dict[str, float]:
+    """Run ``python -m module`` on this many threads and return what it prints as JSON."""
+    names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
+    command = [sys.executable, "-m", module, *arguments]
+    environment = {**os.environ, **dict.fromkeys(names, str(threads))}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command[1:])} failed:\n{done.stderr[-2000:]}")
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
@@ -77,10 +94,10 @@ def peak_mib() -> float:
 
 
 def markdown(lines: list[Line]) -> str:
-    """Write the lines as a Markdown table."""
-    rows = ["| what | measured | beside, same run | target | met |", "|---|---|---|---|---|"]
+    """Write the lines as a Markdown table, without columns that are empty throughout."""
     word = {True: "yes", False: "**no**", None: ""}
-    rows += [
-        f"| {x.what} | {x.measured} | {x.beside} | {x.target} | {word[x.met]} |" for x in lines
-    ]
-    return "\n".join(rows)
+    rows = [("what", "measured", "beside, same run", "target", "met")]
+    rows += [(x.what, x.measured, x.beside, x.target, word[x.met]) for x in lines]
+    kept = [i for i in range(5) if i < 2 or any(row[i] for row in rows[1:])]
+    text = ["| " + " | ".join(row[i] for i in kept) + " |" for row in rows]
+    return "\n".join([text[0], "|" + "---|" * len(kept), *text[1:]])

@@ -1,0 +1,42 @@
+"""The central engine beside XGBoost, LightGBM and scikit-learn."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fedtrees.benchmarks.perf import rivals
+from fedtrees.benchmarks.perf.measure import Line, medians, ratio
+from fedtrees.benchmarks.perf.rivals import Work, table
+
+
+def lines(rows: int, trees: int, target: float, repeats: int) -> Iterator[Line]:
+    """Compare with and without binning, one thread."""
+    data, work = table(rows), Work(trees)
+    for binned in (True, False):
+        calls = {
+            "ours": rivals.ours(data, work, binned=binned),
+            "XGBoost": rivals.xgboost(data, work, binned=binned),
+        }
+        other = rivals.lightgbm(data, work, binned=binned)
+        if other is not None:
+            calls["LightGBM"] = other
+        if not binned:
+            calls["scikit-learn HGB"] = rivals.sklearn_hist(data, work)
+        seconds = medians(calls, repeats)
+        how = "binned before" if binned else "binning included"
+        what = f"{rows:,} x 28, {trees} trees depth 6, 256 bins, {how}"
+        for name in list(seconds)[1:]:
+            goal = target if name == "XGBoost" else None
+            yield ratio(what, seconds["ours"], seconds[name], name, goal)
+        if other is None:
+            yield Line(what, "not compared", rivals.NO_LIGHTGBM)
+
+
+def small() -> Iterator[Line]:
+    """Compare at 100,000 rows."""
+    yield from lines(100_000, trees=100, target=1.0, repeats=3)
+
+
+def large() -> Iterator[Line]:
+    """Compare at a million rows; fewer trees, which cost the same each."""
+    yield from lines(1_000_000, trees=10, target=1.5, repeats=3)

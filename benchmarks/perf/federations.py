@@ -1,0 +1,67 @@
+"""Whole federations with all their messages, and XGBoost's own federated plugin."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import numpy as np
+
+from fedtrees.benchmarks.perf import rivals
+from fedtrees.benchmarks.perf.measure import Line, medians, ratio
+from fedtrees.benchmarks.perf.rivals import Call, Work, table
+from fedtrees.benchmarks.perf.xgboost_federated import federated_xgboost
+from fedtrees.core.registry import register
+from fedtrees.core.schema import Feature, Schema, Table
+from fedtrees.core.specs import Spec
+from fedtrees.protocols.base import train
+
+ROWS = 50_000
+WORK = Work(trees=10)
+PROTOCOLS = ("fedtree-hist", "nvflare-hist")
+
+
+def parts_of(data: Table, clients: int) -> list[Table]:
+    """Deal consecutive rows to the clients."""
+    return [data.take(rows) for rows in np.array_split(np.arange(len(data)), clients)]
+
+
+def federation(name: str, data: Table, clients: int) -> Call:
+    """Return a call that trains in process, messages and transcript included."""
+    spec = Spec(name, {"trees": WORK.trees, "max_depth": WORK.depth, "max_bin": WORK.bins})
+    protocol = register.make("protocol", spec)
+    schema = Schema(tuple(Feature(f"f{i}") for i in range(data.X.shape[1])), "y")
+    parts = parts_of(data, clients)
+    return lambda: train(protocol, parts, schema)
+
+
+def lines(clients: int, target: float | None = None) -> Iterator[Line]:
+    """Compare with XGBoost central, CPU seconds, binning included: 50k x 28, 10 trees depth 6."""
+    data = table(ROWS)
+    calls = {name: federation(name, data, clients) for name in PROTOCOLS}
+    seconds = medians({**calls, "central": rivals.xgboost(data, WORK)})
+    for name in PROTOCOLS:
+        what = f"{name}, {clients} clients"
+        yield ratio(what, seconds[name], seconds["central"], "XGBoost central", target)
+
+
+def in_process() -> Iterator[Line]:
+    """Compare 2 and 10 clients."""
+    yield from lines(2, target=1.5)
+    yield from lines(10, target=2.5)
+
+
+def beside_plugin() -> Iterator[Line]:
+    """Compare with XGBoost's federated plugin on loopback, wall seconds of training.
+
+    Its workers run on both cores at once, ours in turn in one process; starting processes,
+    loading and dealing rows is counted on neither side.
+    """
+    data = table(ROWS)
+    for clients in (2, 10):
+        theirs = federated_xgboost(parts_of(data, clients), WORK, repeats=3)
+        calls = {name: federation(name, data, clients) for name in PROTOCOLS}
+        seconds = medians(calls, clock=time.perf_counter)
+        for name in PROTOCOLS:
+            what = f"{name}, {clients} clients, wall"
+            yield ratio(what, seconds[name], theirs, "XGBoost's plugin", 1.0)

@@ -1,0 +1,49 @@
+"""Peak memory of training at a million rows: `python -m fedtrees.benchmarks.perf.memory WHO`.
+
+Each engine has a process of its own, in which the table is there before.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+
+from fedtrees.benchmarks.perf import rivals
+from fedtrees.benchmarks.perf.measure import Line, in_fresh_process, peak_mib, ratio
+from fedtrees.benchmarks.perf.rivals import Work, table
+
+ROWS = 1_000_000
+
+
+def growth(who: str) -> dict[str, float]:
+    """Return by how much binning and training raise the peak, in MiB."""
+    call = {"ours": rivals.ours, "xgboost": rivals.xgboost}[who]
+    call(table(1000), Work(trees=1))()  # libraries and kernels are loaded
+    data = table(ROWS)
+    with open("/proc/self/clear_refs", "w") as kernel:
+        kernel.write("5")  # the peak starts anew (Linux)
+    before = _high_water()
+    call(data, Work(trees=3))()
+    return {"before": before, "mib": _high_water() - before}
+
+
+def _high_water() -> float:
+    with open("/proc/self/status") as status:
+        for line in status:
+            if line.startswith("VmHWM"):
+                return int(line.split()[1]) / 1024
+    return peak_mib()
+
+
+def lines() -> Iterator[Line]:
+    """Compare the peaks."""
+    a, b = (
+        in_fresh_process("fedtrees.benchmarks.perf.memory", w)["mib"] for w in ("ours", "xgboost")
+    )
+    what = f"memory for binning and training, {ROWS:,} x 28 (the table itself: 107 MiB)"
+    yield ratio(what, a, b, "XGBoost", 2.0, unit="MiB")
+
+
+if __name__ == "__main__":
+    print(json.dumps(growth(sys.argv[1])))

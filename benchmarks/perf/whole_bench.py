@@ -1,0 +1,27 @@
+"""The default bench as its user runs it."""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from fedtrees.benchmarks.perf.measure import Line
+
+
+def lines() -> Iterator[Line]:
+    """Time the default bench on two processes, kernels compiled before."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = str(Path(folder) / "run")
+        started = time.perf_counter()
+        command = [sys.executable, "-m", "fedtrees.cli.main", "bench", "-j", "2", "--out", out]
+        subprocess.run(command, check=True, capture_output=True)
+        wall = time.perf_counter() - started
+    # The largest child; its workers hold about the same each.
+    mib = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
+    yield Line("`fedtrees bench`, two processes, wall", f"{wall:.0f} s", "", "<= 90 s", wall <= 90)
+    yield Line("its largest process", f"{mib:.0f} MiB", "", "<= 2048 MiB together", 3 * mib <= 2048)
