@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -103,6 +103,87 @@ def _move(
     return left
 
 
+class _Scratch(NamedTuple):
+    """Arrays that every node uses anew; `sums`, `bits` and `order` are left as they were found."""
+
+    sums: NDArray[np.int64]
+    codes: NDArray[np.int64]
+    bits: NDArray[np.int64]
+    left: NDArray[np.int64]
+    best_left: NDArray[np.int64]
+    found: NDArray[np.int64]
+    order: NDArray[np.int64]
+    places: NDArray[np.int64]
+    exponent: NDArray[np.int64]
+
+    @staticmethod
+    def of(missing: int, n_classes: int, features: NDArray[np.int64]) -> _Scratch:
+        return _Scratch(
+            sums=np.zeros((missing + 1) * n_classes, dtype=np.int64),
+            codes=np.zeros(missing + 1, dtype=np.int64),
+            bits=np.zeros((missing >> 5) + 1, dtype=np.int64),
+            left=np.zeros(n_classes, dtype=np.int64),
+            best_left=np.zeros(n_classes, dtype=np.int64),
+            found=np.zeros(2, dtype=np.int64),
+            order=features.astype(np.int64),
+            places=np.zeros(len(features), dtype=np.int64),
+            exponent=_EXPONENT.copy(),
+        )
+
+
+@kernel
+def _search(
+    columns: NDArray[Any],
+    missing: int,
+    rows: NDArray[np.int64],
+    totals: NDArray[np.int64],
+    key: int,
+    min_leaf: int,
+    max_features: int,
+    s: _Scratch,
+) -> int:
+    """Try features in the order drawn; return the best one, -1 for none.
+
+    `s.found` and `s.best_left` then hold its split. Features that are constant among the rows
+    count as tried only once another one has been found.
+    """
+    n_classes = totals.shape[0]
+    best, chosen = -1.0, -1
+    usable = False
+    tried = 0
+    while tried < s.order.shape[0] and (tried < max_features or not usable):
+        s.places[tried] = draw_feature(key, s.order, tried)
+        f = s.order[tried]
+        tried += 1
+        if rows.shape[0] * 2 > missing:
+            n_codes = _count_all(columns[f], missing, rows, n_classes, s.sums, s.codes)
+        else:
+            n_codes = _count_few(
+                columns[f], missing, rows, n_classes, s.sums, s.codes, s.bits, s.exponent
+            )
+        absent = np.int64(0)
+        for k in range(n_classes):
+            absent += s.sums[missing * n_classes + k]
+        if n_codes + (absent > 0) > 1:
+            usable = True
+            before = best
+            best = scan_feature(
+                s.sums, s.codes, n_codes, missing, totals, min_leaf, best,
+                s.left, s.best_left, s.found,
+            )  # fmt: skip
+            if best > before:
+                chosen = f
+        s.codes[n_codes] = missing
+        for i in range(n_codes + 1):
+            for k in range(n_classes):
+                s.sums[s.codes[i] * n_classes + k] = 0
+    for j in range(tried - 1, -1, -1):  # back to the order every node starts from
+        kept = s.order[j]
+        s.order[j] = s.order[s.places[j]]
+        s.order[s.places[j]] = kept
+    return chosen
+
+
 @kernel
 def _grow(
     columns: NDArray[Any],
@@ -110,8 +191,7 @@ def _grow(
     entries: NDArray[np.int64],
     key: int,
     limits: NDArray[np.int64],
-    order: NDArray[np.int64],
-    exponent: NDArray[np.int64],
+    s: _Scratch,
     feature: NDArray[np.int32],
     bin: NDArray[np.int32],
     default_left: NDArray[np.bool_],
@@ -119,88 +199,41 @@ def _grow(
     counts: NDArray[np.int64],
 ) -> int:
     max_depth, min_split, min_leaf, max_features = limits[0], limits[1], limits[2], limits[3]
-    size = feature.shape[0]
-    n_classes = counts.shape[1]
+    size, n_classes = counts.shape
     begin = np.empty(size, dtype=np.int64)
     end = np.empty(size, dtype=np.int64)
     depth = np.empty(size, dtype=np.int64)
     keys = np.empty(size, dtype=np.int64)
-    sums = np.zeros((missing + 1) * n_classes, dtype=np.int64)
-    codes = np.empty(missing + 1, dtype=np.int64)
-    bits = np.zeros((missing >> 5) + 1, dtype=np.int64)
-    scratch = np.empty(n_classes, dtype=np.int64)
-    best_left = np.empty(n_classes, dtype=np.int64)
-    found = np.empty(2, dtype=np.int64)
-    places = np.empty(order.shape[0], dtype=np.int64)
     aside = np.empty(entries.shape[0], dtype=np.int64)
     begin[0], end[0], depth[0], keys[0] = 0, entries.shape[0], 0, key
     grown = 1
-    node = 0
-    while node < grown:
+    node = -1
+    while node + 1 < grown:
+        node += 1
         feature[node] = -1
         total = np.int64(0)
         largest = np.int64(0)
         for k in range(n_classes):
             total += counts[node, k]
             largest = max(largest, counts[node, k])
-        if (
-            largest == total
-            or total < min_split
-            or total < 2 * min_leaf
-            or depth[node] >= max_depth
-        ):
-            node += 1
+        if largest == total or total < max(min_split, 2 * min_leaf) or depth[node] >= max_depth:
             continue
         rows = entries[begin[node] : end[node]]
-        best = -1.0
-        usable = False  # has a feature been tried that differs among the rows?
-        tried = 0
-        while tried < order.shape[0] and (tried < max_features or not usable):
-            places[tried] = draw_feature(keys[node], order, tried)
-            f = order[tried]
-            tried += 1
-            if rows.shape[0] * 2 > missing:
-                n_codes = _count_all(columns[f], missing, rows, n_classes, sums, codes)
-            else:
-                n_codes = _count_few(
-                    columns[f], missing, rows, n_classes, sums, codes, bits, exponent
-                )
-            absent = np.int64(0)
-            for k in range(n_classes):
-                absent += sums[missing * n_classes + k]
-            if n_codes + (absent > 0) > 1:
-                usable = True
-                before = best
-                best = scan_feature(
-                    sums, codes, n_codes, missing, counts[node], min_leaf, best,
-                    scratch, best_left, found,
-                )  # fmt: skip
-                if best > before:
-                    feature[node] = f
-            codes[n_codes] = missing
-            for i in range(n_codes + 1):
-                for k in range(n_classes):
-                    sums[codes[i] * n_classes + k] = 0
-        for j in range(tried - 1, -1, -1):  # back to the order every node starts from
-            kept = order[j]
-            order[j] = order[places[j]]
-            order[places[j]] = kept
-        if feature[node] >= 0:
-            bin[node] = found[0]
-            default_left[node] = found[1] == 1
-            left[node] = grown
-            column = columns[feature[node]]
-            middle = begin[node] + _move(column, missing, found[0], found[1], rows, aside)
-            for k in range(n_classes):
-                counts[grown, k] = best_left[k]
-                counts[grown + 1, k] = counts[node, k] - best_left[k]
-            for side in range(2):
-                keys[grown + side] = child_key(keys[node], side)
-                depth[grown + side] = depth[node] + 1
-            begin[grown], end[grown] = begin[node], middle
-            begin[grown + 1], end[grown + 1] = middle, end[node]
-            grown += 2
-        node += 1
+        f = _search(columns, missing, rows, counts[node], keys[node], min_leaf, max_features, s)
+        if f < 0:
+            continue
+        feature[node], bin[node], default_left[node] = f, s.found[0], s.found[1] == 1
+        left[node] = grown
+        middle = begin[node] + _move(columns[f], missing, s.found[0], s.found[1], rows, aside)
+        begin[grown], end[grown] = begin[node], middle
+        begin[grown + 1], end[grown + 1] = middle, end[node]
+        for k in range(n_classes):
+            counts[grown, k] = s.best_left[k]
+            counts[grown + 1, k] = counts[node, k] - s.best_left[k]
+        for side in range(2):
+            keys[grown + side] = child_key(keys[node], side)
+            depth[grown + side] = depth[node] + 1
+        grown += 2
     return grown
 
 
@@ -257,9 +290,18 @@ def grow_whole_tree(
     limits = [min(params.depth, UNLIMITED), params.min_samples_split, params.min_samples_leaf]
     limits.append(feature_count(params.max_features, len(features)))
     grown = _grow(
-        bins.columns, bins.missing, entries, key, np.array(limits, dtype=np.int64),
-        features.astype(np.int64), _EXPONENT, feature, bin, default_left, left, counts,
-    )  # fmt: skip
+        bins.columns,
+        bins.missing,
+        entries,
+        key,
+        np.array(limits, dtype=np.int64),
+        _Scratch.of(bins.missing, n_classes, features),
+        feature,
+        bin,
+        default_left,
+        left,
+        counts,
+    )
     return assemble(
         feature[:grown], bin[:grown], default_left[:grown], left[:grown], counts[:grown], cuts
     )
