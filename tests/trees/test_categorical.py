@@ -1,0 +1,306 @@
+"""Categorical features: XGBoost's trees again, sets of categories included."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+import xgboost as xgb
+import xgboost_reference as reference
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedtrees.core.errors import DataError, UsageError
+from fedtrees.trees.binning import Cuts, bin_rows
+from fedtrees.trees.fixed_point import to_fixed
+from fedtrees.trees.grower import Owned, grow_forest, grow_forest_over
+from fedtrees.trees.losses import LOGISTIC, SQUARED_ERROR, Softmax
+from fedtrees.trees.params import TreeParams
+from fedtrees.trees.partition import Decisions, RowPartition
+from fedtrees.trees.splitting import best_splits
+
+CLIENTS = pytest.mark.parametrize("clients", [1, 5])
+SIZES = {
+    1: 3,
+    2: 5,
+    5: 12,
+    6: 100,
+}  # columns by their numbers of categories; the others are numbers
+TYPES = ["c" if f in SIZES else "q" for f in range(7)]
+IS_CATEGORY = np.array(TYPES) == "c"
+
+
+def table(n, seed=0, missing=0.1):
+    """Mixed columns, rarer categories the higher their code, and a signal in all of them."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, len(TYPES)))
+    signal = X[:, 0] + 0.5 * X[:, 3]
+    for f, size in SIZES.items():
+        X[:, f] = np.minimum(rng.geometric(min(0.6, 3 / size), n) - 1, size - 1)
+        signal += rng.normal(size=size)[X[:, f].astype(int)]
+    X[rng.random(X.shape) < missing] = np.nan
+    return X.astype(np.float32), signal, rng
+
+
+def target(objective, signal, rng):
+    if objective is LOGISTIC:
+        return (rng.random(len(signal)) < 1 / (1 + np.exp(-signal))).astype(int)
+    noisy = signal + rng.normal(size=len(signal))
+    return noisy.astype(np.float32) if objective is SQUARED_ERROR else np.digitize(noisy, [-1, 1])
+
+
+def matrix(X, types=TYPES):
+    return xgb.DMatrix(X, feature_types=list(types), enable_categorical=True)
+
+
+def train(X, y, params, objective=LOGISTIC, types=TYPES):
+    data = xgb.QuantileDMatrix(
+        X, y, feature_types=list(types), enable_categorical=True, max_bin=params.max_bin, nthread=1
+    )
+    chosen = reference.settings(params, objective) | {
+        "max_cat_to_onehot": params.max_cat_to_onehot,
+        "max_cat_threshold": params.max_cat_threshold,
+    }
+    cuts = Cuts.from_xgboost(*data.get_quantile_cut(), np.array(list(types)) == "c")
+    return reference.Reference(xgb.train(chosen, data, params.trees), cuts)
+
+
+def difference(ours, theirs, rtol=2e-6, atol=2e-7):
+    """Return what differs first between two trees that may split by categories."""
+    left = np.array(theirs["left_children"])
+    if not np.array_equal(left, ours.left):
+        return f"shape: {left} and {ours.left}"
+    inner, by_category = left >= 0, np.array(theirs["split_type"], dtype=bool)
+    conditions = np.array(theirs["split_conditions"], dtype=np.float32)
+    default_left = np.array(theirs["default_left"], dtype=bool)
+    for name, got, wanted, where in (
+        ("feature", ours.feature, np.array(theirs["split_indices"]), inner),
+        ("kind", np.isnan(ours.threshold), by_category, inner),
+        ("threshold", ours.threshold, conditions, inner & ~by_category),
+        ("default_left", ours.default_left, default_left, inner),
+    ):
+        if not np.array_equal(got[where], wanted[where]):
+            return f"{name}: {wanted[where]} and {got[where]}"
+    for k, node in enumerate(theirs["categories_nodes"]):
+        begin, size = theirs["categories_segments"][k], theirs["categories_sizes"][k]
+        wanted = theirs["categories"][begin : begin + size]
+        got = np.flatnonzero(ours.categories[node]).tolist()
+        if got != wanted:
+            return f"categories of node {node}: {wanted} and {got}"
+    if not np.allclose(ours.value[~inner], conditions[~inner], rtol=rtol, atol=atol):
+        return f"leaf values: {conditions[~inner]} and {ours.value[~inner]}"
+    return None
+
+
+def assert_same(X, y, params, objective=LOGISTIC, *, clients=1, types=TYPES, atol=2e-7):
+    theirs = train(X, y, params, objective, types)
+    owner = np.random.default_rng(5).integers(0, clients, len(X))
+    rows = [np.flatnonzero(owner == k) for k in range(clients)]
+    owners = [Owned(bin_rows(X[r], theirs.cuts), y[r]) for r in rows]
+    forest = grow_forest_over(owners, theirs.cuts, params, objective)
+    pairs = enumerate(zip(forest.trees, theirs.trees, strict=True))
+    found = {i: difference(ours, tree, atol=atol) for i, (ours, tree) in pairs}
+    assert {i: text for i, text in found.items() if text} == {}
+    margins = theirs.booster.predict(matrix(X, types), output_margin=True)
+    np.testing.assert_allclose(forest.margin(X), margins, atol=1e-4, rtol=1e-6)
+    return forest, theirs
+
+
+@CLIENTS
+@pytest.mark.parametrize("missing", [0.0, 0.1, 0.5])
+@pytest.mark.parametrize("objective", [LOGISTIC, SQUARED_ERROR], ids=["binary", "regression"])
+def test_mixed_columns(objective, missing, clients):
+    X, signal, rng = table(4000, missing=missing)
+    y = target(objective, signal, rng)
+    forest, _ = assert_same(X, y, TreeParams(trees=20, max_depth=5), objective, clients=clients)
+    used = np.concatenate([t.feature[np.isnan(t.threshold)] for t in forest.trees])
+    assert set(used.tolist()) == set(SIZES)  # one-hot and partitions, many categories and few
+    assert any((~np.isnan(t.threshold) & (t.feature >= 0)).any() for t in forest.trees)
+
+
+@CLIENTS
+def test_multiclass(clients):
+    """Leaves may differ by 5e-6: softmax gradients differ by float32 rounding, numbers or not."""
+    X, signal, rng = table(3000)
+    y = target(Softmax(3), signal, rng)
+    assert_same(X, y, TreeParams(trees=8, max_depth=4), Softmax(3), clients=clients, atol=5e-6)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"max_cat_to_onehot": 2},
+        {"max_cat_to_onehot": 13},
+        {"max_cat_to_onehot": 1000},
+        {"max_cat_threshold": 5},
+        {"max_cat_threshold": 2},
+        {"max_cat_threshold": 1000},
+        {"min_child_weight": 0.0},
+        {"min_child_weight": 20.0},
+        {"reg_alpha": 0.5, "gamma": 1.0},
+        {"grow_policy": "lossguide", "max_leaves": 12},
+    ],
+    ids=str,
+)
+def test_parameters(change):
+    X, signal, rng = table(2000, seed=3)
+    params = TreeParams(**{"trees": 10, "max_depth": 5, **change})
+    assert_same(X, target(LOGISTIC, signal, rng), params)
+
+
+@pytest.mark.parametrize("types", ["qc", "cq", "cc"])
+def test_equal_gains_go_to_the_first_column(types):
+    """The same column twice: a partition of two categories is a threshold."""
+    rng = np.random.default_rng(0)
+    code = rng.integers(0, 2, 300)
+    X = np.stack([code, code], axis=1).astype(np.float32)
+    y = (rng.random(300) < 0.2 + 0.5 * code).astype(int)
+    for least in (2, 4):
+        params = TreeParams(trees=3, max_depth=2, max_cat_to_onehot=least)
+        forest, _ = assert_same(X, y, params, types=types)
+        assert forest.trees[0].feature[0] == 0
+
+
+@pytest.mark.parametrize("value", [7, 11, 12, 99, 100, 1000, 2.7, -1, -0.5, 2.0**24, 1e20])
+def test_values_that_were_never_seen_go_where_xgboost_sends_them(value):
+    """Left, unless truncated they are a code in the set; not the way of missing values."""
+    X, signal, rng = table(3000)
+    X[X[:, 5] == 7, 5] = 6  # a code that no row has
+    y = target(LOGISTIC, signal, rng)
+    forest, theirs = assert_same(X, y, TreeParams(trees=10, max_depth=5))
+    X[:, IS_CATEGORY] = value
+    margins = theirs.booster.predict(matrix(X), output_margin=True)
+    np.testing.assert_allclose(forest.margin(X), margins, atol=1e-5)
+
+
+def test_rows_move_as_the_tree_predicts():
+    """Hessian sums of the leaves, found from the moved rows, are those of the predicted leaves."""
+    X, signal, rng = table(2000)
+    y = target(LOGISTIC, signal, rng)
+    cuts = train(X, y, TreeParams(trees=1)).cuts
+    params = TreeParams(trees=1, max_depth=6, base_score=0.5)
+    forest = grow_forest(X, y, cuts, params)
+    tree, leaf = forest.trees[0], forest.apply(X)[:, 0]
+    assert len(tree.leaves) > 20
+    count = np.bincount(leaf, minlength=len(tree))
+    np.testing.assert_array_equal(tree.h[tree.leaves], 0.25 * count[tree.leaves])
+
+
+gradients = st.lists(st.tuples(st.integers(-40, 40), st.integers(1, 20)), min_size=4, max_size=7)
+
+
+@given(gradients)
+@settings(max_examples=200, deadline=None)
+def test_no_set_of_categories_gains_more(pairs):
+    """Fisher's theorem: without penalties, sorted prefixes hold the best of all partitions."""
+    sums = np.array(pairs, dtype=float)
+    n = len(sums)
+    cuts = Cuts.join([np.arange(1, n + 1)], [0], np.array([True]))
+    params = TreeParams(reg_lambda=0.0, min_child_weight=0.0)
+    hist = to_fixed(sums)[None]
+    found = best_splits(hist, hist.sum(axis=1), cuts, params)
+
+    def gain(part):
+        inside = np.zeros(n, dtype=bool)
+        inside[list(part)] = True
+        sides = sums[inside].sum(axis=0), sums[~inside].sum(axis=0), sums.sum(axis=0)
+        left, right, whole = (g * g / h for g, h in sides)
+        return left + right - whole
+
+    best = max(gain(part) for k in range(1, n) for part in combinations(range(n), k))
+    if found.feature[0] < 0:
+        assert best < 1e-3  # of gains up to 10^4, in float32
+        return
+    assert gain(np.flatnonzero(found.categories[0])) == pytest.approx(best, rel=1e-4, abs=1e-3)
+    np.testing.assert_array_equal(found.right_sums[0], hist[0][found.categories[0, :n]].sum(axis=0))
+
+
+def test_columns_left_out_are_not_split():
+    """A sampled or restricted feature is tried only if all of its bins are allowed."""
+    X, signal, rng = table(1000, missing=0.0)
+    y = target(LOGISTIC, signal, rng)
+    cuts = train(X, y, TreeParams(trees=1)).cuts
+    hist = np.zeros((1, cuts.total_bins, 2), dtype=np.int64)
+    codes = bin_rows(X, cuts).codes.astype(int) + cuts.offsets[:-1]
+    for f in range(cuts.n_features):
+        np.add.at(
+            hist[0], codes[:, f], to_fixed(np.stack([0.5 - y, np.full(len(y), 0.25)], axis=1))
+        )
+    totals = hist[:, cuts.offsets[0] : cuts.offsets[1]].sum(axis=1)
+    free = best_splits(hist, totals, cuts, TreeParams())
+    best = int(free.feature[0])
+    assert IS_CATEGORY[best]
+    mask = np.ones((1, cuts.total_bins), dtype=bool)
+    np.testing.assert_array_equal(
+        best_splits(hist, totals, cuts, TreeParams(), mask).categories, free.categories
+    )
+    mask[0, cuts.offsets[best]] = False
+    assert best_splits(hist, totals, cuts, TreeParams(), mask).feature[0] not in (best, -1)
+    only = grow_forest(X, y, cuts, TreeParams(trees=6, max_depth=3, colsample_bytree=0.15))
+    for tree in only.trees:
+        assert len(set(tree.feature[tree.feature >= 0].tolist())) <= 1
+
+
+def test_a_feature_of_one_category_separates_missing_values():
+    X = np.array([[0, 0, 0, np.nan, np.nan, np.nan]] * 4, dtype=np.float32).reshape(-1, 1)
+    y = np.isnan(X[:, 0]).astype(int)
+    forest, _ = assert_same(X, y, TreeParams(trees=1, max_depth=1), types="c")
+    assert forest.trees[0].categories[0].tolist() == [True]
+    assert forest.trees[0].default_left[0]
+
+
+@pytest.mark.parametrize("value", [3, -1, 0.5, 2.5])
+def test_rows_of_unknown_categories_are_not_binned(value):
+    cuts = Cuts.join([np.arange(1, 4), [0.0, 1.0]], [0, -1], np.array([True, False]))
+    bin_rows(np.array([[2, 9.5], [np.nan, -3]]), cuts)
+    with pytest.raises(DataError, match=r"feature 0 has 3 categories and a value .*codes 0 to 2"):
+        bin_rows(np.array([[value, 0]]), cuts)
+
+
+def test_cuts_of_categories():
+    plain = Cuts.join([[0.5, 2.0], [1.0], [4.0]], [0, 0, 3])
+    cuts = plain.with_categories([0, 3, 0])
+    assert cuts.of(1).tolist() == [1, 2, 3]
+    assert cuts.categorical.tolist() == [False, True, False]
+    assert cuts.of(0).tolist() == [0.5, 2.0]
+    assert cuts.minimum.tolist() == [0, 0, 3]
+    assert cuts.select([2, 1]).categorical.tolist() == [False, True]
+    assert cuts.select([0, 2]).categorical is None
+    assert plain.with_categories([0, 0, 0]) is plain
+    with pytest.raises(DataError, match="categorical feature 0 needs one bin per code"):
+        Cuts(plain.values, plain.offsets, plain.minimum, np.array([True, False, False]))
+    with pytest.raises(DataError, match="mask of shape"):
+        Cuts(plain.values, plain.offsets, plain.minimum, np.array([True]))
+
+
+@pytest.mark.parametrize("name", ["max_cat_to_onehot", "max_cat_threshold"])
+def test_parameters_out_of_range(name):
+    with pytest.raises(UsageError, match=f"{name}=1"):
+        TreeParams(**{name: 1})
+
+
+def test_directions_of_nodes_by_category_and_by_threshold():
+    """Two nodes of one level, each split its own way."""
+    cuts = Cuts.join([np.arange(1, 5), [0.5, 1.5, 2.5]], [0, 0], np.array([True, False]))
+    X = np.array([[0, 0], [1, 1], [2, 2], [3, 0], [np.nan, np.nan], [1, 2]])
+    bins, rows = bin_rows(X, cuts), RowPartition(6)
+    first = decisions([0], [0], [-1], [np.nan], [True], [1], [[False, True, False, True]])
+    rows.split(bins, first)
+    assert rows.rows_of(1).tolist() == [0, 2, 4]
+    assert rows.rows_of(2).tolist() == [1, 3, 5]
+    second = Decisions.join(
+        [
+            decisions([1], [1], [0], [0.5], [False], [3], [[False] * 4]),
+            decisions([2], [0], [-1], [np.nan], [False], [5], [[False, True, False, False]]),
+        ]
+    )
+    rows.split(bins, second)
+    assert [rows.rows_of(k).tolist() for k in (3, 4, 5, 6)] == [[0], [2, 4], [3], [1, 5]]
+
+
+def decisions(nodes, feature, bin, threshold, default_left, left, categories):
+    whole = (np.array(a, dtype=np.int32) for a in (nodes, feature, bin))
+    threshold = np.array(threshold, dtype=np.float32)
+    left, categories = np.array(left, dtype=np.int32), np.array(categories)
+    return Decisions(*whole, threshold, np.array(default_left), left, categories)
