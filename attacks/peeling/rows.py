@@ -1,0 +1,263 @@
+"""Histograms that no known row explains yet, and rows as bins that can be taken out of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.trees.binning import Cuts
+from fedtrees.trees.fixed_point import to_fixed
+from fedtrees.trees.forest import Tree
+from fedtrees.trees.jit import kernel
+from fedtrees.trees.losses import LOGISTIC, clipped_bounds, logistic_gradients
+
+Ints = NDArray[np.int32]
+Sums = NDArray[np.int64]
+
+_BLOCK = 4096  # rows routed through all trees at once; bounds memory
+
+
+@dataclass(frozen=True, eq=False)
+class BinnedForest:
+    """All trees in one array, splits as bins: a row goes left iff ``bin <= cut``.
+
+    Attributes
+    ----------
+    start : int32 array, shape (T + 1,)
+        Nodes of tree ``t`` are ``start[t]:start[t + 1]``; children are numbered over all trees.
+    feature, cut, left, right : int32 array, shape (n_nodes,)
+    default_left : bool array, shape (n_nodes,)
+    value : float32 array, shape (n_nodes,)
+    cell : int32 array, shape (n_nodes,)
+        Row of `Residual.sums` of a terminal visible node, else -1: a node with a histogram whose
+        children have none.
+    base_margin : float32
+    offsets : int32 array, shape (d + 1,)
+        Bins of feature f.
+    clip : float or None
+        Bound on a row's gradient.
+    """
+
+    start: Ints
+    feature: Ints
+    cut: Ints
+    left: Ints
+    right: Ints
+    default_left: NDArray[np.bool_]
+    value: NDArray[np.float32]
+    cell: Ints
+    base_margin: np.float32
+    offsets: Ints
+    clip: float | None = None
+
+    @staticmethod
+    def of(
+        trees: Sequence[Tree],
+        seen: Sequence[Ints],
+        cuts: Cuts,
+        base_margin: np.float32,
+        clip: float | None = None,
+    ) -> BinnedForest:
+        """Flatten trees; ``seen[t]`` are the nodes of tree t that have a histogram."""
+        start = np.concatenate([[0], np.cumsum([len(t) for t in trees])]).astype(np.int32)
+        feature = np.concatenate([t.feature for t in trees]).astype(np.int32)
+        threshold = np.concatenate([t.threshold for t in trees])
+        cut = np.zeros(len(feature), dtype=np.int32)
+        for f in range(cuts.n_features):
+            at = feature == f
+            cut[at] = np.searchsorted(cuts.of(f), threshold[at], side="right") - 1
+        shift = np.repeat(start[:-1], [len(t) for t in trees])
+        left = np.concatenate([t.left for t in trees]) + shift
+        right = np.concatenate([t.right for t in trees]) + shift
+        visible = np.zeros(len(feature), dtype=bool)
+        for s, nodes in zip(start, seen, strict=False):
+            visible[s + nodes] = True
+        terminal = visible.copy()
+        inner = feature >= 0
+        terminal[inner] &= ~visible[left[inner]]
+        cell = np.where(terminal, np.cumsum(terminal) - 1, -1).astype(np.int32)
+        return BinnedForest(
+            start,
+            feature,
+            cut,
+            left.astype(np.int32),
+            right.astype(np.int32),
+            np.concatenate([t.default_left for t in trees]),
+            np.concatenate([t.value for t in trees]).astype(np.float32),
+            cell,
+            np.float32(base_margin),
+            np.asarray(cuts.offsets, dtype=np.int32),
+            clip,
+        )
+
+    @property
+    def trees(self) -> int:
+        """Number of trees T."""
+        return len(self.start) - 1
+
+    @property
+    def node_of(self) -> Ints:
+        """Node of every cell, int32, shape (cells,)."""
+        return np.flatnonzero(self.cell >= 0).astype(np.int32)
+
+    @property
+    def tree_of(self) -> Ints:
+        """Tree of every cell, int32, shape (cells,)."""
+        return (np.searchsorted(self.start, self.node_of, side="right") - 1).astype(np.int32)
+
+    def columns(self, bins: Ints) -> Ints:
+        """Return where bins, shape (m, d), stand in `Residual.sums`; the missing come last."""
+        d = len(self.offsets) - 1
+        at = np.where(bins < 0, self.offsets[-1] + np.arange(d), self.offsets[:-1] + bins)
+        return at.astype(np.int32)
+
+    def route(self, bins: Ints) -> tuple[Ints, NDArray[np.float32]]:
+        """Return the cell of every row in every tree and its margin before it, shape (m, T)."""
+        cell = np.empty((len(bins), self.trees), dtype=np.int32)
+        margin = np.empty((len(bins), self.trees), dtype=np.float32)
+        arrays = (self.feature, self.cut, self.left, self.right, self.default_left, self.value)
+        _route(bins, self.start, *arrays, self.cell, self.base_margin, cell, margin)
+        return cell, margin
+
+    def gradients(self, margin: NDArray[np.float32], y: NDArray[np.int64]) -> Sums:
+        """Return fixed-point gradients, int64, shape (m, T, 2), as the clients compute them."""
+        labels = np.repeat(y, margin.shape[1])
+        gh = logistic_gradients(margin.reshape(-1), labels)
+        if self.clip is not None:
+            g, h = clipped_bounds(LOGISTIC, self.clip)
+            gh[:, 0] = np.clip(gh[:, 0], -g, g)
+            gh[:, 1] = np.minimum(gh[:, 1], h)
+        return to_fixed(gh).reshape(*margin.shape, 2)
+
+
+@dataclass(frozen=True, eq=False)
+class Residual:
+    """What no known row explains yet; changed in place as rows are taken out.
+
+    Attributes
+    ----------
+    sums : int64 array, shape (cells, total_bins + d, 2)
+        Sums of g and h per bin in units of 2^-30; column ``total_bins + f`` counts the missing
+        of feature ``f``.
+    totals : int64 array, shape (cells, 2)
+    slack : float
+        Largest deviation of a sum that noise or rounding explains, in the same units; 0: exact.
+    """
+
+    sums: Sums
+    totals: Sums
+    slack: float = 0.0
+
+    @staticmethod
+    def of(hist: Sums, totals: Sums, offsets: Ints, slack: float = 0.0) -> Residual:
+        """Add the missing: rows in a node's total and in no bin of a feature."""
+        inside = np.add.reduceat(hist, offsets[:-1], axis=1)
+        return Residual(
+            np.concatenate([hist, totals[:, None] - inside], axis=1), totals.copy(), slack
+        )
+
+
+def take_out(forest: BinnedForest, left: Residual, bins: Ints, y: NDArray[np.int64]) -> None:
+    """Subtract rows from every histogram, in place, each with its own float32 margin."""
+    for a in range(0, len(y), _BLOCK):
+        part = slice(a, a + _BLOCK)
+        cell, margin = forest.route(bins[part])
+        gh = forest.gradients(margin, y[part])
+        _subtract(left.sums, left.totals, cell, forest.columns(bins[part]), gh)
+
+
+def accept(
+    forest: BinnedForest, left: Residual, bins: Ints, y: NDArray[np.int64]
+) -> NDArray[np.bool_]:
+    """Take out, in order, the rows every tree's histograms have room for; tell which, (m,).
+
+    Features of two people mixed into one row pass the checksum of the trees in which the two
+    share a path; in some other tree they part, and one of the bins there has no such row.
+    """
+    good = np.zeros(len(y), dtype=bool)
+    for a in range(0, len(y), _BLOCK):
+        part = slice(a, a + _BLOCK)
+        cell, margin = forest.route(bins[part])
+        gh = forest.gradients(margin, y[part])
+        columns = forest.columns(bins[part])
+        _accept(left.sums, left.totals, cell, columns, gh, left.slack, True, good[part])
+    return good
+
+
+def has_room(
+    left: Residual, cell: Ints, columns: Ints, gh: Sums
+) -> NDArray[np.bool_]:
+    """Tell which rows every tree's histograms have room for, each by itself, bool, shape (m,)."""
+    good = np.zeros(len(cell), dtype=bool)
+    _accept(left.sums, left.totals, cell, columns, gh, left.slack, False, good)
+    return good
+
+
+@kernel
+def _route(bins, start, feature, cut, left, right, default_left, value, cells, base, cell, margin):  # type: ignore[no-untyped-def]
+    for i in range(bins.shape[0]):
+        m = base
+        for t in range(start.shape[0] - 1):
+            node = start[t]
+            where = cells[node]
+            while feature[node] >= 0:
+                b = bins[i, feature[node]]
+                go_left = default_left[node] if b < 0 else b <= cut[node]
+                node = left[node] if go_left else right[node]
+                if cells[node] >= 0:
+                    where = cells[node]
+            cell[i, t] = where
+            margin[i, t] = m
+            m = np.float32(m + value[node])
+
+
+@kernel
+def room(G, H, slack):  # type: ignore[no-untyped-def]
+    """Tell whether what is left of a bin can be a sum over rows: nothing, or some hessian."""
+    if H <= slack:
+        return H >= -slack and abs(G) <= slack
+    return True
+
+
+@kernel
+def _accept(sums, totals, cell, columns, gh, slack, take, good):  # type: ignore[no-untyped-def]
+    d = columns.shape[1]
+    for i in range(columns.shape[0]):
+        fits = True
+        for t in range(cell.shape[1]):
+            c = cell[i, t]
+            if c < 0:
+                continue
+            for f in range(d):
+                k = columns[i, f]
+                G, H = sums[c, k, 0] - gh[i, t, 0], sums[c, k, 1] - gh[i, t, 1]
+                if not room(G, H, slack):
+                    fits = False
+                    break
+            if not fits:
+                break
+        good[i] = fits
+        if not (fits and take):
+            continue
+        for t in range(cell.shape[1]):
+            c = cell[i, t]
+            if c >= 0:
+                for s in range(2):
+                    totals[c, s] -= gh[i, t, s]
+                    for f in range(d):
+                        sums[c, columns[i, f], s] -= gh[i, t, s]
+
+
+@kernel
+def _subtract(sums, totals, cell, columns, gh):  # type: ignore[no-untyped-def]
+    for i in range(columns.shape[0]):
+        for t in range(cell.shape[1]):
+            c = cell[i, t]
+            if c >= 0:
+                for s in range(2):
+                    totals[c, s] -= gh[i, t, s]
+                    for f in range(columns.shape[1]):
+                        sums[c, columns[i, f], s] -= gh[i, t, s]

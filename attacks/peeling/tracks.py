@@ -1,0 +1,151 @@
+"""Tracks: one person followed from tree to tree by the margin.
+
+A row in a node above two leaves has one of two margins in the next tree. A fingerprint there with
+that margin and the same label is, but for a chance of one in thousands, the same person; the leaf
+it took then says on which side of the split its value lies. What is possible for a person is
+what is possible in every tree it was seen in: in each feature, the bins of its nodes that have
+room for its gradient.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.attacks.peeling.fingerprints import Sightings
+from fedtrees.attacks.peeling.rows import BinnedForest, Ints, Residual, room
+from fedtrees.trees.jit import kernel
+
+
+@dataclass(frozen=True, eq=False)
+class Tracks:
+    """Sightings of the same person in consecutive trees.
+
+    Attributes
+    ----------
+    of : int32 array, shape (s,)
+        Track of each sighting.
+    masks : bool array, shape (tracks, total_bins + d)
+        Columns each may be in.
+    """
+
+    of: Ints
+    masks: NDArray[np.bool_]
+
+
+def follow(forest: BinnedForest, left: Residual, seen: Sightings, feature_of: Ints) -> Tracks:
+    """Link sightings over trees and gather what each track may be."""
+    nxt, side = _links(forest, seen)
+    of, masks = np.empty(len(seen), np.int32), np.ones((len(seen), left.sums.shape[1]), bool)
+    node = forest.node_of[seen.cell]
+    first = np.ones(len(seen), dtype=bool)
+    first[nxt[nxt >= 0]] = False
+    n = _narrow(
+        left.sums,
+        left.slack,
+        seen.cell,
+        seen.g,
+        seen.h,
+        seen.columns,
+        nxt,
+        side,
+        first,
+        forest.feature[node],
+        forest.cut[node],
+        forest.default_left[node],
+        forest.offsets,
+        feature_of,
+        of,
+        masks,
+    )
+    return Tracks(of, masks[:n])
+
+
+def _links(forest: BinnedForest, seen: Sightings) -> tuple[Ints, NDArray[np.int8]]:
+    """Return each sighting's successor in the next tree, -1 if none, and its side: 0 left, 1 right.
+
+    Side -1 where it is not known, or the node is a leaf.
+    """
+    nxt = np.full(len(seen), -1, dtype=np.int32)
+    side = np.full(len(seen), -1, dtype=np.int8)
+    tree = forest.tree_of[seen.cell]
+    node = forest.node_of[seen.cell]
+    leaf = forest.feature[node] < 0
+    kids = np.stack([np.where(leaf, node, forest.left[node]), forest.right[node]])
+    value = np.where(kids >= 0, forest.value[kids], np.nan).astype(np.float64)
+    label = seen.g < 0
+    for t in range(forest.trees - 1):
+        for y in (False, True):
+            a = np.flatnonzero((tree == t) & (label == y))
+            b = np.flatnonzero((tree == t + 1) & (label == y))
+            if not len(a) or not len(b):
+                continue
+            b = b[np.argsort(seen.margin[b], kind="stable")]
+            there, widest = seen.margin[b], float(np.quantile(seen.error[b], 0.9))
+            hit, count = np.zeros((2, len(a)), np.int64), np.zeros((2, len(a)), np.int64)
+            for s in (0, 1):
+                m = seen.margin[a] + value[s][a]
+                reach = seen.error[a] + widest
+                lo = np.searchsorted(there, m - reach)
+                count[s] = np.searchsorted(there, m + reach, side="right") - lo
+                count[s][np.isnan(m)] = 0
+                hit[s] = lo
+            one = np.flatnonzero(count.sum(axis=0) == 1)
+            s = count[:, one].argmax(axis=0)
+            target = b[hit[s, one]]
+            once = np.bincount(target, minlength=len(seen))[target] == 1
+            one, s, target = one[once], s[once], target[once]
+            agree = (seen.columns[a[one]] == seen.columns[target]) | (
+                np.minimum(seen.columns[a[one]], seen.columns[target]) < 0
+            )
+            agree = agree.all(axis=1) & (seen.copies[a[one]] == seen.copies[target])
+            nxt[a[one[agree]]] = target[agree]
+            side[a[one[agree]]] = np.where(leaf[a[one[agree]]], -1, s[agree])
+    return nxt, side
+
+
+@kernel
+def _narrow(  # type: ignore[no-untyped-def]
+    sums, slack, cell, g, h, columns, nxt, side, first, feature, cut, default_left, offsets,
+    feature_of, of, masks,
+):
+    d, width = columns.shape[1], sums.shape[1]
+    trial = np.empty(width, dtype=np.bool_)
+    alive = np.empty(d, dtype=np.bool_)
+    n = 0
+    for i in range(cell.shape[0]):
+        if not first[i]:
+            continue
+        k, track = np.int64(i), np.int64(-1)
+        while k >= 0:
+            for again in range(2):
+                for f in range(d):
+                    alive[f] = False
+                for b in range(width):
+                    f = feature_of[b]
+                    ok = (track < 0 or masks[track, b]) and room(
+                        sums[cell[k], b, 0] - g[k], sums[cell[k], b, 1] - h[k], 2 * slack
+                    )
+                    if columns[k, f] >= 0:
+                        ok = ok and columns[k, f] == b
+                    if ok and side[k] >= 0 and feature[k] == f:
+                        went_left = default_left[k] if b >= offsets[d] else b - offsets[f] <= cut[k]
+                        ok = went_left == (side[k] == 0)
+                    trial[b] = ok
+                    alive[f] = alive[f] or ok
+                possible = True
+                for f in range(d):
+                    possible = possible and alive[f]
+                if possible or track < 0:
+                    break
+                track = np.int64(-1)  # another person from here on
+            if track < 0:
+                track = np.int64(n)
+                n += 1
+            of[k] = track
+            for b in range(width):
+                masks[track, b] = trial[b]
+            k = np.int64(nxt[k])
+    return n
