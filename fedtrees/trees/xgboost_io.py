@@ -75,7 +75,7 @@ def to_xgboost_json(
     learner = {
         "attributes": {},
         "feature_names": list(feature_names),
-        "feature_types": ["float"] * len(feature_names),
+        "feature_types": _feature_types(forest, n_features) if feature_names else [],
         "gradient_booster": {"name": "gbtree", "model": model},
         "learner_model_param": {
             "base_score": score,
@@ -109,6 +109,14 @@ def save_xgboost(
         Path(path).write_text(text, encoding="utf-8")
     except OSError as error:
         raise DataError(f"cannot write the model {path!s}: {error.strerror}") from error
+
+
+def _feature_types(forest: Forest, n_features: int) -> list[str]:
+    types = ["float"] * n_features
+    for tree in forest.trees:
+        for f in np.unique(tree.feature[np.isnan(tree.threshold)]):
+            types[f] = "c"
+    return types
 
 
 def _written_objective(objective: Objective) -> dict[str, Any]:
@@ -176,7 +184,7 @@ def from_xgboost_json(
     ------
     DataError
         If the model is truncated, of another booster or objective (read are gbtree and
-        `READ_OBJECTIVES`), has categorical splits or leaves of several outputs.
+        `READ_OBJECTIVES`), has leaves of several outputs, or categories beyond code 65534.
     """
     learner = _learner(model)
     try:

@@ -13,6 +13,8 @@ from fedtrees.trees.params import TreeParams
 
 _ROOT_PARENT = 2147483647  # how XGBoost marks a node without parent
 _DELETED = 2147483647  # split index of a node that pruning removed and that is still listed
+_BY_CATEGORY = np.finfo(np.float32).smallest_subnormal  # XGBoost's condition of such a split
+_MAX_CODE = 65534  # of a category: a column of the engine has no more bins
 
 
 def write_tree(
@@ -39,21 +41,20 @@ def write_tree(
     zeros = np.zeros(n, dtype=np.float32)
     cover = zeros if tree.h is None else np.nan_to_num(tree.h).astype(np.float32)
     gain = zeros if tree.gain is None else tree.gain
+    by_category = np.isnan(tree.threshold)
+    condition = np.where(by_category, _BY_CATEGORY, tree.threshold)
     return {
         "base_weights": _weights(tree, params).tolist(),
-        "categories": [],
-        "categories_nodes": [],
-        "categories_segments": [],
-        "categories_sizes": [],
+        **_written_sets(tree),
         "default_left": tree.default_left.astype(int).tolist(),
         "id": number,
         "left_children": tree.left.tolist(),
         "loss_changes": gain.tolist(),
         "parents": parents.tolist(),
         "right_children": tree.right.tolist(),
-        "split_conditions": np.where(leaf, tree.value, tree.threshold).tolist(),
+        "split_conditions": np.where(leaf, tree.value, condition).tolist(),
         "split_indices": np.maximum(tree.feature, 0).tolist(),
-        "split_type": [0] * n,
+        "split_type": by_category.astype(int).tolist(),
         "sum_hessian": cover.tolist(),
         "tree_param": {
             "num_deleted": "0",
@@ -62,6 +63,45 @@ def write_tree(
             "size_leaf_vector": "1",
         },
     }
+
+
+def _written_sets(tree: Tree) -> dict[str, list[int]]:
+    """Return the categories that go right, node after node."""
+    nodes = np.flatnonzero(np.isnan(tree.threshold))
+    empty = np.zeros((len(tree), 0), dtype=bool)
+    chosen = (empty if tree.categories is None else tree.categories)[nodes]
+    sizes = chosen.sum(axis=1)
+    return {
+        "categories": np.nonzero(chosen)[1].tolist(),
+        "categories_nodes": nodes.tolist(),
+        "categories_segments": (np.cumsum(sizes) - sizes).tolist(),
+        "categories_sizes": sizes.tolist(),
+    }
+
+
+def _read_sets(tree: dict[str, Any], by_category: NDArray[np.bool_]) -> NDArray[np.bool_] | None:
+    """Return the categories that go right, bool, shape (n_nodes, width).
+
+    Raises
+    ------
+    DataError
+        Unless every split by categories has a set, of codes this engine can hold.
+    """
+    if not by_category.any():
+        return None
+    nodes, begin, sizes, codes = (
+        _nodes(tree, f"categories{part}", np.int64)
+        for part in ("_nodes", "_segments", "_sizes", "")
+    )
+    ends = np.cumsum(sizes)
+    listed = np.array_equal(nodes, np.flatnonzero(by_category)) and len(sizes) == len(nodes)
+    if not listed or (sizes < 0).any() or not np.array_equal(begin, ends - sizes):
+        raise DataError("not a complete XGBoost model: splits and sets of categories do not match")
+    if ends[-1] != len(codes) or not 0 <= codes.min(initial=0) <= codes.max(initial=0) <= _MAX_CODE:
+        raise DataError(f"a tree splits by categories that are no codes from 0 to {_MAX_CODE}")
+    sets = np.zeros((len(by_category), 1 + int(codes.max(initial=0))), dtype=bool)
+    sets[np.repeat(nodes, sizes), codes] = True
+    return sets
 
 
 def _weights(tree: Tree, params: TreeParams | None) -> NDArray[np.float32]:
@@ -76,9 +116,7 @@ def _weights(tree: Tree, params: TreeParams | None) -> NDArray[np.float32]:
 
 
 def check_kind(tree: dict[str, Any]) -> None:
-    """Raise DataError unless splits are numerical and leaves have one output."""
-    if np.any(tree.get("split_type", ())):
-        raise DataError("model has categorical splits; only numerical ones are read")
+    """Raise DataError unless leaves have one output."""
     outputs = int(tree["tree_param"].get("size_leaf_vector", "1"))
     if outputs > 1:
         raise DataError(
@@ -119,21 +157,28 @@ def read_tree(
     gain = _nodes(tree, "loss_changes", np.float32)
     h = _nodes(tree, "sum_hessian", np.float64)
     weights = _nodes(tree, "base_weights", np.float64)
-    arrays = (columns, right, condition, default_left, gain, h, weights)
+    by_category = np.zeros(len(left), dtype=bool)
+    if "split_type" in tree:  # models before 1.3 know only thresholds
+        by_category = _nodes(tree, "split_type", np.bool_)
+    arrays = (columns, right, condition, default_left, gain, h, weights, by_category)
     if not len(left) or any(a.shape != left.shape for a in arrays):
         raise DataError("not a complete XGBoost model: node arrays of a tree differ in length")
+    by_category &= left >= 0
+    sets = _read_sets(tree, by_category)
+    condition = np.where(by_category, 0, condition)  # of no meaning, NaN in some versions
     left, right = _renumbered(left, right, kept)
     columns, condition, default_left, gain, h, weights = (
         a[kept] for a in (columns, condition, default_left, gain, h, weights)
     )
     leaf = left < 0
+    threshold = np.where(by_category[kept], np.nan, condition)
     _check_contents(columns[~leaf], condition, leaf, n_features)
     g = None
     if eta is not None and reg_lambda is not None:
         g = -np.where(leaf, condition / eta, weights) * (h + reg_lambda)
     return Tree(
         feature=np.where(leaf, -1, columns).astype(np.int32),
-        threshold=np.where(leaf, 0, condition).astype(np.float32),
+        threshold=np.where(leaf, 0, threshold).astype(np.float32),
         left=left,
         right=right,
         default_left=default_left & ~leaf,
@@ -141,6 +186,7 @@ def read_tree(
         g=g,
         h=h,
         gain=np.where(leaf, 0, gain).astype(np.float32),
+        categories=None if sets is None else sets[kept],
     )
 
 

@@ -254,7 +254,7 @@ def test_other_boosters_and_objectives_are_refused(cancer, settings_, message):
         from_xgboost_json(bytes(raw.save_raw("json")))
 
 
-def test_leaves_of_several_outputs_and_categories_are_refused():
+def test_leaves_of_several_outputs_are_refused():
     rng = np.random.default_rng(0)
     X, Y = rng.integers(0, 4, (60, 2)).astype(np.float32), rng.normal(size=(60, 2))
     vector = {"multi_strategy": "multi_output_tree", "nthread": 1}
@@ -265,10 +265,6 @@ def test_leaves_of_several_outputs_and_categories_are_refused():
     classes = xgb.train(softprob, xgb.DMatrix(X, X[:, 0]), 1)
     with pytest.raises(DataError, match="one_output_per_tree"):
         from_xgboost_json(bytes(classes.save_raw("json")))
-    data = xgb.DMatrix(X, X[:, 0] % 2, feature_types=["c", "q"], enable_categorical=True)
-    categories = xgb.train({"objective": "binary:logistic", "nthread": 1}, data, 1)
-    with pytest.raises(DataError, match=r"^model has categorical"):
-        from_xgboost_json(bytes(categories.save_raw("json")))
 
 
 def test_broken_models_are_refused(theirs, tmp_path, monkeypatch):

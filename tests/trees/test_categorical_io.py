@@ -1,0 +1,112 @@
+"""Splits by categories in XGBoost's model files, both ways."""
+
+from __future__ import annotations
+
+import copy
+import json
+
+import numpy as np
+import pytest
+import xgboost as xgb
+from test_categorical import IS_CATEGORY, TYPES, matrix, table, target, train
+
+from fedtrees.core.errors import DataError
+from fedtrees.trees.grower import grow_forest
+from fedtrees.trees.losses import LOGISTIC, SQUARED_ERROR, Softmax
+from fedtrees.trees.params import TreeParams
+from fedtrees.trees.xgboost_io import from_xgboost_json, to_xgboost_json
+
+
+@pytest.fixture(scope="module")
+def trained():
+    X, signal, rng = table(1500)
+    y = target(LOGISTIC, signal, rng)
+    params = TreeParams(trees=6, max_depth=4)
+    return X, y, params, train(X, y, params)
+
+
+def unusual(X):
+    """Rows with codes beyond those known, fractions and negative values in categorical columns."""
+    X = X.copy()
+    rng = np.random.default_rng(9)
+    X[:, IS_CATEGORY] = rng.choice(
+        [-1, 0.5, 2.7, 7, 99, 100, 1e6, np.nan], (len(X), IS_CATEGORY.sum())
+    )
+    return X
+
+
+@pytest.mark.parametrize("objective", [LOGISTIC, SQUARED_ERROR, Softmax(3)], ids=lambda o: o.name)
+@pytest.mark.parametrize("kind", ["json", "ubj"])
+def test_what_xgboost_trained_predicts_the_same_here(objective, kind):
+    X, signal, rng = table(1500)
+    theirs = train(X, target(objective, signal, rng), TreeParams(trees=5, max_depth=4), objective)
+    forest = from_xgboost_json(bytes(theirs.booster.save_raw(kind)))
+    assert any(t.categories is not None for t in forest.trees)
+    for rows in (X, unusual(X)):
+        margins = theirs.booster.predict(matrix(rows), output_margin=True)
+        np.testing.assert_allclose(forest.margin(rows), margins, atol=1e-5)
+
+
+@pytest.mark.parametrize("names", [(), tuple("abcdefg")])
+def test_what_was_trained_here_predicts_the_same_in_xgboost(trained, names):
+    X, y, params, theirs = trained
+    forest = grow_forest(X, y, theirs.cuts, params)
+    written = to_xgboost_json(forest, len(TYPES), names, params)
+    booster = xgb.Booster()
+    booster.load_model(bytearray(json.dumps(written).encode()))
+    for rows in (X, unusual(X)):
+        data = xgb.DMatrix(
+            rows, feature_types=TYPES, feature_names=list(names) or None, enable_categorical=True
+        )
+        margins = booster.predict(data, output_margin=True)
+        np.testing.assert_allclose(forest.margin(rows), margins, atol=1e-5)
+    again = from_xgboost_json(bytes(booster.save_raw("json")))
+    np.testing.assert_array_equal(again.margin(X), forest.margin(X))
+
+
+def test_the_arrays_are_xgboosts(trained):
+    X, y, params, theirs = trained
+    written = to_xgboost_json(grow_forest(X, y, theirs.cuts, params), len(TYPES), (), params)
+    for ours, tree in zip(
+        written["learner"]["gradient_booster"]["model"]["trees"], theirs.trees, strict=True
+    ):
+        for name in tree:
+            if name.startswith(("categories", "split_type")):
+                assert ours[name] == tree[name], name
+        assert {type(v) for v in ours["categories"]} <= {int}
+        inner = np.array(tree["left_children"]) >= 0
+        np.testing.assert_array_equal(
+            np.float32(ours["split_conditions"])[inner], np.float32(tree["split_conditions"])[inner]
+        )
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "said"),
+    [
+        ("categories_nodes", lambda a: a[:-1], "do not match"),
+        ("categories_sizes", lambda a: [a[0] + 1, *a[1:]], "do not match"),
+        ("categories_segments", lambda a: [1, *a[1:]], "do not match"),
+        ("categories", lambda a: [-1, *a[1:]], "no codes from 0"),
+        ("categories", lambda a: [70000, *a[1:]], "no codes from 0 to 65534"),
+        ("categories", lambda a: a[:-1], "no codes from 0"),
+        ("categories", lambda a: ["x", *a[1:]], "no list of numbers"),
+        ("split_type", lambda a: a[:-1], "differ in length"),
+        ("split_type", lambda a: [0] * len(a), None),
+    ],
+)
+def test_damaged_sets_are_refused(trained, name, change, said):
+    model = copy.deepcopy(trained[3].model)
+    tree = model["learner"]["gradient_booster"]["model"]["trees"][0]
+    tree[name] = change(tree[name])
+    if said is None:  # thresholds all: what the sets say is not read
+        assert from_xgboost_json(model).trees[0].categories is None
+        return
+    with pytest.raises(DataError, match=said):
+        from_xgboost_json(model)
+
+
+def test_a_set_absent_from_the_model_is_refused(trained):
+    model = copy.deepcopy(trained[3].model)
+    del model["learner"]["gradient_booster"]["model"]["trees"][0]["categories"]
+    with pytest.raises(DataError, match="not a complete XGBoost model"):
+        from_xgboost_json(model)
