@@ -94,13 +94,15 @@ def _read_sets(tree: dict[str, Any], by_category: NDArray[np.bool_]) -> NDArray[
         for part in ("_nodes", "_segments", "_sizes", "")
     )
     ends = np.cumsum(sizes)
-    listed = np.array_equal(nodes, np.flatnonzero(by_category)) and len(sizes) == len(nodes)
-    if not listed or (sizes < 0).any() or not np.array_equal(begin, ends - sizes):
+    listed = np.isin(np.flatnonzero(by_category), nodes).all() and len(sizes) == len(nodes)
+    known = listed and nodes.min() >= 0 and nodes.max() < len(by_category)
+    if not known or (sizes < 0).any() or not np.array_equal(begin, ends - sizes):
         raise DataError("not a complete XGBoost model: splits and sets of categories do not match")
     if ends[-1] != len(codes) or not 0 <= codes.min(initial=0) <= codes.max(initial=0) <= _MAX_CODE:
         raise DataError(f"a tree splits by categories that are no codes from 0 to {_MAX_CODE}")
     sets = np.zeros((len(by_category), 1 + int(codes.max(initial=0))), dtype=bool)
     sets[np.repeat(nodes, sizes), codes] = True
+    sets[~by_category] = False  # of nodes that pruning made leaves
     return sets
 
 
@@ -158,14 +160,14 @@ def read_tree(
     h = _nodes(tree, "sum_hessian", np.float64)
     weights = _nodes(tree, "base_weights", np.float64)
     by_category = np.zeros(len(left), dtype=bool)
-    if "split_type" in tree:  # models before 1.3 know only thresholds
+    if "split_type" in tree:  # old models know only thresholds
         by_category = _nodes(tree, "split_type", np.bool_)
     arrays = (columns, right, condition, default_left, gain, h, weights, by_category)
     if not len(left) or any(a.shape != left.shape for a in arrays):
         raise DataError("not a complete XGBoost model: node arrays of a tree differ in length")
     by_category &= left >= 0
     sets = _read_sets(tree, by_category)
-    condition = np.where(by_category, 0, condition)  # of no meaning, NaN in some versions
+    condition = np.where(by_category, 0, condition)  # it means nothing there
     left, right = _renumbered(left, right, kept)
     columns, condition, default_left, gain, h, weights = (
         a[kept] for a in (columns, condition, default_left, gain, h, weights)

@@ -84,6 +84,7 @@ def test_the_arrays_are_xgboosts(trained):
     ("name", "change", "said"),
     [
         ("categories_nodes", lambda a: a[:-1], "do not match"),
+        ("categories_nodes", lambda a: [*a[:-1], a[-1] + 10**6], "do not match"),
         ("categories_sizes", lambda a: [a[0] + 1, *a[1:]], "do not match"),
         ("categories_segments", lambda a: [1, *a[1:]], "do not match"),
         ("categories", lambda a: [-1, *a[1:]], "no codes from 0"),
@@ -103,6 +104,31 @@ def test_damaged_sets_are_refused(trained, name, change, said):
         return
     with pytest.raises(DataError, match=said):
         from_xgboost_json(model)
+
+
+def test_sets_of_pruned_nodes_are_not_read(trained):
+    """Old versions keep the set of a node that pruning made a leaf, and list its children."""
+    X, _, _, theirs = trained
+    model = copy.deepcopy(theirs.model)
+    tree = model["learner"]["gradient_booster"]["model"]["trees"][0]
+    left, right = np.array(tree["left_children"]), np.array(tree["right_children"])
+    above_leaves = [k for k in tree["categories_nodes"] if left[left[k]] < 0 and left[right[k]] < 0]
+    whole = from_xgboost_json(model)
+    node = above_leaves[0]
+    for child in (left[node], right[node]):
+        tree["split_indices"][child] = 2147483647
+    tree["left_children"][node] = tree["right_children"][node] = -1
+    tree["split_conditions"][node] = 0.25
+    pruned = from_xgboost_json(model).trees[0]
+    assert len(pruned) == len(whole.trees[0]) - 2
+    assert pruned.feature[node] == -1
+    assert not pruned.categories[node].any()
+    leaf, before = from_xgboost_json(model).apply(X)[:, 0], whole.apply(X)[:, 0]
+    below = (before == left[node]) | (before == right[node])
+    assert below.any()
+    assert (
+        pruned.value[leaf] == np.where(below, np.float32(0.25), whole.trees[0].value[before])
+    ).all()
 
 
 def test_a_set_absent_from_the_model_is_refused(trained):
