@@ -152,6 +152,78 @@ def bench(
     )
 
 
+@app.command()
+def train(
+    protocol: Annotated[
+        str, typer.Option("-p", "--protocol", help="A protocol, with parameters.")
+    ] = "fedtree-hist",
+    defense: Annotated[
+        list[str] | None,
+        typer.Option("-d", "--defense", help="A defense; compose several with +."),
+    ] = None,
+    data: Annotated[
+        str | None, typer.Option(help="A dataset (see `fedtrees list datasets`).")
+    ] = None,
+    csv: Annotated[str | None, typer.Option(help="A CSV file instead of --data.")] = None,
+    target: Annotated[str, typer.Option(help="Target column of --csv.")] = "",
+    task: Annotated[
+        str, typer.Option(help="What the target of --csv is: binary, classes or number.")
+    ] = "",
+    positive: Annotated[str, typer.Option(help="Positive class of --csv.")] = "",
+    categorical: Annotated[
+        list[str] | None, typer.Option(help="Categorical columns of --csv (repeat or commas).")
+    ] = None,
+    partition: Annotated[
+        str, typer.Option(help="iid, label-skew[alpha=], quantity-skew, ...")
+    ] = "iid",
+    clients: Annotated[int, typer.Option(help="Number of clients.")] = 3,
+    seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
+    out: Annotated[
+        str | None,
+        typer.Option(help="Write the model: XGBoost JSON (.json), or a random forest (.npz)."),
+    ] = None,
+    transcript: Annotated[
+        str | None, typer.Option(help="Write every message of the training (.npz).")
+    ] = None,
+    data_dir: DataDirOption = None,
+    plugin: PluginOption = None,
+    format: FormatOption = Format.TABLE,
+) -> None:
+    """Train one federation, score its model on held-out rows, and write model and transcript.
+
+    Training and test rows are those of `fedtrees bench` for the same seed and partition.
+    """
+    from fedtrees.cli import train as command
+
+    table = None
+    if csv is not None:
+        if data:
+            raise UsageError("give --data or --csv, not both")
+        if not target:
+            raise UsageError("--csv needs --target COLUMN")
+        columns = [c for text in categorical or () for c in text.split(",") if c]
+        table = {"csv": csv, "target": target, "task": task or "binary", "categorical": columns}
+        table |= {"positive": positive} if positive else {}
+    elif target or task or positive or categorical:
+        raise UsageError("--target, --task, --positive and --categorical describe a --csv file")
+    command.run(
+        command.Request(
+            protocol=protocol,
+            defenses=tuple(defense or ()),
+            data=data or "breast-cancer",
+            csv=table,
+            partition=partition,
+            clients=clients,
+            seed=seed,
+            out=out,
+            transcript=transcript,
+            data_dir=data_dir,
+            plugins=tuple(plugin or ()),
+            as_json=format is Format.JSON,
+        )
+    )
+
+
 @app.command("list")
 def list_(
     kind: Annotated[

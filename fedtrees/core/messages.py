@@ -67,6 +67,10 @@ class Message:
                     "carries arrays, numbers, strings, booleans or None"
                 )
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.__post_init__()  # arrays come out of a pickle writeable
+
     @property
     def reveals(self) -> frozenset[Reveal]:
         """What this very message reveals; at most `discloses`."""
@@ -83,7 +87,7 @@ def frozen(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         return empty
     if isinstance(array.base, bytes) and not array.flags.writeable:
         return array
-    return np.frombuffer(array.tobytes(), array.dtype).reshape(array.shape)
+    return np.ndarray(array.shape, array.dtype, array.tobytes())
 
 
 def message_type(name: str) -> type[Message] | None:

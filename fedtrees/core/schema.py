@@ -141,6 +141,10 @@ class Table:
                 raise DataError(f"{len(y)} rows but weights of shape {np.shape(self.weight)}")
             self._keep("weight", self.weight, np.float32)
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.__post_init__()  # arrays come out of a pickle writeable
+
     def _keep(self, name: str, array: NDArray[Any], kind: type) -> None:
         array = np.ascontiguousarray(array, dtype=kind).view()
         array.flags.writeable = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from os import PathLike
 from typing import Any, ClassVar, Self
 
@@ -113,9 +114,9 @@ class _Boosting(FederatedEstimator):
     def save_model(self, path: str | PathLike[str]) -> None:
         """Write the model as XGBoost JSON; `fedtrees.load_model` and XGBoost read it.
 
-        Names of features are written where a DataFrame gave them. Classes are not: XGBoost speaks
-        of 0 to K-1, in the order of `classes_`; and categories are their codes, in the order of
-        `categories_`.
+        Names of features are written where a DataFrame gave them and XGBoost takes them. Classes
+        are not: XGBoost speaks of 0 to K-1, in the order of `classes_`; and categories are their
+        codes, in the order of `categories_`.
 
         Raises
         ------
@@ -125,8 +126,14 @@ class _Boosting(FederatedEstimator):
         check_is_fitted(self)
         protocol = self.training_.protocol
         params = protocol if isinstance(protocol, TreeParams) else None
-        names = [str(n) for n in getattr(self, "feature_names_in_", ())]
+        names = names_for_xgboost(getattr(self, "feature_names_in_", ()))
         save_xgboost(self.model_, path, self.n_features_in_, names, params)
+
+
+def names_for_xgboost(names: Iterable[Any]) -> list[str]:
+    """Return feature names as a model file may carry them: none where XGBoost would refuse some."""
+    texts = [str(n) for n in names]
+    return [] if any(set("[]<") & set(text) for text in texts) else texts
 
 
 class FederatedGBDTClassifier(ClassifierPart, _Boosting):

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.errors import DataError, did_you_mean
+from fedtrees.core.errors import DataError, UsageError, did_you_mean
 from fedtrees.core.schema import Feature
 from fedtrees.trees.grower import checked_weights
 
@@ -136,13 +136,10 @@ def features_of(
 
     Raises
     ------
-    DataError
-        A range for a column that is not there, or no range at all.
+    UsageError
+        A range that is none, or for a column that is not there.
     """
-    ranges = dict(ranges or {})
-    for name in ranges:
-        if name not in names:
-            raise DataError(f"ranges: no column {name!r}{did_you_mean(str(name), names)}")
+    limits = _limits(ranges or {}, names)
     features = []
     for k, name in enumerate(names):
         declared = cuts[k] if cuts is not None else ()
@@ -150,6 +147,17 @@ def features_of(
             texts = tuple(map(str, categories[k]))
             features.append(Feature(name, "categorical", categories=texts, cuts=declared))
         else:
-            low, high = ranges.get(name, (None, None))
+            low, high = limits.get(name, (None, None))
             features.append(Feature(name, "continuous", low, high, cuts=declared))
     return tuple(features)
+
+
+def _limits(ranges: Any, names: Sequence[str]) -> dict[str, tuple[float, float]]:
+    try:
+        limits = {name: (float(low), float(high)) for name, (low, high) in ranges.items()}
+    except (AttributeError, TypeError, ValueError) as error:
+        raise UsageError(f"ranges={ranges!r}: give {{name: (low, high), ...}}") from error
+    for name in limits:
+        if name not in names:
+            raise UsageError(f"ranges: no column {name!r}{did_you_mean(str(name), names)}")
+    return limits

@@ -101,9 +101,12 @@ class FederatedEstimator(BaseEstimator):
     def _protocol(self, method: str | None) -> Protocol:
         """Make the protocol of the given parameters; those of its spec replace defaults here."""
         spec = _single(self.protocol)
-        accepted = inspect.signature(register.get("protocol", spec.name)).parameters
-        params = dict(spec.params)
-        defaults = type(self)()
+        maker: Any = register.get("protocol", spec.name)
+        if issubclass(maker, ForestParams) != self._forest:
+            kind = "random forests" if self._forest else "boosted trees"
+            raise UsageError(f"{type(self).__name__} is for {kind}; {spec.name!r} grows others")
+        accepted = inspect.signature(maker).parameters
+        params, defaults = dict(spec.params), type(self)()
         for name, field in self._fields.items():
             value, default = _plain(getattr(self, name)), getattr(defaults, name)
             if field in spec.params:
@@ -111,15 +114,12 @@ class FederatedEstimator(BaseEstimator):
                     raise UsageError(
                         f"{name}={value!r} and protocol={self.protocol!r} differ; give it once"
                     )
-            elif field in accepted or value != default:
+            elif value != (accepted[field].default if field in accepted else default):
                 params[field] = value
         if method is not None:
             params["cuts"] = method
-        protocol: Protocol = register.make("protocol", Spec(spec.name, params))
-        if isinstance(protocol, ForestParams) != self._forest:
-            kind = "random forests" if self._forest else "boosted trees"
-            raise UsageError(f"{type(self).__name__} is for {kind}; {spec.name!r} grows others")
-        return protocol
+        made: Protocol = register.make("protocol", Spec(spec.name, params))
+        return made
 
     def _composition(self) -> Composition:
         composed = parse_composed([self.defense or "none"])
@@ -134,7 +134,10 @@ class FederatedEstimator(BaseEstimator):
             ids = column_or_1d(client, dtype=None)
             if len(ids) != len(table):
                 raise DataError(f"{len(ids)} client ids for {len(table)} rows")
-            self.client_ids_, who = np.unique(ids, return_inverse=True)
+            try:
+                self.client_ids_, who = np.unique(ids, return_inverse=True)
+            except TypeError as error:
+                raise DataError(f"client ids must be all numbers or all text ({error})") from error
             return [np.flatnonzero(used & (who == k)) for k in range(len(self.client_ids_))]
         if not isinstance(self.n_clients, Integral) or isinstance(self.n_clients, bool):
             raise UsageError(f"n_clients={self.n_clients!r}: give a whole number, 1 or more")

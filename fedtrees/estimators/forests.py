@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_is_fitted
 
-from fedtrees.core.errors import DataError
 from fedtrees.estimators.federated import ClassifierPart, FederatedEstimator, target_name
+from fedtrees.trees.forest_io import save_random_forest
 from fedtrees.trees.random_forest import ClassTree, RandomForest
 
 _SAME = (
@@ -113,10 +113,9 @@ feature_names_in_, feature_importances_
         return mean / (mean.sum() or 1.0)
 
     def save_model(self, path: str | PathLike[str]) -> None:
-        """Write the trees' arrays to a NumPy ``.npz`` file.
+        """Write the forest as a NumPy ``.npz`` file, which `load_random_forest` reads.
 
         XGBoost has no such model: leaves hold class shares, and trees are averaged.
-        ``RandomForest.from_arrays(numpy.load(path))`` reads it.
 
         Raises
         ------
@@ -124,11 +123,7 @@ feature_names_in_, feature_importances_
             If the file cannot be written.
         """
         check_is_fitted(self)
-        try:
-            with open(path, "wb") as file:
-                np.savez_compressed(file, allow_pickle=False, **self.model_.to_arrays())
-        except OSError as error:
-            raise DataError(f"cannot write the model {path!s}: {error.strerror}") from error
+        save_random_forest(self.model_, path)
 
 
 def _importances(tree: ClassTree, n_features: int) -> NDArray[np.float64]:

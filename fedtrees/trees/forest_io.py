@@ -1,0 +1,48 @@
+"""Write and read random forests as NumPy ``.npz`` files: no other library has this model.
+
+Leaves hold class shares and trees are averaged, which XGBoost's and LightGBM's formats cannot say,
+and scikit-learn has no format of its own. The arrays are those of `RandomForest.to_arrays`.
+"""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from os import PathLike
+
+import numpy as np
+
+from fedtrees.core.errors import DataError
+from fedtrees.trees.model_file import read_model_file
+from fedtrees.trees.random_forest import RandomForest
+
+
+def save_random_forest(forest: RandomForest, path: str | PathLike[str]) -> None:
+    """Write a forest; the name is used as it is.
+
+    Raises
+    ------
+    DataError
+        If the file cannot be written.
+    """
+    try:
+        with open(path, "wb") as file:
+            np.savez_compressed(file, allow_pickle=False, **forest.to_arrays())
+    except OSError as error:
+        raise DataError(f"cannot write the model {path!s}: {error.strerror}") from error
+
+
+def load_random_forest(path: str | PathLike[str]) -> RandomForest:
+    """Read a forest that `save_random_forest` wrote; nothing in it is executed.
+
+    Raises
+    ------
+    DataError
+        If the file cannot be read, or holds no complete forest.
+    """
+    data = read_model_file(path)
+    try:
+        with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
+            return RandomForest.from_arrays(dict(arrays))
+    except (AttributeError, EOFError, ValueError, zipfile.BadZipFile) as error:
+        raise DataError(f"{path!s} holds no complete random forest ({error})") from error
