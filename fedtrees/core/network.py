@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -167,7 +168,7 @@ def add_messages(messages: Sequence[Message]) -> Message:
     for item in fields(first):
         values = [getattr(m, item.name) for m in messages]
         if item.metadata.get("summed"):
-            totals[item.name] = np.sum(values, axis=0)
+            totals[item.name] = reduce(np.add, values)  # np.sum would first copy all of them
         elif any(not np.array_equal(v, values[0]) for v in values[1:]):
             raise ProtocolError(
                 f"cannot sum {type(first).__name__}: the parties disagree on {item.name!r}"

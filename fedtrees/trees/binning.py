@@ -202,8 +202,8 @@ class Bins:
         """Number of bins over all features."""
         return int(self.offsets[-1])
 
-    def take(self, rows: NDArray[Any]) -> Bins:
-        """Return the bins of the given rows (indices or mask)."""
+    def take(self, rows: NDArray[Any] | slice) -> Bins:
+        """Return the bins of the given rows (indices, mask, or a slice, which copies nothing)."""
         return Bins(np.ascontiguousarray(self.codes[rows]), self.missing, self.offsets)
 
 

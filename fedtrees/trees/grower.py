@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
@@ -19,9 +20,10 @@ from fedtrees.trees.histogram import build_histogram, node_sums
 from fedtrees.trees.losses import LOGISTIC, Objective
 from fedtrees.trees.params import TreeParams
 from fedtrees.trees.partition import Decisions, RowPartition
-from fedtrees.trees.sampling import ColumnSampler, drop_rows
+from fedtrees.trees.sampling import ColumnSampler, dropped_rows
 from fedtrees.trees.splits import Splits
 from fedtrees.trees.splitting import best_splits, leaf_values
+from fedtrees.trees.threads import Workers, row_blocks
 
 _ROOT = np.zeros(1, dtype=np.int32)
 
@@ -41,6 +43,8 @@ class _Candidates:
 
     def where(self, chosen: NDArray[Any]) -> _Candidates:
         """Return some of them (mask or indices)."""
+        if chosen.dtype == bool and chosen.all():  # histograms are large: no copy without need
+            return self
         return _Candidates(
             self.nodes[chosen],
             self.sums[chosen],
@@ -167,6 +171,8 @@ class TreeGrower:
         Without the histograms of `nodes` (as `complete` returns them) the next level is built
         without subtraction.
         """
+        if self.depths[0] + 1 == self._params.max_depth:
+            hist = None  # the children will be leaves; copies of the widest level cost the most
         known = _Candidates(self.nodes, self.sums, self.depths, splits, hist)
         inner = splits.feature >= 0
         self._close(self.nodes[~inner], self.sums[~inner])
@@ -264,10 +270,9 @@ def with_siblings(
     parents : int64 array, shape (k, total_bins, 2)
     """
     out = np.empty((len(built), 2, *built.shape[1:]), dtype=np.int64)
-    pair = np.arange(len(built))
-    side = np.where(is_left, 0, 1)
-    out[pair, side] = built
-    out[pair, 1 - side] = parents - built
+    for pair, side in enumerate(np.where(is_left, 0, 1)):
+        out[pair, side] = built[pair]
+        np.subtract(parents[pair], built[pair], out=out[pair, 1 - side])
     return out.reshape(-1, *built.shape[1:])
 
 
@@ -295,6 +300,11 @@ class Owned:
         if self.weight is not None:
             object.__setattr__(self, "weight", checked_weights(self.weight, len(self.bins)))
 
+    def take(self, span: slice) -> Owned:
+        """Return consecutive rows; nothing is copied."""
+        weight = None if self.weight is None else self.weight[span]
+        return Owned(self.bins.take(span), self.y[span], weight)
+
 
 def checked_weights(weight: Any, n: int) -> NDArray[np.float32]:
     """Return sample weights as float32, shape (n,).
@@ -313,6 +323,21 @@ def checked_weights(weight: Any, n: int) -> NDArray[np.float32]:
     return weights
 
 
+def _histograms(
+    nodes: NDArray[np.int32], bins: Bins, gh: NDArray[np.int64], rows: RowPartition
+) -> NDArray[np.int64]:
+    return build_histogram(bins, gh, rows.rows, rows.ranges(nodes))
+
+
+def _split(decisions: Decisions, bins: Bins, rows: RowPartition) -> None:
+    rows.split(bins, decisions)
+
+
+def _add(output: int, tree: Tree, rows: RowPartition, margin: NDArray[np.float32]) -> None:
+    leaves = tree.leaves.astype(np.int32)
+    rows.add_to(margin[output], leaves, tree.value[leaves])
+
+
 def grow_tree(
     parts: Sequence[tuple[Bins, NDArray[np.int64]]],
     cuts: Cuts,
@@ -320,6 +345,7 @@ def grow_tree(
     *,
     bits: Bits = UNIT_BITS,
     sampler: ColumnSampler | None = None,
+    workers: Workers | None = None,
 ) -> tuple[Tree, list[RowPartition]]:
     """Grow one tree over the rows of one or more owners.
 
@@ -332,6 +358,8 @@ def grow_tree(
     bits : pair of int
         Binary places of the gradients.
     sampler : ColumnSampler, optional
+    workers : Workers, optional
+        Default: every owner in turn.
 
     Returns
     -------
@@ -339,17 +367,17 @@ def grow_tree(
     partitions : list of RowPartition
         Where every owner's rows ended up.
     """
-    owners = [(bins, gh, RowPartition(len(bins))) for bins, gh in parts]
-    root = sum(node_sums(gh, p.rows, p.ranges(_ROOT))[0] for _, gh, p in owners)
+    at_once = (workers or Workers()).map
+    bins, gh = zip(*parts, strict=True)
+    rows = at_once(lambda b: RowPartition(len(b)), bins)
+    root = sum(at_once(lambda g, p: node_sums(g, p.rows, p.ranges(_ROOT))[0], gh, rows))
     grower = TreeGrower(cuts, params, np.asarray(root, dtype=np.int64), bits=bits)
     while len(grower.nodes):
-        hist: Any = 0
-        for bins, gh, p in owners:
-            hist = build_histogram(bins, gh, p.rows, p.ranges(grower.to_build)) + hist
+        found = at_once(partial(_histograms, grower.to_build), bins, gh, rows)
+        hist = reduce(lambda total, one: np.add(total, one, out=total), found)
         decisions = grower.decide(hist, sampler.mask(grower.depths) if sampler else None)
-        for bins, _, p in owners:
-            p.split(bins, decisions)
-    return grower.finish(), [p for _, _, p in owners]
+        at_once(partial(_split, decisions), bins, rows)
+    return grower.finish(), rows
 
 
 def grow_forest_over(
@@ -358,6 +386,7 @@ def grow_forest_over(
     params: TreeParams,
     objective: Objective = LOGISTIC,
     streams: Streams | None = None,
+    threads: int = 1,
 ) -> Forest:
     """Boost a forest over the rows of one or more owners; the result ignores who owns which.
 
@@ -371,6 +400,8 @@ def grow_forest_over(
     objective : Objective
     streams : Streams, optional
         Where samples of rows and columns are drawn from; default ``Streams(0)``.
+    threads : int
+        The result is the same for any number.
 
     Raises
     ------
@@ -386,10 +417,21 @@ def grow_forest_over(
     bits = objective.bits(totals)
     score = params.base_score
     start = objective.start(totals) if score is None else objective.base_margin(score)
-    boosting = _Boosting(owners, cuts, params, objective, bits, streams or Streams(0))
-    margins = [np.repeat(start[:, None], len(o.y), axis=1) for o in owners]
-    trees = [t for round in range(params.trees) for t in boosting.round(round, margins)]
+    with Workers(threads) as workers:
+        boosting = _Boosting(owners, cuts, params, objective, bits, streams or Streams(0), workers)
+        blocks = boosting.blocks(threads)
+        margins = [np.repeat(start[:, None], len(b.rows.y), axis=1) for b in blocks]
+        trees = [t for r in range(params.trees) for t in boosting.round(r, blocks, margins)]
     return Forest(tuple(trees), start, objective)
+
+
+@dataclass(frozen=True, eq=False)
+class _Block:
+    """Consecutive rows of an owner: its number, which of its rows, and these rows."""
+
+    owner: int
+    span: slice
+    rows: Owned
 
 
 @dataclass(frozen=True, eq=False)
@@ -402,26 +444,48 @@ class _Boosting:
     objective: Objective
     bits: Bits
     streams: Streams
+    workers: Workers
 
-    def round(self, round: int, margins: list[NDArray[np.float32]]) -> Iterator[Tree]:
+    def blocks(self, threads: int) -> list[_Block]:
+        """Cut the rows of every owner into blocks, one per thread."""
+        return [
+            _Block(i, span, owner.take(span))
+            for i, owner in enumerate(self.owners)
+            for span in row_blocks(len(owner.y), threads)
+        ]
+
+    def round(
+        self, round: int, blocks: list[_Block], margins: list[NDArray[np.float32]]
+    ) -> Iterator[Tree]:
         """Grow one tree per output and add it to the margins, in place."""
-        gradients = [self._gradients(i, round, m) for i, m in enumerate(margins)]
+        at_once = self.workers.map
+        dropped = [self._dropped(i, round) for i in range(len(self.owners))]
+        gradients = at_once(lambda b, m: self._gradients(b, m, dropped[b.owner]), blocks, margins)
         for k in range(self.objective.n_outputs):
             number = round * self.objective.n_outputs + k
             sampler = ColumnSampler(self.cuts, self.params, self.streams.child("server"), number)
-            inputs = [(o.bins, gh[k]) for o, gh in zip(self.owners, gradients, strict=True)]
+            inputs = [(b.rows.bins, gh[k]) for b, gh in zip(blocks, gradients, strict=True)]
             tree, partitions = grow_tree(
-                inputs, self.cuts, self.params, bits=self.bits, sampler=sampler
+                inputs,
+                self.cuts,
+                self.params,
+                bits=self.bits,
+                sampler=sampler,
+                workers=self.workers,
             )
-            leaves = tree.leaves.astype(np.int32)
-            for partition, margin in zip(partitions, margins, strict=True):
-                partition.add_to(margin[k], leaves, tree.value[leaves])
+            at_once(partial(_add, k, tree), partitions, margins)
             yield tree
 
-    def _gradients(self, i: int, round: int, margin: NDArray[np.float32]) -> NDArray[np.int64]:
-        owner = self.owners[i]
-        gh = self.objective.gradients(margin, owner.y, owner.weight)
-        drop_rows(gh, self.params.subsample, self.streams.child(f"client-{i}"), round)
+    def _dropped(self, owner: int, round: int) -> NDArray[np.bool_] | None:
+        streams, n = self.streams.child(f"client-{owner}"), len(self.owners[owner].y)
+        return dropped_rows(n, self.params.subsample, streams, round)
+
+    def _gradients(
+        self, block: _Block, margin: NDArray[np.float32], dropped: NDArray[np.bool_] | None
+    ) -> NDArray[np.int64]:
+        gh = self.objective.gradients(margin, block.rows.y, block.rows.weight)
+        if dropped is not None:
+            gh[:, dropped[block.span]] = 0
         return to_fixed(gh, self.bits)
 
 
@@ -434,6 +498,7 @@ def grow_forest(
     *,
     weight: NDArray[Any] | None = None,
     streams: Streams | None = None,
+    threads: int = 1,
 ) -> Forest:
     """Boost a forest over one table: the federation with a single owner.
 
@@ -458,4 +523,4 @@ def grow_forest(
         As `grow_forest_over`, and if X does not fit the cuts or is infinite somewhere.
     """
     bins = X if isinstance(X, Bins) else bin_rows(X, cuts)
-    return grow_forest_over([Owned(bins, y, weight)], cuts, params, objective, streams)
+    return grow_forest_over([Owned(bins, y, weight)], cuts, params, objective, streams, threads)

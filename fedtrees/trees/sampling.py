@@ -12,24 +12,32 @@ from fedtrees.trees.binning import Cuts
 from fedtrees.trees.params import TreeParams
 
 
-def drop_rows(gh: NDArray[Any], share: float, streams: Streams, round: int) -> None:
-    """Zero the gradients of the rows a round leaves out, in place; each row is drawn by itself.
+def dropped_rows(n: int, share: float, streams: Streams, round: int) -> NDArray[np.bool_] | None:
+    """Return which of an owner's rows a round leaves out, bool, shape (n,); None: none of them.
 
-    A row without gradient is not seen by any sum, yet stays in the partition and gets its leaf's
-    value in the end: so XGBoost does it.
+    Each row is drawn by itself. A row whose gradients are set to 0 is not seen by any sum, yet
+    stays in the partition and gets its leaf's value in the end: so XGBoost does it.
 
     Parameters
     ----------
-    gh : array, shape (K, n, 2)
-        Gradients of one owner's rows; all outputs share the draw.
+    n : int
     share : float
         Probability that a row is kept.
     streams : Streams
         The row owner's.
     round : int
     """
-    if share < 1:
-        gh[:, streams.rng("subsample", round).random(gh.shape[1]) >= share] = 0
+    if share >= 1:
+        return None
+    dropped: NDArray[np.bool_] = streams.rng("subsample", round).random(n) >= share
+    return dropped
+
+
+def drop_rows(gh: NDArray[Any], share: float, streams: Streams, round: int) -> None:
+    """Zero the gradients, shape (K, n, 2), of the rows a round leaves out, in place."""
+    dropped = dropped_rows(gh.shape[1], share, streams, round)
+    if dropped is not None:
+        gh[:, dropped] = 0
 
 
 class ColumnSampler:

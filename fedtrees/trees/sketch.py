@@ -51,7 +51,8 @@ def _summary(column: NDArray[np.float32], size: int) -> tuple[NDArray[Any], NDAr
     if len(last) > size:
         groups = np.linspace(0, len(column), size + 1).astype(np.int64)[1:] - 1
         # A group ends at the last row of the value it reaches: equal values stay together.
-        last = np.unique(last[np.searchsorted(last, groups)])
+        last = last[np.searchsorted(last, groups)]
+        last = last[np.diff(last, prepend=-1) > 0]
     return column[last], np.diff(last, prepend=-1)
 
 
