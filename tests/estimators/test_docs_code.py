@@ -1,0 +1,23 @@
+"""The code on the page about estimators runs and shows what the page says."""
+
+import re
+from pathlib import Path
+
+PAGE = Path(__file__).parents[2] / "docs" / "estimators.md"
+
+
+def test_the_page_shows_what_it_says(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.S)
+    names = {}
+    for block in blocks:
+        exec(block, names)
+    assert names["accuracy"] > 0.9
+    assert min(names["scores"]) > 0.9
+    assert names["sent"] > 0
+    assert len(names["right"]) > 4
+    assert all(names["right"])
+    assert names["same_there"]
+    assert names["same_here"]
+    assert sum(names["positives"]) > 200
+    assert list(names["positives"]) == names["true_positives"]
