@@ -7,6 +7,10 @@ import pytest
 
 from fedtrees.core.errors import UsageError
 from fedtrees.trees import threads
+from fedtrees.trees.grower import grow_forest
+from fedtrees.trees.losses import LOGISTIC, named_objective
+from fedtrees.trees.params import TreeParams
+from fedtrees.trees.sketch import quantile_cuts
 from fedtrees.trees.threads import SMALLEST_BLOCK, Workers, row_blocks
 
 
@@ -48,3 +52,26 @@ def test_an_error_in_any_thread_is_raised():
 def test_no_thread_is_refused():
     with pytest.raises(UsageError, match="threads=0"):
         Workers(0)
+
+
+@pytest.mark.parametrize("count", [2, 5])
+@pytest.mark.parametrize("kind", ["binary", "weighted, missing, subsampled", "classes"])
+def test_any_number_of_threads_gives_the_same_forest(monkeypatch, count, kind):
+    monkeypatch.setattr(threads, "SMALLEST_BLOCK", 50)
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(701, 6))
+    y = (X[:, 0] + X[:, 1] * X[:, 2] + rng.normal(size=701) > 0).astype(int)
+    objective, weight, params = LOGISTIC, None, TreeParams(trees=4, max_depth=4)
+    if kind == "classes":
+        y, objective = y + (X[:, 3] > 0.5), named_objective("multi:softprob", 3)
+    elif kind != "binary":
+        X[rng.random(X.shape) < 0.2] = np.nan
+        weight, params = rng.random(701), TreeParams(trees=4, max_depth=4, subsample=0.7)
+    cuts = quantile_cuts(X, 32)
+    one, many = (
+        grow_forest(X, y, cuts, params, objective, weight=weight, threads=n) for n in (1, count)
+    )
+    assert len(one.trees) == len(many.trees)
+    for a, b in zip(one.trees, many.trees, strict=True):
+        for name in ("feature", "threshold", "left", "default_left", "value", "g", "h", "gain"):
+            np.testing.assert_array_equal(getattr(a, name), getattr(b, name))
