@@ -14,7 +14,16 @@ import numpy as np
 
 from fedtrees.core.errors import DataError
 from fedtrees.trees.model_file import read_model_file
-from fedtrees.trees.random_forest import RandomForest
+from fedtrees.trees.random_forest import ClassTree, RandomForest
+
+_KINDS = {
+    "feature": np.int32,
+    "threshold": np.float32,
+    "left": np.int32,
+    "default_left": np.bool_,
+    "probability": np.float64,
+    "counts": np.int64,
+}
 
 
 def save_random_forest(forest: RandomForest, path: str | PathLike[str]) -> None:
@@ -43,6 +52,23 @@ def load_random_forest(path: str | PathLike[str]) -> RandomForest:
     data = read_model_file(path)
     try:
         with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
-            return RandomForest.from_arrays(dict(arrays))
-    except (AttributeError, EOFError, ValueError, zipfile.BadZipFile) as error:
+            forest = RandomForest.from_arrays(dict(arrays))
+        for tree in forest.trees:
+            _check(tree)
+    except (EOFError, IndexError, TypeError, ValueError, zipfile.BadZipFile) as error:
         raise DataError(f"{path!s} holds no complete random forest ({error})") from error
+    return forest
+
+
+def _check(tree: ClassTree) -> None:
+    """Raise ValueError unless every row ends in a leaf."""
+    inner = np.flatnonzero(tree.feature >= 0)
+    # Children that follow their parent make no circle.
+    if (tree.left[inner] <= inner).any() or (tree.left[inner] >= len(tree) - 1).any():
+        raise ValueError("children of a node are not where they should be")
+    for name, kind in _KINDS.items():
+        array = getattr(tree, name)
+        if array is not None and (array.dtype != kind or len(array) != len(tree)):
+            raise ValueError(f"{name} is of {array.dtype} and {len(array)} nodes")
+    if not len(tree) or tree.feature.ndim != 1 or tree.probability.ndim != 2:
+        raise ValueError("a tree has no nodes, or its leaves no class shares")

@@ -1,0 +1,151 @@
+"""`fedtrees train`: a model, a transcript, the numbers, and errors in one line."""
+
+import json
+
+import numpy as np
+import pytest
+import xgboost
+
+import fedtrees
+from fedtrees.bench.federation import spread
+from fedtrees.cli.main import main
+from fedtrees.core.transcript import Transcript
+from fedtrees.data import Partition, load
+from fedtrees.trees.forest_io import load_random_forest
+
+SMALL = ("-p", "fedtree-hist[trees=4,max_depth=3]")
+
+
+def call(capsys, *arguments):
+    """Run a command in this process; return exit code, stdout, stderr."""
+    with pytest.raises(SystemExit) as stopped:
+        main(["train", *map(str, arguments)])
+    out, err = capsys.readouterr()
+    return stopped.value.code or 0, out, err
+
+
+def facts(capsys, *arguments):
+    code, out, err = call(capsys, *arguments, "--format", "json")
+    assert code == 0, err
+    return json.loads(out)
+
+
+@pytest.mark.parametrize(
+    ("name", "metrics", "outputs"),
+    [
+        ("wine", {"auc", "f1", "accuracy", "log_loss"}, 1),
+        ("wine-3", {"auc", "f1", "accuracy", "log_loss"}, 3),
+        ("diabetes-regression", {"r2", "rmse"}, 1),
+    ],
+)
+def test_a_model_and_a_transcript_are_written(name, metrics, outputs, capsys, tmp_path):
+    model, transcript = tmp_path / "m.json", tmp_path / "t.npz"
+    found = facts(
+        capsys, *SMALL, "--data", name, "--seed", 3, "--out", model, "--transcript", transcript
+    )
+    assert set(found["utility"]) == metrics
+    assert found["trees"] == 4 * outputs
+    test = spread(load(name), Partition("iid"), 3, 3).test
+    assert found["test_rows"] == len(test)
+    predicted = fedtrees.load_model(model).predict(test.X)
+    if outputs == 3:
+        assert found["utility"]["accuracy"] == np.mean(predicted.argmax(axis=1) == test.y)
+    elif name == "wine":
+        assert found["utility"]["accuracy"] == np.mean((predicted > 0.5) == test.y)
+    else:
+        error = np.sqrt(np.mean((predicted - test.y) ** 2))
+        assert found["utility"]["rmse"] == pytest.approx(error)
+    booster = xgboost.Booster(model_file=model)
+    matrix = xgboost.DMatrix(test.X, feature_names=booster.feature_names)
+    assert np.array_equal(booster.predict(matrix), predicted)
+    kept = Transcript.load(transcript)
+    assert len(kept.deliveries) == found["messages"]
+    assert sum(kept.traffic().values()) == found["bytes_up"] + found["bytes_down"]
+
+
+def test_a_random_forest_is_written_as_npz(capsys, tmp_path):
+    model = tmp_path / "m.npz"
+    found = facts(capsys, "-p", "forest-hist[trees=4]", "--data", "iris", "--out", model)
+    test = spread(load("iris"), Partition("iid"), 3, 0).test
+    predicted = load_random_forest(model).predict(test.X)
+    assert found["utility"]["accuracy"] == np.mean(predicted.argmax(axis=1) == test.y)
+
+
+def test_the_table_tells_what_was_trained_and_what_it_cost(capsys):
+    code, out, err = call(
+        capsys, *SMALL, "--data", "wine-3", "-d", "split-only+leaf-rounding[decimals=2]",
+        "--partition", "label-skew[alpha=1]", "--clients", 2,
+    )  # fmt: skip
+    assert code == 0, err
+    for said in ("wine-3 (3 classes)", "over 2 clients", "test rows", "test accuracy", "bytes",
+                 "rounds", "split-only+leaf-rounding[decimals=2] (claims structural"):  # fmt: skip
+        assert said in out
+
+
+def test_a_seed_repeats_and_another_differs(capsys):
+    arguments = ("-p", "fedtree-hist[trees=3,subsample=0.5]", "--data", "wine")
+    runs = [facts(capsys, *arguments, "--seed", s)["utility"]["log_loss"] for s in (1, 1, 2)]
+    assert runs[0] == runs[1] != runs[2]
+
+
+def rows(tmp_path, target):
+    file = tmp_path / "t.csv"
+    lines = [f"{i},{'uv'[i % 2]},{target(i)}" for i in range(60)]
+    file.write_text("a,colour,y\n" + "\n".join(lines) + "\n")
+    return ("--csv", file, "--target", "y", "--categorical", "colour")
+
+
+def test_the_task_of_a_csv_file(capsys, tmp_path):
+    three = rows(tmp_path, lambda i: i % 3)
+    found = facts(capsys, *SMALL, *three, "--task", "classes")
+    assert (found["task"], found["classes"]) == ("classes", ["0", "1", "2"])
+    found = facts(capsys, *SMALL, *three, "--task", "number")
+    assert (found["task"], found["classes"]) == ("number", [])
+    found = facts(capsys, *SMALL, *three, "--positive", "1")
+    assert (found["task"], found["classes"]) == ("binary", ["not 1", "1"])
+    code, _, err = call(capsys, *SMALL, *three)
+    assert code == 5
+    assert "has 3 classes (0, 1, 2); name the positive class" in err
+
+
+@pytest.mark.parametrize(
+    ("code", "arguments", "said"),
+    [
+        (2, ("-p", "fedtre"), "did you mean 'fedtree-hist'"),
+        (2, ("-p", "fedtree-hist[trees=1,2]"), "one protocol, not 2"),
+        (2, ("-d", "split-only,leaf-rounding"), "one defense, not 2"),
+        (2, ("--partition", "label-skew[alpha=1,2]"), "one partition, not 2"),
+        (2, ("-p", "nvflare-hist", "-d", "split-only"), "does not go with nvflare-hist"),
+        (2, ("--data", "wine-4"), "did you mean 'wine-3'"),
+        (2, ("--data", "wine", "--csv", "t.csv", "--target", "y"), "not both"),
+        (2, ("--csv", "t.csv"), "--target COLUMN"),
+        (2, ("--task", "number"), "describe a --csv file"),
+        (2, ("--out", "absent/m.json"), "no folder absent"),
+        (2, ("--out", "m.npz"), "end the name in .json"),
+        (2, ("-p", "forest-hist", "--out", "m.json"), "end the name in .npz"),
+        (2, ("--transcript", "t.json"), "end the name in .npz"),
+        (2, ("-p", "forest-hist", "--data", "diabetes-regression"), "use a boosting protocol"),
+        (2, ("--partition", "label-skew", "--data", "diabetes-regression"), "is a number"),
+        (5, ("--clients", "999"), "999 clients but only"),
+        (5, ("--csv", "absent.csv", "--target", "y"), "no such file"),
+    ],
+)
+def test_errors_are_one_line(code, arguments, said, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    got, out, err = call(capsys, *arguments)
+    assert (got, out) == (code, ""), err
+    assert said in err
+    assert err.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("wine-3", "3 classes"), ("diabetes-regression", "numbers")]
+)
+def test_the_bench_says_that_it_is_for_two_classes(name, said, capsys, tmp_path):
+    with pytest.raises(SystemExit) as stopped:
+        main(["bench", "--data", name, "--out", str(tmp_path / "run")])
+    out, err = capsys.readouterr()
+    assert (stopped.value.code, out) == (5, "")
+    assert f"{name}: the target has {said}; the bench's metrics are for two classes only" in err
+    assert not (tmp_path / "run").exists()

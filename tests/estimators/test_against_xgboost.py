@@ -1,0 +1,107 @@
+"""Given XGBoost's cut points, estimators predict what XGBoost predicts, and files go both ways."""
+
+import numpy as np
+import pytest
+import xgboost
+from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris
+
+import fedtrees
+from fedtrees import FederatedGBDTClassifier, FederatedGBDTRegressor
+from fedtrees.core.tree_messages import CutsRequest
+from fedtrees.trees.binning import Cuts
+
+BINARY = (FederatedGBDTClassifier, load_breast_cancer, {"objective": "binary:logistic"})
+CLASSES = (FederatedGBDTClassifier, load_iris, {"objective": "multi:softprob", "num_class": 3})
+NUMBER = (FederatedGBDTRegressor, load_diabetes, {"objective": "reg:squarederror"})
+ROUNDS = 8
+
+
+def predictions(model, X):
+    if isinstance(model, FederatedGBDTRegressor):
+        return model.predict(X)
+    probability = model.predict_proba(X)
+    return probability[:, 1] if probability.shape[1] == 2 else probability
+
+
+def table(loader, holes=True):
+    X, y = loader(return_X_y=True)
+    X = X.astype(np.float32)
+    if holes:
+        X[np.random.default_rng(0).random(X.shape) < 0.05] = np.nan
+    return X, y
+
+
+def trained(X, y, settings, weight=None):
+    matrix = xgboost.QuantileDMatrix(X, label=y, weight=weight, max_bin=32, nthread=1)
+    settings = {"tree_method": "hist", "max_bin": 32, "nthread": 1, "max_depth": 4, **settings}
+    return xgboost.train(settings, matrix, ROUNDS), matrix.get_quantile_cut()
+
+
+@pytest.mark.parametrize("protocol", ["fedtree-hist", "nvflare-hist"])
+@pytest.mark.parametrize("clients", [1, 4])
+@pytest.mark.parametrize(("kind", "loader", "settings"), [BINARY, CLASSES, NUMBER])
+def test_predictions_are_those_of_xgboost(kind, loader, settings, clients, protocol):
+    X, y = table(loader)
+    booster, cuts = trained(X, y, settings)
+    model = kind(
+        n_estimators=ROUNDS, max_depth=4, cuts=cuts, n_clients=clients, protocol=protocol
+    ).fit(X, y)
+    assert np.array_equal(predictions(model, X), booster.predict(xgboost.DMatrix(X)))
+    assert not list(model.view("server").messages(CutsRequest)), "given cuts cost no message"
+
+
+def test_weights_and_penalties_reach_the_trees():
+    X, y = table(load_breast_cancer)
+    weight = np.random.default_rng(1).integers(1, 4, len(y)).astype(np.float32)
+    penalties = {"reg_lambda": 2.5, "reg_alpha": 0.5, "gamma": 0.1, "min_child_weight": 3}
+    more = {"learning_rate": 0.2, "grow_policy": "lossguide", "max_leaves": 6, "base_score": 0.4}
+    booster, cuts = trained(X, y, {**BINARY[2], **penalties, **more}, weight)
+    model = FederatedGBDTClassifier(
+        n_estimators=ROUNDS, max_depth=4, cuts=Cuts.from_xgboost(*cuts), **penalties, **more
+    ).fit(X, y, sample_weight=weight)
+    assert np.array_equal(predictions(model, X), booster.predict(xgboost.DMatrix(X)))
+
+
+@pytest.mark.parametrize(("kind", "loader", "settings"), [BINARY, CLASSES, NUMBER])
+def test_a_saved_model_predicts_the_same_in_xgboost_and_loaded_again(
+    kind, loader, settings, tmp_path
+):
+    X, y = table(loader)
+    model = kind(n_estimators=ROUNDS, random_state=0).fit(X, y)
+    model.save_model(tmp_path / "m.json")
+    booster = xgboost.Booster(model_file=tmp_path / "m.json")
+    assert np.array_equal(booster.predict(xgboost.DMatrix(X)), predictions(model, X))
+    again = fedtrees.load_model(tmp_path / "m.json")
+    assert np.array_equal(again.predict(X), predictions(model, X))
+
+
+@pytest.mark.parametrize(("kind", "loader", "settings"), [BINARY, CLASSES, NUMBER])
+def test_a_model_of_xgboost_predicts_the_same_here(kind, loader, settings, tmp_path):
+    X, y = table(loader)
+    booster, _ = trained(X, y, settings)
+    booster.save_model(tmp_path / "m.json")
+    forest = fedtrees.load_model(tmp_path / "m.json")
+    assert np.array_equal(forest.predict(X), booster.predict(xgboost.DMatrix(X)))
+
+
+def test_a_saved_model_serves_in_xgboosts_own_estimator(tmp_path):
+    X, y = load_breast_cancer(return_X_y=True, as_frame=True)
+    model = FederatedGBDTClassifier(n_estimators=ROUNDS, random_state=0).fit(X, y)
+    model.save_model(tmp_path / "m.json")
+    served = xgboost.XGBClassifier()
+    served.load_model(tmp_path / "m.json")
+    assert np.array_equal(served.predict(X), model.predict(X))
+    assert served.get_booster().feature_names == list(X.columns)
+    ours, theirs = model.feature_importances_, served.feature_importances_
+    np.testing.assert_allclose(ours, theirs, rtol=1e-5)
+    assert ours.sum() == pytest.approx(1, abs=1e-5)
+
+
+def test_names_that_xgboost_refuses_are_left_out(tmp_path):
+    X, y = load_breast_cancer(return_X_y=True, as_frame=True)
+    X = X.rename(columns={"mean radius": "mean radius [mm]"})
+    model = FederatedGBDTClassifier(n_estimators=2, random_state=0).fit(X, y)
+    model.save_model(tmp_path / "m.json")
+    booster = xgboost.Booster(model_file=tmp_path / "m.json")
+    matrix = xgboost.DMatrix(X.to_numpy())
+    assert np.array_equal(booster.predict(matrix), predictions(model, X))

@@ -1,0 +1,388 @@
+"""What estimators promise beyond scikit-learn's checks: federations, views, input, parameters."""
+
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.sparse import csr_matrix
+from sklearn.base import clone
+from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris
+from sklearn.ensemble import RandomForestClassifier
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from fedtrees import (
+    FederatedForestClassifier,
+    FederatedGBDTClassifier,
+    FederatedGBDTRegressor,
+)
+from fedtrees.core.errors import DataError, UsageError
+from fedtrees.core.registry import register
+from fedtrees.core.specs import Spec
+from fedtrees.core.tree_messages import CutPoints, CutsRequest
+from fedtrees.trees.forest_io import load_random_forest
+from fedtrees.trees.sklearn_io import from_sklearn
+
+X, Y = load_breast_cancer(return_X_y=True)
+
+
+def gbdt(**params):
+    return FederatedGBDTClassifier(
+        **({"n_estimators": 3, "max_depth": 3, "max_bin": 32, "random_state": 0} | params)
+    )
+
+
+def same(a, b, rows=X):
+    return np.array_equal(a.predict_proba(rows), b.predict_proba(rows))
+
+
+# --- the federation
+
+
+def test_rows_are_spread_over_clients_and_trained_on_once():
+    model = gbdt(n_clients=4).fit(X, Y)
+    sizes = [len(rows) for rows in model.clients_]
+    assert sum(sizes) == len(X)
+    assert max(sizes) - min(sizes) <= 1
+    held = {row.tobytes() for rows in model.clients_ for row in rows.X}
+    assert held == {row.tobytes() for row in X.astype(np.float32)}
+
+
+def test_clients_hold_the_rows_they_are_given():
+    where = np.array(["north", "east", "south"])[np.arange(len(X)) % 3]
+    model = gbdt(n_clients=99).fit(X, Y, client=where)
+    assert model.client_ids_.tolist() == ["east", "north", "south"]
+    assert set(model.transcript_.roles) == {"server", "client-0", "client-1", "client-2"}
+    for name, rows in zip(model.client_ids_, model.clients_, strict=True):
+        assert np.array_equal(rows.X, X[where == name].astype(np.float32))
+        assert np.array_equal(rows.y, Y[where == name])
+
+
+def test_a_class_may_be_absent_from_a_client():
+    flowers, species = load_iris(return_X_y=True)
+    apart = gbdt(max_bin=256).fit(flowers, species, client=species)
+    assert [np.unique(rows.y).tolist() for rows in apart.clients_] == [[0], [1], [2]]
+    assert same(apart, gbdt(max_bin=256, n_clients=1).fit(flowers, species), flowers)
+
+
+def test_a_seed_repeats_a_run_and_none_does_not():
+    assert same(gbdt(subsample=0.5).fit(X, Y), gbdt(subsample=0.5).fit(X, Y))
+    free = gbdt(subsample=0.5, random_state=None)
+    assert not same(clone(free).fit(X, Y), clone(free).fit(X, Y))
+
+
+def test_defenses_are_composed_and_recorded():
+    model = gbdt(defense="split-only+leaf-rounding[decimals=1]").fit(X, Y)
+    assert [part.name for part in model.training_.defense.parts] == ["split-only", "leaf-rounding"]
+    values = np.concatenate([tree.value for tree in model.model_.trees])
+    np.testing.assert_allclose(values, np.round(values, 1), atol=1e-6)
+    with pytest.raises(AttributeError, match=r"carries no gains .*split-only"):
+        model.feature_importances_  # noqa: B018
+
+
+def test_early_stopping_shortens_the_model():
+    rng = np.random.default_rng(0)
+    noise = gbdt(n_estimators=40, early_stopping_rounds=2, validation_fraction=0.3)
+    assert noise.fit(rng.normal(size=(300, 3)), rng.integers(0, 2, 300)).n_iter_ < 40
+    assert gbdt().fit(X, Y).n_iter_ == 3
+
+
+# --- views and attacks
+
+
+def test_a_view_is_what_a_party_saw_and_an_attack_reads_it():
+    model = gbdt(n_estimators=1).fit(X, Y)
+    view = model.view("client-1")
+    assert np.array_equal(view.own.X, model.clients_[1].X)
+    assert {s.sender for s in view.seen} == {"server", "client-1"}
+    guess = register.make("attack", Spec("timberstrike")).run(view, np.random.default_rng(0))
+    leaves, (tree,) = guess.leaf_counts[0], model.model_.trees
+    others = [model.clients_[0], model.clients_[2]]
+    leaf = np.concatenate([model.model_.apply(rows.X)[:, 0] for rows in others])
+    label = np.concatenate([rows.y for rows in others])
+    assert set(leaves.leaf) == set(tree.leaves)
+    for node, n0, n1 in zip(leaves.leaf, leaves.n0, leaves.n1, strict=True):
+        inside = label[leaf == node]
+        assert (n0, n1) == ((inside == 0).sum(), (inside == 1).sum())
+
+
+def test_views_name_parties():
+    model = gbdt().fit(X, Y)
+    assert model.view("server", "client-0").principals == ("server", "client-0")
+    with pytest.raises(UsageError, match="did you mean 'client-2'"):
+        model.view("client-22")
+    with pytest.raises(UsageError, match="Name parties, of server, client-0"):
+        model.view()
+
+
+def test_a_pickled_estimator_is_the_same_and_its_views_stay_read_only():
+    model = gbdt().fit(X, Y)
+    again = pickle.loads(pickle.dumps(model))
+    assert same(again, model)
+    (seen, cuts), *_ = again.view("client-0").messages(CutPoints)
+    assert seen.sender == "server"
+    assert not cuts.values.flags.writeable
+    assert not again.view("client-0").own.X.flags.writeable
+
+
+# --- weights
+
+
+def test_rows_of_weight_zero_are_as_if_they_were_not_there():
+    where, weight = np.arange(len(X)) % 3, np.ones(len(X))
+    weight[::7] = 0
+    kept = weight > 0
+    weighted = gbdt().fit(X, Y, sample_weight=weight, client=where)
+    assert same(weighted, gbdt().fit(X[kept], Y[kept], client=where[kept]))
+
+
+def test_weights_are_repetitions_up_to_float32():
+    weight = np.random.default_rng(0).integers(0, 4, len(X))
+    weighted = gbdt(max_bin=1000).fit(X, Y, sample_weight=weight)
+    repeated = gbdt(max_bin=1000).fit(np.repeat(X, weight, axis=0), np.repeat(Y, weight))
+    for a, b in zip(weighted.model_.trees, repeated.model_.trees, strict=True):
+        assert np.array_equal(a.feature, b.feature)
+        assert np.array_equal(a.threshold, b.threshold)
+    np.testing.assert_allclose(weighted.predict_proba(X), repeated.predict_proba(X), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("weight", "message"),
+    [
+        (np.full(len(X), -1.0), "sample weight -1.0 of row 0"),
+        (np.full(len(X), np.nan), "sample weight nan of row 0"),
+        (np.zeros(len(X)), "all sample weights are zero"),
+        (np.ones(3), "sample weights of shape"),
+        ((Y == 1) * 1.0, r"of 1 class \(1\)"),
+    ],
+)
+def test_unusable_weights_are_explained(weight, message):
+    with pytest.raises(DataError, match=message):
+        gbdt().fit(X, Y, sample_weight=weight)
+
+
+# --- labels
+
+
+def test_labels_of_any_kind_come_back():
+    texts = np.array(["malignant", "benign"])[Y]
+    named = gbdt().fit(X, texts)
+    assert named.classes_.tolist() == ["benign", "malignant"]
+    assert named.training_.schema.classes == ("benign", "malignant")
+    plain = gbdt().fit(X, 1 - Y)
+    assert np.array_equal(named.predict(X), np.array(["benign", "malignant"])[plain.predict(X)])
+    odd = gbdt().fit(X, Y * 12 - 5)
+    assert odd.classes_.tolist() == [-5, 7]
+
+
+def test_numbers_are_no_classes_and_one_class_is_not_enough():
+    with pytest.raises(ValueError, match="continuous"):
+        gbdt().fit(X, X[:, 0])
+    for model in (gbdt(), FederatedForestClassifier(n_estimators=2)):
+        with pytest.raises(DataError, match=r"of 1 class \(0\); a classifier needs two"):
+            model.fit(X, Y * 0)
+    with pytest.raises(ValueError, match=r"could not convert|Unknown label"):
+        FederatedGBDTRegressor(n_estimators=2).fit(X, np.array(["a", "b"])[Y])
+
+
+def test_a_series_names_the_target():
+    assert gbdt().fit(X, pd.Series(Y, name="ill")).training_.schema.target == "ill"
+    assert gbdt().fit(X, Y).training_.schema.target == "y"
+
+
+# --- rows
+
+
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64, np.int64, np.uint8, bool])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_rows_of_any_type_and_order(kind, order):
+    rows = np.asarray(np.clip(X, 0, 200).astype(kind), order=order)
+    assert same(gbdt().fit(rows, Y), gbdt().fit(rows.astype(np.float32), Y), rows)
+
+
+def test_a_column_without_values_and_missing_values():
+    rows = X.copy()
+    rows[:, 3] = np.nan
+    rows[::5, 7] = np.nan
+    model = gbdt(n_estimators=10).fit(rows, Y)
+    assert model.score(rows, Y) > 0.9
+    assert model.feature_importances_[3] == 0
+
+
+@pytest.mark.parametrize(
+    ("value", "message"), [(np.inf, "infinity"), (1e39, "'x2' is 1e\\+39 in row 4: infinite as f")]
+)
+def test_infinite_values_are_refused(value, message):
+    rows = X.copy()
+    rows[4, 2] = value
+    with pytest.raises(ValueError, match=message):
+        gbdt().fit(rows, Y)
+    with pytest.raises(ValueError, match=message):
+        gbdt().fit(X, Y).predict(rows)
+
+
+def test_sparse_rows_are_refused_with_the_remedy():
+    with pytest.raises(TypeError, match="toarray"):
+        gbdt().fit(csr_matrix(X), Y)
+
+
+def with_town():
+    frame = pd.DataFrame({"size": X[:, 0], "town": np.where(Y, "Bern", "Aarau")})
+    frame.loc[::10, "town"] = None
+    return frame.astype({"town": pd.CategoricalDtype(["Zug", "Bern", "Aarau"])})
+
+
+def test_categories_are_remembered_in_their_order():
+    frame = with_town()
+    model = gbdt().fit(frame, Y)
+    assert model.categories_ == {"town": ("Zug", "Bern", "Aarau")}
+    size, town = model.training_.schema.features
+    assert (size.kind, town.kind, town.categories) == (
+        "continuous", "categorical", ("Zug", "Bern", "Aarau"),
+    )  # fmt: skip
+    codes = np.column_stack([X[:, 0], np.where(Y, 1.0, 2.0)])
+    codes[::10, 1] = np.nan
+    assert np.array_equal(model.predict_proba(frame), gbdt().fit(codes, Y).predict_proba(codes))
+
+
+def test_categories_of_another_dtype_mean_the_same():
+    frame = with_town()
+    model = gbdt().fit(frame, Y)
+    other = frame.astype({"town": pd.CategoricalDtype(["Aarau", "Bern"])})
+    text = frame.astype({"town": object})
+    for rows in (other, text):
+        assert np.array_equal(model.predict_proba(rows), model.predict_proba(frame))
+
+
+def test_unknown_categories_and_plain_text_are_named():
+    frame = with_town()
+    model = gbdt().fit(frame, Y)
+    with pytest.raises(DataError, match="'town' holds the unknown 'Bxrn'; did you mean 'Bern'"):
+        model.predict(frame.assign(town="Bxrn"))
+    with pytest.raises(DataError, match=r"'town' holds text .*astype\(\{'town': 'category'\}\)"):
+        gbdt().fit(frame.assign(town="Bern"), Y)
+
+
+# --- parameters
+
+
+@pytest.mark.parametrize(
+    ("params", "error", "message"),
+    [
+        ({"protocol": "fedtre"}, UsageError, "did you mean 'fedtree-hist'"),
+        ({"protocol": None}, UsageError, "give its name"),
+        ({"protocol": "fedtree-hist[trees=1,2]"}, UsageError, "is a grid"),
+        ({"protocol": "forest-hist"}, UsageError, "is for boosted trees"),
+        ({"protocol": "fedtree-hist[max_depth=5]"}, UsageError, "max_depth=3 and protocol=.*once"),
+        ({"defense": "split-onyl"}, UsageError, "did you mean 'split-only'"),
+        ({"defense": "none,split-only"}, UsageError, r"compose several with \+"),
+        ({"protocol": "nvflare-hist", "defense": "split-only"}, UsageError, "does not go with"),
+        ({"n_clients": 600}, DataError, "600 clients but only 569 rows"),
+        ({"n_clients": 0}, DataError, "at least one client"),
+        ({"n_clients": 2.0}, UsageError, "n_clients=2.0: give a whole number"),
+        ({"max_bin": 2**16}, UsageError, "max_bin=65536: give a whole number from 2 to 65534"),
+        ({"learning_rate": 0}, UsageError, "learning_rate=0"),
+        ({"cuts": "skech"}, UsageError, "did you mean 'sketch'"),
+        ({"cuts": 7}, UsageError, "cuts=7: give a method"),
+        ({"cuts": (1, 2)}, DataError, "no pair"),
+        ({"cuts": ([0, 2], [0.0, 1.0])}, DataError, "cuts of 1 features for 30 columns"),
+        ({"cuts": "public"}, DataError, "declared range for every feature"),
+        ({"ranges": {"x30": (0, 1)}}, UsageError, "no column 'x30'"),
+        ({"ranges": {"x3": 1}}, UsageError, r"give \{name: \(low, high\)"),
+        ({"ranges": {"x3": (1, 0)}}, DataError, "'x3': public range"),
+        ({"random_state": "seed"}, ValueError, "cannot be used to seed"),
+    ],
+)
+def test_unusable_parameters_are_explained(params, error, message):
+    with pytest.raises(error, match=message):
+        gbdt(**params).fit(X, Y)
+
+
+@pytest.mark.parametrize(
+    ("client", "message"),
+    [(np.zeros(3), "3 client ids for 569 rows"), ([1, "b"] + [1] * 567, "all numbers or all text")],
+)
+def test_unusable_client_ids_are_explained(client, message):
+    ids = np.empty(len(client), dtype=object)
+    ids[:] = list(client)
+    with pytest.raises(DataError, match=message):
+        gbdt().fit(X, Y, client=ids)
+
+
+def test_a_spec_replaces_defaults_and_numpy_numbers_are_numbers():
+    default = FederatedGBDTClassifier(
+        protocol="fedtree-hist[trees=3,max_depth=3,max_bin=32]", random_state=0
+    )
+    assert same(default.fit(X, Y), gbdt().fit(X, Y))
+    numbers = gbdt(max_depth=np.int64(3), learning_rate=np.float64(0.3), n_clients=np.int32(3))
+    assert same(numbers.fit(X, Y), gbdt().fit(X, Y))
+
+
+def test_public_ranges_settle_cut_points_without_a_question():
+    ranges = {f"x{k}": (0.0, 5000.0) for k in range(X.shape[1])}
+    model = gbdt(cuts="public", ranges=ranges).fit(X, Y)
+    assert not list(model.view("server").messages(CutsRequest))
+    (_, cuts), *_ = model.view("server").messages(CutPoints)
+    np.testing.assert_allclose(cuts.values[:31], np.arange(1, 32) * 5000 / 32, rtol=1e-6)
+
+
+# --- company
+
+
+def test_pipelines_searches_and_scores():
+    pipe = make_pipeline(StandardScaler(), gbdt())
+    assert cross_val_score(pipe, X, Y, cv=3).min() > 0.85
+    ids = np.arange(len(X)) % 2
+    assert cross_val_score(gbdt(), X, Y, cv=3, params={"client": ids}).min() > 0.85
+    grid = {"max_depth": np.array([1, 3]), "defense": [None, "split-only"]}
+    search = GridSearchCV(gbdt(), grid, cv=2).fit(X, Y)
+    assert search.best_params_["max_depth"] == 3
+    assert search.best_estimator_.get_params()["n_estimators"] == 3
+
+
+def test_regression_scores_above_the_mean():
+    rows, days = load_diabetes(return_X_y=True)
+    model = FederatedGBDTRegressor(n_estimators=20, max_depth=2, learning_rate=0.2)
+    assert cross_val_score(model, rows, days, cv=3).min() > 0.3
+    assert model.fit(rows, days).training_.schema.classes == ()
+
+
+@pytest.mark.parametrize("protocol", ["forest-hist", "local-forests[leaf_counts=false]"])
+def test_random_forests_classify_and_are_saved(protocol, tmp_path):
+    forest = FederatedForestClassifier(n_estimators=10, protocol=protocol, random_state=0)
+    assert cross_val_score(forest, X, Y, cv=3).min() > 0.88
+    forest.fit(X, Y)
+    assert len(forest.model_) == (10 if protocol == "forest-hist" else 30)
+    forest.save_model(tmp_path / "forest.npz")
+    again = load_random_forest(tmp_path / "forest.npz")
+    assert np.array_equal(again.predict(X), forest.predict_proba(X)[:, 1])
+    if "leaf_counts" in protocol:
+        with pytest.raises(AttributeError, match="leaf_counts=true"):
+            forest.feature_importances_  # noqa: B018
+
+
+def test_forest_importances_are_scikit_learns():
+    theirs = RandomForestClassifier(n_estimators=8, random_state=0).fit(X, Y)
+    ours = FederatedForestClassifier(n_estimators=1).fit(X, Y)
+    ours.model_ = from_sklearn(theirs)
+    np.testing.assert_allclose(ours.feature_importances_, theirs.feature_importances_, rtol=1e-9)
+
+
+def test_forests_refuse_what_they_cannot_do():
+    for protocol, message in (("fedtree-hist", "for random forests"), ("local-forests", "'cuts'")):
+        with pytest.raises(UsageError, match=message):
+            FederatedForestClassifier(protocol=protocol, cuts="sketch").fit(X, Y)
+
+
+def test_importing_fedtrees_loads_nothing_heavy():
+    code = (
+        "import sys, fedtrees\n"
+        "assert 'FederatedGBDTClassifier' in dir(fedtrees)\n"
+        "print(sorted({'numpy', 'numba', 'sklearn', 'pandas', 'xgboost'} & set(sys.modules)))"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == "[]"

@@ -1,0 +1,69 @@
+"""Random forests as .npz files: back as they were, and damaged ones are refused."""
+
+import numpy as np
+import pytest
+
+from fedtrees.core.errors import DataError
+from fedtrees.trees.forest_grower import grow_random_forest
+from fedtrees.trees.forest_io import load_random_forest, save_random_forest
+from fedtrees.trees.forest_params import ForestParams
+from fedtrees.trees.sketch import quantile_cuts
+
+
+@pytest.fixture(scope="module")
+def grown():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(200, 4)).astype(np.float32)
+    y = (X[:, 0] > 0).astype(np.int64) + (X[:, 1] > 0.5)
+    cuts = quantile_cuts(X, 16)
+    return grow_random_forest(X, y, cuts, ForestParams(trees=3), n_classes=3, seed=0), X
+
+
+def test_a_forest_comes_back_as_it_was(grown, tmp_path):
+    forest, X = grown
+    save_random_forest(forest, tmp_path / "forest.npz")
+    again = load_random_forest(tmp_path / "forest.npz")
+    assert np.array_equal(again.probabilities(X), forest.probabilities(X))
+    for a, b in zip(again.trees, forest.trees, strict=True):
+        for name in ("feature", "threshold", "left", "right", "default_left", "counts"):
+            assert np.array_equal(getattr(a, name), getattr(b, name)), name
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("left", lambda a: np.where(a > 0, 1, a).astype(a.dtype), "children of a node"),
+        ("left", lambda a: np.where(a > 0, 10**6, a).astype(a.dtype), "children of a node"),
+        ("left", lambda a: np.full_like(a, -1), "children of a node"),
+        ("feature", lambda a: np.full_like(a, 1), "children of a node"),
+        ("threshold", lambda a: a.astype(np.float64), "threshold is of float64"),
+        ("probability", lambda a: a[:, 0], "no complete random forest"),
+    ],
+)
+def test_trees_that_lead_nowhere_are_refused(grown, tmp_path, name, change, message):
+    arrays = grown[0].to_arrays()
+    arrays[name] = change(arrays[name])
+    np.savez(tmp_path / "forest.npz", **arrays)
+    with pytest.raises(DataError, match=message):
+        load_random_forest(tmp_path / "forest.npz")
+
+
+def test_damaged_and_other_files_are_refused(grown, tmp_path):
+    forest, _ = grown
+    path = tmp_path / "forest.npz"
+    save_random_forest(forest, path)
+    whole = path.read_bytes()
+    for data in (whole[: len(whole) // 2], b"", b"{}", whole[:-30]):
+        path.write_bytes(data)
+        with pytest.raises(DataError, match="holds no complete random forest"):
+            load_random_forest(path)
+    np.savez(path, sizes=np.array([1]), feature=np.array([-1]))
+    with pytest.raises(DataError, match="no complete random forest"):
+        load_random_forest(path)
+    np.save(path.with_suffix(".npy"), np.zeros(3))
+    with pytest.raises(DataError, match="no complete random forest"):
+        load_random_forest(path.with_suffix(".npy"))
+    with pytest.raises(DataError, match="cannot read"):
+        load_random_forest(tmp_path / "absent.npz")
+    with pytest.raises(DataError, match="cannot write"):
+        save_random_forest(forest, tmp_path / "absent" / "forest.npz")
