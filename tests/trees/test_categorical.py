@@ -54,9 +54,15 @@ def matrix(X, types=TYPES):
     return xgb.DMatrix(X, feature_types=list(types), enable_categorical=True)
 
 
-def train(X, y, params, objective=LOGISTIC, types=TYPES):
+def train(X, y, params, objective=LOGISTIC, types=TYPES, weight=None):
     data = xgb.QuantileDMatrix(
-        X, y, feature_types=list(types), enable_categorical=True, max_bin=params.max_bin, nthread=1
+        X,
+        y,
+        weight=weight,
+        feature_types=list(types),
+        enable_categorical=True,
+        max_bin=params.max_bin,
+        nthread=1,
     )
     chosen = reference.settings(params, objective) | {
         "max_cat_to_onehot": params.max_cat_to_onehot,
@@ -93,15 +99,19 @@ def difference(ours, theirs, rtol=2e-6, atol=2e-7):
     return None
 
 
+def differences(forest, theirs, atol=2e-7):
+    pairs = enumerate(zip(forest.trees, theirs.trees, strict=True))
+    found = {i: difference(ours, tree, atol=atol) for i, (ours, tree) in pairs}
+    return {i: text for i, text in found.items() if text}
+
+
 def assert_same(X, y, params, objective=LOGISTIC, *, clients=1, types=TYPES, atol=2e-7):
     theirs = train(X, y, params, objective, types)
     owner = np.random.default_rng(5).integers(0, clients, len(X))
     rows = [np.flatnonzero(owner == k) for k in range(clients)]
     owners = [Owned(bin_rows(X[r], theirs.cuts), y[r]) for r in rows]
     forest = grow_forest_over(owners, theirs.cuts, params, objective)
-    pairs = enumerate(zip(forest.trees, theirs.trees, strict=True))
-    found = {i: difference(ours, tree, atol=atol) for i, (ours, tree) in pairs}
-    assert {i: text for i, text in found.items() if text} == {}
+    assert differences(forest, theirs, atol) == {}
     margins = theirs.booster.predict(matrix(X, types), output_margin=True)
     np.testing.assert_allclose(forest.margin(X), margins, atol=1e-4, rtol=1e-6)
     return forest, theirs
@@ -172,6 +182,22 @@ def test_values_that_were_never_seen_go_where_xgboost_sends_them(value):
     X[:, IS_CATEGORY] = value
     margins = theirs.booster.predict(matrix(X), output_margin=True)
     np.testing.assert_allclose(forest.margin(X), margins, atol=1e-5)
+
+
+def test_declared_categories_that_no_row_has():
+    """XGBoost counts up to the largest code it sees: shown one weightless row more, it agrees."""
+    X, signal, rng = table(2000)
+    y = target(LOGISTIC, signal, rng)
+    declared = np.array([0, 3, 8, 0, 0, 20, 130])
+    params = TreeParams(trees=10, max_depth=5)
+    largest = np.where(declared > 0, declared - 1, np.nan).astype(np.float32)
+    weight = np.append(np.ones(len(X)), 0)
+    shown = train(np.vstack([X, largest]), np.append(y, 0), params, weight=weight)
+    assert shown.cuts.n_bins[IS_CATEGORY].tolist() == declared[IS_CATEGORY].tolist()
+    assert differences(grow_forest(X, y, shown.cuts, params), shown) == {}
+    unaware = train(X, y, params)
+    forest = grow_forest(X, y, unaware.cuts.with_categories(declared), params)
+    assert 0 in differences(forest, unaware)
 
 
 def test_rows_move_as_the_tree_predicts():
