@@ -130,7 +130,8 @@ def _sorted(
 
     By weight in float32, equal ones by code. One-hot features keep their order.
     """
-    weight = np.where(c.partitioned, node_weights(line, params, bits), np.float32(0))
+    with np.errstate(over="ignore"):  # infinite in float32: first or last of all
+        weight = np.where(c.partitioned, node_weights(line, params, bits), np.float32(0))
     return np.lexsort((weight, np.broadcast_to(c.begin, weight.shape)), axis=-1)
 
 
@@ -150,8 +151,9 @@ def _gains(
 ) -> NDArray[np.float32]:
     """Return the gain of every candidate, 0 where a child would be too light: (n_nodes, m)."""
     left = totals[:, None] - right
-    gain = node_gains(left, params, bits) + node_gains(right, params, bits)
-    gain -= node_gains(totals, params, bits)[:, None]
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):  # refused below
+        gain = node_gains(left, params, bits) + node_gains(right, params, bits)
+        gain -= node_gains(totals, params, bits)[:, None]
     weight = np.float64(np.float32(params.min_child_weight))
     lightest = from_fixed(np.minimum(left[..., 1], right[..., 1]), bits[1])
     gain[~((lightest >= weight) & (gain > 0) & (gain < np.inf))] = 0

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import textwrap
 from itertools import combinations
 
 import numpy as np
@@ -18,6 +21,7 @@ from fedtrees.trees.grower import Owned, grow_forest, grow_forest_over
 from fedtrees.trees.losses import LOGISTIC, SQUARED_ERROR, Softmax
 from fedtrees.trees.params import TreeParams
 from fedtrees.trees.partition import Decisions, RowPartition
+from fedtrees.trees.sketch import quantile_cuts
 from fedtrees.trees.splitting import best_splits
 
 CLIENTS = pytest.mark.parametrize("clients", [1, 5])
@@ -240,6 +244,41 @@ def test_no_set_of_categories_gains_more(pairs):
         return
     assert gain(np.flatnonzero(found.categories[0])) == pytest.approx(best, rel=1e-4, abs=1e-3)
     np.testing.assert_array_equal(found.right_sums[0], hist[0][found.categories[0, :n]].sum(axis=0))
+
+
+@pytest.mark.parametrize("least", [2, 10])
+def test_gains_beyond_float32_are_refused(least):
+    """As XGBoost refuses infinite gains; and without a warning."""
+    cuts = Cuts.join([np.arange(1, 5)], [0], np.array([True]))
+    hist = np.array([[[2**62, 1], [-(2**62), 1], [0, 5], [0, 5]]], dtype=np.int64)
+    params = TreeParams(reg_lambda=0.0, min_child_weight=0.0, max_cat_to_onehot=least)
+    found = best_splits(hist, hist.sum(axis=1), cuts, params, bits=(-20, 60))
+    assert found.feature.tolist() == [-1]
+    assert not found.categories.any()
+
+
+def test_the_same_forest_without_numba(tmp_path):
+    X, signal, rng = table(150)
+    y = target(LOGISTIC, signal, rng)
+    params = TreeParams(trees=3, max_depth=3)
+    sizes = [SIZES.get(f, 0) for f in range(len(TYPES))]
+    ours = grow_forest(X, y, quantile_cuts(X, 8).with_categories(sizes), params)
+    assert any(t.categories is not None for t in ours.trees)
+    np.savez(tmp_path / "table.npz", X=X, y=y, sizes=sizes)
+    script = textwrap.dedent("""
+        import sys
+        sys.modules["numba"] = None  # every import of it now fails
+        import numpy as np
+        from fedtrees.trees.grower import grow_forest
+        from fedtrees.trees.params import TreeParams
+        from fedtrees.trees.sketch import quantile_cuts
+        table = np.load("table.npz")
+        cuts = quantile_cuts(table["X"], 8).with_categories(table["sizes"])
+        forest = grow_forest(table["X"], table["y"], cuts, TreeParams(trees=3, max_depth=3))
+        np.save("margin.npy", forest.margin(table["X"]))
+    """)
+    subprocess.run([sys.executable, "-W", "error", "-c", script], cwd=tmp_path, check=True)
+    np.testing.assert_array_equal(np.load(tmp_path / "margin.npy"), ours.margin(X))
 
 
 def test_columns_left_out_are_not_split():
