@@ -63,10 +63,16 @@ class Declared:
         Variance added to each element of each client's histogram, in squared gradient units.
     rounding : float
         Step to which leaf values are rounded; 0 means not at all.
+    histogram_step : float
+        Step to which each element of a client's histogram is rounded, in gradient units.
+    least_rows : int
+        A bin that is sent holds at least so many rows; others are sent as 0.
     """
 
     noise_variance: float = 0.0
     rounding: float = 0.0
+    histogram_step: float = 0.0
+    least_rows: int = 0
 
 
 class Defense:
@@ -165,6 +171,8 @@ class Composition:
         return Declared(
             noise_variance=sum(p.noise_variance for p in parts),
             rounding=max((p.rounding for p in parts), default=0.0),
+            histogram_step=max((p.histogram_step for p in parts), default=0.0),
+            least_rows=max((p.least_rows for p in parts), default=0),
         )
 
     @property

@@ -47,8 +47,10 @@ class AllReduceServer(HistogramServer):
     ) -> None:
         """Broadcast the summed histograms."""
         message = GlobalHistogram(*(getattr(total, f.name) for f in fields(total)), allowed=mask)
-        net.tell("client", message, why="summed histograms: every client finds the splits itself")
-        grower.decide(total.sums, mask)
+        why = "summed histograms: every client finds the splits itself"
+        sent = net.tell("client", message, why=why)
+        assert isinstance(sent, GlobalHistogram)
+        grower.decide(sent.sums, sent.allowed)  # from what the clients see, to stay with them
 
     def share_tree(self, net: Network, grower: TreeGrower, tree: int) -> Tree:
         """Say nothing: the clients know the leaves."""

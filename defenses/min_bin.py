@@ -1,0 +1,73 @@
+"""Bin suppression: a bin with few rows is not sent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from fedtrees.core.defense import Context, Declared, Defense
+from fedtrees.core.errors import UsageError
+from fedtrees.core.guarantee import Guarantee, Structural
+from fedtrees.core.messages import Message
+from fedtrees.core.registry import register
+from fedtrees.core.schema import Schema
+from fedtrees.core.tree_messages import GlobalHistogram, Histogram
+from fedtrees.trees.losses import objective_of
+
+PLACES = ("client", "server")
+
+
+@register.defense("min-bin")
+@dataclass(frozen=True)
+class MinBin(Defense):
+    """Suppress bins that may hold fewer than `k` rows.
+
+    A message holds sums, not counts, so the bound comes from the hessian: a row adds at most b
+    (1/4 for two classes), hence a bin with a sum of ``k b`` or more holds k rows or more.
+    Other bins are sent as 0, and count as missing values when splits are searched. Which rows
+    they are can still be bounded from the node's total; if a feature has one such bin in a node,
+    the total gives it away.
+
+    Parameters
+    ----------
+    k : int
+        Rows, at least 2.
+    by : {"client", "server"}
+        Clients suppress in what they send; the server in the sum it sends back.
+    """
+
+    k: int = 5
+    by: str = "client"
+
+    guards = (Histogram, GlobalHistogram)
+    requires = frozenset({"histograms"})
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.k, int) or isinstance(self.k, bool) or self.k < 2:
+            raise UsageError(f"k must be a whole number of 2 or more; got {self.k!r}")
+        if self.by not in PLACES:
+            raise UsageError(f"by must be one of {', '.join(PLACES)}; got {self.by!r}")
+
+    @property
+    def at(self) -> frozenset[str]:  # type: ignore[override]
+        """The role that suppresses."""
+        return frozenset({self.by})
+
+    def claim(self) -> Guarantee:
+        """Return a structural guarantee."""
+        return Structural()
+
+    def declares(self, schema: Schema, parameters: Mapping[str, Any]) -> Declared:
+        """Publish the smallest number of rows a visible bin holds."""
+        return Declared(least_rows=self.k)
+
+    def outgoing(self, message: Message, ctx: Context) -> Message:
+        """Send small bins as 0."""
+        assert isinstance(message, Histogram | GlobalHistogram)
+        _, bound = objective_of(ctx.parameters.get("objective"), ctx.schema.classes).bounds
+        least = np.ldexp(self.k * bound, message.h_bits)
+        small = message.sums[..., 1] < least
+        return replace(message, sums=np.where(small[..., None], 0, message.sums))

@@ -1,0 +1,50 @@
+"""Secure aggregation as a functionality: the server opens the sum of histograms, nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fedtrees.core.defense import Defense
+from fedtrees.core.guarantee import Guarantee, Structural
+from fedtrees.core.messages import Message, Reveal
+from fedtrees.core.registry import register
+from fedtrees.core.tree_messages import (
+    FeatureRanges,
+    FeatureSketch,
+    Histogram,
+    LabelSums,
+    ValidationLoss,
+)
+
+_SUMMED = "the protocol itself sums it securely"
+_SUMMARY = "a summary of columns is no sum; cuts=public sends none"
+
+
+@register.defense("secure-sum")
+@dataclass(frozen=True)
+class SecureSum(Defense):
+    """Let the server learn only the sum of the clients' histograms (Bonawitz et al. 2017).
+
+    The ideal functionality: what any correct secure aggregation leaves visible, whatever its
+    cryptography. It hides who holds what, and not what is in the sum: with ``nvflare-hist`` every
+    client still receives it.
+    """
+
+    at = frozenset({"client"})
+    protects = frozenset({Reveal.LABELS, Reveal.COUNTS, Reveal.FEATURES})
+    guards = (Histogram,)
+    exempts = {
+        LabelSums: _SUMMED,
+        ValidationLoss: _SUMMED,
+        FeatureSketch: _SUMMARY,
+        FeatureRanges: _SUMMARY,
+    }
+    requires = frozenset({"histograms"})
+
+    def claim(self) -> Guarantee:
+        """Return a structural guarantee."""
+        return Structural()
+
+    def summed(self) -> tuple[type[Message], ...]:
+        """Name the histograms."""
+        return (Histogram,)

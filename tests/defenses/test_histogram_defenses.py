@@ -1,0 +1,144 @@
+"""Sums only, coarse sums, no small bins."""
+
+import numpy as np
+import pytest
+
+from fedtrees.bench.conformance import sample_federation
+from fedtrees.core.defense import Composition
+from fedtrees.core.errors import UsageError
+from fedtrees.core.registry import register
+from fedtrees.core.specs import Spec
+from fedtrees.core.tree_messages import CutPoints, GlobalHistogram, Histogram
+from fedtrees.core.view import Opaque
+from fedtrees.protocols.base import train, view_of
+from fedtrees.trees.binning import Cuts
+from fedtrees.trees.grower import TreeGrower
+
+
+def run(defense=None, name="fedtree-hist", **params):
+    clients, schema = sample_federation()
+    settings = {"trees": 4, "max_depth": 3, "max_bin": 16, **params}
+    parts = () if defense is None else (defense,)
+    protocol = register.make("protocol", Spec(name, settings))
+    return train(protocol, clients, schema, defense=Composition(parts), seed=1), clients
+
+
+def make(name, **params):
+    return register.make("defense", Spec(name, params))
+
+
+def same_model(a, b):
+    return all(
+        np.array_equal(s.feature, t.feature) and np.array_equal(s.value, t.value)
+        for s, t in zip(a.model.trees, b.model.trees, strict=True)
+    )
+
+
+@pytest.mark.parametrize("name", ["fedtree-hist", "nvflare-hist"])
+def test_a_secure_sum_changes_no_model_and_hides_every_client(name):
+    plain, clients = run(name=name)
+    summed, _ = run(make("secure-sum"), name=name)
+    assert same_model(plain, summed)
+    view = view_of(summed, ("server",), clients)
+    opened = {s.sender for s, _ in view.messages(Histogram)}
+    assert opened == {"secure-sum"}
+    sealed = [s for s in view.seen if isinstance(s.message, Opaque)]
+    assert {s.sender for s in sealed} == {f"client-{i}" for i in range(len(clients))}
+    before = view_of(plain, ("server",), clients)
+    assert {s.sender for s, _ in before.messages(Histogram)} == {s.sender for s in sealed}
+
+
+def test_a_secure_sum_of_sketches_is_exempt_with_a_reason():
+    kinds = {type(d.message).__name__ for d in run(make("secure-sum"))[0].transcript}
+    assert "FeatureSketch" in kinds
+    kinds = {
+        type(d.message).__name__ for d in run(make("secure-sum"), cuts="equal-width")[0].transcript
+    }
+    assert "FeatureRanges" in kinds
+
+
+def histograms(done, sender="client-0"):
+    return [
+        d.message
+        for d in done.transcript
+        if isinstance(d.message, Histogram) and d.sender == sender
+    ]
+
+
+@pytest.mark.parametrize("step", [0.25, 1e-4])
+def test_rounded_sums_lie_on_the_grid_and_near_the_truth(step):
+    rounded = histograms(run(make("hist-rounding", step=step), trees=1)[0])
+    plain = histograms(run(trees=1)[0])
+    grid = round(step * 2**30)
+    for message in rounded:
+        assert (message.sums % grid == 0).all()
+        assert (message.totals % grid == 0).all()
+    assert np.abs(rounded[0].sums - plain[0].sums).max() <= grid // 2 + 1
+    assert (rounded[0].sums != plain[0].sums).any()
+    assert make("hist-rounding", step=step).declares(None, {}).histogram_step == step
+
+
+def test_a_step_below_the_unit_changes_nothing():
+    assert same_model(run()[0], run(make("hist-rounding", step=1e-12))[0])
+
+
+@pytest.mark.parametrize(
+    ("by", "kind", "k"), [("client", Histogram, 6), ("server", GlobalHistogram, 25)]
+)
+def test_small_bins_are_sent_as_zero_and_no_other(by, kind, k):
+    name = "fedtree-hist" if by == "client" else "nvflare-hist"
+    done, _ = run(make("min-bin", k=k, by=by), name=name)
+    plain, _ = run(name=name)
+    sent = [d.message for d in done.transcript if isinstance(d.message, kind)]
+    for message in sent:
+        kept = message.sums[..., 1] > 0
+        assert (message.sums[kept][:, 1] >= k / 4 * 2**30).all()
+        assert (message.sums[~kept] == 0).all()
+    first = next(d.message for d in plain.transcript if isinstance(d.message, kind))
+    small = first.sums[..., 1] < k / 4 * 2**30
+    assert 0 < small.mean() < 1
+    np.testing.assert_array_equal(sent[0].sums[~small], first.sums[~small])
+
+
+def test_a_visible_bin_holds_k_rows():
+    k = 6
+    done, clients = run(make("min-bin", k=k), trees=1, max_depth=1)
+    (message, *_) = histograms(done)
+    cuts = next(d.message for d in done.transcript if type(d.message).__name__ == "CutPoints")
+    X = clients[0].X
+    for f in range(X.shape[1]):
+        a, b = cuts.offsets[f], cuts.offsets[f + 1]
+        bins = np.minimum(np.searchsorted(cuts.values[a:b], X[:, f], side="right"), b - a - 1)
+        count = np.bincount(bins, minlength=b - a)
+        visible = message.sums[0, a:b, 1] > 0
+        assert (count[visible] >= k).all()
+
+
+def test_the_server_of_an_all_reduce_grows_what_its_clients_see():
+    done, _ = run(make("min-bin", k=25, by="server"), name="nvflare-hist")
+    plain, _ = run(name="nvflare-hist")
+    assert not same_model(done, plain)
+    messages = [d.message for d in done.transcript if isinstance(d.message, GlobalHistogram)]
+    cut_points = next(d.message for d in done.transcript if isinstance(d.message, CutPoints))
+    cuts = Cuts(cut_points.values, cut_points.offsets, cut_points.minimum)
+    for number, tree in enumerate(done.model.trees):
+        levels = [m for m in messages if m.tree == number]
+        grower = TreeGrower(cuts, done.protocol, levels[0].totals[0])
+        for level in levels:
+            grower.decide(level.sums, level.allowed)
+        np.testing.assert_array_equal(grower.finish().value, tree.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "params", "said"),
+    [
+        ("hist-rounding", {"step": 0}, "step must be"),
+        ("hist-rounding", {"step": float("nan")}, "step must be"),
+        ("min-bin", {"k": 1}, "k must be"),
+        ("min-bin", {"k": 2.5}, "k must be"),
+        ("min-bin", {"by": "anyone"}, "by must be"),
+    ],
+)
+def test_parameters_are_checked(name, params, said):
+    with pytest.raises(UsageError, match=said):
+        make(name, **params)
