@@ -1,5 +1,7 @@
 """scikit-learn's own checks of what an estimator must do."""
 
+from inspect import signature
+
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from fedtrees import (
@@ -19,6 +21,11 @@ def known_failures(estimator):
     return FLOAT32 if isinstance(estimator, FederatedGBDTClassifier) else {}
 
 
+# scikit-learn before 1.6 has another check of weights, which is met, and no such parameter.
+NEW = "expected_failed_checks" in signature(parametrize_with_checks).parameters
+EXPECTED = {"expected_failed_checks": known_failures} if NEW else {}
+
+
 @parametrize_with_checks(
     [
         FederatedGBDTClassifier(n_estimators=5, n_clients=2),
@@ -27,7 +34,7 @@ def known_failures(estimator):
         FederatedForestClassifier(n_estimators=3, n_clients=2, protocol="local-forests"),
         FederatedGBDTClassifier(n_estimators=5, n_clients=2, protocol="nvflare-hist"),
     ],
-    expected_failed_checks=known_failures,
+    **EXPECTED,
 )
 def test_scikit_learn_is_content(estimator, check):
     check(estimator)
