@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.core.errors import DataError
 from fedtrees.core.network import Network
 from fedtrees.core.party import Party, handles
 from fedtrees.core.schema import Schema, Table
 from fedtrees.core.tree_messages import CutPoints, CutsRequest, FeatureRanges, FeatureSketch
-from fedtrees.protocols.horizontal.histograms import (
-    column_ranges,
-    merge_summaries,
-    public_cuts,
-)
 from fedtrees.trees.binning import Cuts, bin_rows
-from fedtrees.trees.sketch import local_sketch
+from fedtrees.trees.sketch import Sketch, equal_width_cuts, local_sketch, merge_sketches
 
 
 class BinningClient(Party):
@@ -30,22 +29,34 @@ class BinningClient(Party):
         super().__init__(name)
         self.data = data
 
+    @property
+    def summarised_rows(self) -> NDArray[np.float32]:
+        """The rows that cut points are made for, float32, shape (n, d)."""
+        return self.data.X
+
     @handles(CutsRequest)
     def summarise(self, message: CutsRequest) -> FeatureSketch | FeatureRanges:
         """Answer with quantile summaries or ranges of every column."""
         if message.method == "sketch":
-            s = local_sketch(self.data.X, message.max_bin)
+            s = local_sketch(self.summarised_rows, message.max_bin)
             return FeatureSketch(s.points, s.weights, s.offsets, s.low)
-        return FeatureRanges(*column_ranges(self.data.X))
+        return FeatureRanges(*column_ranges(self.summarised_rows))
 
     @handles(CutPoints)
     def bin(self, message: CutPoints) -> None:
         """Bin the rows once and for all."""
-        self.cuts = Cuts(message.values, message.offsets, message.minimum)
+        m = message
+        self.cuts = Cuts(m.values, m.offsets, m.minimum, m.categorical)
         self.bins = bin_rows(self.data.X, self.cuts)
 
 
-def settle_cuts(net: Network, method: str, max_bin: int, schema: Schema) -> Cuts:
+def settle_cuts(
+    net: Network,
+    method: str,
+    max_bin: int,
+    schema: Schema,
+    categories: NDArray[np.int32] | None = None,
+) -> Cuts:
     """Agree on cut points and tell all clients.
 
     Parameters
@@ -55,6 +66,8 @@ def settle_cuts(net: Network, method: str, max_bin: int, schema: Schema) -> Cuts
     max_bin : int
     schema : Schema
         Its cut points and public ranges are used where the method is "public".
+    categories : int32 array, shape (d,), optional
+        Number of categories of each feature that is split by categories, else 0.
     """
     if method == "public":
         cuts = public_cuts(schema, max_bin)
@@ -63,5 +76,74 @@ def settle_cuts(net: Network, method: str, max_bin: int, schema: Schema) -> Cuts
         parts = net.ask("client", CutsRequest(method, max_bin), why="to settle cut points")
         cuts = merge_summaries(parts, max_bin)
         why = f"cut points, merged from the clients' {method} summaries"
-    net.tell("client", CutPoints(cuts.values, cuts.offsets, cuts.minimum), why=why)
+    if categories is not None:
+        cuts = cuts.with_categories(categories)
+    message = CutPoints(cuts.values, cuts.offsets, cuts.minimum, cuts.categorical)
+    net.tell("client", message, why=why)
     return cuts
+
+
+def column_ranges(X: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Return the smallest and largest present value of each column, NaN where there is none."""
+    missing = np.isnan(X)
+    low = np.min(np.where(missing, np.float32(np.inf), X), axis=0, initial=np.inf)
+    high = np.max(np.where(missing, np.float32(-np.inf), X), axis=0, initial=-np.inf)
+    empty = low > high
+    low[empty] = high[empty] = np.nan
+    return low.astype(np.float32), high.astype(np.float32)
+
+
+def merge_summaries(parts: list, max_bin: int) -> Cuts:  # type: ignore[type-arg]
+    """Return common cut points from the clients' sketches or ranges."""
+    if isinstance(parts[0], FeatureSketch):
+        sketches = [Sketch(p.points, p.weights, p.offsets, p.low) for p in parts]
+        return merge_sketches(sketches, max_bin)
+    low = np.fmin.reduce([p.low for p in parts])
+    high = np.fmax.reduce([p.high for p in parts])
+    return equal_width_cuts(low, high, max_bin)
+
+
+def public_cuts(schema: Schema, max_bin: int) -> Cuts:
+    """Return the declared cut points, where there are none equal-width ones of declared ranges.
+
+    Raises
+    ------
+    DataError
+        If a continuous feature declares neither.
+    """
+    equal_width = equal_width_cuts(*public_ranges(schema), max_bin)
+    values, minimum = [], equal_width.minimum.copy()
+    for k, feature in enumerate(schema.features):
+        values.append(feature.cuts[1:] or equal_width.of(k))
+        if feature.cuts:
+            minimum[k] = feature.cuts[0]
+    return Cuts.join(values, minimum)
+
+
+def public_ranges(schema: Schema) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Return the declared ranges of all features, float32, shape (d,) each; NaN beside cuts.
+
+    Raises
+    ------
+    DataError
+        If a continuous feature declares neither a range nor cut points.
+    """
+    low, high, missing = [], [], []
+    for f in schema.features:
+        if f.cuts:
+            low.append(np.nan)
+            high.append(np.nan)
+        elif f.low is not None and f.high is not None:
+            low.append(f.low)
+            high.append(f.high)
+        elif f.kind == "categorical" and f.categories:
+            low.append(0.0)
+            high.append(float(len(f.categories) - 1))
+        else:
+            missing.append(f.name)
+    if missing:
+        raise DataError(
+            f"cuts=public needs a declared range for every feature; {', '.join(missing[:5])} "
+            f"({len(missing)} in all) have none: use cuts=sketch or declare them in the schema"
+        )
+    return np.array(low, dtype=np.float32), np.array(high, dtype=np.float32)

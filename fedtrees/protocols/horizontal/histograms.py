@@ -12,14 +12,10 @@ from numpy.typing import NDArray
 
 from fedtrees.core.errors import DataError
 from fedtrees.core.network import Network, add_messages
-from fedtrees.core.party import Party, handles
+from fedtrees.core.party import handles
 from fedtrees.core.schema import Schema, Table
 from fedtrees.core.tree_messages import (
     BaseScore,
-    CutPoints,
-    CutsRequest,
-    FeatureRanges,
-    FeatureSketch,
     Histogram,
     HistogramRequest,
     LabelSums,
@@ -31,8 +27,8 @@ from fedtrees.core.tree_messages import (
     ValidationRequest,
 )
 from fedtrees.protocols.base import Coordinator
+from fedtrees.protocols.horizontal.cut_points import BinningClient, settle_cuts
 from fedtrees.protocols.horizontal.settings import HistogramProtocol
-from fedtrees.trees.binning import Cuts, bin_rows
 from fedtrees.trees.fixed_point import LOSS_BITS, Bits, from_fixed, to_fixed
 from fedtrees.trees.forest import Forest, Tree
 from fedtrees.trees.grower import TreeGrower, checked_weights
@@ -40,13 +36,12 @@ from fedtrees.trees.histogram import build_histogram, node_sums
 from fedtrees.trees.losses import LOSS_BOUND, Objective, clipped_bounds
 from fedtrees.trees.partition import Decisions, RowPartition
 from fedtrees.trees.sampling import ColumnSampler, drop_rows
-from fedtrees.trees.sketch import Sketch, equal_width_cuts, local_sketch, merge_sketches
 
 _ROOT = np.zeros(1, dtype=np.int32)
 
 
-class HistogramClient(Party):
-    """A client: summarises its columns, answers histogram requests, moves its rows.
+class HistogramClient(BinningClient):
+    """A client: answers histogram requests, moves its rows.
 
     Parameters
     ----------
@@ -68,11 +63,11 @@ class HistogramClient(Party):
         params: HistogramProtocol,
         clip: float | None,
     ) -> None:
-        super().__init__(name)
+        super().__init__(name, data)
         objective.check(data.y)
         if data.weight is not None:
             checked_weights(data.weight, len(data))
-        self.data, self.objective, self.params, self.clip = data, objective, params, clip
+        self.objective, self.params, self.clip = objective, params, clip
         self.tree = -1
 
     @cached_property
@@ -83,21 +78,10 @@ class HistogramClient(Party):
         draw = self.streams.rng("validation").random(len(self.data))
         return np.asarray(draw < self.params.validation_fraction)
 
-    @handles(CutsRequest)
-    def summarise(self, message: CutsRequest) -> FeatureSketch | FeatureRanges:
-        """Answer with quantile summaries or ranges of every column."""
-        if message.method == "sketch":
-            s = local_sketch(self.data.X[~self.held_out], message.max_bin)
-            return FeatureSketch(s.points, s.weights, s.offsets, s.low)
-        low, high = column_ranges(self.data.X[~self.held_out])
-        return FeatureRanges(low, high)
-
-    @handles(CutPoints)
-    def bin(self, message: CutPoints) -> None:
-        """Bin the rows once and for all."""
-        m = message
-        self.cuts = Cuts(m.values, m.offsets, m.minimum, m.categorical)
-        self.bins = bin_rows(self.data.X, self.cuts)
+    @property
+    def summarised_rows(self) -> NDArray[np.float32]:
+        """The rows trees are grown on."""
+        return self.data.X[~self.held_out] if self.held_out.any() else self.data.X
 
     @handles(LabelSumsRequest)
     def count_labels(self, message: LabelSumsRequest) -> LabelSums:
@@ -194,7 +178,8 @@ class HistogramServer(Coordinator):
 
     def train(self, net: Network) -> Forest:
         """Boost tree by tree, level by level."""
-        self.cuts = self.settle_cuts(net)
+        categories = self.params.category_counts(self.schema)
+        self.cuts = settle_cuts(net, self.params.cuts, self.params.max_bin, self.schema, categories)
         start = self.settle_start(net)
         per_round, trees = self.objective.n_outputs, list[Tree]()
         losses: list[float] = []
@@ -258,21 +243,6 @@ class HistogramServer(Coordinator):
     def share_tree(self, net: Network, grower: TreeGrower, tree: int) -> Tree:
         """Tell the clients the leaf values; return the tree as released."""
 
-    def settle_cuts(self, net: Network) -> Cuts:
-        """Agree on cut points and tell everyone."""
-        method, max_bin = self.params.cuts, self.params.max_bin
-        if method == "public":
-            cuts = public_cuts(self.schema, max_bin)
-            why = "cut points, from what the schema declares"
-        else:
-            parts = net.ask("client", CutsRequest(method, max_bin), why="to settle cut points")
-            cuts = merge_summaries(parts, max_bin)
-            why = f"cut points, merged from the clients' {method} summaries"
-        cuts = cuts.with_categories(self.params.category_counts(self.schema))
-        message = CutPoints(cuts.values, cuts.offsets, cuts.minimum, cuts.categorical)
-        net.tell("client", message, why=why)
-        return cuts
-
     def settle_start(self, net: Network) -> BaseScore:
         """Agree on where every prediction starts, and in what units, and tell everyone."""
         score, objective = self.params.base_score, self.objective
@@ -322,69 +292,3 @@ class DecidingServer(HistogramServer):
         assert isinstance(sent, LeafValues)
         grown = grower.finish(sent.value)
         return grown if sent.g is not None else replace(grown, g=None, h=None, gain=None)
-
-
-def column_ranges(X: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Return the smallest and largest present value of each column, NaN where there is none."""
-    missing = np.isnan(X)
-    low = np.min(np.where(missing, np.float32(np.inf), X), axis=0, initial=np.inf)
-    high = np.max(np.where(missing, np.float32(-np.inf), X), axis=0, initial=-np.inf)
-    empty = low > high
-    low[empty] = high[empty] = np.nan
-    return low.astype(np.float32), high.astype(np.float32)
-
-
-def merge_summaries(parts: list, max_bin: int) -> Cuts:  # type: ignore[type-arg]
-    """Return common cut points from the clients' sketches or ranges."""
-    if isinstance(parts[0], FeatureSketch):
-        sketches = [Sketch(p.points, p.weights, p.offsets, p.low) for p in parts]
-        return merge_sketches(sketches, max_bin)
-    low = np.fmin.reduce([p.low for p in parts])
-    high = np.fmax.reduce([p.high for p in parts])
-    return equal_width_cuts(low, high, max_bin)
-
-
-def public_cuts(schema: Schema, max_bin: int) -> Cuts:
-    """Return the declared cut points, where there are none equal-width ones of declared ranges.
-
-    Raises
-    ------
-    DataError
-        If a continuous feature declares neither.
-    """
-    equal_width = equal_width_cuts(*public_ranges(schema), max_bin)
-    values, minimum = [], equal_width.minimum.copy()
-    for k, feature in enumerate(schema.features):
-        values.append(feature.cuts[1:] or equal_width.of(k))
-        if feature.cuts:
-            minimum[k] = feature.cuts[0]
-    return Cuts.join(values, minimum)
-
-
-def public_ranges(schema: Schema) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Return the declared ranges of all features, float32, shape (d,) each; NaN beside cuts.
-
-    Raises
-    ------
-    DataError
-        If a continuous feature declares neither a range nor cut points.
-    """
-    low, high, missing = [], [], []
-    for f in schema.features:
-        if f.cuts:
-            low.append(np.nan)
-            high.append(np.nan)
-        elif f.low is not None and f.high is not None:
-            low.append(f.low)
-            high.append(f.high)
-        elif f.kind == "categorical" and f.categories:
-            low.append(0.0)
-            high.append(float(len(f.categories) - 1))
-        else:
-            missing.append(f.name)
-    if missing:
-        raise DataError(
-            f"cuts=public needs a declared range for every feature; {', '.join(missing[:5])} "
-            f"({len(missing)} in all) have none: use cuts=sketch or declare them in the schema"
-        )
-    return np.array(low, dtype=np.float32), np.array(high, dtype=np.float32)
