@@ -1,0 +1,63 @@
+"""`cuts=public`: declared cut points as they are, declared ranges in equal steps, nothing asked."""
+
+import numpy as np
+import pytest
+
+from fedtrees.core.errors import DataError
+from fedtrees.core.schema import Feature, Schema, Table
+from fedtrees.core.tree_messages import CutPoints, CutsRequest
+from fedtrees.protocols.base import train
+from fedtrees.protocols.horizontal.fedtree_hist import FedTreeHist
+from fedtrees.protocols.horizontal.forest_hist import ForestHist
+from fedtrees.protocols.horizontal.cut_points import public_cuts
+
+SCHEMA = Schema(
+    (
+        Feature("size", low=0, high=8),
+        Feature("age", low=0, high=1, cuts=(-1.0, 18.0, 65.0, 130.0)),
+        Feature("town", "categorical", categories=("a", "b", "c")),
+    ),
+    "y",
+)
+
+
+def test_cut_points_and_ranges_stand_side_by_side():
+    cuts = public_cuts(SCHEMA, 4)
+    assert cuts.of(0)[:-1].tolist() == [2, 4, 6]
+    assert cuts.of(1).tolist() == [18, 65, 130]
+    assert cuts.of(2)[:-1].tolist() == [0.5, 1.0, 1.5]
+    assert cuts.minimum[1] == -1
+    assert (cuts.minimum[[0, 2]] < 0).all()
+
+
+def test_a_feature_without_either_is_named():
+    bare = Schema((*SCHEMA.features, Feature("bmi")), "y")
+    with pytest.raises(DataError, match=r"every feature; bmi \(1 in all\)"):
+        public_cuts(bare, 4)
+
+
+@pytest.mark.parametrize(
+    "protocol",
+    [
+        FedTreeHist(trees=2, max_depth=2, cuts="public", max_bin=4, min_child_weight=0.0),
+        ForestHist(trees=2, max_depth=2, cuts="public", max_bin=4),
+    ],
+    ids=lambda p: p.name,
+)
+def test_a_federation_splits_at_public_cut_points_only(protocol):
+    rng = np.random.default_rng(0)
+    X = np.column_stack([rng.uniform(0, 8, 90), rng.uniform(0, 99, 90), rng.integers(0, 3, 90)])
+    table = Table(X, (X[:, 1] > 40).astype(np.int64))
+    halves = [table.take(np.arange(45)), table.take(np.arange(45, 90))]
+    training = train(protocol, halves, SCHEMA)
+    sent = [type(d.message) for d in training.transcript]
+    assert CutPoints in sent
+    assert CutsRequest not in sent
+    used = {
+        float(t)
+        for tree in training.model.trees
+        for f, t in zip(tree.feature, tree.threshold, strict=True)
+        if f == 1
+    }
+    assert used
+    assert used <= {-1.0, 18.0, 65.0}
