@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from numbers import Integral
-from os import PathLike
 from typing import Any, ClassVar
 
 import numpy as np
@@ -101,8 +99,9 @@ class FederatedEstimator(BaseEstimator):
     def _protocol(self, method: str | None) -> Protocol:
         """Make the protocol of the given parameters; those of its spec replace defaults here."""
         spec = _single(self.protocol)
-        maker: Any = register.get("protocol", spec.name)
-        if issubclass(maker, ForestParams) != self._forest:
+        maker = register.get("protocol", spec.name)
+        forest = isinstance(maker, type) and issubclass(maker, ForestParams)
+        if forest != self._forest:
             kind = "random forests" if self._forest else "boosted trees"
             raise UsageError(f"{type(self).__name__} is for {kind}; {spec.name!r} grows others")
         accepted = inspect.signature(maker).parameters
@@ -179,10 +178,6 @@ class FederatedEstimator(BaseEstimator):
             if name not in known:
                 raise UsageError(f"unknown party {name!r}{did_you_mean(str(name), known)}")
         return view_of(self.training_, principals, self.clients_)
-
-    @abstractmethod
-    def save_model(self, path: str | PathLike[str]) -> None:
-        """Write the model to a file."""
 
 
 class ClassifierPart(ClassifierMixin):
