@@ -10,6 +10,7 @@ import numpy as np
 
 from fedtrees.core.defense import Context, Declared, Defense
 from fedtrees.core.errors import UsageError
+from fedtrees.core.forest_messages import LeafClasses
 from fedtrees.core.guarantee import Guarantee, Structural
 from fedtrees.core.messages import Message
 from fedtrees.core.registry import register
@@ -20,7 +21,7 @@ from fedtrees.core.tree_messages import LeafValues
 @register.defense("leaf-rounding")
 @dataclass(frozen=True)
 class LeafRounding(Defense):
-    """Round every leaf value to `decimals` before it is broadcast.
+    """Round every leaf value, or class share of a leaf, to `decimals` before it is broadcast.
 
     It coarsens what a value tells of the counts in its leaf and protects nothing by itself:
     compose it with `split-only`, else the exact sums travel beside the rounded value.
@@ -34,7 +35,7 @@ class LeafRounding(Defense):
     decimals: int = 3
 
     at = frozenset({"server"})
-    guards = (LeafValues,)
+    guards = (LeafValues, LeafClasses)
     requires = frozenset({"server-decides"})
 
     def __post_init__(self) -> None:
@@ -55,5 +56,7 @@ class LeafRounding(Defense):
 
     def outgoing(self, message: Message, ctx: Context) -> Message:
         """Round the values."""
+        if isinstance(message, LeafClasses):
+            return replace(message, probability=np.round(message.probability, self.decimals))
         assert isinstance(message, LeafValues)
         return replace(message, value=np.round(message.value, self.decimals))

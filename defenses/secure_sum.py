@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fedtrees.core.defense import Defense
+from fedtrees.core.forest_messages import ClassCounts, ClassTotals
 from fedtrees.core.guarantee import Guarantee, Structural
 from fedtrees.core.messages import Message, Reveal
 from fedtrees.core.registry import register
@@ -16,6 +17,7 @@ from fedtrees.core.tree_messages import (
     ValidationLoss,
 )
 
+_HISTOGRAMS: tuple[type[Message], ...] = (Histogram, ClassTotals, ClassCounts)
 _SUMMED = "the protocol itself sums it securely"
 _SUMMARY = "a summary of columns is no sum; cuts=public sends none"
 
@@ -32,14 +34,14 @@ class SecureSum(Defense):
 
     at = frozenset({"client"})
     protects = frozenset({Reveal.LABELS, Reveal.COUNTS, Reveal.FEATURES})
-    guards = (Histogram,)
+    guards = _HISTOGRAMS
     exempts = {
         LabelSums: _SUMMED,
         ValidationLoss: _SUMMED,
         FeatureSketch: _SUMMARY,
         FeatureRanges: _SUMMARY,
     }
-    requires = frozenset({"histograms"})
+    requires = frozenset({"summable"})
 
     def claim(self) -> Guarantee:
         """Return a structural guarantee."""
@@ -47,4 +49,4 @@ class SecureSum(Defense):
 
     def summed(self) -> tuple[type[Message], ...]:
         """Name the histograms."""
-        return (Histogram,)
+        return _HISTOGRAMS

@@ -5,10 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from fedtrees.core.defense import Context, Defense
+from fedtrees.core.forest_messages import LeafClasses
 from fedtrees.core.guarantee import Guarantee, Structural
 from fedtrees.core.messages import Message, Reveal
 from fedtrees.core.registry import register
-from fedtrees.core.tree_messages import BaseScore, CutPoints, LeafValues, NodeSplits
+from fedtrees.core.tree_messages import (
+    BaseScore,
+    CutPoints,
+    LeafValues,
+    NodeSplits,
+    StopBoosting,
+)
 
 
 @register.defense("split-only")
@@ -23,10 +30,11 @@ class SplitOnly(Defense):
 
     at = frozenset({"server"})
     protects = frozenset({Reveal.LABELS, Reveal.COUNTS, Reveal.FEATURES})
-    guards = (NodeSplits, LeafValues)
+    guards = (NodeSplits, LeafValues, LeafClasses)
     exempts = {
         BaseScore: "every prediction starts from it; it is the label mean of the federation",
         CutPoints: "the splits are made of them; settled before training",
+        StopBoosting: "how many rounds are kept, from losses that crossed by a secure sum",
     }
     requires = frozenset({"server-decides"})
 
@@ -38,5 +46,7 @@ class SplitOnly(Defense):
         """Strip the statistics."""
         if isinstance(message, NodeSplits):
             return replace(message, g=None, h=None, gain=None)
+        if isinstance(message, LeafClasses):
+            return replace(message, counts=None)
         assert isinstance(message, LeafValues)
         return replace(message, g=None, h=None)

@@ -42,10 +42,13 @@ class Protocol(ABC):
         Set by ``@register.protocol``.
     offers : frozenset of str
         What defenses and attacks may rely on: ``histograms`` (clients send gradient
-        histograms), ``shared-histograms`` (clients receive the sums), ``server-decides`` (the
-        server chooses splits and broadcasts them), ``leaf-values`` (the model's leaf values are
-        known to clients), ``logistic-leaves`` (they are Newton steps of the binary log loss over
-        all rows, should the target have two classes).
+        histograms), ``shared-histograms`` (clients receive the sums), ``summable`` (the server
+        only ever adds the histograms it gets), ``server-decides`` (the server chooses splits and
+        broadcasts them), ``leaf-values`` (the model's leaf values are known to clients),
+        ``logistic-leaves`` (they are Newton steps of the binary log loss over all rows, should the
+        target have two classes); of forests, ``class-histograms`` (clients send class counts per
+        bin), ``class-leaves`` (clients know the class shares of leaves), ``local-trees`` (clients
+        know each other's own trees).
     summed : tuple of Message types
         Replies of which the coordinator learns only the sum, by an ideal secure sum.
     """

@@ -149,12 +149,47 @@ def test_a_curious_client_sees_no_other_clients_counts():
     assert not {s for s, kind in kinds if kind in (ClassCounts, ClassTotals)} - {"client-1"}
 
 
-@pytest.mark.parametrize("name", ["forest-hist", "local-forests"])
-@pytest.mark.parametrize("spec", ["split-only", "leaf-rounding", "laplace-hist[epsilon=1]"])
-def test_defenses_of_boosting_are_a_mismatch(name, spec):
-    defense = Composition((register.make("defense", parse_grid(spec)[0]),))
-    assert "needs" in protocol(name).mismatch(defense)
+def composed(spec):
+    return Composition((register.make("defense", parse_grid(spec)[0]),))
+
+
+@pytest.mark.parametrize(
+    ("name", "spec"),
+    [
+        ("forest-hist", "laplace-hist[epsilon=1]"),
+        ("forest-hist", "min-bin"),
+        ("local-forests", "split-only"),
+        ("local-forests", "leaf-rounding"),
+        ("local-forests", "secure-sum"),
+    ],
+)
+def test_defenses_of_other_protocols_are_a_mismatch(name, spec):
+    assert "needs" in protocol(name).mismatch(composed(spec))
     assert protocol(name).mismatch(Composition()) is None
+
+
+def test_split_only_strips_counts_and_predicts_the_same():
+    clients, schema = made(load_breast_cancer, 2)
+    plain = train(protocol("forest-hist"), clients, schema)
+    bare = train(protocol("forest-hist"), clients, schema, defense=composed("split-only"))
+    assert all(t.counts is None for t in bare.model.trees)
+    X = clients[0].X
+    np.testing.assert_array_equal(plain.predict(X), bare.predict(X))
+    rounded = train(
+        protocol("forest-hist"), clients, schema, defense=composed("leaf-rounding[decimals=1]")
+    )
+    tree = rounded.model.trees[0]
+    shares = tree.probability[tree.leaves]
+    np.testing.assert_array_equal(shares, np.round(shares, 1))
+
+
+def test_a_secure_sum_hides_whose_counts_they_are():
+    clients, schema = made(load_breast_cancer, 2)
+    plain = train(protocol("forest-hist"), clients, schema)
+    summed = train(protocol("forest-hist"), clients, schema, defense=composed("secure-sum"))
+    np.testing.assert_array_equal(plain.predict(clients[0].X), summed.predict(clients[0].X))
+    view = view_of(summed, ["server"], clients)
+    assert {seen.sender for seen, _ in view.messages(ClassCounts)} == {"secure-sum"}
 
 
 def test_a_defense_that_chooses_splits_is_a_mismatch():

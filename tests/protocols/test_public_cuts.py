@@ -7,9 +7,9 @@ from fedtrees.core.errors import DataError
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.tree_messages import CutPoints, CutsRequest
 from fedtrees.protocols.base import train
+from fedtrees.protocols.horizontal.cut_points import public_cuts
 from fedtrees.protocols.horizontal.fedtree_hist import FedTreeHist
 from fedtrees.protocols.horizontal.forest_hist import ForestHist
-from fedtrees.protocols.horizontal.cut_points import public_cuts
 
 SCHEMA = Schema(
     (

@@ -23,7 +23,9 @@ class FedTreeHist(HistogramProtocol):
 
     max_bin: int = 32
 
-    shares: ClassVar[frozenset[str]] = frozenset({"histograms", "server-decides", "leaf-values"})
+    shares: ClassVar[frozenset[str]] = frozenset(
+        {"histograms", "server-decides", "leaf-values", "summable"}
+    )
 
     def coordinator(self, schema: Schema) -> DecidingServer:
         """Make the server."""

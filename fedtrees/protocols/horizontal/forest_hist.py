@@ -149,7 +149,9 @@ class ForestHist(ForestProtocol):
     max_bin: int = 32
     cuts: str = "sketch"
 
-    offers: ClassVar[frozenset[str]] = frozenset({"class-histograms", "class-leaves"})
+    offers: ClassVar[frozenset[str]] = frozenset(
+        {"class-histograms", "class-leaves", "server-decides", "summable"}
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -15,11 +15,6 @@ from fedtrees.trees.forest_params import ForestParams
 class ForestProtocol(ForestParams, Protocol):
     """A random forest over the clients' rows: the engine's parameters, and these.
 
-    What such protocols offer to defenses and attacks: ``class-histograms`` (clients send class
-    counts per bin), ``class-leaves`` (clients know the class shares of the leaves), ``local-trees``
-    (clients know each other's own trees). They send no gradients and no leaf values, so defenses
-    of boosting are declared a mismatch.
-
     Parameters
     ----------
     leaf_counts : bool

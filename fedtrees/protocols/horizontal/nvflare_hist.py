@@ -66,7 +66,9 @@ class NVFlareHist(HistogramProtocol):
     artefact): every client receives the summed histogram of every candidate node.
     """
 
-    shares: ClassVar[frozenset[str]] = frozenset({"histograms", "shared-histograms", "leaf-values"})
+    shares: ClassVar[frozenset[str]] = frozenset(
+        {"histograms", "shared-histograms", "leaf-values", "summable"}
+    )
 
     def coordinator(self, schema: Schema) -> AllReduceServer:
         """Make the server."""
