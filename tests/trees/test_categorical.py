@@ -6,6 +6,7 @@ import subprocess
 import sys
 import textwrap
 from itertools import combinations
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedtrees.core.errors import DataError, UsageError
+from fedtrees.data.catalogue import load
 from fedtrees.trees.binning import Cuts, bin_rows
 from fedtrees.trees.fixed_point import to_fixed
 from fedtrees.trees.grower import Owned, grow_forest, grow_forest_over
@@ -23,6 +25,9 @@ from fedtrees.trees.params import TreeParams
 from fedtrees.trees.partition import Decisions, RowPartition
 from fedtrees.trees.sketch import quantile_cuts
 from fedtrees.trees.splitting import best_splits
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from data_dir import data_dir
 
 CLIENTS = pytest.mark.parametrize("clients", [1, 5])
 SIZES = {
@@ -131,6 +136,18 @@ def test_mixed_columns(objective, missing, clients):
     used = np.concatenate([t.feature[np.isnan(t.threshold)] for t in forest.trees])
     assert set(used.tolist()) == set(SIZES)  # one-hot and partitions, many categories and few
     assert any((~np.isnan(t.threshold) & (t.feature >= 0)).any() for t in forest.trees)
+
+
+def test_adult():
+    """48,842 people, 8 categorical columns of 2 to 41 categories, missing values in 3 of them."""
+    data = load("adult", data_dir())
+    types = np.where(data.schema.categorical, "c", "q")
+    params = TreeParams(trees=20, max_depth=6)
+    X, y = data.table.X, data.table.y
+    forest, theirs = assert_same(X, y, params, clients=5, types=types)
+    declared = [len(f.categories) for f in data.schema.features]
+    assert theirs.cuts.n_bins[types == "c"].tolist() == [n for n in declared if n]
+    assert any(t.categories is not None for t in forest.trees)
 
 
 @CLIENTS
