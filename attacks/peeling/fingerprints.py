@@ -18,8 +18,11 @@ from fedtrees.trees.jit import kernel
 Floats = NDArray[np.float64]
 
 _UNIT = 2.0**-30
+_TYPES = (np.int32, np.int32, np.int64, np.int64, np.int32)
 MOST_CANDIDATES = 64  # rows tried inside one bin by pairs, and 8 times as many one by one
 UNKNOWN = -1
+LEAST_ALONE = 2**23  # beside less, a row of probability 1e-7 or so could hide
+MOST_SLACK = 1e3  # beyond it, too many sums of several rows look like one row
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,8 +54,18 @@ class Entries:
     def join(parts: list[Entries]) -> Entries:
         """Return all of them, each once."""
         every = [np.concatenate(a) for a in zip(*(vars(p).values() for p in parts), strict=True)]
-        _, first = np.unique(np.column_stack(every).astype(np.int64), axis=0, return_index=True)
-        return Entries(*(a[first] for a in every))
+        order = np.lexsort(every[::-1])
+        every = [a[order] for a in every]
+        new = np.ones(len(order), dtype=bool)
+        new[1:] = np.any([np.diff(a) != 0 for a in every], axis=0)
+        return Entries(*(a[new] for a in every))
+
+    @staticmethod
+    def none() -> Entries:
+        """Return no entries."""
+        return Entries(
+            *(np.zeros(0, t) for t in (np.int32, np.int32, np.int64, np.int64, np.int32))
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +102,7 @@ class Sightings:
 
 
 def singles(left: Residual) -> Entries:
-    """Return every bin that holds a single row, or equal ones."""
+    """Return every bin that holds a single row, or equal ones; mark the former."""
     size = int(np.count_nonzero(left.sums[..., 1] > 0))
     out = Entries(
         np.empty(size, np.int32),
@@ -98,7 +111,7 @@ def singles(left: Residual) -> Entries:
         np.empty(size, np.int64),
         np.empty(size, np.int32),
     )
-    n = _scan(left.sums, left.slack, *vars(out).values())
+    n = _scan(left.sums, left.alone, left.slack, *vars(out).values())
     return out.where(np.arange(n))
 
 
@@ -170,13 +183,15 @@ def _single(G, H, slack):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _scan(sums, slack, cell, column, g, h, copies):  # type: ignore[no-untyped-def]
+def _scan(sums, alone, slack, cell, column, g, h, copies):  # type: ignore[no-untyped-def]
     n = 0
     for c in range(sums.shape[0]):
         for b in range(sums.shape[1]):
+            alone[c, b] = False
             if sums[c, b, 1] <= 0:
                 continue
             k = _single(sums[c, b, 0], sums[c, b, 1], slack)
+            alone[c, b] = k == 1 and slack <= MOST_SLACK and sums[c, b, 1] >= LEAST_ALONE
             if k > 0:
                 cell[n], column[n], copies[n] = c, b, k
                 g[n], h[n] = sums[c, b, 0] // k, sums[c, b, 1] // k
@@ -272,8 +287,8 @@ def _choose_two(free, F, g, h, G, H, near, slack):  # type: ignore[no-untyped-de
                 continue
             if x >= 0:
                 rest_g, rest_h = G - g[x] - g[y], H - h[x] - h[y]
-                inside_s = s == x or s == y or _same(rest_g, rest_h, g[s], h[s], wide)
-                inside_t = t == x or t == y or _same(rest_g, rest_h, g[t], h[t], wide)
+                inside_s = s in (x, y) or _same(rest_g, rest_h, g[s], h[s], wide)
+                inside_t = t in (x, y) or _same(rest_g, rest_h, g[t], h[t], wide)
                 if inside_s and inside_t:
                     continue
             else:
@@ -289,8 +304,21 @@ def _same(g1, h1, g2, h2, near):  # type: ignore[no-untyped-def]
 
 @kernel
 def _within(  # type: ignore[no-untyped-def]
-    sums, start, g, h, copies, masks, certain, feature_of, slack, work,
-    out_cell, out_column, out_g, out_h, out_copies,
+    sums,
+    start,
+    g,
+    h,
+    copies,
+    masks,
+    certain,
+    feature_of,
+    slack,
+    work,
+    out_cell,
+    out_column,
+    out_g,
+    out_h,
+    out_copies,
 ):
     n, used = 0, 0.0
     room = out_cell.shape[0]
@@ -301,7 +329,7 @@ def _within(  # type: ignore[no-untyped-def]
             continue
         for k in range(sums.shape[1]):
             G, H = sums[c, k, 0], sums[c, k, 1]
-            if H <= 4 * slack:
+            if 4 * slack >= H:
                 continue
             F, sure = 0, 0
             for s in range(a, b):
@@ -311,10 +339,10 @@ def _within(  # type: ignore[no-untyped-def]
                     G -= g[s] * copies[s]
                     H -= h[s] * copies[s]
                     sure += 1
-                elif F < free.shape[0] and copies[s] == 1:
+                elif free.shape[0] > F and copies[s] == 1:
                     free[F] = s
                     F += 1
-            if H <= 4 * slack or n + 3 > room:
+            if 4 * slack >= H or n + 3 > room:
                 continue  # nothing left to explain
             near = (2 + sure) * slack
             one = _single(G, H, near)

@@ -12,12 +12,12 @@ from fedtrees.trees.binning import Cuts
 from fedtrees.trees.fixed_point import to_fixed
 from fedtrees.trees.forest import Tree
 from fedtrees.trees.jit import kernel
-from fedtrees.trees.losses import LOGISTIC, clipped_bounds, logistic_gradients
+from fedtrees.trees.losses import logistic_gradients
 
 Ints = NDArray[np.int32]
 Sums = NDArray[np.int64]
 
-_BLOCK = 4096  # rows routed through all trees at once; bounds memory
+BLOCK = 4096  # rows routed through all trees at once; bounds memory
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,8 +37,6 @@ class BinnedForest:
     base_margin : float32
     offsets : int32 array, shape (d + 1,)
         Bins of feature f.
-    clip : float or None
-        Bound on a row's gradient.
     """
 
     start: Ints
@@ -51,7 +49,6 @@ class BinnedForest:
     cell: Ints
     base_margin: np.float32
     offsets: Ints
-    clip: float | None = None
 
     @staticmethod
     def of(
@@ -59,7 +56,6 @@ class BinnedForest:
         seen: Sequence[Ints],
         cuts: Cuts,
         base_margin: np.float32,
-        clip: float | None = None,
     ) -> BinnedForest:
         """Flatten trees; ``seen[t]`` are the nodes of tree t that have a histogram."""
         start = np.concatenate([[0], np.cumsum([len(t) for t in trees])]).astype(np.int32)
@@ -90,7 +86,6 @@ class BinnedForest:
             cell,
             np.float32(base_margin),
             np.asarray(cuts.offsets, dtype=np.int32),
-            clip,
         )
 
     @property
@@ -126,10 +121,6 @@ class BinnedForest:
         """Return fixed-point gradients, int64, shape (m, T, 2), as the clients compute them."""
         labels = np.repeat(y, margin.shape[1])
         gh = logistic_gradients(margin.reshape(-1), labels)
-        if self.clip is not None:
-            g, h = clipped_bounds(LOGISTIC, self.clip)
-            gh[:, 0] = np.clip(gh[:, 0], -g, g)
-            gh[:, 1] = np.minimum(gh[:, 1], h)
         return to_fixed(gh).reshape(*margin.shape, 2)
 
 
@@ -143,27 +134,37 @@ class Residual:
         Sums of g and h per bin in units of 2^-30; column ``total_bins + f`` counts the missing
         of feature ``f``.
     totals : int64 array, shape (cells, 2)
+    alone : bool array, shape (cells, total_bins + d)
+        Bins known to hold a single row.
     slack : float
         Largest deviation of a sum that noise or rounding explains, in the same units; 0: exact.
     """
 
     sums: Sums
     totals: Sums
+    alone: NDArray[np.bool_]
     slack: float = 0.0
+
+    @property
+    def arrays(self) -> tuple[Sums, Sums, NDArray[np.bool_], float]:
+        """What kernels work on."""
+        return self.sums, self.totals, self.alone, self.slack
 
     @staticmethod
     def of(hist: Sums, totals: Sums, offsets: Ints, slack: float = 0.0) -> Residual:
-        """Add the missing: rows in a node's total and in no bin of a feature."""
-        inside = np.add.reduceat(hist, offsets[:-1], axis=1)
-        return Residual(
-            np.concatenate([hist, totals[:, None] - inside], axis=1), totals.copy(), slack
-        )
+        """Add the missing: rows in a node's total and in no bin of a feature.
+
+        Under noise that difference is noise of all bins, and no missing value can be read.
+        """
+        missing = totals[:, None] - np.add.reduceat(hist, offsets[:-1], axis=1)
+        sums = np.concatenate([hist, missing * (slack == 0)], axis=1)
+        return Residual(sums, totals.copy(), np.zeros(sums.shape[:2], dtype=bool), slack)
 
 
 def take_out(forest: BinnedForest, left: Residual, bins: Ints, y: NDArray[np.int64]) -> None:
     """Subtract rows from every histogram, in place, each with its own float32 margin."""
-    for a in range(0, len(y), _BLOCK):
-        part = slice(a, a + _BLOCK)
+    for a in range(0, len(y), BLOCK):
+        part = slice(a, a + BLOCK)
         cell, margin = forest.route(bins[part])
         gh = forest.gradients(margin, y[part])
         _subtract(left.sums, left.totals, cell, forest.columns(bins[part]), gh)
@@ -177,23 +178,41 @@ def accept(
     Features of two people mixed into one row pass the checksum of the trees in which the two
     share a path; in some other tree they part, and one of the bins there has no such row.
     """
-    good = np.zeros(len(y), dtype=bool)
-    for a in range(0, len(y), _BLOCK):
-        part = slice(a, a + _BLOCK)
+    good, checks = np.zeros(len(y), dtype=bool), np.zeros(len(y), dtype=np.int32)
+    for a in range(0, len(y), BLOCK):
+        part = slice(a, a + BLOCK)
         cell, margin = forest.route(bins[part])
         gh = forest.gradients(margin, y[part])
         columns = forest.columns(bins[part])
-        _accept(left.sums, left.totals, cell, columns, gh, left.slack, True, good[part])
+        _accept(*left.arrays, cell, columns, gh, True, good[part], checks[part])
     return good
 
 
-def has_room(
-    left: Residual, cell: Ints, columns: Ints, gh: Sums
-) -> NDArray[np.bool_]:
-    """Tell which rows every tree's histograms have room for, each by itself, bool, shape (m,)."""
-    good = np.zeros(len(cell), dtype=bool)
-    _accept(left.sums, left.totals, cell, columns, gh, left.slack, False, good)
-    return good
+def has_room(left: Residual, cell: Ints, columns: Ints, gh: Sums) -> tuple[NDArray[np.bool_], Ints]:
+    """Tell which rows all histograms have room for, each by itself, and how well that is known.
+
+    Returns
+    -------
+    bool array, shape (m,)
+    int32 array, shape (m,)
+        Trees in which some bin holds this row and nothing else.
+    """
+    good, checks = np.zeros(len(cell), dtype=bool), np.zeros(len(cell), dtype=np.int32)
+    _accept(*left.arrays, cell, columns, gh, False, good, checks)
+    return good, checks
+
+
+def alternatives(forest: BinnedForest, left: Residual, bins: Ints, cell: Ints, gh: Sums) -> Ints:
+    """Count the features in which another bin would pass every test alike, int32, shape (m,).
+
+    Two people who share a path in every tree have the same fingerprints in all of them. A row
+    mixed of both differs from either in a feature, and both have room for each other's bins; so a
+    row with fewer than two such features cannot be a mixture.
+    """
+    count = np.empty(len(bins), dtype=np.int32)
+    nodes = (forest.feature, forest.cut, forest.left, forest.right, forest.default_left)
+    _alternatives(*left.arrays, bins, cell, gh, forest.start, *nodes, forest.offsets, count)
+    return count
 
 
 @kernel
@@ -215,40 +234,102 @@ def _route(bins, start, feature, cut, left, right, default_left, value, cells, b
 
 
 @kernel
-def room(G, H, slack):  # type: ignore[no-untyped-def]
-    """Tell whether what is left of a bin can be a sum over rows: nothing, or some hessian."""
-    if H <= slack:
-        return H >= -slack and abs(G) <= slack
+def fits(sums, alone, slack, c, k, g, h):  # type: ignore[no-untyped-def]
+    """Tell whether bin k of cell c can hold the row: it leaves nothing, or other rows."""
+    G, H = sums[c, k, 0] - g, sums[c, k, 1] - h
+    if alone[c, k] or slack >= H:
+        return abs(H) <= slack and abs(G) <= slack
     return True
 
 
 @kernel
-def _accept(sums, totals, cell, columns, gh, slack, take, good):  # type: ignore[no-untyped-def]
+def _accept(sums, totals, alone, slack, cell, columns, gh, take, good, checks):  # type: ignore[no-untyped-def]
     d = columns.shape[1]
     for i in range(columns.shape[0]):
-        fits = True
+        good[i] = True
         for t in range(cell.shape[1]):
             c = cell[i, t]
             if c < 0:
                 continue
+            only = False
             for f in range(d):
-                k = columns[i, f]
-                G, H = sums[c, k, 0] - gh[i, t, 0], sums[c, k, 1] - gh[i, t, 1]
-                if not room(G, H, slack):
-                    fits = False
+                k, g, h = columns[i, f], gh[i, t, 0], gh[i, t, 1]
+                if not fits(sums, alone, slack, c, k, g, h):
+                    good[i] = False
                     break
-            if not fits:
+                only = only or abs(sums[c, k, 1] - h) + abs(sums[c, k, 0] - g) <= 2 * slack
+            checks[i] += only
+            if not good[i]:
                 break
-        good[i] = fits
-        if not (fits and take):
+        if not (good[i] and take):
             continue
         for t in range(cell.shape[1]):
             c = cell[i, t]
-            if c >= 0:
-                for s in range(2):
-                    totals[c, s] -= gh[i, t, s]
-                    for f in range(d):
-                        sums[c, columns[i, f], s] -= gh[i, t, s]
+            if c < 0:
+                continue
+            for s in range(2):
+                totals[c, s] -= gh[i, t, s]
+                for f in range(d):
+                    sums[c, columns[i, f], s] -= gh[i, t, s]
+            for f in range(d):
+                if sums[c, columns[i, f], 1] <= slack:
+                    alone[c, columns[i, f]] = False
+
+
+@kernel
+def _alternatives(  # type: ignore[no-untyped-def]
+    sums,
+    totals,
+    alone,
+    slack,
+    bins,
+    cell,
+    gh,
+    start,
+    feature,
+    cut,
+    left,
+    right,
+    default_left,
+    offsets,
+    count,
+):
+    d = bins.shape[1]
+    low, high = np.empty(d, dtype=np.int64), np.empty(d, dtype=np.int64)
+    other = np.empty(d, dtype=np.bool_)
+    for i in range(bins.shape[0]):
+        for f in range(d):
+            low[f], high[f], other[f] = 0, offsets[f + 1] - offsets[f] - 1, True
+        for t in range(start.shape[0] - 1):
+            node = start[t]
+            while feature[node] >= 0:
+                f = feature[node]
+                b = bins[i, f]
+                go_left = default_left[node] if b < 0 else b <= cut[node]
+                if go_left:
+                    high[f] = min(high[f], cut[node])
+                else:
+                    low[f] = max(low[f], cut[node] + 1)
+                other[f] = other[f] and default_left[node] == go_left
+                node = left[node] if go_left else right[node]
+        n = 0
+        for f in range(d):
+            found = False
+            last = high[f] + 1 if other[f] else high[f]
+            b = low[f]
+            while b <= last and not found:
+                is_missing = b > high[f]
+                if (is_missing and bins[i, f] >= 0) or (not is_missing and b != bins[i, f]):
+                    k = offsets[d] + f if is_missing else offsets[f] + b
+                    found = True
+                    for t in range(cell.shape[1]):
+                        c = cell[i, t]
+                        if c >= 0 and not fits(sums, alone, slack, c, k, gh[i, t, 0], gh[i, t, 1]):
+                            found = False
+                            break
+                b += 1
+            n += found
+        count[i] = n
 
 
 @kernel

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.peeling.fingerprints import Sightings
-from fedtrees.attacks.peeling.rows import BinnedForest, Ints, Residual, room
+from fedtrees.attacks.peeling.rows import BinnedForest, Ints, Residual, fits
 from fedtrees.trees.jit import kernel
 
 
@@ -44,6 +44,7 @@ def follow(forest: BinnedForest, left: Residual, seen: Sightings, feature_of: In
     first[nxt[nxt >= 0]] = False
     n = _narrow(
         left.sums,
+        left.alone,
         left.slack,
         seen.cell,
         seen.g,
@@ -108,8 +109,23 @@ def _links(forest: BinnedForest, seen: Sightings) -> tuple[Ints, NDArray[np.int8
 
 @kernel
 def _narrow(  # type: ignore[no-untyped-def]
-    sums, slack, cell, g, h, columns, nxt, side, first, feature, cut, default_left, offsets,
-    feature_of, of, masks,
+    sums,
+    alone,
+    slack,
+    cell,
+    g,
+    h,
+    columns,
+    nxt,
+    side,
+    first,
+    feature,
+    cut,
+    default_left,
+    offsets,
+    feature_of,
+    of,
+    masks,
 ):
     d, width = columns.shape[1], sums.shape[1]
     trial = np.empty(width, dtype=np.bool_)
@@ -120,13 +136,13 @@ def _narrow(  # type: ignore[no-untyped-def]
             continue
         k, track = np.int64(i), np.int64(-1)
         while k >= 0:
-            for again in range(2):
+            for _ in range(2):
                 for f in range(d):
                     alive[f] = False
                 for b in range(width):
                     f = feature_of[b]
-                    ok = (track < 0 or masks[track, b]) and room(
-                        sums[cell[k], b, 0] - g[k], sums[cell[k], b, 1] - h[k], 2 * slack
+                    ok = (track < 0 or masks[track, b]) and fits(
+                        sums, alone, 2 * slack, cell[k], b, g[k], h[k]
                     )
                     if columns[k, f] >= 0:
                         ok = ok and columns[k, f] == b

@@ -13,14 +13,16 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from fedtrees.attacks.timberstrike.bins import Residual, binned_forest, take_out, to_bins
+from fedtrees.attacks.peeling.peel import peel
+from fedtrees.attacks.peeling.rows import BinnedForest, Residual, take_out
+from fedtrees.attacks.peeling.values import to_bins, values_in
 from fedtrees.attacks.timberstrike.consensus import chains_for, merge, tolerances
 from fedtrees.attacks.timberstrike.counts import first_gradient
 from fedtrees.attacks.timberstrike.evidence import AUTO_TREES, Evidence, Options
 from fedtrees.attacks.timberstrike.local_search import next_bits
-from fedtrees.attacks.timberstrike.peeling import peel
 from fedtrees.attacks.timberstrike.prior import Prior
 from fedtrees.core.schema import Schema, Table
+from fedtrees.trees.fixed_point import from_fixed, to_fixed
 
 Ints = NDArray[np.int32]
 Floats = NDArray[np.float64]
@@ -45,21 +47,25 @@ def rows_from_histograms(
     None where many trees gave next to no row: their nodes hold too many rows to tell apart, and
     the sums of all those trees say more than the first tree's bins.
     """
-    assert evidence.cuts is not None
-    offsets = np.asarray(evidence.cuts.offsets, dtype=np.int32)
+    cuts = evidence.cuts
+    assert cuts is not None
     forest, left = binned_forest(evidence)
     if options.scope == "victims":
-        take_out(forest, left, offsets, to_bins(evidence.cuts, own.X), own.y)
-    peeled = peel(forest, left, offsets, n_victims)
+        take_out(forest, left, to_bins(cuts, own.X), own.y)
+    peeled = peel(forest, left)
     if len(evidence.trees) >= AUTO_TREES and len(peeled.y) < LEAST_PEELED * n_victims:
         return None
-    sure = Table(_values(evidence, prior, schema, peeled.bins, peeled.y, rng), peeled.y)
+
+    def values(bins: Ints) -> NDArray[np.float32]:
+        return values_in(cuts, schema, bins, prior.own.X, prior.low, prior.high, rng)
+
+    sure = Table(values(peeled.bins), peeled.y)
     near = _sorted_by_label(prior.own, rng)
     start = np.searchsorted(near.y, [0, 1, 2])
     samples = []
     for _ in range(options.chains or chains_for(n_victims)):
-        bins, y, block = _pair(evidence, left, offsets, rng)
-        X = _values(evidence, prior, schema, bins, y, rng)
+        bins, y, block = _pair(evidence, forest, left, rng)
+        X = values(bins)
         if len(prior.own) and len(y):
             _swap_towards(
                 X,
@@ -87,16 +93,36 @@ def _sorted_by_label(own: Table, rng: np.random.Generator) -> Table:
     return own.take(np.argsort(own.y, kind="stable"))
 
 
+def binned_forest(evidence: Evidence) -> tuple[BinnedForest, Residual]:
+    """Flatten the trees and collect the histograms of the terminal visible nodes."""
+    assert evidence.histograms is not None
+    assert evidence.cuts is not None
+    seen = [h.nodes for h in evidence.histograms]
+    forest = BinnedForest.of(evidence.trees, seen, evidence.cuts, evidence.base_margin)
+    sums, totals = [], []
+    for start, hist in zip(forest.start, evidence.histograms, strict=False):
+        cell = forest.cell[start + hist.nodes]
+        order = np.argsort(cell, kind="stable")
+        order = order[cell[order] >= 0]
+        sums.append(hist.sums[order])
+        totals.append(hist.totals[order])
+    left = Residual.of(
+        to_fixed(np.concatenate(sums)), to_fixed(np.concatenate(totals)), forest.offsets
+    )
+    return forest, left
+
+
 def _pair(
-    evidence: Evidence, left: Residual, offsets: Ints, rng: np.random.Generator
+    evidence: Evidence, forest: BinnedForest, left: Residual, rng: np.random.Generator
 ) -> tuple[Ints, NDArray[np.int64], NDArray[np.int64]]:
     """Pair the first tree's leftover bins at random: bins (m, d), labels, blocks (m,)."""
     p, h = first_gradient(evidence.base_margin, evidence.constant_hessian)
+    offsets = forest.offsets
     d = len(offsets) - 1
     bins, labels, blocks = [np.zeros((0, d), np.int32)], [np.zeros(0, np.int64)], [np.zeros(0)]
-    for c in np.flatnonzero(left.tree == 0):
-        n, n1 = _bin_counts(left.sums[c], p, h)
-        total, total1 = _bin_counts(left.totals[c][None], p, h)
+    for c in np.flatnonzero(forest.tree_of == 0):
+        n, n1 = _bin_counts(from_fixed(left.sums[c]), p, h)
+        total, total1 = _bin_counts(from_fixed(left.totals[c])[None], p, h)
         for label, count, size in ((0, n - n1, total - total1), (1, n1, total1)):
             m = int(size[0])
             part = np.empty((m, d), dtype=np.int32)
@@ -117,49 +143,6 @@ def _pair(
 def _bin_counts(sums: Floats, p: float, h: float) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     n = np.maximum(np.rint(sums[:, 1] / h), 0).astype(np.int64)
     return n, np.clip(np.rint(n * p - sums[:, 0]), 0, n).astype(np.int64)
-
-
-def _values(
-    evidence: Evidence,
-    prior: Prior,
-    schema: Schema,
-    bins: Ints,
-    y: NDArray[np.int64],
-    rng: np.random.Generator,
-) -> NDArray[np.float32]:
-    """Return a value inside every bin: an own value where there is one, else its middle."""
-    assert evidence.cuts is not None
-    out = np.empty(bins.shape, dtype=np.float32)
-    own_bins = to_bins(evidence.cuts, prior.own.X)
-    for f in range(bins.shape[1]):
-        a, b = evidence.cuts.offsets[f], evidence.cuts.offsets[f + 1]
-        upper = np.asarray(evidence.cuts.values[a:b], dtype=np.float64)
-        lower = np.concatenate([[-np.inf], upper[:-1]])
-        middle = _middle(lower, upper, prior.low[f], prior.high[f])
-        if schema.categorical[f]:
-            middle = np.ceil(np.where(np.isfinite(lower), lower, prior.low[f]))
-        out[:, f] = np.where(bins[:, f] < 0, np.nan, middle[bins[:, f]])
-        u = rng.random(len(y))
-        known = np.flatnonzero(own_bins[:, f] >= 0)
-        order = known[np.argsort(own_bins[known, f], kind="stable")]
-        first = np.searchsorted(own_bins[order, f], bins[:, f], side="left")
-        last = np.searchsorted(own_bins[order, f], bins[:, f], side="right")
-        has = (last > first) & (bins[:, f] >= 0)
-        pick = order[(first + u * (last - first)).astype(np.int64)[has]] if has.any() else order[:0]
-        out[has, f] = prior.own.X[pick, f]
-    return out
-
-
-def _middle(lower: Floats, upper: Floats, low: float, high: float) -> Floats:
-    """Return the middle of each bin, the range standing in for open ends."""
-    width = float(np.diff(upper[:2])[0]) if len(upper) > 1 else 0.0
-    first = low if low < upper[0] else upper[0] - width
-    a = np.where(np.isfinite(lower), lower, first)
-    b = upper.copy()
-    b[-1] = min(b[-1], max(high, a[-1]))  # the last cut lies above every value by construction
-    # never on the upper edge, which belongs to the next bin
-    below = np.nextafter(upper.astype(np.float32), np.float32(-np.inf))
-    return np.minimum((a + b) / 2, below)
 
 
 @njit(cache=True)

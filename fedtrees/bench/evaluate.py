@@ -20,13 +20,16 @@ from fedtrees.core.registry import register
 from fedtrees.core.specs import Composed
 from fedtrees.core.streams import Streams
 from fedtrees.core.threat import Threat
+from fedtrees.core.tree_messages import CutPoints
 from fedtrees.metrics.advantage import LOWER_IS_BETTER, advantage, best_value
 from fedtrees.metrics.blind import best_scores, blind_guesses
 from fedtrees.metrics.leaf_counts import blind_leaf_counts, score_leaf_counts, true_leaf_counts
 from fedtrees.metrics.records import score_records
+from fedtrees.metrics.returned_rows import ReturnedRows, score_returned_rows
 from fedtrees.metrics.specificity import nearest_row, specificity
 from fedtrees.metrics.utility import utility_scores
-from fedtrees.protocols.base import Protocol, Training, train, view_of
+from fedtrees.protocols.base import Protocol, Training, client_names, train, view_of
+from fedtrees.trees.binning import Cuts
 
 Row = dict[str, Any]
 
@@ -199,8 +202,41 @@ def score_guess(
             yield _row("specificity_z", test.z)
             near = nearest_row(guess.records, truth, federation.reserve, schema, rng)
             yield _scored("nearest_row", near, 0.5)
+    if guess.records is not None and guess.confidence is not None:
+        yield from _returned_rows(guess, federation, principals, training, seed)
     if guess.leaf_counts and training.model.trees:
         yield from _leaf_rows(guess, federation.own(principals), truth, training)
+
+
+def _returned_rows(
+    guess: Guess,
+    federation: Federation,
+    principals: tuple[str, ...],
+    training: Training,
+    seed: int,
+) -> Iterator[Row]:
+    """Score rows returned as certain, beside single draws of the blind adversary."""
+    sent = [d.message for d in training.transcript if isinstance(d.message, CutPoints)]
+    if not sent or guess.records is None:
+        return
+    cuts = Cuts(sent[0].values, sent[0].offsets, sent[0].minimum)
+    names = client_names(len(federation.clients))
+    held = dict(zip(names, federation.clients, strict=True))
+    truth = {name: table for name, table in held.items() if name not in principals}
+    got = score_returned_rows(guess.records, truth, cuts, guess.owner).as_dict()
+    own, n = federation.own(principals), sum(map(len, truth.values()))
+    rng = Streams(seed).child("blind").rng("returned-rows")
+    drawn = blind_guesses(own, federation.schema, n, rng, draws=1)
+    blind = max((score_returned_rows(g, truth, cuts) for g in drawn.values()), key=_right)
+    yield _row("returned_rows", got.pop("returned_rows"), "rows")
+    for metric, value in got.items():
+        # an owner drawn at random is right for one victim in as many as there are
+        line = blind.right / len(truth) if metric == "returned_owned" else None
+        yield _scored(metric, value, blind.as_dict()[metric] if line is None else line)
+
+
+def _right(scores: ReturnedRows) -> float:
+    return scores.right
 
 
 def _leaf_rows(guess: Guess, own: Any, truth: Any, training: Training) -> Iterator[Row]:

@@ -50,17 +50,38 @@ class Guess:
     leaf_counts : tuple of LeafCounts
     notes : mapping of str to float
         Diagnostics the attack can see itself (residuals, seconds per stage).
+    confidence : float64 array, shape (m,), or None
+        Probability, to the attack's knowledge, that each of the m rows is right.
+    owner : tuple of str, length m, or None
+        Party that holds each row.
     """
 
     records: Table | None = None
     leaf_counts: tuple[LeafCounts, ...] = ()
     notes: Mapping[str, float] = field(default_factory=dict)
+    confidence: NDArray[np.float64] | None = None
+    owner: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         if self.records is not None and not isinstance(self.records, Table):
             raise ProtocolError(f"guessed records are a {type(self.records).__name__}, not a Table")
         if not all(isinstance(c, LeafCounts) for c in self.leaf_counts):
             raise ProtocolError("guessed leaf counts must be a tuple of LeafCounts")
+        m = 0 if self.records is None else len(self.records)
+        if self.confidence is not None:
+            c = np.asarray(self.confidence, dtype=np.float64)
+            object.__setattr__(self, "confidence", c)
+            if c.shape != (m,) or not ((c >= 0) & (c <= 1)).all():
+                raise ProtocolError(
+                    f"confidence of shape {c.shape} for {m} guessed rows; give one probability, "
+                    "0 to 1, per row"
+                )
+        if self.owner is not None and not (
+            len(self.owner) == m and all(isinstance(o, str) for o in self.owner)
+        ):
+            raise ProtocolError(
+                f"{len(self.owner)} owners for {m} guessed rows; give one party name per row"
+            )
         for key, value in self.notes.items():
             if not isinstance(value, (int, float, np.number)):
                 raise ProtocolError(f"note {key!r} is {value!r}; notes are numbers")

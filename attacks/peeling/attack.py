@@ -1,0 +1,108 @@
+"""Histogram peeling as an attack on a view."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Set
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedtrees.attacks.peeling.peel import MOST_WORK, Peeled, peel
+from fedtrees.attacks.peeling.rows import take_out
+from fedtrees.attacks.peeling.sources import Sources, sources_of, unreadable
+from fedtrees.attacks.peeling.values import ranges_of, to_bins, values_in
+from fedtrees.core.attack import Attack
+from fedtrees.core.errors import UsageError
+from fedtrees.core.guess import Guess
+from fedtrees.core.registry import register
+from fedtrees.core.schema import Table
+from fedtrees.core.view import View
+
+
+@register.attack("histogram-peeling")
+@dataclass(frozen=True, kw_only=True)
+class HistogramPeeling(Attack):
+    """Read training rows off gradient histograms, each with a checksum; return only those.
+
+    Beyond the papers. It needs the histograms themselves: those of every client (the server;
+    rows then come with their owner), or their sums alone (every client under all-reduce, the
+    server under a secure sum). See docs/peeling.md.
+
+    Attributes
+    ----------
+    work : float
+        Bound on elementary steps per source, a few nanoseconds each: a large table gives a
+        partial result, with the note ``finished`` 0.
+    """
+
+    work: float = MOST_WORK
+
+    def __post_init__(self) -> None:
+        if isinstance(self.work, bool) or not 0 < self.work < math.inf:
+            raise UsageError(f"work={self.work!r}: give a positive number of steps")
+
+    def inapplicable(self, offers: Set[str], roles: Set[str]) -> str | None:
+        """Return why the principals see no histograms to peel, None if they do."""
+        needed = "histograms" if "server" in roles else "shared-histograms"
+        if needed not in offers:
+            return "the principals see no gradient histograms"
+        if "logistic-leaves" not in offers:
+            return "gradients are not those of the binary log loss over all rows"
+        return None
+
+    def run(self, view: View, rng: np.random.Generator) -> Guess:
+        """Guess rows of the victims, with owner where single histograms were seen."""
+        if unreadable(view) is not None:
+            return _nothing(view)
+        sources = sources_of(view)
+        if sources is None:
+            return _nothing(view)
+        own = _own(view)
+        found: list[Peeled] = []
+        for part in sources.parts:
+            if part.owner is None:
+                take_out(sources.forest, part.residual, to_bins(sources.cuts, own.X), own.y)
+            found.append(peel(sources.forest, part.residual, self.work))
+        return _guess(view, sources, found, own, rng)
+
+
+def _own(view: View) -> Table:
+    d = len(view.schema.features)
+    empty = Table(np.zeros((0, d), dtype=np.float32), np.zeros(0, dtype=np.int64))
+    return empty if view.own is None else view.own
+
+
+def _nothing(view: View) -> Guess:
+    return Guess(
+        _own(view).take(np.zeros(0, dtype=np.intp)),
+        notes={"readable": 0.0},
+        confidence=np.zeros(0),
+    )
+
+
+def _guess(
+    view: View, sources: Sources, found: list[Peeled], own: Table, rng: np.random.Generator
+) -> Guess:
+    """Turn what was peeled into rows: an own value inside each bin, else its middle."""
+    bins, y = (np.concatenate([getattr(p, k) for p in found]) for k in ("bins", "y"))
+    low, high = ranges_of(view.schema, own.X, sources.cuts)
+    X = values_in(sources.cuts, view.schema, bins, own.X, low, high, rng)
+    named = all(part.owner is not None for part in sources.parts)
+    owner = tuple(
+        str(part.owner) for part, p in zip(sources.parts, found, strict=True) for _ in p.y
+    )
+    explained = [float(np.count_nonzero(s.residual.sums[..., 1] > 0)) for s in sources.parts]
+    return Guess(
+        Table(X, y),
+        notes={
+            "readable": 1.0,
+            "trees_read": float(sources.forest.trees),
+            "checksum_failures": float(sum(p.rejected for p in found)),
+            "finished": float(all(p.finished for p in found)),
+            "work": float(sum(p.work for p in found)),
+            "bins_unexplained": float(sum(explained)),
+        },
+        confidence=np.concatenate([p.confidence for p in found]),
+        owner=owner if named else None,
+    )

@@ -1,0 +1,156 @@
+"""Rows that a track leaves open, put to the test in all trees."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.attacks.peeling.fingerprints import Sightings
+from fedtrees.attacks.peeling.rows import (
+    BLOCK,
+    BinnedForest,
+    Ints,
+    Residual,
+    alternatives,
+    has_room,
+)
+from fedtrees.attacks.peeling.tracks import Tracks
+from fedtrees.trees.jit import kernel
+
+MOST_CHOICES = 24  # rows tried for one track
+
+
+@dataclass(frozen=True, eq=False)
+class Candidates:
+    """Rows that pass every test, the only ones of their track to do so.
+
+    Attributes
+    ----------
+    bins : int32 array, shape (m, d)
+        -1 where missing.
+    y : int64 array, shape (m,)
+    copies : int32 array, shape (m,)
+        Rows that share the fingerprint.
+    alternatives, checks : int32 array, shape (m,)
+        As in `confidence_of`.
+    tried : int
+        Rows put to the test.
+    rejected : int
+        Tracks none of whose rows passed.
+    """
+
+    bins: Ints
+    y: NDArray[np.int64]
+    copies: Ints
+    alternatives: Ints
+    checks: Ints
+    tried: int
+    rejected: int
+
+
+def complete(
+    forest: BinnedForest, left: Residual, seen: Sightings, tracks: Tracks, feature_of: Ints
+) -> Candidates:
+    """Try all rows of the tracks that leave few of them.
+
+    A row passes if it gets to every node it was seen in with that very fingerprint, and all
+    histograms of all trees have room for it.
+    """
+    columns, track = _choices(tracks.masks, feature_of)
+    inside = columns < forest.offsets[-1]
+    bins = np.where(inside, columns - forest.offsets[:-1], -1).astype(np.int32)
+    label = np.zeros(len(tracks.masks), dtype=np.int64)
+    copies = np.ones(len(tracks.masks), dtype=np.int32)
+    label[tracks.of], copies[tracks.of] = seen.g < 0, seen.copies
+    order = np.argsort(tracks.of, kind="stable")
+    start = np.searchsorted(tracks.of[order], np.arange(len(tracks.masks) + 1))
+    sighted = seen.where(order)
+    tree = forest.tree_of[sighted.cell]
+    passed, checks = np.zeros(len(bins), bool), np.zeros(len(bins), np.int32)
+    other = np.zeros(len(bins), np.int32)
+    for a in range(0, len(bins), BLOCK):
+        part = slice(a, a + BLOCK)
+        cell, margin = forest.route(bins[part])
+        gh = forest.gradients(margin, label[track[part]])
+        good = np.ones(len(cell), dtype=bool)
+        near = 2 * left.slack
+        _match(track[part], start, sighted.cell, sighted.g, sighted.h, tree, cell, gh, near, good)
+        some = np.flatnonzero(good)
+        good[some], checks[part][some] = has_room(left, cell[some], columns[part][some], gh[some])
+        some = np.flatnonzero(good)
+        other[part][some] = alternatives(forest, left, bins[part][some], cell[some], gh[some])
+        passed[part] = good
+    of_track = np.bincount(track[passed], minlength=len(tracks.masks))
+    ok = passed & (of_track[track] == 1)
+    tracks_tried = np.bincount(track, minlength=len(tracks.masks)) > 0
+    return Candidates(
+        bins[ok],
+        label[track[ok]],
+        copies[track[ok]],
+        other[ok],
+        checks[ok],
+        len(bins),
+        int((tracks_tried & (of_track == 0)).sum()),
+    )
+
+
+def _choices(masks: NDArray[np.bool_], feature_of: Ints) -> tuple[Ints, NDArray[np.int64]]:
+    """Return all rows of tracks that leave at most `MOST_CHOICES`: columns (m, d) and track."""
+    d = int(feature_of.max()) + 1
+    count = np.zeros(len(masks), dtype=np.int64)
+    _count_choices(masks, feature_of, d, count)
+    columns = np.empty((int(count.sum()), d), dtype=np.int32)
+    _list_choices(masks, feature_of, count, columns)
+    return columns, np.repeat(np.arange(len(masks)), count)
+
+
+@kernel
+def _count_choices(masks, feature_of, d, count):  # type: ignore[no-untyped-def]
+    per = np.empty(d, dtype=np.int64)
+    for k in range(masks.shape[0]):
+        per[:] = 0
+        for b in range(masks.shape[1]):
+            if masks[k, b]:
+                per[feature_of[b]] += 1
+        n = 1
+        for f in range(d):
+            n = min(n * per[f], MOST_CHOICES + 1)
+        count[k] = n if n <= MOST_CHOICES else 0
+
+
+@kernel
+def _list_choices(masks, feature_of, count, columns):  # type: ignore[no-untyped-def]
+    d = columns.shape[1]
+    allowed = np.empty((d, MOST_CHOICES), dtype=np.int32)
+    per = np.empty(d, dtype=np.int64)
+    row = 0
+    for k in range(masks.shape[0]):
+        if count[k] == 0:
+            continue
+        per[:] = 0
+        for b in range(masks.shape[1]):
+            if masks[k, b]:
+                f = feature_of[b]
+                allowed[f, per[f]] = b
+                per[f] += 1
+        for n in range(count[k]):
+            for f in range(d):
+                columns[row, f] = allowed[f, n % per[f]]
+                n //= per[f]
+            row += 1
+
+
+@kernel
+def _match(track, start, seen_cell, seen_g, seen_h, tree, cell, gh, near, good):  # type: ignore[no-untyped-def]
+    for i in range(track.shape[0]):
+        for s in range(start[track[i]], start[track[i] + 1]):
+            t = tree[s]
+            if (
+                cell[i, t] != seen_cell[s]
+                or abs(gh[i, t, 0] - seen_g[s]) > near
+                or abs(gh[i, t, 1] - seen_h[s]) > near
+            ):
+                good[i] = False
+                break
