@@ -16,16 +16,12 @@ from fedtrees.protocols.horizontal.histograms import HistogramClient
 class RotatingClient(HistogramClient):
     """A client that answers with the bins of the features whose turn it is; the rest is zero."""
 
-    def __init__(self, name, data, clip, turns):
-        super().__init__(name, data, clip)
-        self.turns = turns
-
     @handles(HistogramRequest)
     def histogram(self, message: HistogramRequest) -> Histogram:
         full = super().histogram(message)
-        sums = full.sums.copy()
+        sums, turns = full.sums.copy(), min(self.params.turns, self.cuts.n_features)
         for feature in range(self.cuts.n_features):
-            if feature % self.turns != message.tree % self.turns:
+            if feature % turns != message.tree % turns:
                 start, end = self.cuts.offsets[feature : feature + 2]
                 sums[:, start:end] = 0
         return replace(full, sums=sums)
@@ -39,4 +35,4 @@ class RotatingFeatures(FedTreeHist):
     turns: int = 3
 
     def client(self, name, data, schema, clip):
-        return RotatingClient(name, data, clip, max(1, min(self.turns, data.X.shape[1])))
+        return RotatingClient(name, data, schema, self, clip)

@@ -33,4 +33,4 @@ class FedTreeHist(HistogramProtocol):
 
     def client(self, name: str, data: Table, schema: Schema, clip: float | None) -> HistogramClient:
         """Make one client."""
-        return HistogramClient(name, data, self.objective_for(schema), self, clip)
+        return HistogramClient(name, data, schema, self, clip)

@@ -33,7 +33,7 @@ from fedtrees.trees.fixed_point import LOSS_BITS, Bits, from_fixed, to_fixed
 from fedtrees.trees.forest import Forest, Tree
 from fedtrees.trees.grower import TreeGrower, checked_weights
 from fedtrees.trees.histogram import build_histogram, node_sums
-from fedtrees.trees.losses import LOSS_BOUND, Objective, clipped_bounds
+from fedtrees.trees.losses import LOSS_BOUND, clipped_bounds
 from fedtrees.trees.partition import Decisions, RowPartition
 from fedtrees.trees.sampling import ColumnSampler, drop_rows
 
@@ -47,27 +47,25 @@ class HistogramClient(BinningClient):
     ----------
     name : str
     data : Table
-    objective : Objective
+    schema : Schema
     params : HistogramProtocol
     clip : float or None
         Bound on a row's gradient, where a defense asks for one.
     """
 
-    role = "client"
-
     def __init__(
         self,
         name: str,
         data: Table,
-        objective: Objective,
+        schema: Schema,
         params: HistogramProtocol,
         clip: float | None,
     ) -> None:
         super().__init__(name, data)
-        objective.check(data.y)
+        self.objective, self.params, self.clip = params.objective_for(schema), params, clip
+        self.objective.check(data.y)
         if data.weight is not None:
             checked_weights(data.weight, len(data))
-        self.objective, self.params, self.clip = objective, params, clip
         self.tree = -1
 
     @cached_property

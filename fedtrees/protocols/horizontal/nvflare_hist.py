@@ -76,4 +76,4 @@ class NVFlareHist(HistogramProtocol):
 
     def client(self, name: str, data: Table, schema: Schema, clip: float | None) -> AllReduceClient:
         """Make one client."""
-        return AllReduceClient(name, data, self.objective_for(schema), self, clip)
+        return AllReduceClient(name, data, schema, self, clip)
