@@ -116,7 +116,7 @@ def _assign(
         flat = np.repeat(1.0 / np.diff(options_of.offsets), np.diff(options_of.offsets))
         return draw_leaves(options_of, flat, group, rng.random(len(group)))
     g, h = gradients(boxes.margin[first], y, evidence.constant_hessian)
-    target, ridge = _equations(evidence, t, sums, leaves)
+    target, ridge = equations(evidence, t, sums, leaves)
     x = _contributions(evidence, t, sums, leaves, options_of, (g, h))
 
     width = np.diff(options_of.offsets)
@@ -169,7 +169,7 @@ def _assign(
     return chosen
 
 
-def _equations(
+def equations(
     evidence: Evidence, t: int, sums: LeafSums, leaves: LeafConstraints
 ) -> tuple[Floats, Floats]:
     """Return targets and error variances, (J, K): K = 2 with statistics, 1 with values alone.

@@ -1,0 +1,1 @@
+"""Beyond the papers: all rows and all trees at once, by Markov chain Monte Carlo."""

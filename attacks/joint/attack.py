@@ -1,0 +1,55 @@
+"""The joint attack on a view."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedtrees.attacks.joint.reconstruct import Options, reconstruct
+from fedtrees.attacks.timberstrike.attack import TimberStrike
+from fedtrees.attacks.timberstrike.evidence import Level
+from fedtrees.attacks.timberstrike.view import LEVELS, evidence_of
+from fedtrees.core.attack import Attack
+from fedtrees.core.errors import UsageError, did_you_mean
+from fedtrees.core.guess import Guess
+from fedtrees.core.registry import register
+from fedtrees.core.view import View
+
+SUMS = LEVELS[:2]
+
+
+@register.attack("joint")
+@dataclass(frozen=True, kw_only=True)
+class Joint(Options, Attack):
+    """Reconstruct training rows from all trees at once, by Markov chain Monte Carlo.
+
+    TimberStrike follows rows from tree to tree and never turns back; this attack starts from its
+    result and moves rows until they agree with the leaf sums of all trees (not in a paper).
+    Options as in `Options`.
+
+    Attributes
+    ----------
+    most : {"statistics", "values"}
+        Use no more than this even if more was seen: sums per leaf, or leaf values alone. Bins
+        are read by other attacks.
+    """
+
+    most: Level = "statistics"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.most not in SUMS:
+            raise UsageError(f"unknown most {self.most!r}{did_you_mean(self.most, SUMS)}")
+
+    def inapplicable(self, offers: Set[str], roles: Set[str]) -> str | None:
+        """Return why the principals see no boosted trees, None if they do."""
+        return TimberStrike().inapplicable(offers, roles)
+
+    def run(self, view: View, rng: np.random.Generator) -> Guess:
+        """Guess the victims' rows and the class counts of the first tree's leaves."""
+        evidence = evidence_of(view, self.most)
+        if evidence is None:
+            return Guess()
+        return reconstruct(evidence, view.own, view.schema, self, rng)

@@ -1,0 +1,239 @@
+"""From evidence and own rows to a guess: sequential starts, chains, consensus."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.attacks.joint.classes import Classes
+from fedtrees.attacks.joint.sampler import State, draw_classes, sample
+from fedtrees.attacks.joint.world import World
+from fedtrees.attacks.timberstrike.consensus import merge, tolerances
+from fedtrees.attacks.timberstrike.counts import Counts
+from fedtrees.attacks.timberstrike.evidence import Evidence
+from fedtrees.attacks.timberstrike.evidence import Options as TimberStrikeOptions
+from fedtrees.attacks.timberstrike.grid import Grid
+from fedtrees.attacks.timberstrike.points import points
+from fedtrees.attacks.timberstrike.prior import Prior, make_prior, value_ranges
+from fedtrees.attacks.timberstrike.reconstruct import first_counts
+from fedtrees.attacks.timberstrike.reconstruct import reconstruct as timberstrike
+from fedtrees.attacks.timberstrike.sequence import Boxes, boxes_after_first_tree, follow
+from fedtrees.attacks.timberstrike.sums import LeafSums, victim_sums
+from fedtrees.core.errors import UsageError
+from fedtrees.core.guess import Guess, LeafCounts
+from fedtrees.core.schema import Schema, Table
+
+Ints = NDArray[np.int32]
+
+START_TREES = 20  # the sequential start: rows go wrong in later trees more often than right
+COOLING = 0.6  # share of the moves in which sigma falls
+STEPS = 30  # values of sigma on the way
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """How long to search, and what for.
+
+    Attributes
+    ----------
+    chains : int
+        Independent chains, each from a sequential start of its own; their samples are merged.
+    moves : float
+        Proposals per chain, in millions. A chain makes about 0.2 million per CPU second through
+        100 trees of depth 6.
+    samples : int
+        Samples per chain, spread over the last 40% of its moves.
+    sigma_start, sigma_end : float
+        Residual (in gradients) at which a leaf's sum weighs as much as the prior; falls
+        geometrically over the first 60% of the moves. Declared noise adds to its square.
+    classes : int
+        Latent classes per label of the prior.
+    base_weight : float
+        Rows that a class's own-row marginal counts for (a0).
+    max_trees : int or None
+        Read at most this many trees.
+    time_limit : float or None
+        CPU seconds after which chains stop early, None for no limit. With a limit the guess
+        depends on the machine's speed.
+    """
+
+    chains: int = 4
+    moves: float = 2.0
+    samples: int = 10
+    sigma_start: float = 2.0
+    sigma_end: float = 0.2
+    classes: int = 4
+    base_weight: float = 10.0
+    max_trees: int | None = None
+    time_limit: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("chains", "samples", "classes"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"{name} {getattr(self, name)} must be at least 1")
+        if not self.moves >= 0:
+            raise UsageError(f"moves {self.moves} must be at least 0 (millions)")
+        if not self.sigma_start >= self.sigma_end > 0:
+            raise UsageError(
+                f"sigma_start {self.sigma_start} must be at least sigma_end {self.sigma_end}, "
+                "and both positive"
+            )
+        if not self.base_weight > 0:
+            raise UsageError(f"base_weight {self.base_weight} must be positive")
+        if self.max_trees is not None and self.max_trees < 0:
+            raise UsageError(f"max_trees {self.max_trees} must be at least 0")
+        if self.time_limit is not None and not self.time_limit > 0:
+            raise UsageError(f"time_limit {self.time_limit} must be positive (CPU seconds)")
+
+
+@dataclass(frozen=True, eq=False)
+class _Problem:
+    """What all chains share."""
+
+    evidence: Evidence
+    schema: Schema
+    options: Options
+    grid: Grid
+    prior: Prior
+    sums: list[LeafSums]
+    counts: Counts
+    world: World
+
+
+def reconstruct(
+    evidence: Evidence,
+    own: Table | None,
+    schema: Schema,
+    options: Options,
+    rng: np.random.Generator,
+) -> Guess:
+    """Reconstruct the victims' rows from the leaf sums of all trees.
+
+    Parameters
+    ----------
+    evidence : Evidence
+        Of level "statistics" or "values".
+    own : Table or None
+        The adversary's training rows: subtracted from every sum, and known to the prior.
+    schema : Schema
+    options : Options
+    rng : numpy.random.Generator
+        The only source of randomness.
+
+    Returns
+    -------
+    Guess
+        As of `fedtrees.attacks.timberstrike.reconstruct`; where there is no tree, no split or no
+        victim it is that guess.
+    """
+    if own is None:
+        own = Table(
+            np.zeros((0, len(schema.features)), dtype=np.float32), np.zeros(0, dtype=np.int64)
+        )
+    evidence = _first(evidence, options.max_trees)
+    if not any(len(tree) > 1 for tree in evidence.trees):
+        return timberstrike(evidence, own, schema, TimberStrikeOptions(), rng)
+    grid = Grid.of(evidence.trees, len(schema.features))
+    prior = make_prior(schema, own, grid, *value_ranges(schema, own, grid, evidence.cuts, "schema"))
+    sums = victim_sums(evidence, own, len(evidence.trees))
+    counts = first_counts(evidence, sums[0], len(own), False)
+    world = World.of(evidence, sums, grid)
+    problem = _Problem(evidence, schema, options, grid, prior, sums, counts, world)
+    records, notes = _run_chains(problem, rng)
+    leaf_counts = LeafCounts(0, evidence.trees[0].leaves, counts.n0, counts.n1)
+    notes |= {"first_tree_residual": counts.residual, "trees_read": float(len(evidence.trees))}
+    return Guess(records, (leaf_counts,), notes)
+
+
+def _first(evidence: Evidence, n: int | None) -> Evidence:
+    """Return the evidence of the first n trees, without bins."""
+    level = "statistics" if evidence.level == "histograms" else evidence.level
+    return replace(
+        evidence,
+        trees=evidence.trees[:n],
+        level=level,
+        histograms=None,
+        noise=None if evidence.noise is None else evidence.noise[:n],
+    )
+
+
+def _run_chains(problem: _Problem, rng: np.random.Generator) -> tuple[Table, dict[str, float]]:
+    """Run the chains and merge all their samples."""
+    options = problem.options
+    deadline = np.inf if options.time_limit is None else time.process_time() + options.time_limit
+    cells: list[Ints] = []
+    squares: list[float] = []
+    for _ in range(options.chains):
+        boxes = boxes_after_first_tree(problem.evidence, problem.grid, problem.counts)
+        block = boxes.history.copy()
+        if not len(block):
+            return points("auto", boxes, problem.grid, problem.prior, problem.schema, rng), {}
+        state, classes = _start(problem, boxes, rng)
+        cells += _anneal(problem, state, classes, deadline, rng)
+        squares.append(state.mean_square(problem.world))
+        if time.process_time() > deadline:
+            break
+    tables = [_rows(problem, cell, boxes.y, rng) for cell in cells]
+    records = merge(tables, block, tolerances(problem.prior, problem.schema))
+    notes = {"chains_run": float(len(squares)), "residual_rms": float(np.sqrt(np.mean(squares)))}
+    return records, notes
+
+
+def _start(problem: _Problem, boxes: Boxes, rng: np.random.Generator) -> tuple[State, Classes]:
+    """Follow the rows through the first trees, as TimberStrike does, and put them on the grid."""
+    first = replace(problem.evidence, trees=problem.evidence.trees[:START_TREES])
+    lo, hi = boxes.lo.copy(), boxes.hi.copy()
+    follow(
+        first, problem.sums[:START_TREES], problem.grid, problem.prior, boxes,
+        TimberStrikeOptions(), rng,
+    )  # fmt: skip
+    table = points("auto", boxes, problem.grid, problem.prior, problem.schema, rng)
+    cell = np.clip(problem.grid.cells(table.X), boxes.lo, boxes.hi - 1)
+    prior = problem.prior
+    state = State.of(problem.world, cell, (lo, hi), boxes.y, prior.own_cells, prior.own.y)
+    classes = Classes.of(prior, problem.options.classes, problem.options.base_weight)
+    draw_classes(state, classes, _seed(rng))
+    return state, classes
+
+
+def _anneal(
+    problem: _Problem,
+    state: State,
+    classes: Classes,
+    deadline: float,
+    rng: np.random.Generator,
+) -> list[Ints]:
+    """Lower sigma step by step, then return the cells of samples at the last sigma."""
+    options, world = problem.options, problem.world
+    moves = 1e6 * options.moves
+    for sigma in np.geomspace(options.sigma_start, options.sigma_end, STEPS):
+        if time.process_time() < deadline:
+            sample(
+                world,
+                state,
+                classes,
+                world.precision(sigma),
+                int(moves * COOLING / STEPS),
+                _seed(rng),
+            )
+    cells = []
+    for _ in range(options.samples):
+        if time.process_time() < deadline:
+            part = int(moves * (1 - COOLING) / options.samples)
+            sample(world, state, classes, world.precision(options.sigma_end), part, _seed(rng))
+        cells.append(state.cell[: state.n].copy())
+    return cells
+
+
+def _rows(problem: _Problem, cell: Ints, y: NDArray[np.int64], rng: np.random.Generator) -> Table:
+    """Return a row inside every row of cells."""
+    margin, history = np.zeros(len(y), dtype=np.float32), np.arange(len(y))
+    boxes = Boxes(cell, cell + 1, y, margin, history)
+    return points("auto", boxes, problem.grid, problem.prior, problem.schema, rng)
+
+
+def _seed(rng: np.random.Generator) -> int:
+    return int(rng.integers(2**63))

@@ -1,0 +1,117 @@
+"""What a row brings to the sums of every tree: the trees on the grid, and the sums to meet."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.attacks.timberstrike.evidence import Evidence
+from fedtrees.attacks.timberstrike.grid import Grid
+from fedtrees.attacks.timberstrike.sequence import equations
+from fedtrees.attacks.timberstrike.sums import LeafSums
+from fedtrees.trees.forest import Tree
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int32]
+
+
+@dataclass(frozen=True, eq=False)
+class World:
+    """All trees with their leaves numbered through, and the victims' sums per leaf.
+
+    A row with probability p and label y brings ``x = (p - y + slope * h, h)`` to its leaf, with
+    h = p(1-p). With statistics the slope is 0 and both sums are known; with leaf values alone
+    the first is (Newton's step written as an equation), with slope v / eta, and the second is
+    not.
+
+    Attributes
+    ----------
+    root : int32 array, shape (T,)
+    node : int32 array, shape (n_nodes, 4)
+        Feature, cut (a row goes left iff its cell is below), left and right child; a leaf has
+        feature -1 and its number as left child.
+    box : int32 array, shape (L, d, 2)
+        Cells ``box[l, f, 0] <= cell < box[l, f, 1]`` that keep a row in the leaf.
+    value, slope : float64 array, shape (L,)
+        Change of the log-odds; see above.
+    target, variance : float64 array, shape (L, 2)
+        Sums of x over the victims, and the variance of their declared error; infinite where
+        unknown.
+    start : float
+        Log-odds before the first tree.
+    flat : bool
+        True where the protocol uses h = 1.
+    """
+
+    root: Ints
+    node: Ints
+    box: Ints
+    value: Floats
+    slope: Floats
+    target: Floats
+    variance: Floats
+    start: float
+    flat: bool
+
+    @staticmethod
+    def of(evidence: Evidence, sums: list[LeafSums], grid: Grid) -> World:
+        """Put all trees of the evidence on the grid."""
+        parts, boxes, targets, variances, slopes, values = [], [], [], [], [], []
+        roots, n_nodes, n_leaves = [], 0, 0
+        for t, tree in enumerate(evidence.trees):
+            leaves = grid.leaves(tree)
+            roots.append(n_nodes)
+            parts.append(_on_grid(tree, grid, n_nodes, n_leaves))
+            boxes.append(_boxes(leaves.offsets, leaves.feature, leaves.lo, leaves.hi, grid))
+            value = tree.value[leaves.node].astype(np.float64)
+            target, variance = equations(evidence, t, sums[t], leaves)
+            blind = target.shape[1] == 1
+            slopes.append(value / evidence.learning_rate if blind else np.zeros(len(leaves)))
+            targets.append(np.pad(target, ((0, 0), (0, 2 - target.shape[1]))))
+            variances.append(
+                np.pad(variance, ((0, 0), (0, 2 - variance.shape[1])), constant_values=np.inf)
+            )
+            values.append(value)
+            n_nodes += len(tree)
+            n_leaves += len(leaves)
+        return World(
+            np.array(roots, dtype=np.int32),
+            np.concatenate(parts),
+            np.concatenate(boxes),
+            np.concatenate(values),
+            np.concatenate(slopes),
+            np.concatenate(targets),
+            np.concatenate(variances),
+            float(evidence.base_margin),
+            evidence.constant_hessian,
+        )
+
+    def precision(self, sigma: float) -> Floats:
+        """Return the weight of every squared residual, 0 where the sum is unknown."""
+        return 1.0 / (sigma**2 + self.variance)
+
+
+def _on_grid(tree: Tree, grid: Grid, first_node: int, first_leaf: int) -> Ints:
+    """Return one tree's rows of `World.node`."""
+    out = np.empty((len(tree), 4), dtype=np.int32)
+    out[:, 0] = tree.feature
+    for i in range(len(tree)):
+        f = int(tree.feature[i])
+        if f >= 0:
+            cut = int(np.searchsorted(grid.edges[f], tree.threshold[i])) + 1
+            out[i, 1:] = cut, first_node + tree.left[i], first_node + tree.right[i]
+    out[tree.leaves, 1:] = 0
+    out[tree.leaves, 2] = first_leaf + np.arange(len(tree.leaves))
+    return out
+
+
+def _boxes(offsets: Ints, feature: Ints, lo: Ints, hi: Ints, grid: Grid) -> Ints:
+    """Return one tree's rows of `World.box`."""
+    out = np.zeros((len(offsets) - 1, len(grid.edges), 2), dtype=np.int32)
+    out[:, :, 1] = grid.width
+    leaf = np.repeat(np.arange(len(out)), np.diff(offsets))
+    out[leaf, feature, 0] = lo
+    out[leaf, feature, 1] = hi
+    return out
