@@ -61,11 +61,31 @@ def from_fixed(
     return np.asarray(units, dtype=np.float64) * np.ldexp(1.0, np.negative(bits))
 
 
-def bits_for(size: float) -> int:
-    """Return the binary places for values of about this size: 30 at 1, fewer above, more below.
+def weighted(
+    gradients: NDArray[np.float32], weight: NDArray[Any] | None, bits: Bits
+) -> NDArray[Any]:
+    """Return gradients times sample weights, shape (K, n, 2); a row of weight 3 is three rows.
 
-    With ``sum |value| <= size * n`` the sums over ``n`` up to 2^32 rows fit.
+    They are rounded to units before they are multiplied, so that this holds to the last bit.
+    XGBoost multiplies in float32, which is off by one rounding; ``weight`` None changes nothing.
+    """
+    if weight is None:
+        return gradients
+    return from_fixed(to_fixed(gradients, bits), bits) * np.asarray(weight, np.float64)[:, None]
+
+
+def bits_for(size: float, rows: float) -> int:
+    """Return the binary places for sums over so many values of about this size.
+
+    30 from size 1 up, as long as int64 has room, and more below.
+
+    Parameters
+    ----------
+    size : float
+        A bound on the mean absolute value.
+    rows : float
     """
     if not 0 < size < math.inf:
         return FIXED_POINT_BITS
-    return FIXED_POINT_BITS - math.ceil(math.log2(size))
+    fine = FIXED_POINT_BITS - min(0, math.ceil(math.log2(size)))
+    return min(fine, 61 - math.ceil(math.log2(size * rows)))

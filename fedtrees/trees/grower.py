@@ -14,7 +14,7 @@ from fedtrees.core.errors import DataError
 from fedtrees.core.streams import Streams
 from fedtrees.trees.binning import Bins, Cuts, bin_rows
 from fedtrees.trees.builder import TreeBuilder
-from fedtrees.trees.fixed_point import UNIT_BITS, Bits, from_fixed, to_fixed
+from fedtrees.trees.fixed_point import UNIT_BITS, Bits, from_fixed, to_fixed, weighted
 from fedtrees.trees.forest import Forest, Tree
 from fedtrees.trees.histogram import build_histogram, node_sums
 from fedtrees.trees.losses import LOGISTIC, Objective
@@ -483,7 +483,8 @@ class _Boosting:
     def _gradients(
         self, block: _Block, margin: NDArray[np.float32], dropped: NDArray[np.bool_] | None
     ) -> NDArray[np.int64]:
-        gh = self.objective.gradients(margin, block.rows.y, block.rows.weight)
+        gh = self.objective.gradients(margin, block.rows.y)
+        gh = weighted(gh, block.rows.weight, self.bits)
         if dropped is not None:
             gh[:, dropped[block.span]] = 0
         return to_fixed(gh, self.bits)

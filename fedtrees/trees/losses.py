@@ -101,7 +101,8 @@ class Objective(ABC):
 
     def bits(self, sums: NDArray[np.float64]) -> Bits:
         """Return the units in which gradients and hessians of such targets are summed."""
-        size = bits_for(float(sums[1:].sum() / sums[0]))  # the mean weight
+        rows, weight = float(sums[0]), float(sums[1:].sum())
+        size = bits_for(weight / max(rows, 1.0), rows)
         return size, size
 
     @abstractmethod
@@ -109,9 +110,7 @@ class Objective(ABC):
         """Return the margins of a base score given in XGBoost's units, float32, shape (K,)."""
 
     @abstractmethod
-    def gradients(
-        self, margin: NDArray[np.float32], y: NDArray[Any], weight: NDArray[Any] | None = None
-    ) -> NDArray[np.float32]:
+    def gradients(self, margin: NDArray[np.float32], y: NDArray[Any]) -> NDArray[np.float32]:
         """Return gradient and hessian of every row and output, float32, shape (K, n, 2).
 
         Parameters
@@ -120,8 +119,6 @@ class Objective(ABC):
             Predicted so far.
         y : array, shape (n,)
             Labels.
-        weight : float array, shape (n,), optional
-            Sample weights, 0 or more; None: 1.
         """
 
     @abstractmethod
@@ -133,12 +130,9 @@ class Objective(ABC):
         """Return the loss of every row, float64, shape (n,): nats, or squared target units."""
 
 
-def _weighted(
-    g: NDArray[np.float32], h: NDArray[np.float32], weight: NDArray[Any] | None
-) -> NDArray[np.float32]:
+def _pairs(g: NDArray[np.float32], h: NDArray[np.float32]) -> NDArray[np.float32]:
     gh = np.empty((*g.shape, 2), dtype=np.float32)
-    gh[..., 0] = g if weight is None else g * weight.astype(np.float32)
-    gh[..., 1] = h if weight is None else h * weight.astype(np.float32)
+    gh[..., 0], gh[..., 1] = g, h
     return gh
 
 
@@ -182,13 +176,11 @@ class Logistic(Objective):
             raise DataError(f"base score {score!r} is not strictly between 0 and 1; give one class")
         return np.array([_log_odds(p)], dtype=np.float32)
 
-    def gradients(
-        self, margin: NDArray[np.float32], y: NDArray[Any], weight: NDArray[Any] | None = None
-    ) -> NDArray[np.float32]:
+    def gradients(self, margin: NDArray[np.float32], y: NDArray[Any]) -> NDArray[np.float32]:
         """Return ``p - y`` and ``p (1 - p)``."""
         p = sigmoid(margin[0])
         g = p - np.asarray(y, dtype=np.float32)
-        return _weighted(g, np.maximum(p * (_ONE - p), _EPS), weight)[None]
+        return _pairs(g, np.maximum(p * (_ONE - p), _EPS))[None]
 
     def predict(self, margin: NDArray[np.float32]) -> NDArray[np.float64]:
         """Return the probability of class 1, shape (n,)."""
@@ -241,16 +233,12 @@ class Softmax(Objective):
             raise DataError(f"base score {score!r}: give one finite number, or one for each class")
         return np.ascontiguousarray(np.broadcast_to(scores, self.n_classes))
 
-    def gradients(
-        self, margin: NDArray[np.float32], y: NDArray[Any], weight: NDArray[Any] | None = None
-    ) -> NDArray[np.float32]:
+    def gradients(self, margin: NDArray[np.float32], y: NDArray[Any]) -> NDArray[np.float32]:
         """Return ``p - [y = k]`` and ``2 p (1 - p)``, XGBoost's bound on the hessian."""
         p = softmax(margin)
         own = np.arange(self.n_classes)[:, None] == np.asarray(y)
         h = np.float32(2) * p * (_ONE - p)
-        gh = _weighted(np.where(own, p - _ONE, p), h, weight)
-        np.maximum(gh[..., 1], _EPS, out=gh[..., 1])
-        return gh
+        return _pairs(np.where(own, p - _ONE, p), np.maximum(h, _EPS))
 
     def predict(self, margin: NDArray[np.float32]) -> NDArray[np.float64]:
         """Return class probabilities, shape (n, K)."""
@@ -298,7 +286,7 @@ class SquaredError(Objective):
         about zero, not the mean, because the base score may be anything between.
         """
         n, w, _, squares = map(float, sums)
-        return bits_for(4 * math.sqrt(w * squares) / n), bits_for(w / n)
+        return bits_for(4 * math.sqrt(w * squares) / n, n), bits_for(w / n, n)
 
     def base_margin(self, score: ArrayLike) -> NDArray[np.float32]:
         """Return the score."""
@@ -307,12 +295,10 @@ class SquaredError(Objective):
             raise DataError(f"base score {score!r} is not a finite number")
         return margin
 
-    def gradients(
-        self, margin: NDArray[np.float32], y: NDArray[Any], weight: NDArray[Any] | None = None
-    ) -> NDArray[np.float32]:
+    def gradients(self, margin: NDArray[np.float32], y: NDArray[Any]) -> NDArray[np.float32]:
         """Return ``margin - y`` and 1."""
         g = margin[0] - np.asarray(y, dtype=np.float32)
-        return _weighted(g, np.ones_like(g), weight)[None]
+        return _pairs(g, np.ones_like(g))[None]
 
     def predict(self, margin: NDArray[np.float32]) -> NDArray[np.float64]:
         """Return the values, shape (n,)."""

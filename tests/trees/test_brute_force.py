@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from fedtrees.trees.binning import Cuts, bin_rows
-from fedtrees.trees.fixed_point import to_fixed
+from fedtrees.trees.fixed_point import to_fixed, weighted
 from fedtrees.trees.forest import Forest
 from fedtrees.trees.grower import Owned, grow_forest_over
 from fedtrees.trees.losses import LOGISTIC, SQUARED_ERROR, Softmax
@@ -173,7 +173,7 @@ def disagreement(seed: int) -> str | None:
     for t, tree in enumerate(forest.trees):
         k = t % objective.n_outputs
         if k == 0:
-            gradients = to_fixed(objective.gradients(margin, case.y, weight), bits)
+            gradients = to_fixed(weighted(objective.gradients(margin, case.y), weight, bits), bits)
         brute = BruteForce(case, gradients[k], bits)
         lefts = [node["left"] for node in brute.nodes]
         if lefts != tree.left.tolist():

@@ -29,7 +29,7 @@ from fedtrees.core.tree_messages import (
 from fedtrees.protocols.base import Coordinator
 from fedtrees.protocols.horizontal.cut_points import BinningClient, settle_cuts
 from fedtrees.protocols.horizontal.settings import HistogramProtocol
-from fedtrees.trees.fixed_point import LOSS_BITS, Bits, from_fixed, to_fixed
+from fedtrees.trees.fixed_point import LOSS_BITS, Bits, from_fixed, to_fixed, weighted
 from fedtrees.trees.forest import Forest, Tree
 from fedtrees.trees.grower import TreeGrower, checked_weights
 from fedtrees.trees.histogram import build_histogram, node_sums
@@ -116,7 +116,8 @@ class HistogramClient(BinningClient):
 
     def compute_gradients(self, round: int) -> NDArray[np.int64]:
         """Return the fixed-point gradients of every output and row, int64, shape (K, n, 2)."""
-        gh = self.objective.gradients(self.margin, self.data.y, self.data.weight)
+        gh = self.objective.gradients(self.margin, self.data.y)
+        gh = weighted(gh, self.data.weight, self.bits)
         if self.clip is not None:  # a weight may not lift a row over the loss's own bounds
             g, h = clipped_bounds(self.objective, self.clip)
             gh[..., 0] = np.clip(gh[..., 0], -g, g)
