@@ -32,7 +32,7 @@ class HistogramPeeling(Attack):
     Attributes
     ----------
     work : float
-        Bound on elementary steps per source, a few nanoseconds each: a large table gives a
+        Bound on elementary steps per source, about 20 nanoseconds each: a large table gives a
         partial result, with the note ``finished`` 0.
     """
 

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.attacks.peeling.doubts import doubts
 from fedtrees.attacks.peeling.fingerprints import Sightings
 from fedtrees.attacks.peeling.rows import (
     BLOCK,
     BinnedForest,
     Ints,
     Residual,
-    alternatives,
     has_room,
 )
 from fedtrees.attacks.peeling.tracks import Tracks
@@ -33,7 +33,7 @@ class Candidates:
     y : int64 array, shape (m,)
     copies : int32 array, shape (m,)
         Rows that share the fingerprint.
-    alternatives, checks : int32 array, shape (m,)
+    doubts, checks : int32 array, shape (m,)
         As in `confidence_of`.
     tried : int
         Rows put to the test.
@@ -44,7 +44,7 @@ class Candidates:
     bins: Ints
     y: NDArray[np.int64]
     copies: Ints
-    alternatives: Ints
+    doubts: Ints
     checks: Ints
     tried: int
     rejected: int
@@ -69,7 +69,7 @@ def complete(
     sighted = seen.where(order)
     tree = forest.tree_of[sighted.cell]
     passed, checks = np.zeros(len(bins), bool), np.zeros(len(bins), np.int32)
-    other = np.zeros(len(bins), np.int32)
+    doubtful = np.zeros(len(bins), np.int32)
     for a in range(0, len(bins), BLOCK):
         part = slice(a, a + BLOCK)
         cell, margin = forest.route(bins[part])
@@ -80,7 +80,7 @@ def complete(
         some = np.flatnonzero(good)
         good[some], checks[part][some] = has_room(left, cell[some], columns[part][some], gh[some])
         some = np.flatnonzero(good)
-        other[part][some] = alternatives(forest, left, bins[part][some], cell[some], gh[some])
+        doubtful[part][some] = doubts(forest, left, bins[part][some], cell[some], gh[some])
         passed[part] = good
     of_track = np.bincount(track[passed], minlength=len(tracks.masks))
     ok = passed & (of_track[track] == 1)
@@ -89,7 +89,7 @@ def complete(
         bins[ok],
         label[track[ok]],
         copies[track[ok]],
-        other[ok],
+        doubtful[ok],
         checks[ok],
         len(bins),
         int((tracks_tried & (of_track == 0)).sum()),
@@ -110,7 +110,8 @@ def _choices(masks: NDArray[np.bool_], feature_of: Ints) -> tuple[Ints, NDArray[
 def _count_choices(masks, feature_of, d, count):  # type: ignore[no-untyped-def]
     per = np.empty(d, dtype=np.int64)
     for k in range(masks.shape[0]):
-        per[:] = 0
+        for f in range(d):
+            per[f] = 0
         for b in range(masks.shape[1]):
             if masks[k, b]:
                 per[feature_of[b]] += 1
@@ -129,7 +130,8 @@ def _list_choices(masks, feature_of, count, columns):  # type: ignore[no-untyped
     for k in range(masks.shape[0]):
         if count[k] == 0:
             continue
-        per[:] = 0
+        for f in range(d):
+            per[f] = 0
         for b in range(masks.shape[1]):
             if masks[k, b]:
                 f = feature_of[b]

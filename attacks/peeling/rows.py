@@ -202,19 +202,6 @@ def has_room(left: Residual, cell: Ints, columns: Ints, gh: Sums) -> tuple[NDArr
     return good, checks
 
 
-def alternatives(forest: BinnedForest, left: Residual, bins: Ints, cell: Ints, gh: Sums) -> Ints:
-    """Count the features in which another bin would pass every test alike, int32, shape (m,).
-
-    Two people who share a path in every tree have the same fingerprints in all of them. A row
-    mixed of both differs from either in a feature, and both have room for each other's bins; so a
-    row with fewer than two such features cannot be a mixture.
-    """
-    count = np.empty(len(bins), dtype=np.int32)
-    nodes = (forest.feature, forest.cut, forest.left, forest.right, forest.default_left)
-    _alternatives(*left.arrays, bins, cell, gh, forest.start, *nodes, forest.offsets, count)
-    return count
-
-
 @kernel
 def _route(bins, start, feature, cut, left, right, default_left, value, cells, base, cell, margin):  # type: ignore[no-untyped-def]
     for i in range(bins.shape[0]):
@@ -274,62 +261,6 @@ def _accept(sums, totals, alone, slack, cell, columns, gh, take, good, checks): 
             for f in range(d):
                 if sums[c, columns[i, f], 1] <= slack:
                     alone[c, columns[i, f]] = False
-
-
-@kernel
-def _alternatives(  # type: ignore[no-untyped-def]
-    sums,
-    totals,
-    alone,
-    slack,
-    bins,
-    cell,
-    gh,
-    start,
-    feature,
-    cut,
-    left,
-    right,
-    default_left,
-    offsets,
-    count,
-):
-    d = bins.shape[1]
-    low, high = np.empty(d, dtype=np.int64), np.empty(d, dtype=np.int64)
-    other = np.empty(d, dtype=np.bool_)
-    for i in range(bins.shape[0]):
-        for f in range(d):
-            low[f], high[f], other[f] = 0, offsets[f + 1] - offsets[f] - 1, True
-        for t in range(start.shape[0] - 1):
-            node = start[t]
-            while feature[node] >= 0:
-                f = feature[node]
-                b = bins[i, f]
-                go_left = default_left[node] if b < 0 else b <= cut[node]
-                if go_left:
-                    high[f] = min(high[f], cut[node])
-                else:
-                    low[f] = max(low[f], cut[node] + 1)
-                other[f] = other[f] and default_left[node] == go_left
-                node = left[node] if go_left else right[node]
-        n = 0
-        for f in range(d):
-            found = False
-            last = high[f] + 1 if other[f] else high[f]
-            b = low[f]
-            while b <= last and not found:
-                is_missing = b > high[f]
-                if (is_missing and bins[i, f] >= 0) or (not is_missing and b != bins[i, f]):
-                    k = offsets[d] + f if is_missing else offsets[f] + b
-                    found = True
-                    for t in range(cell.shape[1]):
-                        c = cell[i, t]
-                        if c >= 0 and not fits(sums, alone, slack, c, k, gh[i, t, 0], gh[i, t, 1]):
-                            found = False
-                            break
-                b += 1
-            n += found
-        count[i] = n
 
 
 @kernel

@@ -76,7 +76,7 @@ def unreadable(view: View) -> str | None:
 
 def sources_of(view: View) -> Sources | None:
     """Read trees and histograms from a view; None where there are none."""
-    cuts = next((Cuts(m.values, m.offsets, m.minimum) for _, m in view.messages(CutPoints)), None)
+    cuts = next((_cuts(m) for _, m in view.messages(CutPoints)), None)
     start = next((m for _, m in view.messages(BaseScore)), None)
     levels = _levels(view)
     if cuts is None or start is None or not levels or (start.g_bits, start.h_bits) != UNIT_BITS:
@@ -105,6 +105,10 @@ def sources_of(view: View) -> Sources | None:
         residual = Residual.of(sums, totals, forest.offsets, slack)
         parts.append(Source(None if o in _SUMS else o, residual))
     return Sources(forest, cuts, tuple(parts))
+
+
+def _cuts(message: CutPoints) -> Cuts:
+    return Cuts(message.values, message.offsets, message.minimum)
 
 
 _EVERYONE, _SECURE = "everyone", "secure-sum"

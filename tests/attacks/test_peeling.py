@@ -1,0 +1,311 @@
+"""Histogram peeling: what it returns is true, whatever it is shown."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_breast_cancer
+
+from fedtrees.attacks.peeling.attack import HistogramPeeling
+from fedtrees.attacks.peeling.peel import confidence_of
+from fedtrees.attacks.peeling.sources import sources_of
+from fedtrees.attacks.peeling.values import to_bins
+from fedtrees.core.defense import Composition
+from fedtrees.core.errors import ProtocolError, UsageError
+from fedtrees.core.guess import Guess
+from fedtrees.core.schema import Feature, Schema, Table
+from fedtrees.core.tree_messages import BaseScore, CutPoints
+from fedtrees.defenses.hist_rounding import HistogramRounding
+from fedtrees.defenses.laplace_hist import LaplaceHistogram
+from fedtrees.defenses.min_bin import MinBin
+from fedtrees.defenses.secure_sum import SecureSum
+from fedtrees.protocols.base import client_names, train, view_of
+from fedtrees.protocols.horizontal.fedtree_hist import FedTreeHist
+from fedtrees.protocols.horizontal.nvflare_hist import NVFlareHist
+from fedtrees.trees.binning import Cuts
+
+
+def patients(n=240, missing=0.0):
+    """Rows of eight measurements; few people share a path through many trees."""
+    X, y = load_breast_cancer(return_X_y=True)
+    X = X[:n, [1, 4, 5, 8, 9, 14, 17, 18]].astype(np.float32)
+    X[np.random.default_rng(0).random(X.shape) < missing] = np.nan
+    return Table(X, y[:n])
+
+
+def made_up(seed, n=150, codes=0):
+    """Gaussian columns and, last, `codes` categorical ones."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, 4 + codes))
+    X[:, 4:] = rng.integers(0, 3, (n, codes))
+    y = (rng.random(n) < 1 / (1 + np.exp(-X[:, 0] - X[:, 1] * X[:, 2]))).astype(np.int64)
+    return Table(X, y)
+
+
+def schema_of(table, codes=0):
+    d = table.X.shape[1]
+    plain = [Feature(f"x{k}") for k in range(d - codes)]
+    coded = [Feature(f"c{k}", "categorical", categories=("a", "b", "c")) for k in range(codes)]
+    return Schema((*plain, *coded), "y")
+
+
+class Run:
+    """A finished run over clients that each hold every k-th row."""
+
+    def __init__(self, protocol, table, clients=3, principals=None, schema=None, parts=()):
+        self.clients = [table.take(np.arange(k, len(table), clients)) for k in range(clients)]
+        schema = schema or schema_of(table)
+        defense = Composition(tuple(parts))
+        self.training = train(protocol, self.clients, schema, defense=defense, seed=1)
+        self.principals = principals or (client_names(clients)[-1],)
+        self.view = view_of(self.training, self.principals, self.clients)
+
+    @property
+    def cuts(self):
+        m = next(m for _, m in self.view.messages(CutPoints))
+        return Cuts(m.values, m.offsets, m.minimum)
+
+    @property
+    def truth(self):
+        names = client_names(len(self.clients))
+        return {n: t for n, t in zip(names, self.clients, strict=True) if n not in self.principals}
+
+    def keys(self, table):
+        return [tuple(r) for r in np.column_stack([to_bins(self.cuts, table.X), table.y]).tolist()]
+
+    def counts(self):
+        return Counter(k for t in self.truth.values() for k in self.keys(t))
+
+    def attack(self, **options):
+        return HistogramPeeling(**options).run(self.view, np.random.default_rng(0))
+
+
+SERVER = ("server",)
+SHARED = NVFlareHist(trees=25, max_depth=4, max_bin=32)
+
+
+@pytest.fixture(scope="module")
+def shared():
+    return Run(SHARED, patients())
+
+
+def test_a_client_reads_nearly_all_rows_off_the_sums_and_none_wrong(shared):
+    guess = shared.attack()
+    found = Counter(shared.keys(guess.records))
+    assert not found - shared.counts()
+    assert found.total() >= 0.95 * shared.counts().total()
+    assert guess.owner is None
+    assert (guess.confidence >= 0.8).all()
+
+
+@pytest.mark.parametrize("protocol", [SHARED, FedTreeHist(trees=25, max_depth=4)])
+def test_the_server_names_the_owner_of_every_row(protocol):
+    run = Run(protocol, patients(), principals=SERVER)
+    guess = run.attack()
+    found = Counter(zip(guess.owner, run.keys(guess.records), strict=True))
+    held = Counter((n, k) for n, t in run.truth.items() for k in run.keys(t))
+    assert not found - held
+    assert found.total() >= 0.95 * held.total()
+
+
+def test_a_colluding_client_is_no_victim_of_the_server():
+    run = Run(SHARED, patients(), principals=("server", "client-1"))
+    assert set(run.attack().owner) == {"client-0", "client-2"}
+
+
+@pytest.mark.parametrize("principals", [SERVER, ("server", "client-0")])
+def test_a_secure_sum_hides_owners_only(principals):
+    run = Run(
+        FedTreeHist(trees=25, max_depth=4), patients(), principals=principals, parts=[SecureSum()]
+    )
+    guess = run.attack()
+    found = Counter(run.keys(guess.records))
+    assert guess.owner is None
+    assert not found - run.counts()
+    assert found.total() >= 0.9 * run.counts().total()
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("depth", [2, 3, 5])
+def test_what_is_returned_is_part_of_the_truth(seed, depth):
+    """Nodes of many rows and few trees: what cannot be told must not be returned."""
+    run = Run(NVFlareHist(trees=12, max_depth=depth, max_bin=16), made_up(seed))
+    guess = run.attack()
+    wrong = (Counter(run.keys(guess.records)) - run.counts()).total()
+    assert wrong <= 1.5 + 2 * (1 - guess.confidence).sum()
+
+
+@pytest.mark.parametrize("clients", [2, 3, 10])
+def test_missing_values_and_categories_are_read_off(clients):
+    table = made_up(3, n=200, codes=2)
+    X = table.X.copy()
+    X[np.random.default_rng(1).random(X.shape) < 0.1] = np.nan
+    table = Table(X, table.y)
+    for who in (SERVER, None):
+        run = Run(SHARED, table, clients, who, schema_of(table, codes=2))
+        found = Counter(run.keys(run.attack().records))
+        assert not found - run.counts()
+        assert found.total() > 0.3 * run.counts().total()
+        assert any(-1 in key for key in found)
+
+
+def test_rows_get_to_the_margins_they_were_recognised_by(shared):
+    forest = sources_of(shared.view).forest
+    guess = shared.attack()
+    cell, margin = forest.route(to_bins(shared.cuts, guess.records.X))
+    for t in (0, 7, 24):
+        model = shared.training.model.first(t) if t else None
+        expected = model.margin(guess.records.X) if model else forest.base_margin
+        np.testing.assert_array_equal(margin[:, t], expected)
+    np.testing.assert_array_equal(forest.tree_of[cell], np.tile(np.arange(25), (len(cell), 1)))
+
+
+def test_order_of_the_victims_rows_changes_nothing(shared):
+    rows = [np.random.default_rng(k).permutation(len(t)) for k, t in enumerate(shared.clients)]
+    rows[-1] = np.sort(rows[-1])  # the adversary's own stay
+    other = Run(SHARED, patients())
+    other.clients = [t.take(r) for t, r in zip(shared.clients, rows, strict=True)]
+    other.training = train(SHARED, other.clients, schema_of(other.clients[0]), seed=1)
+    other.view = view_of(other.training, other.principals, other.clients)
+    first, second = shared.attack(), other.attack()
+    np.testing.assert_array_equal(first.records.X, second.records.X)
+    np.testing.assert_array_equal(first.confidence, second.confidence)
+
+
+def test_copies_of_a_row_are_returned_as_often_as_they_are_there():
+    table = patients(150)
+    copies = table.take(np.repeat([5, 8], [4, 7]))  # dealt out to all clients
+    run = Run(SHARED, Table.concat([table, copies]))
+    guess = run.attack()
+    found, truth = Counter(run.keys(guess.records)), run.counts()
+    assert not found - truth
+    key = max(truth, key=truth.get)
+    assert truth[key] >= 4
+    assert found[key] in (0, truth[key])
+
+
+@pytest.mark.parametrize(
+    ("part", "least"),
+    [
+        (HistogramRounding(step=1e-6), 0.8),
+        (HistogramRounding(step=1e-2), 0.0),
+        (LaplaceHistogram(epsilon=2e7), 0.8),
+        (LaplaceHistogram(epsilon=2e4), 0.0),
+        (LaplaceHistogram(epsilon=10.0), 0.0),
+    ],
+)
+def test_declared_noise_costs_rows_but_not_truth(part, least):
+    run = Run(SHARED, patients(), parts=[part])
+    found = Counter(run.keys(run.attack().records))
+    wrong = (found - run.counts()).total()
+    assert wrong <= 0.03 * found.total()
+    assert found.total() - wrong >= least * run.counts().total()
+
+
+def test_more_noise_never_makes_a_row_more_certain():
+    slack = [0.0, 1.0, 100.0, 1e5, 1e7, 1e9]
+    for other in (0, 1, 2, 5):
+        for checks in (0, 1, 3, 20):
+            sure = [confidence_of(np.array([other]), np.array([checks]), 1000, s)[0] for s in slack]
+            assert (np.diff(sure) <= 0).all()
+    assert confidence_of(np.array([0]), np.array([3]), 1000, 1e9)[0] < 0.01
+
+
+def test_a_bound_on_work_gives_a_partial_result(shared):
+    whole, part = shared.attack(), shared.attack(work=1.0)
+    assert whole.notes["finished"] == 1
+    assert part.notes["finished"] == 0
+    assert 0 < len(part.records) < len(whole.records)
+    assert not Counter(shared.keys(part.records)) - shared.counts()
+
+
+def constant_column(table):
+    return Table(np.column_stack([table.X, np.ones(len(table))]), table.y)
+
+
+def same_people(n):
+    return Table(np.tile([[1.0, 2.0]], (n, 1)), np.arange(n) % 2)
+
+
+ODD = {
+    "one bin": lambda: Run(SHARED, constant_column(patients(90))),
+    "as many bins as there may be": lambda: Run(
+        NVFlareHist(trees=8, max_depth=3, max_bin=65534), patients(90)
+    ),
+    "a single victim": lambda: Run(SHARED, patients(60), 2, ("server", "client-0")),
+    "all rows identical": lambda: Run(SHARED, same_people(60)),
+    "no splits": lambda: Run(NVFlareHist(trees=5, gamma=1e9), patients(60)),
+    "one tree": lambda: Run(NVFlareHist(trees=1), patients(60)),
+    "many missing": lambda: Run(SHARED, patients(150, missing=0.7)),
+    "best node first": lambda: Run(
+        NVFlareHist(trees=20, grow_policy="lossguide", max_leaves=9), patients(150)
+    ),
+    "columns drawn": lambda: Run(
+        NVFlareHist(trees=20, max_depth=4, colsample_bynode=0.5), patients(150)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_odd_input_gives_nothing_wrong(name):
+    run = ODD[name]()
+    assert not Counter(run.keys(run.attack().records)) - run.counts()
+
+
+def test_a_victim_alone_is_read_off_at_once():
+    table = patients(80)
+    clients = [table.take(np.arange(79)), table.take(np.array([79]))]
+    training = train(SHARED, clients, schema_of(table), seed=1)
+    view = view_of(training, ("client-0",), clients)
+    guess = HistogramPeeling().run(view, np.random.default_rng(0))
+    assert len(guess.records) == 1
+    assert guess.records.y[0] == table.y[79]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda v: v.blinded(),
+        lambda v: replace(v, seen=tuple(s for s in v.seen if not isinstance(s.message, BaseScore))),
+        lambda v: replace(v, parameters={**v.parameters, "subsample": 0.5}),
+        lambda v: replace(v, parameters={**v.parameters, "objective": "reg:squarederror"}),
+        lambda v: replace(v, schema=replace(v.schema, classes=("a", "b", "c"))),
+        lambda v: replace(v, defense=Composition((LaplaceHistogram(epsilon=1e9, clip=0.5),))),
+        lambda v: replace(v, defense=Composition((MinBin(k=2),))),
+    ],
+)
+def test_where_it_cannot_tell_it_says_so(shared, change):
+    guess = HistogramPeeling().run(change(shared.view), np.random.default_rng(0))
+    assert len(guess.records) == 0
+    assert guess.notes["readable"] == 0
+
+
+def test_rows_of_unknown_weight_are_not_invented():
+    table = patients(150)
+    weight = np.random.default_rng(0).uniform(0.5, 2, len(table)).astype(np.float32)
+    run = Run(SHARED, Table(table.X, table.y, weight))
+    assert not Counter(run.keys(run.attack().records)) - run.counts()
+
+
+def test_it_says_where_it_does_not_apply():
+    attack = HistogramPeeling()
+    offers = {"histograms", "logistic-leaves"}
+    assert attack.inapplicable(offers, {"server"}) is None
+    assert "histograms" in attack.inapplicable(offers, {"client"})
+    assert attack.inapplicable(offers | {"shared-histograms"}, {"client"}) is None
+    assert "log loss" in attack.inapplicable({"histograms"}, {"server"})
+    with pytest.raises(UsageError, match="work"):
+        HistogramPeeling(work=0)
+
+
+def test_a_guess_has_one_probability_and_one_owner_per_row():
+    rows = same_people(2)
+    Guess(rows, confidence=np.array([0.5, 1.0]), owner=("a", "b"))
+    for wrong in ({"confidence": np.array([0.5])}, {"confidence": np.array([0.5, 1.5])}):
+        with pytest.raises(ProtocolError, match="probability"):
+            Guess(rows, **wrong)
+    with pytest.raises(ProtocolError, match="one party name per row"):
+        Guess(rows, owner=("a",))

@@ -1,0 +1,57 @@
+"""Rows returned as certain are matched one to one on bins and label."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fedtrees.core.errors import DataError
+from fedtrees.core.schema import Table
+from fedtrees.metrics.returned_rows import score_returned_rows
+from fedtrees.trees.binning import Cuts
+
+CUTS = Cuts.join([np.array([1, 2, 3], np.float32)], np.array([-1], np.float32))
+
+
+def rows(*pairs):
+    return Table(np.array([[x] for x, _ in pairs], np.float32), np.array([y for _, y in pairs]))
+
+
+TRUTH = {"a": rows((0.5, 0), (0.7, 0)), "b": rows((1.5, 1), (np.nan, 1))}
+
+
+def test_values_count_as_right_within_their_bin():
+    scores = score_returned_rows(rows((0.9, 0), (np.nan, 1)), TRUTH, CUTS)
+    assert (scores.right, scores.wrong, scores.owned, scores.returned) == (0.5, 0.0, None, 2)
+
+
+def test_a_true_row_pays_once():
+    scores = score_returned_rows(rows((1.2, 1), (1.3, 1), (1.2, 0)), TRUTH, CUTS)
+    assert scores.right == 0.25
+    assert scores.wrong == pytest.approx(2 / 3)
+
+
+def test_copies_count_as_often_as_they_are_there():
+    assert score_returned_rows(rows((0.1, 0), (0.2, 0), (0.3, 0)), TRUTH, CUTS).right == 0.5
+
+
+def test_owners_count_where_they_are_named():
+    scores = score_returned_rows(rows((0.9, 0), (1.5, 1)), TRUTH, CUTS, ("b", "b"))
+    assert (scores.right, scores.owned) == (0.5, 0.25)
+
+
+def test_nothing_returned_is_not_wrong():
+    scores = score_returned_rows(rows((0, 0)).take(np.array([], int)), TRUTH, CUTS)
+    assert scores.as_dict() == {
+        "returned_right": 0.0,
+        "returned_wrong": None,
+        "returned_owned": None,
+        "returned_rows": 0.0,
+    }
+
+
+def test_bad_input_is_refused():
+    with pytest.raises(DataError, match="no true rows"):
+        score_returned_rows(rows((0, 0)), {}, CUTS)
+    with pytest.raises(DataError, match="2 owners for 1"):
+        score_returned_rows(rows((0, 0)), TRUTH, CUTS, ("a", "b"))
