@@ -21,6 +21,7 @@ _SAME = (
     "max_depth", "max_leaves", "grow_policy", "learning_rate", "reg_lambda", "reg_alpha", "gamma",
     "min_child_weight", "max_bin", "subsample", "colsample_bytree", "colsample_bylevel",
     "colsample_bynode", "base_score", "early_stopping_rounds", "validation_fraction",
+    "enable_categorical", "max_cat_to_onehot", "max_cat_threshold",
 )  # fmt: skip
 
 
@@ -49,6 +50,9 @@ class _Boosting(FederatedEstimator):
         base_score: float | None = None,
         early_stopping_rounds: int = 0,
         validation_fraction: float = 0.1,
+        enable_categorical: bool = False,
+        max_cat_to_onehot: int = 4,
+        max_cat_threshold: int = 64,
         protocol: str = "fedtree-hist",
         defense: str | None = None,
         n_clients: int = 3,
@@ -73,6 +77,9 @@ class _Boosting(FederatedEstimator):
         self.base_score = base_score
         self.early_stopping_rounds = early_stopping_rounds
         self.validation_fraction = validation_fraction
+        self.enable_categorical = enable_categorical
+        self.max_cat_to_onehot = max_cat_to_onehot
+        self.max_cat_threshold = max_cat_threshold
         self.protocol = protocol
         self.defense = defense
         self.n_clients = n_clients
@@ -149,6 +156,9 @@ class FederatedGBDTClassifier(ClassifierPart, _Boosting):
     learning_rate, max_depth, max_leaves, grow_policy, max_bin, reg_lambda, reg_alpha, gamma, \
 min_child_weight, subsample, colsample_bytree, colsample_bylevel, colsample_bynode, base_score
         As in `fedtrees.trees.params.TreeParams`.
+    enable_categorical, max_cat_to_onehot, max_cat_threshold
+        Whether DataFrame columns of dtype ``category`` are split by sets of categories, as in
+        XGBoost, rather than by the order of their codes.
     early_stopping_rounds, validation_fraction
         As in `fedtrees.protocols.horizontal.settings.HistogramProtocol`.
     protocol : str

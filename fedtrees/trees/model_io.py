@@ -6,18 +6,24 @@ from os import PathLike
 
 from fedtrees.core.errors import DataError
 from fedtrees.trees.forest import Forest
+from fedtrees.trees.forest_io import load_random_forest
 from fedtrees.trees.lightgbm_io import from_lightgbm_text
 from fedtrees.trees.model_file import read_model_file
+from fedtrees.trees.random_forest import RandomForest
 from fedtrees.trees.xgboost_io import from_xgboost_json
 
-_KNOWN = "known are XGBoost's JSON and UBJ models and LightGBM's text models"
+_KNOWN = (
+    "known are XGBoost's JSON and UBJ models, LightGBM's text models, and random forests saved "
+    "here (.npz)"
+)
 
 
-def load_model(path: str | PathLike[str]) -> Forest:
+def load_model(path: str | PathLike[str]) -> Forest | RandomForest:
     """Read a forest from a model file.
 
-    Known formats: XGBoost's JSON and UBJ (see `from_xgboost_json`) and LightGBM's text (see
-    `from_lightgbm_text`). The file's name does not matter. Nothing in a model is executed; pickles
+    Known formats: XGBoost's JSON and UBJ (see `from_xgboost_json`), LightGBM's text (see
+    `from_lightgbm_text`) and the arrays of a random forest (see `load_random_forest`). The file's
+    name does not matter. Nothing in a model is executed; pickles
     are not read.
 
     Raises
@@ -32,6 +38,8 @@ def load_model(path: str | PathLike[str]) -> Forest:
         return from_xgboost_json(data.lstrip())
     if start.split(b"\n")[0].rstrip() == b"tree":
         return from_lightgbm_text(data.lstrip())
+    if data.startswith(b"PK"):
+        return load_random_forest(path)
     if data.startswith(b"binf"):
         raise DataError(f"{path!s} is in XGBoost's old binary format; save it as model.json")
     raise DataError(f"{path!s} is of no known format, it starts with {data[:12]!r}; {_KNOWN}")

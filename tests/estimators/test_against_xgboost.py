@@ -107,3 +107,25 @@ def test_names_that_xgboost_refuses_are_left_out(tmp_path):
     booster = xgboost.Booster(model_file=tmp_path / "m.json")
     matrix = xgboost.DMatrix(X.to_numpy())
     assert np.array_equal(booster.predict(matrix), predictions(model, X))
+
+
+def test_category_columns_are_split_by_categories_as_xgboost_does():
+    import pandas as pd
+
+    rng = np.random.default_rng(4)
+    frame = pd.DataFrame(
+        {
+            "town": pd.Categorical(rng.choice(list("abcdefgh"), 600)),
+            "sex": pd.Categorical(rng.choice(["f", "m"], 600)),
+            "age": rng.integers(18, 90, 600).astype(np.float32),
+        }
+    )
+    y = (frame["town"].isin(list("bdg")) ^ (frame["age"] > 50)).astype(int).to_numpy()
+    settings = {"n_estimators": 10, "max_depth": 4, "enable_categorical": True}
+    theirs = xgboost.XGBClassifier(**settings, n_jobs=1).fit(frame, y)
+    ours = FederatedGBDTClassifier(**settings, n_clients=3).fit(frame, y)
+    np.testing.assert_allclose(
+        ours.predict_proba(frame), theirs.predict_proba(frame), rtol=1e-5, atol=1e-6
+    )
+    ordinal = FederatedGBDTClassifier(n_estimators=10, max_depth=4).fit(frame, y)
+    assert not np.array_equal(ours.predict_proba(frame), ordinal.predict_proba(frame))

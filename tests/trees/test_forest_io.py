@@ -7,6 +7,8 @@ from fedtrees.core.errors import DataError
 from fedtrees.trees.forest_grower import grow_random_forest
 from fedtrees.trees.forest_io import load_random_forest, save_random_forest
 from fedtrees.trees.forest_params import ForestParams
+from fedtrees.trees.model_io import load_model
+from fedtrees.trees.random_forest import RandomForest
 from fedtrees.trees.sketch import quantile_cuts
 
 
@@ -22,7 +24,8 @@ def grown():
 def test_a_forest_comes_back_as_it_was(grown, tmp_path):
     forest, X = grown
     save_random_forest(forest, tmp_path / "forest.npz")
-    again = load_random_forest(tmp_path / "forest.npz")
+    again = load_model(tmp_path / "forest.npz")
+    assert isinstance(again, RandomForest)
     assert np.array_equal(again.probabilities(X), forest.probabilities(X))
     for a, b in zip(again.trees, forest.trees, strict=True):
         for name in ("feature", "threshold", "left", "right", "default_left", "counts"):

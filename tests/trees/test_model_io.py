@@ -28,7 +28,7 @@ def test_contents_tell_the_format_not_the_name(name, before, tmp_path):
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"", "no known format.*XGBoost's JSON and UBJ models and LightGBM's text"),
+        (b"", "no known format.*XGBoost's JSON and UBJ models, LightGBM's text"),
         (b"a,b,c\n1,2,3\n", "no known format, it starts with b'a,b,c"),
         (pickle.dumps({"learner": 1}), "no known format"),
         (b"\x1f\x8b\x08\x00", "no known format"),
