@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from fedtrees.core.errors import DataError
 from fedtrees.trees.jit import kernel
 from fedtrees.trees.losses import LOGISTIC, Objective
+from fedtrees.trees.routing import Routes, leaf_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,15 +107,12 @@ class Forest:
         return Forest(self.trees[:count], self.base_margin, self.objective)
 
     @cached_property
-    def _flat(self) -> _Flat:
-        return _Flat.of(self.trees)
+    def _routes(self) -> Routes:
+        return Routes.of(self.trees)
 
-    def _rows(self, X: NDArray[Any]) -> NDArray[np.float32]:
-        X = np.asarray(X)
-        width = 1 + max((int(t.feature.max()) for t in self.trees), default=-1)
-        if X.ndim != 2 or X.shape[1] < width:
-            raise DataError(f"expected rows of at least {width} features, got shape {X.shape}")
-        return np.ascontiguousarray(X, dtype=np.float32)
+    @cached_property
+    def _values(self) -> NDArray[np.float32]:
+        return np.concatenate([np.zeros(0, np.float32), *(t.value for t in self.trees)])
 
     def apply(self, X: NDArray[Any]) -> NDArray[np.int32]:
         """Return the leaf of every row in every tree, int32, shape (n, T).
@@ -129,35 +127,18 @@ class Forest:
         DataError
             If X is narrower than the features the trees use.
         """
-        X = self._rows(X)
-        out = np.empty((len(X), len(self.trees)), dtype=np.int32)
-        flat = self._flat
-        nodes = (flat.feature, flat.threshold, flat.left, flat.right, flat.default_left)
-        if flat.categories is None:
-            _apply(X, flat.start, *nodes, out)
-        else:
-            _apply_categorical(X, flat.start, *nodes, flat.categories, out)
-        return out
+        return self._routes.apply(X)
 
     def _margins(self, X: NDArray[Any]) -> NDArray[np.float32]:
-        X = self._rows(X)
+        r = self._routes
+        X = r.rows(X)
         out = np.repeat(self.base_margin[:, None], len(X), axis=1)
-        flat = self._flat
-        if flat.categories is not None:
-            for t, leaf in enumerate(self.apply(X).T):
+        if r.categories is not None:
+            for t, leaf in enumerate(r.apply(X).T):
                 out[t % len(out)] += self.trees[t].value[leaf]
             return out
-        _margin(
-            X,
-            flat.start,
-            flat.feature,
-            flat.threshold,
-            flat.left,
-            flat.right,
-            flat.default_left,
-            flat.value,
-            out,
-        )
+        nodes = (r.feature, r.threshold, r.left, r.right, r.default_left)
+        _margin(X, r.start, *nodes, self._values, out)
         return out
 
     def margin(self, X: NDArray[Any]) -> NDArray[np.float32]:
@@ -177,82 +158,6 @@ class Forest:
         return self.objective.predict(self._margins(X))
 
 
-@dataclass(frozen=True, eq=False)
-class _Flat:
-    """All trees end to end; node ``i`` of tree ``t`` is ``start[t] + i``."""
-
-    start: NDArray[np.int64]
-    feature: NDArray[np.int32]
-    threshold: NDArray[np.float32]
-    left: NDArray[np.int32]
-    right: NDArray[np.int32]
-    default_left: NDArray[np.bool_]
-    value: NDArray[np.float32]
-    categories: NDArray[np.bool_] | None
-
-    @staticmethod
-    def of(trees: tuple[Tree, ...]) -> _Flat:
-        sizes = [len(t) for t in trees]
-
-        def joined(name: str, kind: Any) -> NDArray[Any]:
-            return np.concatenate([np.zeros(0, kind), *(getattr(t, name) for t in trees)])
-
-        return _Flat(
-            np.cumsum([0, *sizes])[:-1].astype(np.int64),
-            joined("feature", np.int32),
-            joined("threshold", np.float32),
-            joined("left", np.int32),
-            joined("right", np.int32),
-            joined("default_left", bool),
-            joined("value", np.float32),
-            _joined_sets(trees),
-        )
-
-
-def _joined_sets(trees: tuple[Tree, ...]) -> NDArray[np.bool_] | None:
-    """Return the sets of all nodes, as wide as the widest; None where no split is by categories."""
-    sets = [np.zeros((len(t), 0), bool) if t.categories is None else t.categories for t in trees]
-    width = max((s.shape[1] for s in sets), default=0)
-    if not width:
-        return None
-    return np.concatenate([np.pad(s, ((0, 0), (0, width - s.shape[1]))) for s in sets])
-
-
-@kernel
-def _leaf(
-    x: NDArray[np.float32],
-    start: int,
-    feature: NDArray[np.int32],
-    threshold: NDArray[np.float32],
-    left: NDArray[np.int32],
-    right: NDArray[np.int32],
-    default_left: NDArray[np.bool_],
-) -> int:
-    node = 0
-    while feature[start + node] >= 0:
-        k = start + node
-        value = x[feature[k]]
-        goes_left = default_left[k] if value != value else value < threshold[k]
-        node = left[k] if goes_left else right[k]
-    return node
-
-
-@kernel
-def _apply(
-    X: NDArray[np.float32],
-    starts: NDArray[np.int64],
-    feature: NDArray[np.int32],
-    threshold: NDArray[np.float32],
-    left: NDArray[np.int32],
-    right: NDArray[np.int32],
-    default_left: NDArray[np.bool_],
-    out: NDArray[np.int32],
-) -> None:
-    for i in range(X.shape[0]):
-        for t in range(starts.shape[0]):
-            out[i, t] = _leaf(X[i], starts[t], feature, threshold, left, right, default_left)
-
-
 @kernel
 def _margin(
     X: NDArray[np.float32],
@@ -269,35 +174,5 @@ def _margin(
         for t in range(starts.shape[0]):
             start = starts[t]
             out[t % out.shape[0], i] += value[
-                start + _leaf(X[i], start, feature, threshold, left, right, default_left)
+                start + leaf_of(X[i], start, feature, threshold, left, right, default_left)
             ]
-
-
-@kernel
-def _apply_categorical(
-    X: NDArray[np.float32],
-    starts: NDArray[np.int64],
-    feature: NDArray[np.int32],
-    threshold: NDArray[np.float32],
-    left: NDArray[np.int32],
-    right: NDArray[np.int32],
-    default_left: NDArray[np.bool_],
-    categories: NDArray[np.bool_],
-    out: NDArray[np.int32],
-) -> None:
-    width = np.float32(categories.shape[1])
-    for i in range(X.shape[0]):
-        for t in range(starts.shape[0]):
-            node = 0
-            k = starts[t]
-            while feature[k] >= 0:
-                value = X[i, feature[k]]
-                if value != value:
-                    goes_left = default_left[k]
-                elif threshold[k] == threshold[k]:
-                    goes_left = value < threshold[k]
-                else:  # by category; what is no code goes left
-                    goes_left = not (0 <= value < width and categories[k, int(value)])
-                node = left[k] if goes_left else right[k]
-                k = starts[t] + node
-            out[i, t] = node

@@ -5,13 +5,16 @@ from __future__ import annotations
 import heapq
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.errors import DataError
-from fedtrees.trees.jit import kernel
+from fedtrees.trees.routing import Routes
+
+_BLOCK = 2**14  # rows routed at once: their leaves in all trees are kept meanwhile
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,20 +119,9 @@ class RandomForest:
         """Return the forest of the first ``count`` trees."""
         return RandomForest(self.trees[:count])
 
-    def _leaves_of(self, X: NDArray[Any], tree: int) -> NDArray[np.int32]:
-        t = self.trees[tree]
-        out = np.empty(len(X), dtype=np.int32)
-        _route(X, t.feature, t.threshold, t.left, t.right, t.default_left, out)
-        return out
-
-    def _rows(self, X: NDArray[Any]) -> NDArray[np.float32]:
-        X = np.asarray(X)
-        width = 1 + max(int(t.feature.max()) for t in self.trees)
-        if X.ndim != 2 or X.shape[1] < width:
-            raise DataError(f"expected rows of at least {width} features, got shape {X.shape}")
-        rows = np.ascontiguousarray(X, dtype=np.float32).view()
-        rows.flags.writeable = False
-        return rows
+    @cached_property
+    def _routes(self) -> Routes:
+        return Routes.of(self.trees)
 
     def apply(self, X: NDArray[Any]) -> NDArray[np.int32]:
         """Return the leaf of every row in every tree, int32, shape (n, T).
@@ -144,18 +136,19 @@ class RandomForest:
         DataError
             If X is narrower than the features the trees use.
         """
-        X = self._rows(X)
-        return np.stack([self._leaves_of(X, t) for t in range(len(self.trees))], axis=1)
+        return self._routes.apply(X)
 
     def probabilities(self, X: NDArray[Any]) -> NDArray[np.float64]:
         """Return the mean class probabilities, float64, shape (n, K); errors as `apply`.
 
         Summed in tree order, as scikit-learn does.
         """
-        X = self._rows(X)
+        X = self._routes.rows(X)
         total = np.zeros((len(X), self.n_classes))
-        for t, tree in enumerate(self.trees):
-            total += tree.probability[self._leaves_of(X, t)]
+        for begin in range(0, len(X), _BLOCK):
+            part = slice(begin, begin + _BLOCK)
+            for tree, leaf in zip(self.trees, self._routes.apply(X[part]).T, strict=True):
+                total[part] += tree.probability[leaf]
         return total / len(self.trees)
 
     def predict(self, X: NDArray[Any]) -> NDArray[np.float64]:
@@ -193,25 +186,6 @@ class RandomForest:
             return RandomForest(tuple(ClassTree(**tree) for tree in trees))
         except (KeyError, TypeError, ValueError) as err:
             raise DataError(f"arrays {sorted(kept)} are no forest ({err})") from err
-
-
-@kernel
-def _route(
-    X: NDArray[np.float32],
-    feature: NDArray[np.int32],
-    threshold: NDArray[np.float32],
-    left: NDArray[np.int32],
-    right: NDArray[np.int32],
-    default_left: NDArray[np.bool_],
-    out: NDArray[np.int32],
-) -> None:
-    for i in range(X.shape[0]):
-        node = 0
-        while feature[node] >= 0:
-            value = X[i, feature[node]]
-            goes_left = default_left[node] if value != value else value < threshold[node]
-            node = left[node] if goes_left else right[node]
-        out[i] = node
 
 
 def shares(counts: NDArray[np.int64]) -> NDArray[np.float64]:

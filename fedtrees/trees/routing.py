@@ -1,0 +1,160 @@
+"""Which leaf a row reaches in every tree of an ensemble."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.core.errors import DataError
+from fedtrees.trees.jit import kernel
+
+
+@dataclass(frozen=True, eq=False)
+class Routes:
+    """All trees end to end; node ``i`` of tree ``t`` is ``start[t] + i``.
+
+    Attributes
+    ----------
+    start : int64 array, shape (T,)
+    feature, threshold, left, right, default_left : arrays, shape (n_nodes of all trees,)
+        As in `fedtrees.trees.forest.Tree`; children are numbered within their tree.
+    categories : bool array, shape (n_nodes of all trees, width), or None
+        Where some split is by categories: those that go right.
+    """
+
+    start: NDArray[np.int64]
+    feature: NDArray[np.int32]
+    threshold: NDArray[np.float32]
+    left: NDArray[np.int32]
+    right: NDArray[np.int32]
+    default_left: NDArray[np.bool_]
+    categories: NDArray[np.bool_] | None
+
+    @staticmethod
+    def of(trees: Sequence[Any]) -> Routes:
+        """Return the routes of trees that have these arrays."""
+        sizes = [len(t) for t in trees]
+
+        def joined(name: str, kind: Any) -> NDArray[Any]:
+            return np.concatenate([np.zeros(0, kind), *(getattr(t, name) for t in trees)])
+
+        return Routes(
+            np.cumsum([0, *sizes])[:-1].astype(np.int64),
+            joined("feature", np.int32),
+            joined("threshold", np.float32),
+            joined("left", np.int32),
+            joined("right", np.int32),
+            joined("default_left", bool),
+            _joined_sets(trees),
+        )
+
+    def rows(self, X: NDArray[Any]) -> NDArray[np.float32]:
+        """Return X as the kernels take it, float32, C-contiguous.
+
+        Raises
+        ------
+        DataError
+            If X is no table, or narrower than the features the trees use.
+        """
+        X = np.asarray(X)
+        width = 1 + int(self.feature.max(initial=-1))
+        if X.ndim != 2 or X.shape[1] < width:
+            raise DataError(f"expected rows of at least {width} features, got shape {X.shape}")
+        rows = np.ascontiguousarray(X, dtype=np.float32).view()
+        rows.flags.writeable = False  # what comes from a table and what does not compile alike
+        return rows
+
+    def apply(self, X: NDArray[Any]) -> NDArray[np.int32]:
+        """Return the leaf of every row in every tree, int32, shape (n, T); errors as `rows`."""
+        X = self.rows(X)
+        out = np.empty((len(X), len(self.start)), dtype=np.int32)
+        nodes = (self.feature, self.threshold, self.left, self.right, self.default_left)
+        if self.categories is None:
+            _apply(X, self.start, *nodes, out)
+        else:
+            _apply_categorical(X, self.start, *nodes, self.categories, out)
+        return out
+
+
+def _sets(tree: Any) -> NDArray[np.bool_]:
+    found: NDArray[np.bool_] | None = getattr(tree, "categories", None)
+    return np.zeros((len(tree), 0), dtype=bool) if found is None else found
+
+
+def _joined_sets(trees: Sequence[Any]) -> NDArray[np.bool_] | None:
+    """Return the sets of all nodes, as wide as the widest; None where no split is by categories."""
+    sets = [_sets(t) for t in trees]
+    width = max((s.shape[1] for s in sets), default=0)
+    if not width:
+        return None
+    return np.concatenate([np.pad(s, ((0, 0), (0, width - s.shape[1]))) for s in sets])
+
+
+@kernel
+def leaf_of(
+    x: NDArray[np.float32],
+    start: int,
+    feature: NDArray[np.int32],
+    threshold: NDArray[np.float32],
+    left: NDArray[np.int32],
+    right: NDArray[np.int32],
+    default_left: NDArray[np.bool_],
+) -> int:
+    """Return the leaf of one row in the tree that starts there (a kernel)."""
+    node = 0
+    while feature[start + node] >= 0:
+        k = start + node
+        value = x[feature[k]]
+        goes_left = default_left[k] if value != value else value < threshold[k]
+        node = left[k] if goes_left else right[k]
+    return node
+
+
+@kernel
+def _apply(
+    X: NDArray[np.float32],
+    starts: NDArray[np.int64],
+    feature: NDArray[np.int32],
+    threshold: NDArray[np.float32],
+    left: NDArray[np.int32],
+    right: NDArray[np.int32],
+    default_left: NDArray[np.bool_],
+    out: NDArray[np.int32],
+) -> None:
+    for i in range(X.shape[0]):
+        for t in range(starts.shape[0]):
+            out[i, t] = leaf_of(X[i], starts[t], feature, threshold, left, right, default_left)
+
+
+@kernel
+def _apply_categorical(
+    X: NDArray[np.float32],
+    starts: NDArray[np.int64],
+    feature: NDArray[np.int32],
+    threshold: NDArray[np.float32],
+    left: NDArray[np.int32],
+    right: NDArray[np.int32],
+    default_left: NDArray[np.bool_],
+    categories: NDArray[np.bool_],
+    out: NDArray[np.int32],
+) -> None:
+    width = np.float32(categories.shape[1])
+    for i in range(X.shape[0]):
+        for t in range(starts.shape[0]):
+            node = 0
+            k = starts[t]
+            while feature[k] >= 0:
+                value = X[i, feature[k]]
+                if value != value:
+                    goes_left = default_left[k]
+                elif threshold[k] == threshold[k]:
+                    goes_left = value < threshold[k]
+                else:  # by category; what is no code goes left
+                    goes_left = not (0 <= value < width and categories[k, int(value)])
+                node = left[k] if goes_left else right[k]
+                k = starts[t] + node
+            out[i, t] = node
