@@ -144,3 +144,12 @@ def test_the_documentation_builds_without_a_warning(tmp_path):
     )
     assert done.returncode == 0, done.stderr[-3000:]
     assert (tmp_path / "index.html").is_file()
+
+
+def test_the_python_of_the_readme_runs(tmp_path, monkeypatch):
+    (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    exec(block, names)
+    assert (tmp_path / "model.json").is_file()
+    assert list(names["seen"].seen)
