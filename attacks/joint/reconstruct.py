@@ -41,9 +41,9 @@ class Options:
     ----------
     chains : int
         Independent chains, each from a sequential start of its own; their samples are merged.
-    moves : float
-        Proposals per chain, in millions. A chain makes about 0.2 million per CPU second through
-        100 trees of depth 6.
+    moves : int
+        Proposals per victim's row and chain. A chain makes about 0.25 million per CPU second
+        through 100 trees of depth 6.
     samples : int
         Samples per chain, spread over the last 40% of its moves.
     sigma_start, sigma_end : float
@@ -60,8 +60,8 @@ class Options:
         depends on the machine's speed.
     """
 
-    chains: int = 4
-    moves: float = 2.0
+    chains: int = 8
+    moves: int = 2000
     samples: int = 10
     sigma_start: float = 2.0
     sigma_end: float = 0.2
@@ -74,8 +74,8 @@ class Options:
         for name in ("chains", "samples", "classes"):
             if getattr(self, name) < 1:
                 raise UsageError(f"{name} {getattr(self, name)} must be at least 1")
-        if not self.moves >= 0:
-            raise UsageError(f"moves {self.moves} must be at least 0 (millions)")
+        if self.moves < 0:
+            raise UsageError(f"moves {self.moves} must be at least 0")
         if not self.sigma_start >= self.sigma_end > 0:
             raise UsageError(
                 f"sigma_start {self.sigma_start} must be at least sigma_end {self.sigma_end}, "
@@ -184,7 +184,7 @@ def _run_chains(problem: _Problem, rng: np.random.Generator) -> tuple[Table, dic
 
 def _start(problem: _Problem, boxes: Boxes, rng: np.random.Generator) -> tuple[State, Classes]:
     """Follow the rows through the first trees, as TimberStrike does, and put them on the grid."""
-    first = replace(problem.evidence, trees=problem.evidence.trees[:START_TREES])
+    first = _first(problem.evidence, START_TREES)
     lo, hi = boxes.lo.copy(), boxes.hi.copy()
     follow(
         first, problem.sums[:START_TREES], problem.grid, problem.prior, boxes,
@@ -208,22 +208,18 @@ def _anneal(
 ) -> list[Ints]:
     """Lower sigma step by step, then return the cells of samples at the last sigma."""
     options, world = problem.options, problem.world
-    moves = 1e6 * options.moves
-    for sigma in np.geomspace(options.sigma_start, options.sigma_end, STEPS):
+    moves = options.moves * state.n
+
+    def go(sigma: float, part: float) -> None:
         if time.process_time() < deadline:
-            sample(
-                world,
-                state,
-                classes,
-                world.precision(sigma),
-                int(moves * COOLING / STEPS),
-                _seed(rng),
-            )
+            sample(world, state, classes, world.precision(sigma), int(part * moves), _seed(rng))
+            state.refresh(world)  # sums kept move by move drift by rounding
+
+    for sigma in np.geomspace(options.sigma_start, options.sigma_end, STEPS):
+        go(sigma, COOLING / STEPS)
     cells = []
     for _ in range(options.samples):
-        if time.process_time() < deadline:
-            part = int(moves * (1 - COOLING) / options.samples)
-            sample(world, state, classes, world.precision(options.sigma_end), part, _seed(rng))
+        go(options.sigma_end, (1 - COOLING) / options.samples)
         cells.append(state.cell[: state.n].copy())
     return cells
 

@@ -139,35 +139,13 @@ def sample(
     begin = np.searchsorted(first[order], first).astype(np.int32)
     end = np.searchsorted(first[order], first, side="right").astype(np.int32)
     mates = np.stack([order, begin, end], axis=1)
-    return int(
-        _sample(
-            state.cell,
-            state.lo,
-            state.hi,
-            state.label,
-            state.component,
-            state.leaf,
-            state.p,
-            state.residual,
-            world.root,
-            world.node,
-            world.box,
-            world.value,
-            world.slope,
-            world.flat,
-            classes.base,
-            classes.weight,
-            classes.count,
-            classes.present,
-            classes.size,
-            precision,
-            mates,
-            moves,
-            np.array([seed], dtype=np.uint64),
-            SHARES,
-            EXCHANGES,
-        )  # fmt: skip
-    )
+    accepted: int = _sample(
+        state.cell, state.lo, state.hi, state.label, state.component, state.leaf, state.p,
+        state.residual, world.root, world.node, world.box, world.value, world.slope, world.flat,
+        classes.base, classes.weight, classes.count, classes.present, classes.size,
+        precision, mates, moves, np.array([seed], dtype=np.uint64), SHARES, EXCHANGES,
+    )  # fmt: skip
+    return accepted
 
 
 @kernel
@@ -374,7 +352,7 @@ def _sample(
                 if which < exchanges[0]:
                     take = f == one
                 elif which < exchanges[1]:
-                    take = f == one or f == other
+                    take = f in (one, other)
                 elif which < exchanges[2]:
                     take = True
                 else:

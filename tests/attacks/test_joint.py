@@ -1,0 +1,160 @@
+"""The whole attack: it improves on its start, is pure, and odd evidence does not stop it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from timberstrike_world import accuracy, structured, world
+
+from fedtrees.attacks.joint.attack import Joint
+from fedtrees.attacks.joint.reconstruct import reconstruct
+from fedtrees.attacks.timberstrike import NodeNoise, Options
+from fedtrees.attacks.timberstrike import reconstruct as timberstrike
+from fedtrees.core.errors import UsageError
+from fedtrees.core.schema import Table
+
+QUICK = Joint(chains=2, moves=1000, samples=5)
+
+
+def attack(w, evidence, own="own", options=QUICK, seed=0):
+    own = w.own if isinstance(own, str) else own
+    return reconstruct(evidence, own, w.schema, options, np.random.default_rng(seed))
+
+
+@pytest.fixture(scope="module")
+def odd():
+    """Many trees on features that differ, with a categorical one."""
+    rng = np.random.default_rng(0)
+    X, y = structured(200)
+    X = X + rng.normal(size=X.shape).astype(np.float32) * [0.5, 0.5, 1, 0.5, 1, 0]
+    return world(X, y, 50, trees=30, max_depth=5, categorical={5: 3})
+
+
+@pytest.fixture(scope="module")
+def loose():
+    """Features that say nothing about each other: what is known of a row, the trees told."""
+    rng = np.random.default_rng(1)
+    X = rng.normal(size=(200, 6))
+    y = X[:, 0] * X[:, 1] + X[:, 2] + 0.5 * rng.normal(size=200) > 0
+    return world(X, y.astype(np.int64), 50, trees=40, max_depth=5)
+
+
+@pytest.mark.parametrize("level", ["values", "statistics"])
+def test_it_beats_passing_through_the_trees_once(loose, level):
+    """One sample of one chain against one sequential reconstruction."""
+    w, evidence = loose, loose.evidence(level)
+    joint, sequential = [], []
+    for seed in range(2):
+        records = attack(w, evidence, options=Joint(chains=1, samples=1), seed=seed).records
+        joint.append(accuracy(records, w.victims, w.schema))
+        rng = np.random.default_rng(seed)
+        records = timberstrike(evidence, w.own, w.schema, Options(chains=1), rng).records
+        sequential.append(accuracy(records, w.victims, w.schema))
+    assert np.mean(joint) > np.mean(sequential) + 0.005
+
+
+@pytest.mark.parametrize("level", ["values", "statistics", "histograms"])
+def test_rows_stay_in_the_first_leaves(odd, level):
+    guess = attack(odd, odd.evidence(level))
+    leaf = odd.forest.apply(guess.records.X)[:, 0]
+    counts = guess.leaf_counts[0]
+    for c, n in ((0, counts.n0), (1, counts.n1)):
+        found = [((leaf == j) & (guess.records.y == c)).sum() for j in counts.leaf]
+        np.testing.assert_array_equal(found, n)
+    if level != "values":
+        np.testing.assert_array_equal([counts.n0, counts.n1], odd.first_counts())
+    assert guess.records.X[:, 5].max() <= 2
+    assert (guess.records.X[:, 5] % 1 == 0).all()
+
+
+def test_chains_agree_with_the_sums_better_than_their_start(odd):
+    rms = [
+        attack(odd, odd.evidence(), options=replace(QUICK, moves=m)).notes["residual_rms"]
+        for m in (0, 100, 1000)
+    ]
+    assert rms[0] > 1.4 * rms[1]
+    assert rms[1] > 1.1 * rms[2]
+
+
+def test_same_evidence_same_guess(odd):
+    first, second, other = (attack(odd, odd.evidence(), seed=s) for s in (4, 4, 5))
+    np.testing.assert_array_equal(first.records.X, second.records.X)
+    assert dict(first.notes) == dict(second.notes)
+    assert not np.array_equal(first.records.X, other.records.X)
+
+
+def test_declared_noise_and_rounding_loosen_the_sums(odd):
+    """Sums worth nothing leave the prior: the chains do not chase them."""
+    noise = tuple(NodeNoise(np.full(len(t), 1e4), np.full(len(t), 1e4)) for t in odd.forest.trees)
+    deaf = attack(odd, odd.evidence(noise=noise)).notes["residual_rms"]
+    assert deaf > 3 * attack(odd, odd.evidence()).notes["residual_rms"]
+    rounded = attack(odd, odd.evidence("values", rounding=10.0)).notes["residual_rms"]
+    assert rounded > 3 * attack(odd, odd.evidence("values")).notes["residual_rms"]
+
+
+def test_a_time_limit_ends_the_chains(odd):
+    guess = attack(odd, odd.evidence(), options=Joint(chains=50, time_limit=1e-6))
+    assert guess.notes["chains_run"] == 1
+    assert len(guess.records) == len(odd.victims)
+
+
+@pytest.mark.parametrize("level", ["values", "statistics"])
+def test_bad_input(level):
+    X, y = structured(90)
+    w = world(X, y, 30, trees=3)
+    for own in (None, w.own.take(np.zeros(0, dtype=int))):
+        # the sums are those of everybody then
+        assert len(attack(w, w.evidence(level), own=own).records) >= len(w.victims)
+    one = world(X, y, 30, trees=1)
+    assert len(attack(one, one.evidence(level)).records) == len(one.victims)
+    single = world(X, y, len(y) - 1, trees=3)
+    assert len(attack(single, single.evidence(level)).records) == 1
+    nobody = world(X, y, len(y), trees=3)
+    assert len(attack(nobody, nobody.evidence(level)).records) == 0
+    same = world(np.ones((60, 2)), np.arange(60) % 2, 20, trees=3)
+    assert len(attack(same, same.evidence(level)).records) == 40
+    unsplit = world(X, y, 30, trees=3, max_depth=3, min_child_weight=1e6)
+    assert len(attack(unsplit, unsplit.evidence(level)).records) == len(unsplit.victims)
+    none = w.evidence(level, trees=())
+    assert len(attack(w, none).records) == len(w.victims)
+    holes = X.copy()
+    holes[np.random.default_rng(0).random(X.shape) < 0.3] = np.nan
+    holed = world(holes, y, 30, trees=5)
+    records = attack(holed, holed.evidence(level)).records
+    assert len(records) == len(holed.victims)
+    assert np.isfinite(records.X).all()
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("chains", 0),
+        ("samples", 0),
+        ("classes", 0),
+        ("moves", -1),
+        ("sigma_end", 3.0),
+        ("sigma_end", 0.0),
+        ("base_weight", 0.0),
+        ("max_trees", -1),
+        ("time_limit", 0.0),
+        ("most", "histograms"),
+    ],
+)
+def test_options_are_checked(option, value):
+    with pytest.raises(UsageError, match=f"{option}.*{value}|{value}.*{option}"):
+        Joint(**{option: value})
+
+
+def test_it_names_what_it_cannot_read():
+    assert Joint().inapplicable({"leaf-values", "logistic-leaves"}, {"client"}) is None
+    assert "leaf" in Joint().inapplicable(set(), {"client"})
+
+
+def test_fewer_trees_are_read_on_request(odd):
+    guess = attack(odd, odd.evidence(), options=replace(QUICK, max_trees=2))
+    assert guess.notes["trees_read"] == 2
+    empty = attack(odd, odd.evidence(), options=replace(QUICK, max_trees=0))
+    assert isinstance(empty.records, Table)
+    assert len(empty.records) == len(odd.victims)

@@ -1,0 +1,182 @@
+"""The sampler keeps its books, and visits states as often as their probability says."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import linear_sum_assignment
+from timberstrike_world import structured, world
+
+from fedtrees.attacks.joint.classes import Classes
+from fedtrees.attacks.joint.sampler import State, draw_classes, sample
+from fedtrees.attacks.joint.world import World
+from fedtrees.attacks.timberstrike.grid import Grid
+from fedtrees.attacks.timberstrike.prior import make_prior, value_ranges
+from fedtrees.attacks.timberstrike.sums import victim_sums
+
+
+class Setting:
+    """A trained forest as the sampler sees it, and the victims' true cells."""
+
+    def __init__(self, w, level, constant_hessian=False):
+        evidence = w.evidence(level, constant_hessian=constant_hessian)
+        d = len(w.schema.features)
+        self.grid = Grid.of(evidence.trees, d)
+        low, high = value_ranges(w.schema, w.own, self.grid, None, "schema")
+        self.prior = make_prior(w.schema, w.own, self.grid, low, high)
+        sums = victim_sums(evidence, w.own, len(evidence.trees))
+        self.world = World.of(evidence, sums, self.grid)
+        self.cell, self.label = self.grid.cells(w.victims.X), w.victims.y
+        n = len(self.label)
+        self.open = np.zeros((n, d), dtype=np.int32), np.tile(self.grid.width, (n, 1))
+
+    def state(self, cell=None, box=None):
+        cell = self.cell if cell is None else cell
+        box = self.open if box is None else box
+        return State.of(self.world, cell, box, self.label, self.prior.own_cells, self.prior.own.y)
+
+    def classes(self, state, k=2, weight=5.0, seed=0):
+        classes = Classes.of(self.prior, k, weight)
+        draw_classes(state, classes, seed)
+        return classes
+
+
+def small(seed, n=60, trees=6, depth=3, missing=0.0):
+    X, y = structured(n, seed)
+    rng = np.random.default_rng(seed)
+    X[rng.random(X.shape) < missing] = np.nan
+    w = world(X, y, n // 3, seed=seed, trees=trees, max_depth=depth, max_bin=8)
+    known = replace(w.victims, X=np.nan_to_num(w.victims.X))  # the attack guesses no missing value
+    return replace(w, victims=known)
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    level=st.sampled_from(["statistics", "values"]),
+    sigma=st.sampled_from([0.05, 0.5, 5.0]),
+    missing=st.sampled_from([0.0, 0.2]),
+)
+def test_books_kept_move_by_move_agree_with_books_from_scratch(seed, level, sigma, missing):
+    setting = Setting(small(seed % 50, missing=missing), level)
+    state = setting.state()
+    classes = setting.classes(state, seed=seed)
+    assert sample(setting.world, state, classes, setting.world.precision(sigma), 3000, seed) > 0
+    again = setting.state(state.cell[: state.n])
+    np.testing.assert_array_equal(again.leaf, state.leaf)
+    np.testing.assert_allclose(again.p, state.p, atol=1e-12)
+    np.testing.assert_allclose(again.residual, state.residual, atol=1e-10)
+    precision = setting.world.precision(sigma)
+    assert again.energy(precision) == pytest.approx(state.energy(precision), rel=1e-9)
+    recount = Classes.of(setting.prior, 2, 5.0)
+    recount.add(state.cell, state.component)
+    for name in ("count", "present", "size"):
+        np.testing.assert_array_equal(getattr(recount, name), getattr(classes, name))
+    np.testing.assert_array_equal(state.cell[state.n :], setting.prior.own_cells)
+
+
+def test_truth_leaves_no_residual():
+    for level in ("statistics", "values"):
+        setting = Setting(small(3), level)
+        known = np.isfinite(setting.world.variance)
+        assert np.abs(setting.state().residual[known]).max() < 1e-5
+
+
+def test_a_constant_hessian_counts_rows():
+    w = small(3, trees=1)
+    setting = Setting(w, "statistics", constant_hessian=True)
+    rows = setting.state().residual[:, 1] + setting.world.target[:, 1]
+    leaf = w.forest.apply(w.victims.X)[:, 0]
+    np.testing.assert_array_equal(rows, [(leaf == j).sum() for j in w.forest.trees[0].leaves])
+
+
+def test_boxes_are_never_left():
+    setting = Setting(small(7), "statistics")
+    box = np.maximum(setting.cell - 1, 0), np.minimum(setting.cell + 2, setting.grid.width)
+    state = setting.state(box=tuple(b.astype(np.int32) for b in box))
+    sample(setting.world, state, setting.classes(state), setting.world.precision(9.0), 20000, 1)
+    cell = state.cell[: state.n]
+    assert (cell != setting.cell).any()
+    assert (cell >= box[0]).all()
+    assert (cell < box[1]).all()
+
+
+def agreement(setting, state):
+    """Share of the victims' cells that are right under the best matching of rows."""
+    same = (state.cell[: state.n, None] == setting.cell[None]).mean(axis=2)
+    return same[linear_sum_assignment(-same)].mean()
+
+
+def test_from_the_truth_a_cold_chain_stays_there():
+    setting = Setting(small(11, n=90, trees=20, depth=4), "statistics")
+    state = setting.state()
+    classes = setting.classes(state)
+    sample(setting.world, state, classes, setting.world.precision(0.005), 100_000, 2)
+    assert agreement(setting, state) > 0.9  # rows may trade places
+    assert np.sqrt(state.mean_square(setting.world)) < 0.01
+
+
+def test_states_are_visited_as_often_as_their_probability_says():
+    """Two victims of unlike labels, two own rows: every state enumerated, classes summed out."""
+    w = small(5, n=40, trees=3, depth=2)
+    two = np.array([np.flatnonzero(w.victims.y == c)[0] for c in (0, 1)])
+    w = replace(w, victims=w.victims.take(two))
+    setting = Setting(w, "statistics")
+    own = [np.flatnonzero(w.own.y == c)[0] for c in (0, 1)]
+    setting.prior = replace(
+        setting.prior,
+        own=w.own.take(np.array(own)),
+        own_cells=np.ascontiguousarray(setting.prior.own_cells[own]),
+    )
+    target = State.of(
+        replace(setting.world, target=np.zeros_like(setting.world.target)),
+        setting.cell, setting.open, setting.label, setting.prior.own_cells[:0],
+        setting.prior.own.y[:0],
+    ).residual  # fmt: skip
+    setting.world = replace(setting.world, target=target)
+    wide = np.argsort(-setting.grid.width)[:2]  # the other features stay what they are
+    lo, hi = setting.cell.copy(), setting.cell + 1
+    lo[:, wide], hi[:, wide] = 0, np.minimum(setting.grid.width[wide], 4)
+    cell = np.clip(setting.cell, lo, hi - 1).astype(np.int32)
+    precision = setting.world.precision(1.0)
+    truth = _enumerate(setting, cell, wide, hi, precision)
+    state = setting.state(cell, (lo.astype(np.int32), hi.astype(np.int32)))
+    classes = setting.classes(state, weight=2.0)
+    seen = Counter()
+    for turn in range(40_000):
+        sample(setting.world, state, classes, precision, 60, turn)
+        seen[tuple(state.cell[:2, wide].reshape(-1))] += 1
+    found = np.array([seen[k] for k in truth]) / seen.total()
+    expected = np.array(list(truth.values()))
+    assert seen.keys() <= truth.keys()
+    assert 0.5 * np.abs(found - expected).sum() < 0.03
+    assert expected.max() < 0.5  # otherwise visiting the one likely state would do
+
+
+def _enumerate(setting, cell, wide, hi, precision):
+    """Return the probability of every pair of cells, by brute force over cells and classes."""
+    out = {}
+    for cells in product(*(range(hi[i, f]) for i in range(2) for f in wide)):
+        state = setting.state(_with(cell, wide, cells))
+        energy = state.energy(precision)
+        total = 0.0
+        for kinds in product(range(2), repeat=4):
+            classes = Classes.of(setting.prior, 2, 2.0)
+            component = (2 * state.label + np.array(kinds)).astype(np.int32)
+            classes.add(state.cell, component)
+            total += np.exp(classes.log_probability())
+        out[cells] = total * np.exp(-energy)
+    norm = sum(out.values())
+    return {k: v / norm for k, v in out.items()}
+
+
+def _with(cell, wide, cells):
+    out = cell.copy()
+    out[:, wide] = np.array(cells).reshape(2, 2)
+    return out
