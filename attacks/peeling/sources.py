@@ -107,7 +107,9 @@ def sources_of(view: View) -> Sources | None:
     return Sources(forest, cuts, tuple(parts))
 
 
-def _cuts(message: CutPoints) -> Cuts:
+def _cuts(message: CutPoints) -> Cuts | None:
+    if message.categorical is not None:
+        return None  # splits by sets of categories are not followed
     return Cuts(message.values, message.offsets, message.minimum)
 
 
