@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.joint.classes import Classes
+from fedtrees.attacks.joint.paths import follow_exactly
 from fedtrees.attacks.joint.sampler import State, draw_classes, sample
 from fedtrees.attacks.joint.world import World
 from fedtrees.attacks.timberstrike.consensus import merge, tolerances
@@ -53,6 +54,9 @@ class Options:
         Latent classes per label of the prior.
     base_weight : float
         Rows that a class's own-row marginal counts for (a0).
+    exact : bool
+        First solve whole trees, as long as exact sums determine every leaf (`paths`), and keep
+        the chains to what they say. Their class counts are returned, and ``trees_solved`` noted.
     max_trees : int or None
         Read at most this many trees.
     time_limit : float or None
@@ -67,6 +71,7 @@ class Options:
     sigma_end: float = 0.2
     classes: int = 4
     base_weight: float = 10.0
+    exact: bool = False
     max_trees: int | None = None
     time_limit: float | None = None
 
@@ -101,6 +106,8 @@ class _Problem:
     sums: list[LeafSums]
     counts: Counts
     world: World
+    boxes: Boxes
+    solved: int
 
 
 def reconstruct(
@@ -141,11 +148,23 @@ def reconstruct(
     sums = victim_sums(evidence, own, len(evidence.trees))
     counts = first_counts(evidence, sums[0], len(own), False)
     world = World.of(evidence, sums, grid)
-    problem = _Problem(evidence, schema, options, grid, prior, sums, counts, world)
-    records, notes = _run_chains(problem, rng)
-    leaf_counts = LeafCounts(0, evidence.trees[0].leaves, counts.n0, counts.n1)
-    notes |= {"first_tree_residual": counts.residual, "trees_read": float(len(evidence.trees))}
-    return Guess(records, (leaf_counts,), notes)
+    boxes = boxes_after_first_tree(evidence, grid, counts)
+    block = boxes.history
+    tables = [LeafCounts(0, evidence.trees[0].leaves, counts.n0, counts.n1)]
+    if options.exact:
+        paths = follow_exactly(evidence, sums, grid, world, prior, boxes)
+        boxes = paths.boxes
+        tables += paths.leaf_counts(evidence)
+    problem = _Problem(
+        evidence, schema, options, grid, prior, sums, counts, world, boxes, len(tables)
+    )
+    records, notes = _run_chains(problem, block, rng)
+    notes |= {
+        "first_tree_residual": counts.residual,
+        "trees_read": float(len(evidence.trees)),
+        "trees_solved": float(len(tables)),
+    }
+    return Guess(records, tuple(tables), notes)
 
 
 def _first(evidence: Evidence, n: int | None) -> Evidence:
@@ -160,40 +179,42 @@ def _first(evidence: Evidence, n: int | None) -> Evidence:
     )
 
 
-def _run_chains(problem: _Problem, rng: np.random.Generator) -> tuple[Table, dict[str, float]]:
+def _run_chains(
+    problem: _Problem, block: NDArray[np.int64], rng: np.random.Generator
+) -> tuple[Table, dict[str, float]]:
     """Run the chains and merge all their samples."""
     options = problem.options
+    if not len(block):
+        return _rows(problem, problem.boxes.lo, rng), {}
     deadline = np.inf if options.time_limit is None else time.process_time() + options.time_limit
     cells: list[Ints] = []
     squares: list[float] = []
     for _ in range(options.chains):
-        boxes = boxes_after_first_tree(problem.evidence, problem.grid, problem.counts)
-        block = boxes.history.copy()
-        if not len(block):
-            return points("auto", boxes, problem.grid, problem.prior, problem.schema, rng), {}
-        state, classes = _start(problem, boxes, rng)
+        state, classes = _start(problem, rng)
         cells += _anneal(problem, state, classes, deadline, rng)
         squares.append(state.mean_square(problem.world))
         if time.process_time() > deadline:
             break
-    tables = [_rows(problem, cell, boxes.y, rng) for cell in cells]
+    tables = [_rows(problem, cell, rng) for cell in cells]
     records = merge(tables, block, tolerances(problem.prior, problem.schema))
     notes = {"chains_run": float(len(squares)), "residual_rms": float(np.sqrt(np.mean(squares)))}
     return records, notes
 
 
-def _start(problem: _Problem, boxes: Boxes, rng: np.random.Generator) -> tuple[State, Classes]:
+def _start(problem: _Problem, rng: np.random.Generator) -> tuple[State, Classes]:
     """Follow the rows through the first trees, as TimberStrike does, and put them on the grid."""
-    first = _first(problem.evidence, START_TREES)
-    lo, hi = boxes.lo.copy(), boxes.hi.copy()
+    known = problem.boxes
+    boxes = Boxes(*(a.copy() for a in (known.lo, known.hi, known.y, known.margin, known.history)))
     follow(
-        first, problem.sums[:START_TREES], problem.grid, problem.prior, boxes,
-        TimberStrikeOptions(), rng,
+        _first(problem.evidence, START_TREES), problem.sums[:START_TREES], problem.grid,
+        problem.prior, boxes, TimberStrikeOptions(), rng, problem.solved,
     )  # fmt: skip
     table = points("auto", boxes, problem.grid, problem.prior, problem.schema, rng)
     cell = np.clip(problem.grid.cells(table.X), boxes.lo, boxes.hi - 1)
     prior = problem.prior
-    state = State.of(problem.world, cell, (lo, hi), boxes.y, prior.own_cells, prior.own.y)
+    state = State.of(
+        problem.world, cell, (known.lo, known.hi), known.y, prior.own_cells, prior.own.y
+    )
     classes = Classes.of(prior, problem.options.classes, problem.options.base_weight)
     draw_classes(state, classes, _seed(rng))
     return state, classes
@@ -224,10 +245,10 @@ def _anneal(
     return cells
 
 
-def _rows(problem: _Problem, cell: Ints, y: NDArray[np.int64], rng: np.random.Generator) -> Table:
+def _rows(problem: _Problem, cell: Ints, rng: np.random.Generator) -> Table:
     """Return a row inside every row of cells."""
-    margin, history = np.zeros(len(y), dtype=np.float32), np.arange(len(y))
-    boxes = Boxes(cell, cell + 1, y, margin, history)
+    known = problem.boxes
+    boxes = Boxes(cell, cell + 1, known.y, known.margin, known.history)
     return points("auto", boxes, problem.grid, problem.prior, problem.schema, rng)
 
 

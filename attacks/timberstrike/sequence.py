@@ -84,9 +84,10 @@ def follow(
     boxes: Boxes,
     options: Options,
     rng: np.random.Generator,
+    first: int = 1,
 ) -> None:
-    """Send the rows through the second and later trees of ``sums``, in place."""
-    for t in range(1, len(sums)):
+    """Send the rows through the trees of ``sums`` from tree ``first`` on, in place."""
+    for t in range(first, len(sums)):
         tree = evidence.trees[t]
         leaves = grid.leaves(tree)
         if len(leaves) > 1 and len(boxes.y):
@@ -117,7 +118,7 @@ def _assign(
         return draw_leaves(options_of, flat, group, rng.random(len(group)))
     g, h = gradients(boxes.margin[first], y, evidence.constant_hessian)
     target, ridge = equations(evidence, t, sums, leaves)
-    x = _contributions(evidence, t, sums, leaves, options_of, (g, h))
+    x = contributions(evidence, t, sums, leaves, options_of, (g, h))
 
     width = np.diff(options_of.offsets)
     free = width > 1
@@ -185,7 +186,7 @@ def equations(
     return target[:, None], ((step * weight) ** 2 / 12)[:, None]
 
 
-def _contributions(
+def contributions(
     evidence: Evidence,
     t: int,
     sums: LeafSums,

@@ -149,13 +149,13 @@ def test_states_are_visited_as_often_as_their_probability_says():
     state = setting.state(cell, (lo.astype(np.int32), hi.astype(np.int32)))
     classes = setting.classes(state, weight=2.0)
     seen = Counter()
-    for turn in range(40_000):
+    for turn in range(15_000):
         sample(setting.world, state, classes, precision, 60, turn)
         seen[tuple(state.cell[:2, wide].reshape(-1))] += 1
     found = np.array([seen[k] for k in truth]) / seen.total()
     expected = np.array(list(truth.values()))
     assert seen.keys() <= truth.keys()
-    assert 0.5 * np.abs(found - expected).sum() < 0.03
+    assert 0.5 * np.abs(found - expected).sum() < 0.04
     assert expected.max() < 0.5  # otherwise visiting the one likely state would do
 
 
