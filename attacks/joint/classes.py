@@ -108,10 +108,33 @@ def draw_class(cell, label, base, weight, count, present, size, out, u):  # type
                 w *= (count[q, f, c] + base[label, f, c]) / (present[q, f] + weight)
         total += w
         out[k] = total
+    if not total > 1e-250:  # too many features for a product of probabilities
+        total = _cumulate_logs(cell, label, base, weight, count, present, size, out)
     k = 0
     while k < K - 1 and out[k] <= u * total:
         k += 1
     return label * K + k
+
+
+@kernel
+def _cumulate_logs(cell, label, base, weight, count, present, size, out):  # type: ignore[no-untyped-def]
+    """Fill ``out`` with cumulative class weights relative to the greatest; return their sum."""
+    K = out.shape[0]
+    top = -np.inf
+    for k in range(K):
+        q = label * K + k
+        out[k] = np.log(size[q] + CLASS_WEIGHT)
+        for f in range(cell.shape[0]):
+            c = cell[f]
+            if c >= 0:
+                out[k] += np.log(count[q, f, c] + base[label, f, c])
+                out[k] -= np.log(present[q, f] + weight)
+        top = max(top, out[k])
+    total = 0.0
+    for k in range(K):
+        total += np.exp(out[k] - top)
+        out[k] = total
+    return total
 
 
 @kernel

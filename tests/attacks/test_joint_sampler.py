@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment
 from timberstrike_world import structured, world
 
-from fedtrees.attacks.joint.classes import Classes
+from fedtrees.attacks.joint.classes import Classes, draw_class
 from fedtrees.attacks.joint.sampler import State, draw_classes, sample
 from fedtrees.attacks.joint.world import World
 from fedtrees.attacks.timberstrike.grid import Grid
@@ -180,3 +180,25 @@ def _with(cell, wide, cells):
     out = cell.copy()
     out[:, wide] = np.array(cells).reshape(2, 2)
     return out
+
+
+def test_hundreds_of_features_do_not_vanish():
+    """A class that fits a row far better is drawn though both probabilities are below 1e-300."""
+    d, rng = 1300, np.random.default_rng(0)
+    X = rng.normal(size=(40, d)).astype(np.float32)
+    y = np.arange(40) % 2
+    setting = Setting(world(X, y, 20, trees=2), "statistics")
+    kind = np.arange(40) % 4 // 2  # two kinds of rows per label, told by the first 100 features
+    wide = rng.integers(0, 2, (40, d)).astype(np.int32)
+    wide[:, :100] = kind[:, None]
+    prior = replace(setting.prior, cumulative=np.tile(np.arange(3.0), (2, d, 1)))
+    classes = Classes.of(prior, 2, 1.0)
+    component = (2 * y + kind).astype(np.int32)
+    classes.add(wide, component)
+    scratch = np.empty(2)
+    for i in range(4):
+        drawn = draw_class(
+            wide[i], y[i], classes.base, 1.0, classes.count, classes.present, classes.size,
+            scratch, 0.5,
+        )  # fmt: skip
+        assert drawn == component[i]
