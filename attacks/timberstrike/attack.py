@@ -43,7 +43,9 @@ class TimberStrike(Options, Attack):
         if not offers & {"leaf-values", "histograms"}:
             return "the protocol shares neither leaf values nor histograms"
         if "logistic-leaves" not in offers:
-            return "it needs threshold splits and leaves that are Newton steps of log loss on all rows"
+            return (
+                "it needs threshold splits and leaves that are Newton steps of log loss on all rows"
+            )
         return None
 
     def run(self, view: View, rng: np.random.Generator) -> Guess:

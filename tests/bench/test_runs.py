@@ -207,14 +207,16 @@ def test_workers_that_outlive_a_killed_run_and_its_successor_share_no_cell(tmp_p
     first.wait()
     began = len(notes.read_text().splitlines())  # by workers that are still at it
     second = launch(folder, plugin, notes, nap=0, resume=True, workers=2)
-    out, err = second.communicate()
+    _, err = second.communicate()
     first.communicate()
     assert second.returncode == 0, err
+    rows = rows_of(folder)
+    assert {r["status"] for r in rows} == {"ok"}, {r["reason"] for r in rows}
     seen = Counter(notes.read_text().splitlines())
     assert began >= 1
     assert len(seen) >= 2
     assert sum(seen.values()) == 6
-    assert max(Counter(map(identity, rows_of(folder))).values()) == 1
+    assert max(Counter(map(identity, rows)).values()) == 1
 
 
 def test_an_interrupted_training_is_kept_for_its_attacks(tmp_path, monkeypatch):
