@@ -289,116 +289,161 @@ def _accept(first, rows, labels, new_leaf, new_p, leaf, p, residual, slope, flat
 
 
 @kernel
+def _change_one(
+    a, shift, cell, label, component, base, weight, count, present, state, new_cell, changed
+):  # type: ignore[no-untyped-def]  # fmt: skip
+    """Propose another cell for one feature of a row.
+
+    Returns how many features change, and the factor of prior and proposal in the acceptance.
+    """
+    d = cell.shape[1]
+    f = _below(state, d)
+    old, q, y, prior = cell[a, f], component[a], label[a], 1.0
+    if shift:
+        new = old + (1 + _below(state, 2)) * (1 if _uniform(state) < 0.5 else -1)
+        if new < 0 or new >= base.shape[2] or base[y, f, new] <= 0.0:
+            return 0, 1.0
+        prior = count[q, f, new] + base[y, f, new]
+        prior /= count[q, f, old] - 1.0 + base[y, f, old]
+    else:
+        # drawn from the prior given all other rows: it cancels in the acceptance
+        new = draw_cell(q, y, f, old, base, weight, count, present, _uniform(state))
+    if new == old:
+        return 0, 1.0
+    changed[0] = f
+    for k in range(d):
+        new_cell[0, k] = cell[a, k]
+    new_cell[0, f] = new
+    return 1, prior
+
+
+@kernel
+def _exchange(
+    a, b, cell, label, component, base, count, state, exchanges, new_cell, changed
+):  # type: ignore[no-untyped-def]  # fmt: skip
+    """Propose that two rows exchange some features; returns as `_change_one`."""
+    d = cell.shape[1]
+    which = _uniform(state)
+    one, other = _below(state, d), _below(state, d)
+    n_changed, prior = 0, 1.0
+    for f in range(d):
+        new_cell[0, f], new_cell[1, f] = cell[a, f], cell[b, f]
+        if which < exchanges[0]:
+            take = f == one
+        elif which < exchanges[1]:
+            take = f in (one, other)
+        elif which < exchanges[2]:
+            take = True
+        else:
+            take = _uniform(state) < 0.5
+        if take and cell[a, f] != cell[b, f]:
+            new_cell[0, f], new_cell[1, f] = cell[b, f], cell[a, f]
+            changed[n_changed] = f
+            n_changed += 1
+            prior *= swap_gain(
+                f, cell[a, f], cell[b, f], component[a], component[b], label[a], label[b], base,
+                count,
+            )  # fmt: skip
+    return n_changed, prior
+
+
+@kernel
+def _inside(rows, new_cell, changed, lo, hi):  # type: ignore[no-untyped-def]
+    for s in range(rows.shape[0]):
+        for k in range(changed.shape[0]):
+            c = new_cell[s, changed[k]]
+            if c < lo[rows[s], changed[k]] or c >= hi[rows[s], changed[k]]:
+                return False
+    return True
+
+
+@kernel
+def _judge(
+    rows, labels, new_cell, changed, leaf, p, residual, root, node, box, value, slope, flat,
+    precision, new_leaf, new_p,
+):  # type: ignore[no-untyped-def]  # fmt: skip
+    """Return the first tree that a proposal changes, and how much less energy it has."""
+    first, gain = root.shape[0], 0.0
+    for s in range(rows.shape[0]):
+        i = rows[s]
+        here = _follow(
+            new_cell[s], changed, leaf[i], p[i], root, node, box, value, new_leaf[s], new_p[s]
+        )
+        first = min(first, here)
+    for s in range(rows.shape[0]):
+        i = rows[s]
+        gain += _gain(
+            first, labels[s], new_leaf[s], new_p[s], leaf[i], p[i], residual, precision, slope,
+            flat,
+        )  # fmt: skip
+    if rows.shape[0] == 2:
+        gain += _together(
+            first, rows[0], rows[1], labels[0], labels[1], new_leaf, new_p, leaf, p, precision,
+            slope, flat,
+        )  # fmt: skip
+    return first, gain
+
+
+@kernel
+def _draw_new_class(
+    i, cell, label, component, base, weight, count, present, size, scratch, state
+):  # type: ignore[no-untyped-def]  # fmt: skip
+    count_row(cell[i], component[i], count, present, size, -1)
+    u = _uniform(state)
+    component[i] = draw_class(cell[i], label[i], base, weight, count, present, size, scratch, u)
+    count_row(cell[i], component[i], count, present, size, 1)
+
+
+@kernel
 def _sample(
     cell, lo, hi, label, component, leaf, p, residual, root, node, box, value, slope, flat,
     base, weight, count, present, size, precision, mates, moves, state, shares, exchanges,
 ):  # type: ignore[no-untyped-def]  # fmt: skip
-    n, T = leaf.shape
-    d, K = cell.shape[1], size.shape[0] // 2
-    scratch = np.empty(K)
+    n, T, d = leaf.shape[0], leaf.shape[1], cell.shape[1]
+    scratch = np.empty(size.shape[0] // 2)
     new_cell = np.empty((2, d), dtype=np.int32)
-    new_leaf = np.empty((2, T), dtype=np.int32)
-    new_p = np.empty((2, T))
+    new_leaf, new_p = np.empty((2, T), dtype=np.int32), np.empty((2, T))
     changed = np.empty(d, dtype=np.int64)
-    rows = np.empty(2, dtype=np.int64)
-    labels = np.empty(2, dtype=np.int64)
+    rows, labels = np.empty(2, dtype=np.int64), np.empty(2, dtype=np.int64)
     accepted = 0
     for _ in range(moves):
         kind = _uniform(state)
         if kind < shares[0]:
             i = _below(state, cell.shape[0])
-            count_row(cell[i], component[i], count, present, size, -1)
-            component[i] = draw_class(
-                cell[i], label[i], base, weight, count, present, size, scratch, _uniform(state)
+            _draw_new_class(
+                i, cell, label, component, base, weight, count, present, size, scratch, state
             )
-            count_row(cell[i], component[i], count, present, size, 1)
             continue
         a = _below(state, n)
-        rows[0], labels[0] = a, label[a]
-        prior = 1.0
-        n_rows, n_changed = 1, 0
+        rows[0], labels[0], n_rows = a, label[a], 1
         if kind < shares[2]:
-            f = _below(state, d)
-            old, qa = cell[a, f], component[a]
-            if kind < shares[1]:
-                # drawn from the prior given all other rows: it cancels in the acceptance
-                new = draw_cell(qa, label[a], f, old, base, weight, count, present, _uniform(state))
-            else:
-                new = old + (1 + _below(state, 2)) * (1 if _uniform(state) < 0.5 else -1)
-                if new < 0 or new >= base.shape[2] or base[label[a], f, new] <= 0.0:
-                    continue
-                prior = (count[qa, f, new] + base[label[a], f, new]) / (
-                    count[qa, f, old] - 1.0 + base[label[a], f, old]
-                )
-            if new == old:
-                continue
-            changed[0], n_changed = f, 1
-            for k in range(d):
-                new_cell[0, k] = cell[a, k]
-            new_cell[0, f] = new
+            n_changed, prior = _change_one(
+                a, kind >= shares[1], cell, label, component, base, weight, count, present, state,
+                new_cell, changed,
+            )  # fmt: skip
         else:
             if _uniform(state) < 0.5:
                 b = _below(state, n)
             else:
-                b = mates[mates[a, 1] + _below(state, mates[a, 2] - mates[a, 1]), 0]
+                b = np.int64(mates[mates[a, 1] + _below(state, mates[a, 2] - mates[a, 1]), 0])
             if a == b:
                 continue
-            rows[1], labels[1] = b, label[b]
-            n_rows = 2
-            which = _uniform(state)
-            one, other = _below(state, d), _below(state, d)
-            for f in range(d):
-                new_cell[0, f], new_cell[1, f] = cell[a, f], cell[b, f]
-                if which < exchanges[0]:
-                    take = f == one
-                elif which < exchanges[1]:
-                    take = f in (one, other)
-                elif which < exchanges[2]:
-                    take = True
-                else:
-                    take = _uniform(state) < 0.5
-                if take and cell[a, f] != cell[b, f]:
-                    new_cell[0, f], new_cell[1, f] = cell[b, f], cell[a, f]
-                    changed[n_changed] = f
-                    n_changed += 1
-                    prior *= swap_gain(
-                        f, cell[a, f], cell[b, f], component[a], component[b],
-                        label[a], label[b], base, count,
-                    )  # fmt: skip
-            if n_changed == 0:
-                continue
-        allowed = True
-        for s in range(n_rows):
-            i = rows[s]
-            for k in range(n_changed):
-                c = new_cell[s, changed[k]]
-                allowed &= c >= lo[i, changed[k]] and c < hi[i, changed[k]]
-        if not allowed:
+            rows[1], labels[1], n_rows = b, label[b], 2
+            n_changed, prior = _exchange(
+                a, b, cell, label, component, base, count, state, exchanges, new_cell, changed
+            )
+        moved, features = rows[:n_rows], changed[:n_changed]
+        if n_changed == 0 or not _inside(moved, new_cell, features, lo, hi):
             continue
-        first = T
-        for s in range(n_rows):
-            i = rows[s]
-            here = _follow(
-                new_cell[s], changed[:n_changed], leaf[i], p[i], root, node, box, value,
-                new_leaf[s], new_p[s],
-            )  # fmt: skip
-            first = min(first, here)
-        gain = math.log(prior)
-        for s in range(n_rows):
-            i = rows[s]
-            gain += _gain(
-                first, labels[s], new_leaf[s], new_p[s], leaf[i], p[i], residual, precision,
-                slope, flat,
-            )  # fmt: skip
-        if n_rows == 2:
-            gain += _together(
-                first, rows[0], rows[1], labels[0], labels[1], new_leaf, new_p, leaf, p,
-                precision, slope, flat,
-            )  # fmt: skip
+        first, gain = _judge(
+            moved, labels, new_cell, features, leaf, p, residual, root, node, box, value, slope,
+            flat, precision, new_leaf, new_p,
+        )  # fmt: skip
+        gain += math.log(prior)
         if gain < 0.0 and _uniform(state) >= math.exp(gain):
             continue
         accepted += 1
-        _accept(first, rows[:n_rows], labels, new_leaf, new_p, leaf, p, residual, slope, flat)
+        _accept(first, moved, labels, new_leaf, new_p, leaf, p, residual, slope, flat)
         for s in range(n_rows):
             i = rows[s]
             count_row(cell[i], component[i], count, present, size, -1)
