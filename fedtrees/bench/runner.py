@@ -10,6 +10,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -116,11 +117,8 @@ class Runner:
         return list(self._run_group(Group(head, job.cells[1:])))  # type: ignore[arg-type]
 
     def _run_group(self, group: Group) -> Iterator[tuple[str, str]]:
-        """Train once, then attack; what is finished already is read, not computed.
-
-        A worker whose run was killed stops after the cell at hand.
-        """
-        key, folder, parent = group.train.key(self.provenance), self.store.cells, os.getppid()
+        """Train once, then attack; what is finished already is read, not computed."""
+        key, folder = group.train.key(self.provenance), self.store.cells
         kept: list[Training] = []
 
         def train(federation: Federation) -> Outcome:
@@ -142,8 +140,6 @@ class Runner:
             yield self._run(group.train, train)
         result = self.store.read(key)
         for cell in group.attacks:
-            if os.getppid() != parent:
-                return
             yield self._run_attack(cell, result, trained)
         checkpoint.drop(folder, key)
 
@@ -247,6 +243,24 @@ def _limited(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, previous)
 
 
+def _work_beside(runner: Runner, job: Job) -> list[tuple[str, str]]:
+    """Do a job in a process of the pool."""
+    _end_with(os.getppid())
+    return runner.work(job)
+
+
+@cache
+def _end_with(parent: int) -> None:
+    """End this process soon after its parent, which a kill gives no time to end its workers."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.5)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
 def run_jobs(
     runner: Runner, jobs: Sequence[Job], workers: int, done: Callable[[str, str], None]
 ) -> None:
@@ -260,6 +274,6 @@ def run_jobs(
 
     with parallel_config(backend="loky", inner_max_num_threads=1):
         pool = Parallel(n_jobs=min(workers, len(jobs)), return_as="generator_unordered")
-        for results in pool(delayed(runner.work)(job) for job in jobs):
+        for results in pool(delayed(_work_beside)(runner, job) for job in jobs):
             for status, label in results:
                 done(status, label)

@@ -127,7 +127,7 @@ class Store:
     def claim(self, cell_id: str) -> Iterator[None]:
         """Hold a cell while it is computed; whoever else wants it waits.
 
-        A worker may outlive the run that was killed, and a second ``--resume`` may share the
+        Workers may outlive a killed run for a moment, and a second ``--resume`` may share the
         folder. The claim is a lock on one byte of one file: it ends with the process at the latest.
         One process holds one claim at a time.
         """
