@@ -86,7 +86,7 @@ def follow_exactly(
     first = _leaf_of_boxes(world, boxes, len(evidence.trees[0].leaves))
     start = np.full(len(boxes.y), evidence.base_margin, dtype=np.float32)
     paths = Paths(boxes, first[:, None], np.stack([start, boxes.margin], axis=1), [])
-    exact = evidence.level == "statistics" and evidence.noise is None
+    exact = evidence.noise is None and sums[0].g is not None
     if not exact or evidence.constant_hessian or not len(boxes.y):
         return paths
     offset = len(evidence.trees[0].leaves)

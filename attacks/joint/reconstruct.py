@@ -13,7 +13,6 @@ from fedtrees.attacks.joint.paths import follow_exactly
 from fedtrees.attacks.joint.sampler import State, draw_classes, sample
 from fedtrees.attacks.joint.world import World
 from fedtrees.attacks.timberstrike.consensus import merge, tolerances
-from fedtrees.attacks.timberstrike.counts import Counts
 from fedtrees.attacks.timberstrike.evidence import Evidence
 from fedtrees.attacks.timberstrike.evidence import Options as TimberStrikeOptions
 from fedtrees.attacks.timberstrike.grid import Grid
@@ -96,7 +95,15 @@ class Options:
 
 @dataclass(frozen=True, eq=False)
 class _Problem:
-    """What all chains share."""
+    """What all chains share.
+
+    Attributes
+    ----------
+    boxes : Boxes
+        Rows after the trees whose leaves are known; chains keep to them.
+    solved : int
+        Number of those trees.
+    """
 
     evidence: Evidence
     schema: Schema
@@ -104,7 +111,6 @@ class _Problem:
     grid: Grid
     prior: Prior
     sums: list[LeafSums]
-    counts: Counts
     world: World
     boxes: Boxes
     solved: int
@@ -155,9 +161,7 @@ def reconstruct(
         paths = follow_exactly(evidence, sums, grid, world, prior, boxes)
         boxes = paths.boxes
         tables += paths.leaf_counts(evidence)
-    problem = _Problem(
-        evidence, schema, options, grid, prior, sums, counts, world, boxes, len(tables)
-    )
+    problem = _Problem(evidence, schema, options, grid, prior, sums, world, boxes, len(tables))
     records, notes = _run_chains(problem, block, rng)
     notes |= {
         "first_tree_residual": counts.residual,
