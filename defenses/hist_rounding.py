@@ -54,7 +54,10 @@ class HistogramRounding(Defense):
     def outgoing(self, message: Message, ctx: Context) -> Message:
         """Round sums and totals."""
         assert isinstance(message, Histogram)
-        grid = np.maximum(np.rint(np.ldexp(self.step, message.bits)), 1).astype(np.int64)
+        steps = np.maximum(np.rint(np.ldexp(float(self.step), message.bits)), 1)
+        if steps.max() >= 2.0**62:
+            raise UsageError(f"step={self.step!r} is too coarse for any sum of this run")
+        grid = steps.astype(np.int64)
         return replace(
             message, sums=_rounded(message.sums, grid), totals=_rounded(message.totals, grid)
         )

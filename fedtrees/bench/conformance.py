@@ -191,9 +191,10 @@ def check_attack(attack: Attack) -> Iterator[Finding]:
     bad = [name for name in reached if name.startswith(_FORBIDDEN)]
     yield Finding("it imports nothing that holds truth", not bad, ", ".join(bad))
     ran = False
+    _, schema = sample_federation()
     for name in register.names("protocol"):
         protocol = _small(name)
-        if protocol is None or attack.inapplicable(protocol.offers, {"client"}):
+        if protocol is None or attack.inapplicable(protocol.offers_on(schema), {"client"}):
             continue
         ran = True
         view = _view_without_truth(protocol)

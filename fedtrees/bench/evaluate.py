@@ -144,7 +144,9 @@ def evaluate_attack(
     attack: Attack = register.make("attack", cell.attack)
     roles = training.transcript.roles
     principals = Threat.parse(cell.threat).principals(roles)
-    reason = attack.inapplicable(training.protocol.offers, {roles[p] for p in principals})
+    reason = attack.inapplicable(
+        training.protocol.offers_on(training.schema), {roles[p] for p in principals}
+    )
     if reason:
         raise Inapplicable(reason)
     seed = cell.setting.seed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect as reflection
 import json
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -162,6 +162,7 @@ def _explanation(request: Explanation) -> dict[str, Any]:
     )
     training = train(protocol, federation.clients, federation.schema, defense=defense)
     rows = disclosures(training.transcript, defense)
+    offers = protocol.offers_on(federation.schema)
     return {
         "protocol": str(grid[0]),
         "about": (reflection.getdoc(maker) or "").split("\n")[0],
@@ -173,15 +174,15 @@ def _explanation(request: Explanation) -> dict[str, Any]:
             role: [r.to_json() for r in visible_to(rows, role)] for role in ("client", "server")
         },
         "attacks": [
-            {"attack": name, **{r: _applies(name, protocol, r) for r in ("client", "server")}}
+            {"attack": name, **{r: _applies(name, offers, r) for r in ("client", "server")}}
             for name in register.names("attack")
         ],
     }
 
 
-def _applies(name: str, protocol: Any, role: str) -> str:
+def _applies(name: str, offers: Set[str], role: str) -> str:
     attack = register.make("attack", Spec(name))
-    reason = attack.inapplicable(protocol.offers, {role})
+    reason = attack.inapplicable(offers, {role})
     return "applies" if reason is None else f"no: {reason}"
 
 

@@ -93,9 +93,8 @@ def _specs(request: Request) -> tuple[Spec, Composed, Partition]:
         ("partition", partitions),
     ):
         if len(found) != 1:
-            raise UsageError(
-                f"train takes one {name}, not {len(found)}; a grid is for fedtrees bench"
-            )
+            several = "compose them with +" if name == "defense" else "a grid is for fedtrees bench"
+            raise UsageError(f"train takes one {name}, not {len(found)}; {several}")
     return protocols[0], defenses[0], Partition(partitions[0].name, dict(partitions[0].params))
 
 
@@ -104,6 +103,8 @@ def _check_targets(request: Request, protocol: Protocol) -> None:
     for file in (request.out, request.transcript):
         if file and not Path(file).absolute().parent.is_dir():
             raise UsageError(f"{file}: there is no folder {Path(file).parent}; make it first")
+        if file and Path(file).is_dir():
+            raise UsageError(f"{file} is a folder; name a file")
     if request.transcript and Path(request.transcript).suffix != ".npz":
         raise UsageError(f"--transcript {request.transcript}: end the name in .npz")
     wanted, kind = (

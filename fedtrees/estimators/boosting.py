@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
+from fedtrees.core.errors import UsageError
 from fedtrees.estimators.columns import row_weights
 from fedtrees.estimators.federated import ClassifierPart, FederatedEstimator, target_name
 from fedtrees.trees.forest import Forest
@@ -129,8 +130,12 @@ class _Boosting(FederatedEstimator):
         ------
         DataError
             If the file cannot be written.
+        UsageError
+            If its name ends in .ubj: XGBoost would read it as the binary format.
         """
         check_is_fitted(self)
+        if str(path).endswith(".ubj"):
+            raise UsageError(f"{path}: the model is written as JSON; end the name in .json")
         protocol = self.training_.protocol
         params = protocol if isinstance(protocol, TreeParams) else None
         names = names_for_xgboost(getattr(self, "feature_names_in_", ()))

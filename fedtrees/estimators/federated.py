@@ -121,6 +121,8 @@ class FederatedEstimator(BaseEstimator):
         return made
 
     def _composition(self) -> Composition:
+        if not isinstance(self.defense, str | None):
+            raise UsageError(f"defense={self.defense!r}: give its spec as text, or None")
         composed = parse_composed([self.defense or "none"])
         if len(composed) != 1:
             raise UsageError(f"defense={self.defense!r}: give one; compose several with +")
@@ -133,6 +135,9 @@ class FederatedEstimator(BaseEstimator):
             ids = column_or_1d(client, dtype=None)
             if len(ids) != len(table):
                 raise DataError(f"{len(ids)} client ids for {len(table)} rows")
+            if ids.dtype.kind == "f" and np.isnan(ids).any():
+                row = int(np.flatnonzero(np.isnan(ids))[0])
+                raise DataError(f"the client id of row {row} is missing; name a client for each")
             try:
                 self.client_ids_, who = np.unique(ids, return_inverse=True)
             except TypeError as error:
@@ -154,7 +159,8 @@ class FederatedEstimator(BaseEstimator):
 
     def apply(self, X: Any) -> NDArray[np.int32]:
         """Return the leaf of every row in every tree, int32, shape (n, trees)."""
-        return self.model_.apply(self._rows(X))
+        rows = self._rows(X)
+        return self.model_.apply(rows)
 
     def view(self, *principals: str) -> View:
         """Return what parties saw of the training, ready for an attack.

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_is_fitted
 
+from fedtrees.core.errors import UsageError
 from fedtrees.estimators.federated import ClassifierPart, FederatedEstimator, target_name
 from fedtrees.trees.forest_io import save_random_forest
 from fedtrees.trees.random_forest import ClassTree, RandomForest
@@ -121,8 +122,12 @@ feature_names_in_, feature_importances_
         ------
         DataError
             If the file cannot be written.
+        UsageError
+            If its name does not end in .npz.
         """
         check_is_fitted(self)
+        if not str(path).endswith(".npz"):
+            raise UsageError(f"{path}: a random forest is written as arrays; end it in .npz")
         save_random_forest(self.model_, path)
 
 

@@ -65,6 +65,10 @@ class Protocol(ABC):
     def client(self, name: str, data: Table, schema: Schema, clip: float | None) -> Party:
         """Make one client around its rows."""
 
+    def offers_on(self, schema: Schema) -> frozenset[str]:
+        """Return what is offered on such a target."""
+        return self.offers
+
     @property
     def parameters(self) -> Mapping[str, Any]:
         """The public parameters, by name."""
@@ -109,7 +113,10 @@ class Training:
     context: Context
 
     def predict(self, X: NDArray[np.float32]) -> NDArray[np.float64]:
-        """Return what an inference query gets: probabilities of class 1, shape (n,)."""
+        """Return what an inference query gets, float64.
+
+        Probabilities of class 1, shape (n,); of every class, (n, K), if there are more; or values.
+        """
         return self.defense.answer(self.model.predict(X), self.context)
 
 

@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from fedtrees.core.errors import DataError
 from fedtrees.trees.jit import HAS_NUMBA, kernel
 
+MOST_BINS = 65534  # of a feature: a code and the mark of a missing value fit in 16 bits
 _MARGIN = np.float32(1e-5)  # XGBoost's distance from the extremes to the outermost cuts
 
 
@@ -137,6 +138,11 @@ class Cuts:
             Number of categories of every feature; 0: its cuts stay as they are.
         """
         counts = np.asarray(sizes, dtype=np.int32)
+        if counts.shape != (self.n_features,) or (counts > MOST_BINS).any():
+            raise DataError(
+                f"categories {counts.tolist()[:8]}: give {self.n_features} numbers of at most "
+                f"{MOST_BINS}"
+            )
         if not counts.any():
             return self
         parts = [np.arange(1, n + 1) if n else self.of(f) for f, n in enumerate(counts.tolist())]

@@ -19,6 +19,8 @@ from fedtrees.core.errors import DataError
 FIXED_POINT_BITS = 30
 FIXED_POINT_SCALE = float(2**FIXED_POINT_BITS)
 
+_FINEST_BITS = 50  # of a gradient of weight 1, leaving int64 room for residuals up to 2^12
+
 LOSS_BITS = 20  # losses of held-out rows add up in steps of 2^-20
 
 Bits = tuple[int, int]  # binary places of the gradient and of the hessian
@@ -71,7 +73,9 @@ def weighted(
     """
     if weight is None:
         return gradients
-    return from_fixed(to_fixed(gradients, bits), bits) * np.asarray(weight, np.float64)[:, None]
+    fine = tuple(min(max(b, FIXED_POINT_BITS), _FINEST_BITS) for b in bits)
+    units = from_fixed(to_fixed(gradients, fine), fine)  # type: ignore[arg-type]
+    return units * np.asarray(weight, np.float64)[:, None]
 
 
 def bits_for(size: float, rows: float) -> int:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import io
 import zipfile
+import zlib
 from os import PathLike
 
 import numpy as np
 
 from fedtrees.core.errors import DataError
-from fedtrees.trees.model_file import read_model_file
+from fedtrees.trees.model_file import MAX_MODEL_BYTES, read_model_file
 from fedtrees.trees.random_forest import ClassTree, RandomForest
 
 _KINDS = {
@@ -51,11 +52,26 @@ def load_random_forest(path: str | PathLike[str]) -> RandomForest:
     """
     data = read_model_file(path)
     try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            size = sum(item.file_size for item in archive.infolist())
+        if size > MAX_MODEL_BYTES:
+            raise ValueError(f"its arrays take {size} bytes, the limit is {MAX_MODEL_BYTES}")
         with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
-            forest = RandomForest.from_arrays(dict(arrays))
+            if len(arrays.files) > 2 * len(_KINDS):
+                raise ValueError(f"{len(arrays.files)} arrays are not those of a forest")
+            forest = RandomForest.from_arrays({name: arrays[name] for name in arrays.files})
         for tree in forest.trees:
             _check(tree)
-    except (EOFError, IndexError, TypeError, ValueError, zipfile.BadZipFile) as error:
+    except (
+        EOFError,
+        IndexError,
+        NotImplementedError,
+        OSError,
+        TypeError,
+        ValueError,
+        zipfile.BadZipFile,
+        zlib.error,
+    ) as error:
         raise DataError(f"{path!s} holds no complete random forest ({error})") from error
     return forest
 

@@ -17,6 +17,7 @@ from fedtrees.trees.jit import kernel
 
 _ONE = np.float32(1)
 _EPS = np.float32(1e-16)
+LEAST_PROBABILITY = np.float32(1e-37)  # probability whose odds float32 holds
 _EXP_LIMIT = np.float32(88.7)  # expf overflows beyond it
 
 
@@ -164,16 +165,21 @@ class Logistic(Objective):
 
     def start(self, sums: NDArray[np.float64]) -> NDArray[np.float32]:
         """Return the log-odds of the weighted mean label."""
-        mean = float(sums[2] / sums[1:].sum()) if sums[1:].sum() else math.nan
-        if mean in (0.0, 1.0):
-            raise DataError(f"all training labels are {int(mean)}; boosting needs both classes")
+        if not sums[1:].sum() > 0:
+            raise DataError("no training row, or none of any weight; boosting needs both classes")
+        mean = float(sums[2] / sums[1:].sum())
+        if np.float32(mean) in (0, 1):
+            raise DataError(f"all training labels are {round(mean)}; boosting needs both classes")
         return self.base_margin(mean)
 
     def base_margin(self, score: ArrayLike) -> NDArray[np.float32]:
         """Return the log-odds of a probability, in float32 as XGBoost does."""
         p = np.float32(np.asarray(score, dtype=np.float64).reshape(()))
-        if not 0 < p < 1:
-            raise DataError(f"base score {score!r} is not strictly between 0 and 1; give one class")
+        if not LEAST_PROBABILITY <= p < 1:
+            raise UsageError(
+                f"base_score={score!r}: {self.name} starts from a probability, strictly between 0 "
+                "and 1 in float32"
+            )
         return np.array([_log_odds(p)], dtype=np.float32)
 
     def gradients(self, margin: NDArray[np.float32], y: NDArray[Any]) -> NDArray[np.float32]:
@@ -200,8 +206,8 @@ class Softmax(Objective):
     bounds: ClassVar[tuple[float, float]] = (1.0, 0.5)
 
     def __post_init__(self) -> None:
-        if self.n_classes < 2:
-            raise UsageError(f"{self.name} needs 2 classes or more, not {self.n_classes}")
+        if not isinstance(self.n_classes, int | np.integer) or self.n_classes < 2:
+            raise UsageError(f"{self.name} needs 2 classes or more, not {self.n_classes!r}")
 
     @property
     def n_outputs(self) -> int:

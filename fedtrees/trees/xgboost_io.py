@@ -13,7 +13,14 @@ from numpy.typing import NDArray
 
 from fedtrees.core.errors import DataError
 from fedtrees.trees.forest import Forest
-from fedtrees.trees.losses import LOGISTIC, SQUARED_ERROR, Objective, Softmax, sigmoid
+from fedtrees.trees.losses import (
+    LEAST_PROBABILITY,
+    LOGISTIC,
+    SQUARED_ERROR,
+    Objective,
+    Softmax,
+    sigmoid,
+)
 from fedtrees.trees.model_file import read_model_file
 from fedtrees.trees.params import TreeParams
 from fedtrees.trees.ubjson import decode_ubjson
@@ -150,7 +157,11 @@ def _probability(margin: np.float32) -> np.float32:
     """Return a float32 probability whose log-odds, in float32, are the margin (or nearest)."""
     p = sigmoid(np.array([margin], dtype=np.float32))[0]
     around = (p, np.nextafter(p, np.float32(0)), np.nextafter(p, np.float32(1)))
-    off = [(abs(float(LOGISTIC.base_margin(q)[0] - margin)), q) for q in around if 0 < q < 1]
+    off = [
+        (abs(float(LOGISTIC.base_margin(q)[0] - margin)), q)
+        for q in around
+        if LEAST_PROBABILITY <= q < 1
+    ]
     error, best = min(off, default=(np.inf, p))
     if error > _MARGIN_ERROR * max(1.0, abs(float(margin))):
         raise DataError(

@@ -22,6 +22,7 @@ from fedtrees import (
 )
 from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.registry import register
+from fedtrees.core.schema import Feature, Schema
 from fedtrees.core.specs import Spec
 from fedtrees.core.tree_messages import CutPoints, CutsRequest
 from fedtrees.trees.forest_io import load_random_forest
@@ -383,3 +384,77 @@ def test_importing_fedtrees_loads_nothing_heavy():
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "[]"
+
+
+# --- what was found by trying to break it
+
+
+def test_a_whole_step_rounds_like_a_fraction():
+    whole = gbdt(defense="hist-rounding[step=1]").fit(X, Y)
+    assert same(whole, gbdt(defense="hist-rounding[step=1.0]").fit(X, Y))
+    assert whole.score(X, Y) > 0.8
+    with pytest.raises(ValueError, match="too coarse"):
+        gbdt(defense="hist-rounding[step=1e12]").fit(X, Y)
+
+
+@pytest.mark.parametrize("size", [1e-30, 1e-11, 1e9, 1e13])
+def test_weights_of_any_size_only_scale_the_penalties(size):
+    plain = gbdt(reg_lambda=0, min_child_weight=0).fit(X, Y)
+    scaled = gbdt(reg_lambda=0, min_child_weight=0).fit(X, Y, sample_weight=np.full(len(X), size))
+    if size < 1e-8:  # no gain reaches 1e-6, the least that XGBoost splits for
+        assert len(scaled.model_.trees[0].leaves) == 1
+    else:
+        np.testing.assert_allclose(scaled.predict_proba(X), plain.predict_proba(X), rtol=1e-4)
+
+
+@pytest.mark.parametrize("score", [0, 1, 2, -1, 1 - 1e-9, 1e-40])
+def test_an_impossible_base_score_is_a_parameter_error(score):
+    with pytest.raises(UsageError, match=r"base_score=.*in float32"):
+        gbdt(base_score=score).fit(X, Y)
+
+
+def test_holding_out_nearly_all_rows_is_told():
+    with pytest.raises(DataError, match=r"no training row|all training labels"):
+        gbdt(early_stopping_rounds=2, validation_fraction=0.999999).fit(X, Y)
+
+
+def test_noise_on_the_number_of_held_out_rows_is_no_lack_of_rows():
+    for seed in range(6):
+        gbdt(
+            defense="laplace-hist[epsilon=1]",
+            early_stopping_rounds=2,
+            validation_fraction=0.05,
+            random_state=seed,
+        ).fit(X, Y)
+
+
+@pytest.mark.parametrize("defense", [3, ["split-only"], True])
+def test_a_defense_that_is_no_text(defense):
+    with pytest.raises(UsageError, match="give its spec as text"):
+        gbdt(defense=defense).fit(X, Y)
+
+
+def test_a_missing_client_id():
+    ids = np.zeros(len(X))
+    ids[7] = np.nan
+    with pytest.raises(DataError, match="client id of row 7 is missing"):
+        gbdt().fit(X, Y, client=ids)
+
+
+def test_apply_before_fit():
+    from sklearn.exceptions import NotFittedError
+
+    with pytest.raises(NotFittedError):
+        gbdt().apply(X)
+
+
+def test_a_file_name_that_would_be_misread(tmp_path):
+    with pytest.raises(UsageError, match="json"):
+        gbdt().fit(X, Y).save_model(tmp_path / "model.ubj")
+
+
+def test_attacks_on_log_odds_do_not_apply_to_other_targets():
+    protocol = gbdt().fit(X, Y).training_.protocol
+    features = tuple(Feature(f"f{i}") for i in range(3))
+    offered = [protocol.offers_on(Schema(features, "y", c)) for c in (("a", "b"), tuple("abc"), ())]
+    assert ["logistic-leaves" in o for o in offered] == [True, False, False]

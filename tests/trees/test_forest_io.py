@@ -70,3 +70,31 @@ def test_damaged_and_other_files_are_refused(grown, tmp_path):
         load_random_forest(tmp_path / "absent.npz")
     with pytest.raises(DataError, match="cannot write"):
         save_random_forest(forest, tmp_path / "absent" / "forest.npz")
+
+
+def test_every_damaged_file_is_a_data_error(grown, tmp_path):
+    file = tmp_path / "forest.npz"
+    save_random_forest(grown[0], file)
+    whole = file.read_bytes()
+    rng = np.random.default_rng(0)
+    refused = 0
+    for _ in range(300):
+        damaged = bytearray(whole)
+        for at in rng.integers(0, len(whole), rng.integers(1, 4)):
+            damaged[at] ^= 1 << int(rng.integers(8))
+        file.write_bytes(damaged)
+        try:
+            assert np.isfinite(load_model(file).probabilities(grown[1])).all()
+        except DataError:
+            refused += 1
+    assert refused > 200
+
+
+def test_an_archive_that_inflates_beyond_the_limit_is_not_inflated(tmp_path, monkeypatch):
+    import fedtrees.trees.forest_io as forest_io
+
+    monkeypatch.setattr(forest_io, "MAX_MODEL_BYTES", 10**6)
+    file = tmp_path / "bomb.npz"
+    np.savez_compressed(file, junk=np.zeros(10**6))
+    with pytest.raises(DataError, match="the limit is"):
+        load_model(file)

@@ -6,7 +6,7 @@ import xgboost as xgb
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedtrees.core.errors import DataError
+from fedtrees.core.errors import DataError, UsageError
 from fedtrees.trees.fixed_point import from_fixed, to_fixed
 from fedtrees.trees.losses import base_margin, logistic_gradients, sigmoid
 
@@ -67,5 +67,5 @@ def test_sigmoid_is_xgboosts_bit_for_bit():
 def test_base_margin_inverts_the_sigmoid():
     for score in (0.001, 0.5, 0.9):
         assert sigmoid(np.array([base_margin(score)]))[0] == pytest.approx(score, rel=1e-6)
-    with pytest.raises(DataError, match="one class"):
+    with pytest.raises(UsageError, match="strictly between 0 and 1"):
         base_margin(1.0)

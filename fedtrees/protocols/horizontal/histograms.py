@@ -201,7 +201,7 @@ class HistogramServer(Coordinator):
         (total,) = net.ask("client", ValidationRequest(round), why=why)
         assert isinstance(total, ValidationLoss)
         loss, rows = total.sums
-        if rows <= 0 and round == 0:
+        if rows == 0 and round == 0:  # under noise it hardly ever is
             raise DataError(
                 f"validation_fraction={self.params.validation_fraction} holds out no row of this "
                 "federation; give a larger one, or early_stopping_rounds=0"

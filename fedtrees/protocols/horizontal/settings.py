@@ -84,6 +84,11 @@ class HistogramProtocol(TreeParams, Protocol):
         readable = newton and all_rows and thresholds
         return self.shares | ({"logistic-leaves"} if readable else set())
 
+    def offers_on(self, schema: Schema) -> frozenset[str]:
+        """Return what is offered: `logistic-leaves` only where the target has two classes."""
+        binary = isinstance(self.objective_for(schema), Logistic)
+        return self.offers if binary else self.offers - {"logistic-leaves"}
+
     def objective_for(self, schema: Schema) -> Objective:
         """Return what is minimised on such a target.
 
