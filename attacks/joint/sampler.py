@@ -85,8 +85,8 @@ class State:
         n, T = len(cell), len(world.root)
         state = State(
             np.ascontiguousarray(np.concatenate([cell, own_cell]), dtype=np.int32),
-            np.ascontiguousarray(box[0], dtype=np.int32),
-            np.ascontiguousarray(box[1], dtype=np.int32),
+            np.array(box[0], dtype=np.int32, order="C"),
+            np.array(box[1], dtype=np.int32, order="C"),
             np.concatenate([label, own_label]).astype(np.int32),
             np.zeros(n + len(own_cell), dtype=np.int32),
             np.zeros((n, T), dtype=np.int32),
@@ -348,6 +348,14 @@ def _exchange(
 
 
 @kernel
+def _swapped(a, b, cell, new_cell):  # type: ignore[no-untyped-def]
+    for f in range(cell.shape[1]):
+        if new_cell[0, f] != cell[b, f] or new_cell[1, f] != cell[a, f]:
+            return False
+    return True
+
+
+@kernel
 def _inside(rows, new_cell, changed, lo, hi):  # type: ignore[no-untyped-def]
     for s in range(rows.shape[0]):
         for k in range(changed.shape[0]):
@@ -433,7 +441,11 @@ def _sample(
                 a, b, cell, label, component, base, count, state, exchanges, new_cell, changed
             )
         moved, features = rows[:n_rows], changed[:n_changed]
-        if n_changed == 0 or not _inside(moved, new_cell, features, lo, hi):
+        # rows of one first leaf that exchange everything take their boxes with them
+        whole = (
+            n_rows == 2 and leaf[a, 0] == leaf[rows[1], 0] and _swapped(a, rows[1], cell, new_cell)
+        )
+        if n_changed == 0 or not (whole or _inside(moved, new_cell, features, lo, hi)):
             continue
         first, gain = _judge(
             moved, labels, new_cell, features, leaf, p, residual, root, node, box, value, slope,
@@ -443,6 +455,10 @@ def _sample(
         if gain < 0.0 and _uniform(state) >= math.exp(gain):
             continue
         accepted += 1
+        if whole:
+            for f in range(d):
+                lo[a, f], lo[rows[1], f] = lo[rows[1], f], lo[a, f]
+                hi[a, f], hi[rows[1], f] = hi[rows[1], f], hi[a, f]
         _accept(first, moved, labels, new_leaf, new_p, leaf, p, residual, slope, flat)
         for s in range(n_rows):
             i = rows[s]

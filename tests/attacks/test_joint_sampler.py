@@ -103,8 +103,10 @@ def test_boxes_are_never_left():
     sample(setting.world, state, setting.classes(state), setting.world.precision(9.0), 20000, 1)
     cell = state.cell[: state.n]
     assert (cell != setting.cell).any()
-    assert (cell >= box[0]).all()
-    assert (cell < box[1]).all()
+    assert (cell >= state.lo).all()
+    assert (cell < state.hi).all()
+    for mine, given in zip((state.lo, state.hi), box, strict=True):  # boxes travel, whole
+        np.testing.assert_array_equal(np.sort(mine, axis=0), np.sort(given, axis=0))
 
 
 def agreement(setting, state):
