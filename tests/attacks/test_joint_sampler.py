@@ -105,8 +105,8 @@ def test_boxes_are_never_left():
     assert (cell != setting.cell).any()
     assert (cell >= state.lo).all()
     assert (cell < state.hi).all()
-    for mine, given in zip((state.lo, state.hi), box, strict=True):  # boxes travel, whole
-        np.testing.assert_array_equal(np.sort(mine, axis=0), np.sort(given, axis=0))
+    for found, first in zip((state.lo, state.hi), box, strict=True):  # boxes travel, whole
+        np.testing.assert_array_equal(np.sort(found, axis=0), np.sort(first, axis=0))
 
 
 def agreement(setting, state):
