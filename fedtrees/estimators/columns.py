@@ -39,12 +39,15 @@ def coded(X: Any, categories: Categories) -> Any:
     Raises
     ------
     DataError
-        A value that is none of a column's categories, or text in a column without categories.
+        Two columns of one name, a value that is none of a column's categories, or text in a column without categories.
     """
     if not _is_frame(X):
         return X
     import pandas as pd
 
+    if not X.columns.is_unique:
+        name = X.columns[X.columns.duplicated()][0]
+        raise DataError(f"two columns are called {name!r}; give every column its own name")
     out = X.copy(deep=False)
     for name in X.columns:
         values = X[name]
@@ -58,7 +61,7 @@ def coded(X: Any, categories: Categories) -> Any:
             out[name] = np.where(codes < 0, np.nan, codes.astype(np.float64))
         elif values.ndim == 1 and len(values) and pd.api.types.is_string_dtype(values):
             raise DataError(
-                f"column {name!r} holds text ({values.iloc[0]!r}); make it a category: "
+                f"column {name!r} holds text ({values.dropna().iloc[:1].tolist()}); make it a category: "
                 f"X.astype({{{name!r}: 'category'}})"
             )
     return out

@@ -458,3 +458,11 @@ def test_attacks_on_log_odds_do_not_apply_to_other_targets():
     features = tuple(Feature(f"f{i}") for i in range(3))
     offered = [protocol.offers_on(Schema(features, "y", c)) for c in (("a", "b"), tuple("abc"), ())]
     assert ["logistic-leaves" in o for o in offered] == [True, False, False]
+
+
+def test_two_columns_of_one_name():
+    frame = pd.DataFrame(np.column_stack([X[:, 0], X[:, 1]]), columns=["a", "a"])
+    with pytest.raises(DataError, match="two columns are called 'a'"):
+        gbdt().fit(frame.astype("category"), Y)
+    with pytest.raises(DataError, match="two columns are called 'a'"):
+        gbdt().fit(frame, Y)
