@@ -39,7 +39,8 @@ def coded(X: Any, categories: Categories) -> Any:
     Raises
     ------
     DataError
-        Two columns of one name, a value that is none of a column's categories, or text in a column without categories.
+        Two columns of one name, a value that is none of a column's categories, or text in a
+        column without categories.
     """
     if not _is_frame(X):
         return X
@@ -60,8 +61,9 @@ def coded(X: Any, categories: Categories) -> Any:
                 raise DataError(f"column {name!r} holds the unknown {unknown.iloc[0]!r}{hint}")
             out[name] = np.where(codes < 0, np.nan, codes.astype(np.float64))
         elif values.ndim == 1 and len(values) and pd.api.types.is_string_dtype(values):
+            found = values.dropna().iloc[:1].tolist()
             raise DataError(
-                f"column {name!r} holds text ({values.dropna().iloc[:1].tolist()}); make it a category: "
+                f"column {name!r} holds text ({found}); make it a category: "
                 f"X.astype({{{name!r}: 'category'}})"
             )
     return out
