@@ -62,7 +62,7 @@ def write_report(
 
 def write_text(path: Path, text: str) -> Path:
     """Write a file whole or not at all."""
-    partial = path.with_name(f".{path.name}.partial")
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")  # two runs may share a folder
     try:
         partial.write_text(text, encoding="utf-8", newline="\n")
         os.replace(partial, path)
