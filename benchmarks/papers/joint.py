@@ -6,16 +6,10 @@ reconstruction and the best blind guess, both merged as the attack's own samples
 
 from __future__ import annotations
 
-import argparse
-import sys
-from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean
 from typing import Any
 
-from fedtrees.bench.session import Bench, default_workers
-from fedtrees.bench.suite import Suite
-from fedtrees.benchmarks.papers.timberstrike import blind_table, markdown
-from fedtrees.report.rows import load_rows
+from fedtrees.benchmarks.papers.study import Table, blind_table, percent, run_study
 
 _COLUMNS = ("depth", "view", "attack", "RA", "over blind", "advantage", "exact rows", "CPU s")
 _VIEWS = {"none": "statistics", "split-only": "values"}
@@ -30,47 +24,27 @@ def attack_table(rows: Any) -> list[list[str]]:
     ):
         metric = dict(iter(part.groupby("metric")))
         depth = dict(p.split("=") for p in params.split(","))["max_depth"]
-        gain = list(metric["ra"]["value"] - metric["ra"]["blind"])
+        gain = metric["ra"]["value"] - metric["ra"]["blind"]
         lines.append(
             [
                 depth,
                 _VIEWS[defense],
                 f"`{attack}`",
-                _percent(metric["ra"]["value"]),
-                _percent(gain, "+"),
-                _percent(metric["ra"]["advantage"], "+"),
-                _percent(metric["exact_rows"]["value"]),
+                percent(metric["ra"]["value"]),
+                percent(gain, signed=True),
+                percent(metric["ra"]["advantage"], signed=True),
+                percent(metric["exact_rows"]["value"]),
                 f"{mean(metric['cpu_seconds']['value']):.1f}",
             ]
         )
     return lines
 
 
-def _percent(values: Any, sign: str = "") -> str:
-    known = [v for v in values if v == v]
-    if not known:
-        return "-"
-    spread = f" ± {100 * stdev(known):.1f}" if len(known) > 1 else ""
-    return f"{100 * mean(known):{sign}.1f}{spread}"
-
-
-def main() -> None:
-    """Run what is missing of the study, then print its tables."""
-    parser = argparse.ArgumentParser(prog="python -m fedtrees.benchmarks.papers.joint")
-    parser.add_argument("--data-dir", default=None)
-    parser.add_argument("--out", default="runs/joint")
-    parser.add_argument("-j", "--jobs", type=int, default=default_workers())
-    options = parser.parse_args()
-    folder = Path(options.out)
-    bench = Bench(Suite.load("joint"), folder, options.jobs, options.data_dir)
-    bench.open(resume=folder.exists())
-    bench.run(lambda status, label: print(f"{status}: {label}", file=sys.stderr, flush=True))
-    rows = load_rows(folder)
-    print("Percent, mean ± standard deviation over seeds.\n")
-    print(markdown(_COLUMNS, attack_table(rows)))
-    print("\nBlind guesses, RA:\n")
-    print(markdown(("table", "guess", "RA"), blind_table(rows)))
+def tables(rows: Any) -> list[Table]:
+    """Return what the study prints."""
+    title = "Percent, mean ± standard deviation over seeds."
+    return [(title, _COLUMNS, attack_table(rows)), blind_table(rows)]
 
 
 if __name__ == "__main__":
-    main()
+    run_study("joint", tables)

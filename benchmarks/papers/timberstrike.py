@@ -7,15 +7,10 @@ blind line is scored the same way as ours.
 
 from __future__ import annotations
 
-import argparse
-import sys
-from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean
 from typing import Any
 
-from fedtrees.bench.session import Bench, default_workers
-from fedtrees.bench.suite import Suite
-from fedtrees.report.rows import load_rows
+from fedtrees.benchmarks.papers.study import Table, blind_table, percent, run_study
 
 PUBLISHED = {
     ("pima", "fedtree-hist", 3): 71.74,
@@ -72,54 +67,18 @@ def attack_table(rows: Any) -> list[list[str]]:
     return lines
 
 
-def blind_table(rows: Any) -> list[list[str]]:
-    """Return the RA of every blind guess per table: means over seeds."""
-    blind = rows[(rows["stage"] == "blind") & (rows["metric"] == "ra")]
-    lines = []
-    for (data, guess), part in blind.groupby(["dataset", "attack_params"], sort=False):
-        lines.append([data, guess or "**best**", _percent(list(part["value"]))])
-    return lines
-
-
 def _spread(
     metric: dict[str, Any], name: str, column: str, signed: bool = False, digits: int = 1
 ) -> str:
-    if name not in metric:
-        return "-"
-    return _percent([v for v in metric[name][column] if v == v], signed, digits)
+    values = metric[name][column] if name in metric else ()
+    return percent(values, signed=signed, digits=digits)
 
 
-def _percent(values: list[float], signed: bool = False, digits: int = 1) -> str:
-    if not values:
-        return "-"
-    sign = "+" if signed else ""
-    text = f"{100 * mean(values):{sign}.{digits}f}"
-    return f"{text} ± {100 * stdev(values):.{digits}f}" if len(values) > 1 else text
-
-
-def markdown(header: tuple[str, ...], lines: list[list[str]]) -> str:
-    """Write a Markdown table."""
-    rows = [header, ["---"] * len(header), *lines]
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
-
-
-def main() -> None:
-    """Run what is missing of the study, then print its tables."""
-    parser = argparse.ArgumentParser(prog="python -m fedtrees.benchmarks.papers.timberstrike")
-    parser.add_argument("--data-dir", default=None)
-    parser.add_argument("--out", default="runs/timberstrike")
-    parser.add_argument("-j", "--jobs", type=int, default=default_workers())
-    options = parser.parse_args()
-    folder = Path(options.out)
-    bench = Bench(Suite.load("timberstrike"), folder, options.jobs, options.data_dir)
-    bench.open(resume=folder.exists())
-    bench.run(lambda status, label: print(f"{status}: {label}", file=sys.stderr, flush=True))
-    rows = load_rows(folder)
-    print("Percent, mean ± standard deviation over seeds.\n")
-    print(markdown(_COLUMNS, attack_table(rows)))
-    print("\nBlind guesses, RA:\n")
-    print(markdown(("table", "guess", "RA"), blind_table(rows)))
+def tables(rows: Any) -> list[Table]:
+    """Return what the study prints."""
+    title = "Percent, mean ± standard deviation over seeds."
+    return [(title, _COLUMNS, attack_table(rows)), blind_table(rows)]
 
 
 if __name__ == "__main__":
-    main()
+    run_study("timberstrike", tables)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fedtrees.core.schema import Table
 from fedtrees.trees.binning import bin_rows
-from fedtrees.trees.grower import grow_forest
+from fedtrees.trees.boosting import grow_forest
 from fedtrees.trees.losses import named_objective
 from fedtrees.trees.params import TreeParams
 from fedtrees.trees.sketch import quantile_cuts

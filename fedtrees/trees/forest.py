@@ -10,9 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.errors import DataError
-from fedtrees.trees.jit import kernel
 from fedtrees.trees.losses import LOGISTIC, Objective
-from fedtrees.trees.routing import Routes, leaf_of
+from fedtrees.trees.routing import Routes
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,10 +109,6 @@ class Forest:
     def _routes(self) -> Routes:
         return Routes.of(self.trees)
 
-    @cached_property
-    def _values(self) -> NDArray[np.float32]:
-        return np.concatenate([np.zeros(0, np.float32), *(t.value for t in self.trees)])
-
     def apply(self, X: NDArray[Any]) -> NDArray[np.int32]:
         """Return the leaf of every row in every tree, int32, shape (n, T).
 
@@ -130,15 +125,11 @@ class Forest:
         return self._routes.apply(X)
 
     def _margins(self, X: NDArray[Any]) -> NDArray[np.float32]:
-        r = self._routes
-        X = r.rows(X)
+        X = self._routes.rows(X)
         out = np.repeat(self.base_margin[:, None], len(X), axis=1)
-        if r.categories is not None:
-            for t, leaf in enumerate(r.apply(X).T):
-                out[t % len(out)] += self.trees[t].value[leaf]
-            return out
-        nodes = (r.feature, r.threshold, r.left, r.right, r.default_left)
-        _margin(X, r.start, *nodes, self._values, out)
+        for block, leaves in self._routes.blocks(X):
+            for t, leaf in enumerate(leaves.T):
+                out[t % len(out), block] += self.trees[t].value[leaf]
         return out
 
     def margin(self, X: NDArray[Any]) -> NDArray[np.float32]:
@@ -156,23 +147,3 @@ class Forest:
         value of a regression, shape (n,).
         """
         return self.objective.predict(self._margins(X))
-
-
-@kernel
-def _margin(
-    X: NDArray[np.float32],
-    starts: NDArray[np.int64],
-    feature: NDArray[np.int32],
-    threshold: NDArray[np.float32],
-    left: NDArray[np.int32],
-    right: NDArray[np.int32],
-    default_left: NDArray[np.bool_],
-    value: NDArray[np.float32],
-    out: NDArray[np.float32],
-) -> None:
-    for i in range(X.shape[0]):
-        for t in range(starts.shape[0]):
-            start = starts[t]
-            out[t % out.shape[0], i] += value[
-                start + leaf_of(X[i], start, feature, threshold, left, right, default_left)
-            ]

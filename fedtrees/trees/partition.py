@@ -13,6 +13,8 @@ from fedtrees.core.errors import DataError
 from fedtrees.trees.binning import Bins
 from fedtrees.trees.jit import kernel
 
+ROOT = np.zeros(1, dtype=np.int32)  # the nodes of a tree that has not split yet
+
 
 @dataclass(frozen=True, eq=False)
 class Decisions:

@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 from fedtrees.core.errors import DataError
 from fedtrees.trees.routing import Routes
 
-_BLOCK = 2**14  # rows routed at once: their leaves in all trees are kept meanwhile
-
 
 @dataclass(frozen=True, eq=False)
 class ClassTree:
@@ -145,10 +143,9 @@ class RandomForest:
         """
         X = self._routes.rows(X)
         total = np.zeros((len(X), self.n_classes))
-        for begin in range(0, len(X), _BLOCK):
-            part = slice(begin, begin + _BLOCK)
-            for tree, leaf in zip(self.trees, self._routes.apply(X[part]).T, strict=True):
-                total[part] += tree.probability[leaf]
+        for block, leaves in self._routes.blocks(X):
+            for tree, leaf in zip(self.trees, leaves.T, strict=True):
+                total[block] += tree.probability[leaf]
         return total / len(self.trees)
 
     def predict(self, X: NDArray[Any]) -> NDArray[np.float64]:

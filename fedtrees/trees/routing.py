@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 
 from fedtrees.core.errors import DataError
 from fedtrees.trees.jit import kernel
+
+_BLOCK = 2**14  # rows whose leaves in all trees are kept at once
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,6 +81,12 @@ class Routes:
             _apply_categorical(X, self.start, *nodes, self.categories, out)
         return out
 
+    def blocks(self, X: NDArray[Any]) -> Iterator[tuple[slice, NDArray[np.int32]]]:
+        """Yield consecutive rows and their leaves, as `apply` returns them for these rows."""
+        for begin in range(0, len(X), _BLOCK):
+            block = slice(begin, begin + _BLOCK)
+            yield block, self.apply(X[block])
+
 
 def _sets(tree: Any) -> NDArray[np.bool_]:
     found: NDArray[np.bool_] | None = getattr(tree, "categories", None)
@@ -95,7 +103,7 @@ def _joined_sets(trees: Sequence[Any]) -> NDArray[np.bool_] | None:
 
 
 @kernel
-def leaf_of(
+def _leaf(
     x: NDArray[np.float32],
     start: int,
     feature: NDArray[np.int32],
@@ -104,7 +112,6 @@ def leaf_of(
     right: NDArray[np.int32],
     default_left: NDArray[np.bool_],
 ) -> int:
-    """Return the leaf of one row in the tree that starts there (a kernel)."""
     node = 0
     while feature[start + node] >= 0:
         k = start + node
@@ -127,7 +134,7 @@ def _apply(
 ) -> None:
     for i in range(X.shape[0]):
         for t in range(starts.shape[0]):
-            out[i, t] = leaf_of(X[i], starts[t], feature, threshold, left, right, default_left)
+            out[i, t] = _leaf(X[i], starts[t], feature, threshold, left, right, default_left)
 
 
 @kernel

@@ -123,7 +123,7 @@ def test_order_of_the_victims_rows_does_not_matter(level):
     order = np.concatenate([np.arange(40), 40 + np.random.default_rng(9).permutation(160)])
     rows = w.everyone
     shuffled = Table(rows.X[order], rows.y[order])
-    from fedtrees.trees.grower import grow_forest
+    from fedtrees.trees.boosting import grow_forest
 
     again = replace(
         w,

@@ -10,9 +10,9 @@ from scipy.optimize import linear_sum_assignment
 from fedtrees.attacks.timberstrike import Evidence, NodeHistograms
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.trees.binning import Cuts
+from fedtrees.trees.boosting import grow_forest
 from fedtrees.trees.fixed_point import from_fixed, to_fixed
 from fedtrees.trees.forest import Forest, Tree
-from fedtrees.trees.grower import grow_forest
 from fedtrees.trees.losses import logistic_gradients
 from fedtrees.trees.params import TreeParams
 from fedtrees.trees.sketch import quantile_cuts

@@ -20,7 +20,7 @@ from fedtrees.core.tree_messages import (
 )
 from fedtrees.core.view import Opaque
 from fedtrees.protocols.base import train, view_of
-from fedtrees.trees.grower import grow_forest
+from fedtrees.trees.boosting import grow_forest
 from fedtrees.trees.sketch import quantile_cuts
 
 NAMES = ("fedtree-hist", "nvflare-hist")

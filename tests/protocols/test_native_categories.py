@@ -14,7 +14,7 @@ from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.specs import Spec
 from fedtrees.core.tree_messages import CutPoints, NodeSplits
 from fedtrees.protocols.base import train, view_of
-from fedtrees.trees.grower import grow_forest
+from fedtrees.trees.boosting import grow_forest
 from fedtrees.trees.sketch import quantile_cuts
 
 NAMES = ("fedtree-hist", "nvflare-hist")

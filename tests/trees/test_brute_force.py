@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from fedtrees.trees.binning import Cuts, bin_rows
+from fedtrees.trees.boosting import Owned, grow_forest_over
 from fedtrees.trees.fixed_point import to_fixed, weighted
 from fedtrees.trees.forest import Forest
-from fedtrees.trees.grower import Owned, grow_forest_over
 from fedtrees.trees.losses import LOGISTIC, SQUARED_ERROR, Softmax
 from fedtrees.trees.params import TreeParams
 

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from fedtrees.core.errors import DataError, UsageError
 from fedtrees.data.catalogue import load
 from fedtrees.trees.binning import Cuts, bin_rows
+from fedtrees.trees.boosting import Owned, grow_forest, grow_forest_over
 from fedtrees.trees.fixed_point import to_fixed
-from fedtrees.trees.grower import Owned, grow_forest, grow_forest_over
 from fedtrees.trees.losses import LOGISTIC, SQUARED_ERROR, Softmax
 from fedtrees.trees.params import TreeParams
 from fedtrees.trees.partition import Decisions, RowPartition
@@ -286,7 +286,7 @@ def test_the_same_forest_without_numba(tmp_path):
         import sys
         sys.modules["numba"] = None  # every import of it now fails
         import numpy as np
-        from fedtrees.trees.grower import grow_forest
+        from fedtrees.trees.boosting import grow_forest
         from fedtrees.trees.params import TreeParams
         from fedtrees.trees.sketch import quantile_cuts
         table = np.load("table.npz")

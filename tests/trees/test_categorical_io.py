@@ -11,7 +11,7 @@ import xgboost as xgb
 from test_categorical import IS_CATEGORY, TYPES, matrix, table, target, train
 
 from fedtrees.core.errors import DataError
-from fedtrees.trees.grower import grow_forest
+from fedtrees.trees.boosting import grow_forest
 from fedtrees.trees.losses import LOGISTIC, SQUARED_ERROR, Softmax
 from fedtrees.trees.params import TreeParams
 from fedtrees.trees.xgboost_io import from_xgboost_json, to_xgboost_json

@@ -8,7 +8,7 @@ import xgboost_reference as reference
 
 from fedtrees.core.errors import DataError
 from fedtrees.trees.binning import bin_rows
-from fedtrees.trees.grower import Owned, grow_forest, grow_forest_over
+from fedtrees.trees.boosting import Owned, grow_forest, grow_forest_over
 from fedtrees.trees.params import TreeParams
 from fedtrees.trees.sketch import quantile_cuts
 

@@ -7,10 +7,11 @@ from hypothesis import strategies as st
 
 from fedtrees.core.errors import DataError
 from fedtrees.trees.binning import bin_rows
+from fedtrees.trees.boosting import grow_tree
 from fedtrees.trees.builder import TreeBuilder
 from fedtrees.trees.fixed_point import to_fixed
 from fedtrees.trees.forest import Forest
-from fedtrees.trees.grower import TreeGrower, grow_tree
+from fedtrees.trees.grower import TreeGrower
 from fedtrees.trees.histogram import build_histogram
 from fedtrees.trees.params import TreeParams
 from fedtrees.trees.partition import Decisions, RowPartition

@@ -7,7 +7,7 @@ import pytest
 
 from fedtrees.core.errors import UsageError
 from fedtrees.trees import threads
-from fedtrees.trees.grower import grow_forest
+from fedtrees.trees.boosting import grow_forest
 from fedtrees.trees.losses import LOGISTIC, named_objective
 from fedtrees.trees.params import TreeParams
 from fedtrees.trees.sketch import quantile_cuts

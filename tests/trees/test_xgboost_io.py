@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from fedtrees.core.errors import DataError
 from fedtrees.trees import model_file
+from fedtrees.trees.boosting import grow_forest
 from fedtrees.trees.builder import TreeBuilder
 from fedtrees.trees.forest import Forest
-from fedtrees.trees.grower import grow_forest
 from fedtrees.trees.losses import LOGISTIC, SQUARED_ERROR, Softmax
 from fedtrees.trees.model_io import load_model
 from fedtrees.trees.params import TreeParams

@@ -29,15 +29,14 @@ from fedtrees.core.tree_messages import (
 from fedtrees.protocols.base import Coordinator
 from fedtrees.protocols.horizontal.cut_points import BinningClient, settle_cuts
 from fedtrees.protocols.horizontal.settings import HistogramProtocol
+from fedtrees.trees.boosting import checked_weights
 from fedtrees.trees.fixed_point import LOSS_BITS, Bits, from_fixed, to_fixed, weighted
 from fedtrees.trees.forest import Forest, Tree
-from fedtrees.trees.grower import TreeGrower, checked_weights
+from fedtrees.trees.grower import TreeGrower
 from fedtrees.trees.histogram import build_histogram, node_sums
 from fedtrees.trees.losses import LOSS_BOUND, clipped_bounds
-from fedtrees.trees.partition import Decisions, RowPartition
+from fedtrees.trees.partition import ROOT, Decisions, RowPartition
 from fedtrees.trees.sampling import ColumnSampler, drop_rows
-
-_ROOT = np.zeros(1, dtype=np.int32)
 
 
 class HistogramClient(BinningClient):
@@ -210,7 +209,7 @@ class HistogramServer(Coordinator):
 
     def grow(self, net: Network, tree: int) -> Tree:
         """Grow one tree from summed histograms."""
-        total = self.ask_histograms(net, tree, _ROOT)
+        total = self.ask_histograms(net, tree, ROOT)
         grower = TreeGrower(self.cuts, self.params, total.totals[0], bits=total.bits)
         columns = ColumnSampler(self.cuts, self.params, self.streams, tree)
         while True:

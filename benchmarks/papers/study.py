@@ -1,0 +1,56 @@
+"""What all studies do: run what is missing of a bundled suite, then print its tables."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+from fedtrees.bench.session import Bench, default_workers
+from fedtrees.bench.suite import Suite
+from fedtrees.report.rows import load_rows
+
+Table = tuple[str, Sequence[str], list[list[str]]]  # title, header, lines
+
+
+def run_study(name: str, tables: Callable[[Any], Iterable[Table]]) -> None:
+    """Run the study of that name as a command, and print the tables made of its rows."""
+    parser = argparse.ArgumentParser(prog=f"python -m fedtrees.benchmarks.papers.{name}")
+    parser.add_argument("--data-dir", default=None)
+    parser.add_argument("--out", default=f"runs/{name}")
+    parser.add_argument("-j", "--jobs", type=int, default=default_workers())
+    options = parser.parse_args()
+    folder = Path(options.out)
+    bench = Bench(Suite.load(name), folder, options.jobs, options.data_dir)
+    bench.open(resume=folder.exists())
+    bench.run(lambda status, label: print(f"{status}: {label}", file=sys.stderr, flush=True))
+    for title, header, lines in tables(load_rows(folder)):
+        print(f"{title}\n\n{markdown(header, lines)}\n")
+
+
+def blind_table(rows: Any) -> Table:
+    """Return the RA of every blind guess per table: means over seeds."""
+    blind = rows[(rows["stage"] == "blind") & (rows["metric"] == "ra")]
+    lines = [
+        [data, guess or "**best**", percent(part["value"])]
+        for (data, guess), part in blind.groupby(["dataset", "attack_params"], sort=False)
+    ]
+    return "Blind guesses, RA:", ("table", "guess", "RA"), lines
+
+
+def percent(values: Iterable[float], *, signed: bool = False, digits: int = 1) -> str:
+    """Write shares as a mean in percent, with the standard deviation where there are several."""
+    known = [v for v in values if v == v]
+    if not known:
+        return "-"
+    text = f"{100 * mean(known):{'+' if signed else ''}.{digits}f}"
+    return f"{text} ± {100 * stdev(known):.{digits}f}" if len(known) > 1 else text
+
+
+def markdown(header: Sequence[str], lines: list[list[str]]) -> str:
+    """Write a Markdown table."""
+    rows = [list(header), ["---"] * len(header), *lines]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
