@@ -193,12 +193,12 @@ def score_guess(
 ) -> Iterator[Row]:
     """Yield one row per metric, each beside its blind score."""
     truth, schema = federation.victims(principals), federation.schema
-    if guess.records is not None and len(guess.records):
+    if guess.records is not None:
         scores = score_records(guess.records, truth, schema, federation.dataset.top)
         values = {**scores.as_dict(), **{f"ra:{k}": v for k, v in scores.per_feature.items()}}
         for metric, value in values.items():
             yield _scored(metric, value, blind.get(metric))
-        if federation.reserve is not None:
+        if federation.reserve is not None and len(guess.records):
             rng = Streams(seed).child("scores").rng("reserve")
             test = specificity(guess.records, truth, federation.reserve, schema, rng)
             yield _row("specificity_z", test.z)

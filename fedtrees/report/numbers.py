@@ -15,6 +15,7 @@ from fedtrees.report.markup import Html, esc, join, table, tag
 from fedtrees.report.rows import UNDEFENDED, Setting, read_json, read_text
 from fedtrees.report.sections import Charts, claim_mark, place
 from fedtrees.report.study import Study
+from fedtrees.report.table_text import exact_rows
 from fedtrees.report.tables import (
     Cost,
     Guarantees,
@@ -42,15 +43,15 @@ def _board(study: Study, frontier: Frontier, board: Sequence[LeaderRow]) -> Html
     better = " (lower is better)" if frontier.utility in LOWER_IS_BETTER else ""
     header = ["defense", utility + better, f"change in {utility}", "worst advantage",
               "change in advantage", "strongest attack", f"{frontier.metric} (blind)",
-              "traffic and time", "guarantee"]  # fmt: skip
+              "exact rows (blind)", "traffic and time", "guarantee"]  # fmt: skip
     classes = ["front" if r.on_front else "base" * (r.point.defense == UNDEFENDED) for r in board]
-    wide = {5: "free", 8: "code"}
+    wide = {5: "free", 9: "code"}
     known = max([r.point.utility.n for r in board], default=0)
     lines = [_line(study, row, known) for row in board]
     refs = "; ".join(f"{n} {style.interval(e)}" for n, e in frontier.references if e.known)
     caption = f"{frontier.panel}, {known} seed{'s' if known != 1 else ''}"
     after = tag("p", f"Without a federation: {utility} {refs}.", class_="facts") if refs else ""
-    return join([table(caption, header, lines, (1, 2, 3, 4, 6, 7), classes, wide), after])
+    return join([table(caption, header, lines, (1, 2, 3, 4, 6, 7, 8), classes, wide), after])
 
 
 def _line(study: Study, row: LeaderRow, seeds: int) -> list[object]:
@@ -74,6 +75,7 @@ def _line(study: Study, row: LeaderRow, seeds: int) -> list[object]:
         "" if same else _stacked(row.relief, seeds, signed=True),
         attacks,
         score if p.advantage.known else "–",
+        exact_rows(row),
         join([style.bytes_text(row.cost.bytes), tag("small", seconds)]),
         _guarantee(row.guarantees),
     ]

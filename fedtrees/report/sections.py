@@ -198,21 +198,29 @@ def claim_mark(kind: Kind, colour: str, hollow: bool) -> Html:
 
 def heatmaps(study: Study, charts: Charts) -> Html:
     """Show every attack under every threat against every defense."""
-    metric = {f.panel.setting: f.metric for f in reversed(study.frontiers)}
-    grids = {s: leaks.leak_grid(study.rows, s, metric[s]) for s in study.settings if s in metric}
-    limit = leaks.limit(grids.values())
+    metrics = {f.panel.setting: [f.metric] for f in reversed(study.frontiers)}
+    for f in study.other_frontiers:
+        if f.metric == "exact_rows" and f.drawn and "exact_rows" not in metrics[f.panel.setting]:
+            metrics[f.panel.setting].append("exact_rows")
+    grids = {
+        s: [leaks.leak_grid(study.rows, s, metric) for metric in metrics[s]]
+        for s in study.settings
+        if s in metrics
+    }
+    limit = leaks.limit(grid for several in grids.values() for grid in several)
     parts = [
         tag(
             "p",
             "Advantage over blind, mean over seeds: white is blind, orange leaks, blue is worse "
-            "than not attacking. An asterisk marks a mean over the seeds that finished; n/a is an "
-            "attack that does not apply.",
+            "than not attacking. A row is a threat and an attack. An asterisk marks a mean over "
+            "the seeds that finished; n/a is an attack that does not apply.",
             class_="lede",
         ),
         _scale(limit),
     ]
-    for setting, grid in grids.items():
-        parts.append(tag("div", _grid(charts, grid, limit, "attack"), data_place=place(setting)))
+    for setting, several in grids.items():
+        body = join(_grid(charts, grid, limit, "threat and attack") for grid in several)
+        parts.append(tag("div", join([tag("h3", setting), body]), data_place=place(setting)))
     return join(parts)
 
 
@@ -226,7 +234,11 @@ def features(study: Study, charts: Charts) -> Html:
     lede = tag("p", "Worst-case advantage on each column; columns that the undefended run leaks "
                "most come first.", class_="lede")  # fmt: skip
     blocks = [
-        tag("div", _grid(charts, g, limit, "feature"), data_place=place(p.setting, p.threat))
+        tag(
+            "div",
+            join([tag("h3", p), _grid(charts, g, limit, "feature")]),
+            data_place=place(p.setting, p.threat),
+        )
         for p, g in grids.items()
     ]
     return join([lede, _scale(limit), *blocks])
@@ -245,7 +257,7 @@ def _grid(charts: Charts, grid: leaks.Grid, limit: float, first: str) -> Html:
     numbers = table(caption, [first, *grid.columns], lines, right)
     return join(
         [
-            tag("h3", grid.title),
+            tag("h4", f"By {style.metric_name(grid.metric)} ({grid.metric})"),
             tag("div", chart, class_="wide"),
             tag("details", tag("summary", "The same as a table"), numbers),
         ]

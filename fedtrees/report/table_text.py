@@ -42,6 +42,7 @@ def leaderboard_table(frontier: Frontier, board: Sequence[LeaderRow]) -> Table:
     out.add_column("defense", overflow="fold", min_width=26)
     for name in (utility, f"Δ {utility}", "advantage", "Δ adv."):
         out.add_column(name, justify="right", no_wrap=True)
+    out.add_column("exact rows", justify="right", no_wrap=True)
     out.add_column("strongest attack", overflow="fold")
     out.add_column("claim", overflow="fold")
     for name in ("traffic", "time"):
@@ -60,6 +61,7 @@ def leaderboard_table(frontier: Frontier, board: Sequence[LeaderRow]) -> Table:
             "" if base else style.number(row.change.mean, 3, signed=True),
             _short(p.advantage, signed=True),
             "" if base else style.number(row.relief.mean, 3, signed=True),
+            exact_rows(row),
             attacks,
             p.claimed or "not known",
             style.bytes_text(row.cost.bytes),
@@ -68,10 +70,19 @@ def leaderboard_table(frontier: Frontier, board: Sequence[LeaderRow]) -> Table:
         # Text, not str: a name in square brackets is not markup.
         out.add_row(*(Text(c) for c in cells), style="bold" if row.on_front else "")
     out.caption = Text(
-        f"advantage of {frontier.metric}, worst attack, ± half of the 95% interval; bold: not "
+        f"advantage of {frontier.metric}, worst attack, ± half of the 95% interval; exact rows: "
+        "victims' rows reconstructed exactly by the best attack at it (blind); bold: not "
         "dominated; hollow mark: an attack did not finish"
     )
     return out
+
+
+def exact_rows(row: LeaderRow) -> str:
+    """Write the share of rows reconstructed exactly, and blind: ``87% (0%)``."""
+    if not row.exact.known:
+        return "–"
+    blind = f" ({row.exact_blind.mean:.0%})" if row.exact_blind.known else ""
+    return f"{row.exact.mean:.0%}{blind}"
 
 
 def _short(e: Estimate, signed: bool = False) -> str:

@@ -13,18 +13,27 @@ from fedtrees.report.budgets import ordered
 from fedtrees.report.frontier import Frontier, Point
 from fedtrees.report.intervals import Estimate, estimate
 from fedtrees.report.rows import UNDEFENDED, Setting
-from fedtrees.report.worst import by_seed
+from fedtrees.report.worst import by_seed, worst_case
 
 _BY_TYPE = re.compile(r"^bytes_(up|down):(.+)$")
 
 
 @dataclass(frozen=True)
 class LeaderRow:
-    """One defense of a leaderboard: what it keeps, what still leaks, what it costs."""
+    """One defense of a leaderboard: what it keeps, what still leaks, what it costs.
+
+    Attributes
+    ----------
+    exact, exact_blind : Estimate
+        Largest share of the victims' rows that any attack reconstructed exactly, and the blind
+        adversary's.
+    """
 
     point: Point
     change: Estimate
     relief: Estimate
+    exact: Estimate
+    exact_blind: Estimate
     cost: Cost
     guarantees: Guarantees
     on_front: bool
@@ -92,11 +101,14 @@ def leaderboard(rows: pd.DataFrame, frontier: Frontier) -> tuple[LeaderRow, ...]
     here = _of_setting(rows, frontier.panel.setting)
     costs = {c.defense: c for c in cost_table(here, frontier.panel.setting)}
     stated = {g.defense: g for g in guarantee_table(here, frontier.panel.setting)}
+    exact = worst_case(here[here["threat"] == frontier.panel.threat], "exact_rows")
     return tuple(
         LeaderRow(
             point=p,
             change=paired(p, base, "utility"),
             relief=paired(p, base, "advantage"),
+            exact=estimate(exact.loc[exact["defense_spec"] == p.defense, "value"]),
+            exact_blind=estimate(exact.loc[exact["defense_spec"] == p.defense, "blind"]),
             cost=costs[p.defense],
             guarantees=stated[p.defense],
             on_front=p.defense in frontier.front,

@@ -17,12 +17,16 @@ attacks = ["histogram-peeling"]
 """
 
 
-def test_returned_rows_are_scored(tmp_path):
-    bench = Bench(Suite.parse(SUITE, "tiny"), tmp_path / "run", 1)
+def attack_rows(suite, folder):
+    bench = Bench(Suite.parse(suite, "tiny"), folder, 1)
     bench.open(resume=False)
     bench.run(lambda status, label: None)
-    with (tmp_path / "run" / "rows.csv").open() as file:
-        rows = [r for r in csv.DictReader(file) if r["stage"] == "attack"]
+    with (folder / "rows.csv").open() as file:
+        return [r for r in csv.DictReader(file) if r["stage"] == "attack"]
+
+
+def test_returned_rows_are_scored(tmp_path):
+    rows = attack_rows(SUITE, tmp_path / "run")
     for threat in ("client", "server"):
         score = {r["metric"]: r for r in rows if r["threat"] == threat}
         assert float(score["returned_right"]["value"]) > 0.9
@@ -34,3 +38,12 @@ def test_returned_rows_are_scored(tmp_path):
         )
     owned = next(r for r in rows if r["metric"] == "returned_owned" and r["threat"] == "server")
     assert float(owned["value"]) > 0.9
+
+
+def test_an_attack_that_returns_no_row_scores_none_right(tmp_path):
+    defended = SUITE.replace("threats", 'defenses = ["laplace-hist[epsilon=1]"]\nthreats')
+    rows = attack_rows(defended, tmp_path / "run")
+    mine = [r for r in rows if r["defense"] == "laplace-hist" and r["threat"] == "server"]
+    score = {r["metric"]: float(r["value"]) for r in mine if r["value"]}
+    assert score["returned_rows"] == score["exact_rows"] == score["ra"] == 0
+    assert "specificity_z" not in score

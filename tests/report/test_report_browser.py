@@ -44,7 +44,7 @@ def test_every_chart_is_drawn(drawn):
     text, _, source = drawn
     assert 'data-drawn="yes"' in text
     charts = len(re.findall(r'data-chart="', source))
-    assert charts == 6  # 2 frontiers, 1 attack grid, 2 feature grids, 1 cost
+    assert charts == 7  # 2 frontiers, 2 attack grids, 2 feature grids, 1 cost
     assert len(re.findall(r'class="plot-container', text)) == charts
     assert len(re.findall(r'class="main-svg"', text)) >= 2 * charts
 

@@ -10,7 +10,7 @@ from fedtrees.report.frontier import frontiers
 from fedtrees.report.headline import answers
 from fedtrees.report.intervals import Estimate, estimate
 from fedtrees.report.rows import Panel, Setting
-from fedtrees.report.table_text import leaderboard_table
+from fedtrees.report.table_text import exact_rows, leaderboard_table
 from fedtrees.report.tables import (
     cost_table,
     guarantee_table,
@@ -254,3 +254,14 @@ def test_what_else_leaks_is_said_beside_the_first_metric(rows, boards):
             assert sentence.startswith("Records in leaves with exact counts: undefended ")
             assert base is not None
     assert all(a.others == () for a in answers(boards))
+
+
+def test_the_leaderboard_tells_how_many_rows_were_reconstructed_exactly(rows):
+    frontier = next(f for f in frontiers(rows) if f.panel.threat == "client")
+    board = {r.point.defense: r for r in leaderboard(rows, frontier)}
+    exact = rows[(rows["metric"] == "exact_rows") & (rows["threat"] == "client")]
+    exact = exact[(exact["setting"] == frontier.panel.setting) & (exact["status"] == "ok")]
+    mine = exact[exact["defense_spec"] == "none"]
+    assert board["none"].exact.mean == pytest.approx(mine.groupby("seed")["value"].max().mean())
+    assert board["none"].exact_blind.mean == pytest.approx(mine["blind"].mean())
+    assert f"{board['none'].exact.mean:.0%} (8%)" == exact_rows(board["none"])
