@@ -43,7 +43,6 @@ class MinBin(Defense):
     by: str = "client"
 
     guards = (Histogram, GlobalHistogram)
-    requires = frozenset({"histograms"})
 
     def __post_init__(self) -> None:
         if not isinstance(self.k, int) or isinstance(self.k, bool) or self.k < 2:
@@ -55,6 +54,11 @@ class MinBin(Defense):
     def at(self) -> frozenset[str]:  # type: ignore[override]
         """The role that suppresses."""
         return frozenset({self.by})
+
+    @property
+    def requires(self) -> frozenset[str]:  # type: ignore[override]
+        """Histograms that are sent; for the server, sent back."""
+        return frozenset({"histograms" if self.by == "client" else "shared-histograms"})
 
     def claim(self) -> Guarantee:
         """Return a structural guarantee."""

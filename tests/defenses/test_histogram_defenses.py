@@ -129,6 +129,13 @@ def test_the_server_of_an_all_reduce_grows_what_its_clients_see():
         np.testing.assert_array_equal(grower.finish().value, tree.value)
 
 
+def test_a_server_that_sends_no_sums_has_nothing_to_suppress():
+    protocol = register.make("protocol", Spec("fedtree-hist"))
+    by_server = Composition((make("min-bin", by="server"),))
+    assert "shared-histograms" in protocol.mismatch(by_server)
+    assert protocol.mismatch(Composition((make("min-bin", by="client"),))) is None
+
+
 @pytest.mark.parametrize(
     ("name", "params", "said"),
     [
