@@ -97,6 +97,8 @@ class Defense:
         What a protocol must offer (its `offers`) for the defense to make sense.
     gradient_clip : float or None
         Clients clip each row's gradient to [-R, R] and hessian to [0, 2R] before summing.
+    least_leaf_rows : int
+        Clients that grow trees by themselves leave so many rows on either side of a split.
     """
 
     name: ClassVar[str] = "defense"
@@ -106,6 +108,7 @@ class Defense:
     exempts: ClassVar[Mapping[type[Message], str]] = {}
     requires: ClassVar[frozenset[str]] = frozenset()
     gradient_clip: float | None = None
+    least_leaf_rows: int = 0
 
     def claim(self) -> Guarantee:
         """State what is guaranteed, as published."""
@@ -159,6 +162,11 @@ class Composition:
         """The tightest clip of the parts, None where no part clips."""
         clips = [p.gradient_clip for p in self.parts if p.gradient_clip is not None]
         return min(clips) if clips else None
+
+    @property
+    def least_leaf_rows(self) -> int:
+        """The strictest of the parts' limits, 0 where no part sets one."""
+        return max((p.least_leaf_rows for p in self.parts), default=0)
 
     @property
     def summed(self) -> tuple[type[Message], ...]:

@@ -35,6 +35,10 @@ class Network(ABC):
         """Send without reply; return the message as it left, after the defenses."""
 
     @abstractmethod
+    def members(self, role: str) -> list[str]:
+        """Return the names of the parties of a role, in party order."""
+
+    @abstractmethod
     def allowed_splits(self, tree: int, nodes: int, bins: int) -> NDArray[np.bool_] | None:
         """Return which splits the defenses allow, bool, shape (nodes, bins); None: all."""
 
@@ -131,6 +135,10 @@ class LocalNetwork(Network):
             self._parties[name].answer(message)
         return message
 
+    def members(self, role: str) -> list[str]:
+        """Return the names of the parties of a role, in the order of joining."""
+        return [p.name for p in self._parties.values() if p.role == role]
+
     def allowed_splits(self, tree: int, nodes: int, bins: int) -> NDArray[np.bool_] | None:
         """Return which splits the defenses allow, None where no defense has a say."""
         party = acting_party()
@@ -154,7 +162,7 @@ class LocalNetwork(Network):
     def _resolve(self, to: str) -> list[str]:
         if to in self._parties:
             return [to]
-        found = [p.name for p in self._parties.values() if p.role == to]
+        found = self.members(to)
         if not found:
             names = {*self._parties, *(p.role for p in self._parties.values())}
             raise ProtocolError(f"no party or role {to!r}{did_you_mean(to, names)}")

@@ -46,9 +46,12 @@ class Protocol(ABC):
         only ever adds the histograms it gets), ``server-decides`` (the server chooses splits and
         broadcasts them), ``leaf-values`` (the model's leaf values are known to clients),
         ``logistic-leaves`` (they are Newton steps of the binary log loss over all rows, should the
-        target have two classes); of forests, ``class-histograms`` (clients send class counts per
-        bin), ``class-leaves`` (clients know the class shares of leaves), ``local-trees`` (clients
-        know each other's own trees).
+        target have two classes), ``softmax-leaves`` (the same of more classes); of forests,
+        ``class-histograms`` (clients send class counts per bin), ``class-leaves`` (clients know
+        the class shares of leaves), ``local-trees`` (clients know each other's own trees); of
+        boosted trees that clients grow alone, ``shared-trees`` (clients know them) and
+        ``newton-leaves`` (their leaves are Newton steps over all rows of one client); and
+        ``tree-messages`` (leaves cross in messages, with the statistics behind them).
     summed : tuple of Message types
         Replies of which the coordinator learns only the sum, by an ideal secure sum.
     """
@@ -64,6 +67,10 @@ class Protocol(ABC):
     @abstractmethod
     def client(self, name: str, data: Table, schema: Schema, clip: float | None) -> Party:
         """Make one client around its rows."""
+
+    def defended_client(self, name: str, data: Table, schema: Schema, by: Composition) -> Party:
+        """Make one client that keeps to what the defenses ask of its training."""
+        return self.client(name, data, schema, by.gradient_clip)
 
     def offers_on(self, schema: Schema) -> frozenset[str]:
         """Return what is offered on such a target."""
@@ -167,7 +174,7 @@ def train(
     net.join(coordinator)
     for name, table in zip(client_names(len(clients)), clients, strict=True):
         rows = defense.prepare(table, net.context_of(name, "client"))
-        net.join(protocol.client(name, rows, schema, defense.gradient_clip))
+        net.join(protocol.defended_client(name, rows, schema, defense))
     with acting(coordinator):
         model = coordinator.train(net)
     context = net.context("server")

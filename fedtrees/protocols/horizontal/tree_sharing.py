@@ -1,0 +1,220 @@
+"""What protocols have in common in which clients boost on their own rows and share the trees."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.core.defense import Composition
+from fedtrees.core.errors import ProtocolError, UsageError, did_you_mean
+from fedtrees.core.network import Network
+from fedtrees.core.party import Party, handles
+from fedtrees.core.schema import Schema, Table
+from fedtrees.core.shared_trees import ClientTrees, GlobalTrees, GrowRequest
+from fedtrees.protocols.base import Coordinator, Protocol
+from fedtrees.trees.binning import bin_rows
+from fedtrees.trees.boosting import Owned
+from fedtrees.trees.continuation import Continuation, add_trees
+from fedtrees.trees.forest import Forest, Tree
+from fedtrees.trees.intercept import INTERCEPTS, estimated_score, start_margin
+from fedtrees.trees.losses import OBJECTIVES, Logistic, Objective, objective_of
+from fedtrees.trees.params import TreeParams
+from fedtrees.trees.shared_io import join, pack, unpack
+from fedtrees.trees.sketch import quantile_cuts
+
+
+@dataclass(frozen=True, kw_only=True)
+class TreeSharingProtocol(TreeParams, Protocol):
+    """Boosted trees that clients grow by themselves: the engine's parameters, and these.
+
+    Cut points are every client's own, made of all its rows; codes of categories are split as
+    numbers. `base_score` None: each client estimates one from its own labels for the trees that it
+    grows before it is told of a model.
+
+    Parameters
+    ----------
+    objective : {"binary:logistic", "multi:softprob", "reg:squarederror"} or None
+        None: what the target asks for.
+    intercept : {"mean", "newton"}
+        How a base score is estimated: as XGBoost 3.2 does, or as 2.1
+        (`fedtrees.trees.intercept.estimated_score`).
+    """
+
+    objective: str | None = None
+    intercept: str = "mean"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, known in (("objective", OBJECTIVES), ("intercept", INTERCEPTS)):
+            value = getattr(self, name)
+            if value not in known and not (name == "objective" and value is None):
+                raise UsageError(f"unknown {name} {value!r}{did_you_mean(str(value), known)}")
+        score = self.base_score
+        if self.objective == Logistic.name and score is not None and not 0 < score < 1:
+            raise UsageError(
+                f"base_score={score!r}: {Logistic.name} starts from a probability, strictly "
+                "between 0 and 1"
+            )
+
+    @property
+    def offers(self) -> frozenset[str]:  # type: ignore[override]
+        """What defenses and attacks may rely on."""
+        newton = self.subsample == 1 and not self.reg_alpha
+        return frozenset(
+            {"shared-trees", "tree-messages"} | ({"newton-leaves"} if newton else set())
+        )
+
+    def mismatch(self, defense: Composition) -> str | None:
+        """Return why a defense makes no sense here, None if it does."""
+        if defense.restricts_splits:
+            return f"clients choose their splits by themselves; {self.name!r} asks no defense which"
+        return super().mismatch(defense)
+
+    def objective_for(self, schema: Schema) -> Objective:
+        """Return what is minimised on such a target.
+
+        Raises
+        ------
+        UsageError
+            If the objective does not suit it.
+        """
+        return objective_of(self.objective, schema.classes)
+
+    @property
+    def rounds_at_once(self) -> int:
+        """Boosting rounds a client does before it shares."""
+        return 1
+
+    @abstractmethod
+    def coordinator(self, schema: Schema) -> TreeSharingServer:
+        """Make the server."""
+
+    def client(self, name: str, data: Table, schema: Schema, clip: float | None) -> BoostingClient:
+        """Make one client."""
+        return BoostingClient(name, data, schema, self)
+
+    def defended_client(
+        self, name: str, data: Table, schema: Schema, by: Composition
+    ) -> BoostingClient:
+        """Make one client that keeps to what the defenses ask of its training."""
+        return BoostingClient(name, data, schema, self, by.least_leaf_rows)
+
+
+class BoostingClient(Party):
+    """A client that boosts on its own rows, on top of the model it was told of last.
+
+    Parameters
+    ----------
+    name : str
+    data : Table
+    schema : Schema
+    params : TreeSharingProtocol
+    least_rows : int
+        Rows that a defense wants on either side of a split.
+    """
+
+    role = "client"
+
+    def __init__(
+        self,
+        name: str,
+        data: Table,
+        schema: Schema,
+        params: TreeSharingProtocol,
+        least_rows: int = 0,
+    ) -> None:
+        super().__init__(name)
+        self.data, self.params, self.least_rows = data, params, least_rows
+        self.objective = params.objective_for(schema)
+        self.objective.check(data.y)
+        self.sums = self.objective.target_sums(data.y, data.weight)
+        if len(data):
+            self.start(self.own_score())
+
+    def own_score(self) -> NDArray[np.float32]:
+        """Return the base score of a model of its own, float32, shape (K,)."""
+        if self.params.base_score is None:
+            return estimated_score(self.objective, self.sums, self.params.intercept)
+        scores = np.full(self.objective.n_outputs, self.params.base_score, dtype=np.float32)
+        self.objective.base_margin(scores)  # refuses what is no base score
+        return scores
+
+    def start(self, score: NDArray[np.float32]) -> None:
+        """Put every row at the start of a model."""
+        self.score = score
+        margin = start_margin(self.objective, score)
+        self.margin = np.repeat(margin[:, None], len(self.data), axis=1)
+
+    @cached_property
+    def growth(self) -> Continuation:
+        """Its binned rows and how trees are grown on them."""
+        cuts = quantile_cuts(self.data.X, self.params.max_bin)
+        rows = Owned(bin_rows(self.data.X, cuts), self.data.y, self.data.weight)
+        bits = self.objective.bits(self.sums)
+        return Continuation(
+            rows, cuts, self.params, self.objective, bits, self.streams, self.least_rows
+        )
+
+    @handles(GrowRequest)
+    def grow(self, message: GrowRequest) -> ClientTrees:
+        """Answer with the next trees; without rows, with none."""
+        if not len(self.data):
+            none = np.zeros(0, dtype=np.float32)
+            return ClientTrees(message.round, **pack([], self.params), base_score=none)
+        margin, each = self.margin.copy(), self.params.rounds_at_once
+        trees = [
+            t for i in range(each) for t in self.growth.round(message.round * each + i, margin)
+        ]
+        return ClientTrees(message.round, **pack(trees, self.params), base_score=self.score)
+
+    @handles(GlobalTrees)
+    def follow(self, message: GlobalTrees) -> None:
+        """Add what is new in the model to the predictions."""
+        if message.first == 0:
+            self.start(message.base_score)
+        add_trees(unpack(message), self.data.X, self.margin, message.first)
+
+
+class TreeSharingServer(Coordinator):
+    """A server that collects clients' trees and hands them out, in the order it got them.
+
+    Parameters
+    ----------
+    protocol : TreeSharingProtocol
+    schema : Schema
+    """
+
+    def __init__(self, protocol: TreeSharingProtocol, schema: Schema) -> None:
+        super().__init__("server")
+        self.params, self.objective = protocol, protocol.objective_for(schema)
+        self.parts: list[ClientTrees] = []
+        self.told: dict[str, int] = {}  # how many of the parts each receiver knows
+        self.trees: list[Tree] = []  # as they were sent, after the defenses
+
+    def keep(self, part: ClientTrees) -> None:
+        """Put a client's trees at the end of the model."""
+        if len(part.sizes):
+            self.parts.append(part)
+
+    def tell(self, net: Network, to: str, round: int, why: str) -> None:
+        """Send a role or a party the part of the model that it does not know yet."""
+        new = self.parts[self.told.get(to, 0) :]
+        if not self.parts:
+            raise ProtocolError(f"no client sent a tree; {self.params.name} needs one with rows")
+        if not new:
+            return
+        first = sum(len(p.sizes) for p in self.parts[: self.told.get(to, 0)])
+        message = GlobalTrees(round, **join(new), base_score=self.parts[0].base_score, first=first)
+        sent = net.tell(to, message, why=why)
+        assert isinstance(sent, GlobalTrees)
+        self.told[to] = len(self.parts)
+        self.trees[first:] = unpack(sent, self.params.learning_rate, self.params.reg_lambda)
+
+    def released(self) -> Forest:
+        """Return the model as it was sent."""
+        start = start_margin(self.objective, self.parts[0].base_score)
+        return Forest(tuple(self.trees), start, self.objective)

@@ -1,0 +1,133 @@
+"""Go on boosting from given margins, on one owner's rows: what a client does by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.core.streams import Streams
+from fedtrees.trees.binning import Cuts
+from fedtrees.trees.boosting import Owned
+from fedtrees.trees.fixed_point import Bits, to_fixed, weighted
+from fedtrees.trees.forest import Tree
+from fedtrees.trees.grower import TreeGrower
+from fedtrees.trees.histogram import build_histogram, node_sums
+from fedtrees.trees.losses import Objective
+from fedtrees.trees.params import TreeParams
+from fedtrees.trees.partition import ROOT, RowPartition
+from fedtrees.trees.routing import Routes
+from fedtrees.trees.sampling import ColumnSampler, dropped_rows
+
+
+def add_trees(
+    trees: Sequence[Tree], X: NDArray[np.float32], margin: NDArray[np.float32], first: int = 0
+) -> None:
+    """Add trees to margins in place, one after the other in float32, as XGBoost does.
+
+    Parameters
+    ----------
+    trees : sequence of Tree
+    X : float32 array, shape (n, d)
+    margin : float32 array, shape (K, n)
+    first : int
+        The model's number of the first tree: tree t adds to output ``t % K``.
+    """
+    if not trees or not len(X):
+        return
+    for block, leaves in Routes.of(trees).blocks(X):
+        for t, leaf in enumerate(leaves.T):
+            margin[(first + t) % len(margin), block] += trees[t].value[leaf]
+
+
+@dataclass(frozen=True, eq=False)
+class Continuation:
+    """One owner's rows and how it grows trees on them, whatever the model so far.
+
+    Attributes
+    ----------
+    rows : Owned
+    cuts : Cuts
+    params : TreeParams
+    objective : Objective
+    bits : pair of int
+        Binary places of the gradients.
+    streams : Streams
+        The owner's: samples of rows and columns are drawn from it.
+    least_rows : int
+        A split needs so many rows on either side; 0: `min_child_weight` alone decides.
+    """
+
+    rows: Owned
+    cuts: Cuts
+    params: TreeParams
+    objective: Objective
+    bits: Bits
+    streams: Streams
+    least_rows: int = 0
+
+    def round(self, number: int, margin: NDArray[np.float32]) -> list[Tree]:
+        """Grow one tree per output and add them to the margins, shape (K, n), in place.
+
+        Parameters
+        ----------
+        number : int
+            Of the round, from 0: samples are drawn anew in every one.
+        margin : float32 array, shape (K, n)
+        """
+        gh = self.objective.gradients(margin, self.rows.y)
+        gh = weighted(gh, self.rows.weight, self.bits)
+        dropped = dropped_rows(len(self.rows.y), self.params.subsample, self.streams, number)
+        if dropped is not None:
+            gh[:, dropped] = 0
+        counted = np.ones(gh.shape[1:], dtype=np.int64)
+        counted[np.zeros(len(counted), dtype=bool) if dropped is None else dropped] = 0
+        units = to_fixed(gh, self.bits)
+        grown = []
+        for k in range(self.objective.n_outputs):
+            tree, partition = self._grow(number * len(margin) + k, units[k], counted)
+            leaves = tree.leaves.astype(np.int32)
+            partition.add_to(margin[k], leaves, tree.value[leaves])
+            grown.append(tree)
+        return grown
+
+    def _grow(
+        self, number: int, gh: NDArray[np.int64], counted: NDArray[np.int64]
+    ) -> tuple[Tree, RowPartition]:
+        bins, partition = self.rows.bins, RowPartition(len(self.rows.y))
+        root = node_sums(gh, partition.rows, partition.ranges(ROOT))[0]
+        grower = TreeGrower(self.cuts, self.params, root, bits=self.bits)
+        sampler = ColumnSampler(self.cuts, self.params, self.streams, number)
+        while len(grower.nodes):
+            ranges = partition.ranges(grower.to_build)
+            hist = build_histogram(bins, gh, partition.rows, ranges)
+            allowed = None
+            if self.least_rows > 1:
+                every = partition.ranges(grower.nodes)
+                counts = build_histogram(bins, counted, partition.rows, every)[..., 0]
+                allowed = enough_rows(counts, self.cuts, self.least_rows)
+            decisions = grower.decide(hist, sampler.mask(grower.depths, allowed))
+            partition.split(bins, decisions)
+        return grower.finish(), partition
+
+
+def enough_rows(counts: NDArray[np.int64], cuts: Cuts, least: int) -> NDArray[np.bool_]:
+    """Return which splits leave so many rows on both sides, bool, shape (k, total_bins).
+
+    Rows whose value is missing may go either way and are not counted on.
+
+    Parameters
+    ----------
+    counts : int64 array, shape (k, total_bins)
+        Rows per node and bin.
+    cuts : Cuts
+    least : int
+    """
+    allowed = np.empty(counts.shape, dtype=bool)
+    for begin, end in zip(cuts.offsets[:-1], cuts.offsets[1:], strict=True):
+        below = np.cumsum(counts[:, begin:end], axis=1)
+        above = below[:, -1:] - below
+        allowed[:, begin:end] = (below >= least) & (above >= least)
+    return allowed

@@ -1,0 +1,127 @@
+"""Boosted trees as the arrays of `fedtrees.core.shared_trees`, both ways."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.core.errors import DataError
+from fedtrees.core.shared_trees import SharedTrees
+from fedtrees.trees.forest import Tree
+from fedtrees.trees.params import TreeParams
+
+NODE_FIELDS = (
+    ("feature", np.int32),
+    ("threshold", np.float32),
+    ("left", np.int32),
+    ("default_left", np.bool_),
+    ("value", np.float32),
+    ("sum_hessian", np.float32),
+    ("base_weights", np.float32),
+    ("loss_changes", np.float32),
+)
+
+
+def pack(trees: Sequence[Tree], params: TreeParams) -> dict[str, NDArray[Any]]:
+    """Return trees that know their sums as the array fields of `SharedTrees`.
+
+    Parameters
+    ----------
+    trees : sequence of Tree
+    params : TreeParams
+        What they were grown with: ``base_weights`` depend on it.
+    """
+    columns: dict[str, list[Any]] = {name: [] for name, _ in NODE_FIELDS}
+    for tree in trees:
+        for name in ("feature", "threshold", "left", "default_left", "value"):
+            columns[name].append(getattr(tree, name))
+        columns["sum_hessian"].append(tree.h)
+        columns["base_weights"].append(base_weights(tree, params))
+        columns["loss_changes"].append(np.zeros(len(tree)) if tree.gain is None else tree.gain)
+    arrays: dict[str, NDArray[Any]] = {
+        name: np.concatenate([np.zeros(0, kind), *columns[name]]).astype(kind)
+        for name, kind in NODE_FIELDS
+    }
+    return {"sizes": np.array([len(t) for t in trees], dtype=np.int64), **arrays}
+
+
+def base_weights(tree: Tree, params: TreeParams) -> NDArray[np.float32]:
+    """Return XGBoost's ``base_weights`` of a tree that knows its sums, float32, shape (n_nodes,).
+
+    Leaf outputs at leaves, weights without learning rate at inner nodes; and at a root that is a
+    leaf, which XGBoost weighs before it knows that no split follows.
+    """
+    assert tree.g is not None
+    assert tree.h is not None
+    alone = np.arange(len(tree)) == 0  # the root
+    heavy = (tree.h > 0) & (tree.h >= np.float32(params.min_child_weight))
+    beyond = np.maximum(np.abs(tree.g) - np.float64(np.float32(params.reg_alpha)), 0.0)
+    regular = np.where(heavy, tree.h + np.float64(np.float32(params.reg_lambda)), 1.0)
+    weight = np.where(heavy, -np.sign(tree.g) * beyond / regular, 0.0)
+    found: NDArray[np.float32] = np.where(
+        (tree.feature >= 0) | alone, weight.astype(np.float32), tree.value
+    )
+    return found
+
+
+def unpack(
+    message: SharedTrees, learning_rate: float | None = None, reg_lambda: float | None = None
+) -> list[Tree]:
+    """Return the trees of a message.
+
+    Parameters
+    ----------
+    message : SharedTrees
+    learning_rate, reg_lambda : float, optional
+        Given, gradient sums are recovered where the message has hessian sums and weights:
+        ``g = -w (h + lambda)``, with the precision of a float32.
+
+    Raises
+    ------
+    DataError
+        If the arrays do not fit the sizes.
+    """
+    ends = np.concatenate([[0], np.cumsum(message.sizes)])
+    if any(len(a) != ends[-1] for n, _ in NODE_FIELDS if (a := getattr(message, n)) is not None):
+        raise DataError(f"node arrays do not fit {ends[-1]} nodes in {len(message.sizes)} trees")
+    g = None
+    h, weights = message.sum_hessian, message.base_weights
+    if h is not None and weights is not None and not (learning_rate is None or reg_lambda is None):
+        leaf = message.feature < 0
+        w = np.where(leaf, message.value / np.float64(learning_rate), weights)
+        g = -w * (h.astype(np.float64) + reg_lambda)
+    trees = []
+    for begin, end in pairwise(ends.tolist()):
+        span = slice(begin, end)
+        left = message.left[span]
+        trees.append(
+            Tree(
+                feature=message.feature[span],
+                threshold=message.threshold[span],
+                left=left,
+                right=np.where(left < 0, -1, left + 1).astype(np.int32),
+                default_left=message.default_left[span],
+                value=message.value[span],
+                g=None if g is None else g[span],
+                h=None if h is None else h[span].astype(np.float64),
+                gain=None if message.loss_changes is None else message.loss_changes[span],
+            )
+        )
+    return trees
+
+
+def join(messages: Sequence[SharedTrees]) -> dict[str, NDArray[Any]]:
+    """Return the array fields of several messages as those of one, in order.
+
+    A field that one of them lacks is left out.
+    """
+    names = ["sizes", *(name for name, _ in NODE_FIELDS)]
+    return {
+        name: np.concatenate([getattr(m, name) for m in messages])
+        for name in names
+        if all(getattr(m, name) is not None for m in messages)
+    }
