@@ -89,12 +89,16 @@ def frontier(
     return figure
 
 
-def _wrapped(text: str, width: int = 62) -> str:
-    """Break a title between its parts once it is wider than a panel."""
-    if len(text) <= width:
-        return text
-    head, _, tail = text.rpartition(" · ")
-    return f"{head}\n{tail}" if head else text
+def _wrapped(text: str, width: int = 50) -> str:
+    """Break a title between its parts wherever a line gets wider than a panel."""
+    lines = [""]
+    for part in text.split(" · "):
+        joined = f"{lines[-1]} · {part}" if lines[-1] else part
+        if len(joined) <= width or not lines[-1]:
+            lines[-1] = joined
+        else:
+            lines.append(part)
+    return "\n".join(lines)
 
 
 def _panel(
