@@ -44,8 +44,8 @@ class Joint(Options, Attack):
             raise UsageError(f"unknown most {self.most!r}{did_you_mean(self.most, SUMS)}")
 
     def inapplicable(self, offers: Set[str], roles: Set[str]) -> str | None:
-        """Return why the principals see no boosted trees, None if they do."""
-        return TimberStrike().inapplicable(offers, roles)
+        """Return why the principals see no boosted trees of two classes, None if they do."""
+        return TimberStrike().inapplicable(offers - {"softmax-leaves"}, roles)
 
     def run(self, view: View, rng: np.random.Generator) -> Guess:
         """Guess the victims' rows and the class counts of the first tree's leaves."""

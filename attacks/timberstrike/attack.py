@@ -42,7 +42,7 @@ class TimberStrike(Options, Attack):
         """Return why the principals see no boosted trees, None if they do."""
         if not offers & {"leaf-values", "histograms"}:
             return "the protocol shares neither leaf values nor histograms"
-        if "logistic-leaves" not in offers:
+        if not offers & {"logistic-leaves", "softmax-leaves"}:
             return (
                 "it needs threshold splits and leaves that are Newton steps of log loss on all rows"
             )

@@ -6,11 +6,12 @@ probability, so the two sums of a leaf are two linear equations in two integers.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.attacks.timberstrike.evidence import Evidence
 from fedtrees.attacks.timberstrike.routing import gradients
 from fedtrees.attacks.timberstrike.sums import LeafSums
 
@@ -28,6 +29,7 @@ class Counts:
     Attributes
     ----------
     n0, n1 : int64 array, shape (J,)
+        Rows of other classes than the tree's, and of that class.
     residual : float
         Largest distance of a solved count from the integer it was rounded to (rows).
     """
@@ -37,10 +39,13 @@ class Counts:
     residual: float
 
 
-def first_gradient(base_margin: np.float32, constant_hessian: bool) -> tuple[float, float]:
-    """Return (p, h): probability and hessian of every row before the first tree."""
-    margin = np.array([base_margin], dtype=np.float32)
-    g, h = gradients(margin, np.zeros(1), constant_hessian)
+def first_gradient(evidence: Evidence, t: int = 0) -> tuple[float, float]:
+    """Return (p, h) of every row before tree ``t`` of the first round.
+
+    The probability of the tree's class, and the hessian (Di Gennaro et al. 2025, Eqs. 2-3, 17-18).
+    """
+    other = np.array([0 if evidence.class_of(t) else 1])
+    g, h = gradients(evidence.start(1), other, evidence.constant_hessian, t)
     return float(g[0]), float(h[0])
 
 
@@ -83,6 +88,13 @@ def _noisy_counts(raw: Floats, sums: LeafSums, h: float, n_victims: int | None) 
     left_var = gain * noise_var + 1e-12
     mean = mean + (total - mean.sum()) * left_var / left_var.sum()
     return share_out(mean, n_victims)
+
+
+def sums_of_counts(counts: Counts, sums: LeafSums, ph: tuple[float, float]) -> LeafSums:
+    """Return the sums that rows counted in a tree of the first round bring, without noise."""
+    n = (counts.n0 + counts.n1).astype(np.float64)
+    exact = np.zeros(len(n))
+    return replace(sums, g=n * ph[0] - counts.n1, h=n * ph[1], var_g=exact, var_h=exact.copy())
 
 
 def share_out(weights: Floats, total: int) -> Ints:

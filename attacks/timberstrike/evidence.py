@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -79,8 +79,9 @@ class Evidence:
         In training order, ``g`` and ``h`` per node where they were visible.
     level : {"histograms", "statistics", "values"}
         The most that was visible: bins, node sums, or leaf values alone.
-    base_margin : float32
-        Log-odds every row starts from.
+    base_margin : float32, or float32 array, shape (K,)
+        Log-odds every row starts from; of more than two classes, a margin for each. Tree t then
+        adds to the margin of class ``t % K``.
     learning_rate, reg_lambda, min_child_weight : float
         Public training parameters (eta and lambda of the paper).
     histograms : tuple of NodeHistograms, or None
@@ -99,7 +100,7 @@ class Evidence:
 
     trees: tuple[Tree, ...]
     level: Level
-    base_margin: np.float32
+    base_margin: np.float32 | NDArray[np.float32]
     learning_rate: float
     reg_lambda: float
     min_child_weight: float = 1.0
@@ -125,6 +126,33 @@ class Evidence:
                 raise DataError(
                     f"{name} has {len(part)} entries for {len(self.trees)} trees; give one per tree"
                 )
+        if len(self.trees) % self.outputs:
+            raise DataError(f"{len(self.trees)} trees do not make rounds of {self.outputs}")
+
+    @property
+    def outputs(self) -> int:
+        """Trees per round: 1, or one for every class beyond two classes."""
+        return int(np.size(self.base_margin))
+
+    def class_of(self, t: int) -> int:
+        """Return the class whose rows have gradients ``p - 1`` in tree ``t``."""
+        return 1 if self.outputs == 1 else t % self.outputs
+
+    def start(self, n: int) -> NDArray[np.float32]:
+        """Return the margins of n rows before the first tree, float32, (n,) or (n, K)."""
+        shape = (n,) if self.outputs == 1 else (n, self.outputs)
+        start = np.asarray(self.base_margin, dtype=np.float32)
+        return np.full(shape, start.reshape(()) if self.outputs == 1 else start)
+
+    def rounds(self, first: int) -> Evidence:
+        """Return the evidence of the first rounds."""
+        n = first * self.outputs
+        return replace(
+            self,
+            trees=self.trees[:n],
+            histograms=None if self.histograms is None else self.histograms[:n],
+            noise=None if self.noise is None else self.noise[:n],
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,8 +170,8 @@ class Options:
     use_prior : bool
         Use own rows as knowledge of the distribution; False leaves ranges only.
     max_trees : int or None
-        Read at most this many trees. None: all where bins can be read one by one, else the
-        first `AUTO_TREES`.
+        Read at most this many trees (rounds, where a round is a tree per class). None: all where
+        bins can be read one by one, else the first `AUTO_TREES`.
     chains : int or None
         Independent reconstructions merged by matched consensus; 1 for a single one. None: 20, as
         many as the blind adversary draws, up to 5,000 victims; fewer for more, at least 5.

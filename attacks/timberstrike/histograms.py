@@ -21,6 +21,7 @@ from fedtrees.attacks.timberstrike.counts import first_gradient
 from fedtrees.attacks.timberstrike.evidence import AUTO_TREES, Evidence, Options
 from fedtrees.attacks.timberstrike.local_search import next_bits
 from fedtrees.attacks.timberstrike.prior import Prior
+from fedtrees.attacks.timberstrike.routing import gradients
 from fedtrees.core.schema import Schema, Table
 from fedtrees.trees.fixed_point import from_fixed, to_fixed
 
@@ -45,23 +46,34 @@ def rows_from_histograms(
     """Return the victims' rows (all rows with ``scope="union"``) and diagnostics.
 
     None where many trees gave next to no row: their nodes hold too many rows to tell apart, and
-    the sums of all those trees say more than the first tree's bins.
+    the sums of all those trees say more than the first tree's bins. Of more than two classes,
+    rows are not peeled; each class is paired up in its own tree of the first round.
     """
     cuts = evidence.cuts
     assert cuts is not None
+    notes: dict[str, float] = {}
+    bins, labels = np.zeros((0, cuts.n_features), dtype=np.int32), np.zeros(0, dtype=np.int64)
+    if evidence.outputs > 1:
+        evidence = evidence.rounds(1)
     forest, left = binned_forest(evidence)
     if options.scope == "victims":
-        take_out(forest, left, to_bins(cuts, own.X), own.y)
-    peeled = peel(forest, left)
-    if len(evidence.trees) >= AUTO_TREES and len(peeled.y) < LEAST_PEELED * n_victims:
-        return None
+        _take_out(evidence, forest, left, to_bins(cuts, own.X), own.y)
+    if evidence.outputs == 1:
+        peeled = peel(forest, left)
+        if len(evidence.trees) >= AUTO_TREES and len(peeled.y) < LEAST_PEELED * n_victims:
+            return None
+        bins, labels = peeled.bins, peeled.y
+        notes = {
+            "peeled_rows": float(len(labels)),
+            "checksum_failures": float(peeled.rejected),
+        }
 
     def values(bins: Ints) -> NDArray[np.float32]:
         return values_in(cuts, schema, bins, prior.own.X, prior.low, prior.high, rng)
 
-    sure = Table(values(peeled.bins), peeled.y)
+    sure = Table(values(bins), labels)
     near = _sorted_by_label(prior.own, rng)
-    start = np.searchsorted(near.y, [0, 1, 2])
+    start = np.searchsorted(near.y, np.arange(prior.classes + 1))
     samples = []
     for _ in range(options.chains or chains_for(n_victims)):
         bins, y, block = _pair(evidence, forest, left, rng)
@@ -78,12 +90,7 @@ def rows_from_histograms(
             )
         samples.append(Table(X, y))
     rest = merge(samples, block, tolerances(prior, schema))
-    notes = {
-        "peeled_rows": float(len(peeled.y)),
-        "checksum_failures": float(peeled.rejected),
-        "paired_rows": float(len(rest)),
-    }
-    return Table.concat([sure, rest]), notes
+    return Table.concat([sure, rest]), {**notes, "paired_rows": float(len(rest))}
 
 
 def _sorted_by_label(own: Table, rng: np.random.Generator) -> Table:
@@ -98,7 +105,9 @@ def binned_forest(evidence: Evidence) -> tuple[BinnedForest, Residual]:
     assert evidence.histograms is not None
     assert evidence.cuts is not None
     seen = [h.nodes for h in evidence.histograms]
-    forest = BinnedForest.of(evidence.trees, seen, evidence.cuts, evidence.base_margin)
+    # of several outputs, no margin of the binned forest is ever read
+    start = np.float32(np.ravel(evidence.base_margin)[0])
+    forest = BinnedForest.of(evidence.trees, seen, evidence.cuts, start)
     sums, totals = [], []
     for start, hist in zip(forest.start, evidence.histograms, strict=False):
         cell = forest.cell[start + hist.nodes]
@@ -112,19 +121,40 @@ def binned_forest(evidence: Evidence) -> tuple[BinnedForest, Residual]:
     return forest, left
 
 
+def _take_out(
+    evidence: Evidence,
+    forest: BinnedForest,
+    left: Residual,
+    bins: Ints,
+    y: NDArray[np.int64],
+) -> None:
+    """Subtract own rows from the histograms, in place; several outputs have one round here."""
+    if evidence.outputs == 1:
+        take_out(forest, left, bins, y)
+        return
+    columns, cells = forest.columns(bins), forest.route(bins)[0]
+    for k in range(evidence.outputs):
+        gh = to_fixed(np.stack(gradients(evidence.start(len(y)), y, output=k), axis=1))
+        np.subtract.at(left.sums, (cells[:, k, None], columns), gh[:, None])
+        np.subtract.at(left.totals, cells[:, k], gh)
+
+
 def _pair(
     evidence: Evidence, forest: BinnedForest, left: Residual, rng: np.random.Generator
 ) -> tuple[Ints, NDArray[np.int64], NDArray[np.int64]]:
-    """Pair the first tree's leftover bins at random: bins (m, d), labels, blocks (m,)."""
-    p, h = first_gradient(evidence.base_margin, evidence.constant_hessian)
+    """Pair the first trees' leftover bins at random: bins (m, d), labels, blocks (m,)."""
     offsets = forest.offsets
     d = len(offsets) - 1
     bins, labels, blocks = [np.zeros((0, d), np.int32)], [np.zeros(0, np.int64)], [np.zeros(0)]
-    for c in np.flatnonzero(forest.tree_of == 0):
+    for c in np.flatnonzero(forest.tree_of < evidence.outputs):
+        t = int(forest.tree_of[c])
+        p, h = first_gradient(evidence, t)
         n, n1 = _bin_counts(from_fixed(left.sums[c]), p, h)
         total, total1 = _bin_counts(from_fixed(left.totals[c])[None], p, h)
-        for label, count, size in ((0, n - n1, total - total1), (1, n1, total1)):
-            m = int(size[0])
+        found = [(evidence.class_of(t), n1, int(total1[0]))]
+        if evidence.outputs == 1:  # what is not of the tree's class is of the only other
+            found.insert(0, (0, n - n1, int((total - total1)[0])))
+        for label, count, m in found:
             part = np.empty((m, d), dtype=np.int32)
             for f in range(d):
                 code = np.append(np.arange(offsets[f + 1] - offsets[f]), -1)
@@ -135,7 +165,7 @@ def _pair(
                 part[:, f] = rng.permutation(values)
             bins.append(part)
             labels.append(np.full(m, label))
-            blocks.append(np.full(m, 2 * int(c) + label))
+            blocks.append(np.full(m, max(evidence.outputs, 2) * int(c) + label))
     block = np.concatenate(blocks).astype(np.int64)
     return np.concatenate(bins), np.concatenate(labels).astype(np.int64), block
 

@@ -107,7 +107,7 @@ def _draw(
     out = low + rng.random(len(y)) * (high - low)
     u, pick = rng.random(len(y)), rng.random(len(y))
     span = prior.high[f] - prior.low[f]
-    for c in (0, 1):
+    for c in range(prior.classes):
         values, integers = _own_values(f, c, prior)
         if values.size == 0:
             continue
@@ -131,7 +131,7 @@ def _median(
     prior: Prior,
 ) -> Floats:
     out = (box[0] + box[1]) / 2
-    for c in (0, 1):
+    for c in range(prior.classes):
         values, _ = _own_values(f, c, prior)
         if values.size == 0:
             continue
@@ -158,7 +158,7 @@ def _codes(
         several = allowed.sum(axis=1) > 1
         allowed[:, -1] &= ~(several & ~np.isfinite(edges[1]))
     elif rule != "mid":
-        for c in (0, 1):
+        for c in range(prior.classes):
             values, _ = _own_values(f, c, prior)
             if values.size:
                 share = (values[:, None] == codes).mean(axis=0)

@@ -27,7 +27,7 @@ class Prior:
 
     Attributes
     ----------
-    cumulative : float64 array, shape (2, d, w)
+    cumulative : float64 array, shape (C, d, w)
         ``cumulative[c, f, hi] - cumulative[c, f, lo]`` is the mass of cells lo..hi-1 for class c.
     low, high : float64 array, shape (d,)
         Range of each feature.
@@ -42,6 +42,11 @@ class Prior:
     high: Floats
     own: Table
     own_cells: NDArray[np.int32]
+
+    @property
+    def classes(self) -> int:
+        """Number of classes C."""
+        return len(self.cumulative)
 
 
 def value_ranges(
@@ -79,11 +84,12 @@ def value_ranges(
 def make_prior(schema: Schema, own: Table, grid: Grid, low: Floats, high: Floats) -> Prior:
     """Put own rows on the grid and compute the cell masses of each class."""
     width = grid.width
-    cumulative = np.zeros((2, len(width), int(width.max(initial=1)) + 1))
+    classes = max(len(schema.classes), 2)
+    cumulative = np.zeros((classes, len(width), int(width.max(initial=1)) + 1))
     cells = grid.cells(own.X)
     for f, w in enumerate(width):
         uniform = _uniform_cells(grid.edges[f], low[f], high[f], schema.categorical[f])
-        for c in (0, 1):
+        for c in range(classes):
             mine = cells[(own.y == c) & (cells[:, f] >= 0), f]
             if mine.size == 0:
                 mine = cells[cells[:, f] >= 0, f]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -13,13 +14,19 @@ from fedtrees.attacks.timberstrike.counts import (
     counts_from_sums,
     first_gradient,
     share_out,
+    sums_of_counts,
 )
 from fedtrees.attacks.timberstrike.evidence import AUTO_TREES, Evidence, Options
 from fedtrees.attacks.timberstrike.grid import Grid
 from fedtrees.attacks.timberstrike.histograms import rows_from_histograms
 from fedtrees.attacks.timberstrike.points import points
 from fedtrees.attacks.timberstrike.prior import Prior, make_prior, value_ranges
-from fedtrees.attacks.timberstrike.sequence import boxes_after_first_tree, follow, open_boxes
+from fedtrees.attacks.timberstrike.sequence import (
+    boxes_after_first_tree,
+    boxes_by_class,
+    follow,
+    open_boxes,
+)
 from fedtrees.attacks.timberstrike.sums import LeafSums, victim_sums
 from fedtrees.attacks.timberstrike.values import counts_from_values
 from fedtrees.core.guess import Guess, LeafCounts
@@ -60,70 +67,64 @@ def reconstruct(
     wanted = options.max_trees
     if wanted is None:
         wanted = len(evidence.trees) if bin_by_bin else AUTO_TREES
-    evidence = _first_trees(evidence, min(wanted, len(evidence.trees)))
-    n_trees = len(evidence.trees)
+    evidence = evidence.rounds(wanted)
+    n_trees, outputs = len(evidence.trees), evidence.outputs
     grid = Grid.of(evidence.trees, d)
     low, high = value_ranges(schema, own, grid, evidence.cuts, options.ranges)
     known = own if options.use_prior else own.take(np.zeros(0, dtype=np.intp))
     prior = make_prior(schema, known, grid, low, high)
     whole = options.scope == "union"
-    sums = victim_sums(evidence, own, min(n_trees, 1) if bin_by_bin else n_trees, not whole)
+    sums = victim_sums(evidence, own, min(n_trees, outputs) if bin_by_bin else n_trees, not whole)
     notes: dict[str, float] = {"trees_read": float(n_trees)}
     if n_trees == 0:
-        boxes = open_boxes(*_without_trees(evidence, own, whole), grid, evidence.base_margin)
+        boxes = open_boxes(_without_trees(evidence, own, whole), grid, evidence)
         return Guess(points(options.points, boxes, grid, prior, schema, rng), (), notes)
-    counts = first_counts(evidence, sums[0], len(own), whole)
+    counts = [first_counts(evidence, sums[t], len(own), whole, t) for t in range(outputs)]
     if bin_by_bin:
-        read = rows_from_histograms(
-            evidence, own, prior, schema, options, int((counts.n0 + counts.n1).sum()), rng
-        )
+        n = int((counts[0].n0 + counts[0].n1).sum())
+        read = rows_from_histograms(evidence, own, prior, schema, options, n, rng)
         if read is None:
             sums_only = replace(evidence, level="statistics", histograms=None)
             return reconstruct(sums_only, own, schema, options, rng)
         records, more = read
     else:
         records, more = _follow_chains(evidence, sums, grid, prior, counts, schema, options, rng)
-    notes |= more | {"first_tree_residual": counts.residual}
-    own_part = (sums[0].own_n0, sums[0].own_n1) if whole else (0, 0)
-    leaf_counts = LeafCounts(
-        0,
-        evidence.trees[0].leaves,
-        np.maximum(counts.n0 - own_part[0], 0),
-        np.maximum(counts.n1 - own_part[1], 0),
-    )
-    return Guess(records, (leaf_counts,), notes)
+    notes |= more | {"first_tree_residual": max(c.residual for c in counts)}
+    tables = (_victims_only(evidence, t, counts[t], sums[t], whole) for t in range(outputs))
+    return Guess(records, tuple(tables), notes)
 
 
-def _first_trees(evidence: Evidence, n: int) -> Evidence:
-    return replace(
-        evidence,
-        trees=evidence.trees[:n],
-        histograms=None if evidence.histograms is None else evidence.histograms[:n],
-        noise=None if evidence.noise is None else evidence.noise[:n],
-    )
+def _victims_only(
+    evidence: Evidence, t: int, counts: Counts, sums: LeafSums, whole: bool
+) -> LeafCounts:
+    """Return the victims' counts of a tree of the first round."""
+    own = (sums.own_n0, sums.own_n1) if whole else (0, 0)
+    n0, n1 = np.maximum(counts.n0 - own[0], 0), np.maximum(counts.n1 - own[1], 0)
+    return LeafCounts(t, evidence.trees[t].leaves, n0, n1)
 
 
-def first_counts(evidence: Evidence, sums: LeafSums, n_own: int, whole: bool) -> Counts:
-    """Return the first tree's counts by the best means the evidence allows."""
-    p, h = first_gradient(evidence.base_margin, evidence.constant_hessian)
+def first_counts(evidence: Evidence, sums: LeafSums, n_own: int, whole: bool, t: int = 0) -> Counts:
+    """Return the counts of tree ``t`` of the first round by the best means there are."""
+    ph = first_gradient(evidence, t)
     if sums.g is not None:
         n = evidence.n_rows
         n_victims = None if n is None else max(n if whole else n - n_own, 0)
-        return counts_from_sums(sums, p, h, n_victims)
-    counts = counts_from_values(evidence, sums, p, h)
+        return counts_from_sums(sums, *ph, n_victims)
+    counts = counts_from_values(evidence, sums, ph, t)
     if whole:
         return Counts(counts.n0 + sums.own_n0, counts.n1 + sums.own_n1, counts.residual)
     return counts
 
 
-def _without_trees(evidence: Evidence, own: Table, whole: bool) -> tuple[int, int]:
+def _without_trees(evidence: Evidence, own: Table, whole: bool) -> list[int]:
     """Return class counts from the declared N and the base score alone."""
     total = 0 if evidence.n_rows is None else evidence.n_rows - (0 if whole else len(own))
-    p = 1.0 / (1.0 + np.exp(-float(evidence.base_margin)))
-    if p == 0.5 and len(own):
-        p = float(own.y.mean())
-    n0, n1 = share_out(np.array([1 - p, p]), max(total, 0))
-    return int(n0), int(n1)
+    start = evidence.start(1).astype(np.float64)
+    odds = np.exp(start[0]) if start.ndim == 2 else np.array([1.0, np.exp(start[0])])
+    share = odds / odds.sum()
+    if np.ptp(share) == 0 and len(own):
+        share = np.bincount(own.y, minlength=len(share)) / len(own)
+    return share_out(share, max(total, 0)).tolist()
 
 
 def _reads_bins(evidence: Evidence, options: Options) -> bool:
@@ -139,18 +140,28 @@ def _follow_chains(
     sums: list[LeafSums],
     grid: Grid,
     prior: Prior,
-    counts: Counts,
+    counts: Sequence[Counts],
     schema: Schema,
     options: Options,
     rng: np.random.Generator,
 ) -> tuple[Table, dict[str, float]]:
     """Follow the rows through the trees, once per chain, and merge the chains."""
     tables, notes = [], {}
-    wanted = options.chains or chains_for(int((counts.n0 + counts.n1).sum()))
+    wanted = options.chains or chains_for(int((counts[0].n0 + counts[0].n1).sum()))
+    several = evidence.outputs > 1
+    if several:
+        first = (
+            sums_of_counts(c, s, first_gradient(evidence, t))
+            for t, (c, s) in enumerate(zip(counts, sums, strict=False))
+        )
+        sums = [*first, *sums[evidence.outputs :]]
     for _ in range(wanted):
-        boxes = boxes_after_first_tree(evidence, grid, counts)
+        if several:
+            boxes = boxes_by_class(evidence, grid, counts)
+        else:
+            boxes = boxes_after_first_tree(evidence, grid, counts[0])
         block = boxes.history.copy()
-        follow(evidence, sums, grid, prior, boxes, options, rng)
+        follow(evidence, sums, grid, prior, boxes, options, rng, 0 if several else 1)
         tables.append(points(options.points, boxes, grid, prior, schema, rng))
     if boxes.residual:
         notes = {

@@ -7,18 +7,37 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.trees.losses import logistic_gradients
+from fedtrees.trees.losses import Softmax, logistic_gradients
 
 
 def gradients(
-    margin: NDArray[np.float32], y: NDArray[Any], constant_hessian: bool = False
+    margin: NDArray[np.float32],
+    y: NDArray[Any],
+    constant_hessian: bool = False,
+    output: int = 0,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return first and second derivatives of the log loss (Di Gennaro et al. 2025, Eq. 3).
+    """Return first and second derivatives of the log loss (Di Gennaro et al. 2025, Eqs. 3, 18).
 
     Computed in float32, as training libraries do, and returned as float64, shape (n,).
+
+    Parameters
+    ----------
+    margin : float32 array, shape (n,) or (n, K)
+        Log-odds of class 1; or a margin per class, of which ``output`` is differentiated by.
+        XGBoost's h is then twice the p(1-p) of the paper.
     """
-    gh = logistic_gradients(margin, y).astype(np.float64)
+    if margin.ndim == 1:
+        gh = logistic_gradients(margin, y).astype(np.float64)
+    else:
+        objective = Softmax(margin.shape[1])
+        gh = objective.gradients(np.ascontiguousarray(margin.T), y)[output].astype(np.float64)
     return gh[:, 0], np.ones(len(gh)) if constant_hessian else gh[:, 1]
+
+
+def add_values(margin: NDArray[np.float32], output: int, value: NDArray[Any]) -> None:
+    """Add a tree's values to the margins of its output, (n,) or (n, K), in place."""
+    of_output = margin if margin.ndim == 1 else margin[:, output]
+    of_output += value
 
 
 def sums_by_leaf(

@@ -7,6 +7,7 @@ margin grows by the leaf's value (Eq. 10).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -21,7 +22,7 @@ from fedtrees.attacks.timberstrike.maxent import draw_leaves, max_entropy
 from fedtrees.attacks.timberstrike.milp import solve_counts
 from fedtrees.attacks.timberstrike.prior import Prior, Reach, add_own_rows, reach
 from fedtrees.attacks.timberstrike.resample import redraw_leaves
-from fedtrees.attacks.timberstrike.routing import gradients
+from fedtrees.attacks.timberstrike.routing import add_values, gradients
 from fedtrees.attacks.timberstrike.sums import LeafSums
 
 Floats = NDArray[np.float64]
@@ -36,8 +37,8 @@ class Boxes:
     lo, hi : int32 array, shape (n, d)
         Cells ``lo <= cell < hi`` of each feature.
     y : int64 array, shape (n,)
-    margin : float32 array, shape (n,)
-        Log-odds after the trees seen.
+    margin : float32 array, shape (n,) or (n, K)
+        Log-odds after the trees seen; of more than two classes, a margin for each.
     history : int64 array, shape (n,)
         Rows with equal label and equal leaves so far share a number.
     residual : list of float
@@ -52,15 +53,15 @@ class Boxes:
     residual: list[float] = field(default_factory=list)
 
 
-def open_boxes(n0: int, n1: int, grid: Grid, base_margin: np.float32) -> Boxes:
-    """Return rows of each class with no bounds."""
-    n, d = n0 + n1, len(grid.edges)
-    y = np.repeat(np.array([0, 1], dtype=np.int64), [n0, n1])
+def open_boxes(sizes: Sequence[int], grid: Grid, evidence: Evidence) -> Boxes:
+    """Return so many rows of each class with no bounds."""
+    n, d = int(sum(sizes)), len(grid.edges)
+    y = np.repeat(np.arange(len(sizes), dtype=np.int64), sizes)
     return Boxes(
         lo=np.zeros((n, d), dtype=np.int32),
         hi=np.tile(grid.width, (n, 1)),
         y=y,
-        margin=np.full(n, base_margin, dtype=np.float32),
+        margin=evidence.start(n),
         history=y.copy(),
     )
 
@@ -69,10 +70,25 @@ def boxes_after_first_tree(evidence: Evidence, grid: Grid, counts: Counts) -> Bo
     """Initialise the dataset from the first tree's counts (Sec. 5.1, Fig. 6)."""
     tree = evidence.trees[0]
     leaves = grid.leaves(tree)
-    boxes = open_boxes(int(counts.n0.sum()), int(counts.n1.sum()), grid, evidence.base_margin)
+    boxes = open_boxes((int(counts.n0.sum()), int(counts.n1.sum())), grid, evidence)
     position = np.arange(len(leaves), dtype=np.int32)
     chosen = np.concatenate([np.repeat(position, counts.n0), np.repeat(position, counts.n1)])
-    _send(boxes, leaves, chosen, tree.value[leaves.node])
+    _send(boxes, leaves, chosen)
+    add_values(boxes.margin, 0, tree.value[leaves.node][chosen])
+    return boxes
+
+
+def boxes_by_class(evidence: Evidence, grid: Grid, counts: Sequence[Counts]) -> Boxes:
+    """Initialise the rows of every class from that class's own tree of the first round.
+
+    Di Gennaro et al. (2025), App. E. Their way through the other classes' trees is still to be
+    found, so no margin has moved yet.
+    """
+    boxes = open_boxes([int(c.n1.sum()) for c in counts], grid, evidence)
+    for k, own_tree in enumerate(counts):
+        leaves = grid.leaves(evidence.trees[k])
+        position = np.arange(len(leaves), dtype=np.int32)
+        _send(boxes, leaves, np.repeat(position, own_tree.n1), np.flatnonzero(boxes.y == k))
     return boxes
 
 
@@ -86,15 +102,22 @@ def follow(
     rng: np.random.Generator,
     first: int = 1,
 ) -> None:
-    """Send the rows through the trees of ``sums`` from tree ``first`` on, in place."""
+    """Send the rows through the trees of ``sums`` from tree ``first`` on, in place.
+
+    The trees of one round were grown on the margins before it.
+    """
+    before = boxes.margin
     for t in range(first, len(sums)):
-        tree = evidence.trees[t]
+        tree, k = evidence.trees[t], t % evidence.outputs
         leaves = grid.leaves(tree)
+        if k == 0:
+            before = boxes.margin.copy()
         if len(leaves) > 1 and len(boxes.y):
-            chosen = _assign(evidence, t, sums[t], leaves, prior, boxes, options, rng)
+            chosen = _assign(evidence, t, sums[t], leaves, prior, boxes, before, options, rng)
         else:
             chosen = np.zeros(len(boxes.y), dtype=np.int32)
-        _send(boxes, leaves, chosen, tree.value[leaves.node])
+        _send(boxes, leaves, chosen)
+        add_values(boxes.margin, k, tree.value[leaves.node][chosen])
 
 
 def _assign(
@@ -104,10 +127,11 @@ def _assign(
     leaves: LeafConstraints,
     prior: Prior,
     boxes: Boxes,
+    margin: NDArray[np.float32],
     options: Options,
     rng: np.random.Generator,
 ) -> NDArray[np.int32]:
-    """Choose a leaf of tree ``t`` for every row."""
+    """Choose a leaf of tree ``t``, grown on these margins, for every row."""
     _, first, group, size = np.unique(
         boxes.history, return_index=True, return_inverse=True, return_counts=True
     )
@@ -116,7 +140,7 @@ def _assign(
     if options.random_leaf:
         flat = np.repeat(1.0 / np.diff(options_of.offsets), np.diff(options_of.offsets))
         return draw_leaves(options_of, flat, group, rng.random(len(group)))
-    g, h = gradients(boxes.margin[first], y, evidence.constant_hessian)
+    g, h = gradients(margin[first], y, evidence.constant_hessian, t % evidence.outputs)
     target, ridge = equations(evidence, t, sums, leaves)
     x = contributions(evidence, t, sums, leaves, options_of, (g, h))
 
@@ -204,19 +228,26 @@ def contributions(
 
 
 def _send(
-    boxes: Boxes, leaves: LeafConstraints, chosen: NDArray[np.int32], value: NDArray[np.float32]
+    boxes: Boxes,
+    leaves: LeafConstraints,
+    chosen: NDArray[np.int32],
+    rows: NDArray[np.intp] | None = None,
 ) -> None:
-    """Narrow every row's box to its leaf's and add the leaf's value, in place."""
-    _narrow(boxes.lo, boxes.hi, chosen, leaves.offsets, leaves.feature, leaves.lo, leaves.hi)
-    boxes.margin += value[chosen]
-    _, number = np.unique(boxes.history * len(leaves) + chosen, return_inverse=True)
-    boxes.history = number.astype(np.int64)
+    """Narrow the boxes of some rows (all) to their leaves', in place."""
+    if rows is None:
+        rows = np.arange(len(boxes.y))
+    constraints = (leaves.offsets, leaves.feature, leaves.lo, leaves.hi)
+    _narrow(boxes.lo, boxes.hi, rows, chosen, *constraints)
+    way = boxes.history * len(leaves)
+    way[rows] += chosen
+    boxes.history = np.unique(way, return_inverse=True)[1].astype(np.int64)
 
 
 @njit(cache=True)
-def _narrow(lo, hi, chosen, offsets, feature, leaf_lo, leaf_hi):  # type: ignore[no-untyped-def]
-    for i in range(chosen.shape[0]):
-        for k in range(offsets[chosen[i]], offsets[chosen[i] + 1]):
+def _narrow(lo, hi, rows, chosen, offsets, feature, leaf_lo, leaf_hi):  # type: ignore[no-untyped-def]
+    for r in range(chosen.shape[0]):
+        i = rows[r]
+        for k in range(offsets[chosen[r]], offsets[chosen[r] + 1]):
             f = feature[k]
             lo[i, f] = max(lo[i, f], leaf_lo[k])
             hi[i, f] = min(hi[i, f], leaf_hi[k])

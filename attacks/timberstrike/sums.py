@@ -8,9 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.timberstrike.evidence import Evidence
-from fedtrees.attacks.timberstrike.routing import gradients, sums_by_leaf
+from fedtrees.attacks.timberstrike.routing import add_values, gradients, sums_by_leaf
 from fedtrees.core.schema import Table
-from fedtrees.trees.forest import Forest, Tree
+from fedtrees.trees.forest import Tree
+from fedtrees.trees.routing import Routes
 
 Floats = NDArray[np.float64]
 
@@ -28,7 +29,7 @@ class LeafSums:
     own_g, own_h : float64 array, shape (J,)
         Own rows' part.
     own_n0, own_n1 : int64 array, shape (J,)
-        Own rows per class.
+        Own rows of other classes than the tree's, and of that class.
     own_leaf : int32 array, shape (n_own,)
         Position (not node number) of each own row's leaf.
     """
@@ -52,21 +53,24 @@ def victim_sums(
     Own rows run with their own float32 margin, as they did in training. With ``subtract=False``
     the sums are those of all rows, which is what Di Gennaro et al. (2025) reconstruct.
     """
-    margin = np.full(len(own), evidence.base_margin, dtype=np.float32)
+    margin = evidence.start(len(own))
     out = []
-    nodes = Forest(evidence.trees[:n_trees], evidence.base_margin).apply(own.X)
+    nodes = Routes.of(evidence.trees[:n_trees]).apply(own.X)
     for t in range(n_trees):
-        tree, node = evidence.trees[t], nodes[:, t]
-        g, h = gradients(margin, own.y, evidence.constant_hessian)
-        out.append(_one_tree(evidence, t, own.y, node, (g, h), subtract))
-        margin += tree.value[node]
+        tree, node, k = evidence.trees[t], nodes[:, t], t % evidence.outputs
+        if k == 0:
+            before = margin.copy()
+        g, h = gradients(before, own.y, evidence.constant_hessian, k)
+        positive = own.y == evidence.class_of(t)
+        out.append(_one_tree(evidence, t, positive, node, (g, h), subtract))
+        add_values(margin, k, tree.value[node])
     return out
 
 
 def _one_tree(
     evidence: Evidence,
     t: int,
-    y: NDArray[np.int64],
+    positive: NDArray[np.bool_],
     node: NDArray[np.int32],
     own_gh: tuple[Floats, Floats],
     subtract: bool,
@@ -74,9 +78,9 @@ def _one_tree(
     tree = evidence.trees[t]
     leaves, n = tree.leaves, len(tree)
     own_g, own_h = (sums_by_leaf(node, part, n)[leaves] for part in own_gh)
-    ones = np.ones(len(y))
     own_n0, own_n1 = (
-        sums_by_leaf(node, ones * (y == c), n)[leaves].astype(np.int64) for c in (0, 1)
+        sums_by_leaf(node, of.astype(np.float64), n)[leaves].astype(np.int64)
+        for of in (~positive, positive)
     )
     if not subtract:
         own_g, own_h = np.zeros_like(own_g), np.zeros_like(own_h)

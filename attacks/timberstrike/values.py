@@ -19,6 +19,7 @@ from scipy.special import gammaln
 from fedtrees.attacks.timberstrike.counts import DIRICHLET_PRIOR, Counts, share_out
 from fedtrees.attacks.timberstrike.evidence import Evidence
 from fedtrees.attacks.timberstrike.sums import LeafSums
+from fedtrees.trees.forest import Tree
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -38,8 +39,10 @@ class Candidates:
     score: Floats
 
 
-def counts_from_values(evidence: Evidence, sums: LeafSums, p: float, h: float) -> Counts:
-    """Return the most probable counts of the first tree given its leaf values.
+def counts_from_values(
+    evidence: Evidence, sums: LeafSums, ph: tuple[float, float], t: int = 0
+) -> Counts:
+    """Return the most probable counts of tree ``t`` of the first round given its leaf values.
 
     The prior is Dirichlet-multinomial over (leaf, class) cells given own rows: conditional on
     the total, it is a product of negative binomials per cell.
@@ -50,36 +53,74 @@ def counts_from_values(evidence: Evidence, sums: LeafSums, p: float, h: float) -
         n_max = max(int(evidence.n_rows), n_own)
     else:
         n_max = UNKNOWN_N_FACTOR * max(n_own, 100)
-    lists = [_candidates(evidence, sums, j, (p, h), n_max) for j in range(own.shape[0])]
+    leaves = _Leaves(evidence, evidence.trees[t], sums, *ph)
+    lists = [_candidates(leaves, j, n_max) for j in range(own.shape[0])]
     work = sum(c.n.shape[0] for c in lists) * (n_max + 1)
     if work > MAX_STEPS:
         keep = max(int(MAX_STEPS / ((n_max + 1) * len(lists))), 1)
         lists = [_keep_best(c, keep) for c in lists]
     chosen = _solve(lists, n_max, n_own, evidence.n_rows is not None)
     if chosen is None:
-        return _closest(evidence, sums, (p, h), n_max)
+        return _closest(leaves, n_max)
     n = np.array([c.n[k] for c, k in zip(lists, chosen, strict=True)], dtype=np.int64)
     n1 = np.array([c.n1[k] for c, k in zip(lists, chosen, strict=True)], dtype=np.int64)
     m1 = np.maximum(n1 - sums.own_n1, 0)
     return Counts(np.maximum(n - n1 - sums.own_n0, 0), m1, 0.0)
 
 
-def _candidates(
-    evidence: Evidence, sums: LeafSums, j: int, ph: tuple[float, float], n_max: int
-) -> Candidates:
-    """List the integer pairs of leaf ``j`` that its value allows, one N1 per N."""
+@dataclass(frozen=True, eq=False)
+class _Leaves:
+    """The leaves of one tree: what was seen, own rows, and p and h of every row."""
+
+    evidence: Evidence
+    tree: Tree
+    sums: LeafSums
+    p: float
+    h: float
+
+
+def positives_of_value(
+    value: np.float32,
+    n: Ints,
+    ph: tuple[float, float],
+    settings: tuple[float, float],
+    off: float = 0.0,
+) -> tuple[Floats, Floats]:
+    """Return the N1 that a leaf value implies for each N, and its error, float64, (k,) each.
+
+    Parameters
+    ----------
+    value : float32
+        Of the leaf, learning rate included.
+    n : int64 array, shape (k,)
+        Rows the leaf may hold.
+    ph : pair of float
+        Probability and hessian of every row before the tree.
+    settings : pair of float
+        eta and lambda.
+    off : float
+        Error of the value beyond float32 (half a step where it was rounded).
+    """
     p, h = ph
-    own0, own1 = int(sums.own_n0[j]), int(sums.own_n1[j])
-    value = evidence.trees[0].value[evidence.trees[0].leaves[j]]
-    u = float(value) / evidence.learning_rate
+    eta, reg_lambda = settings
+    slope = n * h + reg_lambda
+    exact = n * p + float(value) / eta * slope
+    off += VALUE_ULPS * float(np.spacing(np.abs(value)))
+    return exact, off / eta * slope + GRADIENT_ERROR * n
+
+
+def _candidates(leaves: _Leaves, j: int, n_max: int) -> Candidates:
+    """List the integer pairs of leaf ``j`` that its value allows, one N1 per N."""
+    evidence, tree, p, h = leaves.evidence, leaves.tree, leaves.p, leaves.h
+    own0, own1 = int(leaves.sums.own_n0[j]), int(leaves.sums.own_n1[j])
+    value = tree.value[tree.leaves[j]]
     n = np.arange(own0 + own1, n_max + 1, dtype=np.int64)
-    if len(evidence.trees[0]) > 1 and evidence.min_child_weight > 0:
+    if len(tree) > 1 and evidence.min_child_weight > 0:
         n = n[n * h >= evidence.min_child_weight - 1e-5 * max(evidence.min_child_weight, 1.0)]
-    slope = n * h + evidence.reg_lambda
-    exact = n * p + u * slope
-    off = VALUE_ULPS * float(np.spacing(np.abs(value)))
-    off += 0.0 if evidence.rounding is None else 0.5 * evidence.rounding
-    tolerance = off / evidence.learning_rate * slope + GRADIENT_ERROR * n
+    off = 0.0 if evidence.rounding is None else 0.5 * evidence.rounding
+    exact, tolerance = positives_of_value(
+        value, n, (p, h), (evidence.learning_rate, evidence.reg_lambda), off
+    )
     # of several integers inside the tolerance, the prior's favourite would need a search per N;
     # the nearest one is the likeliest where the tolerance is below half a row
     n1 = np.rint(exact).astype(np.int64)
@@ -154,13 +195,13 @@ def _forward(offsets, n, score, n_max):  # type: ignore[no-untyped-def]
     return best, back
 
 
-def _closest(evidence: Evidence, sums: LeafSums, ph: tuple[float, float], n_max: int) -> Counts:
+def _closest(leaves: _Leaves, n_max: int) -> Counts:
     """Fall back to own shares for N and the nearest N1 when no exact combination exists."""
-    p, h = ph
+    evidence, tree, sums = leaves.evidence, leaves.tree, leaves.sums
     own = (sums.own_n0 + sums.own_n1).astype(np.float64)
     n_own = int(own.sum())
     n = share_out(own + DIRICHLET_PRIOR, n_max - n_own) + own.astype(np.int64)
-    u = evidence.trees[0].value[evidence.trees[0].leaves].astype(np.float64)
-    exact = n * p + u / evidence.learning_rate * (n * h + evidence.reg_lambda)
+    u = tree.value[tree.leaves].astype(np.float64)
+    exact = n * leaves.p + u / evidence.learning_rate * (n * leaves.h + evidence.reg_lambda)
     n1 = np.clip(np.rint(exact), sums.own_n1, n - sums.own_n0).astype(np.int64)
     return Counts(n - n1 - sums.own_n0, n1 - sums.own_n1, float(np.abs(exact - n1).max(initial=0)))

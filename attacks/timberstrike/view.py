@@ -42,8 +42,8 @@ def evidence_of(view: View, most: Level = "histograms") -> Evidence | None:
     Evidence or None
         None where the view holds no trained tree.
     """
-    cuts, start = _cuts(view), _start(view)
-    if cuts is None or start is None or len(view.schema.classes) != 2:
+    cuts, start, classes = _cuts(view), _start(view), len(view.schema.classes)
+    if cuts is None or start is None or len(start) != (1 if classes == 2 else classes):
         return None
     params = _tree_params(view)
     histograms: tuple[NodeHistograms, ...] | None = None
@@ -66,7 +66,7 @@ def evidence_of(view: View, most: Level = "histograms") -> Evidence | None:
     return Evidence(
         trees=trees if level != "values" else tuple(_bare(t) for t in trees),
         level=level,
-        base_margin=start[0],
+        base_margin=start[0] if len(start) == 1 else start,
         learning_rate=params.learning_rate,
         reg_lambda=params.reg_lambda,
         min_child_weight=params.min_child_weight,

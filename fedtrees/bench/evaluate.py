@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedtrees.bench.cells import AttackCell, BlindCell, ReferenceCell, Setting, TrainCell
 from fedtrees.bench.federation import Federation
@@ -17,6 +18,7 @@ from fedtrees.core.errors import ProtocolError
 from fedtrees.core.guarantee import join
 from fedtrees.core.guess import Guess
 from fedtrees.core.registry import register
+from fedtrees.core.schema import Table
 from fedtrees.core.specs import Composed
 from fedtrees.core.streams import Streams
 from fedtrees.core.threat import Threat
@@ -178,8 +180,10 @@ def checked_guess(name: str, guess: object, federation: Federation) -> Guess:
             raise ProtocolError(f"attack {name!r} guessed {width} columns; the schema has {wanted}")
         if np.isinf(guess.records.X).any():
             raise ProtocolError(f"attack {name!r} guessed infinite values; rows must be finite")
-        if not np.isin(guess.records.y, (0, 1)).all():
-            raise ProtocolError(f"attack {name!r} guessed labels other than 0 and 1")
+        classes = max(len(federation.schema.classes), 2)
+        if not np.isin(guess.records.y, np.arange(classes)).all():
+            known = "0 and 1" if classes == 2 else f"0 to {classes - 1}"
+            raise ProtocolError(f"attack {name!r} guessed labels other than {known}")
     return guess
 
 
@@ -241,16 +245,19 @@ def _right(scores: ReturnedRows) -> float:
     return scores.right
 
 
-def _leaf_rows(guess: Guess, own: Any, truth: Any, training: Training) -> Iterator[Row]:
-    leaves = training.model.trees[0].leaves
-    nodes = training.model.apply(truth.X)[:, 0]
-    true = true_leaf_counts(0, nodes, truth.y, leaves)
-    own_nodes = training.model.apply(own.X)[:, 0] if own is not None else nodes[:0]
-    own_y = own.y if own is not None else truth.y[:0]
-    blind = blind_leaf_counts(0, own_nodes, own_y, leaves, len(truth))
-    first = [c for c in guess.leaf_counts if c.tree == 0]
-    got = score_leaf_counts(first, [true]).as_dict()
-    line = score_leaf_counts([blind], [true]).as_dict()
+def _leaf_rows(guess: Guess, own: Table | None, truth: Table, training: Training) -> Iterator[Row]:
+    """Score the counts of the first round's trees: of each, its class against the rest."""
+    model = training.model
+    per_round = model.objective.n_outputs
+    own = truth.take(np.arange(0)) if own is None else own
+    nodes, own_nodes = model.apply(truth.X), model.apply(own.X)
+    true, blind = [], []
+    for t in range(per_round):
+        k, leaves = 1 if per_round == 1 else t, model.trees[t].leaves
+        true.append(true_leaf_counts(t, nodes[:, t], truth.y == k, leaves))
+        blind.append(blind_leaf_counts(t, own_nodes[:, t], own.y == k, leaves, len(truth)))
+    first = [c for c in guess.leaf_counts if c.tree < per_round]
+    got, line = score_leaf_counts(first, true).as_dict(), score_leaf_counts(blind, true).as_dict()
     for metric, value in got.items():
         yield _scored(metric, value, line[metric])
 
@@ -285,20 +292,23 @@ def evaluate_reference(cell: ReferenceCell, federation: Federation) -> Outcome:
     """Measure each client's model trained alone with the same protocol, and the majority class."""
     protocol: Protocol = register.make("protocol", cell.protocol)
     test = federation.test
+    classes = len(federation.schema.classes)
     alone: dict[str, list[float]] = {}
     for table in federation.clients:
-        if len(np.unique(table.y)) == 2:
+        if len(np.unique(table.y)) == classes:
             model = train(protocol, [table], federation.schema, seed=cell.setting.seed).model
             guess = model.predict(test.X)
         else:
-            guess = np.full(len(test), float(table.y.mean()))
+            guess = _constant_prediction(table.y, classes, len(test))
         for metric, value in utility_scores(test.y, guess).items():
             if value is not None:
                 alone.setdefault(metric, []).append(value)
     rows = [{**_row(k, float(np.mean(v))), "protocol": "local-only"} for k, v in alone.items()]
-    share = float(np.concatenate([t.y for t in federation.clients]).mean())
     # The constant prediction is the base rate; its accuracy is that of the majority class.
-    for metric, value in utility_scores(test.y, np.full(len(test), share)).items():
+    constant = _constant_prediction(
+        np.concatenate([t.y for t in federation.clients]), classes, len(test)
+    )
+    for metric, value in utility_scores(test.y, constant).items():
         rows.append({**_row(metric, value), "protocol": "majority-class"})
     common = {
         **setting_columns(cell.setting),
@@ -307,6 +317,13 @@ def evaluate_reference(cell: ReferenceCell, federation: Federation) -> Outcome:
         "stage": "reference",
     }
     return Outcome(rows, common)
+
+
+def _constant_prediction(y: NDArray[Any], classes: int, n: int) -> NDArray[np.float64]:
+    """Return the class shares as everyone's prediction, (n,) of class 1 or (n, K)."""
+    if classes == 2:
+        return np.full(n, float(y.mean()))
+    return np.tile(np.bincount(y, minlength=classes) / len(y), (n, 1))
 
 
 def _row(metric: str, value: float | None, unit: str = "") -> Row:

@@ -146,15 +146,14 @@ def check_settings(todo: Plan, data_dir: str | None) -> None:
     ------
     UsageError, DataError
         More clients than rows, an unknown partition, a threat that leaves no victim, a target
-        that is not binary, ...
+        without classes, ...
     """
     for cell in todo.blind:
         s = cell.setting
         dataset = federation_of(s.data, s.partition, s.clients, s.seed, data_dir).dataset
-        if dataset.task != "binary":
-            what = f"{len(dataset.schema.classes)} classes" if dataset.schema.classes else "numbers"
+        if dataset.task == "number":
             raise DataError(
-                f"{dataset.name}: the target has {what}; the bench's metrics are for two classes "
+                f"{dataset.name}: the target has numbers; the bench's metrics are for classes "
                 "only. `fedtrees train` takes any target"
             )
         roles = {"server": "server", **dict.fromkeys(client_names(s.clients), "client")}

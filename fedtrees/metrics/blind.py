@@ -58,7 +58,8 @@ def blind_guesses(
     n : int
         Number of rows to guess, as known or assumed by the attack it is compared with.
     positives : int, optional
-        Number of guessed rows with label 1, only where the threat declares label counts known.
+        Number of guessed rows with label 1, only where the threat declares label counts known and
+        there are two classes.
     draws : int
         Draws per random guess; all of them enter its consensus, the last one stands alone.
         Below 2: no consensus.
@@ -78,12 +79,15 @@ def blind_guesses(
     Raises
     ------
     DataError
-        ``n`` below 1, ``positives`` outside 0..n, or `own` of another width.
+        ``n`` below 1, ``positives`` outside 0..n or with more than two classes, or `own` of another
+        width.
     """
     if n < 1:
         raise DataError(f"n={n}: a guess needs at least one row")
     if positives is not None and not 0 <= positives <= n:
         raise DataError(f"positives={positives}: must lie in 0..{n}")
+    if positives is not None and len(schema.classes) > 2:
+        raise DataError(f"positives={positives}: the target has {len(schema.classes)} classes")
     if own is not None and len(own) == 0:
         own = None
     if own is not None and own.X.shape[1] != len(schema.features):
@@ -157,11 +161,16 @@ def _own_width(own: Table | None, schema: Schema) -> NDArray[np.float64]:
 
 
 def _labels(
-    own: Table | None, n: int, positives: int | None, rng: np.random.Generator
+    own: Table | None, schema: Schema, n: int, positives: int | None, rng: np.random.Generator
 ) -> NDArray[np.int64]:
-    """Return labels: the declared count in random order, else coins with the own share."""
+    """Return labels: the declared count in random order, else draws by the own shares."""
     if positives is not None:
         return rng.permutation((np.arange(n) < positives).astype(np.int64))
+    classes = len(schema.classes)
+    if classes > 2:
+        if own is None:
+            return rng.integers(0, classes, n)
+        return np.asarray(rng.choice(own.y, n))
     share = float(own.y.mean()) if own is not None else 0.5
     return (rng.random(n) < share).astype(np.int64)
 
@@ -171,7 +180,7 @@ def _bootstrap(
 ) -> Table:
     if positives is None:
         return own.take(rng.integers(0, len(own), n))
-    y = _labels(own, n, positives, rng)
+    y = _labels(own, schema, n, positives, rng)
     rows = np.empty(n, dtype=np.intp)
     for label in (0, 1):
         pool = np.flatnonzero(own.y == label)
@@ -184,15 +193,15 @@ def _independent(
     own: Table, schema: Schema, n: int, positives: int | None, rng: np.random.Generator
 ) -> Table:
     rows = rng.integers(0, len(own), (n, own.X.shape[1]))
-    return Table(np.take_along_axis(own.X, rows, axis=0), _labels(own, n, positives, rng))
+    return Table(np.take_along_axis(own.X, rows, axis=0), _labels(own, schema, n, positives, rng))
 
 
 def _given_label(
     own: Table, schema: Schema, n: int, positives: int | None, rng: np.random.Generator
 ) -> Table:
-    y = _labels(own, n, positives, rng)
+    y = _labels(own, schema, n, positives, rng)
     X = np.empty((n, own.X.shape[1]), dtype=np.float32)
-    for label in (0, 1):
+    for label in range(max(len(schema.classes), 2)):
         pool = own.take(own.y == label)
         pool = pool if len(pool) else own
         X[y == label] = _independent(pool, schema, int((y == label).sum()), None, rng).X
@@ -224,7 +233,7 @@ def _uniform(
             X[:, k] = rng.integers(int(low), int(high) + 1, n)
         else:
             X[:, k] = rng.uniform(low, high, n)
-    return Table(X, _labels(own, n, positives, rng))
+    return Table(X, _labels(own, schema, n, positives, rng))
 
 
 def _constant(
@@ -242,9 +251,9 @@ def _constant(
         else:
             row[k] = np.median(present)
     if positives is not None:
-        y = _labels(own, n, positives, rng)
+        y = _labels(own, schema, n, positives, rng)
     else:
-        y = np.full(n, int(own is not None and own.y.mean() > 0.5), dtype=np.int64)
+        y = np.full(n, np.bincount(own.y).argmax() if own is not None else 0, dtype=np.int64)
     return Table(np.tile(row, (n, 1)), y)
 
 

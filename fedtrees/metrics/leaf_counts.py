@@ -52,7 +52,7 @@ def true_leaf_counts(
     nodes : int array, shape (n,)
         Leaf of every row: one column of ``Forest.apply``.
     y : int array, shape (n,)
-        Labels 0 and 1.
+        Labels 0 and 1; of more classes, whether a row is of the tree's.
     leaves : int array, shape (J,)
         Node numbers of all leaves of the tree (``Tree.leaves``), also of those without rows.
 

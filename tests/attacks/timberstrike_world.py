@@ -13,7 +13,7 @@ from fedtrees.trees.binning import Cuts
 from fedtrees.trees.boosting import grow_forest
 from fedtrees.trees.fixed_point import from_fixed, to_fixed
 from fedtrees.trees.forest import Forest, Tree
-from fedtrees.trees.losses import logistic_gradients
+from fedtrees.trees.losses import LOGISTIC, Softmax
 from fedtrees.trees.params import TreeParams
 from fedtrees.trees.sketch import quantile_cuts
 
@@ -30,7 +30,7 @@ class World:
     params: TreeParams
 
     def evidence(self, level="statistics", **more) -> Evidence:
-        trees = self.forest.trees
+        trees, start = self.forest.trees, self.forest.base_margin
         if level == "values":
             trees = tuple(replace(t, g=None, h=None, gain=None) for t in trees)
         histograms = None
@@ -39,7 +39,7 @@ class World:
         settings = {
             "trees": trees,
             "level": level,
-            "base_margin": self.forest.base_margin[0],
+            "base_margin": start[0] if len(start) == 1 else start,
             "learning_rate": self.params.learning_rate,
             "reg_lambda": self.params.reg_lambda,
             "min_child_weight": self.params.min_child_weight,
@@ -53,18 +53,20 @@ class World:
     def everyone(self) -> Table:
         return Table.concat([self.own, self.victims])
 
-    def first_counts(self):
-        """Victims per leaf of the first tree: n0, n1."""
-        tree = self.forest.trees[0]
-        leaf = self.forest.apply(self.victims.X)[:, 0]
+    def first_counts(self, t=0):
+        """Victims per leaf of a first tree: of other classes than the tree's, and of it."""
+        tree = self.forest.trees[t]
+        leaf = self.forest.apply(self.victims.X)[:, t]
+        positive = self.victims.y == (1 if self.forest.objective.n_outputs == 1 else t)
         return tuple(
-            np.array([((leaf == j) & (self.victims.y == c)).sum() for j in tree.leaves])
-            for c in (0, 1)
+            np.array([((leaf == j) & of).sum() for j in tree.leaves])
+            for of in (~positive, positive)
         )
 
 
-def world(X, y, n_own, seed=0, categorical=(), order=None, **params) -> World:
+def world(X, y, n_own, seed=0, categorical=(), order=None, classes=2, **params) -> World:
     """Train on all rows; the first ``n_own`` of ``order`` (random if None) are the adversary's."""
+    objective = LOGISTIC if classes == 2 else Softmax(classes)
     params = TreeParams(**({"trees": 12, "max_depth": 3, "max_bin": 32} | params))
     if order is None:
         order = np.random.default_rng(seed).permutation(len(y))
@@ -77,10 +79,10 @@ def world(X, y, n_own, seed=0, categorical=(), order=None, **params) -> World:
         for k in range(table.X.shape[1])
     )
     return World(
-        Schema(features, "y"),
+        Schema(features, "y", tuple(map(str, range(classes)))),
         table.take(np.arange(n_own)),
         table.take(np.arange(n_own, len(y))),
-        grow_forest(table.X, table.y, cuts, params),
+        grow_forest(table.X, table.y, cuts, params, objective),
         cuts,
         params,
     )
@@ -98,10 +100,14 @@ def structured(n=320, seed=5):
 def node_histograms(forest, cuts, table, params):
     """Histograms of every node above the deepest level, by brute force, in exact sums."""
     leaf = forest.apply(table.X)
-    margin = np.full(len(table), forest.base_margin, dtype=np.float32)
+    objective = forest.objective
+    margin = np.repeat(forest.base_margin[:, None], len(table), axis=1)
     out = []
     for t, tree in enumerate(forest.trees):
-        gh = to_fixed(logistic_gradients(margin, table.y))
+        output = t % objective.n_outputs
+        if output == 0:
+            gradients = objective.gradients(margin, table.y)
+        gh = to_fixed(gradients[output])
         member, depth = _membership(tree, leaf[:, t])
         nodes = np.flatnonzero(depth < params.max_depth).astype(np.int32)
         sums = np.zeros((len(nodes), len(cuts.values), 2), dtype=np.int64)
@@ -114,7 +120,7 @@ def node_histograms(forest, cuts, table, params):
                 np.add.at(sums[k], cuts.offsets[f] + b[rows], gh[rows])
         totals = np.array([gh[member[node]].sum(axis=0) for node in nodes])
         out.append(NodeHistograms(nodes, from_fixed(sums), from_fixed(totals)))
-        margin = margin + tree.value[leaf[:, t]]
+        margin[output] += tree.value[leaf[:, t]]
     return tuple(out)
 
 

@@ -13,7 +13,7 @@ from fedtrees.core.messages import Message
 from fedtrees.core.schema import Schema
 from fedtrees.core.tree_messages import LabelSums, ValidationLoss
 from fedtrees.protocols.base import Protocol
-from fedtrees.trees.losses import OBJECTIVES, Logistic, Objective, objective_of
+from fedtrees.trees.losses import OBJECTIVES, Logistic, Objective, Softmax, objective_of
 from fedtrees.trees.params import TreeParams
 
 CUT_METHODS = ("sketch", "equal-width", "public")
@@ -78,16 +78,23 @@ class HistogramProtocol(TreeParams, Protocol):
     @property
     def offers(self) -> frozenset[str]:  # type: ignore[override]
         """What defenses and attacks may rely on."""
+        binary = self.objective in (None, Logistic.name)
+        return self.shares | ({"logistic-leaves"} if binary and self._readable else set())
+
+    @property
+    def _readable(self) -> bool:
+        """Whether leaves are plain Newton steps on all rows, behind thresholds."""
         all_rows = self.subsample == 1 and not self.early_stopping_rounds
-        newton = self.objective in (None, Logistic.name) and not self.reg_alpha
         thresholds = not self.enable_categorical  # who reads trees takes every split for one
-        readable = newton and all_rows and thresholds
-        return self.shares | ({"logistic-leaves"} if readable else set())
+        return all_rows and thresholds and not self.reg_alpha
 
     def offers_on(self, schema: Schema) -> frozenset[str]:
-        """Return what is offered: `logistic-leaves` only where the target has two classes."""
-        binary = isinstance(self.objective_for(schema), Logistic)
-        return self.offers if binary else self.offers - {"logistic-leaves"}
+        """Return what is offered: `softmax-leaves` in place of `logistic-leaves`, or neither."""
+        objective = self.objective_for(schema)
+        if isinstance(objective, Logistic):
+            return self.offers
+        many = isinstance(objective, Softmax) and objective.n_classes > 2 and self._readable
+        return (self.offers - {"logistic-leaves"}) | ({"softmax-leaves"} if many else set())
 
     def objective_for(self, schema: Schema) -> Objective:
         """Return what is minimised on such a target.

@@ -1,0 +1,102 @@
+"""More than two classes: exact counts per class, rows in their leaves, scores above the blind."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_iris, load_wine
+from timberstrike_world import accuracy, structured, world
+
+from fedtrees.attacks.joint.attack import Joint
+from fedtrees.attacks.timberstrike import Options, reconstruct
+from fedtrees.attacks.timberstrike.attack import TimberStrike
+from fedtrees.core.errors import DataError
+from fedtrees.core.schema import Feature, Schema
+from fedtrees.metrics.blind import blind_guesses
+
+LEVELS = ("values", "statistics", "histograms")
+QUICK = Options(chains=2)
+
+
+@pytest.fixture(scope="module")
+def wine():
+    X, y = load_wine(return_X_y=True)
+    return world(X, y, 50, classes=3, trees=8, max_bin=64)
+
+
+def attack(w, evidence, options=QUICK, seed=0):
+    return reconstruct(evidence, w.own, w.schema, options, np.random.default_rng(seed))
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("depth", [2, 5])
+def test_counts_of_every_class_are_exact(level, depth):
+    X, y = load_iris(return_X_y=True)
+    w = world(X[:140], y[:140], 40, classes=3, trees=2, max_depth=depth)
+    guess = attack(w, w.evidence(level))
+    assert [c.tree for c in guess.leaf_counts] == [0, 1, 2]
+    for t, counts in enumerate(guess.leaf_counts):
+        for got, truth in zip((counts.n0, counts.n1), w.first_counts(t), strict=True):
+            np.testing.assert_array_equal(got, truth)
+    np.testing.assert_array_equal(np.bincount(guess.records.y), np.bincount(w.victims.y))
+
+
+@pytest.mark.parametrize("level", ["values", "statistics"])
+def test_rows_lie_in_the_counted_leaves_of_their_own_class(wine, level):
+    records = attack(wine, wine.evidence(level)).records
+    leaf = wine.forest.apply(records.X)
+    for t in range(3):
+        found = [((leaf[:, t] == j) & (records.y == t)).sum() for j in wine.forest.trees[t].leaves]
+        np.testing.assert_array_equal(found, wine.first_counts(t)[1])
+
+
+def test_bins_tell_far_more_than_the_best_blind_guess(wine):
+    blind = blind_guesses(wine.own, wine.schema, len(wine.victims), np.random.default_rng(0))
+    best = max(accuracy(g, wine.victims, wine.schema) for g in blind.values())
+    bins = attack(wine, wine.evidence("histograms"), Options()).records
+    assert accuracy(bins, wine.victims, wine.schema) > best + 0.04
+
+
+def test_sums_of_later_rounds_pull_rows_towards_the_truth():
+    """The control sends rows to random leaves of the same trees."""
+    X, _ = structured()
+    noisy = X[:, 0] + 0.5 * np.random.default_rng(2).normal(size=len(X))
+    w = world(X, np.digitize(noisy, [-0.5, 0.5]), 40, classes=3)
+    options = Options(chains=1, use_prior=False, points="mid", max_trees=8)
+    scores = []
+    for o in (options, replace(options, random_leaf=True)):
+        records = attack(w, w.evidence(), o).records
+        scores.append(accuracy(records, w.victims, w.schema))
+    assert scores[0] > scores[1] + 0.03
+
+
+def test_a_round_is_a_tree_of_every_class(wine):
+    assert attack(wine, wine.evidence(), Options(chains=1, max_trees=2)).notes["trees_read"] == 6
+    with pytest.raises(DataError, match="23 trees do not make rounds of 3"):
+        wine.evidence(trees=wine.forest.trees[:-1])
+
+
+def test_same_seed_same_guess(wine):
+    first, second = (attack(wine, wine.evidence(), seed=3).records for _ in range(2))
+    np.testing.assert_array_equal(first.X, second.X)
+
+
+def test_who_can_read_softmax_leaves():
+    offers = {"leaf-values", "softmax-leaves"}
+    assert TimberStrike().inapplicable(offers, {"client"}) is None
+    assert "log loss" in (Joint().inapplicable(offers, {"client"}) or "")
+
+
+def test_blind_labels_of_several_classes_follow_own_rows():
+    schema = Schema((Feature("a", low=0, high=1),), "y", ("x", "y", "z"))
+    w = world(np.random.default_rng(0).random((60, 1)), np.arange(60) % 3, 40, classes=3, trees=1)
+    for name, guess in blind_guesses(w.own, schema, 600, np.random.default_rng(1)).items():
+        shares = np.bincount(guess.y, minlength=3) / 600
+        if name == "constant":
+            assert shares.max() == 1
+        else:
+            np.testing.assert_allclose(shares, np.bincount(w.own.y) / 40, atol=0.08)
+    with pytest.raises(DataError, match="3 classes"):
+        blind_guesses(w.own, schema, 10, np.random.default_rng(1), positives=4)
