@@ -240,7 +240,9 @@ def list_(
 
 @app.command()
 def explain(
-    protocol: Annotated[str, typer.Argument(help="A protocol, with parameters.")],
+    protocol: Annotated[
+        str | None, typer.Argument(help="A protocol, with parameters. None: all, and who attacks.")
+    ] = None,
     defense: DefenseOption = None,
     data: Annotated[str, typer.Option(help="Dataset to run it on.")] = "breast-cancer",
     clients: Annotated[int, typer.Option(help="Number of clients.")] = 3,
@@ -248,11 +250,17 @@ def explain(
     plugin: PluginOption = None,
     format: FormatOption = Format.TABLE,
 ) -> None:
-    """Run two trees and show who sees what, why, what guards it, and which attacks apply."""
-    from fedtrees.cli import inspect
+    """Run two trees and show who sees what, why, what guards it, and which attacks apply.
 
-    request = inspect.Explanation(protocol, tuple(defense or ()), data, clients, data_dir)
-    inspect.explain(request, plugin or (), format is Format.JSON)
+    Without a protocol: which attacks apply to every protocol, for a curious client and server.
+    """
+    from fedtrees.cli import explain
+
+    if protocol is None:
+        explain.exposure(plugin or (), format is Format.JSON)
+        return
+    request = explain.Explanation(protocol, tuple(defense or ()), data, clients, data_dir)
+    explain.explain(request, plugin or (), format is Format.JSON)
 
 
 @app.command()

@@ -225,6 +225,18 @@ def test_explain_shows_that_sums_no_longer_reach_clients(capsys):
     assert "timberstrike" in out
 
 
+def test_explain_without_a_protocol_tells_who_is_exposed_to_what(capsys):
+    code, out, _ = call(capsys, "explain", "--format", "json")
+    assert code == 0
+    attacks = {(r["protocol"], r["threat"]): r["attacks"] for r in json.loads(out)}
+    assert "histogram-peeling" in attacks["fedtree-hist", "server"]
+    assert "histogram-peeling" not in attacks["fedtree-hist", "client"]
+    assert "histogram-peeling" in attacks["nvflare-hist", "client"]
+    code, out, _ = call(capsys, "explain")
+    assert code == 0
+    assert "local-forests" in out
+
+
 def test_list_and_doctor(capsys):
     code, out, _ = call(capsys, "list", "--format", "json")
     names = {kind: {e["name"] for e in entries} for kind, entries in json.loads(out).items()}
