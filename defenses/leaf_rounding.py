@@ -1,4 +1,4 @@
-"""Leaf rounding: leaf values leave the server with a few decimals only."""
+"""Leaf rounding: leaf values leave whoever finds them with a few decimals only."""
 
 from __future__ import annotations
 
@@ -15,16 +15,18 @@ from fedtrees.core.guarantee import Guarantee, Structural
 from fedtrees.core.messages import Message
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
+from fedtrees.core.shared_trees import ClientModels, ClientTrees, GlobalTrees, SharedTrees
 from fedtrees.core.tree_messages import LeafValues
 
 
 @register.defense("leaf-rounding")
 @dataclass(frozen=True)
 class LeafRounding(Defense):
-    """Round every leaf value, or class share of a leaf, to `decimals` before it is broadcast.
+    """Round every leaf value, or class share of a leaf, to `decimals` before it is sent.
 
     It coarsens what a value tells of the counts in its leaf and protects nothing by itself:
-    compose it with `split-only`, else the exact sums travel beside the rounded value.
+    compose it with `split-only`, else the exact sums travel beside the rounded value (in a shared
+    tree even the value itself, among its ``base_weights``).
 
     Parameters
     ----------
@@ -34,9 +36,9 @@ class LeafRounding(Defense):
 
     decimals: int = 3
 
-    at = frozenset({"server"})
-    guards = (LeafValues, LeafClasses)
-    requires = frozenset({"server-decides"})
+    at = frozenset({"server", "client"})
+    guards = (LeafValues, LeafClasses, ClientTrees, GlobalTrees, ClientModels)
+    requires = frozenset({"tree-messages"})
 
     def __post_init__(self) -> None:
         if (
@@ -58,5 +60,5 @@ class LeafRounding(Defense):
         """Round the values."""
         if isinstance(message, LeafClasses):
             return replace(message, probability=np.round(message.probability, self.decimals))
-        assert isinstance(message, LeafValues)
+        assert isinstance(message, LeafValues | SharedTrees)
         return replace(message, value=np.round(message.value, self.decimals))

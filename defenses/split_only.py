@@ -1,42 +1,60 @@
-"""Split-only broadcast: clients learn the split or the leaf value, never the sums behind it."""
+"""Split-only: others learn the split or the leaf value, never the sums behind it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
 from fedtrees.core.defense import Context, Defense
-from fedtrees.core.forest_messages import LeafClasses
+from fedtrees.core.forest_messages import ClassCounts, ClassTotals, LeafClasses
 from fedtrees.core.guarantee import Guarantee, Structural
 from fedtrees.core.messages import Message, Reveal
 from fedtrees.core.registry import register
+from fedtrees.core.shared_trees import ClientModels, ClientTrees, GlobalTrees, SharedTrees
 from fedtrees.core.tree_messages import (
     BaseScore,
     CutPoints,
+    FeatureRanges,
+    FeatureSketch,
+    Histogram,
+    LabelSums,
     LeafValues,
     NodeSplits,
     StopBoosting,
+    ValidationLoss,
+)
+
+_TO_SERVER = (
+    "the server grows the trees and needs it; what clients learn is limited, not the server"
 )
 
 
 @register.defense("split-only")
 @dataclass(frozen=True)
 class SplitOnly(Defense):
-    """Keep G, H and gains at the server (Di Gennaro et al. 2025, Sec. 7).
+    """Keep G, H and gains where the trees are grown (Di Gennaro et al. 2025, Sec. 7).
 
-    Clients still send histograms to the server; predictions are those of the undefended run,
-    bit for bit. The claim is structural: the leaf values that remain still reveal most leaf
-    counts (measured in `docs/`), so nothing is bounded.
+    A server that grows trees from the clients' histograms broadcasts them bare; a client that grows
+    trees by itself sends them so, and the server does not learn the sums either. Predictions are
+    those of the undefended run, bit for bit. The claim is structural: the leaf values that remain
+    still reveal most leaf counts (measured in `docs/`), so nothing is bounded.
     """
 
-    at = frozenset({"server"})
+    at = frozenset({"server", "client"})
     protects = frozenset({Reveal.LABELS, Reveal.COUNTS, Reveal.FEATURES})
-    guards = (NodeSplits, LeafValues, LeafClasses)
+    guards = (NodeSplits, LeafValues, LeafClasses, ClientTrees, GlobalTrees, ClientModels)
     exempts = {
         BaseScore: "every prediction starts from it; it is the label mean of the federation",
         CutPoints: "the splits are made of them; settled before training",
         StopBoosting: "how many rounds are kept, from losses that crossed by a secure sum",
+        FeatureSketch: _TO_SERVER,
+        FeatureRanges: _TO_SERVER,
+        LabelSums: _TO_SERVER,
+        ValidationLoss: _TO_SERVER,
+        Histogram: _TO_SERVER,
+        ClassTotals: _TO_SERVER,
+        ClassCounts: _TO_SERVER,
     }
-    requires = frozenset({"server-decides"})
+    requires = frozenset({"tree-messages"})
 
     def claim(self) -> Guarantee:
         """Return a structural guarantee."""
@@ -48,5 +66,7 @@ class SplitOnly(Defense):
             return replace(message, g=None, h=None, gain=None)
         if isinstance(message, LeafClasses):
             return replace(message, counts=None)
+        if isinstance(message, SharedTrees):
+            return replace(message, sum_hessian=None, base_weights=None, loss_changes=None)
         assert isinstance(message, LeafValues)
         return replace(message, g=None, h=None)

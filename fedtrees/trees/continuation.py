@@ -57,7 +57,8 @@ class Continuation:
     streams : Streams
         The owner's: samples of rows and columns are drawn from it.
     least_rows : int
-        A split needs so many rows on either side; 0: `min_child_weight` alone decides.
+        A split needs so many rows on either side; 0: `min_child_weight` alone decides. Where a
+        round draws fewer, it draws none.
     """
 
     rows: Owned
@@ -80,10 +81,12 @@ class Continuation:
         gh = self.objective.gradients(margin, self.rows.y)
         gh = weighted(gh, self.rows.weight, self.bits)
         dropped = dropped_rows(len(self.rows.y), self.params.subsample, self.streams, number)
-        if dropped is not None:
-            gh[:, dropped] = 0
         counted = np.ones(gh.shape[1:], dtype=np.int64)
-        counted[np.zeros(len(counted), dtype=bool) if dropped is None else dropped] = 0
+        if dropped is not None:
+            counted[dropped] = 0
+            if counted[:, 0].sum() < self.least_rows:
+                counted[:] = 0
+            gh[:, counted[:, 0] == 0] = 0
         units = to_fixed(gh, self.bits)
         grown = []
         for k in range(self.objective.n_outputs):

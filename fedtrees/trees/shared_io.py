@@ -78,7 +78,8 @@ def unpack(
     message : SharedTrees
     learning_rate, reg_lambda : float, optional
         Given, gradient sums are recovered where the message has hessian sums and weights:
-        ``g = -w (h + lambda)``, with the precision of a float32.
+        ``g = -w (h + lambda)``, with the precision of a float32. They mean nothing where a defense
+        has overwritten the hessians.
 
     Raises
     ------

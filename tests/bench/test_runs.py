@@ -268,7 +268,7 @@ def test_failures_and_misfits_are_rows_with_reasons(tmp_path):
     skipped = [r for r in rows if r["status"] == "skipped"]
     failed = [r for r in rows if r["status"] == "failed"]
     assert {r["stage"] for r in skipped} == {"train", "attack"}
-    assert all("server-decides" in r["reason"] for r in skipped)
+    assert all("tree-messages" in r["reason"] for r in skipped)
     assert counts["failed"] == len(failed) == 3
     assert all("declared range" in r["reason"] for r in failed)
 

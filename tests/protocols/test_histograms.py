@@ -171,4 +171,4 @@ def test_rounded_leaves_are_what_everyone_predicts_with(table, schema):
 
 def test_split_only_has_no_place_where_clients_find_the_splits():
     reason = protocol("nvflare-hist").mismatch(defense(Spec("split-only")))
-    assert reason == "'split-only' needs server-decides, which 'nvflare-hist' does not have"
+    assert reason == "'split-only' needs tree-messages, which 'nvflare-hist' does not have"

@@ -24,7 +24,7 @@ class FedTreeHist(HistogramProtocol):
     max_bin: int = 32
 
     shares: ClassVar[frozenset[str]] = frozenset(
-        {"histograms", "server-decides", "leaf-values", "summable"}
+        {"histograms", "server-decides", "tree-messages", "leaf-values", "summable"}
     )
 
     def coordinator(self, schema: Schema) -> DecidingServer:

@@ -9,7 +9,7 @@ from fedtrees.core.network import Network
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
 from fedtrees.core.shared_trees import ClientTrees, GrowRequest
-from fedtrees.protocols.horizontal.tree_sharing import TreeSharingProtocol, TreeSharingServer
+from fedtrees.protocols.horizontal.tree_sharing import FlowerProtocol, TreeSharingServer
 from fedtrees.trees.forest import Forest
 
 ARRIVALS = ("client", "shuffled")
@@ -38,7 +38,7 @@ class BaggingServer(TreeSharingServer):
 
 @register.protocol("flower-bagging")
 @dataclass(frozen=True, kw_only=True)
-class FlowerBagging(TreeSharingProtocol):
+class FlowerBagging(FlowerProtocol):
     """Bagging as Flower's `FedXgbBagging` strategy and its XGBoost example do it.
 
     Each round (`trees` of them) every client boosts `local_trees` rounds on top of the global model
@@ -53,28 +53,17 @@ class FlowerBagging(TreeSharingProtocol):
 
     Parameters
     ----------
-    local_trees : int
-        Boosting rounds of a client per federated round.
     arrival : {"client", "shuffled"}
         Trees arrive in the order of the clients, or in an order the server draws every round.
     """
 
-    local_trees: int = 1
     arrival: str = "client"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        count = self.local_trees
-        if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-            raise UsageError(f"local_trees={count!r}: give a whole number, 1 or more")
         if self.arrival not in ARRIVALS:
             hint = did_you_mean(str(self.arrival), ARRIVALS)
             raise UsageError(f"unknown arrival {self.arrival!r}{hint}")
-
-    @property
-    def rounds_at_once(self) -> int:
-        """Boosting rounds a client does before it shares."""
-        return self.local_trees
 
     def coordinator(self, schema: Schema) -> BaggingServer:
         """Make the server."""

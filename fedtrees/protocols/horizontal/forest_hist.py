@@ -150,7 +150,7 @@ class ForestHist(ForestProtocol):
     cuts: str = "sketch"
 
     offers: ClassVar[frozenset[str]] = frozenset(
-        {"class-histograms", "class-leaves", "server-decides", "summable"}
+        {"class-histograms", "class-leaves", "server-decides", "tree-messages", "summable"}
     )
 
     def __post_init__(self) -> None:

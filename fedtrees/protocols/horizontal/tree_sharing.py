@@ -14,7 +14,7 @@ from fedtrees.core.errors import ProtocolError, UsageError, did_you_mean
 from fedtrees.core.network import Network
 from fedtrees.core.party import Party, handles
 from fedtrees.core.schema import Schema, Table
-from fedtrees.core.shared_trees import ClientTrees, GlobalTrees, GrowRequest
+from fedtrees.core.shared_trees import ClientModels, ClientTrees, GlobalTrees, GrowRequest
 from fedtrees.protocols.base import Coordinator, Protocol
 from fedtrees.trees.binning import bin_rows
 from fedtrees.trees.boosting import Owned
@@ -24,7 +24,7 @@ from fedtrees.trees.intercept import INTERCEPTS, estimated_score, start_margin
 from fedtrees.trees.losses import OBJECTIVES, Logistic, Objective, objective_of
 from fedtrees.trees.params import TreeParams
 from fedtrees.trees.shared_io import join, pack, unpack
-from fedtrees.trees.sketch import quantile_cuts
+from fedtrees.trees.xgboost_cuts import xgboost_cuts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,9 +85,9 @@ class TreeSharingProtocol(TreeParams, Protocol):
         return objective_of(self.objective, schema.classes)
 
     @property
+    @abstractmethod
     def rounds_at_once(self) -> int:
         """Boosting rounds a client does before it shares."""
-        return 1
 
     @abstractmethod
     def coordinator(self, schema: Schema) -> TreeSharingServer:
@@ -102,6 +102,30 @@ class TreeSharingProtocol(TreeParams, Protocol):
     ) -> BoostingClient:
         """Make one client that keeps to what the defenses ask of its training."""
         return BoostingClient(name, data, schema, self, by.least_leaf_rows)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlowerProtocol(TreeSharingProtocol):
+    """Trees grown on top of a global model, in `trees` federated rounds.
+
+    Parameters
+    ----------
+    local_trees : int
+        Boosting rounds of a client in a federated round.
+    """
+
+    local_trees: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        count = self.local_trees
+        if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+            raise UsageError(f"local_trees={count!r}: give a whole number, 1 or more")
+
+    @property
+    def rounds_at_once(self) -> int:
+        """Boosting rounds a client does before it shares."""
+        return self.local_trees
 
 
 class BoostingClient(Party):
@@ -152,7 +176,7 @@ class BoostingClient(Party):
     @cached_property
     def growth(self) -> Continuation:
         """Its binned rows and how trees are grown on them."""
-        cuts = quantile_cuts(self.data.X, self.params.max_bin)
+        cuts = xgboost_cuts(self.data.X, self.params.max_bin)
         rows = Owned(bin_rows(self.data.X, cuts), self.data.y, self.data.weight)
         bits = self.objective.bits(self.sums)
         return Continuation(
@@ -161,8 +185,8 @@ class BoostingClient(Party):
 
     @handles(GrowRequest)
     def grow(self, message: GrowRequest) -> ClientTrees:
-        """Answer with the next trees; without rows, with none."""
-        if not len(self.data):
+        """Answer with the next trees; with no rows, or too few for one leaf, with none."""
+        if len(self.data) < max(self.least_rows, 1):
             none = np.zeros(0, dtype=np.float32)
             return ClientTrees(message.round, **pack([], self.params), base_score=none)
         margin, each = self.margin.copy(), self.params.rounds_at_once
@@ -170,6 +194,10 @@ class BoostingClient(Party):
             t for i in range(each) for t in self.growth.round(message.round * each + i, margin)
         ]
         return ClientTrees(message.round, **pack(trees, self.params), base_score=self.score)
+
+    @handles(ClientModels)
+    def end(self, message: ClientModels) -> None:
+        """Take note of everybody's models."""
 
     @handles(GlobalTrees)
     def follow(self, message: GlobalTrees) -> None:

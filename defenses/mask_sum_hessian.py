@@ -1,0 +1,42 @@
+"""Masked hessians: the sums of hessians in a shared tree are overwritten with 1."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from fedtrees.core.defense import Context, Defense
+from fedtrees.core.guarantee import Guarantee, Structural
+from fedtrees.core.messages import Message, Reveal
+from fedtrees.core.registry import register
+from fedtrees.core.shared_trees import ClientTrees
+
+
+@register.defense("mask-sum-hessian")
+@dataclass(frozen=True)
+class MaskSumHessian(Defense):
+    """Overwrite ``sum_hessian`` with 1 in every tree a client sends, as NVFlare does.
+
+    That is ``mask_sum_hessian`` of NVFlare's tree-based XGBoost executor, made against Di Gennaro
+    et al. (2025); like it, this leaves leaf values, ``base_weights`` and ``loss_changes`` alone.
+    Predictions do not change. The claim is structural and little: weights and gain of a split are
+    two linear equations for the hessians of its two sides, so whoever knows lambda and the learning
+    rate solves for all of them but where two leaves weigh the same (see `docs/`).
+    """
+
+    at = frozenset({"client"})
+    protects = frozenset({Reveal.COUNTS})
+    guards = (ClientTrees,)
+    requires = frozenset({"shared-trees"})
+
+    def claim(self) -> Guarantee:
+        """Return a structural guarantee."""
+        return Structural()
+
+    def outgoing(self, message: Message, ctx: Context) -> Message:
+        """Mask the sums."""
+        assert isinstance(message, ClientTrees)
+        if message.sum_hessian is None:
+            return message
+        return replace(message, sum_hessian=np.ones_like(message.sum_hessian))

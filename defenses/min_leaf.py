@@ -1,0 +1,43 @@
+"""Minimum leaves: a client grows no leaf on few rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fedtrees.core.defense import Defense
+from fedtrees.core.errors import UsageError
+from fedtrees.core.guarantee import Guarantee, Structural
+from fedtrees.core.registry import register
+
+
+@register.defense("min-leaf")
+@dataclass(frozen=True)
+class MinLeaf(Defense):
+    """Grow no leaf below `k` rows: a split needs k of the client's rows on either side.
+
+    Rows whose value of the split's feature is missing are not counted on, as they may go either
+    way. A client with fewer than k rows shares nothing. The claim is structural: how many rows are
+    in a leaf is as exact as before, and leaves of two trees may share all rows but one.
+
+    Parameters
+    ----------
+    k : int
+        Rows, at least 2.
+    """
+
+    k: int = 5
+
+    requires = frozenset({"shared-trees"})
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.k, int) or isinstance(self.k, bool) or self.k < 2:
+            raise UsageError(f"k must be a whole number of 2 or more; got {self.k!r}")
+
+    @property
+    def least_leaf_rows(self) -> int:  # type: ignore[override]
+        """Rows that clients leave on either side of a split."""
+        return self.k
+
+    def claim(self) -> Guarantee:
+        """Return a structural guarantee."""
+        return Structural()

@@ -1,0 +1,49 @@
+"""`flower-cyclic`: one client after the other grows a tree on the model and passes it on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fedtrees.core.network import Network
+from fedtrees.core.registry import register
+from fedtrees.core.schema import Schema
+from fedtrees.core.shared_trees import ClientTrees, GrowRequest
+from fedtrees.protocols.horizontal.tree_sharing import FlowerProtocol, TreeSharingServer
+from fedtrees.trees.forest import Forest
+
+
+class CyclicServer(TreeSharingServer):
+    """The server: brings the model to the client whose turn it is, and takes its trees."""
+
+    def train(self, net: Network) -> Forest:
+        """Ask one client per round, in their order; at the end tell all the whole model."""
+        clients = net.members("client")
+        for round in range(self.params.trees):
+            name = clients[round % len(clients)]
+            if self.parts:
+                self.tell(net, name, round, "the model so far, for the client whose turn it is")
+            why = "trees the client grew on its own rows, on top of the model"
+            (part,) = net.ask(name, GrowRequest(round), why=why)
+            assert isinstance(part, ClientTrees)
+            self.keep(part)
+        for name in clients:
+            self.tell(net, name, self.params.trees, "the finished model, as far as it is new")
+        return self.released()
+
+
+@register.protocol("flower-cyclic")
+@dataclass(frozen=True, kw_only=True)
+class FlowerCyclic(FlowerProtocol):
+    """Cyclic boosting as Flower's `FedXgbCyclic` strategy and its XGBoost example do it.
+
+    In each round (`trees` of them) one client, the next in turn, is sent the model and boosts
+    `local_trees` rounds on top of it. The model's base score is that of the first client. Whoever
+    receives a model knows from its place in the cycle who grew which tree.
+
+    Flower sends the whole model both ways; here only what the receiver has not been sent crosses,
+    which tells the same. Everybody gets the finished model.
+    """
+
+    def coordinator(self, schema: Schema) -> CyclicServer:
+        """Make the server."""
+        return CyclicServer(self, schema)
