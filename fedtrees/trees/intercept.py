@@ -10,8 +10,9 @@ from fedtrees.trees.losses import Logistic, Objective, Softmax, sigmoid
 
 INTERCEPTS = ("mean", "newton")
 
-# XGBoost's bound on a probability before it takes the logarithm of it or of its odds.
-_LEAST_SHARE = np.float32(1e-6)
+# What XGBoost keeps a probability from 0 and 1 by before it takes log-odds, and adds to the share
+# of a class before it takes the logarithm.
+_LEAST = np.float32(1e-6)
 
 
 def estimated_score(
@@ -45,7 +46,7 @@ def estimated_score(
     if isinstance(objective, Softmax):
         if how == "newton":
             return np.full(objective.n_outputs, 0.5, dtype=np.float32)
-        logs = np.log(np.maximum(sums[1:] / sums[1:].sum(), np.float64(_LEAST_SHARE)))
+        logs = np.log(sums[1:] / sums[1:].sum() + np.float64(_LEAST))
         return np.asarray(logs - logs.mean(), dtype=np.float32)
     return objective.start(sums)
 
@@ -57,5 +58,5 @@ def start_margin(objective: Objective, score: NDArray[np.float32]) -> NDArray[np
     13.8.
     """
     if isinstance(objective, Logistic):
-        score = np.clip(score, _LEAST_SHARE, np.float32(1) - _LEAST_SHARE)
+        score = np.clip(score, _LEAST, np.float32(1) - _LEAST)
     return objective.base_margin(score)

@@ -18,12 +18,17 @@ def grown(params, dtrain, model, rounds, bagging):
         booster = xgb.train(params, dtrain, num_boost_round=rounds)
     else:
         booster = xgb.Booster(params=params)
-        booster.load_model(bytearray(json.dumps(model), "utf-8"))
+        booster.load_model(model_bytes(model))
         for _ in range(rounds):
             booster.update(dtrain, booster.num_boosted_rounds())
         if bagging:
             booster = booster[booster.num_boosted_rounds() - rounds : booster.num_boosted_rounds()]
     return json.loads(bytes(booster.save_raw("json")))
+
+
+def model_bytes(model):
+    """Return a model as ``Booster.load_model`` takes it from memory."""
+    return bytearray(json.dumps(model), "utf-8")
 
 
 def appended(model, new):
@@ -51,11 +56,11 @@ def bagging(params, clients, rounds, local=1, order=None):
     return model, sent
 
 
-def cyclic(params, clients, rounds):
+def cyclic(params, clients, rounds, local=1):
     """Return the model after so many turns."""
     model = None
     for r in range(rounds):
-        model = grown(params, clients[r % len(clients)], model, 1, False)
+        model = grown(params, clients[r % len(clients)], model, local, False)
     return model
 
 

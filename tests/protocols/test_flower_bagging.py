@@ -3,80 +3,244 @@
 import numpy as np
 import pytest
 import xgboost as xgb
-from flower_reference import bagging, base_score_of, trees_of
+from flower_reference import bagging, base_score_of, model_bytes, trees_of
+from shared_trees_world import CLOSE, assert_same_trees, sent, tables, xgboost_params
 
-from fedtrees.core.schema import Feature, Schema, Table
+from fedtrees.core.errors import DataError, UsageError
+from fedtrees.core.schema import Table
 from fedtrees.core.shared_trees import ClientTrees, GlobalTrees
-from fedtrees.protocols.base import train
+from fedtrees.protocols.base import train, view_of
 from fedtrees.protocols.horizontal.flower_bagging import FlowerBagging
+from fedtrees.trees.xgboost_io import to_xgboost_json
 
-# Both add up float32 gradients, in other orders; weights of balanced nodes are differences of
-# nearly equal sums, hence the absolute part.
-CLOSE = {"rtol": 2e-6, "atol": 2e-6}
-
-
-def tables(seed=0, rows=(90, 150, 60), missing=0.1, classes=2):
-    rng = np.random.default_rng(seed)
-    found = []
-    for n in rows:
-        X = np.round(rng.normal(size=(n, 5)) * [1, 10, 3, 0.5, 2], 1).astype(np.float32)
-        X[:, 4] = rng.integers(0, 3, n)
-        signal = X[:, 0] + X[:, 1] / 10 + rng.normal(0, 0.7, n) + rng.normal(0, 0.3)
-        y = np.digitize(signal, np.linspace(-1, 1, classes + 1)[1:-1]) if classes else signal
-        X[rng.random(X.shape) < missing] = np.nan
-        found.append(Table(X, y if classes else y.astype(np.float64)))
-    names = tuple(str(c) for c in range(classes))
-    return found, Schema(tuple(Feature(n) for n in "abcde"), "y", names)
+OBJECTIVES = {0: "reg:squarederror", 2: "binary:logistic", 3: "multi:softprob"}
 
 
-def xgboost_params(protocol, objective, classes=0):
-    names = ("max_depth", "learning_rate", "reg_lambda", "reg_alpha", "gamma", "min_child_weight")
-    params = {n: getattr(protocol, n) for n in names}
-    params |= {"objective": objective, "tree_method": "hist", "nthread": 1}
-    return params | ({"num_class": classes} if classes > 2 else {})
-
-
-def assert_same_trees(message, trees):
-    """Compare the concatenated fields of messages with XGBoost's trees, one by one."""
-    assert message["sizes"].tolist() == [len(t["left_children"]) for t in trees]
-    ends = np.cumsum(message["sizes"])
-    for end, theirs in zip(ends, trees, strict=True):
-        span = slice(end - len(theirs["left_children"]), end)
-        ours = {k: v[span] for k, v in message.items() if k not in ("sizes", "base_score")}
-        leaf = theirs["left_children"] < 0
-        np.testing.assert_array_equal(ours["left"], theirs["left_children"])
-        np.testing.assert_array_equal(ours["left"] + 1, np.where(leaf, 0, theirs["right_children"]))
-        np.testing.assert_array_equal(ours["feature"], np.where(leaf, -1, theirs["split_indices"]))
-        np.testing.assert_array_equal(
-            ours["threshold"][~leaf], theirs["split_conditions"][~leaf].astype(np.float32)
-        )
-        np.testing.assert_array_equal(ours["default_left"][~leaf], theirs["default_left"][~leaf])
-        np.testing.assert_allclose(ours["value"][leaf], theirs["split_conditions"][leaf], **CLOSE)
-        for name in ("sum_hessian", "base_weights", "loss_changes"):
-            scale = 1 + np.abs(theirs[name]).max()
-            np.testing.assert_allclose(ours[name] / scale, theirs[name] / scale, **CLOSE)
-
-
-def fields(messages):
-    names = ("sizes", "feature", "threshold", "left", "default_left", "value")
-    names += ("sum_hessian", "base_weights", "loss_changes")
-    return {n: np.concatenate([getattr(m, n) for m in messages]) for n in names}
-
-
-def sent(training, kind):
-    return [d for d in training.transcript if isinstance(d.message, kind)]
+def against_xgboost(protocol, clients, schema, order=None, seed=0):
+    """Run both and compare everything that crosses; return ours and XGBoost's global model."""
+    classes = len(schema.classes)
+    training = train(protocol, clients, schema, seed=seed)
+    params = xgboost_params(protocol, OBJECTIVES[min(classes, 3)], classes)
+    data = [xgb.DMatrix(c.X, c.y) for c in clients]
+    model, replies = bagging(params, data, protocol.trees, protocol.local_trees, order)
+    assert_same_trees(sent(training, GlobalTrees), trees_of(model))
+    for message in sent(training, GlobalTrees):
+        np.testing.assert_allclose(message.base_score, base_score_of(model), **CLOSE)
+    flat = [reply for of_round in replies for reply in of_round]
+    for message, reply in zip(sent(training, ClientTrees), flat, strict=True):
+        assert_same_trees([message], trees_of(reply))
+        np.testing.assert_allclose(message.base_score, base_score_of(reply), **CLOSE)
+    return training, model
 
 
 @pytest.mark.parametrize("depth", [2, 4, 7])
 @pytest.mark.parametrize("missing", [0.0, 0.15])
 def test_trees_are_those_of_xgboost_under_flowers_strategy(depth, missing):
     clients, schema = tables(depth, missing=missing)
-    protocol = FlowerBagging(trees=6, max_depth=depth)
-    training = train(protocol, clients, schema)
-    data = [xgb.DMatrix(c.X, c.y) for c in clients]
-    model, replies = bagging(xgboost_params(protocol, "binary:logistic"), data, 6)
-    assert_same_trees(fields([d.message for d in sent(training, GlobalTrees)]), trees_of(model))
-    ups = sent(training, ClientTrees)
-    for delivery, reply in zip(ups, [r for each in replies for r in each], strict=True):
-        np.testing.assert_allclose(delivery.message.base_score, base_score_of(reply), rtol=1e-6)
-        assert_same_trees(fields([delivery.message]), trees_of(reply))
+    against_xgboost(FlowerBagging(trees=6, max_depth=depth), clients, schema)
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"local_trees": 3},
+        {"reg_lambda": 0.5, "gamma": 1.5, "learning_rate": 0.1},
+        {"min_child_weight": 0.0, "reg_alpha": 0.7},
+        {"base_score": 0.5},
+        {"max_leaves": 5, "grow_policy": "lossguide"},
+    ],
+    ids=str,
+)
+def test_so_they_are_under_other_parameters(params):
+    clients, schema = tables(1)
+    against_xgboost(FlowerBagging(trees=4, max_depth=4, **params), clients, schema)
+
+
+@pytest.mark.parametrize("classes", [0, 3])
+def test_so_they_are_of_numbers_and_of_several_classes(classes):
+    clients, schema = tables(2, classes=classes)
+    against_xgboost(FlowerBagging(trees=4, max_depth=3), clients, schema)
+
+
+def test_so_they_are_with_more_values_than_bins():
+    clients, schema = tables(3, rows=(500, 700), decimals=6)
+    against_xgboost(FlowerBagging(trees=4, max_depth=5), clients, schema)
+    clients, schema = tables(3, rows=(200, 230), decimals=6)
+    against_xgboost(FlowerBagging(trees=4, max_depth=5, max_bin=16), clients, schema)
+
+
+def test_so_they_are_of_clients_with_hardly_any_rows():
+    clients, schema = tables(4, rows=(40, 1, 6))
+    flat = Table(np.full((8, 5), 2.5, np.float32), np.arange(8) % 2)  # nothing to split on
+    blank = Table(np.full((30, 5), np.nan, np.float32), np.arange(30) % 2)
+    one_class = Table(clients[0].X, np.ones(40))
+    protocol = FlowerBagging(trees=3, max_depth=3, min_child_weight=0.0)
+    against_xgboost(protocol, [*clients, flat, blank, one_class], schema)
+
+
+def test_a_first_client_of_one_class_stalls_the_model_as_in_xgboost():
+    clients, schema = tables(5)
+    only = Table(clients[0].X, np.ones(len(clients[0])))
+    training, model = against_xgboost(
+        FlowerBagging(trees=3), [only, clients[1], clients[2]], schema
+    )
+    assert base_score_of(model) == 1.0
+    sizes = [m.sizes.tolist() for m in sent(training, GlobalTrees)]
+    assert max(sizes[0]) > 1  # grown from the clients' own base scores
+    assert sizes[1:] == [[1, 1, 1], [1, 1, 1]]  # from log-odds of 13.8 no hessian is left
+
+
+def test_the_model_starts_where_its_first_client_did_and_others_first_trees_do_not():
+    clients, schema = tables(6)
+    training = train(FlowerBagging(trees=2, max_depth=3), clients, schema)
+    means = [np.float32(c.y.mean()) for c in clients]
+    assert len(set(means)) == 3
+    first, second = np.array_split([m.base_score[0] for m in sent(training, ClientTrees)], 2)
+    assert first.tolist() == means
+    assert second.tolist() == [means[0]] * 3
+    for message, mean, client in zip(sent(training, ClientTrees), means, clients, strict=False):
+        np.testing.assert_allclose(message.sum_hessian[0], len(client) * mean * (1 - mean), 1e-5)
+
+
+def order_of_arrival(replies, message):
+    """Return which client's tree is at each place of a global message."""
+    blocks = np.split(message.value, np.cumsum(message.sizes)[:-1])
+    return [
+        next(i for i, reply in enumerate(replies) if np.array_equal(reply.value, block))
+        for block in blocks
+    ]
+
+
+def test_trees_that_arrive_shuffled_are_xgboosts_in_that_order():
+    clients, schema = tables(7, rows=(60, 50, 70, 40))
+    protocol = FlowerBagging(trees=5, max_depth=3, arrival="shuffled")
+    training = train(protocol, clients, schema, seed=1)
+    ups, downs = sent(training, ClientTrees), sent(training, GlobalTrees)
+    order = [order_of_arrival(ups[4 * r : 4 * r + 4], m) for r, m in enumerate(downs)]
+    assert all(sorted(places) == [0, 1, 2, 3] for places in order)
+    assert len({tuple(places) for places in order}) > 1
+    assert order[0][0] != 0  # else the base score of another client is not tried
+    against_xgboost(protocol, clients, schema, order, seed=1)
+
+
+def test_clients_see_the_ordered_trees_and_the_server_who_sent_which():
+    clients, schema = tables(8)
+    training = train(FlowerBagging(trees=3, max_depth=2, arrival="shuffled"), clients, schema)
+    client = view_of(training, ("client-1",), clients)
+    crossed = [(s.sender, type(s.message).__name__) for s in client.seen]
+    round = [("server", "GrowRequest"), ("client-1", "ClientTrees"), ("server", "GlobalTrees")]
+    assert crossed == 3 * round
+    assert [m.first for _, m in client.messages(GlobalTrees)] == [0, 3, 6]
+    assert client.own is clients[1] or np.array_equal(client.own.X, clients[1].X, equal_nan=True)
+    server = view_of(training, ("server",), clients)
+    names = ["client-0", "client-1", "client-2"]
+    assert [s.sender for s, _ in server.messages(ClientTrees)] == 3 * names
+    assert server.own is None
+
+
+def test_nothing_in_what_clients_are_told_depends_on_who_sent_it():
+    clients, schema = tables(9)
+    first = train(FlowerBagging(trees=1, max_depth=3), clients, schema)
+    (message,) = sent(first, GlobalTrees)
+    turned = train(FlowerBagging(trees=1, max_depth=3), clients[::-1], schema)
+    (other,) = sent(turned, GlobalTrees)
+    assert message.sizes.tolist() == other.sizes.tolist()[::-1]
+    blocks = [np.split(m.sum_hessian, np.cumsum(m.sizes)[:-1]) for m in (message, other)]
+    for a, b in zip(blocks[0], blocks[1][::-1], strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("classes", [0, 2, 3])
+def test_the_released_model_is_xgboosts_and_its_file_loads(classes):
+    clients, schema = tables(10, classes=classes)
+    protocol = FlowerBagging(trees=4, max_depth=4)
+    training, theirs = against_xgboost(protocol, clients, schema)
+    X = Table.concat(clients).X
+    booster = xgb.Booster()
+    booster.load_model(model_bytes(theirs))
+    expected = booster.predict(xgb.DMatrix(X))
+    np.testing.assert_allclose(training.predict(X), expected, rtol=2e-5, atol=2e-6)
+    saved = xgb.Booster()
+    file = to_xgboost_json(training.model, 5, schema.names, protocol)
+    saved.load_model(model_bytes(file))
+    loaded = saved.predict(xgb.DMatrix(X, feature_names=list(schema.names)))
+    np.testing.assert_allclose(loaded, training.predict(X), rtol=1e-6, atol=1e-7)
+    ours, original = trees_of(file), trees_of(theirs)
+    for name in ("sum_hessian", "loss_changes", "base_weights"):
+        a, b = (np.concatenate([t[name] for t in trees]) for trees in (ours, original))
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
+
+
+def test_clients_without_rows_send_nothing_and_change_nothing():
+    clients, schema = tables(11)
+    empty = clients[0].take(np.zeros(0, dtype=int))
+    protocol = FlowerBagging(trees=3, max_depth=3)
+    with_it, without = (train(protocol, rows, schema) for rows in ([empty, *clients], clients))
+    assert sent(with_it, ClientTrees, "client-0")[0].sizes.tolist() == []
+    for a, b in zip(sent(with_it, GlobalTrees), sent(without, GlobalTrees), strict=True):
+        np.testing.assert_array_equal(a.value, b.value)
+        np.testing.assert_array_equal(a.base_score, b.base_score)
+
+
+def test_a_client_that_weighs_its_rows_grows_the_tree_of_repeated_rows():
+    clients, schema = tables(12)
+    times = 1 + np.arange(len(clients[0])) % 3
+    weighted = Table(clients[0].X, clients[0].y, times.astype(np.float32))
+    repeated = clients[0].take(np.repeat(np.arange(len(times)), times))
+    a, b = (
+        sent(train(FlowerBagging(trees=3, max_depth=3), [c], schema), GlobalTrees)
+        for c in (weighted, repeated)
+    )
+    for m, n in zip(a, b, strict=True):
+        np.testing.assert_array_equal(m.threshold, n.threshold)
+        np.testing.assert_allclose(m.value, n.value, rtol=1e-5, atol=1e-7)
+
+
+def test_one_newton_step_is_xgboost_2_1s_base_score():
+    clients, schema = tables(13)
+    training = train(FlowerBagging(trees=1, intercept="newton"), clients, schema)
+    for message, client in zip(sent(training, ClientTrees), clients, strict=True):
+        step = 1 / (1 + np.exp(-4 * (client.y.mean() - 0.5)))
+        np.testing.assert_allclose(message.base_score, step, rtol=1e-6)
+
+
+def test_a_sample_of_rows_is_each_clients_own_and_of_each_round():
+    clients, schema = tables(14, rows=(400, 400))
+    protocol = FlowerBagging(trees=2, max_depth=1, subsample=0.5, base_score=0.5)
+    mass = [m.sum_hessian[0] * 4 for m in sent(train(protocol, clients, schema), ClientTrees)]
+    assert all(150 < m < 250 for m in mass[:2])
+    assert len(set(mass)) == 4
+    assert "newton-leaves" not in protocol.offers
+
+
+@pytest.mark.parametrize(
+    ("params", "said"),
+    [
+        ({"trees": 0}, "trees=0"),
+        ({"local_trees": 0}, "local_trees=0: give a whole number, 1 or more"),
+        ({"local_trees": 1.5}, "local_trees=1.5"),
+        ({"arrival": "shufled"}, "did you mean 'shuffled'"),
+        ({"intercept": "newtn"}, "did you mean 'newton'"),
+        ({"objective": "binary:logistics"}, "did you mean 'binary:logistic'"),
+        ({"objective": "binary:logistic", "base_score": 1.0}, "strictly between 0 and 1"),
+    ],
+)
+def test_parameters_that_make_no_sense_are_refused(params, said):
+    with pytest.raises(UsageError, match=said):
+        FlowerBagging(**params)
+
+
+def test_labels_and_tables_that_make_no_sense_are_refused():
+    clients, schema = tables(15)
+    none = [c.take(np.zeros(0, dtype=int)) for c in clients]
+    with pytest.raises(DataError, match="at least one row"):
+        train(FlowerBagging(), none, schema)
+    with pytest.raises(DataError, match="labels 0 and 1"):
+        train(FlowerBagging(), [Table(clients[0].X, clients[0].y + 1)], schema)
+    with pytest.raises(DataError, match="infinite"):
+        train(FlowerBagging(), [Table(np.full((9, 5), np.inf), np.arange(9) % 2)], schema)
+    weightless = Table(clients[0].X, clients[0].y, np.zeros(len(clients[0])))
+    with pytest.raises(DataError, match="none of any weight"):
+        train(FlowerBagging(), [weightless], schema)
+    with pytest.raises(UsageError, match="two classes"):
+        train(FlowerBagging(objective="binary:logistic"), *tables(15, classes=3))

@@ -1,0 +1,95 @@
+"""`flower-cyclic` grows, node by node, the trees of real XGBoost handed from client to client."""
+
+import numpy as np
+import pytest
+import xgboost as xgb
+from flower_reference import base_score_of, cyclic, model_bytes, trees_of
+from shared_trees_world import CLOSE, assert_same_trees, sent, tables, xgboost_params
+
+from fedtrees.core.errors import UsageError
+from fedtrees.core.shared_trees import ClientTrees, GlobalTrees
+from fedtrees.protocols.base import train, view_of
+from fedtrees.protocols.horizontal.flower_cyclic import FlowerCyclic
+
+OBJECTIVES = {0: "reg:squarederror", 2: "binary:logistic", 3: "multi:softprob"}
+
+
+def run(protocol, classes=2, seed=0, **of_tables):
+    clients, schema = tables(seed, classes=classes, **of_tables)
+    training = train(protocol, clients, schema)
+    params = xgboost_params(protocol, OBJECTIVES[classes], classes)
+    data = [xgb.DMatrix(c.X, c.y) for c in clients]
+    return training, clients, cyclic(params, data, protocol.trees, protocol.local_trees)
+
+
+@pytest.mark.parametrize("depth", [2, 6])
+@pytest.mark.parametrize("classes", [0, 2, 3])
+def test_trees_are_those_of_xgboost_under_flowers_strategy(depth, classes):
+    training, clients, model = run(FlowerCyclic(trees=7, max_depth=depth), classes, seed=depth)
+    assert_same_trees(sent(training, ClientTrees), trees_of(model))
+    assert_same_trees(told(training, "client-1"), trees_of(model))
+    booster = xgb.Booster()
+    booster.load_model(model_bytes(model))
+    X = np.concatenate([c.X for c in clients])
+    expected = booster.predict(xgb.DMatrix(X))
+    np.testing.assert_allclose(training.predict(X), expected, rtol=2e-5, atol=2e-6)
+
+
+def test_so_they_are_of_several_local_trees():
+    training, _, model = run(FlowerCyclic(trees=4, max_depth=3, local_trees=2))
+    assert [len(m.sizes) for m in sent(training, ClientTrees)] == [2] * 4
+    assert_same_trees(sent(training, ClientTrees), trees_of(model))
+
+
+def told(training, name):
+    """Return what one client was told of the model, in order."""
+    return [
+        d.message
+        for d in training.transcript
+        if type(d.message) is GlobalTrees and name in d.receivers
+    ]
+
+
+def test_the_base_score_is_the_first_clients_for_all():
+    training, clients, model = run(FlowerCyclic(trees=5, max_depth=2))
+    mean = np.float32(clients[0].y.mean())
+    assert all(m.base_score == mean for m in sent(training, ClientTrees))
+    np.testing.assert_allclose(base_score_of(model), mean, **CLOSE)
+    second = sent(training, ClientTrees, "client-1")[0]  # its first: on top of another's tree
+    assert len(set(np.round(second.sum_hessian / mean, 6))) > 1
+    alone = len(clients[1]) * mean * (1 - mean)
+    assert abs(second.sum_hessian[0] - alone) > 1e-3 * alone
+
+
+def test_a_client_is_told_what_is_new_when_its_turn_comes_and_at_the_end():
+    training, clients, _ = run(FlowerCyclic(trees=5, max_depth=2))
+    spans = {
+        name: [(m.round, m.first, len(m.sizes)) for m in told(training, name)]
+        for name in ("client-0", "client-1", "client-2")
+    }
+    assert spans == {
+        "client-0": [(3, 0, 3), (5, 3, 2)],
+        "client-1": [(1, 0, 1), (4, 1, 3), (5, 4, 1)],
+        "client-2": [(2, 0, 2), (5, 2, 3)],
+    }
+    view = view_of(training, ("client-2",), clients)
+    assert {s.sender for s, _ in view.messages(ClientTrees)} == {"client-2"}
+    everyone = [s.sender for s, _ in view_of(training, ("server",), clients).messages(ClientTrees)]
+    assert everyone == ["client-0", "client-1", "client-2", "client-0", "client-1"]
+
+
+def test_fewer_turns_than_clients_are_enough_and_clients_without_rows_pass():
+    clients, schema = tables(3)
+    training = train(FlowerCyclic(trees=1, max_depth=2), clients, schema)
+    assert len(training.model) == 1
+    assert [len(told(training, f"client-{i}")) for i in range(3)] == [1, 1, 1]
+    empty = clients[0].take(np.zeros(0, dtype=int))
+    passed = train(FlowerCyclic(trees=4, max_depth=2), [empty, *clients], schema)
+    without = train(FlowerCyclic(trees=3, max_depth=2), clients, schema)
+    for a, b in zip(passed.model.trees, without.model.trees, strict=True):
+        np.testing.assert_array_equal(a.value, b.value)
+
+
+def test_no_turns_are_refused():
+    with pytest.raises(UsageError, match="trees=0"):
+        FlowerCyclic(trees=0)
