@@ -4,35 +4,36 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedtrees.attacks.peeling.rows import BinnedForest, Ints, Residual, Sums, fits
+from fedtrees.attacks.peeling.rows import (
+    CUT,
+    FEATURE,
+    LEFT,
+    RIGHT,
+    SET,
+    BinnedForest,
+    Ints,
+    Residual,
+    Sums,
+    fits,
+    goes_left,
+)
 from fedtrees.trees.jit import kernel
 
 
 def doubts(forest: BinnedForest, left: Residual, bins: Ints, cell: Ints, gh: Sums) -> Ints:
     """Count the features of rows that may belong to another person, int32, shape (m,).
 
-    Two people who shared a path up to some tree have the same fingerprint there. A row mixed of
-    both can pass every test in all trees if it differs from either where histograms have room.
-
-    A feature is beyond doubt if no other bin of it would pass every test alike; or if, in some
-    tree, its bin holds this fingerprint and nothing else, and some feature shows that the node
-    has no other row with this fingerprint: one bin has room for it, and for one only.
+    Two people who shared a path up to some tree have the same fingerprint there, so that a row
+    may be mixed of both. But where a row's fingerprint shows alone in a bin, somebody has it, and
+    so took the row's path in all trees before. Let t be the last such tree: that person's bins
+    are among those which leave the path up to t the same and have room for the row up to t. A
+    feature is in doubt if that is true of more bins than the row's own; unless in some tree its
+    bin holds this fingerprint and nothing else, and some feature shows that the node has no other
+    row with this fingerprint: one bin has room for it, and for one only.
     """
     count = np.empty(len(bins), dtype=np.int32)
-    nodes = (forest.feature, forest.cut, forest.left, forest.right, forest.default_left)
-    _doubts(
-        left.sums,
-        left.alone,
-        left.slack,
-        bins,
-        cell,
-        gh,
-        forest.columns(bins),
-        forest.start,
-        *nodes,
-        forest.offsets,
-        count,
-    )
+    arrays = (left.sums, left.alone, left.slack, bins, cell, gh, forest.columns(bins))
+    _doubts(*arrays, forest.start, forest.nodes, forest.sets, forest.cell, forest.offsets, count)
     return count
 
 
@@ -45,57 +46,71 @@ def _only(sums, slack, c, k, g, h):  # type: ignore[no-untyped-def]
 @kernel
 def _one_of_a_kind(sums, alone, slack, c, f, k, g, h, offsets):  # type: ignore[no-untyped-def]
     """Tell whether no bin of feature f but k, which holds only this row, has room for its like."""
-    d = offsets.shape[0] - 1
+    missing = offsets[offsets.shape[0] - 1] + f
     for b in range(offsets[f], offsets[f + 1]):
         if b != k and fits(sums, alone, slack, c, b, g, h):
             return False
-    missing = offsets[d] + f
     return missing == k or not fits(sums, alone, slack, c, missing, g, h)
 
 
 @kernel
-def _settle(sums, alone, slack, cell, columns, gh, offsets, settled):  # type: ignore[no-untyped-def]
-    """Mark the features of one row that a node shows to belong to one person."""
-    d = columns.shape[0]
-    for f in range(d):
+def _settle(sums, alone, slack, cell, columns, gh, offsets, i, settled):  # type: ignore[no-untyped-def]
+    """Mark the features of row i that a node shows to belong to one person.
+
+    Returns the last tree in which some bin holds this row and nothing else, -1 if none does.
+    """
+    last = -1
+    for f in range(columns.shape[1]):
         settled[f] = False
-    for t in range(cell.shape[0]):
-        c, g, h = cell[t], gh[t, 0], gh[t, 1]
-        if c < 0:
-            continue
-        alike = True
-        for f in range(d):
-            k = columns[f]
-            if alike and _only(sums, slack, c, k, g, h):
-                alike = not _one_of_a_kind(sums, alone, slack, c, f, k, g, h, offsets)
-        if not alike:
-            for f in range(d):
-                settled[f] = settled[f] or _only(sums, slack, c, columns[f], g, h)
+    for t in range(cell.shape[1]):
+        c, g, h = cell[i, t], gh[i, t, 0], gh[i, t, 1]
+        unique = False
+        for f in range(columns.shape[1]):
+            k = columns[i, f]
+            if c >= 0 and not unique and _only(sums, slack, c, k, g, h):
+                last = t
+                unique = _one_of_a_kind(sums, alone, slack, c, f, k, g, h, offsets)
+        if unique:
+            for f in range(columns.shape[1]):
+                settled[f] = settled[f] or _only(sums, slack, c, columns[i, f], g, h)
+    return last
 
 
 @kernel
-def _same_way(bins, start, feature, cut, left, right, default_left, low, high, other):  # type: ignore[no-untyped-def]
-    """Narrow, per feature, the bins with which a row takes the same path in all trees."""
-    for t in range(start.shape[0] - 1):
+def _same_way(start, nodes, sets, cells, offsets, bins, i, stop, last, low, high, shut):  # type: ignore[no-untyped-def]
+    """Narrow the bins with which row i takes the same path: ``low`` to ``high``, if not ``shut``.
+
+    In tree ``last`` the path ends where the histogram was seen, at cell ``stop``.
+    """
+    total = offsets[offsets.shape[0] - 1]
+    for f in range(low.shape[0]):
+        low[f], high[f] = 0, offsets[f + 1] - offsets[f] - 1
+    for k in range(shut.shape[0]):
+        shut[k] = False
+    for t in range(last + 1):
         node = start[t]
-        while feature[node] >= 0:
-            f = feature[node]
-            b = bins[f]
-            go_left = default_left[node] if b < 0 else b <= cut[node]
-            if go_left:
-                high[f] = min(high[f], cut[node])
+        while nodes[node, FEATURE] >= 0 and not (t == last and cells[node] == stop):
+            f = nodes[node, FEATURE]
+            left = goes_left(nodes, sets, node, bins[i, f])
+            if nodes[node, SET] >= 0:
+                for b in range(offsets[f + 1] - offsets[f]):
+                    k = offsets[f] + b
+                    shut[k] = shut[k] or goes_left(nodes, sets, node, b) != left
+            elif left:
+                high[f] = min(high[f], nodes[node, CUT])
             else:
-                low[f] = max(low[f], cut[node] + 1)
-            other[f] = other[f] and default_left[node] == go_left
-            node = left[node] if go_left else right[node]
+                low[f] = max(low[f], nodes[node, CUT] + 1)
+            if goes_left(nodes, sets, node, -1) != left:
+                shut[total + f] = True
+            node = nodes[node, LEFT if left else RIGHT]
 
 
 @kernel
-def _passes(sums, alone, slack, cell, k, gh):  # type: ignore[no-untyped-def]
-    """Tell whether column k has room for a row in every tree."""
-    for t in range(cell.shape[0]):
-        c = cell[t]
-        if c >= 0 and not fits(sums, alone, slack, c, k, gh[t, 0], gh[t, 1]):
+def _passes(sums, alone, slack, cell, i, last, k, gh):  # type: ignore[no-untyped-def]
+    """Tell whether column k has room for row i in every tree up to the last."""
+    for t in range(last + 1):
+        c = cell[i, t]
+        if c >= 0 and not fits(sums, alone, slack, c, k, gh[i, t, 0], gh[i, t, 1]):
             return False
     return True
 
@@ -110,31 +125,27 @@ def _doubts(  # type: ignore[no-untyped-def]
     gh,
     columns,
     start,
-    feature,
-    cut,
-    left,
-    right,
-    default_left,
+    nodes,
+    sets,
+    cells,
     offsets,
     count,
 ):
     d = bins.shape[1]
+    total = offsets[d]
     low, high = np.empty(d, dtype=np.int64), np.empty(d, dtype=np.int64)
-    other, settled = np.empty(d, dtype=np.bool_), np.empty(d, dtype=np.bool_)
+    settled, shut = np.empty(d, dtype=np.bool_), np.empty(sums.shape[1], dtype=np.bool_)
     for i in range(bins.shape[0]):
-        for f in range(d):
-            low[f], high[f], other[f] = 0, offsets[f + 1] - offsets[f] - 1, True
-        _same_way(bins[i], start, feature, cut, left, right, default_left, low, high, other)
-        _settle(sums, alone, slack, cell[i], columns[i], gh[i], offsets, settled)
+        last = _settle(sums, alone, slack, cell, columns, gh, offsets, i, settled)
+        stop = cell[i, max(last, 0)]
+        _same_way(start, nodes, sets, cells, offsets, bins, i, stop, last, low, high, shut)
         n = 0
         for f in range(d):
-            if settled[f]:
-                continue
-            found = False
-            if other[f] and bins[i, f] >= 0:
-                found = _passes(sums, alone, slack, cell[i], offsets[d] + f, gh[i])
-            for b in range(low[f], high[f] + 1):
-                if not found and b != bins[i, f]:
-                    found = _passes(sums, alone, slack, cell[i], offsets[f] + b, gh[i])
-            n += found
+            found = settled[f]
+            # the missing stand before the first bin here
+            for b in range(low[f] - 1, high[f] + 1):
+                k = total + f if b < low[f] else offsets[f] + b
+                if not found and k != columns[i, f] and not shut[k]:
+                    found = _passes(sums, alone, slack, cell, i, last, k, gh)
+            n += found and not settled[f]
         count[i] = n

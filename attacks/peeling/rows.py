@@ -20,6 +20,10 @@ Sums = NDArray[np.int64]
 BLOCK = 4096  # rows routed through all trees at once; bounds memory
 
 
+# Columns of `BinnedForest.nodes`.
+FEATURE, CUT, LEFT, RIGHT, DEFAULT_LEFT, SET = range(6)
+
+
 @dataclass(frozen=True, eq=False)
 class BinnedForest:
     """All trees in one array, splits as bins: a row goes left iff ``bin <= cut``.
@@ -28,8 +32,11 @@ class BinnedForest:
     ----------
     start : int32 array, shape (T + 1,)
         Nodes of tree ``t`` are ``start[t]:start[t + 1]``; children are numbered over all trees.
-    feature, cut, left, right : int32 array, shape (n_nodes,)
-    default_left : bool array, shape (n_nodes,)
+    nodes : int32 array, shape (n_nodes, 6)
+        Split feature (-1 at a leaf), cut, left and right child, whether missing values go left, and
+        the row of `sets` of a split by categories, else -1.
+    sets : bool array, shape (splits by categories, width)
+        Bins that go right.
     value : float32 array, shape (n_nodes,)
     cell : int32 array, shape (n_nodes,)
         Row of `Residual.sums` of a terminal visible node, else -1: a node with a histogram whose
@@ -40,11 +47,8 @@ class BinnedForest:
     """
 
     start: Ints
-    feature: Ints
-    cut: Ints
-    left: Ints
-    right: Ints
-    default_left: NDArray[np.bool_]
+    nodes: Ints
+    sets: NDArray[np.bool_]
     value: NDArray[np.float32]
     cell: Ints
     base_margin: np.float32
@@ -59,31 +63,30 @@ class BinnedForest:
     ) -> BinnedForest:
         """Flatten trees; ``seen[t]`` are the nodes of tree t that have a histogram."""
         start = np.concatenate([[0], np.cumsum([len(t) for t in trees])]).astype(np.int32)
-        feature = np.concatenate([t.feature for t in trees]).astype(np.int32)
-        threshold = np.concatenate([t.threshold for t in trees])
-        cut = np.zeros(len(feature), dtype=np.int32)
-        for f in range(cuts.n_features):
-            at = feature == f
-            cut[at] = np.searchsorted(cuts.of(f), threshold[at], side="right") - 1
         shift = np.repeat(start[:-1], [len(t) for t in trees])
-        left = np.concatenate([t.left for t in trees]) + shift
-        right = np.concatenate([t.right for t in trees]) + shift
-        visible = np.zeros(len(feature), dtype=bool)
-        for s, nodes in zip(start, seen, strict=False):
-            visible[s + nodes] = True
+        nodes = np.full((start[-1], 6), -1, dtype=np.int32)
+        nodes[:, FEATURE] = np.concatenate([t.feature for t in trees])
+        nodes[:, LEFT] = np.concatenate([t.left for t in trees]) + shift
+        nodes[:, RIGHT] = np.concatenate([t.right for t in trees]) + shift
+        nodes[:, DEFAULT_LEFT] = np.concatenate([t.default_left for t in trees])
+        threshold = np.concatenate([t.threshold for t in trees])
+        for f in range(cuts.n_features):
+            at = nodes[:, FEATURE] == f
+            nodes[at, CUT] = np.searchsorted(cuts.of(f), threshold[at], side="right") - 1
+        by_set = np.flatnonzero(np.isnan(threshold))
+        nodes[by_set, SET] = np.arange(len(by_set))
+        visible = np.zeros(len(nodes), dtype=bool)
+        for s, seen_nodes in zip(start, seen, strict=False):
+            visible[s + seen_nodes] = True
         terminal = visible.copy()
-        inner = feature >= 0
-        terminal[inner] &= ~visible[left[inner]]
-        cell = np.where(terminal, np.cumsum(terminal) - 1, -1).astype(np.int32)
+        inner = nodes[:, FEATURE] >= 0
+        terminal[inner] &= ~visible[nodes[inner, LEFT]]
         return BinnedForest(
             start,
-            feature,
-            cut,
-            left.astype(np.int32),
-            right.astype(np.int32),
-            np.concatenate([t.default_left for t in trees]),
+            nodes,
+            _sets(trees, by_set, cuts),
             np.concatenate([t.value for t in trees]).astype(np.float32),
-            cell,
+            np.where(terminal, np.cumsum(terminal) - 1, -1).astype(np.int32),
             np.float32(base_margin),
             np.asarray(cuts.offsets, dtype=np.int32),
         )
@@ -113,8 +116,8 @@ class BinnedForest:
         """Return the cell of every row in every tree and its margin before it, shape (m, T)."""
         cell = np.empty((len(bins), self.trees), dtype=np.int32)
         margin = np.empty((len(bins), self.trees), dtype=np.float32)
-        arrays = (self.feature, self.cut, self.left, self.right, self.default_left, self.value)
-        _route(bins, self.start, *arrays, self.cell, self.base_margin, cell, margin)
+        arrays = (self.start, self.nodes, self.sets, self.value, self.cell)
+        _route(bins, *arrays, self.base_margin, cell, margin)
         return cell, margin
 
     def gradients(self, margin: NDArray[np.float32], y: NDArray[np.int64]) -> Sums:
@@ -122,6 +125,19 @@ class BinnedForest:
         labels = np.repeat(y, margin.shape[1])
         gh = logistic_gradients(margin.reshape(-1), labels)
         return to_fixed(gh).reshape(*margin.shape, 2)
+
+
+def _sets(trees: Sequence[Tree], by_set: NDArray[np.intp], cuts: Cuts) -> NDArray[np.bool_]:
+    """Return the bins that go right at splits by categories, (len(by_set), most bins)."""
+    sets = np.zeros((len(by_set), int(cuts.n_bins.max())), dtype=bool)
+    row = 0
+    for tree in trees:
+        nodes = np.flatnonzero(np.isnan(tree.threshold))
+        if tree.categories is not None and len(nodes):
+            right = tree.categories[nodes, : sets.shape[1]]
+            sets[row : row + len(nodes), : right.shape[1]] = right
+        row += len(nodes)
+    return sets
 
 
 @dataclass(frozen=True, eq=False)
@@ -203,16 +219,25 @@ def has_room(left: Residual, cell: Ints, columns: Ints, gh: Sums) -> tuple[NDArr
 
 
 @kernel
-def _route(bins, start, feature, cut, left, right, default_left, value, cells, base, cell, margin):  # type: ignore[no-untyped-def]
+def goes_left(nodes, sets, node, b):  # type: ignore[no-untyped-def]
+    """Tell whether rows with bin b of the node's feature, -1 where missing, go left."""
+    if b < 0:
+        return nodes[node, DEFAULT_LEFT] == 1
+    if nodes[node, SET] >= 0:
+        return not sets[nodes[node, SET], b]
+    return b <= nodes[node, CUT]
+
+
+@kernel
+def _route(bins, start, nodes, sets, value, cells, base, cell, margin):  # type: ignore[no-untyped-def]
     for i in range(bins.shape[0]):
         m = base
         for t in range(start.shape[0] - 1):
             node = start[t]
             where = cells[node]
-            while feature[node] >= 0:
-                b = bins[i, feature[node]]
-                go_left = default_left[node] if b < 0 else b <= cut[node]
-                node = left[node] if go_left else right[node]
+            while nodes[node, FEATURE] >= 0:
+                b = bins[i, nodes[node, FEATURE]]
+                node = nodes[node, LEFT if goes_left(nodes, sets, node, b) else RIGHT]
                 if cells[node] >= 0:
                     where = cells[node]
             cell[i, t] = where

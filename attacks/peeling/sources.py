@@ -107,10 +107,8 @@ def sources_of(view: View) -> Sources | None:
     return Sources(forest, cuts, tuple(parts))
 
 
-def _cuts(message: CutPoints) -> Cuts | None:
-    if message.categorical is not None:
-        return None  # splits by sets of categories are not followed
-    return Cuts(message.values, message.offsets, message.minimum)
+def _cuts(message: CutPoints) -> Cuts:
+    return Cuts(message.values, message.offsets, message.minimum, message.categorical)
 
 
 _EVERYONE, _SECURE = "everyone", "secure-sum"
@@ -215,11 +213,20 @@ def _split_totals(
         a, b = place[node]
         first, end = cuts.offsets[chosen.feature[k]], cuts.offsets[chosen.feature[k] + 1]
         hist = sums[a][b][first:end]
-        left = hist[: chosen.bin[k] + 1].sum(axis=0)
+        left = hist[_left_bins(chosen, k, len(hist))].sum(axis=0)
         if chosen.default_left[k]:
             left = left + total[node] - hist.sum(axis=0)
         total[int(chosen.left[k])] = left
         total[int(chosen.left[k]) + 1] = total[node] - left
+
+
+def _left_bins(chosen: Decisions, k: int, n: int) -> NDArray[np.bool_]:
+    """Return which of the n bins of its feature split k sends left."""
+    left: NDArray[np.bool_] = np.arange(n) <= chosen.bin[k]
+    if chosen.categories is not None and np.isnan(chosen.threshold[k]):
+        right = chosen.categories[k, :n]
+        left = ~np.pad(right, (0, n - len(right)))
+    return left
 
 
 def _terminal(grown: _Grown, start: int, forest: BinnedForest) -> NDArray[np.intp]:

@@ -15,7 +15,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.peeling.fingerprints import Sightings
-from fedtrees.attacks.peeling.rows import BinnedForest, Ints, Residual, fits
+from fedtrees.attacks.peeling.rows import (
+    FEATURE,
+    LEFT,
+    RIGHT,
+    BinnedForest,
+    Ints,
+    Residual,
+    fits,
+    goes_left,
+)
 from fedtrees.trees.jit import kernel
 
 
@@ -53,9 +62,9 @@ def follow(forest: BinnedForest, left: Residual, seen: Sightings, feature_of: In
         nxt,
         side,
         first,
-        forest.feature[node],
-        forest.cut[node],
-        forest.default_left[node],
+        node,
+        forest.nodes,
+        forest.sets,
         forest.offsets,
         feature_of,
         of,
@@ -73,8 +82,8 @@ def _links(forest: BinnedForest, seen: Sightings) -> tuple[Ints, NDArray[np.int8
     side = np.full(len(seen), -1, dtype=np.int8)
     tree = forest.tree_of[seen.cell]
     node = forest.node_of[seen.cell]
-    leaf = forest.feature[node] < 0
-    kids = np.stack([np.where(leaf, node, forest.left[node]), forest.right[node]])
+    leaf = forest.nodes[node, FEATURE] < 0
+    kids = np.stack([np.where(leaf, node, forest.nodes[node, LEFT]), forest.nodes[node, RIGHT]])
     value = np.where(kids >= 0, forest.value[kids], np.nan).astype(np.float64)
     label = seen.g < 0
     for t in range(forest.trees - 1):
@@ -119,9 +128,9 @@ def _narrow(  # type: ignore[no-untyped-def]
     nxt,
     side,
     first,
-    feature,
-    cut,
-    default_left,
+    node,
+    nodes,
+    sets,
     offsets,
     feature_of,
     of,
@@ -146,9 +155,9 @@ def _narrow(  # type: ignore[no-untyped-def]
                     )
                     if columns[k, f] >= 0:
                         ok = ok and columns[k, f] == b
-                    if ok and side[k] >= 0 and feature[k] == f:
-                        went_left = default_left[k] if b >= offsets[d] else b - offsets[f] <= cut[k]
-                        ok = went_left == (side[k] == 0)
+                    if ok and side[k] >= 0 and nodes[node[k], FEATURE] == f:
+                        code = -1 if b >= offsets[d] else b - offsets[f]
+                        ok = goes_left(nodes, sets, node[k], code) == (side[k] == 0)
                     trial[b] = ok
                     alive[f] = alive[f] or ok
                 possible = True
