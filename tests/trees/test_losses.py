@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedtrees.core.errors import DataError, UsageError
-from fedtrees.trees.fixed_point import from_fixed, to_fixed
+from fedtrees.trees.fixed_point import from_fixed, to_fixed, weighted
 from fedtrees.trees.losses import base_margin, logistic_gradients, sigmoid
 
 
@@ -69,3 +69,10 @@ def test_base_margin_inverts_the_sigmoid():
         assert sigmoid(np.array([base_margin(score)]))[0] == pytest.approx(score, rel=1e-6)
     with pytest.raises(UsageError, match="strictly between 0 and 1"):
         base_margin(1.0)
+
+
+def test_a_weight_of_three_is_three_rows_to_the_last_unit():
+    gradients = np.random.default_rng(0).normal(0, 1e-3, (1, 200, 2)).astype(np.float32)
+    units = to_fixed(gradients, (30, 30))
+    three = to_fixed(weighted(gradients, np.full(200, 3.0), (30, 30)), (30, 30))
+    np.testing.assert_array_equal(three, 3 * units)
