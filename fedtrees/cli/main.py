@@ -317,6 +317,63 @@ def check(
 
 
 @app.command()
+def audit(
+    model: Annotated[
+        str, typer.Argument(help="A model file: XGBoost JSON or UBJ, LightGBM text, or .npz.")
+    ],
+    own: Annotated[
+        str | None, typer.Option(help="CSV file of training rows the attacker holds.")
+    ] = None,
+    truth: Annotated[
+        str | None, typer.Option(help="CSV file of training rows to look for.")
+    ] = None,
+    target: Annotated[str, typer.Option(help="Label column of --own and --truth.")] = "",
+    positive: Annotated[str, typer.Option(help="Their positive class.")] = "",
+    categorical: Annotated[
+        list[str] | None, typer.Option(help="Their columns of text (repeat or commas).")
+    ] = None,
+    scrub: Annotated[
+        str | None,
+        typer.Option(help="Write the model without what prediction does not need (.json)."),
+    ] = None,
+    report: Annotated[
+        str | None, typer.Option(help="Write the findings as a page (.html).")
+    ] = None,
+    rows: Annotated[int | None, typer.Option(help="Rows of the training table, if known.")] = None,
+    learning_rate: Annotated[
+        float | None, typer.Option(help="eta it was trained with, if known (default: inferred).")
+    ] = None,
+    reg_lambda: Annotated[
+        float | None, typer.Option(help="lambda it was trained with, if known (default: inferred).")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the attack.")] = 0,
+    format: FormatOption = Format.TABLE,
+) -> None:
+    """Say what a model file gives away about its training rows; scrub it; attack it.
+
+    Counts are printed only where they are certain. --own and --truth score an attack.
+    """
+    from fedtrees.audit.audit import Known
+    from fedtrees.cli import audit as command
+
+    command.run(
+        command.Request(
+            model=model,
+            own=own,
+            truth=truth,
+            target=target,
+            positive=positive,
+            categorical=tuple(c for text in categorical or () for c in text.split(",") if c),
+            scrub=scrub,
+            report=report,
+            known=Known(rows=rows, learning_rate=learning_rate, reg_lambda=reg_lambda),
+            seed=seed,
+            as_json=format is Format.JSON,
+        )
+    )
+
+
+@app.command()
 def fetch(
     name: Annotated[str, typer.Argument(help="A dataset that is not bundled.")],
     data_dir: DataDirOption = None,

@@ -49,7 +49,7 @@ def from_lightgbm_text(model: str | bytes | PathLike[str]) -> Forest:
         (``zero_as_missing``), which no threshold can say.
     """
     data = model if isinstance(model, bytes) else read_model_file(model)
-    header, blocks = _sections(data.decode("utf-8", errors="replace").splitlines())
+    header, blocks = sections(data.decode("utf-8", errors="replace").splitlines())
     try:
         objective = _objective(header, len(blocks))
         width = int(header["max_feature_idx"]) + 1
@@ -63,12 +63,50 @@ def from_lightgbm_text(model: str | bytes | PathLike[str]) -> Forest:
     return Forest(trees, np.zeros(objective.n_outputs, dtype=np.float32), objective)
 
 
+def rows_of_leaves(block: dict[str, str], n_features: int) -> NDArray[np.int64] | None:
+    """Return the training rows of every node as the file counts them in its leaves.
+
+    Parameters
+    ----------
+    block : dict
+        Entries of one tree, from `sections`.
+    n_features : int
+
+    Returns
+    -------
+    int64 array, shape (n_nodes,), or None
+        In the node order of the tree `from_lightgbm_text` reads; inner nodes hold the sum of their
+        leaves. None where the file has no ``leaf_count``.
+
+    Raises
+    ------
+    DataError
+        If the entries do not make a tree, or there is not a count for each leaf.
+    """
+    if not block.get("leaf_count"):
+        return None
+    arrays = _Arrays.of(block, n_features)
+    try:
+        counts = np.array(block["leaf_count"].split(), dtype=np.int64)
+    except (ValueError, OverflowError) as error:
+        raise _incomplete(f"leaf_count {block['leaf_count'][:40]!r}: {error}") from error
+    if len(counts) != len(arrays.value) or (counts < 0).any():
+        raise _incomplete(f"{len(counts)} leaf counts for {len(arrays.value)} leaves")
+    return arrays.summed(counts.astype(np.float64)).astype(np.int64)[arrays.levels()]
+
+
 def _incomplete(reason: str) -> DataError:
     return DataError(f"not a complete LightGBM model: {reason}")
 
 
-def _sections(lines: list[str]) -> tuple[dict[str, str], list[dict[str, str]]]:
-    """Return the entries before the trees and those of every tree."""
+def sections(lines: list[str]) -> tuple[dict[str, str], list[dict[str, str]]]:
+    """Return the entries before the trees and those of every tree.
+
+    Raises
+    ------
+    DataError
+        If the lines are no LightGBM model, or not a complete one.
+    """
     if not lines or lines[0] != "tree":
         raise DataError("not a LightGBM text model: the first line is not 'tree'")
     header: dict[str, str] = {}
@@ -183,7 +221,7 @@ class _Arrays:
 
     def tree(self, divisor: int) -> Tree:
         """Return the tree, its outputs divided, nodes numbered level by level."""
-        order = self._levels()
+        order = self.levels()
         number = np.argsort(order).astype(np.int32)
         inner = len(self.feature)
         leaves = np.full(inner + 1, -1, dtype=np.int32)
@@ -199,11 +237,11 @@ class _Arrays:
             right=joined(number[self.right], leaves, np.int32),
             default_left=joined(default_left, leaves * 0, np.bool_),
             value=joined(np.zeros(inner), self.value / divisor, np.float32),
-            h=None if self.weight is None else self._hessians(self.weight)[order],
+            h=None if self.weight is None else self.summed(self.weight)[order],
             gain=joined(self.gain, leaves * 0, np.float32),
         )
 
-    def _levels(self) -> NDArray[np.int64]:
+    def levels(self) -> NDArray[np.int64]:
         """Return nodes level by level, children in pairs."""
         level = np.zeros(1, dtype=np.int64)
         found = [level]
@@ -213,8 +251,8 @@ class _Arrays:
             found.append(level)
         return np.concatenate(found)
 
-    def _hessians(self, weight: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return hessian sums of all nodes; internal_weight has six digits, leaf_weight all."""
+    def summed(self, weight: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return sums over the leaves below all nodes; internal_weight has only six digits."""
         sums = np.concatenate([np.zeros(len(self.feature)), weight])
         for node in range(len(self.feature) - 1, -1, -1):
             sums[node] = sums[self.left[node]] + sums[self.right[node]]
@@ -249,5 +287,5 @@ def _next_float32(threshold: NDArray[np.float64]) -> NDArray[np.float32]:
     """Return the smallest float32 above: `x <= threshold` iff `x < that`, for finite float32."""
     with np.errstate(over="ignore"):
         near = threshold.astype(np.float32)
-    up = np.nextafter(near, np.float32(np.inf))
+        up = np.nextafter(near, np.float32(np.inf))
     return np.where(near > threshold, near, up).astype(np.float32)

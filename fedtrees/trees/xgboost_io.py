@@ -197,7 +197,7 @@ def from_xgboost_json(
         If the model is truncated, of another booster or objective (read are gbtree and
         `READ_OBJECTIVES`), has leaves of several outputs, or categories beyond code 65534.
     """
-    learner = _learner(model)
+    learner = learner_of(model)
     try:
         _check_booster(learner)
         booster = learner["gradient_booster"]["model"]
@@ -206,7 +206,7 @@ def from_xgboost_json(
         objective, start = _read_objective(learner)
         if learning_rate is not None:
             learning_rate /= int(booster["gbtree_model_param"]["num_parallel_tree"])
-        order = _rounds(booster["tree_info"], len(booster["trees"]), objective.n_outputs)
+        order = order_of_trees(booster["tree_info"], len(booster["trees"]), objective.n_outputs)
         width = int(learner["learner_model_param"]["num_feature"])
         trees = [read_tree(t, width, learning_rate, reg_lambda) for t in booster["trees"]]
     except DataError:  # says more than the errors below, of which it is one
@@ -224,7 +224,14 @@ def from_xgboost_json(
     return Forest(tuple(trees[i] for i in order), start, objective)
 
 
-def _learner(model: dict[str, Any] | str | bytes | PathLike[str]) -> dict[str, Any]:
+def learner_of(model: dict[str, Any] | str | bytes | PathLike[str]) -> dict[str, Any]:
+    """Return the 'learner' object of a model: the parsed JSON, its bytes, UBJ, or a file.
+
+    Raises
+    ------
+    DataError
+        If there is none, or the model is neither JSON nor UBJ.
+    """
     if isinstance(model, str | PathLike):
         model = read_model_file(model)
     if isinstance(model, bytes | bytearray):
@@ -286,7 +293,7 @@ def _base_score(text: Any) -> NDArray[np.float64]:
         return score.astype(np.float32).astype(np.float64)
 
 
-def _rounds(tree_info: Sequence[int], trees: int, outputs: int) -> list[int]:
+def order_of_trees(tree_info: Sequence[int], trees: int, outputs: int) -> list[int]:
     """Return the order of trees in which tree t belongs to output ``t % outputs``.
 
     XGBoost lists trees by round and, with ``num_parallel_tree``, several of one output in a row.

@@ -12,9 +12,10 @@ from fedtrees.trees.forest import Tree
 from fedtrees.trees.params import TreeParams
 
 _ROOT_PARENT = 2147483647  # how XGBoost marks a node without parent
-_DELETED = 2147483647  # split index of a node that pruning removed and that is still listed
+DELETED = 2147483647  # split index of a node that pruning removed and that is still listed
 _BY_CATEGORY = np.finfo(np.float32).smallest_subnormal  # XGBoost's condition of such a split
 _MAX_CODE = 65534  # of a category: a column of the engine has no more bins
+_MAX_CELLS = 2**28  # nodes times categories of one tree: a bool each
 
 
 def write_tree(
@@ -100,7 +101,13 @@ def _read_sets(tree: dict[str, Any], by_category: NDArray[np.bool_]) -> NDArray[
         raise DataError("not a complete XGBoost model: splits and sets of categories do not match")
     if ends[-1] != len(codes) or not 0 <= codes.min(initial=0) <= codes.max(initial=0) <= _MAX_CODE:
         raise DataError(f"a tree splits by categories that are no codes from 0 to {_MAX_CODE}")
-    sets = np.zeros((len(by_category), 1 + int(codes.max(initial=0))), dtype=bool)
+    width = 1 + int(codes.max(initial=0))
+    if len(by_category) * width > _MAX_CELLS:
+        raise DataError(
+            f"a tree of {len(by_category)} nodes splits by categories up to {width - 1}; trees of "
+            f"more than {_MAX_CELLS} nodes times categories are not read"
+        )
+    sets = np.zeros((len(by_category), width), dtype=bool)
     sets[np.repeat(nodes, sizes), codes] = True
     sets[~by_category] = False  # of nodes that pruning made leaves
     return sets
@@ -152,7 +159,7 @@ def read_tree(
     """
     columns = _nodes(tree, "split_indices", np.int32)
     left = _nodes(tree, "left_children", np.int32)
-    kept = np.flatnonzero(columns != _DELETED)
+    kept = np.flatnonzero(columns != DELETED)
     right = _nodes(tree, "right_children", np.int32)
     condition = _nodes(tree, "split_conditions", np.float32)
     default_left = _nodes(tree, "default_left", np.bool_)

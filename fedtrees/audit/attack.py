@@ -1,0 +1,287 @@
+"""Attack a model file with rows at hand, and score the attack beside the blind line."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.attacks.timberstrike import Evidence, Options, reconstruct
+from fedtrees.audit.audit import Audit
+from fedtrees.audit.exposure import UNKNOWN
+from fedtrees.audit.newton import leaves_below
+from fedtrees.audit.recover import sums_of
+from fedtrees.core.errors import DataError, did_you_mean
+from fedtrees.core.guess import LeafCounts
+from fedtrees.core.schema import Schema, Table
+from fedtrees.core.streams import Streams
+from fedtrees.data.csv_table import load_csv, read_csv
+from fedtrees.data.dataset import Dataset
+from fedtrees.metrics import advantage, best_scores, blind_guesses, score_records
+from fedtrees.metrics.blind import BlindScore
+from fedtrees.metrics.leaf_counts import blind_leaf_counts, score_leaf_counts, true_leaf_counts
+from fedtrees.trees.forest import Forest, Tree
+
+SHOWN = ("ra", "exact_rows", "leaf_mass_exact")
+MOST_TARGETS = 8000  # rows scored; matching them takes time that grows with the square
+OWN_SHARE = 0.2  # of the rows given, what the attacker holds where nothing says otherwise
+
+
+@dataclass(frozen=True)
+class Score:
+    """One metric of an attack beside the best guess of an adversary who never saw the model."""
+
+    metric: str
+    score: float
+    blind: float
+    advantage: float | None
+
+
+@dataclass(frozen=True, eq=False)
+class AttackResult:
+    """An attack on the model, or the reason why there is none.
+
+    Attributes
+    ----------
+    reason : str or None
+        Why no attack applies; then there are no scores.
+    threat : str
+        Who is taken to attack, in words.
+    targets, own : int
+        Rows sought, and rows the attacker holds.
+    scores : tuple of Score
+    trees : int
+        Trees the attack read.
+    seconds : float
+    """
+
+    reason: str | None
+    threat: str = ""
+    targets: int = 0
+    own: int = 0
+    scores: tuple[Score, ...] = ()
+    trees: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowFile:
+    """A CSV file with rows the model was trained on.
+
+    Attributes
+    ----------
+    path : str
+    target : str
+        Label column.
+    categorical : tuple of str
+        Columns of text, coded alphabetically.
+    positive : str or None
+        The class coded 1.
+    """
+
+    path: str
+    target: str
+    categorical: tuple[str, ...] = ()
+    positive: str | None = None
+
+
+def read_rows(audit: Audit, file: RowFile) -> tuple[Dataset, tuple[str, ...]]:
+    """Read a table with the model's columns, in the model's order; also name columns left out.
+
+    Raises
+    ------
+    DataError
+        A column of the model is missing, or the file cannot be read as `load_csv` reads it.
+    """
+    model = audit.model
+    table = read_csv(file.path)
+    table.column(file.target)
+    given = [name for name in table.names if name != file.target]
+    wanted = model.feature_names
+    if not wanted:
+        if len(given) != len(model.categorical):
+            raise DataError(
+                f"{file.path} has {len(given)} feature columns, the model has "
+                f"{len(model.categorical)} without names; give the columns it was trained on, in "
+                "its order"
+            )
+        wanted = tuple(given)
+    for name in wanted:
+        if name not in given:
+            raise DataError(
+                f"{file.path}: no column {name!r}, which {model.path.name} was trained on"
+                f"{did_you_mean(name, [n for n in given if n not in wanted])}"
+            )
+    extra = tuple(name for name in given if name not in wanted)
+    task = "classes" if _outputs(audit) > 2 else "binary"
+    coded = [c for c in file.categorical if c not in extra]
+    dataset = load_csv(
+        file.path, file.target, task=task, positive=file.positive, categorical=coded, drop=extra
+    )
+    order = [dataset.schema.names.index(name) for name in wanted]
+    features = tuple(dataset.schema.features[k] for k in order)
+    schema = Schema(features, dataset.schema.target, dataset.schema.classes)
+    table_ = Table(dataset.table.X[:, order], dataset.table.y)
+    return Dataset(dataset.name, schema, table_), extra
+
+
+def attack(audit: Audit, own: Dataset | None, truth: Dataset | None, seed: int = 0) -> AttackResult:
+    """Attack the model with TimberStrike and score the rows it returns.
+
+    Parameters
+    ----------
+    audit : Audit
+    own : Dataset or None
+        Rows the attacker holds; they were among the training rows.
+    truth : Dataset or None
+        Training rows to look for. With only one of the two given, the attacker holds a fifth of
+        its rows, drawn at random, and looks for the others.
+    seed : int
+
+    Raises
+    ------
+    DataError
+        If no rows are left to look for.
+    """
+    evidence = evidence_of(audit)
+    if isinstance(evidence, str):
+        return AttackResult(evidence)
+    streams = Streams(seed).child("audit")
+    given = truth or own
+    assert given is not None
+    schema = given.schema
+    held, sought, threat = _parts(own, truth, streams.rng("own-rows"))
+    rows = audit.rows.n if audit.rows.n is not None else len(held) + len(sought)
+    began = time.perf_counter()
+    rng = streams.rng("attack")
+    guess = reconstruct(replace(evidence, n_rows=rows), held, schema, Options(), rng)
+    seconds = time.perf_counter() - began
+    scores = []
+    if guess.records is not None and len(guess.records):
+        found = guess.records
+        if len(found) > len(sought):  # more rows were rebuilt than are known here
+            found = found.take(np.sort(rng.choice(len(found), len(sought), replace=False)))
+        blind = blind_guesses(held, schema, len(sought), streams.rng("blind"))
+        lines = best_scores({k: score_records(g, sought, schema) for k, g in blind.items()})
+        values = score_records(found, sought, schema).as_dict()
+        scores = [_score(m, values[m], lines[m]) for m in SHOWN if values.get(m) is not None]
+    if guess.leaf_counts and rows == len(held) + len(sought) and schema.classes:
+        scores.append(_leaf_score(evidence.trees[0], guess.leaf_counts[0], held, sought))
+    return AttackResult(
+        None, threat, len(sought), len(held), tuple(scores), int(guess.notes["trees_read"]), seconds
+    )
+
+
+def _outputs(audit: Audit) -> int:
+    forest = audit.model.forest
+    return forest.objective.n_outputs if isinstance(forest, Forest) else 1
+
+
+def _parts(
+    own: Dataset | None, truth: Dataset | None, rng: np.random.Generator
+) -> tuple[Table, Table, str]:
+    """Return the attacker's rows, the rows sought, and who that attacker is."""
+    given = truth or own
+    assert given is not None
+    if own is not None and truth is not None:
+        sought = _without(truth.table, own.table)
+        held, threat = own.table, "somebody who holds the model and the rows of --own"
+    else:
+        order = rng.permutation(len(given.table))
+        count = round(OWN_SHARE * len(order))
+        held, sought = given.table.take(order[:count]), given.table.take(order[count:])
+        threat = (
+            f"somebody who holds the model and a random fifth of the rows of {given.name} "
+            "(another client, say)"
+        )
+    if len(sought) > MOST_TARGETS:
+        raise DataError(
+            f"{len(sought)} rows to look for; more than {MOST_TARGETS} cannot be matched in "
+            "reasonable time: give a random part of them as --truth, and --own"
+        )
+    if not len(sought):
+        raise DataError("no rows are left to look for: --truth holds only rows of --own")
+    return held, sought, threat
+
+
+def _without(truth: Table, own: Table) -> Table:
+    """Return the true rows less the attacker's, each of which takes away one like it."""
+    left = Counter(_keys(own))
+    keep = np.ones(len(truth), dtype=bool)
+    for i, key in enumerate(_keys(truth)):
+        if left[key]:
+            left[key] -= 1
+            keep[i] = False
+    return truth.take(keep)
+
+
+def _keys(table: Table) -> list[tuple[bytes, float]]:
+    return [(row.tobytes(), float(y)) for row, y in zip(table.X, table.y, strict=True)]
+
+
+def _score(metric: str, value: float | None, blind: BlindScore) -> Score:
+    assert value is not None
+    return Score(metric, value, blind.score, advantage(value, blind.score))
+
+
+def _leaf_score(tree: Tree, guess: LeafCounts, held: Table, sought: Table) -> Score:
+    """Score the first tree's counts: the share of rows in leaves with both classes right."""
+    one = Forest((tree,), np.zeros(1, dtype=np.float32))
+    nodes, own = (one.apply(t.X)[:, 0] for t in (sought, held))
+    true = true_leaf_counts(0, nodes, sought.y, tree.leaves)
+    blind = blind_leaf_counts(0, own, held.y, tree.leaves, len(sought))
+    got, line = (score_leaf_counts([g], [true]).leaf_mass_exact for g in (guess, blind))
+    return Score("leaf_mass_exact", got, line, advantage(got, line))
+
+
+def evidence_of(audit: Audit) -> Evidence | str:
+    """Return what the file gives TimberStrike, or why it gives nothing."""
+    model, settings = audit.model, audit.settings
+    if not isinstance(model.forest, Forest) or model.forest.objective.name == "reg:squarederror":
+        return "TimberStrike reads models boosted on log loss, of two classes or more"
+    if any(model.categorical):
+        return "TimberStrike reads threshold splits, and the model splits by categories"
+    if settings is None:
+        return "eta and lambda do not follow from the file; give --learning-rate and --reg-lambda"
+    if audit.sources.kind == "bagging":
+        return "the attack follows the trees of one table, and the model joins those of several"
+    first = audit.trees[0]
+    start: NDArray[np.float32] = model.forest.base_margin
+    trees: Sequence[Tree] = _trees(audit)
+    if model.library == "lightgbm":
+        if first.base_score is None:
+            return "labels of the first tree do not follow from the file"
+        start = np.array([np.log(first.base_score / (1 - first.base_score))], dtype=np.float32)
+        moved = (trees[0].value - start[0]) * (trees[0].feature < 0)
+        trees = [replace(trees[0], value=moved.astype(np.float32)), *trees[1:]]
+    if audit.sources.kind == "turns" or sum(t.base_score is not None for t in audit.trees) > len(
+        start
+    ):
+        trees = trees[: len(start)]  # the others grew on other rows, or beside the first
+    level = "statistics" if all(t.h is not None for t in trees) else "values"
+    if level == "values" and (first.n == UNKNOWN).all():
+        return "the file holds no statistics, and its leaf values alone do not tell the counts"
+    return Evidence(
+        trees=tuple(trees),
+        level=level,
+        base_margin=start[0] if len(start) == 1 else start,
+        learning_rate=settings.learning_rate,
+        reg_lambda=settings.reg_lambda,
+        min_child_weight=0.0,
+    )
+
+
+def _trees(audit: Audit) -> list[Tree]:
+    """Return the trees with the sums of hessians that are in the file or follow from it."""
+    model = audit.model
+    assert isinstance(model.forest, Forest)
+    out = []
+    for tree, known in zip(model.forest.trees, model.statistics, strict=True):
+        sums = sums_of(tree, known, audit.settings)
+        h = None if sums is None else leaves_below(tree) @ sums.h
+        out.append(replace(tree, h=h, g=None))
+    return out

@@ -1,0 +1,152 @@
+"""Rows and labels per leaf of a tree that every row entered with the same prediction.
+
+Such a tree comes first: the first one of a model, or of every client whose trees were joined into
+one file (bagging), each grown from that client's own base score. Its leaves have
+``H = N s p(1-p)`` and ``G = N p - N1`` with one p and whole N and N1 (Di Gennaro et al. 2025,
+Eqs. 4-9). Hardly anything else has, so the tree itself tells whether it is one, and from which p.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.attacks.timberstrike.counts import counts_from_sums
+from fedtrees.attacks.timberstrike.sums import LeafSums
+from fedtrees.audit.exposure import UNKNOWN
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+# Relative error of a sum over rows whose gradients are float32, and of its float32 storage.
+ROUNDING = 2.0**-23
+CHANCE = 1e-6  # largest probability at which statistics count as no coincidence
+CLEAR = 0.25  # rows: a count whose error is larger is not rounded to a whole one
+LEAST_SHARE = 0.0025  # base scores between this and 1 - this are searched for
+MOST_CLASS_COUNTS = 4000  # whole N1 tried around one N; p near 1/2 follows badly from H
+
+
+@dataclass(frozen=True, eq=False)
+class LeafStatistics:
+    """Sums of gradients and hessians over the rows of each leaf, and their errors, shape (J,).
+
+    Attributes
+    ----------
+    g, h, g_error, h_error : float64 array, shape (J,)
+    scale : float
+        Hessian of a row is ``scale * p (1 - p)``: 1, or 2 for XGBoost's softmax.
+    """
+
+    g: Floats
+    h: Floats
+    g_error: Floats
+    h_error: Floats
+    scale: float = 1.0
+
+
+@dataclass(frozen=True, eq=False)
+class FirstTree:
+    """Counts that agree with the statistics of a tree.
+
+    Attributes
+    ----------
+    p : float
+        What the model predicted for every row before the tree: its base score.
+    n, n1 : int64 array, shape (J,)
+        Rows, and rows of the tree's class; `UNKNOWN` where the errors of the sums leave a choice.
+    chance : float
+        Bound on the probability that unrelated statistics agree so well with whole counts.
+    """
+
+    p: float
+    n: Ints
+    n1: Ints
+    chance: float
+
+
+def counts_at(statistics: LeafStatistics, p: float, tries: float = 1.0) -> FirstTree | None:
+    """Return the counts of a tree grown from base score p, None where none agree with it.
+
+    Parameters
+    ----------
+    statistics : LeafStatistics
+    p : float
+        Between 0 and 1.
+    tries : float
+        Number of base scores tried; raises the chance that one agrees.
+    """
+    s, h = statistics, statistics.scale * p * (1 - p)
+    zero = np.zeros(len(s.h))
+    none = np.zeros(len(s.h), dtype=np.int64)
+    sums = LeafSums(s.g, s.h, zero, zero, zero, zero, none, none, none.astype(np.int32))
+    counts = counts_from_sums(sums, p, h, None)
+    n, n1 = counts.n0 + counts.n1, counts.n1
+    n_error = s.h_error / h + 2 * ROUNDING * n + 1e-9
+    n1_error = s.g_error + p * n_error + ROUNDING * n
+    off = np.abs(s.h / h - n), np.abs(n * p - s.g - n1)
+    clear = np.maximum(n_error, n1_error) < CLEAR
+    if not clear.any() or ((off[0] > n_error) | (off[1] > n1_error) | (n < 1))[clear].any():
+        return None
+    chance = tries * float(np.prod(2 * n_error[clear]) * np.prod(2 * n1_error[clear]))
+    n, n1 = np.where(clear, n, UNKNOWN), np.where(clear, n1, UNKNOWN)
+    return FirstTree(p, n, n1, chance) if chance < CHANCE else None
+
+
+def find_first_tree(statistics: LeafStatistics) -> FirstTree | None:
+    """Return the counts of a tree with unknown base score, None unless exactly one fits.
+
+    The smallest leaf holds 1, 2, 3, ... rows; each choice gives the hessian of a row, hence the
+    rows of every other leaf, which must be whole. The rows of the root and its G then give p.
+    """
+    s = statistics
+    if len(s.h) < 2:
+        return None
+    found: list[FirstTree] = []
+    for n, h, tries in _row_counts(s):
+        for p in _base_scores(s, n, h):
+            fit = counts_at(s, p, tries)
+            if fit is not None and not any(_same(fit, f) for f in found):
+                found.append(fit)
+    return found[0] if len(found) == 1 else None
+
+
+def _same(a: FirstTree, b: FirstTree) -> bool:
+    return np.array_equal(a.n, b.n) and np.array_equal(a.n1, b.n1)
+
+
+def _row_counts(s: LeafStatistics) -> Iterator[tuple[Ints, float, float]]:
+    """Yield rows per leaf, the hessian of a row, and how many choices were tried."""
+    least = int(np.argmin(s.h))
+    low = s.scale * LEAST_SHARE * (1 - LEAST_SHARE)
+    first = max(int(np.floor(s.h[least] / (0.25 * s.scale) * (1 - 1e-5))), 1)
+    tried = np.arange(first, int(s.h[least] / low) + 2, dtype=np.float64)
+    h = s.h[least] / tried
+    h_error = s.h_error[least] / s.h[least] + 2 * ROUNDING
+    fits = np.arange(len(tried))
+    for j in np.argsort(s.h):  # each leaf leaves fewer choices
+        n = s.h[j] / h[fits]
+        error = n * (h_error + s.h_error[j] / s.h[j]) + 1e-9
+        whole = (np.abs(n - np.rint(n)) <= error) & (error < CLEAR)
+        fits = fits[whole]
+    for k in fits:
+        n = np.rint(s.h / h[k]).astype(np.int64)
+        yield n, float(s.h.sum() / n.sum()), float(len(tried))
+
+
+def _base_scores(s: LeafStatistics, n: Ints, h: float) -> Iterator[float]:
+    """Yield p such that ``scale p (1-p) = h`` within its error and the root's N1 is whole."""
+    total, g = int(n.sum()), float(s.g.sum())
+    variance = h / s.scale
+    error = variance * (float(s.h_error.sum() / s.h.sum()) + 2 * ROUNDING)
+    inner, outer = (np.sqrt(max(0.25 - variance + x, 0.0)) for x in (-error, error))
+    for low, high in ((0.5 - outer, 0.5 - inner), (0.5 + inner, 0.5 + outer)):
+        first, last = np.ceil(total * low - g - 1e-3), np.floor(total * high - g + 1e-3)
+        if not 0 <= last - first <= MOST_CLASS_COUNTS:
+            continue
+        for n1 in np.arange(first, last + 1):
+            p = float((n1 + g) / total)
+            if 0 < p < 1:
+                yield p

@@ -1,0 +1,329 @@
+"""Read a model file together with everything in it that prediction does not need."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.core.errors import DataError
+from fedtrees.trees.forest import Forest
+from fedtrees.trees.forest_io import load_random_forest
+from fedtrees.trees.lightgbm_io import from_lightgbm_text, rows_of_leaves, sections
+from fedtrees.trees.losses import LOGISTIC
+from fedtrees.trees.model_file import read_model_file
+from fedtrees.trees.random_forest import ClassTree, RandomForest
+from fedtrees.trees.xgboost_io import from_xgboost_json, is_ubjson, learner_of, order_of_trees
+from fedtrees.trees.xgboost_tree import DELETED
+
+Floats = NDArray[np.float64]
+
+XGBOOST_STATISTICS = ("sum_hessian", "base_weights", "loss_changes")
+LIGHTGBM_STATISTICS = (
+    "leaf_count",
+    "leaf_weight",
+    "internal_count",
+    "internal_weight",
+    "internal_value",
+    "split_gain",
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Statistics:
+    """What a file says of the training rows of one tree, beside its splits and leaf values.
+
+    Attributes
+    ----------
+    cover : float64 array, shape (n_nodes,), or None
+        Sum of hessians of the rows in each node (``sum_hessian``).
+    weight : float64 array, shape (n_nodes,), or None
+        Newton step of each inner node (``base_weights``), not shrunk by the learning rate.
+    gain : float64 array, shape (n_nodes,), or None
+        Split gain of each inner node (``loss_changes``).
+    rows : int64 array, shape (n_nodes,), or None
+        Training rows in each node, where the file counts them.
+    positives : int64 array, shape (n_nodes,), or None
+        Rows of the tree's class among them, where the file counts them.
+    """
+
+    cover: Floats | None = None
+    weight: Floats | None = None
+    gain: Floats | None = None
+    rows: NDArray[np.int64] | None = None
+    positives: NDArray[np.int64] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class ModelFile:
+    """A model and what its file carries.
+
+    Attributes
+    ----------
+    path : Path
+    format : str
+        For people: ``XGBoost JSON`` and so on.
+    forest : Forest or RandomForest
+    statistics : tuple of Statistics
+        One per tree, in the order of the forest.
+    raw : mapping of str to list of float64 array
+        Every statistic of the file, tree by tree, as it is written there.
+    feature_names : tuple of str
+        Empty where the file names none.
+    categorical : tuple of bool
+        Columns that some split takes as categories.
+    learning_rate, reg_lambda : float or None
+        Where the file states them (LightGBM does, XGBoost does not).
+    positive_weight : float
+        ``scale_pos_weight``: how much a row of class 1 counted.
+    ranges : mapping of str to str
+        What the file says of the values in each column.
+    """
+
+    path: Path
+    format: str
+    forest: Forest | RandomForest
+    statistics: tuple[Statistics, ...]
+    raw: Mapping[str, Sequence[Floats]]
+    feature_names: tuple[str, ...] = ()
+    categorical: tuple[bool, ...] = ()
+    learning_rate: float | None = None
+    reg_lambda: float | None = None
+    positive_weight: float = 1.0
+    ranges: Mapping[str, str] | None = None
+
+    @property
+    def library(self) -> str:
+        """``xgboost``, ``lightgbm`` or ``fedtrees``."""
+        return self.format.split()[0].lower()
+
+    def name_of(self, feature: int) -> str:
+        """Return the name of a column, its number where the file names none."""
+        return self.feature_names[feature] if self.feature_names else f"column {feature}"
+
+
+def read_model(path: str | PathLike[str]) -> ModelFile:
+    """Read a model of any known format, told apart by its contents.
+
+    Raises
+    ------
+    DataError
+        If the file cannot be read, is of no known format, is not a complete and supported model of
+        it, or holds statistics that no training leaves (negative, infinite, not a number).
+    """
+    data = read_model_file(path)
+    text = data.lstrip()
+    if text.startswith(b"{"):
+        return _read_xgboost(Path(path), text)
+    if text[:16].split(b"\n")[0].rstrip() == b"tree":
+        return _read_lightgbm(Path(path), text)
+    if data.startswith(b"PK"):
+        return _read_random_forest(Path(path))
+    raise DataError(f"{path!s} {_refusal(data)}")
+
+
+def _refusal(data: bytes) -> str:
+    if data.startswith(b"binf"):
+        return "is in XGBoost's old binary format; save it as model.json"
+    size = struct.unpack("<i", data[:4])[0] if len(data) > 4 else 0
+    name = data[4 : 4 + size] if 0 < size < 40 else b""
+    if b":" in name and name.replace(b":", b"").replace(b"_", b"").isalpha():
+        return (
+            "looks like a model that FedTree saved: raw memory of its C++ objects, laid out by the "
+            "compiler that built it, and not read. Take no comfort: FedTree writes the gradient "
+            "and hessian sums and the number of rows of every node into it"
+        )
+    return (
+        f"is of no known format, it starts with {data[:12]!r}; known are XGBoost's JSON and UBJ "
+        "models, LightGBM's text models, and random forests saved here (.npz)"
+    )
+
+
+def _read_xgboost(path: Path, data: bytes) -> ModelFile:
+    learner = learner_of(data)
+    _fill_absent(learner)
+    forest = from_xgboost_json({"learner": learner})
+    listed = learner["gradient_booster"]["model"]["trees"]
+    info = learner["gradient_booster"]["model"]["tree_info"]
+    trees = [listed[i] for i in order_of_trees(info, len(listed), forest.objective.n_outputs)]
+    raw = {name: [_kept(tree, name) for tree in trees] for name in XGBOOST_STATISTICS}
+    cover, weight, gain = (_usable(name, raw[name]) for name in XGBOOST_STATISTICS)
+    statistics = tuple(
+        Statistics(
+            cover=None if cover is None else cover[t],
+            weight=None if weight is None else weight[t],
+            gain=None if gain is None else gain[t],
+        )
+        for t in range(len(trees))
+    )
+    settings = learner["objective"].get("reg_loss_param") or {}
+    return ModelFile(
+        path=path,
+        format="XGBoost UBJ" if is_ubjson(data) else "XGBoost JSON",
+        forest=forest,
+        statistics=statistics,
+        raw=raw,
+        feature_names=tuple(map(str, learner.get("feature_names") or ())),
+        categorical=_categorical(forest, int(learner["learner_model_param"]["num_feature"])),
+        positive_weight=_positive_weight(settings),
+    )
+
+
+def _positive_weight(settings: Any) -> float:
+    try:
+        weight = float(settings.get("scale_pos_weight", 1.0))
+    except (AttributeError, TypeError, ValueError) as error:
+        raise DataError(f"not a complete XGBoost model: scale_pos_weight ({error})") from error
+    if not 0 < weight < np.inf:
+        raise DataError(f"scale_pos_weight {weight} of the model must be a positive number")
+    return weight
+
+
+def _fill_absent(learner: dict[str, Any]) -> None:
+    """Give trees that lack a statistic zeros in its place, as scrubbing leaves them."""
+    try:
+        trees = learner["gradient_booster"]["model"]["trees"]
+        for tree in trees:
+            for name in XGBOOST_STATISTICS:
+                tree.setdefault(name, [0.0] * len(tree["split_indices"]))
+    except (AttributeError, KeyError, TypeError):
+        return  # of another booster, or damaged: reading the forest says which
+
+
+def _kept(tree: dict[str, Any], name: str) -> Floats:
+    """Return one statistic of the nodes that pruning left, in the order of the forest's tree."""
+    values = np.asarray(tree[name], dtype=np.float64)
+    kept = np.asarray(tree["split_indices"]) != DELETED
+    return np.asarray(values[kept])
+
+
+def _usable(name: str, by_tree: list[Floats]) -> list[Floats] | None:
+    """Return a statistic of all trees, None where it is masked or scrubbed.
+
+    A node's sum is that of its children and its weight none of theirs, so a constant over a tree
+    with a split is never what training left.
+    """
+    for t, values in enumerate(by_tree):
+        if not np.isfinite(values).all():
+            raise DataError(f"{name} of tree {t} is not finite; the model is damaged")
+        if name == "sum_hessian" and (values < 0).any():
+            raise DataError(f"{name} of tree {t} is negative ({values.min():g}); it cannot be")
+    masked = state_of(by_tree)[0] != "varies"
+    return None if masked else by_tree
+
+
+def state_of(by_tree: Sequence[Floats]) -> tuple[str, float | None]:
+    """Tell whether a statistic ``varies``, is ``zero`` everywhere, or another ``constant``.
+
+    Returns
+    -------
+    tuple of str and float or None
+        The state, and the constant.
+    """
+    values = np.concatenate([np.asarray(v).ravel() for v in by_tree] or [np.zeros(0)])
+    if not len(values) or (values == 0).all():
+        return "zero", 0.0
+    if (values == values[0]).all() and any(len(v) > 1 for v in by_tree):
+        return "constant", float(values[0])
+    return "varies", None
+
+
+def _categorical(forest: Forest, width: int) -> tuple[bool, ...]:
+    found = np.zeros(width, dtype=bool)
+    for tree in forest.trees:
+        found[tree.feature[np.isnan(tree.threshold)]] = True
+    return tuple(found.tolist())
+
+
+def _read_lightgbm(path: Path, data: bytes) -> ModelFile:
+    forest = from_lightgbm_text(data)
+    lines = data.decode("utf-8", errors="replace").splitlines()
+    header, blocks = sections(lines)
+    width = int(header["max_feature_idx"]) + 1
+    names = tuple(header.get("feature_names", "").split(" ")) if header.get("feature_names") else ()
+    rows = [rows_of_leaves(block, width) for block in blocks]
+    known = _parameters(lines)
+    statistics = tuple(
+        Statistics(cover=tree.h, rows=counted)
+        for tree, counted in zip(forest.trees, rows, strict=True)
+    )
+    raw = {}
+    for name in LIGHTGBM_STATISTICS:
+        found = [_numbers(block[name]) for block in blocks if block.get(name)]
+        if found:
+            raw[name] = found
+    if names == tuple(f"Column_{k}" for k in range(width)):
+        names = ()  # how LightGBM calls columns without names
+    infos = header.get("feature_infos", "").split(" ")
+    ranges = dict(zip(names or map(str, range(width)), infos, strict=False))
+    return ModelFile(
+        path=path,
+        format="LightGBM text",
+        forest=forest,
+        statistics=statistics,
+        raw=raw,
+        feature_names=names if len(names) == width else (),
+        categorical=(False,) * width,
+        learning_rate=_parameter(known, "learning_rate"),
+        reg_lambda=_parameter(known, "lambda_l2"),
+        positive_weight=_parameter(known, "scale_pos_weight") or 1.0,
+        ranges=ranges if len(infos) == width else None,
+    )
+
+
+def _numbers(text: str) -> Floats:
+    try:
+        return np.array(text.split(), dtype=np.float64)
+    except ValueError as error:
+        raise DataError(f"not a complete LightGBM model: {error}") from error
+
+
+def _parameters(lines: list[str]) -> dict[str, str]:
+    """Return the training parameters that LightGBM lists after the trees."""
+    if "parameters:" not in lines:
+        return {}
+    listed = lines[lines.index("parameters:") + 1 :]
+    pairs = (line.strip("[]").partition(": ") for line in listed if line.startswith("["))
+    return {name: value for name, _, value in pairs}
+
+
+def _parameter(known: Mapping[str, str], name: str) -> float | None:
+    try:
+        value = float(known[name])
+    except (KeyError, ValueError):
+        return None
+    return value if np.isfinite(value) else None
+
+
+def _read_random_forest(path: Path) -> ModelFile:
+    forest = load_random_forest(path)
+    width = 1 + max((int(t.feature.max(initial=-1)) for t in forest.trees), default=-1)
+    statistics = tuple(_of_class_tree(tree) for tree in forest.trees)
+    counted = [t.counts.astype(np.float64) for t in forest.trees if t.counts is not None]
+    raw = {"counts": counted} if counted else {}
+    return ModelFile(path, "fedtrees forest (.npz)", forest, statistics, raw,
+                     categorical=(False,) * width)  # fmt: skip
+
+
+def _of_class_tree(tree: ClassTree) -> Statistics:
+    if tree.counts is None:
+        return Statistics()
+    positives = tree.counts[:, 1] if tree.n_classes == 2 else None
+    return Statistics(rows=tree.counts.sum(axis=1), positives=positives)
+
+
+def without_statistics(model: ModelFile) -> ModelFile:
+    """Return what is left of a model when everything prediction does not need is gone."""
+    bare = tuple(Statistics() for _ in model.statistics)
+    return replace(model, statistics=bare, raw={}, ranges=None)
+
+
+def is_logistic(model: ModelFile) -> bool:
+    """Tell whether the model is boosted on the log loss of two classes."""
+    return isinstance(model.forest, Forest) and model.forest.objective.name == LOGISTIC.name

@@ -1,0 +1,172 @@
+"""The report of an audit: one HTML file, readable offline."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from fedtrees import __version__
+from fedtrees.audit.attack import AttackResult
+from fedtrees.audit.audit import Audit
+from fedtrees.audit.exposure import UNKNOWN
+from fedtrees.audit.tables import (
+    Shown,
+    attack_table,
+    fields_table,
+    headline,
+    leaves_table,
+    settings_text,
+    trees_table,
+)
+from fedtrees.audit.verdict import advice, verdict
+from fedtrees.report.html import write_text
+from fedtrees.report.markup import Html, join, table, tag
+from fedtrees.report.page import page
+from fedtrees.report.style import COLOURS, MUTED, RULE
+
+MOST_TREES, MOST_LEAVES, MOST_BARS = 24, 30, 500
+
+
+def write_page(
+    path: Path, audit: Audit, attacked: AttackResult | None, scrubbed: Sequence[str] = ()
+) -> Path:
+    """Write the report.
+
+    Parameters
+    ----------
+    path : Path
+    audit : Audit
+    attacked : AttackResult or None
+    scrubbed : sequence of str
+        What scrubbing changed, in sentences.
+
+    Raises
+    ------
+    StoreError
+        If it cannot be written.
+    """
+    return write_text(path, render(audit, attacked, scrubbed))
+
+
+def render(audit: Audit, attacked: AttackResult | None, scrubbed: Sequence[str] = ()) -> str:
+    """Return the report as one HTML document that loads nothing."""
+    sections = [
+        ("verdict", "Verdict", _verdict(audit)),
+        ("fields", "What it carries", _fields(audit)),
+        ("trees", "Trees", _trees(audit)),
+        ("leaves", "Exposed leaves", _leaves(audit)),
+    ]
+    if attacked is not None:
+        sections.append(("attack", "Attack", _attack(attacked)))
+    sections.append(("todo", "What to do", _advice(audit, scrubbed)))
+    title = f"{audit.model.path.name}: what this model tells about its training rows"
+    links = join(tag("a", short, href=f"#{name}") for name, short, _ in sections)
+    body = join(
+        tag("section", tag("h2", short), inside, id=name) for name, short, inside in sections
+    )
+    facts = tag("p", headline(audit), ".", class_="facts")
+    whole = join(
+        [
+            tag("a", "Skip to the report", href="#main", class_="skip"),
+            tag("header", tag("h1", title), facts, class_="top"),
+            tag("nav", tag("div", links), class_="bar", aria_label="Sections"),
+            tag("main", body, id="main"),
+            tag("footer", f"Written by fedtrees {__version__}. This page loads nothing."),
+        ],
+        Html("\n"),
+    )
+    return page(title, whole, {})
+
+
+def _verdict(audit: Audit) -> Html:
+    first, *others = verdict(audit)
+    more = tag("ul", join(tag("li", line) for line in others)) if others else ""
+    answer = tag("article", tag("p", first, class_="leak"), more, class_="answer")
+    return tag("div", answer, class_="answers")
+
+
+def _fields(audit: Audit) -> Html:
+    lede = tag(
+        "p",
+        "Splits and leaf values are what a prediction needs. Everything else in the file describes "
+        "the rows the model was trained on.",
+        class_="lede",
+    )
+    settings = tag("p", f"Training settings: {settings_text(audit)}.")
+    return join([lede, _table(fields_table(audit)), settings])
+
+
+def _trees(audit: Audit) -> Html:
+    lede = tag(
+        "p",
+        "Rows of a leaf are known only where they are certain. Blue: leaves whose rows are known; "
+        "orange: whose labels are known too; grey: neither.",
+        class_="lede",
+    )
+    shown = trees_table(audit, MOST_TREES)
+    bars = tag("figure", _bars(audit), tag("figcaption", "Leaves per tree, in model order"))
+    return join([lede, bars, _table(shown)])
+
+
+def _bars(audit: Audit) -> Html:
+    """Draw a bar per tree: how many of its leaves are counted, how many with labels."""
+    trees = audit.trees[:MOST_BARS]
+    width, height = 1000.0, 90.0
+    step = width / max(len(trees), 1)
+    top = max((len(t.leaf) for t in trees), default=1)
+    parts = []
+    for i, t in enumerate(trees):
+        counts = (
+            (len(t.leaf), RULE),
+            (int((t.n != UNKNOWN).sum()), COLOURS[0]),
+            (int(t.exact.sum()), COLOURS[1]),
+        )
+        for count, colour in counts:
+            tall = height * count / top
+            parts.append(
+                f'<rect x="{i * step:.2f}" y="{height - tall:.2f}" width="{0.86 * step:.2f}" '
+                f'height="{tall:.2f}" fill="{colour}"/>'
+            )
+    about = f"{len(trees)} trees: leaves whose rows and labels are known; numbers in the table"
+    return Html(
+        f'<svg viewBox="0 0 {width:g} {height:g}" width="100%" height="{height:g}" role="img" '
+        f'preserveAspectRatio="none" aria-label="{about}" stroke="none" color="{MUTED}">'
+        f"{''.join(parts)}</svg>"
+    )
+
+
+def _leaves(audit: Audit) -> Html:
+    shown = leaves_table(audit, MOST_LEAVES)
+    if not shown.lines:
+        return tag("p", "No leaf's rows are bounded from above by this file.", class_="note")
+    lede = tag(
+        "p",
+        "The groups of fewest training rows, and the conditions a row meets to be in one.",
+        class_="lede",
+    )
+    return join([lede, _table(shown)])
+
+
+def _attack(attacked: AttackResult) -> Html:
+    if attacked.reason is not None:
+        return tag("p", f"No attack was run: {attacked.reason}.", class_="note")
+    shown = attack_table(attacked)
+    caution = tag(
+        "p",
+        "Blind is the best guess of somebody with the same rows who never saw the model. One "
+        "attack, one seed: a low figure says that this attack fails.",
+        class_="lede",
+    )
+    return join([caution, _table(shown), tag("p", f"{shown.note[:1].upper()}{shown.note[1:]}.")])
+
+
+def _advice(audit: Audit, scrubbed: Sequence[str]) -> Html:
+    lines = [*scrubbed, *advice(audit)]
+    if not lines:
+        return tag("p", "Nothing in this file can be left out.")
+    return tag("ul", join(tag("li", line) for line in lines))
+
+
+def _table(shown: Shown) -> Html:
+    note = tag("p", shown.note, class_="lede") if shown.note and "json" in shown.note else ""
+    return join([table(shown.title, shown.columns, shown.lines, shown.numeric), note])

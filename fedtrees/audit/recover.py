@@ -1,0 +1,241 @@
+"""Recover rows and labels per leaf, tree by tree, from whatever a file carries."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.audit.exposure import (
+    TreeExposure,
+    least_rows,
+    most_rows,
+    unknown_counts,
+)
+from fedtrees.audit.first_trees import LeafStatistics, counts_at, find_first_tree
+from fedtrees.audit.model import ModelFile, Statistics
+from fedtrees.audit.newton import FLOAT32, Settings, leaf_sums
+from fedtrees.trees.forest import Forest, Tree
+from fedtrees.trees.losses import SQUARED_ERROR, Softmax
+from fedtrees.trees.random_forest import RandomForest
+
+Floats = NDArray[np.float64]
+
+FROM_SUMS = "H and G of the leaf: one base score, whole numbers of rows and of labels"
+LATER = "a later tree: rows enter it with different predictions, so that sums give only bounds"
+
+
+@dataclass(frozen=True, eq=False)
+class Sums:
+    """Sums over the leaves of one tree and their errors; g is None where eta is unknown."""
+
+    h: Floats
+    h_error: Floats
+    g: Floats | None
+    g_error: Floats | None
+
+
+def sums_of(tree: Tree, statistics: Statistics, settings: Settings | None) -> Sums | None:
+    """Return the sums of the leaves: the file's, or solved for from weights and gains."""
+    if settings is None:
+        if statistics.cover is None:
+            return None
+        h = statistics.cover[tree.leaves]
+        return Sums(h, FLOAT32 * h, None, None)
+    found = leaf_sums(tree, statistics, settings)
+    if found is None:
+        return None
+    h, h_error = found
+    step = -tree.value[tree.leaves].astype(np.float64) / settings.learning_rate
+    g = step * (h + settings.reg_lambda)
+    return Sums(h, h_error, g, np.abs(step) * h_error + 2 * FLOAT32 * np.abs(g))
+
+
+def hessian_scale(model: ModelFile) -> float:
+    """Return s of ``h = s p (1 - p)``: XGBoost's softmax doubles it."""
+    assert isinstance(model.forest, Forest)
+    return 2.0 if isinstance(model.forest.objective, Softmax) else 1.0
+
+
+def start_of(forest: Forest, k: int) -> float:
+    """Return the probability of class k (of class 1, of two) before the first tree."""
+    start = forest.base_margin[:, None]
+    return float(np.asarray(forest.objective.predict(start)).reshape(-1)[k])
+
+
+def recover_boosted(
+    model: ModelFile, sums: Sequence[Sums | None], total: int | None
+) -> list[TreeExposure]:
+    """Return the exposure of every tree of a boosted XGBoost model.
+
+    Parameters
+    ----------
+    model : ModelFile
+        On log loss, softmax or squared error.
+    sums : sequence of Sums or None, length T
+    total : int or None
+        Rows of the training table, where declared.
+    """
+    assert isinstance(model.forest, Forest)
+    if model.forest.objective.name == SQUARED_ERROR.name:
+        pairs = enumerate(zip(model.forest.trees, sums, strict=True))
+        return [_squared_error(t, tree, s) for t, (tree, s) in pairs]
+    out = []
+    low, high = (float(model.forest.base_margin.min()), float(model.forest.base_margin.max()))
+    for t, (tree, s) in enumerate(zip(model.forest.trees, sums, strict=True)):
+        out.append(_classified(model, t, s, (low, high), total))
+        values = tree.value[tree.leaves]
+        # valid whichever of the earlier trees a row had met: none of them is counted on
+        low, high = low + min(0.0, float(values.min())), high + max(0.0, float(values.max()))
+    return out
+
+
+def _nothing(t: int, output: int, tree: Tree, how: str) -> TreeExposure:
+    nothing = unknown_counts(len(tree.leaves))
+    return TreeExposure(t, output, tree.leaves, nothing, nothing, nothing, nothing, how)
+
+
+def _classified(
+    model: ModelFile,
+    t: int,
+    sums: Sums | None,
+    margins: tuple[float, float],
+    total: int | None,
+) -> TreeExposure:
+    assert isinstance(model.forest, Forest)
+    forest, tree = model.forest, model.forest.trees[t]
+    outputs = forest.objective.n_outputs
+    nothing = unknown_counts(len(tree.leaves))
+    if sums is None:
+        how = "the file holds no sums of hessians, and none follow from it"
+        return _nothing(t, t % outputs, tree, how)
+    scale = hessian_scale(model)
+    counts = _counts(model, t, sums, scale)
+    if counts is not None:
+        n, n_pos, p, how = counts
+        return TreeExposure(t, t % outputs, tree.leaves, n, n_pos, n, n, how, p)
+    most = most_rows(sums.h, margins, total) if outputs == 1 else nothing
+    least = least_rows(sums.h, sums.g, scale)
+    if model.positive_weight != 1:
+        least, most = nothing, nothing
+    return TreeExposure(t, t % outputs, tree.leaves, nothing, nothing, least, most, LATER)
+
+
+def _counts(
+    model: ModelFile, t: int, sums: Sums, scale: float
+) -> tuple[NDArray[np.int64], NDArray[np.int64], float, str] | None:
+    """Return rows, positives, base score and how they follow, None where they do not."""
+    assert isinstance(model.forest, Forest)
+    outputs = model.forest.objective.n_outputs
+    p = start_of(model.forest, t % outputs)
+    if sums.g is None or sums.g_error is None:
+        n = np.rint(sums.h / (scale * p * (1 - p)))
+        error = sums.h_error / (scale * p * (1 - p)) + FLOAT32 * n + 1e-9
+        whole = np.abs(sums.h / (scale * p * (1 - p)) - n) <= error
+        if t >= outputs or not whole.all() or 2 * error.max() > 0.05:
+            return None
+        how = "H of the leaf; labels do not follow without eta and lambda"
+        return n.astype(np.int64), unknown_counts(len(n)), p, how
+    weight = model.positive_weight
+    statistics = _unweighted(LeafStatistics(sums.g, sums.h, sums.g_error, sums.h_error, scale),
+                             p, weight)  # fmt: skip
+    found = counts_at(statistics, p) if t < outputs else None
+    if found is None and weight == 1:
+        found = find_first_tree(statistics)
+    return None if found is None else (found.n, found.n1, found.p, FROM_SUMS)
+
+
+def _unweighted(s: LeafStatistics, p: float, weight: float) -> LeafStatistics:
+    """Return the sums of a tree grown from p as if rows of class 1 had counted 1, not `weight`."""
+    if weight == 1:
+        return s
+    rows = s.h / (s.scale * p * (1 - p))  # N0 + weight N1
+    n1 = (rows * p - s.g) / weight
+    n = rows - (weight - 1) * n1
+    error = (s.h_error / (p * (1 - p)) + s.g_error) * (1 + 1 / weight)
+    return LeafStatistics(n * p - n1, n * s.scale * p * (1 - p), error, error, s.scale)
+
+
+def _squared_error(t: int, tree: Tree, sums: Sums | None) -> TreeExposure:
+    """Return rows per leaf: every row brings a hessian of 1, in every tree."""
+    nothing = unknown_counts(len(tree.leaves))
+    if sums is None:
+        how = "the file holds no sums of hessians, and none follow from it"
+        return _nothing(t, 0, tree, how)
+    n = np.rint(sums.h)
+    if (np.abs(n - sums.h) > sums.h_error + 1e-6).any() or sums.h_error.max() > 0.25:
+        how = "sums of hessians are no whole numbers: rows had weights"
+        return _nothing(t, 0, tree, how)
+    n = n.astype(np.int64)
+    how = "H of the leaf is its number of rows (squared error)"
+    return TreeExposure(t, 0, tree.leaves, n, nothing, n, n, how)
+
+
+def recover_lightgbm(model: ModelFile) -> list[TreeExposure]:
+    """Return the exposure of every tree of a LightGBM model: it counts the rows of each leaf."""
+    assert isinstance(model.forest, Forest)
+    outputs = model.forest.objective.n_outputs
+    out = []
+    for t, (tree, known) in enumerate(zip(model.forest.trees, model.statistics, strict=True)):
+        nothing = unknown_counts(len(tree.leaves))
+        if known.rows is None:
+            how = "the file holds no leaf_count"
+            out.append(_nothing(t, t % outputs, tree, how))
+            continue
+        n = known.rows[tree.leaves]
+        n_pos, p = _lightgbm_labels(model, t, n)
+        how = "leaf_count" if p is None else "leaf_count; labels from leaf_weight and leaf_value"
+        labels = nothing if n_pos is None else n_pos
+        out.append(TreeExposure(t, t % outputs, tree.leaves, n, labels, n, n, how, p))
+    return out
+
+
+def _lightgbm_labels(
+    model: ModelFile, t: int, n: NDArray[np.int64]
+) -> tuple[NDArray[np.int64] | None, float | None]:
+    """Return positives per leaf of the first tree on log loss, and its base score.
+
+    LightGBM adds the log-odds of the label mean, from which it starts, to the leaves of that tree.
+    """
+    assert isinstance(model.forest, Forest)
+    h, eta, lam = model.statistics[t].cover, model.learning_rate, model.reg_lambda
+    tree = model.forest.trees[t]
+    usable = model.forest.objective.name == "binary:logistic" and model.positive_weight == 1
+    if t or not usable or h is None or not eta or lam is None or len(tree.leaves) < 2:
+        return None, None
+    leaf_h, rows = h[tree.leaves], int(n.sum())
+    spread = np.sqrt(max(0.25 - leaf_h.sum() / rows, 0.0))
+    found = []
+    for near in (0.5 - spread, 0.5 + spread):
+        p = float(np.rint(rows * near) / rows)  # the mean of whole labels
+        for start, q in ((np.log(p / (1 - p)) if 0 < p < 1 else np.nan, p), (0.0, 0.5)):
+            step = (tree.value[tree.leaves].astype(np.float64) - start) / eta
+            g = -step * (leaf_h + lam)
+            error = 4 * FLOAT32 * leaf_h
+            g_error = np.abs(g) * 4 * FLOAT32 + (leaf_h + lam) / eta * FLOAT32
+            if not np.isfinite(g).all():
+                continue
+            fit = counts_at(LeafStatistics(g, leaf_h, g_error, error), q)
+            if fit is not None and np.array_equal(fit.n, n):
+                found.append(fit)
+    same = found and all(np.array_equal(found[0].n1, f.n1) for f in found)
+    return (found[0].n1, found[0].p) if same else (None, None)
+
+
+def recover_forest(model: ModelFile) -> list[TreeExposure]:
+    """Return the exposure of every tree of a random forest that keeps its counts."""
+    assert isinstance(model.forest, RandomForest)
+    out = []
+    for t, (tree, known) in enumerate(zip(model.forest.trees, model.statistics, strict=True)):
+        nothing = unknown_counts(len(tree.leaves))
+        n = nothing if known.rows is None else known.rows[tree.leaves]
+        n_pos = nothing if known.positives is None else known.positives[tree.leaves]
+        how = (
+            "the file counts them (a row drawn twice counts twice)"
+            if known.rows is not None
+            else "leaves hold shares of classes without counts"
+        )
+        out.append(TreeExposure(t, 0, tree.leaves, n, n_pos, n, n, how))
+    return out

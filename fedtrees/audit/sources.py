@@ -1,0 +1,114 @@
+"""Which client a tree comes from, where the trees of several were joined into one model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import linear_sum_assignment
+
+Floats = NDArray[np.float64]
+
+MOST_CLIENTS = 50
+# Of a series in which clients take turns, the same client's sums are this much closer than
+# neighbours' (medians); trees of one table never are.
+TURNS = 0.25
+
+
+@dataclass(frozen=True)
+class Sources:
+    """How the trees of a model divide among clients.
+
+    Attributes
+    ----------
+    kind : {"one", "bagging", "turns"}
+        One table; each client a tree per round; or one client after the other.
+    clients : int
+    names : tuple of str or None, length T
+        Source of each tree, None where it does not follow.
+    how : str
+        In words.
+    """
+
+    kind: str
+    clients: int
+    names: tuple[str | None, ...]
+    how: str
+
+
+def find_sources(base_scores: Sequence[float | None], h: Floats, g: Floats) -> Sources:
+    """Divide trees among clients.
+
+    Parameters
+    ----------
+    base_scores : sequence of float or None, length T
+        Of trees that every row entered with one prediction; None for later ones.
+    h, g : float64 array, shape (T,)
+        Sums of hessians and gradients over the root of each tree; NaN where unknown.
+    """
+    starts = np.flatnonzero([p is not None for p in base_scores])
+    total, several = len(base_scores), len(starts) > 1
+    block = int(starts[1] - starts[0]) if several else 0
+    if several and _one_table(np.array([p for p in base_scores if p is not None])):
+        how = f"{len(starts)} trees start from one label mean: parallel trees on one table"
+        return Sources("one", 1, (None,) * total, how)
+    if several and np.array_equal(starts, np.arange(len(starts)) * block):
+        return _bagging(len(starts), block, total, h, g)
+    clients = 0 if several else _turns(h)
+    if clients:
+        turns = tuple(f"client {1 + t % clients}" for t in range(total))
+        how = (
+            f"root sums repeat with period {clients}: {clients} clients seem to have taken turns "
+            "(likely, not certain)"
+        )
+        return Sources("turns", clients, turns, how)
+    names = (None,) * total
+    return Sources("one", 1, names, "nothing in the file tells more than one source apart")
+
+
+def _one_table(base_scores: Floats) -> bool:
+    """Tell whether first trees share the label mean of one table; 1/2 is no mean but a default."""
+    same = bool(np.ptp(base_scores) < 1e-6 * float(base_scores.min()))
+    return same and abs(float(base_scores[0]) - 0.5) > 1e-6
+
+
+def _bagging(clients: int, block: int, total: int, h: Floats, g: Floats) -> Sources:
+    """Follow each client from round to round by the sums of its roots.
+
+    Hungarian matching on root H and G, seeded by the first round (Di Gennaro et al. 2025,
+    Sec. 5.2, match on H alone in their code).
+    """
+    names: list[str | None] = [None] * total
+    per_round = clients * block
+    at = np.arange(clients) * block
+    complete = total % per_round == 0
+    for c in range(clients):
+        names[c * block : (c + 1) * block] = [f"client {c + 1}"] * block
+    for start in range(per_round, total - per_round + 1 if complete else 0, per_round):
+        now = start + np.arange(clients) * block
+        cost = np.abs(h[at][:, None] - h[now]) + np.abs(g[at][:, None] - g[now])
+        if not np.isfinite(cost).all():
+            break
+        chosen = linear_sum_assignment(cost)[1]
+        for c in range(clients):
+            where = int(now[chosen[c]])
+            names[where : where + block] = [f"client {c + 1}"] * block
+        at = now[chosen]
+    how = (
+        f"the first trees of {clients} clients start from base scores of their own; later trees "
+        "are matched by the sums of their roots (likely, not certain)"
+    )
+    return Sources("bagging", clients, tuple(names), how)
+
+
+def _turns(h: Floats) -> int:
+    """Return the number of clients that take turns, 0 where none seem to."""
+    if not np.isfinite(h).all() or len(h) < 6:
+        return 0
+    near = float(np.median(np.abs(np.diff(h))))
+    for period in range(2, min(MOST_CLIENTS, len(h) // 3) + 1):
+        if near > 0 and np.median(np.abs(h[period:] - h[:-period])) < TURNS * near:
+            return period
+    return 0

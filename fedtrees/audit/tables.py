@@ -1,0 +1,189 @@
+"""The tables of an audit as text: for the terminal and for the report."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedtrees.audit.attack import AttackResult
+from fedtrees.audit.audit import Audit
+from fedtrees.audit.exposure import UNKNOWN, TreeExposure
+from fedtrees.audit.model import ModelFile
+from fedtrees.report.style import metric_name, number
+from fedtrees.trees.forest import Tree
+
+SHOWN = 12  # lines of the long tables
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A table as text.
+
+    Attributes
+    ----------
+    title, note : str
+    columns : tuple of str
+    lines : tuple of tuple of str
+    numeric : frozenset of int
+        Columns aligned to the right.
+    """
+
+    title: str
+    columns: tuple[str, ...]
+    lines: tuple[tuple[str, ...], ...]
+    numeric: frozenset[int] = frozenset()
+    note: str = ""
+
+
+def headline(audit: Audit) -> str:
+    """Return what the file is, in one line."""
+    model = audit.model
+    trees, columns = len(audit.trees), len(model.categorical)
+    return (
+        f"{model.path.name}: {model.format}, {trees} tree{'s' if trees != 1 else ''}, "
+        f"{columns} column{'s' if columns != 1 else ''}"
+    )
+
+
+def settings_text(audit: Audit) -> str:
+    """Return eta and lambda and how they are known, in words."""
+    s = audit.settings
+    if s is None:
+        return "do not follow from the file"
+    text = f"eta {s.learning_rate:g}, lambda {s.reg_lambda:g}, "
+    if s.source == "inferred" and s.equations:
+        return text + (
+            f"inferred: {s.equations} equations between the statistics agree with them to "
+            f"{s.worst:.1f} float32 roundings"
+        )
+    if s.source == "inferred":
+        return text + "inferred: no other usual choice explains every leaf of the first tree"
+    return text + ("stated in the file" if s.source == "file" else "as given")
+
+
+def fields_table(audit: Audit) -> Shown:
+    """Return which statistics the file carries."""
+    lines = []
+    for f in audit.fields:
+        state = f"masked (all {f.value:g})" if f.value is not None else f.state
+        gives = f.reveals if f.state == "present" else ""
+        lines.append((f.name, state, "needed" if f.needed else "not needed", gives))
+    columns = ("field", "state", "for prediction", "what it gives away")
+    return Shown("What the file carries", columns, tuple(lines))
+
+
+def trees_table(audit: Audit, most: int = SHOWN) -> Shown:
+    """Return the exposure of the trees of which something is certain, then of the first others."""
+    columns = ("tree", "source", "base score", "leaves", "rows known", "labels known", "small",
+               "pure", "smallest leaf", "how")  # fmt: skip
+    order = sorted(audit.trees, key=lambda t: (not (t.n != UNKNOWN).any(), t.index))
+    left = len(order) - most
+    note = f"and {left} more trees; --format json has them all" if left > 0 else ""
+    lines = tuple(_tree_line(t) for t in order[:most])
+    return Shown("Exposure per tree", columns, lines, frozenset(range(2, 9)) | {0}, note)
+
+
+def _tree_line(t: TreeExposure) -> tuple[str, ...]:
+    sizes = [(_size(t, j), j) for j in range(len(t.leaf)) if _size(t, j) is not None]
+    return (
+        str(t.index),
+        t.source or "",
+        "" if t.base_score is None else f"{t.base_score:.4g}",
+        str(len(t.leaf)),
+        str(int((t.n != UNKNOWN).sum())),
+        str(int(t.exact.sum())),
+        str(int(t.small.sum())),
+        str(int(t.pure.sum())),
+        _rows_text(t, min(sizes)[1]) if sizes else "",
+        t.how,
+    )
+
+
+def _size(t: TreeExposure, j: int) -> int | None:
+    """Return the rows of a leaf, at most, where there is a bound."""
+    return None if t.at_most[j] == UNKNOWN else int(t.at_most[j])
+
+
+def _rows_text(t: TreeExposure, j: int) -> str:
+    if t.n[j] != UNKNOWN:
+        return str(t.n[j])
+    return f"{max(int(t.at_least[j]), 1)} to {t.at_most[j]}"
+
+
+def leaves_table(audit: Audit, most: int = SHOWN) -> Shown:
+    """Return the leaves of fewest rows, with the conditions that lead to them."""
+    columns = ("tree", "leaf", "rows", "positive", "who")
+    lines = tuple(_leaf_line(audit, t, j) for t, j in exposed_leaves(audit, most))
+    return Shown("Most exposed leaves", columns, lines, frozenset({0, 1, 2, 3}))
+
+
+def _leaf_line(audit: Audit, t: TreeExposure, j: int) -> tuple[str, ...]:
+    tree = audit.model.forest.trees[t.index]
+    who = conditions(audit.model, tree, int(t.leaf[j])) if isinstance(tree, Tree) else ""
+    labels = str(t.n_pos[j]) if t.exact[j] else "?"
+    return (str(t.index), str(t.leaf[j]), _rows_text(t, j), labels, who)
+
+
+def attack_table(a: AttackResult) -> Shown:
+    """Return the scores of an attack beside the blind line."""
+    lines = []
+    for s in a.scores:
+        gain = "–" if s.advantage is None else number(s.advantage, 3, signed=True)
+        lines.append((metric_name(s.metric), number(s.score), number(s.blind), gain))
+    title = (
+        f"TimberStrike on {a.trees} trees, by {a.threat}: {a.own} own rows, {a.targets} rows sought"
+    )
+    note = "advantage: 0 is no more than guessing without the model, 1 is everything"
+    columns = ("metric", "attack", "blind", "advantage")
+    return Shown(title, columns, tuple(lines), frozenset({1, 2, 3}), note)
+
+
+def conditions(model: ModelFile, tree: Tree, leaf: int) -> str:
+    """Return the conditions of a leaf in words: ``Glucose ≥ 166, 23 ≤ Age < 29``."""
+    low: dict[int, float] = {}
+    high: dict[int, float] = {}
+    sets: list[str] = []
+    for node, left in _path(tree, leaf):
+        f, cut = int(tree.feature[node]), float(tree.threshold[node])
+        if math.isnan(cut):
+            assert tree.categories is not None
+            codes = np.flatnonzero(tree.categories[node]).tolist()
+            shown = ", ".join(map(str, codes[:6])) + (", ..." if len(codes) > 6 else "")
+            sets.append(f"{model.name_of(f)} {'not in' if left else 'in'} {{{shown}}}")
+        elif left:
+            high[f] = min(high.get(f, math.inf), cut)
+        else:
+            low[f] = max(low.get(f, -math.inf), cut)
+    texts = []
+    for f in dict.fromkeys([*low, *high]):
+        name = model.name_of(f)
+        if f in low and f in high:
+            texts.append(f"{low[f]:g} ≤ {name} < {high[f]:g}")
+        else:
+            texts.append(f"{name} ≥ {low[f]:g}" if f in low else f"{name} < {high[f]:g}")
+    return ", ".join([*texts, *sets]) or "every row"
+
+
+def _path(tree: Tree, leaf: int) -> Iterator[tuple[int, bool]]:
+    """Yield the nodes from a leaf up to the root and whether the way goes left there."""
+    inner = np.flatnonzero(tree.feature >= 0)
+    parent = {int(tree.left[k]): (int(k), True) for k in inner}
+    parent |= {int(tree.right[k]): (int(k), False) for k in inner}
+    node = leaf
+    while node in parent:
+        node, left = parent[node]
+        yield node, left
+
+
+def exposed_leaves(audit: Audit, most: int) -> list[tuple[TreeExposure, int]]:
+    """Return the leaves of fewest rows as (tree, place); certain and pure ones first."""
+    found = []
+    for t in audit.trees:
+        bounded = np.flatnonzero(t.at_most != UNKNOWN)
+        for j in bounded[np.argsort(t.at_most[bounded], kind="stable")][:most].tolist():
+            key = (int(t.at_most[j]), bool(t.n[j] == UNKNOWN), not bool(t.pure[j]), t.index, j)
+            found.append((key, t, j))
+    return [(t, j) for _, t, j in sorted(found, key=lambda x: x[0])[:most]]

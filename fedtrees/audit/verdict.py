@@ -1,0 +1,188 @@
+"""The findings in plain words, and the same as plain JSON types."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fedtrees.audit.attack import AttackResult
+from fedtrees.audit.audit import Audit
+from fedtrees.audit.exposure import SMALL, UNKNOWN, TreeExposure
+from fedtrees.audit.scrub import LOST, Scrubbed
+
+
+def verdict(audit: Audit) -> list[str]:
+    """Return what an engineer of the data's owner should know, most important first."""
+    s = audit.summary
+    lines = [_counts_line(audit)]
+    if audit.restored:
+        lines.append(
+            "sum_hessian is masked, and that hides nothing: base_weights and loss_changes are "
+            "still there, and two equations per split give every masked sum back."
+        )
+    if s.single:
+        lines.append(
+            f"{_many(s.single, 'leaf holds', 'leaves hold')} exactly one row for certain: the file "
+            "describes that one person by the conditions on the way to the leaf."
+        )
+    if s.small > s.single:
+        lines.append(
+            f"{_many(s.small, 'leaf has', 'leaves have')} fewer than {SMALL} rows for certain."
+        )
+    if s.rows_in_pure:
+        lines.append(
+            f"{_many(s.pure, 'leaf is', 'leaves are')} pure: all rows in them have one label. "
+            f"Whoever knows of a person that they are in the training table, and the few columns "
+            f"one tree asks for, knows the label of up to {s.rows_in_pure} people from that tree."
+        )
+    if audit.sources.kind != "one":
+        lines.append(f"Several sources: {audit.sources.how}.")
+    if audit.model.ranges:
+        lines.append(
+            "feature_infos holds the smallest and largest training value of every column: extreme "
+            "values belong to somebody."
+        )
+    return lines
+
+
+def _counts_line(audit: Audit) -> str:
+    s, rows = audit.summary, audit.rows
+    known = [t for t in audit.trees if (t.n != UNKNOWN).any()]
+    if not known:
+        text = "No leaf's number of rows follows for certain from this file."
+        if rows.share is not None:
+            text += (
+                f" Its base score is {rows.share.numerator}/{rows.share.denominator} in lowest "
+                f"terms: if that is the share of class 1, the table has a multiple of "
+                f"{rows.share.denominator} rows."
+            )
+        return text
+    where = (
+        "of the first tree" if len(known) == 1 and known[0].index == 0
+        else f"of {len(known)} of {len(audit.trees)} trees"
+    )  # fmt: skip
+    labels = "" if not s.exact else (
+        ", with the number of positives in each" if s.exact == s.counted
+        else f", and of {s.exact} of them how many are positive"
+    )  # fmt: skip
+    text = (
+        f"The file tells exactly how many training rows fell into {s.counted} "
+        f"leaves {where}{labels}."
+    )
+    if rows.n is not None:
+        of = "" if rows.n_pos is None else f", {rows.n_pos} of them positive"
+        text += f" The training table has {rows.n} rows{of} ({rows.how})."
+    return text
+
+
+def advice(audit: Audit) -> list[str]:
+    """Return what to do about it."""
+    out = []
+    carried = [f.name for f in audit.fields if f.state == "present" and not f.needed]
+    if carried and audit.model.library == "xgboost":
+        out.append(
+            f"Prediction needs none of {', '.join(carried)}: share a copy written by --scrub. It "
+            f"predicts the same; it loses {LOST}."
+        )
+    elif carried:
+        out.append(f"Prediction needs none of {', '.join(carried)}.")
+    if any((t.n != UNKNOWN).any() for t in audit.trees) and audit.model.library == "xgboost":
+        out.append(
+            "A fixed base_score (0.5) instead of the label mean, larger leaves "
+            "(min_child_weight), rounded leaf values or noise in training make what is left in "
+            "leaf values harder to read; fedtrees bench measures what each one costs."
+        )
+    return out
+
+
+def leftovers(before: Audit, after: Audit, done: Scrubbed) -> list[str]:
+    """Return what scrubbing changed and what is still to be read from leaf values alone."""
+    reached = f"{100 * done.leaves_reached:.0f}% of all leaves"
+    lines = [
+        f"Wrote {done.path} without {', '.join(done.removed)}. Predictions are unchanged, bit for "
+        f"bit, on {done.points} points that reach {reached}. Lost: {LOST}."
+    ]
+    left, had = after.summary, before.summary
+    if 0 < had.exact == left.exact:
+        lines.append(
+            f"That closes nothing that was certain before: leaf values alone still give the rows "
+            f"and labels of all {left.exact} leaves to somebody who knows eta and lambda "
+            f"({after.trees[0].how}). Later trees no longer give bounds."
+        )
+    elif left.counted:
+        lines.append(
+            f"Still recoverable from leaf values alone, to somebody who knows eta and lambda: the "
+            f"rows of {left.counted} leaves (before: {had.counted}), of {left.exact} with their "
+            f"labels ({after.trees[0].how})."
+        )
+    else:
+        lines.append(
+            f"From leaf values alone no leaf's rows follow for certain any more (before: "
+            f"{had.counted} leaves); their ratio of labels still does, roughly."
+        )
+    return lines
+
+
+def to_json(audit: Audit, attacked: AttackResult | None = None) -> dict[str, Any]:
+    """Return the findings as plain JSON types; a count that is not certain is null."""
+    model, settings, rows = audit.model, audit.settings, audit.rows
+    return {
+        "model": {
+            "file": model.path.name,
+            "format": model.format,
+            "objective": getattr(getattr(model.forest, "objective", None), "name", None),
+            "trees": len(audit.trees),
+            "features": len(model.categorical),
+            "rows": rows.n,
+            "positives": rows.n_pos,
+            "rows_how": rows.how,
+            "label_share": None
+            if rows.share is None
+            else f"{rows.share.numerator}/{rows.share.denominator}",
+            "learning_rate": settings and settings.learning_rate,
+            "reg_lambda": settings and settings.reg_lambda,
+            "settings_source": settings and settings.source,
+            "settings_equations": settings and settings.equations,
+            "settings_worst_residual": settings and settings.worst,
+            "sources": {"kind": audit.sources.kind, "clients": audit.sources.clients,
+                        "how": audit.sources.how},
+        },
+        "fields": [
+            {"name": f.name, "state": f.state, "value": f.value, "needed": f.needed,
+             "reveals": f.reveals} for f in audit.fields
+        ],
+        "restored": audit.restored,
+        "summary": vars(audit.summary),
+        "verdict": verdict(audit),
+        "advice": advice(audit),
+        "trees": [_tree_json(t) for t in audit.trees],
+        "attack": None if attacked is None else _attack_json(attacked),
+    }  # fmt: skip
+
+
+def _tree_json(t: TreeExposure) -> dict[str, Any]:
+    leaves = zip(t.leaf.tolist(), t.n.tolist(), t.n_pos.tolist(), t.exact.tolist(),
+                 t.at_least.tolist(), t.at_most.tolist(), strict=True)  # fmt: skip
+    return {
+        "index": t.index,
+        "output": t.output,
+        "source": t.source,
+        "base_score": t.base_score,
+        "how": t.how,
+        "leaves": [
+            {"id": i, "n": _known(n), "n_pos": _known(p), "exact": e,
+             "at_least": _known(low), "at_most": _known(high)}
+            for i, n, p, e, low, high in leaves
+        ],
+    }  # fmt: skip
+
+
+def _known(count: int) -> int | None:
+    return None if count == UNKNOWN else count
+
+
+def _attack_json(a: AttackResult) -> dict[str, Any]:
+    return {**vars(a), "scores": [vars(s) for s in a.scores]}
+
+
+def _many(n: int, one: str, several: str) -> str:
+    return f"{n} {one if n == 1 else several}"
