@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -20,6 +21,11 @@ from fedtrees.trees.params import TreeParams
 from fedtrees.trees.partition import ROOT, RowPartition
 from fedtrees.trees.routing import Routes
 from fedtrees.trees.sampling import ColumnSampler, dropped_rows
+
+# A float32 of size 2^-26 or more is a whole number of units, and so finer than XGBoost's own sums,
+# which are float64. Nobody else adds to these sums, so the units need not be agreed on.
+_FINEST_BITS = 50
+_SUM_BITS = 61  # what int64 has room for, with a bit to spare
 
 
 def add_trees(
@@ -52,8 +58,6 @@ class Continuation:
     cuts : Cuts
     params : TreeParams
     objective : Objective
-    bits : pair of int
-        Binary places of the gradients.
     streams : Streams
         The owner's: samples of rows and columns are drawn from it.
     least_rows : int
@@ -65,7 +69,6 @@ class Continuation:
     cuts: Cuts
     params: TreeParams
     objective: Objective
-    bits: Bits
     streams: Streams
     least_rows: int = 0
 
@@ -79,7 +82,8 @@ class Continuation:
         margin : float32 array, shape (K, n)
         """
         gh = self.objective.gradients(margin, self.rows.y)
-        gh = weighted(gh, self.rows.weight, self.bits)
+        bits = finest_bits(gh, self.rows.weight)
+        gh = weighted(gh, self.rows.weight, bits)
         dropped = dropped_rows(len(self.rows.y), self.params.subsample, self.streams, number)
         counted = np.ones(gh.shape[1:], dtype=np.int64)
         if dropped is not None:
@@ -87,21 +91,21 @@ class Continuation:
             if counted[:, 0].sum() < self.least_rows:
                 counted[:] = 0
             gh[:, counted[:, 0] == 0] = 0
-        units = to_fixed(gh, self.bits)
+        units = to_fixed(gh, bits)
         grown = []
         for k in range(self.objective.n_outputs):
-            tree, partition = self._grow(number * len(margin) + k, units[k], counted)
+            tree, partition = self._grow(number * len(margin) + k, units[k], bits, counted)
             leaves = tree.leaves.astype(np.int32)
             partition.add_to(margin[k], leaves, tree.value[leaves])
             grown.append(tree)
         return grown
 
     def _grow(
-        self, number: int, gh: NDArray[np.int64], counted: NDArray[np.int64]
+        self, number: int, gh: NDArray[np.int64], bits: Bits, counted: NDArray[np.int64]
     ) -> tuple[Tree, RowPartition]:
         bins, partition = self.rows.bins, RowPartition(len(self.rows.y))
         root = node_sums(gh, partition.rows, partition.ranges(ROOT))[0]
-        grower = TreeGrower(self.cuts, self.params, root, bits=self.bits)
+        grower = TreeGrower(self.cuts, self.params, root, bits=bits)
         sampler = ColumnSampler(self.cuts, self.params, self.streams, number)
         while len(grower.nodes):
             ranges = partition.ranges(grower.to_build)
@@ -114,6 +118,20 @@ class Continuation:
             decisions = grower.decide(hist, sampler.mask(grower.depths, allowed))
             partition.split(bins, decisions)
         return grower.finish(), partition
+
+
+def finest_bits(gh: NDArray[np.float32], weight: NDArray[np.float32] | None) -> Bits:
+    """Return the most binary places that int64 sums of these gradients have room for, at most 50.
+
+    Parameters
+    ----------
+    gh : float32 array, shape (K, n, 2)
+    weight : float array, shape (n,), or None
+    """
+    sizes = np.abs(gh, dtype=np.float64) * (1.0 if weight is None else weight[:, None])
+    g, h = sizes.sum(axis=1).max(axis=0).tolist()
+    room = [_SUM_BITS - math.ceil(math.log2(max(total, 1.0))) for total in (g, h)]
+    return min(room[0], _FINEST_BITS), min(room[1], _FINEST_BITS)
 
 
 def enough_rows(counts: NDArray[np.int64], cuts: Cuts, least: int) -> NDArray[np.bool_]:

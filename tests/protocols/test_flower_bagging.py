@@ -5,9 +5,10 @@ import pytest
 import xgboost as xgb
 from flower_reference import bagging, base_score_of, model_bytes, trees_of
 from shared_trees_world import CLOSE, assert_same_trees, sent, tables, xgboost_params
+from sklearn.datasets import load_breast_cancer
 
 from fedtrees.core.errors import DataError, UsageError
-from fedtrees.core.schema import Table
+from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.shared_trees import ClientTrees, GlobalTrees
 from fedtrees.protocols.base import train, view_of
 from fedtrees.protocols.horizontal.flower_bagging import FlowerBagging
@@ -67,6 +68,23 @@ def test_so_they_are_with_more_values_than_bins():
     against_xgboost(FlowerBagging(trees=4, max_depth=5), clients, schema)
     clients, schema = tables(3, rows=(200, 230), decimals=6)
     against_xgboost(FlowerBagging(trees=4, max_depth=5, max_bin=16), clients, schema)
+
+
+def test_so_they_are_after_many_rounds_to_the_last_bit():
+    dataset = load_breast_cancer()
+    X, y = np.round(dataset.data, 3).astype(np.float32), dataset.target
+    clients = [Table(X[i::3], y[i::3]) for i in range(3)]
+    schema = Schema(tuple(Feature(n) for n in dataset.feature_names), "y")
+    training, model = against_xgboost(FlowerBagging(trees=40), clients, schema)
+    booster = xgb.Booster()
+    booster.load_model(model_bytes(model))
+    np.testing.assert_array_equal(training.predict(X), booster.predict(xgb.DMatrix(X)))
+
+
+def test_so_they_are_of_large_numbers():
+    clients, schema = tables(2, classes=0)
+    clients = [Table(c.X, c.y * 1e6 + 3e7) for c in clients]
+    against_xgboost(FlowerBagging(trees=4, max_depth=3), clients, schema)
 
 
 def test_so_they_are_of_clients_with_hardly_any_rows():

@@ -178,10 +178,7 @@ class BoostingClient(Party):
         """Its binned rows and how trees are grown on them."""
         cuts = xgboost_cuts(self.data.X, self.params.max_bin)
         rows = Owned(bin_rows(self.data.X, cuts), self.data.y, self.data.weight)
-        bits = self.objective.bits(self.sums)
-        return Continuation(
-            rows, cuts, self.params, self.objective, bits, self.streams, self.least_rows
-        )
+        return Continuation(rows, cuts, self.params, self.objective, self.streams, self.least_rows)
 
     @handles(GrowRequest)
     def grow(self, message: GrowRequest) -> ClientTrees:
