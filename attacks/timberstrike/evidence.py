@@ -16,6 +16,7 @@ Level = Literal["histograms", "statistics", "values"]
 Solver = Literal["max-ent", "local-search", "milp"]
 Points = Literal["auto", "prior", "mid", "median", "joint", "published"]
 Ranges = Literal["schema", "own"]
+Scope = Literal["victims", "union"]
 
 # A row sent to a wrong leaf stays there, and later trees then narrow a wrong box. Measured with
 # three chains, victims only, 5 / 20 / 100 trees: Pima depth 3 71.4 / 72.9 / 73.6, depth 6
@@ -96,6 +97,19 @@ class Evidence:
         Step to which leaf values were rounded.
     constant_hessian : bool
         True where the protocol uses h = 1 for every row (FedTree under differential privacy).
+    foreign : tuple of bool, or None
+        True for trees grown on rows of others: they move the margins of the rows sought and say
+        nothing else about them. Whole rounds each. None: none.
+    restart : tuple (int, float32 array of shape (K,)), or None
+        From this tree on, margins are so much higher: the first trees started from another base.
+    own_inside : bool
+        Whether own rows are among those the trees were grown on.
+    most_rows : int or None
+        Where the number of rows is not declared: there are no more than so many.
+    mean_start : bool
+        Whether the base margin is known to be that of the label mean of the rows.
+    sizes : tuple of int, or None
+        Rows of each class, as far as can be told, where the first tree is foreign.
     """
 
     trees: tuple[Tree, ...]
@@ -110,6 +124,12 @@ class Evidence:
     noise: tuple[NodeNoise, ...] | None = None
     rounding: float | None = None
     constant_hessian: bool = False
+    foreign: tuple[bool, ...] | None = None
+    restart: tuple[int, NDArray[np.float32]] | None = None
+    own_inside: bool = True
+    most_rows: int | None = None
+    mean_start: bool = False
+    sizes: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         if self.level not in get_args(Level):
@@ -120,7 +140,7 @@ class Evidence:
             raise UsageError(f"learning_rate {self.learning_rate} must be positive")
         if self.level == "histograms" and (self.histograms is None or self.cuts is None):
             raise UsageError("level 'histograms' needs histograms and cuts; got None")
-        for name in ("histograms", "noise"):
+        for name in ("histograms", "noise", "foreign"):
             part: tuple[Any, ...] | None = getattr(self, name)
             if part is not None and len(part) != len(self.trees):
                 raise DataError(
@@ -144,14 +164,22 @@ class Evidence:
         start = np.asarray(self.base_margin, dtype=np.float32)
         return np.full(shape, start.reshape(()) if self.outputs == 1 else start)
 
+    def is_foreign(self, t: int) -> bool:
+        """Tell whether tree ``t`` was grown on rows of others."""
+        return self.foreign is not None and self.foreign[t]
+
     def rounds(self, first: int) -> Evidence:
-        """Return the evidence of the first rounds."""
+        """Return the evidence of the first rounds, not counting foreign ones."""
         n = first * self.outputs
+        if self.foreign is not None:
+            grown = np.flatnonzero(~np.array(self.foreign, dtype=bool))
+            n = 0 if not n else int(grown[n - 1]) + 1 if n <= len(grown) else len(self.trees)
         return replace(
             self,
             trees=self.trees[:n],
             histograms=None if self.histograms is None else self.histograms[:n],
             noise=None if self.noise is None else self.noise[:n],
+            foreign=None if self.foreign is None else self.foreign[:n],
         )
 
 
@@ -186,7 +214,7 @@ class Options:
 
     solver: Solver = "max-ent"
     points: Points = "auto"
-    scope: Literal["victims", "union"] = "victims"
+    scope: Scope = "victims"
     use_prior: bool = True
     max_trees: int | None = None
     chains: int | None = None
@@ -198,7 +226,7 @@ class Options:
         known = {
             "solver": get_args(Solver),
             "points": get_args(Points),
-            "scope": ("victims", "union"),
+            "scope": get_args(Scope),
             "ranges": get_args(Ranges),
         }
         for name, values in known.items():

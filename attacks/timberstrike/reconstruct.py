@@ -22,6 +22,7 @@ from fedtrees.attacks.timberstrike.histograms import rows_from_histograms
 from fedtrees.attacks.timberstrike.points import points
 from fedtrees.attacks.timberstrike.prior import Prior, make_prior, value_ranges
 from fedtrees.attacks.timberstrike.sequence import (
+    Boxes,
     boxes_after_first_tree,
     boxes_by_class,
     follow,
@@ -74,12 +75,14 @@ def reconstruct(
     known = own if options.use_prior else own.take(np.zeros(0, dtype=np.intp))
     prior = make_prior(schema, known, grid, low, high)
     whole = options.scope == "union"
-    sums = victim_sums(evidence, own, min(n_trees, outputs) if bin_by_bin else n_trees, not whole)
+    subtract = evidence.own_inside and not whole
+    sums = victim_sums(evidence, own, min(n_trees, outputs) if bin_by_bin else n_trees, subtract)
     notes: dict[str, float] = {"trees_read": float(n_trees)}
     if n_trees == 0:
         boxes = open_boxes(_without_trees(evidence, own, whole), grid, evidence)
         return Guess(points(options.points, boxes, grid, prior, schema, rng), (), notes)
-    counts = [first_counts(evidence, sums[t], len(own), whole, t) for t in range(outputs)]
+    first = range(0 if evidence.is_foreign(0) else outputs)
+    counts = [first_counts(evidence, sums[t], len(own), whole, t) for t in first]
     if bin_by_bin:
         n = int((counts[0].n0 + counts[0].n1).sum())
         read = rows_from_histograms(evidence, own, prior, schema, options, n, rng)
@@ -89,8 +92,10 @@ def reconstruct(
         records, more = read
     else:
         records, more = _follow_chains(evidence, sums, grid, prior, counts, schema, options, rng)
-    notes |= more | {"first_tree_residual": max(c.residual for c in counts)}
-    tables = (_victims_only(evidence, t, counts[t], sums[t], whole) for t in range(outputs))
+    notes |= more
+    if counts:
+        notes["first_tree_residual"] = max(c.residual for c in counts)
+    tables = (_victims_only(evidence, t, counts[t], sums[t], whole) for t in first)
     return Guess(records, tuple(tables), notes)
 
 
@@ -98,7 +103,7 @@ def _victims_only(
     evidence: Evidence, t: int, counts: Counts, sums: LeafSums, whole: bool
 ) -> LeafCounts:
     """Return the victims' counts of a tree of the first round."""
-    own = (sums.own_n0, sums.own_n1) if whole else (0, 0)
+    own = (sums.own_n0, sums.own_n1) if whole and evidence.own_inside else (0, 0)
     n0, n1 = np.maximum(counts.n0 - own[0], 0), np.maximum(counts.n1 - own[1], 0)
     return LeafCounts(t, evidence.trees[t].leaves, n0, n1)
 
@@ -108,17 +113,19 @@ def first_counts(evidence: Evidence, sums: LeafSums, n_own: int, whole: bool, t:
     ph = first_gradient(evidence, t)
     if sums.g is not None:
         n = evidence.n_rows
-        n_victims = None if n is None else max(n if whole else n - n_own, 0)
+        inside = n_own if evidence.own_inside and not whole else 0
+        n_victims = None if n is None else max(n - inside, 0)
         return counts_from_sums(sums, *ph, n_victims)
     counts = counts_from_values(evidence, sums, ph, t)
-    if whole:
+    if whole and evidence.own_inside:
         return Counts(counts.n0 + sums.own_n0, counts.n1 + sums.own_n1, counts.residual)
     return counts
 
 
 def _without_trees(evidence: Evidence, own: Table, whole: bool) -> list[int]:
     """Return class counts from the declared N and the base score alone."""
-    total = 0 if evidence.n_rows is None else evidence.n_rows - (0 if whole else len(own))
+    inside = len(own) if evidence.own_inside and not whole else 0
+    total = 0 if evidence.n_rows is None else evidence.n_rows - inside
     start = evidence.start(1).astype(np.float64)
     odds = np.exp(start[0]) if start.ndim == 2 else np.array([1.0, np.exp(start[0])])
     share = odds / odds.sum()
@@ -147,21 +154,17 @@ def _follow_chains(
 ) -> tuple[Table, dict[str, float]]:
     """Follow the rows through the trees, once per chain, and merge the chains."""
     tables, notes = [], {}
-    wanted = options.chains or chains_for(int((counts[0].n0 + counts[0].n1).sum()))
     several = evidence.outputs > 1
-    if several:
-        first = (
+    if several and counts:
+        exact = (
             sums_of_counts(c, s, first_gradient(evidence, t))
             for t, (c, s) in enumerate(zip(counts, sums, strict=False))
         )
-        sums = [*first, *sums[evidence.outputs :]]
-    for _ in range(wanted):
-        if several:
-            boxes = boxes_by_class(evidence, grid, counts)
-        else:
-            boxes = boxes_after_first_tree(evidence, grid, counts[0])
-        block = boxes.history.copy()
-        follow(evidence, sums, grid, prior, boxes, options, rng, 0 if several else 1)
+        sums = [*exact, *sums[evidence.outputs :]]
+    block = _initial_boxes(evidence, grid, counts).history
+    for _ in range(options.chains or chains_for(len(block))):
+        boxes = _initial_boxes(evidence, grid, counts)
+        follow(evidence, sums, grid, prior, boxes, options, rng, 0 if several or not counts else 1)
         tables.append(points(options.points, boxes, grid, prior, schema, rng))
     if boxes.residual:
         notes = {
@@ -169,3 +172,12 @@ def _follow_chains(
             "residual_last_tree": boxes.residual[-1],
         }
     return merge(tables, block, tolerances(prior, schema)), notes
+
+
+def _initial_boxes(evidence: Evidence, grid: Grid, counts: Sequence[Counts]) -> Boxes:
+    """Return the rows as the first round's counts leave them; with no counts, open."""
+    if not counts:
+        return open_boxes(evidence.sizes or (0, 0), grid, evidence)
+    if evidence.outputs > 1:
+        return boxes_by_class(evidence, grid, counts)
+    return boxes_after_first_tree(evidence, grid, counts[0])

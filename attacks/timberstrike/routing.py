@@ -34,10 +34,15 @@ def gradients(
     return gh[:, 0], np.ones(len(gh)) if constant_hessian else gh[:, 1]
 
 
-def add_values(margin: NDArray[np.float32], output: int, value: NDArray[Any]) -> None:
-    """Add a tree's values to the margins of its output, (n,) or (n, K), in place."""
-    of_output = margin if margin.ndim == 1 else margin[:, output]
-    of_output += value
+def of_output(margin: NDArray[Any], output: int) -> NDArray[Any]:
+    """Return one output's part of margins of shape (n,) or (n, K), as a view."""
+    return margin if margin.ndim == 1 else margin[:, output]
+
+
+def add_values(margin: NDArray[Any], output: int, value: NDArray[Any]) -> None:
+    """Add a tree's values to the margins of its output, in place."""
+    part = of_output(margin, output)
+    part += value
 
 
 def sums_by_leaf(

@@ -16,14 +16,16 @@ from numpy.typing import NDArray
 
 from fedtrees.attacks.timberstrike.counts import Counts
 from fedtrees.attacks.timberstrike.evidence import Evidence, Options
+from fedtrees.attacks.timberstrike.foreign import doubt_in_sums, expected_values
 from fedtrees.attacks.timberstrike.grid import Grid, LeafConstraints
 from fedtrees.attacks.timberstrike.local_search import search_leaves
 from fedtrees.attacks.timberstrike.maxent import draw_leaves, max_entropy
 from fedtrees.attacks.timberstrike.milp import solve_counts
 from fedtrees.attacks.timberstrike.prior import Prior, Reach, add_own_rows, reach
 from fedtrees.attacks.timberstrike.resample import redraw_leaves
-from fedtrees.attacks.timberstrike.routing import add_values, gradients
+from fedtrees.attacks.timberstrike.routing import add_values, gradients, of_output
 from fedtrees.attacks.timberstrike.sums import LeafSums
+from fedtrees.trees.forest import Tree
 
 Floats = NDArray[np.float64]
 
@@ -43,6 +45,8 @@ class Boxes:
         Rows with equal label and equal leaves so far share a number.
     residual : list of float
         L1 distance from the broadcast sums, per tree.
+    doubt : float64 array of the shape of `margin`, or None
+        Variance of the margins, from trees grown on rows of others.
     """
 
     lo: NDArray[np.int32]
@@ -51,6 +55,7 @@ class Boxes:
     margin: NDArray[np.float32]
     history: NDArray[np.int64]
     residual: list[float] = field(default_factory=list)
+    doubt: Floats | None = None
 
 
 def open_boxes(sizes: Sequence[int], grid: Grid, evidence: Evidence) -> Boxes:
@@ -110,14 +115,38 @@ def follow(
     for t in range(first, len(sums)):
         tree, k = evidence.trees[t], t % evidence.outputs
         leaves = grid.leaves(tree)
+        if evidence.restart is not None and t == evidence.restart[0]:
+            boxes.margin += evidence.restart[1]
         if k == 0:
             before = boxes.margin.copy()
+        if evidence.is_foreign(t):
+            if len(boxes.y):
+                _move_margins(tree, k, leaves, sums[t].own_leaf, prior, boxes)
+            continue
         if len(leaves) > 1 and len(boxes.y):
             chosen = _assign(evidence, t, sums[t], leaves, prior, boxes, before, options, rng)
         else:
             chosen = np.zeros(len(boxes.y), dtype=np.int32)
         _send(boxes, leaves, chosen)
         add_values(boxes.margin, k, tree.value[leaves.node][chosen])
+
+
+def _move_margins(
+    tree: Tree,
+    output: int,
+    leaves: LeafConstraints,
+    own_leaf: NDArray[np.int32],
+    prior: Prior,
+    boxes: Boxes,
+) -> None:
+    """Add to every row what a tree grown on rows of others adds on average, in place."""
+    _, first, group = np.unique(boxes.history, return_index=True, return_inverse=True)
+    boxed = boxes.lo[first], boxes.hi[first], boxes.y[first]
+    mean, variance = expected_values(boxed, tree, leaves, own_leaf, prior)
+    add_values(boxes.margin, output, mean.astype(np.float32)[group])
+    if boxes.doubt is None:
+        boxes.doubt = np.zeros(boxes.margin.shape)
+    add_values(boxes.doubt, output, variance[group])
 
 
 def _assign(
@@ -142,6 +171,11 @@ def _assign(
         return draw_leaves(options_of, flat, group, rng.random(len(group)))
     g, h = gradients(margin[first], y, evidence.constant_hessian, t % evidence.outputs)
     target, ridge = equations(evidence, t, sums, leaves)
+    if boxes.doubt is not None:
+        doubt = of_output(boxes.doubt, t % evidence.outputs)[first] * size
+        slope = None if ridge.shape[1] == 2 else _slopes(evidence, t, leaves)
+        positive = y == evidence.class_of(t)
+        ridge = ridge + doubt_in_sums(options_of, doubt, (g, h), positive, slope, len(leaves))
     x = contributions(evidence, t, sums, leaves, options_of, (g, h))
 
     width = np.diff(options_of.offsets)
@@ -203,11 +237,16 @@ def equations(
     """
     if sums.g is not None and sums.h is not None:
         return np.stack([sums.g, sums.h], axis=1), np.stack([sums.var_g, sums.var_h], axis=1)
-    u = evidence.trees[t].value[leaves.node].astype(np.float64) / evidence.learning_rate
+    u = _slopes(evidence, t, leaves)
     target = -evidence.reg_lambda * u - sums.own_g - u * sums.own_h
     step = 0.0 if evidence.rounding is None else evidence.rounding / evidence.learning_rate
     weight = sums.own_h + evidence.reg_lambda + 1.0
     return target[:, None], ((step * weight) ** 2 / 12)[:, None]
+
+
+def _slopes(evidence: Evidence, t: int, leaves: LeafConstraints) -> Floats:
+    """Return v / eta of every leaf, float64, shape (J,)."""
+    return evidence.trees[t].value[leaves.node].astype(np.float64) / evidence.learning_rate
 
 
 def contributions(
@@ -223,7 +262,7 @@ def contributions(
     ge, he = np.repeat(gh[0], width), np.repeat(gh[1], width)
     if sums.g is not None:
         return np.stack([ge, he], axis=1)
-    u = evidence.trees[t].value[leaves.node].astype(np.float64) / evidence.learning_rate
+    u = _slopes(evidence, t, leaves)
     return (ge + u[options_of.leaf] * he)[:, None]
 
 

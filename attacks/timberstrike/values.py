@@ -27,6 +27,7 @@ Ints = NDArray[np.int64]
 VALUE_ULPS = 4.0  # float32 error of a leaf value: sums, division and product by eta
 GRADIENT_ERROR = 3.5e-8  # rows' g is float32(p) - 1, not p - 1: error on N1 per row
 MAX_STEPS = 400_000_000  # work bound of the dynamic programme (about two seconds)
+MEAN_ERROR = 1e-7  # of a label mean in float32, per row
 UNKNOWN_N_FACTOR = 10  # with N unknown, totals up to this many times the own rows are searched
 
 
@@ -48,24 +49,25 @@ def counts_from_values(
     the total, it is a product of negative binomials per cell.
     """
     own = sums.own_n0 + sums.own_n1
-    n_own = int(own.sum())
     if evidence.n_rows is not None:
-        n_max = max(int(evidence.n_rows), n_own)
+        n_max = max(int(evidence.n_rows), int(own.sum()))
+    elif evidence.most_rows is not None:
+        n_max = evidence.most_rows
     else:
-        n_max = UNKNOWN_N_FACTOR * max(n_own, 100)
+        n_max = UNKNOWN_N_FACTOR * max(int(own.sum()), 100)
     leaves = _Leaves(evidence, evidence.trees[t], sums, *ph)
     lists = [_candidates(leaves, j, n_max) for j in range(own.shape[0])]
     work = sum(c.n.shape[0] for c in lists) * (n_max + 1)
     if work > MAX_STEPS:
         keep = max(int(MAX_STEPS / ((n_max + 1) * len(lists))), 1)
         lists = [_keep_best(c, keep) for c in lists]
-    chosen = _solve(lists, n_max, n_own, evidence.n_rows is not None)
+    chosen = _solve(lists, _totals(leaves, len(lists), n_max))
     if chosen is None:
         return _closest(leaves, n_max)
     n = np.array([c.n[k] for c, k in zip(lists, chosen, strict=True)], dtype=np.int64)
     n1 = np.array([c.n1[k] for c, k in zip(lists, chosen, strict=True)], dtype=np.int64)
-    m1 = np.maximum(n1 - sums.own_n1, 0)
-    return Counts(np.maximum(n - n1 - sums.own_n0, 0), m1, 0.0)
+    inside = leaves.inside
+    return Counts(np.maximum(n - n1 - inside[0], 0), np.maximum(n1 - inside[1], 0), 0.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,6 +79,12 @@ class _Leaves:
     sums: LeafSums
     p: float
     h: float
+
+    @property
+    def inside(self) -> tuple[Ints, Ints]:
+        """Own rows of either class that the tree was grown on, int64, shape (J,) each."""
+        there = int(self.evidence.own_inside)
+        return there * self.sums.own_n0, there * self.sums.own_n1
 
 
 def positives_of_value(
@@ -112,7 +120,8 @@ def positives_of_value(
 def _candidates(leaves: _Leaves, j: int, n_max: int) -> Candidates:
     """List the integer pairs of leaf ``j`` that its value allows, one N1 per N."""
     evidence, tree, p, h = leaves.evidence, leaves.tree, leaves.p, leaves.h
-    own0, own1 = int(leaves.sums.own_n0[j]), int(leaves.sums.own_n1[j])
+    own0, own1 = (int(part[j]) for part in leaves.inside)
+    like0, like1 = int(leaves.sums.own_n0[j]), int(leaves.sums.own_n1[j])
     value = tree.value[tree.leaves[j]]
     n = np.arange(own0 + own1, n_max + 1, dtype=np.int64)
     if len(tree) > 1 and evidence.min_child_weight > 0:
@@ -131,7 +140,25 @@ def _candidates(leaves: _Leaves, j: int, n_max: int) -> Candidates:
     inside |= wide & (np.abs(exact - clipped) <= tolerance)
     n1 = np.where(wide, clipped, n1)[inside]
     n = n[inside]
-    return Candidates(n, n1, _log_prior(n - n1 - own0, own0) + _log_prior(n1 - own1, own1))
+    return Candidates(n, n1, _log_prior(n - n1 - own0, like0) + _log_prior(n1 - own1, like1))
+
+
+def _totals(leaves: _Leaves, n_leaves: int, n_max: int) -> Floats:
+    """Return the log weight of every number of rows from 0 to ``n_max``, float64."""
+    size = np.arange(n_max + 1, dtype=np.float64)
+    if leaves.evidence.n_rows is not None:
+        return np.where(size == n_max, 0.0, -np.inf)
+    # Dirichlet-multinomial normaliser, and 1/N for the unknown size
+    inside = sum(int(part.sum()) for part in leaves.inside)
+    like = int((leaves.sums.own_n0 + leaves.sums.own_n1).sum())
+    victims = np.maximum(size - inside, 0.0)
+    r = like + 2 * DIRICHLET_PRIOR * n_leaves
+    norm = gammaln(victims + 1) + gammaln(r) - gammaln(victims + r) - np.log(size + 1)
+    if leaves.evidence.mean_start:
+        # a float32 label mean leaves only the multiples of its denominator
+        positives = size * leaves.p
+        norm[np.abs(positives - np.rint(positives)) > MEAN_ERROR * (size + 1)] = -np.inf
+    return np.asarray(norm)
 
 
 def _log_prior(extra: Ints, own: int) -> Floats:
@@ -148,23 +175,15 @@ def _keep_best(c: Candidates, keep: int) -> Candidates:
     return Candidates(c.n[rows], c.n1[rows], c.score[rows])
 
 
-def _solve(lists: list[Candidates], n_max: int, n_own: int, known: bool) -> Ints | None:
-    """Choose one candidate per leaf: most probable with the total fixed, or over totals."""
+def _solve(lists: list[Candidates], weight: Floats) -> Ints | None:
+    """Choose one candidate per leaf, most probable over totals of this log weight."""
     if any(c.n.shape[0] == 0 for c in lists):
         return None
     offsets = np.concatenate([[0], np.cumsum([c.n.shape[0] for c in lists])]).astype(np.int64)
     n = np.concatenate([c.n for c in lists])
-    best, back = _forward(offsets, n, np.concatenate([c.score for c in lists]), n_max)
-    if known:
-        total = n_max
-    else:
-        # Dirichlet-multinomial normaliser, and 1/N for the unknown size
-        size = np.arange(n_max + 1, dtype=np.float64)
-        victims = np.maximum(size - n_own, 0.0)
-        r = n_own + 2 * DIRICHLET_PRIOR * len(lists)
-        norm = gammaln(victims + 1) + gammaln(r) - gammaln(victims + r) - np.log(size + 1)
-        total = int(np.argmax(best + norm))
-    if not np.isfinite(best[total]):
+    best, back = _forward(offsets, n, np.concatenate([c.score for c in lists]), len(weight) - 1)
+    total = int(np.argmax(best + weight))
+    if not np.isfinite(best[total] + weight[total]):
         return None
     chosen = np.zeros(len(lists), dtype=np.int64)
     for j in range(len(lists) - 1, -1, -1):
@@ -198,10 +217,12 @@ def _forward(offsets, n, score, n_max):  # type: ignore[no-untyped-def]
 def _closest(leaves: _Leaves, n_max: int) -> Counts:
     """Fall back to own shares for N and the nearest N1 when no exact combination exists."""
     evidence, tree, sums = leaves.evidence, leaves.tree, leaves.sums
-    own = (sums.own_n0 + sums.own_n1).astype(np.float64)
-    n_own = int(own.sum())
-    n = share_out(own + DIRICHLET_PRIOR, n_max - n_own) + own.astype(np.int64)
+    own = sums.own_n0 + sums.own_n1
+    inside = leaves.inside
+    there = inside[0] + inside[1]
+    n = share_out(own + DIRICHLET_PRIOR, n_max - int(there.sum())) + there
     u = tree.value[tree.leaves].astype(np.float64)
     exact = n * leaves.p + u / evidence.learning_rate * (n * leaves.h + evidence.reg_lambda)
-    n1 = np.clip(np.rint(exact), sums.own_n1, n - sums.own_n0).astype(np.int64)
-    return Counts(n - n1 - sums.own_n0, n1 - sums.own_n1, float(np.abs(exact - n1).max(initial=0)))
+    n1 = np.clip(np.rint(exact), inside[1], n - inside[0]).astype(np.int64)
+    off = float(np.abs(exact - n1).max(initial=0))
+    return Counts(n - n1 - inside[0], n1 - inside[1], off)

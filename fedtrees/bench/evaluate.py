@@ -12,20 +12,19 @@ from numpy.typing import NDArray
 
 from fedtrees.bench.cells import AttackCell, BlindCell, ReferenceCell, Setting, TrainCell
 from fedtrees.bench.federation import Federation
+from fedtrees.bench.leaf_rows import leaf_scores
 from fedtrees.core.attack import Attack
 from fedtrees.core.defense import Composition
 from fedtrees.core.errors import ProtocolError
 from fedtrees.core.guarantee import join
 from fedtrees.core.guess import Guess
 from fedtrees.core.registry import register
-from fedtrees.core.schema import Table
 from fedtrees.core.specs import Composed
 from fedtrees.core.streams import Streams
 from fedtrees.core.threat import Threat
 from fedtrees.core.tree_messages import CutPoints
 from fedtrees.metrics.advantage import LOWER_IS_BETTER, advantage, best_value
 from fedtrees.metrics.blind import best_scores, blind_guesses
-from fedtrees.metrics.leaf_counts import blind_leaf_counts, score_leaf_counts, true_leaf_counts
 from fedtrees.metrics.records import score_records
 from fedtrees.metrics.returned_rows import ReturnedRows, score_returned_rows
 from fedtrees.metrics.specificity import nearest_row, specificity
@@ -211,7 +210,8 @@ def score_guess(
     if guess.records is not None and guess.confidence is not None:
         yield from _returned_rows(guess, federation, principals, training, seed)
     if guess.leaf_counts and training.model.trees:
-        yield from _leaf_rows(guess, federation.own(principals), truth, training)
+        for metric, value, line in leaf_scores(guess, federation, principals, training):
+            yield _scored(metric, value, line)
 
 
 def _returned_rows(
@@ -243,23 +243,6 @@ def _returned_rows(
 
 def _right(scores: ReturnedRows) -> float:
     return scores.right
-
-
-def _leaf_rows(guess: Guess, own: Table | None, truth: Table, training: Training) -> Iterator[Row]:
-    """Score the counts of the first round's trees: of each, its class against the rest."""
-    model = training.model
-    per_round = model.objective.n_outputs
-    own = truth.take(np.arange(0)) if own is None else own
-    nodes, own_nodes = model.apply(truth.X), model.apply(own.X)
-    true, blind = [], []
-    for t in range(per_round):
-        k, leaves = 1 if per_round == 1 else t, model.trees[t].leaves
-        true.append(true_leaf_counts(t, nodes[:, t], truth.y == k, leaves))
-        blind.append(blind_leaf_counts(t, own_nodes[:, t], own.y == k, leaves, len(truth)))
-    first = [c for c in guess.leaf_counts if c.tree < per_round]
-    got, line = score_leaf_counts(first, true).as_dict(), score_leaf_counts(blind, true).as_dict()
-    for metric, value in got.items():
-        yield _scored(metric, value, line[metric])
 
 
 def evaluate_blind(cell: BlindCell, federation: Federation) -> Outcome:

@@ -1,0 +1,168 @@
+"""The trees in a view, by who grew them where that shows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.attacks.shared_trees.hessians import hessians_from_gains, is_masked
+from fedtrees.core.shared_trees import ClientModels, ClientTrees, GlobalTrees, SharedTrees
+from fedtrees.core.view import View
+from fedtrees.trees.forest import Tree
+from fedtrees.trees.shared_io import unpack
+
+Scores = NDArray[np.float32]
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """Trees that one client sent at one time.
+
+    Attributes
+    ----------
+    round : int
+        Of the federation.
+    first : int
+        Number of the first of them in the released model.
+    trees : tuple of Tree
+        With ``g`` and ``h`` where they are told, or follow from what is.
+    sender : str or None
+        Who grew them, where the view tells.
+    score : float32 array, shape (K,), or None
+        Base score that the client's own first trees start from, in XGBoost's units, where told.
+    """
+
+    round: int
+    first: int
+    trees: tuple[Tree, ...]
+    sender: str | None = None
+    score: Scores | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Blocks:
+    """All blocks of a view in the order of the model.
+
+    Attributes
+    ----------
+    blocks : tuple of Block
+    score : float32 array, shape (K,), or None
+        Base score of the global model; None where there is none, and every block is a model.
+    per_round : bool
+        True where all clients grow on the same model in each round (bagging), False where one
+        follows the other (cyclic).
+    """
+
+    blocks: tuple[Block, ...]
+    score: Scores | None
+    per_round: bool
+
+
+def blocks_of(view: View) -> Blocks | None:
+    """Return the shared trees of a view, None if there are none."""
+    models = [m for _, m in view.messages(ClientModels)]
+    if models:
+        return Blocks(tuple(_models(view, models[0])), None, False)
+    sent: dict[int, Block] = {}
+    for _, message in view.messages(GlobalTrees):
+        for block in _parts(view, message):
+            sent.setdefault(block.first, block)
+    if not sent:
+        return None
+    score = next(m.base_score for _, m in view.messages(GlobalTrees))
+    per_round = "arrival" in view.parameters
+    ordered = [sent[first] for first in sorted(sent)]
+    return Blocks(tuple(_named(view, ordered, per_round)), score, per_round)
+
+
+def trees_of(view: View, message: SharedTrees) -> list[Tree]:
+    """Return the trees of a message, with sums where it tells them, masked ones worked out."""
+    eta, reg_lambda = view.parameters["learning_rate"], view.parameters["reg_lambda"]
+    masked = message.sum_hessian is not None and is_masked(message.sum_hessian)
+    if not masked:
+        return unpack(message, eta, reg_lambda)
+    weights = message.base_weights
+    trees = [replace(t, h=None, g=None) for t in unpack(message)]
+    if weights is None or message.loss_changes is None:
+        return trees
+    ends = np.cumsum(message.sizes)
+    return [
+        _unmasked(t, weights[end - len(t) : end], eta, reg_lambda)
+        for t, end in zip(trees, ends.tolist(), strict=True)
+    ]
+
+
+def _unmasked(tree: Tree, weight: NDArray[np.float32], eta: float, reg_lambda: float) -> Tree:
+    leaf = tree.feature < 0
+    w = np.where(leaf, tree.value.astype(np.float64) / eta, weight.astype(np.float64))
+    h = hessians_from_gains(tree, w, reg_lambda)
+    return tree if h is None else replace(tree, h=h, g=-w * (h + reg_lambda))
+
+
+def _clients(view: View) -> list[str]:
+    return [name for name, role in view.roles.items() if role == "client"]
+
+
+def _models(view: View, message: ClientModels) -> Iterator[Block]:
+    trees, names = trees_of(view, message), _clients(view)
+    first = 0
+    for owner, count, score in zip(message.owner, message.trees, message.base_score, strict=True):
+        own = tuple(trees[first : first + int(count)])
+        yield Block(0, first, own, names[int(owner)], score)
+        first += int(count)
+
+
+def _parts(view: View, message: GlobalTrees) -> Iterator[Block]:
+    """Cut a message into what single clients sent."""
+    trees = trees_of(view, message)
+    each = int(view.parameters.get("local_trees", 1)) * len(message.base_score)
+    for i in range(0, len(trees), each):
+        yield Block(message.round, message.first + i, tuple(trees[i : i + each]))
+
+
+def _named(view: View, blocks: Sequence[Block], per_round: bool) -> Iterator[Block]:
+    """Name the sender of every block where the view tells, by its replies or by its place."""
+    replies: dict[int, list[Block]] = {}
+    for item, m in view.messages(ClientTrees):
+        reply = Block(m.round, -1, tuple(trees_of(view, m)), item.sender, m.base_score)
+        replies.setdefault(m.round, []).append(reply)
+    names = _clients(view)
+    place: dict[int, int] = {}
+    for turn, block in enumerate(blocks):
+        round = block.round if per_round else turn
+        at = place[round] = place.get(round, -1) + 1
+        known = _same(block, replies.get(round, ()))
+        if known is not None:
+            yield replace(known, round=round, first=block.first)
+        elif not per_round:
+            yield replace(block, round=round, sender=names[turn % len(names)])
+        elif view.parameters["arrival"] == "client" and _full(blocks, round, len(names)):
+            yield replace(block, sender=names[at])
+        else:
+            yield block
+
+
+def _full(blocks: Sequence[Block], round: int, clients: int) -> bool:
+    return sum(b.round == round for b in blocks) == clients
+
+
+def _same(block: Block, replies: Sequence[Block]) -> Block | None:
+    """Return the reply with these trees, the closest in values if several have their splits."""
+
+    def alike(a: Tree, b: Tree) -> bool:
+        return np.array_equal(a.feature, b.feature) and np.array_equal(a.threshold, b.threshold)
+
+    def apart(reply: Block) -> float:
+        pairs = zip(block.trees, reply.trees, strict=True)
+        return max(float(np.abs(a.value - b.value).max()) for a, b in pairs)
+
+    found = [
+        r
+        for r in replies
+        if len(r.trees) == len(block.trees)
+        and all(alike(a, b) for a, b in zip(block.trees, r.trees, strict=True))
+    ]
+    return min(found, key=apart) if found else None

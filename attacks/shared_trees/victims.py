@@ -1,0 +1,244 @@
+"""One client's trees as evidence: its own in a row, and others' trees between them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import nnls
+
+from fedtrees.attacks.shared_trees.blocks import Block, Blocks, blocks_of
+from fedtrees.attacks.shared_trees.chains import Clues, link
+from fedtrees.attacks.shared_trees.start import own_start
+from fedtrees.attacks.timberstrike.counts import share_out
+from fedtrees.attacks.timberstrike.evidence import Evidence
+from fedtrees.attacks.timberstrike.routing import add_values, gradients
+from fedtrees.core.schema import Table
+from fedtrees.core.view import View
+from fedtrees.trees.intercept import estimated_score, start_margin
+from fedtrees.trees.losses import SQUARED_ERROR, Objective, objective_of
+from fedtrees.trees.routing import Routes
+
+Floats = NDArray[np.float64]
+Starts = Literal["own", "model"]
+
+
+@dataclass(frozen=True, eq=False)
+class Victim:
+    """One client among those attacked.
+
+    Attributes
+    ----------
+    owner : str or None
+        Its name, where known.
+    blocks : tuple of Block
+        What it sent, in order.
+    evidence : Evidence
+    """
+
+    owner: str | None
+    blocks: tuple[Block, ...]
+    evidence: Evidence
+
+
+def victims_of(view: View, clues: Clues = "all", starts: Starts = "own") -> list[Victim]:
+    """Return the other clients and what their trees tell; empty where none are seen.
+
+    Parameters
+    ----------
+    view : View
+    clues : {"hessian", "sums", "all"}
+        By what blocks without names are told apart, see `fedtrees.attacks.shared_trees.chains`.
+    starts : {"own", "model"}
+        Whose base score a client's first trees are taken to start from.
+    """
+    shared, objective = blocks_of(view), _objective(view)
+    if shared is None or objective is None:
+        return []
+    chains = [c for c in chains_of(shared, clues) if c[0].sender not in view.principals]
+    found = [
+        Victim(chain[0].sender, tuple(chain), _evidence(view, shared, chain, objective, starts))
+        for chain in chains
+    ]
+    return list(_sized(view, found))
+
+
+def _objective(view: View) -> Objective | None:
+    """Return what was minimised, None where the attack cannot read it."""
+    classes = view.schema.classes
+    if not classes:
+        return None
+    objective = objective_of(view.parameters.get("objective"), classes)
+    return None if objective is SQUARED_ERROR else objective
+
+
+def chains_of(shared: Blocks, clues: Clues) -> list[list[Block]]:
+    """Return the blocks of every client: by name where there are names, else linked."""
+    named = all(b.sender is not None for b in shared.blocks)
+    if named or not shared.per_round:
+        chains: dict[str | None, list[Block]] = {}
+        for block in shared.blocks:
+            chains.setdefault(block.sender, []).append(block)
+        return list(chains.values())
+    rounds: dict[int, list[Block]] = {}
+    for block in shared.blocks:
+        rounds.setdefault(block.round, []).append(block)
+    known = [b for b in shared.blocks if b.sender is not None]
+    unknown = [[b for b in blocks if b.sender is None] for blocks in rounds.values()]
+    linked: list[list[Block]] = [[] for _ in unknown[0]]
+    for blocks, numbers in zip(unknown, link(unknown, clues), strict=True):
+        for block, chain in zip(blocks, numbers, strict=True):
+            linked[chain].append(block)
+    named_only = Blocks(tuple(known), shared.score, shared.per_round)
+    return [*linked, *(chains_of(named_only, clues) if known else [])]
+
+
+def _evidence(
+    view: View,
+    shared: Blocks,
+    chain: Sequence[Block],
+    objective: Objective,
+    starts: Starts,
+) -> Evidence:
+    """Return a client's evidence; the number of its rows is still to be added."""
+    parameters, outputs = view.parameters, objective.n_outputs
+    late = shared.score is not None and not shared.per_round and chain[0].first > 0
+    most_rows = max(view.n_rows - (0 if view.own is None else len(view.own)), 1)
+    score, exact = shared.score, starts == "own"
+    if not late and (starts == "own" or score is None):
+        score, exact = _own_score(view, shared, chain[0], objective, most_rows)
+    assert score is not None
+    start = start_margin(objective, score)
+    order = list(_timeline(shared, chain))
+    trees = [t for block, _ in order for t in block.trees]
+    told = all(t.h is not None and t.g is not None for b in chain for t in b.trees)
+    restart = None
+    if shared.score is not None and not late:
+        shift = start_margin(objective, shared.score) - start
+        restart = (len(chain[0].trees), shift) if np.any(shift) else None
+    declared = view.defense.declares(view.schema, parameters)
+    return Evidence(
+        trees=tuple(trees if told else (replace(t, g=None, h=None) for t in trees)),
+        level="statistics" if told else "values",
+        base_margin=start[0] if outputs == 1 else start,
+        learning_rate=parameters["learning_rate"],
+        reg_lambda=parameters["reg_lambda"],
+        min_child_weight=parameters["min_child_weight"],
+        rounding=declared.rounding or None,
+        foreign=tuple(b for block, mine in order for b in [not mine] * len(block.trees)),
+        restart=restart,
+        own_inside=False,
+        most_rows=most_rows,
+        mean_start=exact and parameters["base_score"] is None
+        and parameters["intercept"] == "mean" and not late,
+    )  # fmt: skip
+
+
+def _own_score(
+    view: View, shared: Blocks, first: Block, objective: Objective, most_rows: int
+) -> tuple[NDArray[np.float32], bool]:
+    """Return the base score of a client's first trees, and whether it is sure."""
+    given, intercept = view.parameters["base_score"], view.parameters["intercept"]
+    if given is not None:
+        return np.full(objective.n_outputs, given, dtype=np.float32), True
+    if first.score is not None:
+        return first.score, True
+    if shared.score is not None and first.first == 0:
+        return shared.score, True  # of the client whose trees arrived first
+    if objective.n_outputs > 1 and intercept == "newton":
+        everyones = np.array([2.0, *np.ones(objective.n_outputs)])
+        return estimated_score(objective, everyones, intercept), True
+    found = own_start(first.trees[: objective.n_outputs], objective, most_rows, intercept)
+    if found is not None:
+        return found.score, True
+    assert shared.score is not None
+    return shared.score, False
+
+
+def _timeline(shared: Blocks, chain: Sequence[Block]) -> Iterator[tuple[Block, bool]]:
+    """Yield blocks in the order in which they moved the client's margins, and whether they are its.
+
+    In bagging a client's trees of a round come before the others' of that round, on which they
+    were not grown.
+    """
+    if shared.score is None:
+        yield from ((block, True) for block in chain)
+        return
+    mine = {block.first: block for block in chain}
+    rounds: dict[int, list[Block]] = {}
+    for block in shared.blocks:
+        rounds.setdefault(block.round, []).append(block)
+    for blocks in rounds.values():
+        for block in sorted(blocks, key=lambda b: b.first not in mine):
+            yield mine.get(block.first, block), block.first in mine
+
+
+def _sized(view: View, victims: Sequence[Victim]) -> Iterator[Victim]:
+    """Add the number of rows where it follows: a single victim's, and one's whose start is late."""
+    own = 0 if view.own is None else len(view.own)
+    rest = view.n_rows - own
+    late = [v for v in victims if v.evidence.is_foreign(0)]
+    if len(victims) == 1 and not late:
+        victim = victims[0]
+        yield replace(victim, evidence=replace(victim.evidence, n_rows=rest))
+        return
+    if not late:
+        yield from victims
+        return
+    for victim in victims:
+        rest -= 0 if victim.evidence.is_foreign(0) else _first_rows(victim.evidence)
+    guesses = [_class_sizes(v.evidence, view.own) for v in late]
+    sizes = share_out(np.concatenate(guesses), max(rest, 0))
+    parts = dict(zip(map(id, late), np.split(sizes, len(late)), strict=True))
+    for victim in victims:
+        if id(victim) not in parts:
+            yield victim
+        else:
+            found = tuple(map(int, parts[id(victim)]))
+            yield replace(victim, evidence=replace(victim.evidence, sizes=found))
+
+
+def _first_rows(evidence: Evidence) -> int:
+    """Return the number of rows by the first tree's hessian sum; all that is left if not told."""
+    tree = evidence.trees[0]
+    if tree.h is None:
+        return 0
+    h = gradients(evidence.start(1), np.zeros(1))[1]
+    return int(np.rint(tree.h[tree.leaves].sum() / h[0]))
+
+
+def _class_sizes(evidence: Evidence, own: Table | None) -> Floats:
+    """Estimate the rows of each class from the root sums of a first tree on other trees.
+
+    Rows of a class are taken to have the mean gradients that own rows of that class have there;
+    the root's sums are then linear in the class sizes.
+    """
+    classes, outputs = max(evidence.outputs, 2), evidence.outputs
+    first = int(np.flatnonzero(~np.array(evidence.foreign))[0])
+    equal = np.ones(classes)
+    if evidence.trees[first].h is None or own is None or not len(own):
+        return equal if own is None else np.bincount(own.y, minlength=classes) + 0.5
+    margin = evidence.start(len(own))
+    nodes = Routes.of(evidence.trees[:first]).apply(own.X)
+    for t in range(first):
+        add_values(margin, t % outputs, evidence.trees[t].value[nodes[:, t]])
+    rows, sums = [], []
+    for k in range(outputs):
+        tree = evidence.trees[first + k]
+        assert tree.g is not None
+        assert tree.h is not None
+        for c, seen in enumerate((tree.g, tree.h)):
+            rows.append([_mean(own, margin, j, k, c) for j in range(classes)])
+            sums.append(seen[tree.leaves].sum())
+    found: Floats = nnls(np.array(rows), np.array(sums))[0]
+    return np.maximum(found, 1e-3)
+
+
+def _mean(own: Table, margin: NDArray[np.float32], label: int, output: int, part: int) -> float:
+    """Return the mean gradient (0) or hessian (1) of own rows, were they all of one class."""
+    of_class = own.y == label
+    chosen = margin[of_class] if of_class.any() else margin
+    return float(gradients(chosen, np.full(len(chosen), label), output=output)[part].mean())

@@ -1,0 +1,96 @@
+"""Trees of other clients: they move the margins of the rows sought, and tell nothing else."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.attacks.timberstrike.grid import LeafConstraints
+from fedtrees.attacks.timberstrike.prior import Prior, Reach, add_own_rows, reach
+from fedtrees.trees.forest import Tree
+
+Floats = NDArray[np.float64]
+Boxed = tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int64]]
+
+# A row's error is the same in every later tree, so it counts for more than a variance. Measured on
+# Pima, bagging, three seeds: RA 73.6 with factor 0, 74.4 with 1, 74.7 with 3.
+REPEATED = 3.0
+
+
+def expected_values(
+    boxed: Boxed,
+    tree: Tree,
+    leaves: LeafConstraints,
+    own_leaf: NDArray[np.int32],
+    prior: Prior,
+) -> tuple[Floats, Floats]:
+    """Return mean and variance of boxes' values in a tree grown on other rows, float64, (n,) each.
+
+    A leaf weighs as much as own rows of the label reach it inside the box; with no own rows, as
+    much of the box as it holds times its hessian sum, which tells where the other client's rows
+    are (Di Gennaro et al. 2025, Sec. 5.3, weigh reachable leaves by that sum alone).
+
+    Parameters
+    ----------
+    boxed : tuple of int32 (n, d), int32 (n, d), int64 (n,)
+        Boxes ``lo <= cell < hi`` and labels.
+    tree : Tree
+    leaves : LeafConstraints
+    own_leaf : int32 array, shape (n_own,)
+        Position of each own row's leaf.
+    prior : Prior
+    """
+    options = reach(leaves, boxed, prior)
+    weight = options.log_prior.copy()
+    if len(prior.own):
+        lo, hi, y = boxed
+        add_own_rows(
+            options.offsets, options.leaf, weight, lo, hi, y,
+            prior.own_cells, prior.own.y, own_leaf, len(leaves),
+        )  # fmt: skip
+    weight = np.exp(weight)
+    if tree.h is not None and not len(prior.own):
+        weight *= np.maximum(tree.h[leaves.node], 1e-9)[options.leaf]
+    value = tree.value[leaves.node].astype(np.float64)[options.leaf]
+    start = options.offsets[:-1]
+    total = np.add.reduceat(weight, start)
+    mean = np.add.reduceat(weight * value, start) / total
+    square = np.add.reduceat(weight * value**2, start) / total
+    return mean, np.maximum(square - mean**2, 0.0)
+
+
+def doubt_in_sums(
+    options: Reach,
+    doubt: Floats,
+    gh: tuple[Floats, Floats],
+    positive: NDArray[np.bool_],
+    slope: Floats | None,
+    n_leaves: int,
+) -> Floats:
+    """Return the variance that unsure margins bring to the sums of leaves, float64, (J, K).
+
+    Parameters
+    ----------
+    options : Reach
+        Reachable leaves of groups of rows.
+    doubt : float64 array, shape (n,)
+        Variance of the margin, times the rows of the group.
+    gh : tuple of float64 (n,)
+    positive : bool array, shape (n,)
+        Whether the label is the tree's class.
+    slope : float64 array, shape (J,), or None
+        With leaf values alone ``v / eta``, K = 1; None: sums of g and of h, K = 2.
+    n_leaves : int
+    """
+    g, h = gh
+    p = g + positive
+    dg, dh = p * (1 - p), h * (1 - 2 * p)  # by the margin
+    width = np.diff(options.offsets)
+    share = np.exp(options.log_prior)
+    share /= np.repeat(np.add.reduceat(share, options.offsets[:-1]), width)
+    share *= np.repeat(REPEATED * doubt, width)
+    dg, dh = np.repeat(dg, width), np.repeat(dh, width)
+    parts = (dg, dh) if slope is None else (dg + slope[options.leaf] * dh,)
+    return np.stack(
+        [np.bincount(options.leaf, share * part**2, n_leaves) for part in parts], axis=1
+    )

@@ -1,0 +1,88 @@
+"""Leaf counts an attack guessed, scored against the rows the trees were grown on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from fedtrees.bench.federation import Federation
+from fedtrees.core.guess import Guess
+from fedtrees.core.schema import Table
+from fedtrees.core.shared_trees import ClientTrees, GlobalTrees
+from fedtrees.metrics.leaf_counts import blind_leaf_counts, score_leaf_counts, true_leaf_counts
+from fedtrees.protocols.base import Training, client_names
+
+
+def leaf_scores(
+    guess: Guess, federation: Federation, principals: tuple[str, ...], training: Training
+) -> Iterator[tuple[str, float, float]]:
+    """Yield metric, score and blind score of the guessed counts.
+
+    The trees scored are those of the first round; where clients grow trees alone, the first round
+    of every victim that started on no one else's trees, on its own rows. Of more than two classes,
+    each tree's class counts against the rest. The blind line is what own rows suggest, scaled to
+    the rows the tree was grown on.
+    """
+    model = training.model
+    per_round = model.objective.n_outputs
+    own = federation.own(principals)
+    grown = _grown_on(federation, principals, training, per_round)
+    if not grown:
+        return
+    true, blind = [], []
+    for t, truth in grown.items():
+        k, leaves = 1 if per_round == 1 else t % per_round, model.trees[t].leaves
+        held = truth.take(np.arange(0)) if own is None else own
+        nodes, own_nodes = (model.apply(rows.X)[:, t] for rows in (truth, held))
+        true.append(true_leaf_counts(t, nodes, truth.y == k, leaves))
+        blind.append(blind_leaf_counts(t, own_nodes, held.y == k, leaves, len(truth)))
+    first = [c for c in guess.leaf_counts if c.tree in grown]
+    got, line = score_leaf_counts(first, true).as_dict(), score_leaf_counts(blind, true).as_dict()
+    for metric, value in got.items():
+        yield metric, value, line[metric]
+
+
+def _grown_on(
+    federation: Federation, principals: tuple[str, ...], training: Training, per_round: int
+) -> dict[int, Table]:
+    """Return the trees to score, by their number in the model, and the victims' rows in each."""
+    shared = list(_first_blocks(training))
+    if not shared:
+        everyone = federation.victims(principals)
+        return dict.fromkeys(range(per_round), everyone)
+    held = dict(zip(client_names(len(federation.clients)), federation.clients, strict=True))
+    return {
+        first + k: held[sender]
+        for sender, first in shared
+        if sender not in principals
+        for k in range(per_round)
+    }
+
+
+def _first_blocks(training: Training) -> Iterator[tuple[str, int]]:
+    """Yield clients who started on no one's trees, and the model's number of their first tree."""
+    replies: dict[str, ClientTrees] = {}
+    told: set[str] = set()
+    for d in training.transcript:
+        if isinstance(d.message, GlobalTrees):
+            told |= set(d.receivers)
+        elif isinstance(d.message, ClientTrees) and len(d.message.sizes) and d.sender not in told:
+            replies.setdefault(d.sender, d.message)
+    starts = np.concatenate([[0], np.cumsum([len(t) for t in training.model.trees])])
+    splits = np.concatenate([t.threshold for t in training.model.trees])
+    taken: set[int] = set()
+    for sender, reply in replies.items():
+        open_places = (i for i in range(len(starts) - 1) if i not in taken)
+        number = next((i for i in open_places if _here(reply, starts, splits, i)), None)
+        if number is not None:
+            taken.add(number)
+            yield sender, number
+
+
+def _here(reply: ClientTrees, starts: np.ndarray, splits: np.ndarray, number: int) -> bool:
+    """Tell whether the trees of a reply stand in the model from this number on."""
+    end = number + len(reply.sizes)
+    if end >= len(starts) or not np.array_equal(np.diff(starts[number : end + 1]), reply.sizes):
+        return False
+    return np.array_equal(splits[starts[number] : starts[end]], reply.threshold)
