@@ -285,11 +285,17 @@ def _send(
 @njit(cache=True)
 def _narrow(lo, hi, rows, chosen, offsets, feature, leaf_lo, leaf_hi):  # type: ignore[no-untyped-def]
     for r in range(chosen.shape[0]):
-        i = rows[r]
-        for k in range(offsets[chosen[r]], offsets[chosen[r] + 1]):
+        i, first, last = rows[r], offsets[chosen[r]], offsets[chosen[r] + 1]
+        inside = True
+        for k in range(first, last):
             f = feature[k]
-            lo[i, f] = max(lo[i, f], leaf_lo[k])
-            hi[i, f] = min(hi[i, f], leaf_hi[k])
+            if max(lo[i, f], leaf_lo[k]) >= min(hi[i, f], leaf_hi[k]):
+                inside = False  # under noise a leaf that no value reaches may claim rows
+        if inside:
+            for k in range(first, last):
+                f = feature[k]
+                lo[i, f] = max(lo[i, f], leaf_lo[k])
+                hi[i, f] = min(hi[i, f], leaf_hi[k])
 
 
 def _only(r: Reach, x: Floats, rows: NDArray[np.bool_]) -> tuple[Reach, Floats]:
