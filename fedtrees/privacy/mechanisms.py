@@ -20,7 +20,7 @@ def discrete_laplace(
     Parameters
     ----------
     scale : float
-        In units of the integer grid; variance is close to 2 scale^2. At most 2^40.
+        In units of the integer grid; variance is close to 2 scale^2. At most 2^46.
     shape : int or tuple of int
     rng : numpy.random.Generator
 
@@ -31,10 +31,11 @@ def discrete_laplace(
     Raises
     ------
     UsageError
-        If `scale` is not a positive finite number, or beyond 2^40 where int64 sums overflow.
+        If `scale` is not a positive finite number, or beyond 2^46: a draw reaches
+        40 times its scale, and thousands of them must add up in int64.
     """
-    if not 0 < scale <= 2.0**40:
-        raise UsageError(f"noise scale must be in (0, 2^40] grid steps; got {scale}")
+    if not 0 < scale <= 2.0**46:
+        raise UsageError(f"noise scale must be in (0, 2^46] grid steps; got {scale}")
     p = -np.expm1(-1.0 / scale)
     # The difference of two geometric variates; numpy draws them by inversion for small p.
     return rng.geometric(p, shape) - rng.geometric(p, shape)

@@ -111,6 +111,14 @@ def test_discrete_laplace_is_symmetric_integers_of_the_right_spread(scale, seed)
     assert abs(draws.var() / deviation**2 - 1) < 6 * math.sqrt(6 / 4000)
 
 
+def test_noise_may_be_as_large_as_sums_can_hold():
+    draws = discrete_laplace(2.0**46, 100_000, np.random.default_rng(0))
+    assert np.abs(draws.astype(float)).std() / 2.0**46 == pytest.approx(1, abs=0.02)
+    assert np.abs(draws).max() < 2**52
+    with pytest.raises(UsageError, match="noise scale"):
+        discrete_laplace(2.0**47, 1, np.random.default_rng(0))
+
+
 def test_discrete_laplace_has_exactly_the_promised_ratio():
     draws = discrete_laplace(1.0, 400_000, np.random.default_rng(0))
     for k in range(4):
