@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedtrees.attacks.peeling.peel import MOST_WORK, Peeled, peel
+from fedtrees.attacks.peeling.peel import LEAST_CONFIDENCE, MOST_WORK, Peeled, peel
 from fedtrees.attacks.peeling.rows import take_out
 from fedtrees.attacks.peeling.sources import Sources, sources_of, unreadable
 from fedtrees.attacks.peeling.values import ranges_of, to_bins, values_in
@@ -34,11 +34,16 @@ class HistogramPeeling(Attack):
     work : float
         Bound on elementary steps per source, about 20 nanoseconds each: a large table gives a
         partial result, with the note ``finished`` 0.
+    confidence : float
+        Rows that are right with less probability are not returned; in [0, 1].
     """
 
     work: float = MOST_WORK
+    confidence: float = LEAST_CONFIDENCE
 
     def __post_init__(self) -> None:
+        if isinstance(self.confidence, bool) or not 0 <= self.confidence <= 1:
+            raise UsageError(f"confidence={self.confidence!r}: give a probability, 0 to 1")
         if isinstance(self.work, bool) or not 0 < self.work < math.inf:
             raise UsageError(f"work={self.work!r}: give a positive number of steps")
 
@@ -63,7 +68,7 @@ class HistogramPeeling(Attack):
         for part in sources.parts:
             if part.owner is None:
                 take_out(sources.forest, part.residual, to_bins(sources.cuts, own.X), own.y)
-            found.append(peel(sources.forest, part.residual, self.work))
+            found.append(peel(sources.forest, part.residual, self.work, self.confidence))
         return _guess(view, sources, found, own, rng)
 
 
@@ -92,7 +97,6 @@ def _guess(
     owner = tuple(
         str(part.owner) for part, p in zip(sources.parts, found, strict=True) for _ in p.y
     )
-    explained = [float(np.count_nonzero(s.residual.sums[..., 1] > 0)) for s in sources.parts]
     return Guess(
         Table(X, y),
         notes={
@@ -101,7 +105,7 @@ def _guess(
             "checksum_failures": float(sum(p.rejected for p in found)),
             "finished": float(all(p.finished for p in found)),
             "work": float(sum(p.work for p in found)),
-            "bins_unexplained": float(sum(explained)),
+            "bins_unexplained": float(sum(part.residual.unexplained for part in sources.parts)),
         },
         confidence=np.concatenate([p.confidence for p in found]),
         owner=owner if named else None,

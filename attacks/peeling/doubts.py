@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
+from fedtrees.attacks.peeling.fingerprints import chance_of_match
 from fedtrees.attacks.peeling.rows import (
     CUT,
     FEATURE,
@@ -19,6 +22,8 @@ from fedtrees.attacks.peeling.rows import (
 )
 from fedtrees.trees.jit import kernel
 
+CHANCE = 1e-3  # of any of the rows being shown where it is not
+
 
 def doubts(forest: BinnedForest, left: Residual, bins: Ints, cell: Ints, gh: Sums) -> Ints:
     """Count the features of rows that may belong to another person, int32, shape (m,).
@@ -26,13 +31,17 @@ def doubts(forest: BinnedForest, left: Residual, bins: Ints, cell: Ints, gh: Sum
     Two people who shared a path up to some tree have the same fingerprint there, so that a row
     may be mixed of both. But where a row's fingerprint shows alone in a bin, somebody has it, and
     so took the row's path in all trees before. Let t be the last such tree: that person's bins
-    are among those which leave the path up to t the same and have room for the row up to t. A
+    are among those which leave the path up to t the same and have room for the row up to t. (Under
+    noise, what shows alone may be another; t is then the last tree from which on so many bins show
+    it that all of them cannot be chance.) A
     feature is in doubt if that is true of more bins than the row's own; unless in some tree its
     bin holds this fingerprint and nothing else, and some feature shows that the node has no other
     row with this fingerprint: one bin has room for it, and for one only.
     """
     count = np.empty(len(bins), dtype=np.int32)
-    arrays = (left.sums, left.alone, left.slack, bins, cell, gh, forest.columns(bins))
+    match, most = chance_of_match(left.slack), CHANCE / max(1, len(bins))
+    needed = math.ceil(math.log(most) / math.log(match)) if match < 1 else forest.trees + 1
+    arrays = (left.sums, left.alone, left.slack, needed, bins, cell, gh, forest.columns(bins))
     _doubts(*arrays, forest.start, forest.nodes, forest.sets, forest.cell, forest.offsets, count)
     return count
 
@@ -54,23 +63,27 @@ def _one_of_a_kind(sums, alone, slack, c, f, k, g, h, offsets):  # type: ignore[
 
 
 @kernel
-def _settle(sums, alone, slack, cell, columns, gh, offsets, i, settled):  # type: ignore[no-untyped-def]
+def _settle(sums, alone, slack, needed, cell, columns, gh, offsets, i, settled):  # type: ignore[no-untyped-def]
     """Mark the features of row i that a node shows to belong to one person.
 
-    Returns the last tree in which some bin holds this row and nothing else, -1 if none does.
+    Returns the last tree from which on ``needed`` trees have a bin that holds this row and nothing
+    else, -1 if none does.
     """
-    last = -1
+    last, seen = -1, 0
     for f in range(columns.shape[1]):
         settled[f] = False
-    for t in range(cell.shape[1]):
+    for t in range(cell.shape[1] - 1, -1, -1):
         c, g, h = cell[i, t], gh[i, t, 0], gh[i, t, 1]
-        unique = False
+        alone_here, unique = False, False
         for f in range(columns.shape[1]):
             k = columns[i, f]
             if c >= 0 and not unique and _only(sums, slack, c, k, g, h):
-                last = t
+                alone_here = True
                 unique = _one_of_a_kind(sums, alone, slack, c, f, k, g, h, offsets)
-        if unique:
+        seen += alone_here
+        if alone_here and seen == needed:
+            last = t
+        if unique and seen >= needed:
             for f in range(columns.shape[1]):
                 settled[f] = settled[f] or _only(sums, slack, c, columns[i, f], g, h)
     return last
@@ -120,6 +133,7 @@ def _doubts(  # type: ignore[no-untyped-def]
     sums,
     alone,
     slack,
+    needed,
     bins,
     cell,
     gh,
@@ -136,7 +150,7 @@ def _doubts(  # type: ignore[no-untyped-def]
     low, high = np.empty(d, dtype=np.int64), np.empty(d, dtype=np.int64)
     settled, shut = np.empty(d, dtype=np.bool_), np.empty(sums.shape[1], dtype=np.bool_)
     for i in range(bins.shape[0]):
-        last = _settle(sums, alone, slack, cell, columns, gh, offsets, i, settled)
+        last = _settle(sums, alone, slack, needed, cell, columns, gh, offsets, i, settled)
         stop = cell[i, max(last, 0)]
         _same_way(start, nodes, sets, cells, offsets, bins, i, stop, last, low, high, shut)
         n = 0

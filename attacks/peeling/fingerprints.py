@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.peeling.rows import Ints, Residual, Sums
+from fedtrees.attacks.peeling.rows import ANYTHING, Ints, Residual, Sums
 from fedtrees.trees.jit import kernel
 
 Floats = NDArray[np.float64]
@@ -22,6 +22,7 @@ _TYPES = (np.int32, np.int32, np.int64, np.int64, np.int32)
 MOST_CANDIDATES = 64  # rows tried inside one bin by pairs, and 8 times as many one by one
 UNKNOWN = -1
 LEAST_ALONE = 2**23  # beside less, a row of probability 1e-7 or so could hide
+_CROWDED = 10.0  # gradients of a node crowd: a chance match is so much likelier than if spread
 MOST_SLACK = 1e3  # beyond it, too many sums of several rows look like one row
 
 
@@ -154,6 +155,11 @@ def margins(g: Sums, h: Sums, slack: float) -> tuple[Floats, Floats]:
     m = np.log(p / (1 - p))
     error = (p * 2.0**-22 + (2 + 2 * slack) * _UNIT) / (p * (1 - p)) + np.abs(m) * 2.0**-22
     return m, error
+
+
+def chance_of_match(slack: float) -> float:
+    """Return how likely a bin shows some given fingerprint by chance, in [0, 1]."""
+    return min(1.0, _CROWDED * (2.0 + 4.0 * slack) * _UNIT)
 
 
 @kernel
@@ -329,7 +335,7 @@ def _within(  # type: ignore[no-untyped-def]
             continue
         for k in range(sums.shape[1]):
             G, H = sums[c, k, 0], sums[c, k, 1]
-            if 4 * slack >= H:
+            if 4 * slack >= H or H > ANYTHING // 2:
                 continue
             F, sure = 0, 0
             for s in range(a, b):

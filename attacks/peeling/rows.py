@@ -17,6 +17,8 @@ from fedtrees.trees.losses import logistic_gradients
 Ints = NDArray[np.int32]
 Sums = NDArray[np.int64]
 
+# Hessian of a bin that is not seen: room for a million rows and more.
+ANYTHING = 2**50
 BLOCK = 4096  # rows routed through all trees at once; bounds memory
 
 
@@ -148,7 +150,7 @@ class Residual:
     ----------
     sums : int64 array, shape (cells, total_bins + d, 2)
         Sums of g and h per bin in units of 2^-30; column ``total_bins + f`` counts the missing
-        of feature ``f``.
+        of feature ``f``. A bin that is not seen has h about `ANYTHING`.
     totals : int64 array, shape (cells, 2)
     alone : bool array, shape (cells, total_bins + d)
         Bins known to hold a single row.
@@ -167,14 +169,29 @@ class Residual:
         return self.sums, self.totals, self.alone, self.slack
 
     @staticmethod
-    def of(hist: Sums, totals: Sums, offsets: Ints, slack: float = 0.0) -> Residual:
+    def of(
+        hist: Sums, totals: Sums, offsets: Ints, slack: float = 0.0, levels: int = 1
+    ) -> Residual:
         """Add the missing: rows in a node's total and in no bin of a feature.
 
-        Under noise that difference is noise of all bins, and no missing value can be read.
+        Under noise that difference is off by the noise of all bins it is made of: those of the
+        feature here, and those of a split feature on each of the ``levels`` above. What is within
+        that is nothing; more may be anything.
         """
         missing = totals[:, None] - np.add.reduceat(hist, offsets[:-1], axis=1)
-        sums = np.concatenate([hist, missing * (slack == 0)], axis=1)
+        if slack > 0:
+            n_bins = np.diff(offsets)
+            reach = slack * np.sqrt(1 + levels * n_bins.max() + n_bins)
+            some = (np.abs(missing) > reach[:, None]).any(axis=2)
+            missing = np.stack([np.zeros_like(some, dtype=np.int64), some * ANYTHING], axis=2)
+        sums = np.concatenate([hist, missing], axis=1)
         return Residual(sums, totals.copy(), np.zeros(sums.shape[:2], dtype=bool), slack)
+
+    @property
+    def unexplained(self) -> int:
+        """Number of bins that are seen and still hold rows."""
+        h = self.sums[..., 1]
+        return int(np.count_nonzero((h > 0) & (h < ANYTHING // 2)))
 
 
 def take_out(forest: BinnedForest, left: Residual, bins: Ints, y: NDArray[np.int64]) -> None:

@@ -102,7 +102,7 @@ def sources_of(view: View) -> Sources | None:
             continue  # a colluding party's own rows
         sums = np.concatenate([g.sums[o][k] for g, k in zip(kept, last, strict=True)])
         totals = np.concatenate([g.totals[o][k] for g, k in zip(kept, last, strict=True)])
-        residual = Residual.of(sums, totals, forest.offsets, slack)
+        residual = Residual.of(sums, totals, forest.offsets, slack, params.max_depth)
         parts.append(Source(None if o in _SUMS else o, residual))
     return Sources(forest, cuts, tuple(parts))
 
