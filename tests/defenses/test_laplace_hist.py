@@ -115,8 +115,6 @@ def test_noise_may_be_as_large_as_sums_can_hold():
     draws = discrete_laplace(2.0**46, 100_000, np.random.default_rng(0))
     assert np.abs(draws.astype(float)).std() / 2.0**46 == pytest.approx(1, abs=0.02)
     assert np.abs(draws).max() < 2**52
-    with pytest.raises(UsageError, match="noise scale"):
-        discrete_laplace(2.0**47, 1, np.random.default_rng(0))
 
 
 def test_discrete_laplace_has_exactly_the_promised_ratio():
@@ -128,7 +126,7 @@ def test_discrete_laplace_has_exactly_the_promised_ratio():
         assert low < math.e / (1 + math.e) < high
 
 
-@pytest.mark.parametrize("scale", [0, -1, float("nan"), float("inf"), 2.0**41])
+@pytest.mark.parametrize("scale", [0, -1, float("nan"), float("inf"), 2.0**47])
 def test_a_scale_out_of_range_is_refused(scale):
     with pytest.raises(UsageError, match="noise scale"):
         discrete_laplace(scale, 3, np.random.default_rng(0))
