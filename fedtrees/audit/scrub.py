@@ -10,15 +10,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.audit.model import XGBOOST_STATISTICS, ModelFile
+from fedtrees.audit.model import XGBOOST_STATISTICS, ModelFile, read_model
 from fedtrees.core.errors import DataError, UsageError
 from fedtrees.report.html import write_text
 from fedtrees.trees.forest import Forest, Tree
 from fedtrees.trees.model_file import read_model_file
+from fedtrees.trees.random_forest import RandomForest
 from fedtrees.trees.ubjson import decode_ubjson
 from fedtrees.trees.xgboost_io import is_ubjson, learner_of
 
 MOST_POINTS = 50_000  # rows the predictions are compared on
+
+# Codes a path still allows, by column; and a point with them.
+Codes = dict[int, NDArray[np.bool_]]
+Side = tuple[NDArray[np.float32], Codes]
 
 #: What a scrubbed model can no longer do, for people.
 LOST = (
@@ -42,7 +47,7 @@ class Scrubbed:
     leaves_reached : float
         Share of all leaves that some of them reach.
     same : bool
-        Every margin agrees bit for bit.
+        Every margin agrees bit for bit, and so do all splits and leaf values.
     """
 
     path: Path
@@ -91,9 +96,22 @@ def scrub(model: ModelFile, out: Path, rows: NDArray[np.float32] | None = None) 
     if rows is not None:
         points = np.concatenate([rows.astype(np.float32), points])[:MOST_POINTS]
     before, after = (_margins(path, points) for path in (model.path, out))
-    if not np.array_equal(before.view(np.int32), after.view(np.int32)):
+    same = np.array_equal(before.view(np.int32), after.view(np.int32))
+    if not same or not _same_trees(model.forest, read_model(out).forest):
         raise DataError(f"{out} predicts differently from {model.path}; do not use it")
     return Scrubbed(out, XGBOOST_STATISTICS, len(points), _reached(model.forest, points), True)
+
+
+def _same_trees(a: Forest, b: Forest | RandomForest) -> bool:
+    """Tell whether splits and leaf values agree bit for bit: then so does every prediction."""
+    if not isinstance(b, Forest) or len(a) != len(b):
+        return False
+    parts = ("feature", "threshold", "left", "right", "default_left", "value", "categories")
+    return np.array_equal(a.base_margin, b.base_margin) and all(
+        np.array_equal(np.asarray(getattr(x, name), dtype=np.float64),
+                       np.asarray(getattr(y, name), dtype=np.float64), equal_nan=True)
+        for x, y in zip(a.trees, b.trees, strict=True) for name in parts
+    )  # fmt: skip
 
 
 def _parsed(path: Path) -> dict[str, Any]:
@@ -136,33 +154,44 @@ def covering_points(forest: Forest, width: int) -> NDArray[np.float32]:
 
 def _boxes(tree: Tree, width: int) -> list[NDArray[np.float32]]:
     """Return a point inside every leaf of a tree, walking down from the root."""
-    points = {0: np.full(width, np.nan, dtype=np.float32)}
+    missing = np.full(width, np.nan, dtype=np.float32)
+    at: dict[int, tuple[NDArray[np.float32], Codes]] = {0: (missing, {})}
     for node in range(len(tree)):
-        f = int(tree.feature[node])
-        if f < 0:
-            continue
-        here = points.pop(node)
-        left, right = here.copy(), here.copy()
-        sides = _sides(tree, node, here[f])
-        left[f], right[f] = sides
-        points[int(tree.left[node])], points[int(tree.right[node])] = left, right
-    return [points[int(leaf)] for leaf in tree.leaves]
+        if tree.feature[node] >= 0:
+            point, codes = at.pop(node)
+            split = _by_category if np.isnan(tree.threshold[node]) else _by_threshold
+            sides = split(tree, node, point, codes)
+            at[int(tree.left[node])], at[int(tree.right[node])] = sides
+    return [at[int(leaf)][0] for leaf in tree.leaves]
 
 
-def _sides(tree: Tree, node: int, now: np.float32) -> tuple[np.float32, np.float32]:
-    """Return values of the node's column that go left and right; `now` goes on where it may."""
-    cut = tree.threshold[node]
-    if np.isnan(cut):
-        assert tree.categories is not None
-        right = np.flatnonzero(tree.categories[node])
-        left = np.flatnonzero(~tree.categories[node])
-        return (
-            np.float32(left[0]) if len(left) else np.float32(tree.categories.shape[1]),
-            np.float32(right[0]) if len(right) else np.float32(0),
-        )
-    below = np.nextafter(cut, np.float32(-np.inf))
-    known = not np.isnan(now)
-    return (now if known and now < cut else below, now if known and now >= cut else cut)
+def _by_threshold(
+    tree: Tree, node: int, point: NDArray[np.float32], codes: Codes
+) -> tuple[Side, Side]:
+    f, cut = int(tree.feature[node]), tree.threshold[node]
+    left, right = point.copy(), point.copy()
+    if not point[f] < cut:
+        left[f] = np.nextafter(cut, np.float32(-np.inf))
+    if not point[f] >= cut:
+        right[f] = cut
+    return (left, codes), (right, codes)
+
+
+def _by_category(
+    tree: Tree, node: int, point: NDArray[np.float32], codes: Codes
+) -> tuple[Side, Side]:
+    assert tree.categories is not None
+    f, out = int(tree.feature[node]), []
+    goes_right = tree.categories[node]
+    before = codes.get(f, np.ones(len(goes_right), dtype=bool))
+    for side in (~goes_right, goes_right):
+        left = before & side
+        # a code that no node names goes left everywhere
+        code = int(np.argmax(left)) if left.any() else len(goes_right)
+        moved = point.copy()
+        moved[f] = code
+        out.append((moved, {**codes, f: left}))
+    return out[0], out[1]
 
 
 def _reached(forest: Forest, points: NDArray[np.float32]) -> float:

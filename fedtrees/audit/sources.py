@@ -12,9 +12,9 @@ from scipy.optimize import linear_sum_assignment
 Floats = NDArray[np.float64]
 
 MOST_CLIENTS = 50
-# Of a series in which clients take turns, the same client's sums are this much closer than
-# neighbours' (medians); trees of one table never are.
-TURNS = 0.25
+SPREAD = 0.05  # variance of a client's root H around the common factor, relative to H
+# Share of the variance of log H around a cubic trend that clients taking turns leave unexplained.
+TURNS = 0.15
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def _bagging(clients: int, block: int, total: int, h: Floats, g: Floats) -> Sour
     """Follow each client from round to round by the sums of its roots.
 
     Hungarian matching on root H and G, seeded by the first round (Di Gennaro et al. 2025,
-    Sec. 5.2, match on H alone in their code).
+    Sec. 5.2; their code matches on H alone).
     """
     names: list[str | None] = [None] * total
     per_round = clients * block
@@ -88,10 +88,9 @@ def _bagging(clients: int, block: int, total: int, h: Floats, g: Floats) -> Sour
         names[c * block : (c + 1) * block] = [f"client {c + 1}"] * block
     for start in range(per_round, total - per_round + 1 if complete else 0, per_round):
         now = start + np.arange(clients) * block
-        cost = np.abs(h[at][:, None] - h[now]) + np.abs(g[at][:, None] - g[now])
-        if not np.isfinite(cost).all():
+        if not np.isfinite([*h[at], *h[now], *g[at], *g[now]]).all():
             break
-        chosen = linear_sum_assignment(cost)[1]
+        chosen = linear_sum_assignment(_distance(h[at], h[now], g[at], g[now]))[1]
         for c in range(clients):
             where = int(now[chosen[c]])
             names[where : where + block] = [f"client {c + 1}"] * block
@@ -103,12 +102,35 @@ def _bagging(clients: int, block: int, total: int, h: Floats, g: Floats) -> Sour
     return Sources("bagging", clients, tuple(names), how)
 
 
+def _distance(h: Floats, h_now: Floats, g: Floats, g_now: Floats) -> Floats:
+    """Return how unlike one client's the sums of one round and the next are, shape (K, K).
+
+    Every round lowers all clients' H by about one factor; only what is left tells them apart.
+    Without the factor, as published, clients of unequal size change places in early rounds.
+    """
+    expected = h * h_now.sum() / h.sum()
+    apart = (expected[:, None] - h_now) ** 2 / expected[:, None] / SPREAD
+    return np.asarray(apart + np.abs(g[:, None] - g_now) / np.sqrt(h_now.mean()))
+
+
 def _turns(h: Floats) -> int:
-    """Return the number of clients that take turns, 0 where none seem to."""
-    if not np.isfinite(h).all() or len(h) < 6:
+    """Return the number of clients that take turns, 0 where none seem to.
+
+    The logarithm of a client's root H is a smooth trend and, where clients of unequal size take
+    turns, a step for each of them.
+    """
+    n = len(h)
+    if n < 6 or not (np.isfinite(h).all() and (h > 0).all()):
         return 0
-    near = float(np.median(np.abs(np.diff(h))))
-    for period in range(2, min(MOST_CLIENTS, len(h) // 3) + 1):
-        if near > 0 and np.median(np.abs(h[period:] - h[:-period])) < TURNS * near:
+    y, trend = np.log(h), np.vander(np.linspace(-1, 1, n), 4)
+    alone = _left_over(trend, y)
+    for period in range(2, min(MOST_CLIENTS, n // 3) + 1):
+        steps = np.eye(period)[np.arange(n) % period][:, 1:]
+        if _left_over(np.column_stack([trend, steps]), y) < TURNS * alone:
             return period
     return 0
+
+
+def _left_over(columns: Floats, y: Floats) -> float:
+    fitted = columns @ np.linalg.lstsq(columns, y, rcond=None)[0]
+    return float(((y - fitted) ** 2).sum())

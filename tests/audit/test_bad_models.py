@@ -1,0 +1,160 @@
+"""Models that cannot be audited say so in bounded time and memory; odd ones are audited."""
+
+import copy
+import json
+import resource
+import struct
+import time
+
+import lightgbm as lgb
+import numpy as np
+import pytest
+import trained_models as trained
+import xgboost as xgb
+
+from fedtrees.audit import audit, read_model
+from fedtrees.audit.exposure import UNKNOWN
+from fedtrees.core.errors import DataError
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    made = trained.central(tmp_path_factory.mktemp("model") / "m.json", 3)
+    return json.loads(made.path.read_text())
+
+
+def written(tmp_path, content):
+    path = tmp_path / "bad.json"
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    else:
+        path.write_text(content if isinstance(content, str) else json.dumps(content))
+    return path
+
+
+@pytest.mark.parametrize("booster", ["dart", "gblinear"])
+def test_other_boosters_are_named(tmp_path, booster):
+    X, y = trained.table()
+    params = {"objective": "binary:logistic", "booster": booster, "nthread": 1}
+    xgb.train(params, xgb.DMatrix(X, y), 2).save_model(tmp_path / "m.json")
+    with pytest.raises(DataError, match=f"booster '{booster}'; only 'gbtree' is read"):
+        read_model(tmp_path / "m.json")
+
+
+def test_a_truncated_model_is_refused(tmp_path, whole):
+    text = json.dumps(whole)
+    for share in (0.1, 0.5, 0.99):
+        with pytest.raises(DataError, match="not JSON"):
+            read_model(written(tmp_path, text[: int(share * len(text))]))
+
+
+@pytest.mark.parametrize(
+    "content",
+    ['{"learner":' + "[" * 200_000, '{"a":' * 200_000, b"{L" + b"\x7f" * 64, b"{i\x07learner[$d#L"
+     + struct.pack(">q", 10**9)],
+    ids=["lists", "objects", "ubj key", "ubj 10^9"],
+)  # fmt: skip
+def test_hostile_nesting_and_sizes_cost_nothing(tmp_path, content):
+    before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
+    with pytest.raises(DataError):
+        read_model(written(tmp_path, content))
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # kB
+    assert time.process_time() - began < 5
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda t: t["tree_param"].update(num_nodes=str(10**9)), None),  # believed by nobody
+        (lambda t: t["sum_hessian"].__setitem__(1, float("nan")), "sum_hessian of tree 0 is not"),
+        (lambda t: t["sum_hessian"].__setitem__(1, -4.0), "sum_hessian of tree 0 is negative"),
+        (lambda t: t["split_conditions"].__setitem__(0, float("nan")), "not finite"),
+        (lambda t: t["base_weights"].__setitem__(0, float("inf")), "base_weights of tree 0 is not"),
+        (lambda t: t["left_children"].__setitem__(0, 0), "do not form a tree"),
+        (lambda t: t["left_children"].__setitem__(0, 10**9), "do not form a tree"),
+        (lambda t: t["sum_hessian"].append(1.0), "differ in length"),
+        (lambda t: t.update(sum_hessian="many"), "no list of numbers"),
+    ],
+)
+def test_damaged_trees_are_named(tmp_path, whole, change, message):
+    model = copy.deepcopy(whole)
+    change(model["learner"]["gradient_booster"]["model"]["trees"][0])
+    path = written(tmp_path, model)
+    if message is None:
+        assert audit(read_model(path)).summary.exact > 0
+    else:
+        with pytest.raises(DataError, match=message):
+            audit(read_model(path))
+
+
+def test_one_category_far_out_does_not_ask_for_the_memory_of_all(tmp_path):
+    path = trained.categorical(tmp_path / "m.json")
+    model = json.loads(path.read_text())
+    tree = model["learner"]["gradient_booster"]["model"]["trees"][0]
+    n = 20_001  # a chain of nodes, the root split by one category of code 65534
+    inner, children = np.arange(0, n - 1, 2), np.arange(1, n, 2)
+    left, right = np.full(n, -1), np.full(n, -1)
+    left[inner], right[inner] = children, children + 1
+    tree |= {k: [0.0] * n for k in ("sum_hessian", "base_weights", "loss_changes")}
+    tree |= {k: [0] * n for k in ("split_indices", "default_left")}
+    tree |= {"left_children": left.tolist(), "right_children": right.tolist()}
+    tree |= {"split_conditions": [0.5] * n, "split_type": [1] + [0] * (n - 1)}
+    tree |= {"categories": [65534], "categories_nodes": [0], "categories_segments": [0]}
+    tree |= {"categories_sizes": [1], "parents": [0] * n}
+    with pytest.raises(DataError, match="nodes times categories"):
+        read_model(written(tmp_path, model))
+
+
+def test_splits_by_categories_are_counted(tmp_path):
+    found = audit(read_model(trained.categorical(tmp_path / "m.json")))
+    assert any(found.model.categorical)
+    assert found.trees[0].exact.all()
+    assert found.rows.n == 600
+
+
+def test_a_model_without_statistics_says_so(tmp_path):
+    path = trained.central(tmp_path / "m.json", max_depth=2, base_score=0.5).path
+    found = audit(read_model(trained.edited(path, tmp_path / "bare.json", trained.strip)))
+    assert {f.state for f in found.fields if not f.needed} == {"zero"}
+    assert found.summary.counted == 0
+    assert found.settings is None
+
+
+def test_one_tree_and_one_leaf(tmp_path):
+    made = trained.central(tmp_path / "m.json", 1)
+    assert audit(read_model(made.path)).trees[0].exact.all()
+    leaf = trained.central(tmp_path / "leaf.json", 1, gamma=1e9)
+    found = audit(read_model(leaf.path))
+    assert len(found.trees[0].leaf) == 1
+
+
+def test_ten_thousand_trees_take_seconds(tmp_path, whole):
+    model = copy.deepcopy(whole)
+    inside = model["learner"]["gradient_booster"]["model"]
+    inside["trees"] = inside["trees"][:1] + inside["trees"][1:2] * 9_999
+    inside["tree_info"] = [0] * 10_000
+    inside["gbtree_model_param"]["num_trees"] = "10000"
+    inside["iteration_indptr"] = list(range(10_001))
+    began = time.process_time()
+    found = audit(read_model(written(tmp_path, model)))
+    assert time.process_time() - began < 60
+    assert found.trees[0].exact.all()
+    assert (found.trees[9_999].n == UNKNOWN).all()
+
+
+def test_fedtree_s_memory_dump_is_recognised(tmp_path):
+    name = b"binary:logistic"
+    head = struct.pack("<i", len(name)) + name + struct.pack("<fii?i", 0.1, 1, 10, False, 10)
+    with pytest.raises(DataError, match="FedTree saved") as raised:
+        read_model(written(tmp_path, head + bytes(200)))
+    assert "number of rows of every node" in str(raised.value)
+
+
+def test_lightgbm_counts_that_do_not_fit_are_refused(tmp_path):
+    X, y = trained.table()
+    params = {"objective": "binary", "num_leaves": 5, "num_threads": 1, "verbose": -1}
+    text = lgb.train(params, lgb.Dataset(X, y), 2).model_to_string()
+    line = next(x for x in text.splitlines() if x.startswith("leaf_count="))
+    for bad in ("leaf_count=1 2", "leaf_count=a b c d e", line.replace("=", "=-")):
+        with pytest.raises(DataError, match=r"leaf.count"):
+            read_model(written(tmp_path, text.replace(line, bad)))

@@ -1,0 +1,72 @@
+"""What leaf values alone determine, against enumeration of every possibility."""
+
+import itertools
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedtrees.audit.leaf_values import (
+    Pairs,
+    certain_counts,
+    guess_settings,
+    pairs_of,
+    sizes_that_fit,
+    table_sizes,
+)
+
+pairs = st.lists(
+    st.lists(st.tuples(st.integers(1, 9), st.integers(0, 9)), min_size=1, max_size=4, unique=True),
+    min_size=1,
+    max_size=4,
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(pairs, st.integers(1, 30))
+def test_certain_counts_are_those_that_every_combination_shares(listed, rows):
+    leaves = [Pairs(*np.array(leaf, dtype=np.int64).T) for leaf in listed]
+    fitting = [c for c in itertools.product(*listed) if sum(n for n, _ in c) == rows]
+    assert sizes_that_fit(leaves, [rows]) == ([rows] if fitting else [])
+    found = certain_counts(leaves, rows)
+    for j in range(len(listed)):
+        sizes = {c[j][0] for c in fitting}
+        both = {c[j] for c in fitting}
+        assert found.n[j] == (sizes.pop() if len(sizes) == 1 else -1)
+        assert found.n1[j] == (both.pop()[1] if len(both) == 1 else -1)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(2, 700), st.data())
+def test_a_base_score_tells_the_share_of_positives_in_lowest_terms(rows, data):
+    positives = data.draw(st.integers(1, rows - 1))
+    share = Fraction(positives, rows)
+    found = table_sizes(np.float32(positives / rows))
+    if share == Fraction(1, 2):
+        assert found is None  # the default of old versions, no mean
+    else:
+        assert found[0] == share
+        assert rows in found[1]
+
+
+def test_pima_s_base_score_is_107_of_307():
+    assert table_sizes(np.float32(0.34853423))[0] == Fraction(107, 307)
+
+
+@pytest.mark.parametrize(("eta", "reg_lambda"), [(0.3, 1.0), (0.1, 0.5)])
+def test_values_of_a_small_table_tell_how_they_were_made(eta, reg_lambda):
+    n, n1, p = np.array([31, 44, 12, 60]), np.array([29, 3, 5, 41]), 78 / 147
+    h = p * (1 - p)
+    values = (eta * (n1 - n * p) / (n * h + reg_lambda)).astype(np.float32)
+    assert guess_settings(values, (p, h), 147) == (eta, reg_lambda)
+    found = certain_counts(pairs_of(values, (p, h), (eta, reg_lambda), 147), 147)
+    assert np.array_equal(found.n, n)
+    assert np.array_equal(found.n1, n1)
+
+
+def test_values_of_a_large_table_name_no_settings():
+    rng = np.random.default_rng(0)
+    values = rng.normal(0, 0.3, 4).astype(np.float32)
+    assert guess_settings(values, (0.3, 0.21), 15_000) is None

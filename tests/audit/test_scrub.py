@@ -1,0 +1,86 @@
+"""A scrubbed model predicts the same, bit for bit, and says less."""
+
+import json
+
+import numpy as np
+import pytest
+import trained_models as trained
+import xgboost as xgb
+
+from fedtrees.audit import audit, read_model
+from fedtrees.audit.model import XGBOOST_STATISTICS
+from fedtrees.audit.scrub import covering_points, scrub
+from fedtrees.core.errors import UsageError
+
+
+@pytest.mark.parametrize("ending", ["json", "ubj"])
+def test_predictions_are_unchanged_and_statistics_gone(tmp_path, ending):
+    made = trained.cyclic(tmp_path / f"m.{ending}")
+    done = scrub(read_model(made.path), tmp_path / "out.json", made.X)
+    before, after = (
+        xgb.Booster(model_file=str(p)).predict(xgb.DMatrix(made.X)) for p in (made.path, done.path)
+    )
+    assert np.array_equal(before, after)
+    assert done.leaves_reached == 1.0
+    written = json.loads(done.path.read_text())
+    for tree in written["learner"]["gradient_booster"]["model"]["trees"]:
+        assert not any(np.any(tree[name]) for name in XGBOOST_STATISTICS)
+    assert {f.state for f in audit(read_model(done.path)).fields if not f.needed} == {"zero"}
+
+
+def test_the_wrapper_still_stops_at_its_best_round(tmp_path):
+    X, y = trained.table()
+    model = xgb.XGBClassifier(n_estimators=60, early_stopping_rounds=3, learning_rate=1, n_jobs=1)
+    model.fit(X[:300], y[:300], eval_set=[(X[300:], y[300:])], verbose=False)
+    model.save_model(tmp_path / "m.json")
+    scrub(read_model(tmp_path / "m.json"), tmp_path / "out.json")
+    again = xgb.XGBClassifier()
+    again.load_model(tmp_path / "out.json")
+    assert model.best_iteration < 55
+    assert np.array_equal(again.predict_proba(X), model.predict_proba(X))
+
+
+def test_points_are_made_for_every_leaf(tmp_path):
+    model = read_model(trained.central(tmp_path / "m.json", max_depth=7).path)
+    points = covering_points(model.forest, 30)
+    reached = model.forest.apply(points)
+    start = 0
+    for t, tree in enumerate(model.forest.trees):
+        mine = reached[start : start + len(tree.leaves), t]
+        assert np.array_equal(mine, tree.leaves)
+        start += len(tree.leaves)
+
+
+def test_a_model_with_splits_by_categories_is_scrubbed(tmp_path):
+    path = trained.categorical(tmp_path / "m.json")
+    done = scrub(read_model(path), tmp_path / "out.json")
+    assert done.same
+    assert done.leaves_reached > 0.9
+
+
+def test_a_changed_prediction_would_be_seen(tmp_path, monkeypatch):
+    """The comparison itself: one leaf off by one float32."""
+    from fedtrees.audit import scrub as module
+    from fedtrees.core.errors import DataError
+
+    model = read_model(trained.central(tmp_path / "m.json").path)
+    write = module.write_text
+
+    def damage(path, text):
+        whole = json.loads(text)
+        tree = whole["learner"]["gradient_booster"]["model"]["trees"][3]
+        leaf = tree["left_children"].index(-1)
+        value = np.float32(tree["split_conditions"][leaf])
+        tree["split_conditions"][leaf] = float(np.nextafter(value, np.float32(9)))
+        return write(path, json.dumps(whole))
+
+    monkeypatch.setattr(module, "write_text", damage)
+    with pytest.raises(DataError, match="predicts differently"):
+        scrub(model, tmp_path / "out.json")
+
+
+@pytest.mark.parametrize("name", ["out.txt", "m.json"])
+def test_scrubbing_refuses_names_that_would_do_harm(tmp_path, name):
+    model = read_model(trained.central(tmp_path / "m.json", 2).path)
+    with pytest.raises(UsageError, match="--scrub"):
+        scrub(model, tmp_path / name)

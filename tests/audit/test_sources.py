@@ -1,0 +1,49 @@
+"""Trees of several clients in one file are told apart, and one table is not taken for several."""
+
+import numpy as np
+import pytest
+import trained_models as trained
+import xgboost as xgb
+
+from fedtrees.audit import audit, read_model
+from fedtrees.audit.sources import find_sources
+
+
+@pytest.mark.parametrize("clients", [2, 3])
+def test_clients_are_followed_through_the_rounds_of_bagging(tmp_path, clients):
+    made = trained.bagging(tmp_path / "m.json", rounds=10, clients=clients)
+    found = audit(read_model(made.path)).sources
+    assert (found.kind, found.clients) == ("bagging", clients)
+    named = {f"client {k + 1}": made.grown_by[k] for k in range(clients)}
+    right = [named[name] == who for name, who in zip(found.names, made.grown_by, strict=True)]
+    assert all(right)
+
+
+def test_clients_that_take_turns_are_counted(tmp_path):
+    made = trained.cyclic(tmp_path / "m.json", turns=18, clients=3)
+    found = audit(read_model(made.path)).sources
+    assert (found.kind, found.clients) == ("turns", 3)
+    assert found.names == tuple(f"client {1 + who}" for who in made.grown_by)
+
+
+def test_a_central_model_has_one_source(tmp_path):
+    found = audit(read_model(trained.central(tmp_path / "m.json").path)).sources
+    assert found.kind == "one"
+    assert set(found.names) == {None}
+
+
+def test_parallel_trees_on_one_table_are_not_clients(tmp_path):
+    X, y = trained.table()
+    params = trained.PARAMS | {"num_parallel_tree": 4, "subsample": 0.7}
+    xgb.train(params, xgb.DMatrix(X, y), 1).save_model(tmp_path / "m.json")
+    found = audit(read_model(tmp_path / "m.json"))
+    assert found.sources.kind == "one"
+    assert all(t.exact.all() for t in found.trees)
+
+
+def test_blocks_of_several_local_trees_keep_together():
+    starts = [0.3, None, 0.4, None] + [None] * 4
+    h = np.array([10.0, 9.5, 20.0, 19.5, 19.0, 18.6, 9.0, 8.7])
+    found = find_sources(starts, h, np.zeros(8))
+    assert found.kind == "bagging"
+    assert found.names == tuple(f"client {k}" for k in (1, 1, 2, 2, 2, 2, 1, 1))
