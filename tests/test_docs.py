@@ -33,7 +33,9 @@ def test_the_readme_has_two_set_up_commands_of_one_line_and_ci_runs_the_second()
 def test_the_readme_shows_commands_that_exist(capsys):
     text = (ROOT / "README.md").read_text() + (ROOT / "docs" / "commands.md").read_text()
     named = set(
-        re.findall(r"fedtrees (bench|train|list|explain|show|plot|report|check|fetch|doctor)", text)
+        re.findall(
+            r"fedtrees (bench|train|list|explain|show|plot|report|check|audit|fetch|doctor)", text
+        )
     )
     with pytest.raises(SystemExit):
         main(["--help"])
