@@ -44,7 +44,7 @@ def test_split_only_sends_splits_and_values_and_predicts_the_same(name):
     plain, clients = run(name=name)
     bare, _ = run(make("split-only"), name=name)
     for told, full in zip(trees_sent(bare), trees_sent(plain), strict=True):
-        assert [getattr(told, s) for s in STATISTICS] == [None] * 3
+        assert all(getattr(told, s) is None for s in STATISTICS)
         assert Reveal.COUNTS in full.reveals
         assert Reveal.COUNTS not in told.reveals
         np.testing.assert_array_equal(told.value, full.value)
@@ -75,29 +75,56 @@ def test_masked_hessians_are_1_and_all_else_is_as_it_was(name):
     np.testing.assert_array_equal(masked.predict(X), plain.predict(X))
 
 
+def weights(message, eta):
+    """Return every node's weight without learning rate, tree by tree."""
+    leaf = message.feature < 0
+    every = np.where(leaf, message.value / np.float64(eta), message.base_weights)
+    return np.split(every.astype(np.float64), np.cumsum(message.sizes)[:-1])
+
+
+def solved_hessians(tree, weight, reg):
+    """Return the sums of hessians below every split, from weights and gains; NaN at the root.
+
+    With x and y those of the two sides and lambda added, ``a x + b y = c (x + y - lambda)`` and
+    ``a^2 x + b^2 y - c^2 (x + y - lambda) = gain``.
+    """
+    found = np.full(len(tree), np.nan)
+    inner = np.flatnonzero(tree.feature >= 0)
+    c = weight[inner]
+    for side, other in ((0, 1), (1, 0)):
+        a, b = weight[tree.left[inner] + side], weight[tree.left[inner] + other]
+        x = (tree.gain[inner] + b * c * reg) / ((a - c) * (a - b))
+        found[tree.left[inner] + side] = x - reg
+    return found
+
+
 def test_masked_hessians_follow_from_weights_and_gains():
     plain, masked = run()[0], run(make("mask-sum-hessian"))[0]
     eta, reg = plain.protocol.learning_rate, plain.protocol.reg_lambda
     errors = []
     for told, full in zip(trees_sent(masked), trees_sent(plain), strict=True):
         for tree, truth, weight in zip(unpack(told), unpack(full), weights(told, eta), strict=True):
-            inner = np.flatnonzero(tree.feature >= 0)
-            left = tree.left[inner]
-            a, b, c = weight[left], weight[left + 1], weight[inner]
-            # With x and y the sums of hessians of the two sides, each with lambda added:
-            # a x + b y = c (x + y - lambda) and a^2 x + b^2 y - c^2 (x + y - lambda) = gain.
-            x = (tree.gain[inner] + b * c * reg) / ((a - c) * (a - b))
-            errors.append(np.abs(x - reg - truth.h[left]) / truth.h[left])
+            errors.append(np.abs(solved_hessians(tree, weight, reg) / truth.h - 1)[1:])
     found = np.concatenate(errors)
-    assert len(found) > 100
+    assert len(found) > 300
     assert (found < 1e-3).mean() > 0.95
 
 
-def weights(message, eta):
-    """Return every node's weight without learning rate, tree by tree."""
-    leaf = message.feature < 0
-    every = np.where(leaf, message.value / np.float64(eta), message.base_weights)
-    return np.split(every.astype(np.float64), np.cumsum(message.sizes)[:-1])
+@pytest.mark.parametrize("depth", [3, 6])
+def test_masked_first_trees_still_count_every_leaf_exactly(depth):
+    masked, clients = run(make("mask-sum-hessian"), trees=1, max_depth=depth)
+    for client, d in zip(
+        clients, (d for d in masked.transcript if d.sender[-1] in "012"), strict=True
+    ):
+        (tree,), (weight,) = unpack(d.message), weights(d.message, 0.3)
+        p = float(d.message.base_score[0])
+        h = solved_hessians(tree, weight, 1.0)[tree.leaves]
+        rows = np.rint(h / (p * (1 - p)))
+        positives = np.rint(rows * p + weight[tree.leaves] * (h + 1))
+        reached = Routes.of([tree]).apply(client.X)[:, 0]
+        np.testing.assert_array_equal(rows, [(reached == leaf).sum() for leaf in tree.leaves])
+        labels = [client.y[reached == leaf].sum() for leaf in tree.leaves]
+        np.testing.assert_array_equal(positives, labels)
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)

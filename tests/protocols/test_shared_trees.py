@@ -1,0 +1,79 @@
+"""Trees in messages: what they say, read back, sliced and carried."""
+
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+from shared_trees_world import sent, tables
+
+from fedtrees.core.codec import decode, encode
+from fedtrees.core.errors import DataError
+from fedtrees.core.messages import Reveal
+from fedtrees.core.shared_trees import ClientModels, ClientTrees, GlobalTrees
+from fedtrees.protocols.base import train
+from fedtrees.protocols.horizontal.flower_bagging import FlowerBagging
+from fedtrees.protocols.horizontal.local_ensembles import LocalEnsembles
+from fedtrees.trees.binning import bin_rows
+from fedtrees.trees.boosting import Owned, grow_forest_over
+from fedtrees.trees.shared_io import join, pack, unpack
+from fedtrees.trees.xgboost_cuts import xgboost_cuts
+
+
+def forest(params):
+    (table, *_), _ = tables(0, missing=0.1)
+    cuts = xgboost_cuts(table.X)
+    return grow_forest_over([Owned(bin_rows(table.X, cuts), table.y)], cuts, params)
+
+
+def test_trees_are_read_back_with_the_gradients_behind_them():
+    params = FlowerBagging(trees=4, max_depth=4, reg_lambda=0.7)
+    grown = forest(params).trees
+    message = ClientTrees(0, **pack(grown, params), base_score=np.float32([0.5]))
+    for tree, read in zip(grown, unpack(message, 0.3, 0.7), strict=True):
+        for name in ("feature", "threshold", "left", "right", "default_left", "value", "gain"):
+            np.testing.assert_array_equal(getattr(read, name), getattr(tree, name))
+        np.testing.assert_allclose(read.h, tree.h, rtol=1e-7)
+        np.testing.assert_allclose(read.g, tree.g, atol=1e-5)
+    assert all(tree.g is None for tree in unpack(message))
+    bare = replace(message, sum_hessian=None, base_weights=None, loss_changes=None)
+    assert all((t.g, t.h, t.gain) == (None, None, None) for t in unpack(bare, 0.3, 0.7))
+
+
+def test_messages_join_end_to_end_without_what_one_of_them_lacks():
+    params = FlowerBagging(trees=3, max_depth=3)
+    grown = forest(params).trees
+    parts = [ClientTrees(0, **pack([t], params), base_score=np.float32([0.5])) for t in grown]
+    whole = pack(grown, params)
+    for name, array in join(parts).items():
+        np.testing.assert_array_equal(array, whole[name])
+    parts[1] = replace(parts[1], loss_changes=None)
+    assert set(whole) - set(join(parts)) == {"loss_changes"}
+
+
+def test_arrays_that_do_not_fit_the_sizes_are_refused():
+    params = FlowerBagging(trees=1, max_depth=3)
+    message = ClientTrees(0, **pack(forest(params).trees, params), base_score=np.float32([0.5]))
+    for broken in (
+        replace(message, sizes=message.sizes + 1),
+        replace(message, sum_hessian=message.sum_hessian[1:]),
+    ):
+        with pytest.raises(DataError, match="node arrays do not fit"):
+            unpack(broken)
+
+
+@pytest.mark.parametrize("kind", [ClientTrees, GlobalTrees, ClientModels])
+@pytest.mark.parametrize("bare", [False, True])
+def test_they_cross_as_bytes_and_cannot_be_written_to(kind, bare):
+    clients, schema = tables(1)
+    protocol = LocalEnsembles if kind is ClientModels else FlowerBagging
+    message = sent(train(protocol(trees=2, max_depth=2), clients, schema), kind)[-1]
+    if bare:
+        message = replace(message, sum_hessian=None, base_weights=None, loss_changes=None)
+    assert (Reveal.COUNTS in message.reveals) == (not bare)
+    assert message.reveals <= kind.discloses
+    other = decode(encode(message))
+    assert type(other) is kind
+    for item in fields(message):
+        np.testing.assert_array_equal(getattr(other, item.name), getattr(message, item.name))
+        if isinstance(getattr(other, item.name), np.ndarray):
+            assert not getattr(other, item.name).flags.writeable
