@@ -10,13 +10,14 @@ from fedtrees.bench.suite import DataRef
 from fedtrees.core.errors import UsageError, did_you_mean
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema, Table
-from fedtrees.core.specs import Spec
+from fedtrees.core.specs import Spec, parse_list
 from fedtrees.core.streams import Streams
 from fedtrees.data import catalogue
 from fedtrees.data.csv_table import load_csv
 from fedtrees.data.dataset import Dataset
 from fedtrees.data.holdout import holdout
 from fedtrees.data.partition import Partition, split
+from fedtrees.data.sample import sample
 from fedtrees.protocols.base import client_names
 
 
@@ -67,7 +68,7 @@ class Federation:
 
 @lru_cache(maxsize=8)
 def load_dataset(ref: DataRef, data_dir: str | None) -> Dataset:
-    """Load a dataset from the catalogue, a plugin, or a CSV file.
+    """Load a dataset from the catalogue, a plugin, or a CSV file; ``name[rows=n]`` samples it.
 
     Raises
     ------
@@ -81,13 +82,21 @@ def load_dataset(ref: DataRef, data_dir: str | None) -> Dataset:
         return load_csv(
             Path(ref.csv), ref.target, categorical=ref.categorical, positive=positive, name=ref.name
         )
-    if ref.name in catalogue.names():
-        return catalogue.load(ref.name, data_dir)
+    spec = parse_list([ref.name])[0] if "[" in ref.name else Spec(ref.name)
+    if set(spec.params) - {"rows"}:
+        raise UsageError(f"dataset {ref.name!r}: the only parameter is rows, as in stroke[rows=1000]")
+    dataset = _by_name(spec.name, data_dir)
+    return sample(dataset, spec.params["rows"]) if spec.params else dataset
+
+
+def _by_name(name: str, data_dir: str | None) -> Dataset:
+    if name in catalogue.names():
+        return catalogue.load(name, data_dir)
     plugins = register.names("dataset")
-    if ref.name not in plugins:
+    if name not in plugins:
         known = [*catalogue.names(), *plugins]
-        raise UsageError(f"unknown dataset {ref.name!r}{did_you_mean(ref.name, known)}")
-    return register.get("dataset", ref.name)()
+        raise UsageError(f"unknown dataset {name!r}{did_you_mean(name, known)}")
+    return register.get("dataset", name)()
 
 
 @lru_cache(maxsize=4)

@@ -102,7 +102,8 @@ def _data(items: Iterable[str | Mapping[str, Any]]) -> tuple[DataRef, ...]:
     refs = []
     for item in items:
         pieces = split_outside(item, ",") if isinstance(item, str) else [item]
-        refs += [DataRef.parse(p) for p in pieces]
+        for p in pieces:  # name[rows=...] is a grid like any other
+            refs += map(DataRef, map(str, parse_list([p]))) if "[" in p else [DataRef.parse(p)]
     return tuple(refs)
 
 

@@ -1,0 +1,43 @@
+"""A named dataset with fewer rows: ``stroke[rows=1000]``."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fedtrees.core.errors import DataError
+from fedtrees.core.streams import Streams
+from fedtrees.data.dataset import Dataset
+
+
+def sample(dataset: Dataset, rows: int) -> Dataset:
+    """Return a dataset of some of the rows, drawn at random and the same at every call.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        Where a recipe fixes the test rows they all stay; the rows are drawn from the others.
+    rows : int
+        How many rows are drawn.
+
+    Raises
+    ------
+    DataError
+        If the table has fewer, or the rows drawn lack a class.
+    """
+    n = len(dataset.table)
+    fixed = np.zeros(0, dtype=np.intp) if dataset.test_rows is None else dataset.test_rows
+    others = np.setdiff1d(np.arange(n), fixed)
+    if isinstance(rows, bool) or not isinstance(rows, int) or not 0 < rows <= len(others):
+        raise DataError(f"{dataset.name}: rows={rows!r}; give 1 to {len(others)}")
+    drawn = Streams(0).child("sample", dataset.name).rng(str(rows)).permutation(others)[:rows]
+    table = dataset.table.take(np.concatenate([np.sort(drawn), fixed]))
+    if dataset.schema.classes and len(np.unique(table.y[:rows])) < len(dataset.schema.classes):
+        raise DataError(f"{dataset.name}: {rows} rows lack a class; ask for more")
+    return Dataset(
+        f"{dataset.name}[rows={rows}]",
+        dataset.schema,
+        table,
+        dataset.top,
+        None if dataset.test_rows is None else np.arange(rows, rows + len(fixed)),
+        (*dataset.notes, f"{rows} rows drawn from {len(others)}"),
+    )
