@@ -8,12 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedtrees.attacks.timberstrike import Evidence, Options, reconstruct
 from fedtrees.audit.audit import Audit
 from fedtrees.audit.exposure import UNKNOWN
-from fedtrees.audit.newton import leaves_below
 from fedtrees.audit.recover import sums_of
 from fedtrees.core.errors import DataError, did_you_mean
 from fedtrees.core.guess import LeafCounts
@@ -25,6 +23,7 @@ from fedtrees.metrics import advantage, best_scores, blind_guesses, score_record
 from fedtrees.metrics.blind import BlindScore
 from fedtrees.metrics.leaf_counts import blind_leaf_counts, score_leaf_counts, true_leaf_counts
 from fedtrees.trees.forest import Forest, Tree
+from fedtrees.trees.losses import LOGISTIC, SQUARED_ERROR
 
 SHOWN = ("ra", "exact_rows", "leaf_mass_exact")
 MOST_TARGETS = 8000  # rows scored; matching them takes time that grows with the square
@@ -155,25 +154,56 @@ def attack(audit: Audit, own: Dataset | None, truth: Dataset | None, seed: int =
     assert given is not None
     schema = given.schema
     held, sought, threat = _parts(own, truth, streams.rng("own-rows"))
-    rows = audit.rows.n if audit.rows.n is not None else len(held) + len(sought)
+    if len(evidence) == 1:
+        rows = audit.rows.n if audit.rows.n is not None else len(held) + len(sought)
+        evidence = [replace(evidence[0], n_rows=rows)]
+    else:
+        evidence = _victims(evidence, audit, None if truth is None or own is None else held,
+                            None if truth is not None else given.table)  # fmt: skip
     began = time.perf_counter()
     rng = streams.rng("attack")
-    guess = reconstruct(replace(evidence, n_rows=rows), held, schema, Options(), rng)
+    guesses = [reconstruct(e, held, schema, Options(), rng) for e in evidence]
     seconds = time.perf_counter() - began
+    found = Table.concat([g.records for g in guesses if g.records is not None])
     scores = []
-    if guess.records is not None and len(guess.records):
-        found = guess.records
+    if len(found):
         if len(found) > len(sought):  # more rows were rebuilt than are known here
             found = found.take(np.sort(rng.choice(len(found), len(sought), replace=False)))
         blind = blind_guesses(held, schema, len(sought), streams.rng("blind"))
+        if len(found) < len(sought) and len(held):  # whom nothing in the file describes
+            more = blind["bootstrap"].take(np.arange(len(sought) - len(found)))
+            found = Table.concat([found, more])
         lines = best_scores({k: score_records(g, sought, schema) for k, g in blind.items()})
         values = score_records(found, sought, schema).as_dict()
         scores = [_score(m, values[m], lines[m]) for m in SHOWN if values.get(m) is not None]
-    if guess.leaf_counts and rows == len(held) + len(sought) and schema.classes:
-        scores.append(_leaf_score(evidence.trees[0], guess.leaf_counts[0], held, sought))
-    return AttackResult(
-        None, threat, len(sought), len(held), tuple(scores), int(guess.notes["trees_read"]), seconds
-    )
+    whole = len(evidence) == 1 and evidence[0].n_rows == len(held) + len(sought)
+    if whole and guesses[0].leaf_counts and len(schema.classes) == 2:
+        tree = evidence[0].trees[0]
+        scores.append(_leaf_score(tree, guesses[0].leaf_counts[0], held, sought))
+    trees = max(int(g.notes["trees_read"]) for g in guesses)
+    return AttackResult(None, threat, len(sought), len(held), tuple(scores), trees, seconds)
+
+
+def _victims(
+    evidence: Sequence[Evidence], audit: Audit, own: Table | None, sought: Table | None
+) -> list[Evidence]:
+    """Return the clients to attack: not the attacker, or only the one whose rows are given.
+
+    A client is told by its first tree, whose leaves hold exactly its rows.
+    """
+    firsts = [t for t in audit.trees if t.base_score is not None]
+
+    def is_of(table: Table | None, k: int) -> bool:
+        if table is None:
+            return False
+        one = Forest((evidence[k].trees[0],), np.zeros(1, dtype=np.float32))
+        held = np.bincount(one.apply(table.X)[:, 0], minlength=len(evidence[k].trees[0]))
+        return np.array_equal(held[firsts[k].leaf], firsts[k].n)
+
+    clients = range(len(evidence))
+    # the attacker's rows are then some of that client's
+    named = [replace(evidence[k], own_inside=True) for k in clients if is_of(sought, k)]
+    return named or [evidence[k] for k in clients if not is_of(own, k)]
 
 
 def _outputs(audit: Audit) -> int:
@@ -238,40 +268,69 @@ def _leaf_score(tree: Tree, guess: LeafCounts, held: Table, sought: Table) -> Sc
     return Score("leaf_mass_exact", got, line, advantage(got, line))
 
 
-def evidence_of(audit: Audit) -> Evidence | str:
-    """Return what the file gives TimberStrike, or why it gives nothing."""
+def evidence_of(audit: Audit) -> list[Evidence] | str:
+    """Return what the file gives TimberStrike, of each client apart, or why it gives nothing."""
     model, settings = audit.model, audit.settings
-    if not isinstance(model.forest, Forest) or model.forest.objective.name == "reg:squarederror":
+    if not isinstance(model.forest, Forest) or model.forest.objective.name == SQUARED_ERROR.name:
         return "TimberStrike reads models boosted on log loss, of two classes or more"
     if any(model.categorical):
         return "TimberStrike reads threshold splits, and the model splits by categories"
     if settings is None:
         return "eta and lambda do not follow from the file; give --learning-rate and --reg-lambda"
-    if audit.sources.kind == "bagging":
-        return "the attack follows the trees of one table, and the model joins those of several"
-    first = audit.trees[0]
-    start: NDArray[np.float32] = model.forest.base_margin
-    trees: Sequence[Tree] = _trees(audit)
-    if model.library == "lightgbm":
-        if first.base_score is None:
-            return "labels of the first tree do not follow from the file"
-        start = np.array([np.log(first.base_score / (1 - first.base_score))], dtype=np.float32)
-        moved = (trees[0].value - start[0]) * (trees[0].feature < 0)
-        trees = [replace(trees[0], value=moved.astype(np.float32)), *trees[1:]]
-    if audit.sources.kind == "turns" or sum(t.base_score is not None for t in audit.trees) > len(
-        start
-    ):
-        trees = trees[: len(start)]  # the others grew on other rows, or beside the first
-    level = "statistics" if all(t.h is not None for t in trees) else "values"
-    if level == "values" and (first.n == UNKNOWN).all():
+    trees, start = _trees(audit), model.forest.base_margin
+    told = all(t.h is not None for t in trees)
+    if not told and (audit.trees[0].n == UNKNOWN).all():
         return "the file holds no statistics, and its leaf values alone do not tell the counts"
-    return Evidence(
+    if model.library == "lightgbm":
+        base = audit.trees[0].base_score
+        if base is None:
+            return "labels of the first tree do not follow from the file"
+        start = LOGISTIC.base_margin(base)
+        moved = (trees[0].value - start[0]) * (trees[0].feature < 0)
+        trees[0] = replace(trees[0], value=moved.astype(np.float32))
+    common = Evidence(
         trees=tuple(trees),
-        level=level,
+        level="statistics" if told else "values",
         base_margin=start[0] if len(start) == 1 else start,
         learning_rate=settings.learning_rate,
         reg_lambda=settings.reg_lambda,
         min_child_weight=0.0,
+    )
+    if audit.sources.kind == "bagging":
+        return [_of_client(common, audit, c + 1) for c in range(audit.sources.clients)]
+    firsts = sum(t.base_score is not None for t in audit.trees)
+    if audit.sources.kind == "turns":  # only the first client's first tree has one base score
+        others = tuple(name != audit.sources.names[0] for name in audit.sources.names)
+        return [replace(common, foreign=others, own_inside=False)]
+    if firsts > len(start):  # grown beside the first, not after it
+        return [replace(common, trees=common.trees[: len(start)])]
+    return [common]
+
+
+def _of_client(common: Evidence, audit: Audit, client: int) -> Evidence:
+    """Return the trees in the order in which they moved the margins of one client's rows.
+
+    In each round its own come before the others', on which they were not grown. Its first trees
+    start from its own base score, all later ones from the model's.
+    """
+    names = audit.sources.names
+    starts = [t.index for t in audit.trees if t.base_score is not None]
+    block = starts[1] - starts[0]
+    per_round = block * audit.sources.clients
+    mine = [name == f"client {client}" for name in names]
+    order = sorted(range(len(names)), key=lambda t: (t // per_round, not mine[t], t))
+    first = audit.trees[starts[client - 1]]
+    assert first.base_score is not None
+    own = LOGISTIC.base_margin(first.base_score)
+    shift = np.atleast_1d(np.float32(common.base_margin)) - own
+    return replace(
+        common,
+        trees=tuple(common.trees[t] for t in order),
+        base_margin=own[0],
+        n_rows=int(first.n.sum()),
+        foreign=tuple(not mine[t] for t in order),
+        restart=(block, shift),
+        own_inside=False,
     )
 
 
@@ -282,6 +341,10 @@ def _trees(audit: Audit) -> list[Tree]:
     out = []
     for tree, known in zip(model.forest.trees, model.statistics, strict=True):
         sums = sums_of(tree, known, audit.settings)
-        h = None if sums is None else leaves_below(tree) @ sums.h
+        if sums is None:
+            out.append(replace(tree, h=None, g=None))
+            continue
+        h = np.zeros(len(tree))  # only those of leaves are read
+        h[tree.leaves] = sums.h
         out.append(replace(tree, h=h, g=None))
     return out

@@ -83,6 +83,20 @@ def test_one_table_is_split_between_attacker_and_victims(capsys, made):
     assert (attack["own"], attack["targets"]) == (114, 455)
 
 
+def test_a_client_of_a_bagging_model_is_attacked_alone(capsys, tmp_path):
+    """Its rows are recognised by the leaves of its first tree; all of its counts are exact."""
+    made = trained.bagging(tmp_path / "m.json", rounds=4)
+    rows = made.parts[1]
+    frame = pd.DataFrame(made.X[rows]).assign(ill=made.y[rows])
+    frame.to_csv(tmp_path / "mine.csv", index=False, float_format="%.9g")
+    given = ("--own", tmp_path / "mine.csv", "--target", "ill", "--format", "json")
+    _, out, _ = run(capsys, made.path, *given)
+    attack = json.loads(out)["attack"]
+    assert attack["own"] + attack["targets"] == len(rows)
+    scores = {s["metric"]: s["score"] for s in attack["scores"]}
+    assert scores["leaf_mass_exact"] == 1.0
+
+
 def test_scrubbing_says_what_is_left(capsys, made, tmp_path):
     _, out, _ = run(capsys, made / "m.json", "--scrub", tmp_path / "c.json", "--format", "json")
     found = json.loads(out)["scrub"]
