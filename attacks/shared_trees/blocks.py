@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -125,44 +125,42 @@ def _parts(view: View, message: GlobalTrees) -> Iterator[Block]:
 
 def _named(view: View, blocks: Sequence[Block], per_round: bool) -> Iterator[Block]:
     """Name the sender of every block where the view tells, by its replies or by its place."""
-    replies: dict[int, list[Block]] = {}
+    known: dict[int, Block] = {}
+    rounds = [b.round if per_round else turn for turn, b in enumerate(blocks)]
     for item, m in view.messages(ClientTrees):
         reply = Block(m.round, -1, tuple(trees_of(view, m)), item.sender, m.base_score)
-        replies.setdefault(m.round, []).append(reply)
+        at = _place(reply, [i for i, r in enumerate(rounds) if r == m.round], blocks, known)
+        if at is not None:
+            known[at] = replace(reply, first=blocks[at].first)
     names = _clients(view)
-    place: dict[int, int] = {}
-    for turn, block in enumerate(blocks):
-        round = block.round if per_round else turn
-        at = place[round] = place.get(round, -1) + 1
-        known = _same(block, replies.get(round, ()))
-        if known is not None:
-            yield replace(known, round=round, first=block.first)
+    for i, block in enumerate(blocks):
+        if i in known:
+            yield known[i]
         elif not per_round:
-            yield replace(block, round=round, sender=names[turn % len(names)])
-        elif view.parameters["arrival"] == "client" and _full(blocks, round, len(names)):
-            yield replace(block, sender=names[at])
+            yield replace(block, round=i, sender=names[i % len(names)])
+        elif view.parameters["arrival"] == "client" and rounds.count(rounds[i]) == len(names):
+            yield replace(block, sender=names[i - rounds.index(rounds[i])])
         else:
             yield block
 
 
-def _full(blocks: Sequence[Block], round: int, clients: int) -> bool:
-    return sum(b.round == round for b in blocks) == clients
-
-
-def _same(block: Block, replies: Sequence[Block]) -> Block | None:
-    """Return the reply with these trees, the closest in values if several have their splits."""
+def _place(
+    reply: Block, places: Sequence[int], blocks: Sequence[Block], taken: Container[int]
+) -> int | None:
+    """Return which block a reply became: of those with its splits, the closest in values."""
 
     def alike(a: Tree, b: Tree) -> bool:
         return np.array_equal(a.feature, b.feature) and np.array_equal(a.threshold, b.threshold)
 
-    def apart(reply: Block) -> float:
-        pairs = zip(block.trees, reply.trees, strict=True)
-        return max(float(np.abs(a.value - b.value).max()) for a, b in pairs)
+    def apart(place: int) -> float:
+        pairs = zip(blocks[place].trees, reply.trees, strict=True)
+        return max((float(np.abs(a.value - b.value).max()) for a, b in pairs), default=0.0)
 
     found = [
-        r
-        for r in replies
-        if len(r.trees) == len(block.trees)
-        and all(alike(a, b) for a, b in zip(block.trees, r.trees, strict=True))
+        i
+        for i in places
+        if i not in taken
+        and len(blocks[i].trees) == len(reply.trees)
+        and all(alike(a, b) for a, b in zip(blocks[i].trees, reply.trees, strict=True))
     ]
-    return min(found, key=apart) if found else None
+    return min(found, key=apart, default=None)

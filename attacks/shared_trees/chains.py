@@ -2,31 +2,37 @@
 
 Clients of a bagging federation see an ordered list of trees without names. A client's hessian and
 gradient sums change little from one round to the next; Di Gennaro et al. (2025), Sec. 5.3, match
-them by the Hungarian method (their code: the root's hessian alone). Beyond them: every client
-keeps its own cut points, so that its thresholds come back in later rounds, and values of other
-clients' rows do not.
+them by the Hungarian method (their code: the root's hessian alone), where one mistake makes all
+later rounds wrong. Beyond them: every client keeps its own cut points, so that its thresholds come
+back in other rounds, and those of other clients' rows do not. All rounds are therefore matched
+again and again to what the chains show in the other rounds.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
 from fedtrees.attacks.shared_trees.blocks import Block
 from fedtrees.core.errors import UsageError, did_you_mean
-from fedtrees.trees.forest import Tree
 
 Clues = Literal["hessian", "sums", "all"]
 
-# Weight of all thresholds known, in units of the mean distance of the sums of two clients. A block
-# of the same client shares most of its thresholds, one of another client few.
-THRESHOLD_WEIGHT = 6.0
+# Pseudo-splits that a chain is expected to take from everybody's; 2 to 20 do about equally.
+POOLED = 5.0
+SWEEPS = 20
+# Steps of the sums are no independent normal draws: with full weight they mislead where splits
+# already tell. Blocks in the right chain, 30 clients, Pima: 55% with 1, 72% with 0.2, 67% with 0.
+SUMS_WEIGHT = 0.2
 
 Split = tuple[int, int]  # feature, bits of the float32 threshold
+Floats = NDArray[np.float64]
 
 
 def link(rounds: Sequence[Sequence[Block]], clues: Clues = "all") -> list[list[int]]:
@@ -50,54 +56,159 @@ def link(rounds: Sequence[Sequence[Block]], clues: Clues = "all") -> list[list[i
         raise UsageError(f"unknown clues {clues!r}{did_you_mean(str(clues), get_args(Clues))}")
     if not rounds:
         return []
+    sums = _all_roots(rounds, clues)
+    chains = _in_turn(rounds, sums)
+    if clues == "all":
+        chains = _again(chains, [[_splits(b) for b in blocks] for blocks in rounds], sums)
+    name = {c: i for i, c in enumerate(chains[0])}
+    return [[name[c] for c in numbers] for numbers in chains]
+
+
+def _all_roots(rounds: Sequence[Sequence[Block]], clues: Clues) -> list[Floats] | None:
+    """Return the sums at all roots, (blocks, sums) per round; None where they are not told."""
+    told = all(
+        t.h is not None and (t.g is not None or clues == "hessian")
+        for blocks in rounds
+        for b in blocks
+        for t in b.trees
+    )
+    parts = ("h",) if clues == "hessian" else ("h", "g")
+
+    def roots(block: Block) -> list[float]:
+        return [float(getattr(t, part)[t.leaves].sum()) for t in block.trees for part in parts]
+
+    return [np.array([roots(b) for b in blocks]) for blocks in rounds] if told else None
+
+
+def _in_turn(rounds: Sequence[Sequence[Block]], sums: list[Floats] | None) -> list[list[int]]:
+    """Match every round to the one before, by sums."""
     chains = [list(range(len(rounds[0])))]
-    last = [_roots(b, clues) for b in rounds[0]]
-    seen = [Counter(_splits(b)) for b in rounds[0]]
-    for blocks in rounds[1:]:
-        cost = np.zeros((len(last), len(blocks)))
-        roots = [_roots(b, clues) for b in blocks]
-        if all(r is not None for r in (*last, *roots)):
-            cost += np.abs(np.array(last)[:, None] - np.array(roots)[None]).sum(axis=2)
-            cost /= max(cost.mean(), 1e-12)
-        if clues == "all":
-            known = np.array([[_known(b, c, seen) for b in blocks] for c in range(len(seen))])
-            cost -= THRESHOLD_WEIGHT * known
-        chain, block = linear_sum_assignment(cost)
-        numbers = [0] * len(blocks)
-        for c, b in zip(chain.tolist(), block.tolist(), strict=True):
-            numbers[b] = c
-            last[c] = roots[b]
-            seen[c].update(_splits(blocks[b]))
-        chains.append(numbers)
+    last = None if sums is None else sums[0].copy()
+    for r, blocks in enumerate(rounds[1:], start=1):
+        if sums is None or last is None:
+            chains.append(list(range(len(blocks))))
+            continue
+        chain, block = linear_sum_assignment(np.abs(last[:, None] - sums[r]).sum(axis=2))
+        numbers = np.zeros(len(blocks), dtype=np.int64)
+        numbers[block] = chain
+        last[chain] = sums[r][block]
+        chains.append(numbers.tolist())
     return chains
 
 
-def _roots(block: Block, clues: Clues) -> list[float] | None:
-    """Return the sums at the block's roots, None where they are not told."""
-    out: list[float] = []
+def _again(
+    chains: list[list[int]], splits: list[list[Counter[Split]]], sums: list[Floats] | None
+) -> list[list[int]]:
+    """Match every round to all the others until nothing changes.
+
+    A block's splits are taken for draws from those of its chain in other rounds, mixed with
+    everybody's; its sums for those of the chain in the neighbouring rounds, with a normal error.
+    """
+    draws = _Draws.of(splits, len(chains[0]))
+    for r in range(len(chains)):  # first with what the rounds before show, better and better
+        step = draws.weight(r)
+        if sums is not None and r:
+            near = np.zeros_like(sums[r])
+            near[chains[r - 1]] = sums[r - 1]
+            apart = (sums[r] - near[:, None]) ** 2
+            scale = 2 * np.median(apart.min(axis=0), axis=0) + 1e-9
+            step -= SUMS_WEIGHT * (apart / scale).sum(axis=2)
+        if r:
+            chains[r] = _best(step)
+        draws.put(r, chains[r], 1)
+    for _ in range(SWEEPS):
+        before = [list(c) for c in chains]
+        spread = None if sums is None else _spread(chains, sums)
+        for r in range(len(chains)):
+            draws.put(r, chains[r], -1)
+            weight = draws.weight(r)
+            if sums is not None and spread is not None:
+                weight -= SUMS_WEIGHT * _distance(chains, sums, r, spread)
+            chains[r] = _best(weight)
+            draws.put(r, chains[r], 1)
+        if chains == before:
+            break
+    return chains
+
+
+def _best(weight: Floats) -> list[int]:
+    """Return the chain of every block, the heaviest matching of weights (m, blocks)."""
+    chain, block = linear_sum_assignment(-weight)
+    return [int(c) for _, c in sorted(zip(block, chain, strict=True))]
+
+
+@dataclass(eq=False)
+class _Draws:
+    """How often every chain has drawn every split.
+
+    Attributes
+    ----------
+    blocks : list of float64 array, shape (blocks, n_splits)
+        Splits of every round's blocks.
+    held : float64 array, shape (m, n_splits)
+        Splits of every chain in the rounds put there.
+    pool : float64 array, shape (n_splits,)
+        Shares of the splits in all blocks.
+    """
+
+    blocks: list[Floats]
+    held: Floats
+    pool: Floats
+
+    @staticmethod
+    def of(splits: list[list[Counter[Split]]], m: int) -> _Draws:
+        """Number the splits."""
+        number: dict[Split, int] = {}
+        for blocks in splits:
+            for counted in blocks:
+                for split in counted:
+                    number.setdefault(split, len(number))
+        out = [np.zeros((len(blocks), max(len(number), 1))) for blocks in splits]
+        for r, blocks in enumerate(splits):
+            for b, counted in enumerate(blocks):
+                for split, n in counted.items():
+                    out[r][b, number[split]] = n
+        total = sum((o.sum(axis=0) for o in out), np.zeros(out[0].shape[1]))
+        return _Draws(out, np.zeros((m, out[0].shape[1])), total / max(total.sum(), 1.0))
+
+    def put(self, r: int, numbers: list[int], sign: int) -> None:
+        """Add the blocks of a round to their chains, or take them out."""
+        self.held[numbers] += sign * self.blocks[r]
+
+    def weight(self, r: int) -> Floats:
+        """Return the log likelihood of a round's splits for every chain, shape (m, blocks)."""
+        size = self.held.sum(axis=1, keepdims=True) + POOLED
+        share = (self.held + POOLED * self.pool + 1e-12) / size
+        return np.asarray(np.log(share) @ self.blocks[r].T)
+
+
+def _neighbours(chains: list[list[int]], sums: list[Floats], r: int) -> Floats:
+    """Return the mean sums of every chain in the rounds before and after, shape (m, s)."""
+    m = len(chains[0])
+    out, seen = np.zeros((m, sums[r].shape[1])), np.zeros((m, 1))
+    for near in (r - 1, r + 1):
+        if 0 <= near < len(sums):
+            out[chains[near]] += sums[near]
+            seen[chains[near]] += 1
+    return np.asarray(out / np.maximum(seen, 1))
+
+
+def _spread(chains: list[list[int]], sums: list[Floats]) -> Floats:
+    """Return the mean square step of the sums within chains, shape (s,)."""
+    steps = [sums[r] - _neighbours(chains, sums, r)[chains[r]] for r in range(len(sums))]
+    return np.asarray(np.mean(np.concatenate(steps) ** 2, axis=0) + 1e-9)
+
+
+def _distance(chains: list[list[int]], sums: list[Floats], r: int, scale: Floats) -> Floats:
+    """Return minus the log likelihood of a round's sums for every chain, shape (m, blocks)."""
+    apart = sums[r] - _neighbours(chains, sums, r)[:, None]
+    return np.asarray((apart**2 / (2 * scale)).sum(axis=2))
+
+
+def _splits(block: Block) -> Counter[Split]:
+    out: Counter[Split] = Counter()
     for tree in block.trees:
-        if tree.h is None or (tree.g is None and clues != "hessian"):
-            return None
-        leaves = tree.leaves
-        out.append(float(tree.h[leaves].sum()))
-        if clues != "hessian":
-            assert tree.g is not None
-            out.append(float(tree.g[leaves].sum()))
+        inner = tree.feature >= 0
+        bits = np.ascontiguousarray(tree.threshold[inner]).view(np.int32)
+        out.update(zip(tree.feature[inner].tolist(), bits.tolist(), strict=True))
     return out
-
-
-def _splits(block: Block) -> set[Split]:
-    return {split for tree in block.trees for split in _splits_of(tree)}
-
-
-def _splits_of(tree: Tree) -> list[Split]:
-    inner = tree.feature >= 0
-    bits = np.ascontiguousarray(tree.threshold[inner]).view(np.int32)
-    return list(zip(tree.feature[inner].tolist(), bits.tolist(), strict=True))
-
-
-def _known(block: Block, chain: int, seen: Sequence[Counter[Split]]) -> float:
-    """Return the share of the block's thresholds that the chain had before, rare ones full."""
-    splits = _splits(block)
-    had = [s for s in splits if s in seen[chain]]
-    return sum(1.0 / sum(s in other for other in seen) for s in had) / max(len(splits), 1)

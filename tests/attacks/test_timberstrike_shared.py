@@ -1,0 +1,247 @@
+"""Trees that clients grow alone: exact counts, own starts, chains, and scores above the blind."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from data_dir import data_dir
+from sklearn.datasets import load_breast_cancer, load_iris
+from timberstrike_world import accuracy, structured
+
+from fedtrees.attacks.shared_trees.blocks import blocks_of
+from fedtrees.attacks.shared_trees.chains import link
+from fedtrees.attacks.shared_trees.hessians import hessians_from_gains
+from fedtrees.attacks.shared_trees.reconstruct import reconstruct_each
+from fedtrees.attacks.shared_trees.start import own_start
+from fedtrees.attacks.shared_trees.victims import victims_of
+from fedtrees.bench.evaluate import make_defense
+from fedtrees.bench.federation import spread
+from fedtrees.bench.leaf_rows import leaf_scores
+from fedtrees.core.errors import UsageError
+from fedtrees.core.registry import register
+from fedtrees.core.schema import Feature, Schema
+from fedtrees.core.specs import parse_composed, parse_grid
+from fedtrees.core.streams import Streams
+from fedtrees.data import catalogue
+from fedtrees.data.dataset import prepare
+from fedtrees.data.partition import Partition
+from fedtrees.protocols.base import train, view_of
+from fedtrees.trees.losses import LOGISTIC, Softmax
+from fedtrees.trees.shared_io import base_weights
+
+PROTOCOLS = ("flower-bagging", "flower-cyclic", "local-ensembles")
+ONE = "timberstrike[chains=1,max_trees=1]"
+
+
+def federation(classes=2, clients=3, rows=360):
+    X, y = load_iris(return_X_y=True) if classes == 3 else load_breast_cancer(return_X_y=True)
+    X, y = X[:rows, :8], y[:rows]
+    order = np.random.default_rng(3).permutation(len(y))
+    features = tuple(Feature(f"x{k}") for k in range(X.shape[1]))
+    schema = Schema(features, "y", tuple(map(str, range(classes))))
+    return spread(prepare("small", schema, X[order], y[order]), Partition("iid"), clients, 0)
+
+
+def run(fed, protocol, who="client-2", defense="none"):
+    spec = parse_grid(protocol)[0]
+    made = make_defense(parse_composed([defense])[0])
+    done = train(register.make("protocol", spec), fed.clients, fed.schema, defense=made, seed=1)
+    return done, view_of(done, (who,), fed.clients)
+
+
+def attack(view, spec="timberstrike[chains=2]", seed=0):
+    return register.make("attack", parse_grid(spec)[0]).run(view, np.random.default_rng(seed))
+
+
+def counts_exact(fed, done, view, spec=ONE):
+    got = {m: v for m, v, _ in leaf_scores(attack(view, spec), fed, view.principals, done)}
+    return got["leaf_counts_exact"]
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("classes", [2, 3])
+@pytest.mark.parametrize("who", ["client-2", "server"])
+def test_first_counts_are_exact_wherever_hessians_are_shared(protocol, classes, who):
+    fed = federation(classes)
+    for depth in (3, 6):
+        done, view = run(fed, f"{protocol}[trees=6,max_depth={depth}]", who)
+        assert counts_exact(fed, done, view) == 1.0
+
+
+@pytest.mark.parametrize("protocol", ["fedtree-hist", "nvflare-hist"])
+def test_first_counts_are_exact_in_histogram_protocols_too(protocol):
+    fed = federation()
+    for depth in (3, 6):
+        done, view = run(fed, f"{protocol}[trees=2,max_depth={depth}]")
+        assert counts_exact(fed, done, view) == 1.0
+
+
+@pytest.mark.parametrize("intercept", ["mean", "newton"])
+def test_masked_hessians_come_back_from_weights_and_gains(intercept):
+    fed = federation()
+    spec = f"flower-bagging[trees=3,max_depth=5,intercept={intercept}]"
+    done, view = run(fed, spec, defense="mask-sum-hessian")
+    assert counts_exact(fed, done, view) == 1.0
+    open_view = run(fed, spec)[1]
+    for hidden, shown in zip(blocks_of(view).blocks, blocks_of(open_view).blocks, strict=True):
+        for a, b in zip(hidden.trees, shown.trees, strict=True):
+            if len(b) > 1:
+                np.testing.assert_allclose(a.h, b.h, rtol=2e-3)
+
+
+def test_gains_that_are_off_give_no_hessians():
+    fed = federation()
+    tree = run(fed, "flower-bagging[trees=1,max_depth=3]")[0].model.trees[0]
+    params = register.make("protocol", parse_grid("flower-bagging")[0])
+    weight = np.where(tree.feature < 0, tree.value / 0.3, base_weights(tree, params))
+    np.testing.assert_allclose(hessians_from_gains(tree, weight, 1.0), tree.h, rtol=2e-3)
+    wrong = replace(tree, gain=-tree.gain)
+    assert hessians_from_gains(wrong, weight, 1.0) is None
+
+
+def test_split_only_leaves_values_and_known_base_scores_still_count():
+    """Everybody's base score comes with local ensembles: the leaf values alone give the counts."""
+    fed = federation()
+    done, view = run(fed, "local-ensembles[trees=2,max_depth=3]", defense="split-only")
+    assert all(v.evidence.level == "values" for v in victims_of(view))
+    assert counts_exact(fed, done, view) >= 0.7
+
+
+@pytest.mark.parametrize("intercept", ["mean", "newton"])
+def test_a_clients_own_base_score_follows_from_whole_numbers(intercept):
+    fed = federation()
+    spec = f"flower-bagging[trees=1,max_depth=4,intercept={intercept}]"
+    server = blocks_of(run(fed, spec, "server")[1])
+    for i, block in enumerate(server.blocks):
+        found = own_start(block.trees, LOGISTIC, 300, intercept)
+        assert found.rows == len(fed.clients[i])
+        np.testing.assert_array_equal(found.score, block.score)
+    assert len({float(b.score[0]) for b in server.blocks}) > 1
+
+
+def test_own_base_scores_of_several_classes():
+    fed = federation(3)
+    server = blocks_of(run(fed, "flower-bagging[trees=1,max_depth=4]", "server")[1])
+    for i, block in enumerate(server.blocks):
+        found = own_start(block.trees, Softmax(3), 200)
+        assert found.rows == len(fed.clients[i])
+        np.testing.assert_allclose(found.score, block.score, atol=1e-6)
+
+
+def test_no_number_of_rows_fits_noise():
+    tree = run(federation(), "flower-bagging[trees=1,max_depth=4]")[0].model.trees[0]
+    noise = np.random.default_rng(0).normal(size=len(tree))
+    assert own_start([replace(tree, g=tree.g + noise)], LOGISTIC, 300) is None
+
+
+def test_a_client_knows_its_own_trees_and_reconstructs_the_others():
+    fed = federation()
+    for arrival in ("client", "shuffled"):
+        view = run(fed, f"flower-bagging[trees=5,max_depth=3,arrival={arrival}]")[1]
+        blocks = blocks_of(view).blocks
+        assert sum(b.sender == "client-2" for b in blocks) == 5
+        guess = attack(view)
+        assert len(guess.records) == len(fed.victims(("client-2",)))
+        assert (guess.owner is not None) == (arrival == "client")
+
+
+def test_the_first_in_the_cycle_is_counted_and_others_are_estimated():
+    fed = federation()
+    view = run(fed, "flower-cyclic[trees=12,max_depth=3]")[1]
+    victims = victims_of(view)
+    assert [v.owner for v in victims] == ["client-0", "client-1"]
+    assert [v.evidence.is_foreign(0) for v in victims] == [False, True]
+    guess = attack(view)
+    assert {c.tree for c in guess.leaf_counts} == {0}
+    assert len(guess.records) == len(fed.victims(("client-2",)))
+    late = [r for r, o in zip(guess.records.y, guess.owner, strict=True) if o == "client-1"]
+    assert abs(sum(late) - fed.clients[1].y.sum()) <= 0.15 * len(fed.clients[1])
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_rows_stay_in_the_first_leaves_of_their_client(protocol):
+    fed = federation()
+    done, view = run(fed, f"{protocol}[trees=9,max_depth=3]")
+    guess = attack(view, "timberstrike[chains=1]")
+    rows = guess.records.X[np.array(guess.owner) == "client-0"]
+    y = guess.records.y[np.array(guess.owner) == "client-0"]
+    tree, held = done.model.trees[0], fed.clients[0]
+    for label in (0, 1):
+        found = np.bincount(done.model.apply(rows[y == label])[:, 0], minlength=len(tree))
+        truth = np.bincount(done.model.apply(held.X[held.y == label])[:, 0], minlength=len(tree))
+        np.testing.assert_array_equal(found, truth)
+
+
+def test_other_clients_trees_matter():
+    """Without them the margins are wrong, and the sums of later trees pull rows astray."""
+    X, y = structured(480)
+    schema = Schema(tuple(Feature(f"x{k}") for k in range(6)), "y")
+    fed = spread(prepare("structured", schema, X, y), Partition("iid"), 3, 0)
+    view = run(fed, "flower-bagging[trees=20,max_depth=3]")[1]
+    truth = fed.victims(("client-2",))
+    scores = []
+    for victims in (victims_of(view), [_alone(v) for v in victims_of(view)]):
+        options = register.make("attack", parse_grid("timberstrike[chains=3]")[0])
+        guess = reconstruct_each(victims, view, options, "statistics", np.random.default_rng(0))
+        scores.append(accuracy(guess.records, truth, schema))
+    assert scores[0] > scores[1]
+
+
+def _alone(victim):
+    e = victim.evidence
+    mine = [t for t, other in zip(e.trees, e.foreign, strict=True) if not other]
+    bare = replace(e, trees=tuple(mine), foreign=None, restart=None)
+    return replace(victim, evidence=bare)
+
+
+def test_thresholds_tell_clients_apart_where_sums_do_not():
+    clients = 10
+    fed = spread(catalogue.load("stroke", data_dir()), Partition("iid"), clients, 0)
+    rate = 0.3 / clients
+    spec = f"flower-bagging[trees=12,max_depth=6,arrival=shuffled,learning_rate={rate:.4f}]"
+    view = run(fed, spec)[1]
+    right = {clues: share_linked(view, clients, clues) for clues in ("hessian", "sums", "all")}
+    assert right["all"] >= 0.95
+    assert right["hessian"] < 0.6
+
+
+def share_linked(view, clients, clues, seed=1):
+    """Share of blocks in the chain of the client whose block started it."""
+    rounds, owners = {}, {}
+    for block in blocks_of(view).blocks:
+        place = len(owners.setdefault(block.round, []))
+        order = Streams(seed).child("server").rng("arrival", block.round).permutation(clients)
+        owners[block.round].append(int(order[place]))
+        if block.sender is None:
+            rounds.setdefault(block.round, []).append((block, int(order[place])))
+    linked = link([[b for b, _ in blocks] for blocks in rounds.values()], clues)
+    names = [owner for _, owner in rounds[0]]
+    hits = [
+        names[chain] == owner
+        for blocks, chains in list(zip(rounds.values(), linked, strict=True))[1:]
+        for (_, owner), chain in zip(blocks, chains, strict=True)
+    ]
+    return np.mean(hits)
+
+
+def test_the_published_variant_takes_the_models_base_score_for_everyones():
+    fed = federation()
+    done, view = run(fed, "flower-bagging[trees=4,max_depth=4]")
+    spec = "timberstrike-published[max_trees=1]"
+    assert counts_exact(fed, done, view, spec) < 1.0
+    assert counts_exact(fed, done, view, "timberstrike-published[max_trees=1,starts=own]") == 1.0
+
+
+def test_same_seed_same_guess():
+    view = run(federation(), "flower-bagging[trees=5,max_depth=3]")[1]
+    first, second = (attack(view, seed=2).records for _ in range(2))
+    np.testing.assert_array_equal(first.X, second.X)
+
+
+def test_options_name_the_wrong_value():
+    with pytest.raises(UsageError, match="did you mean 'sums'"):
+        register.make("attack", parse_grid("timberstrike[clues=sum]")[0])
+    with pytest.raises(UsageError, match="unknown starts 'mine'"):
+        register.make("attack", parse_grid("timberstrike[starts=mine]")[0])
