@@ -26,7 +26,8 @@ FLOAT32 = 2.0**-23  # spacing of float32 relative to 1; statistics are stored as
 AGREES = 16.0
 TREES_READ = 6  # trees that eta and lambda are fitted on; they have a hundred equations
 _GOOD_SIZE = 12  # leaves: enough equations beyond the unknown sums, and quickly solved
-MAX_LEAVES = 512  # of a tree whose sums are solved for: the equations are a dense matrix
+MAX_LEAVES = 128  # solved for at once: the equations are a dense matrix
+MOST_PIECES = 200  # of which the ones to fit on are chosen
 _SPREAD = 4.0  # standard errors of a solved sum that count as its error; the largest seen is 1.7
 _ETA = (0.001, 2.0)  # learning rates searched
 
@@ -140,10 +141,71 @@ def leaves_below(tree: Tree) -> Floats:
     return member
 
 
-def solvable(tree: Tree, statistics: Statistics) -> bool:
-    """Tell whether the tree's statistics make equations, and not too many."""
-    known = statistics.weight is not None and statistics.gain is not None
-    return known and 1 < len(tree.leaves) <= MAX_LEAVES
+def pieces(tree: Tree, statistics: Statistics) -> list[Piece]:
+    """Cut a tree into subtrees of at most `MAX_LEAVES` leaves, whose equations stand alone.
+
+    Small trees are one piece. Nothing where the file has no weights and gains.
+    """
+    if statistics.weight is None or statistics.gain is None:
+        return []
+    below = np.where(tree.feature < 0, 1, 0)
+    parent = np.zeros(len(tree), dtype=np.intp)
+    for node in range(len(tree) - 1, -1, -1):
+        if tree.feature[node] >= 0:
+            children = [tree.left[node], tree.right[node]]
+            below[node], parent[children] = below[children].sum(), node
+    top = (below <= MAX_LEAVES) & ((below[parent] > MAX_LEAVES) | (np.arange(len(tree)) == 0))
+    root = np.where(top, np.arange(len(tree)), -1)
+    for node in range(1, len(tree)):  # parents come first
+        if not top[node]:
+            root[node] = root[parent[node]]
+    return [Piece.of(tree, statistics, np.flatnonzero(root == r)) for r in np.flatnonzero(top)]
+
+
+@dataclass(frozen=True, eq=False)
+class Piece:
+    """A subtree with its statistics.
+
+    Attributes
+    ----------
+    tree : Tree
+    statistics : Statistics
+    nodes : intp array, shape (n_nodes,)
+        Their numbers in the whole tree.
+    """
+
+    tree: Tree
+    statistics: Statistics
+    nodes: NDArray[np.intp]
+
+    @staticmethod
+    def of(tree: Tree, statistics: Statistics, nodes: NDArray[np.intp]) -> Piece:
+        """Take the given nodes, ascending, of which the first is above all others."""
+        number = np.full(len(tree) + 1, -1, dtype=np.int32)  # the last entry: no child
+        number[nodes] = np.arange(len(nodes), dtype=np.int32)
+        part = Tree(
+            feature=tree.feature[nodes],
+            threshold=tree.threshold[nodes],
+            left=number[tree.left[nodes]],
+            right=number[tree.right[nodes]],
+            default_left=tree.default_left[nodes],
+            value=tree.value[nodes],
+        )
+        cover, weight, gain = (
+            None if values is None else values[nodes]
+            for values in (statistics.cover, statistics.weight, statistics.gain)
+        )
+        return Piece(part, Statistics(cover, weight, gain), nodes)
+
+    @property
+    def fit(self) -> _Fit:
+        """Its equations."""
+        cover = self.statistics.cover
+        h = None if cover is None else cover[self.tree.leaves]
+        return _Fit(Splits.of(self.tree, self.statistics), h)
+
+    def __len__(self) -> int:
+        return len(self.tree.leaves)
 
 
 def infer_settings(trees: Sequence[Tree], statistics: Sequence[Statistics]) -> Settings | None:
@@ -160,10 +222,10 @@ def infer_settings(trees: Sequence[Tree], statistics: Sequence[Statistics]) -> S
         None where no eta and lambda make the equations agree to float32: another penalty (alpha,
         a limit on steps) was used, or the trees were changed after training.
     """
-    usable = [k for k in range(len(trees)) if solvable(trees[k], statistics[k])]
-    usable.sort(key=lambda k: abs(len(trees[k].leaves) - _GOOD_SIZE))
-    fits = [_Fit(Splits.of(trees[k], statistics[k]), _leaf_cover(trees[k], statistics[k]))
-            for k in usable[:TREES_READ]]  # fmt: skip
+    found = (p for k in range(len(trees)) for p in pieces(trees[k], statistics[k]))
+    usable = [p for p, _ in zip((p for p in found if len(p) > 1), range(MOST_PIECES), strict=False)]
+    usable.sort(key=lambda p: abs(len(p) - _GOOD_SIZE))
+    fits = [p.fit for p in usable[:TREES_READ]]
     if sum(f.spare for f in fits) < 2:
         return None  # as many unknowns as equations: anything would agree
     eta, reg_lambda = _search(fits)
@@ -177,10 +239,6 @@ def infer_settings(trees: Sequence[Tree], statistics: Sequence[Statistics]) -> S
     if not (worst <= AGREES and reg_lambda > -1e-6):
         return None
     return Settings(eta, max(reg_lambda, 0.0), "inferred", count, worst)
-
-
-def _leaf_cover(tree: Tree, statistics: Statistics) -> Floats | None:
-    return None if statistics.cover is None else statistics.cover[tree.leaves]
 
 
 @dataclass(frozen=True, eq=False)
@@ -265,14 +323,12 @@ def _worst(fits: Sequence[_Fit], eta: float, reg_lambda: float) -> float:
 
 def agreement(settings: Settings, trees: Sequence[Tree], statistics: Sequence[Statistics]) -> float:
     """Return the largest residual over trees, in units of its float32 error; 0 without any."""
-    off = [0.0]
+    eta, reg_lambda, worst = settings.learning_rate, settings.reg_lambda, 0.0
     for tree, known in zip(trees, statistics, strict=True):
-        if solvable(tree, known):
-            fit = _Fit(Splits.of(tree, known), _leaf_cover(tree, known))
-            off.append(
-                float(np.abs(fit.residual(settings.learning_rate, settings.reg_lambda)).max())
-            )
-    return max(off)
+        for piece in pieces(tree, known):
+            if len(piece) > 1:
+                worst = max(worst, float(np.abs(piece.fit.residual(eta, reg_lambda)).max()))
+    return worst
 
 
 def leaf_sums(
@@ -291,12 +347,25 @@ def leaf_sums(
     if statistics.cover is not None:
         h = statistics.cover[tree.leaves]
         return h, FLOAT32 * h
-    if not solvable(tree, statistics):
-        return None
-    fit = _Fit(Splits.of(tree, statistics), None)
+    h, error = np.zeros(len(tree)), np.zeros(len(tree))
+    parts = pieces(tree, statistics)
+    if not parts or any(len(part) < 2 for part in parts):
+        return None  # a lone leaf has no equation of its own
+    for part in parts:
+        solved = _solved(part.fit, settings)
+        if solved is None:
+            return None
+        leaves = part.nodes[part.tree.leaves]
+        h[leaves], error[leaves] = solved
+    return h[tree.leaves], error[tree.leaves]
+
+
+def _solved(fit: _Fit, settings: Settings) -> tuple[Floats, Floats] | None:
+    """Return the sums of the leaves and their errors, None where the equations contradict."""
     eta, lam = settings.learning_rate, settings.reg_lambda
     a, c, b = fit.weighted(eta, lam)
     h = np.asarray(np.linalg.lstsq(a, b - c * lam, rcond=None)[0], dtype=np.float64)
     if np.abs(a @ h - (b - c * lam)).max() > AGREES or (h <= 0).any():
         return None
-    return h, _SPREAD * np.sqrt(np.diag(np.linalg.pinv(a.T @ a))) + FLOAT32 * h
+    spread = np.sqrt(np.diag(np.linalg.pinv(a.T @ a)))
+    return h, _SPREAD * spread + FLOAT32 * h

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import trained_models as trained
 
+from fedtrees.audit import audit
 from fedtrees.audit.model import read_model
-from fedtrees.audit.newton import Settings, infer_settings, leaf_sums
+from fedtrees.audit.newton import MAX_LEAVES, Settings, infer_settings, leaf_sums
 
 SETTINGS = [
     {"eta": 0.3, "reg_lambda": 1.0},
@@ -43,6 +44,21 @@ def test_every_masked_sum_is_solved_for_within_its_error(tmp_path):
         size.extend(true)
     assert max(off) < 1e-3
     assert len(size) > 150
+
+
+@pytest.mark.parametrize("masked", [False, True], ids=["whole", "masked"])
+def test_trees_of_hundreds_of_leaves_are_solved_piece_by_piece(tmp_path, masked):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(6000, 5)).astype(np.float32)
+    y = (rng.random(6000) < 1 / (1 + np.exp(-X.sum(axis=1)))).astype(int)
+    whole = trained.central(tmp_path / "m.json", 2, X, y, max_depth=12)
+    path = trained.edited(whole.path, tmp_path / "masked.json", trained.mask) if masked else None
+    first = audit(read_model(path or whole.path)).trees[0]
+    assert len(first.leaf) > 2 * MAX_LEAVES
+    n, n_pos = whole.true_counts(0, first.leaf)
+    assert first.exact.mean() > 0.99  # two weights may lie too close for a masked sum
+    assert np.array_equal(first.n[first.exact], n[first.exact])
+    assert np.array_equal(first.n_pos[first.exact], n_pos[first.exact])
 
 
 def test_no_settings_are_named_where_none_fit(tmp_path):
