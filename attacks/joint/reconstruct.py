@@ -9,9 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.joint.classes import Classes
-from fedtrees.attacks.joint.paths import follow_exactly
 from fedtrees.attacks.joint.sampler import State, draw_classes, sample
 from fedtrees.attacks.joint.world import World
+from fedtrees.attacks.lattice.decode import decode_sums
+from fedtrees.attacks.lattice.rows import rows_of
 from fedtrees.attacks.timberstrike.consensus import merge, tolerances
 from fedtrees.attacks.timberstrike.evidence import Evidence
 from fedtrees.attacks.timberstrike.evidence import Options as TimberStrikeOptions
@@ -31,6 +32,8 @@ Ints = NDArray[np.int32]
 START_TREES = 20  # the sequential start: rows go wrong in later trees more often than right
 COOLING = 0.6  # share of the moves in which sigma falls
 STEPS = 30  # values of sigma on the way
+LIST_BITS, DOUBT = 18, 1e-3  # of the exact search, as `lattice` has them
+POINTS = 20  # draws per box where every row's box is known: their mode is guessed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,8 +57,9 @@ class Options:
     base_weight : float
         Rows that a class's own-row marginal counts for (a0).
     exact : bool
-        First solve whole trees, as long as exact sums determine every leaf (`paths`), and keep
-        the chains to what they say. Their class counts are returned, and ``trees_solved`` noted.
+        Where sums are exact, first follow the rows through the trees by solving leaves
+        (`fedtrees.attacks.lattice`); chains keep to the trees that are solved, and do not run
+        where all are. The class counts of solved leaves are returned, and ``trees_solved`` noted.
     max_trees : int or None
         Read at most this many trees.
     time_limit : float or None
@@ -70,7 +74,7 @@ class Options:
     sigma_end: float = 0.2
     classes: int = 4
     base_weight: float = 10.0
-    exact: bool = False
+    exact: bool = True
     max_trees: int | None = None
     time_limit: float | None = None
 
@@ -125,6 +129,8 @@ def reconstruct(
 ) -> Guess:
     """Reconstruct the victims' rows from the leaf sums of all trees.
 
+    First exactly, as far as that goes (``options.exact``), then by Markov chains.
+
     Parameters
     ----------
     evidence : Evidence
@@ -157,16 +163,21 @@ def reconstruct(
     boxes = boxes_after_first_tree(evidence, grid, counts)
     block = boxes.history
     tables = [LeafCounts(0, evidence.trees[0].leaves, counts.n0, counts.n1)]
+    solved = 1
     if options.exact:
-        paths = follow_exactly(evidence, sums, grid, world, prior, boxes)
-        boxes = paths.boxes
-        tables += paths.leaf_counts(evidence)
-    problem = _Problem(evidence, schema, options, grid, prior, sums, world, boxes, len(tables))
-    records, notes = _run_chains(problem, block, rng)
+        found = decode_sums(evidence, own, sums, grid, prior, LIST_BITS, DOUBT)
+        if found.paths is not None:
+            boxes, block = rows_of(found.paths, counts)
+            tables, solved = list(found.leaf_counts), found.paths.trees
+    problem = _Problem(evidence, schema, options, grid, prior, sums, world, boxes, solved)
+    if solved == len(evidence.trees) > 1:
+        records, notes = _inside_boxes(problem, rng), {}
+    else:
+        records, notes = _run_chains(problem, block, rng)
     notes |= {
         "first_tree_residual": counts.residual,
         "trees_read": float(len(evidence.trees)),
-        "trees_solved": float(len(tables)),
+        "trees_solved": float(solved),
     }
     return Guess(records, tuple(tables), notes)
 
@@ -203,6 +214,18 @@ def _run_chains(
     records = merge(tables, block, tolerances(problem.prior, problem.schema))
     notes = {"chains_run": float(len(squares)), "residual_rms": float(np.sqrt(np.mean(squares)))}
     return records, notes
+
+
+def _inside_boxes(problem: _Problem, rng: np.random.Generator) -> Table:
+    """Return for every row the values that most draws from its box agree on."""
+    parts = (problem.boxes, problem.grid, problem.prior, problem.schema)
+    tables = [points("prior", *parts, rng) for _ in range(POINTS)]
+    each = np.arange(len(problem.boxes.y))
+    rows = merge(tables, each, tolerances(problem.prior, problem.schema))
+    low, high = problem.grid.bounds(problem.boxes.lo, problem.boxes.hi)
+    # a draw from a narrow box can round to its open end
+    top = np.nextafter(high, np.float32(-np.inf))
+    return Table(np.minimum(np.maximum(rows.X, low), top), rows.y)
 
 
 def _start(problem: _Problem, rng: np.random.Generator) -> tuple[State, Classes]:

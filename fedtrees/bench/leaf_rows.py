@@ -10,19 +10,25 @@ from fedtrees.bench.federation import Federation
 from fedtrees.core.guess import Guess
 from fedtrees.core.schema import Table
 from fedtrees.core.shared_trees import ClientTrees, GlobalTrees
-from fedtrees.metrics.leaf_counts import blind_leaf_counts, score_leaf_counts, true_leaf_counts
+from fedtrees.metrics.leaf_counts import (
+    blind_leaf_counts,
+    score_leaf_counts,
+    share_right,
+    true_leaf_counts,
+)
 from fedtrees.protocols.base import Training, client_names
 
 
 def leaf_scores(
     guess: Guess, federation: Federation, principals: tuple[str, ...], training: Training
-) -> Iterator[tuple[str, float, float]]:
-    """Yield metric, score and blind score of the guessed counts.
+) -> Iterator[tuple[str, float, float | None]]:
+    """Yield metric, score and blind score (None where there is none) of the guessed counts.
 
     The trees scored are those of the first round; where clients grow trees alone, the first round
     of every victim that started on no one else's trees, on its own rows. Of more than two classes,
     each tree's class counts against the rest. The blind line is what own rows suggest, scaled to
-    the rows the tree was grown on.
+    the rows the tree was grown on. Where counts of later trees are returned as certain:
+    ``leaf_counts_right``, the share of all returned that is.
     """
     model = training.model
     per_round = model.objective.n_outputs
@@ -41,6 +47,14 @@ def leaf_scores(
     got, line = score_leaf_counts(first, true).as_dict(), score_leaf_counts(blind, true).as_dict()
     for metric, value in got.items():
         yield metric, value, line[metric]
+    if len(first) < len(guess.leaf_counts) and per_round == 1:
+        truth = federation.victims(principals)
+        nodes = model.apply(truth.X)
+        later = [
+            true_leaf_counts(c.tree, nodes[:, c.tree], truth.y, model.trees[c.tree].leaves)
+            for c in guess.leaf_counts
+        ]
+        yield "leaf_counts_right", share_right(guess.leaf_counts, later), None
 
 
 def _grown_on(

@@ -144,6 +144,29 @@ def score_leaf_counts(
     )
 
 
+def share_right(guesses: Sequence[LeafCounts], truths: Sequence[LeafCounts]) -> float:
+    """Return the share of leaves mentioned whose N0 and N1 are both exact.
+
+    For attacks that return only what they are certain of: 1 unless they are wrong.
+
+    Raises
+    ------
+    DataError
+        No leaf mentioned, or a tree or leaf mentioned that does not exist.
+    """
+    by_tree = {truth.tree: truth for truth in truths}
+    right: list[bool] = []
+    for guess in guesses:
+        truth = by_tree.get(guess.tree)
+        if truth is None or not np.isin(guess.leaf, truth.leaf).all():
+            raise DataError(f"counts of leaves that tree {guess.tree} has not")
+        n0, n1, _ = _aligned(truth, guess)
+        right += ((n0 == guess.n0) & (n1 == guess.n1)).tolist()
+    if not right:
+        raise DataError("no leaf counts to score")
+    return float(np.mean(right))
+
+
 def _aligned(
     guess: LeafCounts | None, truth: LeafCounts
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:

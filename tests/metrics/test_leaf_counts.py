@@ -5,7 +5,12 @@ from hypothesis import strategies as st
 
 from fedtrees.core.errors import DataError
 from fedtrees.core.guess import LeafCounts
-from fedtrees.metrics.leaf_counts import blind_leaf_counts, score_leaf_counts, true_leaf_counts
+from fedtrees.metrics.leaf_counts import (
+    blind_leaf_counts,
+    score_leaf_counts,
+    share_right,
+    true_leaf_counts,
+)
 
 LEAVES = np.array([2, 3, 4])
 
@@ -82,3 +87,14 @@ def test_order_of_true_rows_does_not_matter_and_own_rows_as_victims_are_exact(n,
     assert np.array_equal(truth.n1, again.n1)
     blind = blind_leaf_counts(0, nodes, y, LEAVES, n)
     assert score_leaf_counts([blind], [truth]).leaf_mass_exact == 1
+
+
+def test_only_what_is_mentioned_can_be_wrong():
+    some = LeafCounts(0, TRUTH.leaf[:1], TRUTH.n0[:1], TRUTH.n1[:1])
+    assert share_right([some], [TRUTH]) == 1
+    off = LeafCounts(0, TRUTH.leaf, TRUTH.n0 + np.arange(len(TRUTH.leaf)), TRUTH.n1)
+    assert share_right([off], [TRUTH]) == pytest.approx(1 / len(TRUTH.leaf))
+    with pytest.raises(DataError, match="no leaf counts"):
+        share_right([], [TRUTH])
+    with pytest.raises(DataError, match="tree 0 has not"):
+        share_right([counts(0, [99], [1], [1])], [TRUTH])

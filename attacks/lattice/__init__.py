@@ -1,0 +1,1 @@
+"""Certificates of what leaf sums tell about where rows went."""

@@ -1,0 +1,77 @@
+"""Certified counts as an attack on a view."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from fedtrees.attacks.lattice.decode import decode
+from fedtrees.attacks.lattice.exact_sums import base_margin_of
+from fedtrees.attacks.timberstrike.attack import TimberStrike
+from fedtrees.attacks.timberstrike.view import evidence_of
+from fedtrees.core.attack import Attack
+from fedtrees.core.errors import UsageError
+from fedtrees.core.guess import Guess
+from fedtrees.core.registry import register
+from fedtrees.core.view import View
+
+
+@register.attack("lattice")
+@dataclass(frozen=True, kw_only=True)
+class Lattice(Attack):
+    """Certify how many rows of each class every leaf holds, from exact leaf sums.
+
+    Rows are followed through all trees as far as their sums determine where they went (beyond
+    the papers). Only what is beyond doubt is returned; where rows' whole paths are known, so
+    are the boxes they lie in, which `joint` turns into rows.
+
+    Attributes
+    ----------
+    list_bits : int
+        Contents of a leaf are searched in two lists of up to 2^list_bits entries.
+    doubt : float
+        Greatest odds against a leaf's contents that are still certified. The note
+        ``false_expected`` is their sum.
+    max_trees : int or None
+        Read at most this many trees.
+    base_score : {"known", "unknown"}
+        "unknown" ignores the announced start of boosting and finds it from the first tree.
+    """
+
+    list_bits: int = 18
+    doubt: float = 1e-3
+    max_trees: int | None = None
+    base_score: str = "known"
+
+    def __post_init__(self) -> None:
+        if not 4 <= self.list_bits <= 24:
+            raise UsageError(f"list_bits {self.list_bits} must be from 4 to 24")
+        if not 0 < self.doubt < 1:
+            raise UsageError(f"doubt {self.doubt} must be between 0 and 1")
+        if self.max_trees is not None and self.max_trees < 0:
+            raise UsageError(f"max_trees {self.max_trees} must be at least 0")
+        if self.base_score not in ("known", "unknown"):
+            raise UsageError(f"base_score {self.base_score!r}: give 'known' or 'unknown'")
+
+    def inapplicable(self, offers: Set[str], roles: Set[str]) -> str | None:
+        """Return why the principals see no boosted trees of two classes, None if they do."""
+        return TimberStrike().inapplicable(offers - {"softmax-leaves"}, roles)
+
+    def run(self, view: View, rng: np.random.Generator) -> Guess:
+        """Return certified class counts of leaves, of as many trees as possible."""
+        evidence = evidence_of(view, "statistics")
+        declared = view.defense.declares(view.schema, view.parameters)
+        if evidence is None or declared.histogram_step or declared.least_rows:
+            return Guess(notes={"trees_certified": 0.0})
+        n = self.max_trees
+        noise = None if evidence.noise is None else evidence.noise[:n]
+        evidence = replace(evidence, trees=evidence.trees[:n], noise=noise)
+        if self.base_score == "unknown" and evidence.trees:
+            base = base_margin_of(evidence)
+            if base is None:
+                return Guess(notes={"trees_certified": 0.0})
+            evidence = replace(evidence, base_margin=base)
+        found = decode(evidence, view.own, view.schema, self.list_bits, self.doubt)
+        return Guess(leaf_counts=found.leaf_counts, notes=found.notes)

@@ -1,0 +1,83 @@
+"""How likely every path is, from the sums of leaves whose contents are not known yet."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.attacks.lattice.paths import Paths
+from fedtrees.attacks.timberstrike.evidence import Evidence
+from fedtrees.attacks.timberstrike.grid import Grid
+from fedtrees.attacks.timberstrike.maxent import max_entropy
+from fedtrees.attacks.timberstrike.prior import Prior, Reach, add_own_rows, reach
+from fedtrees.attacks.timberstrike.routing import gradients
+from fedtrees.attacks.timberstrike.sequence import contributions, equations
+from fedtrees.attacks.timberstrike.sums import LeafSums
+
+Floats = NDArray[np.float64]
+Longs = NDArray[np.int64]
+
+# Maximum entropy is sure of itself where few rows are left, and may be wrong: no share is less.
+# With 1e-9 rows lost their true path at about the twentieth tree.
+FLOOR = 1e-4
+SWEEPS = 2  # over the label counts of all trees
+
+
+def grow(
+    paths: Paths, evidence: Evidence, t: int, sums: LeafSums, grid: Grid, prior: Prior
+) -> None:
+    """Send all pieces through tree ``t``, to every leaf they can reach, in place.
+
+    What they bring to its leaves together is what the sums say; otherwise they go where own rows
+    would (maximum entropy).
+    """
+    tree = evidence.trees[t]
+    leaves = grid.leaves(tree)
+    options = reach(leaves, (paths.lo, paths.hi, paths.label), prior)
+    if len(prior.own):
+        add_own_rows(
+            options.offsets, options.leaf, options.log_prior, paths.lo, paths.hi, paths.label,
+            prior.own_cells, prior.own.y, sums.own_leaf, len(leaves),
+        )  # fmt: skip
+    gh = gradients(paths.margin[:, -1], paths.label)
+    x = contributions(evidence, t, sums, leaves, options, gh)
+    target, ridge = equations(evidence, t, sums, leaves)
+    solution = max_entropy(options, paths.weight, x, target, ridge)
+    piece = np.repeat(np.arange(len(paths.slot)), np.diff(options.offsets))
+    weight = paths.weight[piece] * np.maximum(solution.probability, FLOOR)
+    paths.grow(piece, options.leaf, weight, tree, grid)
+
+
+def fit_labels(
+    paths: Paths, known: list[NDArray[np.bool_]], count: list[Longs], positives: list[Longs]
+) -> None:
+    """Scale weights towards the label counts of known leaves, in place."""
+    for _ in range(SWEEPS):
+        for t in range(paths.trees):
+            side = paths.leaf[:, t] * 2 + paths.label
+            total = np.bincount(side, paths.weight, 2 * len(known[t]))
+            goal = np.stack([count[t] - positives[t], positives[t]], axis=1).reshape(-1)
+            factor = np.where(np.repeat(known[t], 2), goal / np.maximum(total, 1e-12), 1.0)
+            paths.weight = np.maximum(paths.weight * factor[side], 1e-9)
+            paths.normalise()
+
+
+def fit_sums(paths: Paths, t: int, sums: LeafSums) -> None:
+    """Tilt weights until the pieces of tree ``t`` bring what its leaves' sums say, in place."""
+    assert sums.g is not None
+    assert sums.h is not None
+    order = np.argsort(paths.slot, kind="stable")
+    width = np.bincount(paths.slot, minlength=len(paths.size))
+    share = (paths.weight / paths.size[paths.slot])[order]
+    options = Reach(
+        np.concatenate([[0], np.cumsum(width)]).astype(np.int64),
+        paths.leaf[order, t].astype(np.int32),
+        np.log(np.maximum(share, 1e-12)),
+    )
+    x = np.stack(gradients(paths.margin[order, t], paths.label[order]), axis=1)
+    target = np.stack([sums.g, sums.h], axis=1)
+    solution = max_entropy(options, paths.size.astype(np.float64), x, target, np.zeros_like(target))
+    weight = np.empty_like(paths.weight)
+    weight[order] = np.repeat(paths.size, width) * np.maximum(solution.probability, FLOOR)
+    paths.weight = weight
+    paths.normalise()

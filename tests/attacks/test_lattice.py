@@ -1,0 +1,184 @@
+"""Certified counts are right, on every table; where nothing is certain, nothing is returned."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from timberstrike_world import structured, world
+
+from fedtrees.attacks.lattice.attack import Lattice
+from fedtrees.attacks.lattice.decode import decode
+from fedtrees.attacks.lattice.exact_sums import base_margin_of, exact_sums, first_counts
+from fedtrees.attacks.lattice.rows import rows_of
+from fedtrees.attacks.timberstrike import NodeNoise
+from fedtrees.attacks.timberstrike.grid import Grid
+from fedtrees.core.errors import UsageError
+
+
+def certify(w, evidence=None, list_bits=16, doubt=1e-3):
+    return decode(evidence or w.evidence(), w.own, w.schema, list_bits, doubt)
+
+
+def wrong_leaves(w, leaf_counts):
+    """Certified leaves whose class counts are not the victims'."""
+    nodes = w.forest.apply(w.victims.X)
+    wrong = []
+    for counts in leaf_counts:
+        for j, n0, n1 in zip(counts.leaf, counts.n0, counts.n1, strict=True):
+            y = w.victims.y[nodes[:, counts.tree] == j]
+            if (n0, n1) != ((y == 0).sum(), (y == 1).sum()):
+                wrong.append((counts.tree, int(j)))
+    return wrong
+
+
+def margins(w, X, trees):
+    margin = np.full(len(X), w.forest.base_margin[0], dtype=np.float32)
+    for tree, nodes in zip(w.forest.trees[:trees], w.forest.apply(X).T, strict=False):
+        margin += tree.value[nodes]
+    return margin
+
+
+@pytest.fixture(scope="module")
+def loose():
+    """Features that say little about each other."""
+    rng = np.random.default_rng(1)
+    X = rng.normal(size=(220, 6))
+    y = X[:, 0] * X[:, 1] + X[:, 2] + 0.5 * rng.normal(size=220) > 0
+    return world(X, y.astype(np.int64), 50, trees=12, max_depth=5)
+
+
+def test_all_rows_are_followed_through_all_trees(loose):
+    found = certify(loose)
+    assert found.notes["trees_followed"] == found.notes["trees_certified"] == 12
+    assert found.notes["rows_followed"] == len(loose.victims)
+    assert found.notes["leaves_certified"] == sum(len(t.leaves) for t in loose.forest.trees)
+    assert wrong_leaves(loose, found.leaf_counts) == []
+
+
+def test_rows_go_where_they_claim(loose):
+    """A point of every box is routed to the margin the row was followed to."""
+    w = loose
+    found = certify(w)
+    first = first_counts(exact_sums(w.evidence(), w.own)[0], w.forest.base_margin[0])
+    boxes, _ = rows_of(found.paths, first)
+    low, high = Grid.of(w.forest.trees, w.own.X.shape[1]).bounds(boxes.lo, boxes.hi)
+    X = np.where(np.isfinite(low), low, np.nextafter(high, np.float32(-np.inf)))
+    X = np.where(np.isfinite(X), X, 0)
+    np.testing.assert_array_equal(margins(w, X, 12), boxes.margin)
+    assert Counter(boxes.margin.tolist()) == Counter(margins(w, w.victims.X, 12).tolist())
+    np.testing.assert_array_equal(np.bincount(boxes.y), np.bincount(w.victims.y))
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    rows=st.integers(20, 160),
+    own=st.floats(0, 0.9),
+    depth=st.integers(1, 5),
+    levels=st.sampled_from([2, 4, 30]),
+    list_bits=st.integers(4, 14),
+)
+def test_what_is_certified_is_true(seed, rows, own, depth, levels, list_bits):
+    """Coarse features make rows alike; short lists make leaves hard; nothing false may come."""
+    rng = np.random.default_rng(seed)
+    X = np.round(rng.normal(size=(rows, 4)) * levels / 4)
+    y = (X[:, 0] + X[:, 1] * X[:, 2] / levels + rng.normal(size=rows) > 0).astype(np.int64)
+    y[:2] = 0, 1
+    w = world(X, y, int(own * rows), trees=6, max_depth=depth, seed=seed)
+    found = certify(w, list_bits=list_bits)
+    assert wrong_leaves(w, found.leaf_counts) == []
+    assert found.notes["trees_certified"] >= 1
+
+
+def test_the_order_of_rows_does_not_matter():
+    X, y = structured(150)
+    order = np.random.default_rng(0).permutation(150)
+    other = np.concatenate([order[:40], np.random.default_rng(1).permutation(order[40:])])
+    first, second = (certify(world(X, y, 40, order=o)) for o in (order, other))
+    assert first.notes == second.notes
+    for a, b in zip(first.leaf_counts, second.leaf_counts, strict=True):
+        for name in ("leaf", "n0", "n1"):
+            np.testing.assert_array_equal(getattr(a, name), getattr(b, name))
+
+
+def test_missing_values_certify_nothing_false():
+    """Rows without a value go where no box says; their leaves stay open or come out right."""
+    X, y = structured(150)
+    X[np.random.default_rng(0).random(X.shape) < 0.1] = np.nan
+    w = world(X, y, 40, trees=6)
+    found = certify(w)
+    assert wrong_leaves(w, found.leaf_counts) == []
+    assert found.notes["trees_certified"] >= 1
+
+
+def disturbed(w, step):
+    """Sums rounded to multiples of a step."""
+    trees = tuple(
+        replace(t, g=np.round(t.g / step) * step, h=np.round(t.h / step) * step)
+        for t in w.forest.trees
+    )
+    return w.evidence(trees=trees)
+
+
+def test_sums_that_are_not_exact_certify_nothing(loose):
+    noise = tuple(NodeNoise(np.ones(len(t)), np.ones(len(t))) for t in loose.forest.trees)
+    rounded = disturbed(loose, 2.0**-20), disturbed(loose, 1e-5)
+    others = (
+        loose.evidence("values"),
+        loose.evidence(noise=noise),
+        loose.evidence(constant_hessian=True),
+        loose.evidence(base_margin=np.float32(0.3)),
+        loose.evidence(trees=()),
+    )
+    for evidence in (*rounded, *others):
+        found = certify(loose, evidence)
+        assert found.leaf_counts == ()
+        assert found.notes["trees_certified"] == 0
+
+
+def test_one_wrong_sum_ends_it_there(loose):
+    trees = list(loose.forest.trees)
+    h = trees[5].h.copy()
+    h[trees[5].leaves[0]] += 2.0**-30
+    trees[5] = replace(trees[5], h=h)
+    found = certify(loose, loose.evidence(trees=tuple(trees)))
+    assert found.notes["trees_followed"] == 5
+    assert found.notes["leaves_open"] > 0
+    assert wrong_leaves(loose, found.leaf_counts) == []
+
+
+def test_odd_tables():
+    X, y = structured(90)
+    unsplit = certify(world(X, y, 30, trees=3, max_depth=3, min_child_weight=1e6))
+    assert unsplit.notes["trees_certified"] == 3
+    single = world(X, y, 89, trees=3)
+    assert certify(single).notes["rows_followed"] == 1
+    assert certify(world(X, y, 90, trees=3)).notes["rows_followed"] == 0
+    same = world(np.ones((60, 2)), np.arange(60) % 2, 20, trees=3)
+    assert wrong_leaves(same, certify(same).leaf_counts) == []
+    nobody = world(X, y, 0, trees=3)
+    assert wrong_leaves(nobody, certify(nobody).leaf_counts) == []
+    assert decode(nobody.evidence(), None, nobody.schema, 16, 1e-3).notes["trees_certified"] >= 1
+
+
+@pytest.mark.parametrize("score", [0.5, None])
+def test_the_start_follows_from_the_first_tree(score):
+    X, y = structured(150)
+    w = world(X, y, 40, base_score=score)
+    assert base_margin_of(w.evidence()) == w.forest.base_margin[0]
+    assert base_margin_of(w.evidence("values")) is None
+    assert base_margin_of(disturbed(w, 0.003)) is None
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("list_bits", 3), ("list_bits", 30), ("doubt", 0.0), ("max_trees", -1), ("base_score", "?")],
+)
+def test_options_are_checked(option, value):
+    with pytest.raises(UsageError, match=rf"{option} .?{value}".replace("?'", r"\?'")):
+        Lattice(**{option: value})
