@@ -7,84 +7,23 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from sklearn.datasets import load_breast_cancer
+from peeling_world import SERVER, SHARED, Run, made_up, patients, schema_of
 
 from fedtrees.attacks.peeling.attack import HistogramPeeling
 from fedtrees.attacks.peeling.peel import confidence_of
 from fedtrees.attacks.peeling.sources import sources_of
-from fedtrees.attacks.peeling.values import to_bins
 from fedtrees.core.defense import Composition
 from fedtrees.core.errors import ProtocolError, UsageError
 from fedtrees.core.guess import Guess
-from fedtrees.core.schema import Feature, Schema, Table
-from fedtrees.core.tree_messages import BaseScore, CutPoints
+from fedtrees.core.schema import Table
+from fedtrees.core.tree_messages import BaseScore
 from fedtrees.defenses.hist_rounding import HistogramRounding
 from fedtrees.defenses.laplace_hist import LaplaceHistogram
 from fedtrees.defenses.min_bin import MinBin
 from fedtrees.defenses.secure_sum import SecureSum
-from fedtrees.protocols.base import client_names, train, view_of
+from fedtrees.protocols.base import train, view_of
 from fedtrees.protocols.horizontal.fedtree_hist import FedTreeHist
 from fedtrees.protocols.horizontal.nvflare_hist import NVFlareHist
-from fedtrees.trees.binning import Cuts
-
-
-def patients(n=240, missing=0.0):
-    """Rows of eight measurements; few people share a path through many trees."""
-    X, y = load_breast_cancer(return_X_y=True)
-    X = X[:n, [1, 4, 5, 8, 9, 14, 17, 18]].astype(np.float32)
-    X[np.random.default_rng(0).random(X.shape) < missing] = np.nan
-    return Table(X, y[:n])
-
-
-def made_up(seed, n=150, codes=0):
-    """Gaussian columns and, last, `codes` categorical ones."""
-    rng = np.random.default_rng(seed)
-    X = rng.normal(size=(n, 4 + codes))
-    X[:, 4:] = rng.integers(0, 3, (n, codes))
-    y = (rng.random(n) < 1 / (1 + np.exp(-X[:, 0] - X[:, 1] * X[:, 2]))).astype(np.int64)
-    return Table(X, y)
-
-
-def schema_of(table, codes=0):
-    d = table.X.shape[1]
-    plain = [Feature(f"x{k}") for k in range(d - codes)]
-    coded = [Feature(f"c{k}", "categorical", categories=("a", "b", "c")) for k in range(codes)]
-    return Schema((*plain, *coded), "y")
-
-
-class Run:
-    """A finished run over clients that each hold every k-th row."""
-
-    def __init__(self, protocol, table, clients=3, principals=None, schema=None, parts=()):
-        self.clients = [table.take(np.arange(k, len(table), clients)) for k in range(clients)]
-        schema = schema or schema_of(table)
-        defense = Composition(tuple(parts))
-        self.training = train(protocol, self.clients, schema, defense=defense, seed=1)
-        self.principals = principals or (client_names(clients)[-1],)
-        self.view = view_of(self.training, self.principals, self.clients)
-
-    @property
-    def cuts(self):
-        m = next(m for _, m in self.view.messages(CutPoints))
-        return Cuts(m.values, m.offsets, m.minimum)
-
-    @property
-    def truth(self):
-        names = client_names(len(self.clients))
-        return {n: t for n, t in zip(names, self.clients, strict=True) if n not in self.principals}
-
-    def keys(self, table):
-        return [tuple(r) for r in np.column_stack([to_bins(self.cuts, table.X), table.y]).tolist()]
-
-    def counts(self):
-        return Counter(k for t in self.truth.values() for k in self.keys(t))
-
-    def attack(self, **options):
-        return HistogramPeeling(**options).run(self.view, np.random.default_rng(0))
-
-
-SERVER = ("server",)
-SHARED = NVFlareHist(trees=25, max_depth=4, max_bin=32)
 
 
 @pytest.fixture(scope="module")
@@ -155,24 +94,12 @@ def test_missing_values_and_categories_are_read_off(clients):
 def test_rows_get_to_the_margins_they_were_recognised_by(shared):
     forest = sources_of(shared.view).forest
     guess = shared.attack()
-    cell, margin = forest.route(to_bins(shared.cuts, guess.records.X))
+    cell, margin = forest.route(shared.bins(guess.records))
     for t in (0, 7, 24):
         model = shared.training.model.first(t) if t else None
         expected = model.margin(guess.records.X) if model else forest.base_margin
         np.testing.assert_array_equal(margin[:, t], expected)
     np.testing.assert_array_equal(forest.tree_of[cell], np.tile(np.arange(25), (len(cell), 1)))
-
-
-def test_order_of_the_victims_rows_changes_nothing(shared):
-    rows = [np.random.default_rng(k).permutation(len(t)) for k, t in enumerate(shared.clients)]
-    rows[-1] = np.sort(rows[-1])  # the adversary's own stay
-    other = Run(SHARED, patients())
-    other.clients = [t.take(r) for t, r in zip(shared.clients, rows, strict=True)]
-    other.training = train(SHARED, other.clients, schema_of(other.clients[0]), seed=1)
-    other.view = view_of(other.training, other.principals, other.clients)
-    first, second = shared.attack(), other.attack()
-    np.testing.assert_array_equal(first.records.X, second.records.X)
-    np.testing.assert_array_equal(first.confidence, second.confidence)
 
 
 def test_copies_of_a_row_are_returned_as_often_as_they_are_there():
@@ -222,74 +149,6 @@ def test_a_bound_on_work_gives_a_partial_result(shared):
     assert not Counter(shared.keys(part.records)) - shared.counts()
 
 
-def constant_column(table):
-    return Table(np.column_stack([table.X, np.ones(len(table))]), table.y)
-
-
-def same_people(n):
-    return Table(np.tile([[1.0, 2.0]], (n, 1)), np.arange(n) % 2)
-
-
-ODD = {
-    "one bin": lambda: Run(SHARED, constant_column(patients(90))),
-    "as many bins as there may be": lambda: Run(
-        NVFlareHist(trees=8, max_depth=3, max_bin=65534), patients(90)
-    ),
-    "a single victim": lambda: Run(SHARED, patients(60), 2, ("server", "client-0")),
-    "all rows identical": lambda: Run(SHARED, same_people(60)),
-    "no splits": lambda: Run(NVFlareHist(trees=5, gamma=1e9), patients(60)),
-    "one tree": lambda: Run(NVFlareHist(trees=1), patients(60)),
-    "many missing": lambda: Run(SHARED, patients(150, missing=0.7)),
-    "best node first": lambda: Run(
-        NVFlareHist(trees=20, grow_policy="lossguide", max_leaves=9), patients(150)
-    ),
-    "columns drawn": lambda: Run(
-        NVFlareHist(trees=20, max_depth=4, colsample_bynode=0.5), patients(150)
-    ),
-}
-
-
-@pytest.mark.parametrize("name", ODD)
-def test_odd_input_gives_nothing_wrong(name):
-    run = ODD[name]()
-    assert not Counter(run.keys(run.attack().records)) - run.counts()
-
-
-def test_a_victim_alone_is_read_off_at_once():
-    table = patients(80)
-    clients = [table.take(np.arange(79)), table.take(np.array([79]))]
-    training = train(SHARED, clients, schema_of(table), seed=1)
-    view = view_of(training, ("client-0",), clients)
-    guess = HistogramPeeling().run(view, np.random.default_rng(0))
-    assert len(guess.records) == 1
-    assert guess.records.y[0] == table.y[79]
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda v: v.blinded(),
-        lambda v: replace(v, seen=tuple(s for s in v.seen if not isinstance(s.message, BaseScore))),
-        lambda v: replace(v, parameters={**v.parameters, "subsample": 0.5}),
-        lambda v: replace(v, parameters={**v.parameters, "objective": "reg:squarederror"}),
-        lambda v: replace(v, schema=replace(v.schema, classes=("a", "b", "c"))),
-        lambda v: replace(v, defense=Composition((LaplaceHistogram(epsilon=1e9, clip=0.5),))),
-        lambda v: replace(v, defense=Composition((MinBin(k=2),))),
-    ],
-)
-def test_where_it_cannot_tell_it_says_so(shared, change):
-    guess = HistogramPeeling().run(change(shared.view), np.random.default_rng(0))
-    assert len(guess.records) == 0
-    assert guess.notes["readable"] == 0
-
-
-def test_rows_of_unknown_weight_are_not_invented():
-    table = patients(150)
-    weight = np.random.default_rng(0).uniform(0.5, 2, len(table)).astype(np.float32)
-    run = Run(SHARED, Table(table.X, table.y, weight))
-    assert not Counter(run.keys(run.attack().records)) - run.counts()
-
-
 def test_it_says_where_it_does_not_apply():
     attack = HistogramPeeling()
     offers = {"histograms", "logistic-leaves"}
@@ -299,10 +158,12 @@ def test_it_says_where_it_does_not_apply():
     assert "log loss" in attack.inapplicable({"histograms"}, {"server"})
     with pytest.raises(UsageError, match="work"):
         HistogramPeeling(work=0)
+    with pytest.raises(UsageError, match="confidence"):
+        HistogramPeeling(confidence=1.5)
 
 
 def test_a_guess_has_one_probability_and_one_owner_per_row():
-    rows = same_people(2)
+    rows = patients(2)
     Guess(rows, confidence=np.array([0.5, 1.0]), owner=("a", "b"))
     for wrong in ({"confidence": np.array([0.5])}, {"confidence": np.array([0.5, 1.5])}):
         with pytest.raises(ProtocolError, match="probability"):

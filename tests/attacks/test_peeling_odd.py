@@ -1,0 +1,156 @@
+"""Histogram peeling of odd input: a correct or an empty answer, never an invented row."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from peeling_world import SERVER, SHARED, Run, patients, schema_of
+
+from fedtrees.attacks.peeling.attack import HistogramPeeling
+from fedtrees.core.defense import Composition
+from fedtrees.core.schema import Table
+from fedtrees.core.tree_messages import BaseScore
+from fedtrees.defenses.laplace_hist import LaplaceHistogram
+from fedtrees.defenses.min_bin import MinBin
+from fedtrees.protocols.horizontal.nvflare_hist import NVFlareHist
+from fedtrees.trees.binning import MOST_BINS
+
+
+@pytest.fixture(scope="module")
+def shared():
+    return Run(SHARED, patients(120))
+
+
+def with_column(table, column):
+    return Table(np.column_stack([table.X, np.full(len(table), column)]), table.y)
+
+
+def same_people(n):
+    return Table(np.tile([[1.0, 2.0]], (n, 1)), np.arange(n) % 2)
+
+
+def twins(n):
+    """Everybody twice, next to each other, so that clients share them."""
+    return patients(n).take(np.repeat(np.arange(n), 2))
+
+
+def hole(table):
+    """One client lacks a feature altogether."""
+    X = table.X.copy()
+    X[1::3, 2] = np.nan
+    return Table(X, table.y)
+
+
+def many_values(n):
+    """More distinct values than a feature may have bins; rows beyond the first n are all own."""
+    rng = np.random.default_rng(0)
+    X = rng.permutation(n)[:, None].astype(np.float32)
+    X = np.column_stack([X, rng.normal(size=n)])
+    return Table(X, (X[:, 1] + rng.normal(size=n) > 0).astype(np.int64))
+
+
+def few_victims():
+    """A table whose first feature has as many bins as there may be, of a client and few others."""
+    table = many_values(66_000)
+    clients = [table.take(np.arange(40)), table.take(np.arange(40, len(table)))]
+    protocol = NVFlareHist(trees=3, max_depth=3, max_bin=MOST_BINS)
+    return Run(protocol, table, clients)
+
+
+ODD = {
+    "one bin": lambda: Run(SHARED, with_column(patients(90), 1.0)),
+    "nothing but one bin": lambda: Run(SHARED, Table(np.ones((30, 3)), np.arange(30) % 2)),
+    "a feature missing everywhere": lambda: Run(SHARED, with_column(patients(90), np.nan)),
+    "a feature missing at one client": lambda: Run(SHARED, hole(patients(120))),
+    "a bin per value": lambda: Run(
+        NVFlareHist(trees=8, max_depth=3, max_bin=MOST_BINS), patients(90)
+    ),
+    "as many bins as there may be": few_victims,
+    "a single victim": lambda: Run(SHARED, patients(60), 2, ("server", "client-0")),
+    "all rows identical": lambda: Run(SHARED, same_people(60)),
+    "everybody twice": lambda: Run(SHARED, twins(60)),
+    "everybody twice, seen by the server": lambda: Run(SHARED, twins(60), principals=SERVER),
+    "no splits": lambda: Run(NVFlareHist(trees=5, gamma=1e9), patients(60)),
+    "one tree": lambda: Run(NVFlareHist(trees=1), patients(60)),
+    "many missing": lambda: Run(SHARED, patients(150, missing=0.7)),
+    "many missing, noise": lambda: Run(
+        SHARED, patients(150, missing=0.7), parts=[LaplaceHistogram(epsilon=2e7)]
+    ),
+    "best node first": lambda: Run(
+        NVFlareHist(trees=20, grow_policy="lossguide", max_leaves=9), patients(150)
+    ),
+    "columns drawn": lambda: Run(
+        NVFlareHist(trees=20, max_depth=4, colsample_bynode=0.5), patients(150)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_odd_input_gives_nothing_wrong(name):
+    run = ODD[name]()
+    guess = run.attack()
+    assert guess.notes["readable"] == 1
+    assert not run.wrong(guess).any()
+
+
+def test_all_rows_identical_are_returned_or_not_but_never_others():
+    run = Run(SHARED, same_people(60), principals=SERVER)
+    assert set(run.keys(run.attack().records)) <= set(run.counts())
+
+
+def test_a_victim_alone_is_read_off_at_once():
+    table = patients(80)
+    run = Run(SHARED, table, [table.take(np.arange(79)), table.take(np.array([79]))], ("client-0",))
+    guess = run.attack()
+    assert len(guess.records) == 1
+    assert not run.wrong(guess).any()
+
+
+def test_splits_by_categories_are_followed():
+    rng = np.random.default_rng(0)
+    plain = patients(180)
+    codes = rng.integers(0, 3, (180, 2))
+    y = np.where(rng.random(180) < 0.8, codes[:, 0] == 1, plain.y == 1).astype(np.int64)
+    table = Table(np.column_stack([plain.X, codes]), y)
+    protocol = NVFlareHist(trees=25, max_depth=4, max_bin=32, enable_categorical=True)
+    run = Run(protocol, table, schema=schema_of(table, codes=2))
+    assert any(t.categories is not None and t.categories.any() for t in run.training.model.trees)
+    guess = run.attack()
+    assert not run.wrong(guess).any()
+    assert len(guess.records) >= 0.8 * run.counts().total()
+
+
+def without_base_score(view):
+    return replace(view, seen=tuple(s for s in view.seen if not isinstance(s.message, BaseScore)))
+
+
+DECLINED = {
+    "nothing was seen": lambda v: v.blinded(),
+    "base score unknown": without_base_score,
+    "rows are sampled": lambda v: replace(v, parameters={**v.parameters, "subsample": 0.5}),
+    "another loss": lambda v: replace(
+        v, parameters={**v.parameters, "objective": "reg:squarederror"}
+    ),
+    "three classes": lambda v: replace(v, schema=replace(v.schema, classes=("a", "b", "c"))),
+    "clipped gradients": lambda v: replace(
+        v, defense=Composition((LaplaceHistogram(epsilon=1e9, clip=0.5),))
+    ),
+    "small bins suppressed": lambda v: replace(v, defense=Composition((MinBin(k=2),))),
+}
+
+
+@pytest.mark.parametrize("name", DECLINED)
+def test_where_it_cannot_tell_it_says_so(shared, name):
+    view = DECLINED[name](shared.view)
+    guess = HistogramPeeling().run(view, np.random.default_rng(0))
+    assert len(guess.records) == 0
+    assert guess.notes["readable"] == 0
+
+
+def test_rows_of_unknown_weight_are_not_invented():
+    table = patients(150)
+    weight = np.random.default_rng(0).uniform(0.5, 2, len(table)).astype(np.float32)
+    run = Run(SHARED, Table(table.X, table.y, weight))
+    assert not run.wrong(run.attack()).any()
