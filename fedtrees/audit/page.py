@@ -161,7 +161,7 @@ def _attack(attacked: AttackResult) -> Html:
 
 
 def _advice(audit: Audit, scrubbed: Sequence[str]) -> Html:
-    lines = [*scrubbed, *advice(audit)]
+    lines = [*scrubbed, *advice(audit, bool(scrubbed))]
     if not lines:
         return tag("p", "Nothing in this file can be left out.")
     return tag("ul", join(tag("li", line) for line in lines))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.audit.exposure import (
+    UNKNOWN,
     TreeExposure,
     least_rows,
     most_rows,
@@ -24,7 +25,9 @@ from fedtrees.trees.random_forest import RandomForest
 Floats = NDArray[np.float64]
 
 FROM_SUMS = "H and G of the leaf: one base score, whole numbers of rows and of labels"
-LATER = "a later tree: rows enter it with different predictions, so that sums give only bounds"
+LATER = "rows enter with different predictions: bounds only"
+MEETING = "bounds, which meet in some leaves"
+UNSURE = "no first tree of whole counts: rows may have had weights, and bounds would not hold"
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,6 +92,30 @@ def recover_boosted(
         values = tree.value[tree.leaves]
         # valid whichever of the earlier trees a row had met: none of them is counted on
         low, high = low + min(0.0, float(values.min())), high + max(0.0, float(values.max()))
+    return _settled(out)
+
+
+def _settled(trees: list[TreeExposure]) -> list[TreeExposure]:
+    """Drop bounds that nothing vouches for, and count leaves in which they meet.
+
+    Bounds hold for rows of weight 1, which a first tree of whole counts shows, and for trees that
+    start from the model's base score, which a client's first tree does not.
+    """
+    starts = [t.index for t in trees if t.base_score is not None]
+    out = []
+    for t in trees:
+        unsure = not starts or t.index < starts[-1]
+        if t.base_score is not None or not (t.at_least != UNKNOWN).any():
+            out.append(t)
+        elif unsure:
+            nothing = unknown_counts(len(t.leaf))
+            out.append(
+                replace(t, at_least=nothing, at_most=nothing, how=LATER if starts else UNSURE)
+            )
+        else:
+            meet = (t.at_least == t.at_most) & (t.at_most != UNKNOWN)
+            n = np.where(meet, t.at_most, UNKNOWN)
+            out.append(replace(t, n=n, how=MEETING if meet.any() else LATER))
     return out
 
 

@@ -82,11 +82,11 @@ def trees_table(audit: Audit, most: int = SHOWN) -> Shown:
     order = sorted(audit.trees, key=lambda t: (not (t.n != UNKNOWN).any(), t.index))
     left = len(order) - most
     note = f"and {left} more trees; --format json has them all" if left > 0 else ""
-    lines = tuple(_tree_line(t) for t in order[:most])
+    lines = tuple(_tree_line(t, audit.rows.n) for t in order[:most])
     return Shown("Exposure per tree", columns, lines, frozenset(range(2, 9)) | {0}, note)
 
 
-def _tree_line(t: TreeExposure) -> tuple[str, ...]:
+def _tree_line(t: TreeExposure, rows: int | None) -> tuple[str, ...]:
     sizes = [(_size(t, j), j) for j in range(len(t.leaf)) if _size(t, j) is not None]
     return (
         str(t.index),
@@ -97,7 +97,7 @@ def _tree_line(t: TreeExposure) -> tuple[str, ...]:
         str(int(t.exact.sum())),
         str(int(t.small.sum())),
         str(int(t.pure.sum())),
-        _rows_text(t, min(sizes)[1]) if sizes else "",
+        _rows_text(t, min(sizes)[1], rows) if sizes else "",
         t.how,
     )
 
@@ -107,10 +107,11 @@ def _size(t: TreeExposure, j: int) -> int | None:
     return None if t.at_most[j] == UNKNOWN else int(t.at_most[j])
 
 
-def _rows_text(t: TreeExposure, j: int) -> str:
+def _rows_text(t: TreeExposure, j: int, rows: int | None) -> str:
     if t.n[j] != UNKNOWN:
         return str(t.n[j])
-    return f"{max(int(t.at_least[j]), 1)} to {t.at_most[j]}"
+    least = max(int(t.at_least[j]), 1)
+    return f"{least} to {t.at_most[j]}" if rows is None or t.at_most[j] <= rows else f"≥ {least}"
 
 
 def leaves_table(audit: Audit, most: int = SHOWN) -> Shown:
@@ -124,7 +125,7 @@ def _leaf_line(audit: Audit, t: TreeExposure, j: int) -> tuple[str, ...]:
     tree = audit.model.forest.trees[t.index]
     who = conditions(audit.model, tree, int(t.leaf[j])) if isinstance(tree, Tree) else ""
     labels = str(t.n_pos[j]) if t.exact[j] else "?"
-    return (str(t.index), str(t.leaf[j]), _rows_text(t, j), labels, who)
+    return (str(t.index), str(t.leaf[j]), _rows_text(t, j, audit.rows.n), labels, who)
 
 
 def attack_table(a: AttackResult) -> Shown:

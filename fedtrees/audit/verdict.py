@@ -74,11 +74,13 @@ def _counts_line(audit: Audit) -> str:
     return text
 
 
-def advice(audit: Audit) -> list[str]:
-    """Return what to do about it."""
+def advice(audit: Audit, scrubbed: bool = False) -> list[str]:
+    """Return what to do about it, after a scrubbed copy was written or before."""
     out = []
     carried = [f.name for f in audit.fields if f.state == "present" and not f.needed]
-    if carried and audit.model.library == "xgboost":
+    if carried and scrubbed:
+        out.append("Share the scrubbed copy, not this file.")
+    elif carried and audit.model.library == "xgboost":
         out.append(
             f"Prediction needs none of {', '.join(carried)}: share a copy written by --scrub. It "
             f"predicts the same; it loses {LOST}."

@@ -139,7 +139,7 @@ def _print(found: Audit, attacked: AttackResult | None, facts: dict[str, Any]) -
     elif attacked is not None:
         out.print(_text_table(attack_table(attacked)))
     out.print()
-    for line in [*facts.get("scrub", {}).get("says", []), *advice(found)]:
+    for line in [*facts.get("scrub", {}).get("says", []), *advice(found, "scrub" in facts)]:
         out.print(line, markup=False, soft_wrap=True)
     if "report" in facts:
         out.print(f"report: {facts['report']}", markup=False, soft_wrap=True)

@@ -32,7 +32,7 @@ def test_first_tree_counts_of_a_central_model_are_exact(tmp_path, depth, masked)
     assert found.rows.n == len(made.y)
     assert found.rows.n_pos == made.y.sum()
     assert found.restored == masked
-    assert all((t.n == UNKNOWN).all() for t in found.trees[1:])
+    assert not any(t.exact.any() for t in found.trees[1:])
 
 
 @pytest.mark.parametrize("params", [{}, {"base_score": 0.5}, {"max_depth": 2, "eta": 0.1}])
@@ -90,14 +90,18 @@ def test_leaf_values_from_one_half_leave_counts_open(tmp_path):
 def test_rows_of_later_trees_lie_within_their_bounds(tmp_path):
     made = trained.central(tmp_path / "m.json", max_depth=5, min_child_weight=0)
     found = audit(read_model(made.path))
-    bounded = 0
+    bounded, met = 0, 0
     for t in found.trees:
         n, _ = made.true_counts(t.index, t.leaf)
         assert (t.at_least <= n).all()
         limited = t.at_most != UNKNOWN
         assert (n[limited] <= t.at_most[limited]).all()
         bounded += int(limited.sum())
+        certain = t.n != UNKNOWN
+        assert np.array_equal(t.n[certain], n[certain])
+        met += int(certain.sum()) if t.index else 0
     assert bounded > 50
+    assert met > 0
 
 
 def test_rows_of_class_1_that_counted_three_times_are_counted_once(tmp_path):
@@ -117,7 +121,9 @@ def test_weighted_rows_are_not_counted(tmp_path):
     weight = np.random.default_rng(0).uniform(0.5, 2, len(y))
     data = xgb.DMatrix(X, y, weight=weight)
     xgb.train(trained.PARAMS, data, 5).save_model(tmp_path / "m.json")
-    assert audit(read_model(tmp_path / "m.json")).summary.counted == 0
+    found = audit(read_model(tmp_path / "m.json"))
+    assert found.summary.counted == 0
+    assert all((t.at_least == UNKNOWN).all() for t in found.trees)  # they would not hold
 
 
 def test_the_first_round_of_a_multiclass_model_is_counted_class_by_class(tmp_path):
