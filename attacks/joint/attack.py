@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -52,4 +52,7 @@ class Joint(Options, Attack):
         evidence = evidence_of(view, self.most)
         if evidence is None:
             return Guess()
-        return reconstruct(evidence, view.own, view.schema, self, rng)
+        declared = view.defense.declares(view.schema, view.parameters)
+        altered = declared.histogram_step or declared.least_rows
+        options = replace(self, exact=False) if altered else self
+        return reconstruct(evidence, view.own, view.schema, options, rng)

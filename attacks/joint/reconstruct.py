@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.joint.classes import Classes
-from fedtrees.attacks.joint.sampler import State, draw_classes, sample
+from fedtrees.attacks.joint.sampler import draw_classes, sample
+from fedtrees.attacks.joint.state import State
 from fedtrees.attacks.joint.world import World
 from fedtrees.attacks.lattice.decode import decode_sums
 from fedtrees.attacks.lattice.rows import rows_of

@@ -14,7 +14,8 @@ from scipy.optimize import linear_sum_assignment
 from timberstrike_world import structured, world
 
 from fedtrees.attacks.joint.classes import Classes, draw_class
-from fedtrees.attacks.joint.sampler import State, draw_classes, sample
+from fedtrees.attacks.joint.sampler import draw_classes, sample
+from fedtrees.attacks.joint.state import State
 from fedtrees.attacks.joint.world import World
 from fedtrees.attacks.timberstrike.grid import Grid
 from fedtrees.attacks.timberstrike.prior import make_prior, value_ranges

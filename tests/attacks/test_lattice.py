@@ -17,7 +17,14 @@ from fedtrees.attacks.lattice.exact_sums import base_margin_of, exact_sums, firs
 from fedtrees.attacks.lattice.rows import rows_of
 from fedtrees.attacks.timberstrike import NodeNoise
 from fedtrees.attacks.timberstrike.grid import Grid
+from fedtrees.core.defense import Composition
 from fedtrees.core.errors import UsageError
+from fedtrees.core.schema import Feature, Schema, Table
+from fedtrees.defenses.hist_rounding import HistogramRounding
+from fedtrees.defenses.min_bin import MinBin
+from fedtrees.protocols.base import train, view_of
+from fedtrees.protocols.horizontal.fedtree_hist import FedTreeHist
+from fedtrees.protocols.horizontal.nvflare_hist import NVFlareHist
 
 
 def certify(w, evidence=None, list_bits=16, doubt=1e-3):
@@ -182,3 +189,19 @@ def test_the_start_follows_from_the_first_tree(score):
 def test_options_are_checked(option, value):
     with pytest.raises(UsageError, match=rf"{option} .?{value}".replace("?'", r"\?'")):
         Lattice(**{option: value})
+
+
+@pytest.mark.parametrize("protocol", [FedTreeHist, NVFlareHist])
+def test_what_a_client_and_a_server_see(protocol):
+    """From messages: exact sums are followed, altered ones certify nothing."""
+    X, y = structured(120)
+    schema = Schema(tuple(Feature(f"x{k}") for k in range(X.shape[1])), "y")
+    clients = [Table(X[k::3], y[k::3]) for k in range(3)]
+    for defense, certified in ((None, True), (MinBin(k=3), False), (HistogramRounding(), False)):
+        composed = Composition(() if defense is None else (defense,))
+        run = train(protocol(trees=3, max_depth=3), clients, schema, defense=composed)
+        for threat, rows in (("client-0", 80), ("server", 120)):
+            guess = Lattice().run(view_of(run, (threat,), clients), np.random.default_rng(0))
+            assert bool(guess.leaf_counts) == certified
+            assert guess.notes["trees_certified"] == (3 if certified else 0)
+            assert not certified or guess.notes["rows_followed"] == rows
