@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from fedtrees.cli.explain import exposed
 from fedtrees.cli.main import main
 
 ROOT = Path(__file__).parents[1]
@@ -41,6 +42,13 @@ def test_the_readme_shows_commands_that_exist(capsys):
         main(["--help"])
     helped = capsys.readouterr().out
     assert named == set(re.findall(r"^  (\w+)  ", helped, flags=re.M)) - {"Usage"}
+
+
+def test_the_table_of_who_is_exposed_is_the_one_that_is_printed():
+    text = (ROOT / "docs" / "exposure.md").read_text()
+    lines = text.partition("|---|---|---|\n")[2].partition("<!-- end -->")[0].splitlines()
+    shown = [[re.findall(r"[\w-]+", cell) for cell in line.split("|")[1:-1]] for line in lines]
+    assert shown == [[[row["protocol"]], [row["threat"]], row["attacks"]] for row in exposed()]
 
 
 def test_the_tutorial_runs_and_finds_what_it_says(capsys):
@@ -74,9 +82,11 @@ def test_an_example_is_short_conforms_and_benches(path, capsys, tmp_path):
             main(arguments)
         out, err = capsys.readouterr()
         assert not stopped.value.code, out + err
-    (board,) = json.loads(out)["leaderboards"]
-    assert len(board["defenses"]) == (2 if path.stem == "rotating_features" else 3)
-    assert all(d["advantage"]["mean"] is not None for d in board["defenses"])
+    boards = json.loads(out)["leaderboards"]
+    assert [board["threat"] for board in boards] == ["client", "server"]
+    for board in boards:
+        assert len(board["defenses"]) == (2 if path.stem == "rotating_features" else 3)
+        assert all(d["advantage"]["mean"] is not None for d in board["defenses"])
 
 
 def test_the_attack_in_the_docs_conforms(tmp_path, capsys):

@@ -6,12 +6,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.errors import DataError
-from fedtrees.trees.losses import Logistic, Objective, Softmax, sigmoid
+from fedtrees.trees.losses import Logistic, Objective, Softmax, log_shares, sigmoid
 
 INTERCEPTS = ("mean", "newton")
 
-# What XGBoost keeps a probability from 0 and 1 by before it takes log-odds, and adds to the share
-# of a class before it takes the logarithm.
+# What XGBoost keeps a probability from 0 and 1 by before it takes log-odds.
 _LEAST = np.float32(1e-6)
 
 
@@ -46,8 +45,7 @@ def estimated_score(
     if isinstance(objective, Softmax):
         if how == "newton":
             return np.full(objective.n_outputs, 0.5, dtype=np.float32)
-        logs = np.log(sums[1:] / sums[1:].sum() + np.float64(_LEAST))
-        return np.asarray(logs - logs.mean(), dtype=np.float32)
+        return log_shares(sums[1:])
     return objective.start(sums)
 
 

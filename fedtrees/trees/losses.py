@@ -229,8 +229,7 @@ class Softmax(Objective):
         empty = np.flatnonzero(sums[1:] <= 0)
         if len(empty):
             raise DataError(f"no training row has class {empty.tolist()}; give a base_score")
-        logs = np.log(sums[1:] / sums[1:].sum())
-        return np.asarray(logs - logs.mean(), dtype=np.float32)
+        return log_shares(sums[1:])
 
     def base_margin(self, score: ArrayLike) -> NDArray[np.float32]:
         """Return margins as given; a single one is everyone's, as in XGBoost."""
@@ -394,3 +393,12 @@ def logistic_gradients(margin: NDArray[np.float32], y: NDArray[Any]) -> NDArray[
     """
     gh: NDArray[np.float32] = LOGISTIC.gradients(np.asarray(margin, dtype=np.float32)[None], y)[0]
     return gh
+
+
+def log_shares(weight: NDArray[np.float64]) -> NDArray[np.float32]:
+    """Return the centred logarithms of class shares, float32, shape (K,).
+
+    As in XGBoost 3.2, 1e-6 is added to every share, so that a class without rows has a finite one.
+    """
+    logs = np.log(weight / weight.sum() + np.float64(np.float32(1e-6)))
+    return np.asarray(logs - logs.mean(), dtype=np.float32)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 import xgboost as xgb
@@ -8,7 +10,7 @@ from hypothesis import strategies as st
 
 from fedtrees.core.errors import DataError, UsageError
 from fedtrees.trees.fixed_point import from_fixed, to_fixed, weighted
-from fedtrees.trees.losses import base_margin, logistic_gradients, sigmoid
+from fedtrees.trees.losses import Softmax, base_margin, logistic_gradients, sigmoid
 
 
 @given(st.lists(st.integers(-(2**53), 2**53), max_size=20))
@@ -76,3 +78,14 @@ def test_a_weight_of_three_is_three_rows_to_the_last_unit():
     units = to_fixed(gradients, (30, 30))
     three = to_fixed(weighted(gradients, np.full(200, 3.0), (30, 30)), (30, 30))
     np.testing.assert_array_equal(three, 3 * units)
+
+
+@pytest.mark.parametrize("counts", [(10, 20, 30), (1, 1, 4000)])
+def test_classes_start_where_xgboost_starts_them(counts):
+    y = np.repeat(np.arange(3), counts)
+    booster = xgb.train(
+        {"objective": "multi:softprob", "num_class": 3}, xgb.DMatrix(np.zeros((len(y), 1)), y), 1
+    )
+    written = json.loads(booster.save_config())["learner"]["learner_model_param"]["base_score"]
+    start = Softmax(3).start(np.array([len(y), *counts], dtype=np.float64))
+    np.testing.assert_allclose(start, np.array(json.loads(written), np.float32), atol=1e-6)
