@@ -131,7 +131,8 @@ def exposure(plugins: Sequence[str], as_json: bool) -> None:
     for column in ("protocol", "threat", "attacks"):
         table.add_column(column, overflow="fold")
     for row in facts:
-        table.add_row(row["protocol"], row["threat"], ", ".join(row["attacks"]) or "none that is here")
+        attacks = ", ".join(row["attacks"]) or "none that is here"
+        table.add_row(row["protocol"], row["threat"], attacks)
     out.print(table)
     out.print("Two classes, default parameters. fedtrees explain PROTOCOL: who sees what, and why.")
 
