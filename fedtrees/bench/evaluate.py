@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from fedtrees.bench.cells import AttackCell, BlindCell, ReferenceCell, Setting, TrainCell
 from fedtrees.bench.federation import Federation
 from fedtrees.bench.leaf_rows import leaf_scores
+from fedtrees.bench.published_scores import published_scores
 from fedtrees.core.attack import Attack
 from fedtrees.core.defense import Composition
 from fedtrees.core.errors import ProtocolError
@@ -156,7 +157,11 @@ def evaluate_attack(
     wall, cpu = time.perf_counter(), time.process_time()
     guess = checked_guess(cell.attack.name, attack.run(view, rng), federation)
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-    rows = list(score_guess(guess, federation, principals, training, seed, blind or {}))
+    if getattr(attack, "scope", "victims") == "union":  # for parity with published figures
+        scored = published_scores(guess, federation, principals, blind or {}, seed)
+        rows = [_scored(*each) for each in scored]
+    else:
+        rows = list(score_guess(guess, federation, principals, training, seed, blind or {}))
     rows.append(_row("cpu_seconds", cpu, "seconds"))
     rows += [_row(f"note:{k}", float(v)) for k, v in guess.notes.items() if np.isfinite(v)]
     common = {**attack_columns(cell), **training_columns(training), "seconds": round(wall, 4)}

@@ -12,6 +12,7 @@ from timberstrike_world import accuracy, structured, world
 from fedtrees.attacks.joint.attack import Joint
 from fedtrees.attacks.timberstrike import Options, reconstruct
 from fedtrees.attacks.timberstrike.attack import TimberStrike
+from fedtrees.attacks.timberstrike.sums import victim_sums
 from fedtrees.core.errors import DataError
 from fedtrees.core.schema import Feature, Schema
 from fedtrees.metrics.blind import blind_guesses
@@ -70,6 +71,29 @@ def test_sums_of_later_rounds_pull_rows_towards_the_truth():
         records = attack(w, w.evidence(), o).records
         scores.append(accuracy(records, w.victims, w.schema))
     assert scores[0] > scores[1] + 0.03
+
+
+def test_sums_of_the_victims_are_those_of_their_gradients(wine):
+    """The trees of a round are grown on the margins before it, own rows' part included."""
+    sums = victim_sums(wine.evidence(), wine.own, len(wine.forest.trees))
+    rows, objective = wine.victims, wine.forest.objective
+    leaf = wine.forest.apply(rows.X)
+    for t, tree in enumerate(wine.forest.trees):
+        margin = np.ascontiguousarray(wine.forest.first(t // 3).margin(rows.X).T)
+        g, h = objective.gradients(margin, rows.y)[t % 3].astype(np.float64).T
+        for seen, part in ((sums[t].g, g), (sums[t].h, h)):
+            truth = np.bincount(leaf[:, t], weights=part, minlength=len(tree))[tree.leaves]
+            np.testing.assert_allclose(seen, truth, atol=1e-4)
+
+
+def test_the_only_victims_way_meets_every_sum():
+    X, y = load_iris(return_X_y=True)
+    order = np.random.default_rng(0).permutation(150)
+    w = world(X, y, 149, classes=3, trees=6, order=order)
+    guess = attack(w, w.evidence(), Options(chains=1))
+    assert guess.records.y[0] == w.victims.y[0]
+    assert guess.notes["residual_last_tree"] < 1e-3
+    np.testing.assert_array_equal(w.forest.apply(guess.records.X), w.forest.apply(w.victims.X))
 
 
 def test_a_round_is_a_tree_of_every_class(wine):

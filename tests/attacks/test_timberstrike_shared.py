@@ -28,6 +28,7 @@ from fedtrees.data import catalogue
 from fedtrees.data.dataset import prepare
 from fedtrees.data.partition import Partition
 from fedtrees.protocols.base import train, view_of
+from fedtrees.trees.intercept import start_margin
 from fedtrees.trees.losses import LOGISTIC, Softmax
 from fedtrees.trees.shared_io import base_weights
 
@@ -119,6 +120,25 @@ def test_a_clients_own_base_score_follows_from_whole_numbers(intercept):
         assert found.rows == len(fed.clients[i])
         np.testing.assert_array_equal(found.score, block.score)
     assert len({float(b.score[0]) for b in server.blocks}) > 1
+
+
+def test_first_trees_start_from_the_clients_own_base_later_ones_from_the_models():
+    fed = federation()
+    spec = "flower-bagging[trees=3,max_depth=4]"
+    blocks = blocks_of(run(fed, spec, "server")[1])
+    for victim in victims_of(run(fed, spec)[1]):
+        evidence, own = victim.evidence, victim.blocks[0]
+        told = next(b for b in blocks.blocks if b.first == own.first)
+        assert evidence.base_margin == start_margin(LOGISTIC, told.score)[0]
+        if victim.owner == "client-0":
+            assert evidence.restart is None
+        else:
+            at, shift = evidence.restart
+            assert at == 1
+            assert evidence.base_margin + shift[0] == start_margin(LOGISTIC, blocks.score)[0]
+        others = [t for t, other in zip(evidence.trees, evidence.foreign, strict=True) if other]
+        assert len(others) == 6
+        assert not evidence.foreign[0]
 
 
 def test_own_base_scores_of_several_classes():
