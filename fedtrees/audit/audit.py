@@ -194,8 +194,7 @@ def _sources(
         names = (None,) * len(trees)
         return Sources("one", 1, names, "sources are told apart in XGBoost's models on log loss")
     h = np.array([np.nan if s is None else s.h.sum() for s in sums])
-    g = np.array([np.nan if s is None or s.g is None else s.g.sum() for s in sums])
-    return find_sources([t.base_score for t in trees], h, g)
+    return find_sources([t.base_score for t in trees], h)
 
 
 def _rows(model: ModelFile, trees: Sequence[TreeExposure], sources: Sources, known: Known) -> Rows:
