@@ -181,7 +181,8 @@ def _sized(view: View, victims: Sequence[Victim]) -> Iterator[Victim]:
     own = 0 if view.own is None else len(view.own)
     rest = view.n_rows - own
     late = [v for v in victims if v.evidence.is_foreign(0)]
-    if len(victims) == 1 and not late:
+    others = [n for n, r in view.roles.items() if r == "client" and n not in view.principals]
+    if len(others) == len(victims) == 1 and not late:
         victim = victims[0]
         yield replace(victim, evidence=replace(victim.evidence, n_rows=rest))
         return

@@ -110,6 +110,14 @@ def test_split_only_leaves_values_and_known_base_scores_still_count():
     assert counts_exact(fed, done, view) >= 0.7
 
 
+def test_leaf_values_of_the_first_in_the_cycle_count_though_others_are_unseen():
+    """One turn: its rows are not all rows that the adversary does not hold."""
+    fed = federation()
+    done, view = run(fed, "flower-cyclic[trees=1,max_depth=4]", defense="split-only")
+    assert len(victims_of(view)) == 1
+    assert counts_exact(fed, done, view) == 1.0
+
+
 @pytest.mark.parametrize("intercept", ["mean", "newton"])
 def test_a_clients_own_base_score_follows_from_whole_numbers(intercept):
     fed = federation()
