@@ -99,26 +99,14 @@ def complete(
 def _choices(masks: NDArray[np.bool_], feature_of: Ints) -> tuple[Ints, NDArray[np.int64]]:
     """Return all rows of tracks that leave at most `MOST_CHOICES`: columns (m, d) and track."""
     d = int(feature_of.max()) + 1
-    count = np.zeros(len(masks), dtype=np.int64)
-    _count_choices(masks, feature_of, d, count)
+    count = np.ones(len(masks), dtype=np.int64)
+    for f in range(d):
+        of_feature = masks[:, feature_of == f].sum(axis=1)
+        count = np.minimum(count * of_feature, MOST_CHOICES + 1)
+    count[count > MOST_CHOICES] = 0
     columns = np.empty((int(count.sum()), d), dtype=np.int32)
     _list_choices(masks, feature_of, count, columns)
     return columns, np.repeat(np.arange(len(masks)), count)
-
-
-@kernel
-def _count_choices(masks, feature_of, d, count):  # type: ignore[no-untyped-def]
-    per = np.empty(d, dtype=np.int64)
-    for k in range(masks.shape[0]):
-        for f in range(d):
-            per[f] = 0
-        for b in range(masks.shape[1]):
-            if masks[k, b]:
-                per[feature_of[b]] += 1
-        n = 1
-        for f in range(d):
-            n = min(n * per[f], MOST_CHOICES + 1)
-        count[k] = n if n <= MOST_CHOICES else 0
 
 
 @kernel

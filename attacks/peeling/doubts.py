@@ -9,6 +9,7 @@ import numpy as np
 from fedtrees.attacks.peeling.fingerprints import chance_of_match
 from fedtrees.attacks.peeling.rows import (
     CUT,
+    DEFAULT_LEFT,
     FEATURE,
     LEFT,
     RIGHT,
@@ -76,7 +77,7 @@ def _settle(sums, alone, slack, needed, cell, columns, gh, offsets, i, settled):
         c, g, h = cell[i, t], gh[i, t, 0], gh[i, t, 1]
         alone_here, unique = False, False
         for f in range(columns.shape[1]):
-            k = columns[i, f]
+            k = np.int64(columns[i, f])
             if c >= 0 and not unique and _only(sums, slack, c, k, g, h):
                 alone_here = True
                 unique = _one_of_a_kind(sums, alone, slack, c, f, k, g, h, offsets)
@@ -85,7 +86,7 @@ def _settle(sums, alone, slack, needed, cell, columns, gh, offsets, i, settled):
             last = t
         if unique and seen >= needed:
             for f in range(columns.shape[1]):
-                settled[f] = settled[f] or _only(sums, slack, c, columns[i, f], g, h)
+                settled[f] = settled[f] or _only(sums, slack, c, np.int64(columns[i, f]), g, h)
     return last
 
 
@@ -108,12 +109,12 @@ def _same_way(start, nodes, sets, cells, offsets, bins, i, stop, last, low, high
             if nodes[node, SET] >= 0:
                 for b in range(offsets[f + 1] - offsets[f]):
                     k = offsets[f] + b
-                    shut[k] = shut[k] or goes_left(nodes, sets, node, b) != left
+                    shut[k] = shut[k] or sets[nodes[node, SET], b] == left
             elif left:
                 high[f] = min(high[f], nodes[node, CUT])
             else:
                 low[f] = max(low[f], nodes[node, CUT] + 1)
-            if goes_left(nodes, sets, node, -1) != left:
+            if (nodes[node, DEFAULT_LEFT] == 1) != left:
                 shut[total + f] = True
             node = nodes[node, LEFT if left else RIGHT]
 

@@ -337,7 +337,7 @@ def _within(  # type: ignore[no-untyped-def]
             G, H = sums[c, k, 0], sums[c, k, 1]
             if 4 * slack >= H or H > ANYTHING // 2:
                 continue
-            F, sure = 0, 0
+            F, sure = np.int64(0), 0  # a literal would compile what it is passed to once more
             for s in range(a, b):
                 if not masks[s, k]:
                     continue

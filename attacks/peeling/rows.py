@@ -264,7 +264,10 @@ def _route(bins, start, nodes, sets, value, cells, base, cell, margin):  # type:
 
 @kernel
 def fits(sums, alone, slack, c, k, g, h):  # type: ignore[no-untyped-def]
-    """Tell whether bin k of cell c can hold the row: it leaves nothing, or other rows."""
+    """Tell whether bin k of cell c can hold the row: it leaves nothing, or other rows.
+
+    Callers pass k as int64: another type would compile this once more.
+    """
     G, H = sums[c, k, 0] - g, sums[c, k, 1] - h
     if alone[c, k] or slack >= H:
         return abs(H) <= slack and abs(G) <= slack
@@ -282,7 +285,7 @@ def _accept(sums, totals, alone, slack, cell, columns, gh, take, good, checks): 
                 continue
             only = False
             for f in range(d):
-                k, g, h = columns[i, f], gh[i, t, 0], gh[i, t, 1]
+                k, g, h = np.int64(columns[i, f]), gh[i, t, 0], gh[i, t, 1]
                 if not fits(sums, alone, slack, c, k, g, h):
                     good[i] = False
                     break

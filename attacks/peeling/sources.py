@@ -69,9 +69,16 @@ def unreadable(view: View) -> str | None:
     clip = view.defense.gradient_clip
     if clip is not None and clip < 1:
         return "clipped gradients are no fingerprints"
-    if view.defense.declares(view.schema, p).least_rows > 1:
-        return "no bin is sent that holds a single row"
+    # what the server leaves out of the sums that it sends back, it has still received
+    where = "client" if _serves(view) else ""
+    for part in view.defense.parts:
+        if part.declares(view.schema, p).least_rows > 1 and where in (*part.at, ""):
+            return "no bin is sent that holds a single row"
     return None
+
+
+def _serves(view: View) -> bool:
+    return "server" in {view.roles[p] for p in view.principals}
 
 
 def sources_of(view: View) -> Sources | None:
@@ -117,11 +124,12 @@ _SUMS = (_EVERYONE, _SECURE)
 
 @dataclass(frozen=True, eq=False)
 class _Level:
-    """Histograms of one level of one tree, by source."""
+    """Histograms of one level of one tree, by source; the splits were chosen from ``shared``."""
 
     sums: Mapping[str, Sums]
     totals: Mapping[str, Sums]
     allowed: NDArray[np.bool_] | None
+    shared: Sums
 
 
 def _add(parts: Mapping[str, Sums]) -> Sums:
@@ -131,12 +139,13 @@ def _add(parts: Mapping[str, Sums]) -> Sums:
 def _levels(view: View) -> dict[int, list[_Level]]:
     """Return the levels of every tree, in order: by party where each is seen, else summed."""
     levels: dict[int, list[_Level]] = defaultdict(list)
-    if "server" not in {view.roles[p] for p in view.principals}:
+    if not _serves(view):
         for _, m in view.messages(GlobalHistogram):
-            levels[m.tree].append(_Level({_EVERYONE: m.sums}, {_EVERYONE: m.totals}, m.allowed))
+            sums, totals = {_EVERYONE: m.sums}, {_EVERYONE: m.totals}
+            levels[m.tree].append(_Level(sums, totals, m.allowed, m.sums))
         return dict(levels)
-    allowed = {(m.tree, m.nodes.tobytes()): m.allowed for _, m in view.messages(GlobalHistogram)}
-    told = bool(allowed) or not any(
+    sent = {(m.tree, m.nodes.tobytes()): m for _, m in view.messages(GlobalHistogram)}
+    told = bool(sent) or not any(
         view.parameters.get(f"colsample_by{what}", 1) < 1 for what in ("tree", "level", "node")
     )
     if not told:
@@ -149,7 +158,8 @@ def _levels(view: View) -> dict[int, list[_Level]]:
             by_party = {_SECURE: by_party[_SECURE]}
         sums = {name: m.sums for name, m in by_party.items()}
         totals = {name: m.totals for name, m in by_party.items()}
-        levels[key[0]].append(_Level(sums, totals, allowed.get(key)))
+        allowed, shared = (sent[key].allowed, sent[key].sums) if key in sent else (None, _add(sums))
+        levels[key[0]].append(_Level(sums, totals, allowed, shared))
     return dict(levels)
 
 
@@ -185,7 +195,7 @@ def _grow_again(
             sums[o].append(full)
         place.update({int(n): (i, k) for k, n in enumerate(waiting)})
         nodes.append(waiting)
-        chosen = grower.decide(_add(level.sums), level.allowed)
+        chosen = grower.decide(level.shared, level.allowed)
         parent.update(zip(chosen.left.tolist(), chosen.nodes.tolist(), strict=True))
         for o in owners:
             _split_totals(total[o], chosen, sums[o], place, cuts)

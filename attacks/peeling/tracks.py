@@ -156,7 +156,7 @@ def _narrow(  # type: ignore[no-untyped-def]
                     if columns[k, f] >= 0:
                         ok = ok and columns[k, f] == b
                     if ok and side[k] >= 0 and nodes[node[k], FEATURE] == f:
-                        code = -1 if b >= offsets[d] else b - offsets[f]
+                        code = np.int32(-1 if b >= offsets[d] else b - offsets[f])
                         ok = goes_left(nodes, sets, node[k], code) == (side[k] == 0)
                     trial[b] = ok
                     alive[f] = alive[f] or ok

@@ -1,4 +1,4 @@
-"""`python -m fedtrees.benchmarks.papers.peeling --data-dir FOLDER`: run and print the table."""
+"""`python -m fedtrees.benchmarks.papers.peeling --data-dir FOLDER`: run and print the tables."""
 
 from __future__ import annotations
 
@@ -39,6 +39,34 @@ def attack_table(rows: Any) -> list[list[str]]:
 def tables(rows: Any) -> list[Table]:
     """Return what the study prints."""
     return [("Percent, mean ± standard deviation over seeds.", _COLUMNS, attack_table(rows))]
+
+
+_SOUND = (
+    "table", "clients", "threat", "returned", "wrong", "returned wrong", "rows right", "CPU s",
+)  # fmt: skip
+
+
+def sound_table(rows: Any) -> list[list[str]]:
+    """Return one line per table, number of clients and threat: what was returned, what is wrong."""
+    attacked = rows[(rows["stage"] == "attack") & (rows["status"] == "ok")]
+    lines = []
+    for key, part in attacked.groupby(["dataset", "partition", "threat"], sort=False):
+        value = {name: list(of["value"]) for name, of in part.groupby("metric")}
+        returned = sum(value.get("returned_rows", ()))
+        wrong = sum(
+            round(w * n)
+            for w, n in zip(value.get("returned_wrong", ()), value["returned_rows"], strict=False)
+            if w == w
+        )
+        cells = [f"{returned:.0f}", str(wrong), f"{wrong / returned:.1%}" if returned else "-"]
+        right = percent(value.get("returned_right", ()))
+        lines.append([*map(str, key), *cells, right, f"{mean(value['cpu_seconds']):.1f}"])
+    return lines
+
+
+def sound_tables(rows: Any) -> list[Table]:
+    """Return what the study of all tables prints."""
+    return [("Rows returned, and the wrong ones among them.", _SOUND, sound_table(rows))]
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,16 +11,12 @@ from peeling_world import SERVER, SHARED, Run, made_up, patients, schema_of
 from fedtrees.attacks.peeling.attack import HistogramPeeling
 from fedtrees.attacks.peeling.peel import confidence_of
 from fedtrees.attacks.peeling.sources import sources_of
-from fedtrees.core.defense import Composition
 from fedtrees.core.errors import ProtocolError, UsageError
 from fedtrees.core.guess import Guess
 from fedtrees.core.schema import Table
-from fedtrees.core.tree_messages import BaseScore
 from fedtrees.defenses.hist_rounding import HistogramRounding
 from fedtrees.defenses.laplace_hist import LaplaceHistogram
-from fedtrees.defenses.min_bin import MinBin
 from fedtrees.defenses.secure_sum import SecureSum
-from fedtrees.protocols.base import train, view_of
 from fedtrees.protocols.horizontal.fedtree_hist import FedTreeHist
 from fedtrees.protocols.horizontal.nvflare_hist import NVFlareHist
 

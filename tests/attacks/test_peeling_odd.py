@@ -122,6 +122,17 @@ def test_splits_by_categories_are_followed():
     assert len(guess.records) >= 0.8 * run.counts().total()
 
 
+def test_bins_that_the_server_suppresses_are_hidden_from_clients_alone():
+    table = patients(120)
+    server = Run(SHARED, table, principals=SERVER, parts=[MinBin(k=3, by="server")])
+    guess = server.attack()
+    assert len(guess.records) >= 0.8 * server.counts().total()
+    assert not server.wrong(guess).any()
+    for who, place in ((None, "server"), (SERVER, "client"), (None, "client")):
+        run = Run(SHARED, table, principals=who, parts=[MinBin(k=3, by=place)])
+        assert run.attack().notes["readable"] == 0
+
+
 def without_base_score(view):
     return replace(view, seen=tuple(s for s in view.seen if not isinstance(s.message, BaseScore)))
 
