@@ -28,7 +28,7 @@ SPARE_BITS = 6  # a list is longer than half the entropy by so many bits
 FIRST_BITS = 14  # lists are kept this short while that is enough
 BEYOND = 8.0  # bits that entropy may exceed both lists by, for it is estimated
 FEW_BITS = 16.0  # leaves less certain than this wait for what the surer ones say
-MOST_PIECES = 40  # per row: beyond, paths multiply faster than leaves are solved
+MOST_PIECES = 12  # per row: beyond, paths multiply faster than leaves are solved
 LAG = 25  # trees after which a leaf that is still open stays so
 
 
