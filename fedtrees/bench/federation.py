@@ -84,9 +84,7 @@ def load_dataset(ref: DataRef, data_dir: str | None) -> Dataset:
         )
     spec = parse_list([ref.name])[0] if "[" in ref.name else Spec(ref.name)
     if set(spec.params) - {"rows"}:
-        raise UsageError(
-            f"dataset {ref.name!r}: its one parameter is rows, as in stroke[rows=1000]"
-        )
+        raise UsageError(f"dataset {ref.name!r}: write stroke[rows=1000]; rows is all it takes")
     dataset = _by_name(spec.name, data_dir)
     return sample(dataset, spec.params["rows"]) if spec.params else dataset
 
