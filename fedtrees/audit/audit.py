@@ -216,9 +216,16 @@ def _rows(model: ModelFile, trees: Sequence[TreeExposure], sources: Sources, kno
     n_pos = sum(int(t.n_pos.sum()) for t in counted) if labels and not several else None
     if several:
         n = int(counted[0].n.sum())
-    where = "the first tree" if len(counted) == 1 or several else "each client's first tree"
-    whose = " (of the first client alone)" if sources.kind == "turns" else ""
-    return Rows(n, n_pos, share, f"the leaves of {where} add up to it{whose}")
+    if sources.kind == "bagging":
+        how = "the leaves of all clients' first trees add up to it"
+    elif sources.kind == "turns":
+        how = "the first client's: the leaves of its first tree add up to it"
+    else:
+        how = (
+            "the leaves of the first tree add up to it: all of the table, unless each tree saw a "
+            "sample or one client's rows"
+        )
+    return Rows(n, n_pos, share, how)
 
 
 def _classes(model: ModelFile) -> int:

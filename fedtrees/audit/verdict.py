@@ -70,7 +70,7 @@ def _counts_line(audit: Audit) -> str:
     )
     if rows.n is not None:
         of = "" if rows.n_pos is None else f", {rows.n_pos} of them positive"
-        text += f" The training table has {rows.n} rows{of} ({rows.how})."
+        text += f" It was trained on {rows.n} rows{of} ({rows.how})."
     return text
 
 

@@ -47,10 +47,3 @@ def test_blocks_of_several_local_trees_keep_together():
     found = find_sources(starts, h)
     assert found.kind == "bagging"
     assert found.names == tuple(f"client {k}" for k in (1, 1, 2, 2, 2, 2, 1, 1))
-
-
-def test_clients_keep_the_order_of_their_sizes_when_all_sums_fall():
-    """Absolute differences add up to the same in both orders here."""
-    h = np.array([100.0, 60.0, 30.0, 50.0])
-    found = find_sources([0.3, 0.4, None, None], h)
-    assert found.names == ("client 1", "client 2", "client 2", "client 1")
