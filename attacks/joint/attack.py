@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fedtrees.attacks.joint.reconstruct import Options, reconstruct
-from fedtrees.attacks.timberstrike.attack import TimberStrike
+from fedtrees.attacks.lattice.attack import Lattice
 from fedtrees.attacks.timberstrike.evidence import Level
 from fedtrees.attacks.timberstrike.view import LEVELS, evidence_of
 from fedtrees.core.attack import Attack
@@ -44,8 +44,8 @@ class Joint(Options, Attack):
             raise UsageError(f"unknown most {self.most!r}{did_you_mean(self.most, SUMS)}")
 
     def inapplicable(self, offers: Set[str], roles: Set[str]) -> str | None:
-        """Return why the principals see no boosted trees of two classes, None if they do."""
-        return TimberStrike().inapplicable(offers - {"softmax-leaves"}, roles)
+        """Return why the principals see no boosted trees of everybody's rows, None if they do."""
+        return Lattice().inapplicable(offers, roles)
 
     def run(self, view: View, rng: np.random.Generator) -> Guess:
         """Guess the victims' rows and the class counts of the first tree's leaves."""

@@ -56,7 +56,9 @@ class Lattice(Attack):
             raise UsageError(f"base_score {self.base_score!r}: give 'known' or 'unknown'")
 
     def inapplicable(self, offers: Set[str], roles: Set[str]) -> str | None:
-        """Return why the principals see no boosted trees of two classes, None if they do."""
+        """Return why the principals see no boosted trees of everybody's rows, None if they do."""
+        if "shared-trees" in offers:
+            return "every tree covers the rows of one client; timberstrike follows such trees"
         return TimberStrike().inapplicable(offers - {"softmax-leaves"}, roles)
 
     def run(self, view: View, rng: np.random.Generator) -> Guess:
