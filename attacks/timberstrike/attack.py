@@ -11,7 +11,7 @@ import numpy as np
 from fedtrees.attacks.shared_trees.chains import Clues
 from fedtrees.attacks.shared_trees.reconstruct import reconstruct_each
 from fedtrees.attacks.shared_trees.victims import Starts, victims_of
-from fedtrees.attacks.timberstrike.evidence import Level, Options, Points, Scope, Solver
+from fedtrees.attacks.timberstrike.evidence import Level, Options, Points, Ranges, Scope, Solver
 from fedtrees.attacks.timberstrike.reconstruct import reconstruct
 from fedtrees.attacks.timberstrike.view import LEVELS, evidence_of
 from fedtrees.core.attack import Attack
@@ -93,8 +93,8 @@ class PublishedTimberStrike(TimberStrike):
     - ``all-trees``: every tree is used, one reconstruction, no merging of several.
     - ``mid-points``: the middle of the box; an unconstrained category is missing, hence wrong, and
       the last code of an open interval is never guessed (``points="published"``).
-    - ``schema-ranges``: open sides end at the declared range or that of own rows; their code uses
-      the true range of all clients' rows, which no adversary knows.
+    - ``own-ranges``: open sides end at the range of own rows; their code uses the true range of all
+      clients' rows, which no adversary knows.
     - ``model-start``: in bagging every client's first tree is read with the model's base score,
       that of the client who arrived first.
     - ``hessian-chains``: trees of one client are linked by root hessians alone.
@@ -110,6 +110,7 @@ class PublishedTimberStrike(TimberStrike):
     points: Points = "published"
     scope: Scope = "union"
     use_prior: bool = False
+    ranges: Ranges = "own"
     max_trees: int | None = 10_000
     chains: int | None = 1
     clues: Clues = "hessian"

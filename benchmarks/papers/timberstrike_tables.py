@@ -30,7 +30,7 @@ _COLUMNS = (
 )  # fmt: skip
 NOTES = """Known differences. Theirs: "F-TP" is a run over all trees with random leaves, not the
 first tree; own rows are among those scored; open boxes end at the true range of all rows, ours at
-the declared one; categories that no split constrains count as wrong, here too. NVFlare with lambda
+that of own rows; categories that no split constrains count as wrong, here too. NVFlare with lambda
 and gamma exchanged, as they ran it. Clients of unequal size (their row permutation was not seeded).
 Bagging, cyclic and ensembles: their figures are of client 0's rows, ours the mean over the victims.
 Under differential privacy they left hessians without noise and read gradients four times too small;
