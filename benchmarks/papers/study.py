@@ -16,8 +16,8 @@ from fedtrees.report.rows import load_rows
 Table = tuple[str, Sequence[str], list[list[str]]]  # title, header, lines
 
 
-def run_study(name: str, tables: Callable[[Any], Iterable[Table]]) -> None:
-    """Run the study of that name as a command, and print the tables made of its rows."""
+def run_study(name: str, tables: Callable[[Any], Iterable[Table]]) -> Path:
+    """Run the study of that name as a command, print the tables made of its rows; return where."""
     parser = argparse.ArgumentParser(prog=f"python -m fedtrees.benchmarks.papers.{name}")
     parser.add_argument("--data-dir", default=None)
     parser.add_argument("--out", default=f"runs/{name}")
@@ -29,6 +29,7 @@ def run_study(name: str, tables: Callable[[Any], Iterable[Table]]) -> None:
     bench.run(lambda status, label: print(f"{status}: {label}", file=sys.stderr, flush=True))
     for title, header, lines in tables(load_rows(folder)):
         print(f"{title}\n\n{markdown(header, lines)}\n")
+    return folder
 
 
 def blind_table(rows: Any) -> Table:
