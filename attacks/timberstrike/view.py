@@ -59,10 +59,10 @@ def evidence_of(view: View, most: Level = "histograms") -> Evidence | None:
     if LEVELS.index(most) < LEVELS.index(level):
         level, histograms = most, None
     declared = view.defense.declares(view.schema, view.parameters)
-    noise = None
-    if declared.noise_variance > 0 and level != "values":
+    noise, cell = None, declared.noise_variance + declared.histogram_step**2 / 12
+    if cell > 0 and level != "values":
         clients = sum(role == "client" for role in view.roles.values())
-        noise = tuple(_node_noise(t, cuts, clients * declared.noise_variance) for t in trees)
+        noise = tuple(_node_noise(t, cuts, clients * cell) for t in trees)
     return Evidence(
         trees=trees if level != "values" else tuple(_bare(t) for t in trees),
         level=level,
@@ -107,7 +107,9 @@ def _summed_histograms(
         if _tree_params(view).samples_columns:
             return  # it knows the columns it drew, but they are in no message
         groups: dict[tuple[int, bytes], list[Histogram]] = defaultdict(list)
-        for _, part in view.messages(Histogram):
+        seen = list(view.messages(Histogram))
+        opened = [item for item in seen if item[0].sender not in view.roles]
+        for _, part in opened or seen:  # a colluding client's own is in the opened sum already
             groups[part.tree, part.nodes.tobytes()].append(part)
         for (tree, _), parts in groups.items():
             total = sum(p.sums for p in parts), sum(p.totals for p in parts)

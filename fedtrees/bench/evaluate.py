@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ from fedtrees.core.errors import ProtocolError
 from fedtrees.core.guarantee import join
 from fedtrees.core.guess import Guess
 from fedtrees.core.registry import register
+from fedtrees.core.schema import Table
 from fedtrees.core.specs import Composed
 from fedtrees.core.streams import Streams
 from fedtrees.core.threat import Threat
@@ -133,8 +134,16 @@ def evaluate_training(
     return Outcome(rows, {**common, "stage": "train"})
 
 
+@dataclass(frozen=True)
+class BlindLine:
+    """What the blind adversary scored: the best value of every metric, and the guess best by RA."""
+
+    scores: Mapping[str, float]
+    best: str
+
+
 def evaluate_attack(
-    cell: AttackCell, federation: Federation, training: Training, blind: dict[str, float] | None
+    cell: AttackCell, federation: Federation, training: Training, blind: BlindLine | None
 ) -> Outcome:
     """Run an attack on what its adversary saw, and score the guess against the truth.
 
@@ -158,10 +167,11 @@ def evaluate_attack(
     guess = checked_guess(cell.attack.name, attack.run(view, rng), federation)
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
     if getattr(attack, "scope", "victims") == "union":  # for parity with published figures
-        scored = published_scores(guess, federation, principals, blind or {}, seed)
+        line = {} if blind is None else dict(blind.scores)
+        scored = published_scores(guess, federation, principals, line, seed)
         rows = [_scored(*each) for each in scored]
     else:
-        rows = list(score_guess(guess, federation, principals, training, seed, blind or {}))
+        rows = list(score_guess(guess, federation, principals, training, cell, blind))
     rows.append(_row("cpu_seconds", cpu, "seconds"))
     rows += [_row(f"note:{k}", float(v)) for k, v in guess.notes.items() if np.isfinite(v)]
     common = {**attack_columns(cell), **training_columns(training), "seconds": round(wall, 4)}
@@ -196,16 +206,25 @@ def score_guess(
     federation: Federation,
     principals: tuple[str, ...],
     training: Training,
-    seed: int,
-    blind: dict[str, float],
+    cell: AttackCell,
+    blind: BlindLine | None,
 ) -> Iterator[Row]:
-    """Yield one row per metric, each beside its blind score."""
-    truth, schema = federation.victims(principals), federation.schema
+    """Yield one row per metric, each beside its blind score.
+
+    Where an attack returns only the rows it is sure of, the blind adversary's best guess completes
+    them before they are compared with all victims' rows: nobody has to submit less.
+    """
+    truth, schema, seed = federation.victims(principals), federation.schema, cell.setting.seed
     if guess.records is not None:
-        scores = score_records(guess.records, truth, schema, federation.dataset.top)
+        records, scores_blind = guess.records, {} if blind is None else blind.scores
+        if guess.confidence is not None and blind is not None and len(records) < len(truth):
+            rest = _guess_blindly(federation, principals, cell.setting, cell.threat)[blind.best]
+            rest = rest.take(np.arange(len(truth) - len(records)))
+            records = Table.concat([records, rest])
+        scores = score_records(records, truth, schema, federation.dataset.top)
         values = {**scores.as_dict(), **{f"ra:{k}": v for k, v in scores.per_feature.items()}}
         for metric, value in values.items():
-            yield _scored(metric, value, blind.get(metric))
+            yield _scored(metric, value, scores_blind.get(metric))
         if federation.reserve is not None and len(guess.records):
             rng = Streams(seed).child("scores").rng("reserve")
             test = specificity(guess.records, truth, federation.reserve, schema, rng)
@@ -258,8 +277,7 @@ def evaluate_blind(cell: BlindCell, federation: Federation) -> Outcome:
     """
     principals = Threat.parse(cell.threat).principals(federation.roles)
     truth, schema = federation.victims(principals), federation.schema
-    rng = Streams(cell.setting.seed).child("blind", cell.threat).rng("guesses")
-    guesses = blind_guesses(federation.own(principals), schema, len(truth), rng)
+    guesses = _guess_blindly(federation, principals, cell.setting, cell.threat)
     scored = {
         name: score_records(guess, truth, schema, federation.dataset.top)
         for name, guess in guesses.items()
@@ -274,6 +292,15 @@ def evaluate_blind(cell: BlindCell, federation: Federation) -> Outcome:
             rows.append({**_row(metric, scores.as_dict()[metric]), "attack_params": name})
     common = {**setting_columns(cell.setting), "threat": cell.threat, "attack": "blind"}
     return Outcome(rows, {**common, "stage": "blind"})
+
+
+def _guess_blindly(
+    federation: Federation, principals: tuple[str, ...], setting: Setting, threat: str
+) -> dict[str, Table]:
+    """Return what these principals guess from an empty transcript, by the guess's name."""
+    rng = Streams(setting.seed).child("blind", threat).rng("guesses")
+    n = len(federation.victims(principals))
+    return blind_guesses(federation.own(principals), federation.schema, n, rng)
 
 
 def evaluate_reference(cell: ReferenceCell, federation: Federation) -> Outcome:
@@ -330,7 +357,9 @@ def _number(value: float | None) -> float | None:
     return int(value) if isinstance(value, (int, np.integer)) else float(value)
 
 
-def blind_line(rows: Sequence[Row]) -> dict[str, float]:
-    """Return the blind scores by metric from a blind cell's rows."""
-    best = [r for r in rows if "attack_params" not in r and r.get("value") is not None]
-    return {r["metric"]: r["value"] for r in best}
+def blind_line(rows: Sequence[Row]) -> BlindLine:
+    """Return the blind line from a blind cell's rows."""
+    known = [r for r in rows if r.get("value") is not None]
+    scores = {r["metric"]: r["value"] for r in known if "attack_params" not in r}
+    named = [r for r in known if "attack_params" in r and r["metric"] == "ra"]
+    return BlindLine(scores, max(named, key=lambda r: r["value"])["attack_params"])

@@ -27,13 +27,14 @@ def leaf_scores(
     The trees scored are those of the first round; where clients grow trees alone, the first round
     of every victim that started on no one else's trees, on its own rows. Of more than two classes,
     each tree's class counts against the rest. The blind line is what own rows suggest, scaled to
-    the rows the tree was grown on. Where counts of later trees are returned as certain:
-    ``leaf_counts_right``, the share of all returned that is.
+    the rows the tree was grown on. Of two classes and trees of everybody's rows also
+    ``leaf_counts_right``: of all leaves returned, in later trees too, the share that is right.
     """
     model = training.model
     per_round = model.objective.n_outputs
     own = federation.own(principals)
-    grown = _grown_on(federation, principals, training, per_round)
+    shared = list(_first_blocks(training))
+    grown = _grown_on(federation, principals, shared, per_round)
     if not grown:
         return
     true, blind = [], []
@@ -47,7 +48,7 @@ def leaf_scores(
     got, line = score_leaf_counts(first, true).as_dict(), score_leaf_counts(blind, true).as_dict()
     for metric, value in got.items():
         yield metric, value, line[metric]
-    if len(first) < len(guess.leaf_counts) and per_round == 1:
+    if per_round == 1 and not shared:
         truth = federation.victims(principals)
         nodes = model.apply(truth.X)
         later = [
@@ -58,10 +59,12 @@ def leaf_scores(
 
 
 def _grown_on(
-    federation: Federation, principals: tuple[str, ...], training: Training, per_round: int
+    federation: Federation,
+    principals: tuple[str, ...],
+    shared: list[tuple[str, int]],
+    per_round: int,
 ) -> dict[int, Table]:
     """Return the trees to score, by their number in the model, and the victims' rows in each."""
-    shared = list(_first_blocks(training))
     if not shared:
         everyone = federation.victims(principals)
         return dict.fromkeys(range(per_round), everyone)

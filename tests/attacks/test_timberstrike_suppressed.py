@@ -1,7 +1,9 @@
-"""TimberStrike where sums no longer fit the tree: a leaf that no value reaches claims rows."""
+"""TimberStrike where sums are not those of whole rows: suppressed, rounded, counted twice."""
 
 import numpy as np
 
+from fedtrees.attacks.timberstrike.view import evidence_of
+from fedtrees.bench.conformance import sample_federation
 from fedtrees.bench.federation import federation_of
 from fedtrees.bench.suite import DataRef
 from fedtrees.core.defense import Composition
@@ -22,3 +24,27 @@ def test_rows_of_a_leaf_that_no_value_reaches_stay_where_they_are():
     guess = attack.run(view, np.random.default_rng(0))
     assert len(guess.records) > 0
     assert np.isfinite(guess.records.X).all()
+
+
+def evidence_under(defense, principals):
+    clients, schema = sample_federation()
+    protocol = register.make("protocol", Spec("fedtree-hist", {"trees": 3, "max_depth": 3}))
+    made = Composition((register.make("defense", defense),))
+    view = view_of(train(protocol, clients, schema, defense=made), principals, clients)
+    return view, evidence_of(view)
+
+
+def test_a_client_who_colludes_counts_once_in_an_opened_sum():
+    together = evidence_under(Spec("secure-sum"), ("server", "client-0"))[1]
+    alone = evidence_under(Spec("secure-sum"), ("server",))[1]
+    for a, b in zip(together.histograms, alone.histograms, strict=True):
+        np.testing.assert_array_equal(a.sums, b.sums)
+        np.testing.assert_array_equal(a.totals, b.totals)
+
+
+def test_rounded_sums_do_not_outvote_the_declared_number_of_rows():
+    view, evidence = evidence_under(Spec("hist-rounding", {"step": 1.0}), ("client-0",))
+    assert evidence.noise is not None
+    attack = register.make("attack", Spec("timberstrike", {"chains": 1}))
+    guess = attack.run(view, np.random.default_rng(0))
+    assert len(guess.records) == view.n_rows - len(view.own)

@@ -40,10 +40,16 @@ def test_returned_rows_are_scored(tmp_path):
     assert float(owned["value"]) > 0.9
 
 
-def test_an_attack_that_returns_no_row_scores_none_right(tmp_path):
+def test_what_an_attack_does_not_return_is_guessed_blindly(tmp_path):
     defended = SUITE.replace("threats", 'defenses = ["laplace-hist[epsilon=1]"]\nthreats')
     rows = attack_rows(defended, tmp_path / "run")
-    mine = [r for r in rows if r["defense"] == "laplace-hist" and r["threat"] == "server"]
-    score = {r["metric"]: float(r["value"]) for r in mine if r["value"]}
-    assert score["returned_rows"] == score["exact_rows"] == score["ra"] == 0
-    assert "specificity_z" not in score
+    for threat in ("client", "server"):
+        mine = [r for r in rows if r["defense"] == "laplace-hist" and r["threat"] == threat]
+        score = {r["metric"]: r for r in mine if r["value"]}
+        assert float(score["returned_rows"]["value"]) == 0
+        assert float(score["ra"]["value"]) == float(score["ra"]["blind"]) > 0
+        assert float(score["ra"]["advantage"]) == 0
+        assert "specificity_z" not in score
+        partly = [r for r in rows if r["defense"] == "none" and r["threat"] == threat]
+        found = {r["metric"]: r for r in partly if r["value"]}
+        assert float(found["ra"]["advantage"]) > 0.8
