@@ -53,7 +53,7 @@ class HistogramPeeling(Attack):
         if needed not in offers:
             return "the principals see no gradient histograms"
         if "logistic-leaves" not in offers:
-            return "gradients are not those of the binary log loss over all rows"
+            return "leaves are not plain Newton steps of the binary log loss on all rows"
         return None
 
     def run(self, view: View, rng: np.random.Generator) -> Guess:

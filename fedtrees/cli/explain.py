@@ -65,7 +65,8 @@ def explain(request: Explanation, plugins: Sequence[str], as_json: bool) -> None
     sealed = [r["type"] for r in facts["crossings"] if r["readable_by"].startswith("nobody")]
     if sealed:
         out.print(f"passes sealed, nobody opens it: {', '.join(sealed)} (only the sum is opened)")
-    table = TextTable(title="attacks", title_justify="left", title_style="bold")
+    title = "attacks on this protocol; what a defense leaves of them is for the bench to tell"
+    table = TextTable(title=title, title_justify="left", title_style="bold")
     for column in ("attack", "client", "server"):
         table.add_column(column, overflow="fold")
     for row in facts["attacks"]:

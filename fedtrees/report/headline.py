@@ -159,7 +159,7 @@ def _change(frontier: Frontier, group: Sequence[LeaderRow], base: LeaderRow | No
     facts = [f"worst advantage {_span([r.point.advantage.mean for r in known], signed=True)}"]
     if all(r.change.known for r in known):
         utility = style.metric_name(frontier.utility)
-        facts.append(f"{utility} {_span([r.change.mean for r in known], signed=True)}")
+        facts.append(f"change in {utility} {_span([r.change.mean for r in known], signed=True)}")
     times = [r.cost.bytes / base.cost.bytes for r in known] if base and base.cost.bytes else []
     if times and all(math.isfinite(x) for x in times):
         facts.append(f"traffic \N{MULTIPLICATION SIGN}{max(times):.2g}")

@@ -71,7 +71,7 @@ def leaderboard_table(frontier: Frontier, board: Sequence[LeaderRow]) -> Table:
         out.add_row(*(Text(c) for c in cells), style="bold" if row.on_front else "")
     out.caption = Text(
         f"advantage of {frontier.metric}, worst attack, ± half of the 95% interval; exact rows: "
-        "victims' rows reconstructed exactly by the best attack at it (blind); bold: not "
+        "victims' rows right in every column, by the best attack at it (blind); bold: not "
         "dominated; hollow mark: an attack did not finish"
     )
     return out
