@@ -113,7 +113,7 @@ def prepare(
     Raises
     ------
     DataError
-        Empty table, text or infinite values in a feature, values beyond float32, missing
+        Empty table, text or infinite values in a feature, values beyond 1.7e38, missing
         targets, fewer or more classes than the schema has, a constant numeric target, duplicate or
         unmatched column names.
     """
@@ -150,14 +150,14 @@ def _numeric_features(
 ) -> NDArray[np.float32]:
     if X.dtype.kind not in "fiub":
         X = _to_float(name, schema, X, places)
-    limit = float(np.finfo(np.float32).max)
+    limit = 1.7e38  # half of float32's range: the last bin's border is twice the largest value
     wide = X.astype(np.float64)
     bad = np.argwhere(np.abs(wide) > limit)
     if len(bad):
         i, k = bad[0]
         raise DataError(
             f"{name}: feature {schema.names[k]!r} is {wide[i, k]} at {_place(i, places)}; "
-            "remove the row, or leave the value empty if it is missing (float32 is the limit)"
+            "remove the row, or leave the value empty if it is missing (the limit is 1.7e38)"
         )
     return np.asarray(wide.astype(np.float32))
 
