@@ -11,22 +11,25 @@ from typing import Any
 
 from fedtrees.benchmarks.papers.study import Table, blind_table, percent, run_study
 
-_COLUMNS = ("depth", "view", "attack", "RA", "over blind", "advantage", "exact rows", "CPU s")
+_COLUMNS = (
+    "table", "depth", "view", "attack", "RA", "over blind", "advantage", "exact rows", "CPU s",
+)  # fmt: skip
 _VIEWS = {"none": "statistics", "split-only": "values"}
 
 
 def attack_table(rows: Any) -> list[list[str]]:
-    """Return one line per depth, view and attack: percent, means and spreads over seeds."""
+    """Return one line per table, depth, view and attack: percent, means and spreads over seeds."""
     attacked = rows[rows["stage"] == "attack"]
     lines = []
-    for (params, defense, attack), part in attacked.groupby(
-        ["protocol_params", "defense_spec", "attack_spec"], sort=False
+    for (data, params, defense, attack), part in attacked.groupby(
+        ["dataset", "protocol_params", "defense_spec", "attack_spec"], sort=False
     ):
         metric = dict(iter(part.groupby("metric")))
         depth = dict(p.split("=") for p in params.split(","))["max_depth"]
         gain = metric["ra"]["value"] - metric["ra"]["blind"]
         lines.append(
             [
+                data,
                 depth,
                 _VIEWS[defense],
                 f"`{attack}`",
