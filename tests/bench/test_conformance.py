@@ -48,7 +48,8 @@ import gc
 class Cheat(Attack):
     def run(self, view, rng):
         tables = [o for o in gc.get_objects() if isinstance(o, Table) and o is not view.own]
-        return Guess(Table.concat([t for t in tables if t.X.shape[1] == view.own.X.shape[1]]))
+        wide = [t for t in tables if t.X.shape[1] == view.own.X.shape[1]]
+        return Guess(Table.concat([t for t in wide if len(t) < 100]))  # not former guesses
 """,
     "coins": HEAD
     + """
