@@ -167,8 +167,7 @@ def _assign(
     lo, hi, y = boxes.lo[first], boxes.hi[first], boxes.y[first]
     options_of = reach(leaves, (lo, hi, y), prior)
     if options.random_leaf:
-        flat = np.repeat(1.0 / np.diff(options_of.offsets), np.diff(options_of.offsets))
-        return draw_leaves(options_of, flat, group, rng.random(len(group)))
+        return draw_leaves(options_of, _evenly(options_of), group, rng.random(len(group)))
     g, h = gradients(margin[first], y, evidence.constant_hessian, t % evidence.outputs)
     target, ridge = equations(evidence, t, sums, leaves)
     if boxes.doubt is not None:
@@ -178,8 +177,7 @@ def _assign(
         ridge = ridge + doubt_in_sums(options_of, doubt, (g, h), positive, slope, len(leaves))
     x = contributions(evidence, t, sums, leaves, options_of, (g, h))
 
-    width = np.diff(options_of.offsets)
-    free = width > 1
+    free = np.diff(options_of.offsets) > 1
     fixed_entries = options_of.offsets[:-1][~free]
     np.subtract.at(target, options_of.leaf[fixed_entries], x[fixed_entries] * size[~free, None])
     chosen = np.empty(len(group), dtype=np.int32)
@@ -189,43 +187,56 @@ def _assign(
         boxes.residual.append(float(np.abs(target).sum()))
         return chosen
     sub, x = _only(options_of, x, free)
-    number = np.cumsum(free) - 1
-    rows = number[group[row_free]]
-    if options.solver == "max-ent":
-        if len(prior.own):
-            add_own_rows(
-                sub.offsets,
-                sub.leaf,
-                sub.log_prior,
-                lo[free],
-                hi[free],
-                y[free],
-                prior.own_cells,
-                prior.own.y,
-                sums.own_leaf,
-                len(leaves),
-            )
-        solution = max_entropy(sub, size[free].astype(np.float64), x, target, ridge)
-        chosen[row_free] = draw_leaves(sub, solution.probability, rows, rng.random(len(rows)))
-        each, x_each = _expand(sub, x, rows)
-        chosen[row_free], left_over = redraw_leaves(
-            each, x_each, target, ridge, chosen[row_free], int(rng.integers(2**63))
-        )
-        boxes.residual.append(left_over)
-        return chosen
-    if options.solver == "milp":
-        found = solve_counts(sub, size[free], x, target, options.time_limit)
-        if found is not None:
-            chosen[row_free] = _hand_out(sub, found.count, rows)
-            boxes.residual.append(found.residual)
-            return chosen
-    each, x_each = _expand(sub, x, rows)
-    flat = np.repeat(1.0 / np.diff(each.offsets), np.diff(each.offsets))
-    start = draw_leaves(each, flat, np.arange(len(rows)), rng.random(len(rows)))
-    seed = int(rng.integers(2**63))
-    chosen[row_free], left_over = search_leaves(each, x_each, target, start, seed)
+    if options.solver == "max-ent" and len(prior.own):
+        boxed = lo[free], hi[free], y[free]
+        own = prior.own_cells, prior.own.y, sums.own_leaf
+        add_own_rows(sub.offsets, sub.leaf, sub.log_prior, *boxed, *own, len(leaves))
+    rows = (np.cumsum(free) - 1)[group[row_free]]
+    chosen[row_free], left_over = _solve(sub, size[free], x, target, ridge, rows, options, rng)
     boxes.residual.append(left_over)
     return chosen
+
+
+def _solve(
+    sub: Reach,
+    size: NDArray[np.intp],
+    x: Floats,
+    target: Floats,
+    ridge: Floats,
+    rows: NDArray[np.intp],
+    options: Options,
+    rng: np.random.Generator,
+) -> tuple[NDArray[np.int32], float]:
+    """Return the leaves of rows that have a choice, and what the sums are off by then.
+
+    Parameters
+    ----------
+    sub : Reach
+        Of every group of equal rows.
+    size : int array, shape (n_groups,)
+    x : float64 array, shape (nnz, K)
+    target, ridge : float64 array, shape (J, K)
+    rows : int array, shape (n,)
+        The group of each row.
+    """
+    if options.solver == "max-ent":
+        solution = max_entropy(sub, size.astype(np.float64), x, target, ridge)
+        start = draw_leaves(sub, solution.probability, rows, rng.random(len(rows)))
+        each, x_each = _expand(sub, x, rows)
+        return redraw_leaves(each, x_each, target, ridge, start, int(rng.integers(2**63)))
+    if options.solver == "milp":
+        found = solve_counts(sub, size, x, target, options.time_limit)
+        if found is not None:
+            return _hand_out(sub, found.count, rows), found.residual
+    each, x_each = _expand(sub, x, rows)
+    start = draw_leaves(each, _evenly(each), np.arange(len(rows)), rng.random(len(rows)))
+    return search_leaves(each, x_each, target, start, int(rng.integers(2**63)))
+
+
+def _evenly(r: Reach) -> Floats:
+    """Return equal probabilities for all leaves a row can reach."""
+    width = np.diff(r.offsets)
+    return np.repeat(1.0 / width, width)
 
 
 def equations(

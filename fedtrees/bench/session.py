@@ -20,7 +20,7 @@ from fedtrees.bench.suite import Suite
 from fedtrees.core.errors import DataError, StoreError, UsageError
 from fedtrees.core.registry import load_plugin, register
 from fedtrees.core.threat import Threat
-from fedtrees.protocols.base import client_names
+from fedtrees.protocols.base import Protocol, client_names
 
 
 @dataclass
@@ -146,8 +146,13 @@ def check_settings(todo: Plan, data_dir: str | None) -> None:
     ------
     UsageError, DataError
         More clients than rows, an unknown partition, a threat that leaves no victim, a target
-        without classes, ...
+        without classes, a base score that does not suit the target, ...
     """
+    for group in todo.groups:
+        s = group.train.setting
+        schema = federation_of(s.data, s.partition, s.clients, s.seed, data_dir).schema
+        protocol: Protocol = register.make("protocol", group.train.protocol)
+        protocol.offers_on(schema)
     for cell in todo.blind:
         s = cell.setting
         dataset = federation_of(s.data, s.partition, s.clients, s.seed, data_dir).dataset

@@ -201,6 +201,15 @@ def test_a_plugin_that_does_not_import_exits_2(capsys, tmp_path):
     assert "nothing_of_that_name" in fails(capsys, 2, "bench", "--plugin", str(file))
 
 
+def test_a_base_score_that_does_not_suit_the_target_stops_a_bench_before_it_starts(
+    capsys, tmp_path
+):
+    arguments = ("bench", "--data", "wine", "-p", "nvflare-hist[base_score=1.0]")
+    said = fails(capsys, 2, *arguments, "--out", str(tmp_path / "run"))
+    assert "base_score=1.0" in said
+    assert not (tmp_path / "run" / "rows.csv").exists()
+
+
 def test_failed_cells_exit_3_and_are_named(capsys, tmp_path):
     protocol = "fedtree-hist[trees=1,cuts=public]"
     arguments = ("bench", "--data", "diabetes", "--seeds", "1", "-j", "1", "-p", protocol)

@@ -12,15 +12,14 @@ from fedtrees.core.errors import DataError, UsageError, did_you_mean
 from fedtrees.core.messages import Message
 from fedtrees.core.schema import Schema
 from fedtrees.core.tree_messages import LabelSums, ValidationLoss
-from fedtrees.protocols.base import Protocol
-from fedtrees.trees.losses import OBJECTIVES, Logistic, Objective, Softmax, objective_of
-from fedtrees.trees.params import TreeParams
+from fedtrees.protocols.horizontal.boosting_protocol import BoostingProtocol
+from fedtrees.trees.losses import Logistic, Softmax
 
 CUT_METHODS = ("sketch", "equal-width", "public")
 
 
 @dataclass(frozen=True, kw_only=True)
-class HistogramProtocol(TreeParams, Protocol):
+class HistogramProtocol(BoostingProtocol):
     """A boosted forest grown from summed histograms: the engine's parameters, and these.
 
     A `base_score` of None is the label mean by a secure sum (as XGBoost >= 2 estimates it); a
@@ -28,8 +27,6 @@ class HistogramProtocol(TreeParams, Protocol):
 
     Parameters
     ----------
-    objective : {"binary:logistic", "multi:softprob", "reg:squarederror"} or None
-        None: what the target asks for.
     cuts : {"sketch", "equal-width", "public"}
         Cut points from merged client sketches, equal-width from the pooled ranges (FedTree), or
         equal-width from the schema's declared public ranges, which reveals nothing.
@@ -43,7 +40,6 @@ class HistogramProtocol(TreeParams, Protocol):
         Share of its rows each client holds out for that, in (0, 1); every row is drawn by itself.
     """
 
-    objective: str | None = None
     cuts: str = "sketch"
     enable_categorical: bool = False
     early_stopping_rounds: int = 0
@@ -57,15 +53,6 @@ class HistogramProtocol(TreeParams, Protocol):
         if self.cuts not in CUT_METHODS:
             raise UsageError(
                 f"unknown cuts {self.cuts!r}{did_you_mean(str(self.cuts), CUT_METHODS)}"
-            )
-        if self.objective is not None and self.objective not in OBJECTIVES:
-            hint = did_you_mean(str(self.objective), OBJECTIVES)
-            raise UsageError(f"unknown objective {self.objective!r}{hint}")
-        score = self.base_score
-        if self.objective == Logistic.name and score is not None and not 0 < score < 1:
-            raise UsageError(
-                f"base_score={score!r}: {Logistic.name} starts from a probability, strictly "
-                "between 0 and 1"
             )
         if not isinstance(self.enable_categorical, bool):
             raise UsageError(f"enable_categorical={self.enable_categorical!r}: give true or false")
@@ -95,16 +82,6 @@ class HistogramProtocol(TreeParams, Protocol):
             return self.offers
         many = isinstance(objective, Softmax) and objective.n_classes > 2 and self._readable
         return (self.offers - {"logistic-leaves"}) | ({"softmax-leaves"} if many else set())
-
-    def objective_for(self, schema: Schema) -> Objective:
-        """Return what is minimised on such a target.
-
-        Raises
-        ------
-        UsageError
-            If the objective does not suit it.
-        """
-        return objective_of(self.objective, schema.classes)
 
     def category_counts(self, schema: Schema) -> NDArray[np.int32]:
         """Return the number of categories of each feature split by categories, else 0.

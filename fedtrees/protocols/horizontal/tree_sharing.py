@@ -15,20 +15,19 @@ from fedtrees.core.network import Network
 from fedtrees.core.party import Party, handles
 from fedtrees.core.schema import Schema, Table
 from fedtrees.core.shared_trees import ClientModels, ClientTrees, GlobalTrees, GrowRequest
-from fedtrees.protocols.base import Coordinator, Protocol
+from fedtrees.protocols.base import Coordinator
+from fedtrees.protocols.horizontal.boosting_protocol import BoostingProtocol
 from fedtrees.trees.binning import bin_rows
 from fedtrees.trees.boosting import Owned
 from fedtrees.trees.continuation import Continuation, add_trees
 from fedtrees.trees.forest import Forest, Tree
 from fedtrees.trees.intercept import INTERCEPTS, estimated_score, start_margin
-from fedtrees.trees.losses import OBJECTIVES, Logistic, Objective, objective_of
-from fedtrees.trees.params import TreeParams
 from fedtrees.trees.shared_io import join, pack, unpack
 from fedtrees.trees.xgboost_cuts import xgboost_cuts
 
 
 @dataclass(frozen=True, kw_only=True)
-class TreeSharingProtocol(TreeParams, Protocol):
+class TreeSharingProtocol(BoostingProtocol):
     """Boosted trees that clients grow by themselves: the engine's parameters, and these.
 
     Cut points are every client's own, made of all its rows; codes of categories are split as
@@ -37,28 +36,18 @@ class TreeSharingProtocol(TreeParams, Protocol):
 
     Parameters
     ----------
-    objective : {"binary:logistic", "multi:softprob", "reg:squarederror"} or None
-        None: what the target asks for.
     intercept : {"mean", "newton"}
         How a base score is estimated: as XGBoost 3.2 does, or as 2.1
         (`fedtrees.trees.intercept.estimated_score`).
     """
 
-    objective: str | None = None
     intercept: str = "mean"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, known in (("objective", OBJECTIVES), ("intercept", INTERCEPTS)):
-            value = getattr(self, name)
-            if value not in known and not (name == "objective" and value is None):
-                raise UsageError(f"unknown {name} {value!r}{did_you_mean(str(value), known)}")
-        score = self.base_score
-        if self.objective == Logistic.name and score is not None and not 0 < score < 1:
-            raise UsageError(
-                f"base_score={score!r}: {Logistic.name} starts from a probability, strictly "
-                "between 0 and 1"
-            )
+        if self.intercept not in INTERCEPTS:
+            hint = did_you_mean(str(self.intercept), INTERCEPTS)
+            raise UsageError(f"unknown intercept {self.intercept!r}{hint}")
 
     @property
     def offers(self) -> frozenset[str]:  # type: ignore[override]
@@ -73,16 +62,6 @@ class TreeSharingProtocol(TreeParams, Protocol):
         if defense.restricts_splits:
             return f"clients choose their splits by themselves; {self.name!r} asks no defense which"
         return super().mismatch(defense)
-
-    def objective_for(self, schema: Schema) -> Objective:
-        """Return what is minimised on such a target.
-
-        Raises
-        ------
-        UsageError
-            If the objective does not suit it.
-        """
-        return objective_of(self.objective, schema.classes)
 
     @property
     @abstractmethod

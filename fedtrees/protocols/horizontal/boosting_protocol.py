@@ -1,0 +1,53 @@
+"""What all protocols of boosted trees have in common: the engine's parameters and an objective."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fedtrees.core.errors import UsageError, did_you_mean
+from fedtrees.core.schema import Schema
+from fedtrees.protocols.base import Protocol
+from fedtrees.trees.losses import OBJECTIVES, Logistic, Objective, objective_of
+from fedtrees.trees.params import TreeParams
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoostingProtocol(TreeParams, Protocol):
+    """Boosted trees: the engine's parameters, and this.
+
+    Parameters
+    ----------
+    objective : {"binary:logistic", "multi:softprob", "reg:squarederror"} or None
+        None: what the target asks for.
+    """
+
+    objective: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.objective is not None and self.objective not in OBJECTIVES:
+            hint = did_you_mean(str(self.objective), OBJECTIVES)
+            raise UsageError(f"unknown objective {self.objective!r}{hint}")
+        if self.objective == Logistic.name:
+            self._check_probability()
+
+    def objective_for(self, schema: Schema) -> Objective:
+        """Return what is minimised on such a target.
+
+        Raises
+        ------
+        UsageError
+            If the objective does not suit it, or the base score does not suit the objective.
+        """
+        objective = objective_of(self.objective, schema.classes)
+        if isinstance(objective, Logistic):
+            self._check_probability()
+        return objective
+
+    def _check_probability(self) -> None:
+        score = self.base_score
+        if score is not None and not 0 < score < 1:
+            raise UsageError(
+                f"base_score={score!r}: {Logistic.name} starts from a probability, strictly "
+                "between 0 and 1"
+            )
