@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -30,6 +31,44 @@ def run_study(name: str, tables: Callable[[Any], Iterable[Table]]) -> Path:
     for title, header, lines in tables(load_rows(folder)):
         print(f"{title}\n\n{markdown(header, lines)}\n")
     return folder
+
+
+@dataclass(frozen=True)
+class Attacked:
+    """One attack on one protocol under one defense, over seeds."""
+
+    data: str
+    protocol: str
+    parameters: str
+    defense: str
+    attack: str
+    rows: dict[str, Any]  # by metric
+
+    @property
+    def depth(self) -> str:
+        """The deepest a tree may be."""
+        return dict(p.split("=") for p in self.parameters.split(","))["max_depth"]
+
+    @property
+    def seconds(self) -> str:
+        """CPU seconds of the attack."""
+        return (
+            f"{mean(self.rows['cpu_seconds']['value']):.1f}" if "cpu_seconds" in self.rows else "-"
+        )
+
+    def share(
+        self, metric: str, column: str = "value", *, signed: bool = False, digits: int = 1
+    ) -> str:
+        """Return a metric in percent: its value, its blind line or its advantage."""
+        values = self.rows[metric][column] if metric in self.rows else ()
+        return percent(values, signed=signed, digits=digits)
+
+
+def attacked(rows: Any) -> Iterator[Attacked]:
+    """Yield what was attacked, in the order of the suite."""
+    keys = ["dataset", "protocol", "protocol_params", "defense_spec", "attack_spec"]
+    for key, part in rows[rows["stage"] == "attack"].groupby(keys, sort=False):
+        yield Attacked(*key, dict(iter(part.groupby("metric"))))
 
 
 def blind_table(rows: Any) -> Table:
