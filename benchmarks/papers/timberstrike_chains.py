@@ -1,0 +1,108 @@
+"""`python -m fedtrees.benchmarks.papers.timberstrike_chains --data-dir FOLDER`: whose tree is it?
+
+Clients of a bagging federation see trees in a shuffled order, without names. The share of them
+that is put into the chain of the client whose first tree started it, beside what drawing a chain
+by lot would reach. Nothing was published to compare with.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from fedtrees.attacks.shared_trees.blocks import Block, blocks_of
+from fedtrees.attacks.shared_trees.chains import link
+from fedtrees.bench.federation import federation_of
+from fedtrees.bench.suite import DataRef
+from fedtrees.benchmarks.papers.study import markdown, percent
+from fedtrees.core.registry import register
+from fedtrees.core.specs import Spec
+from fedtrees.protocols.base import train, view_of
+
+SEEDS = (0, 1, 2)
+ROUNDS, DEPTH = 30, 6
+CLUES = ("hessian", "sums", "all")
+SETTINGS = (
+    ("pima", Spec("iid"), (3, 10, 30)),
+    ("pima", Spec("quantity-skew", {"alpha": 0.3, "min_size": 50}), (3,)),
+    ("stroke", Spec("iid"), (3, 10, 30)),
+    ("stroke", Spec("feature-bands", {"feature": "age"}), (3, 10, 30)),
+)
+_COLUMNS = (
+    "table", "partition", "clients", "by lot", "root H (authors' code)", "root H and G (paper)",
+    "and thresholds (default)",
+)  # fmt: skip
+
+
+def linked(
+    data: str, partition: Spec, clients: int, seed: int, data_dir: str | None
+) -> dict[str, float]:
+    """Return the share of blocks in the right chain, by what they are told apart by.
+
+    Blocks of the first round and trees without a split are not counted. The learning rate is 0.3
+    by the number of clients, as Flower's example scales it.
+    """
+    federation = federation_of(DataRef(data), partition, clients, seed, data_dir)
+    settings = {"trees": ROUNDS, "max_depth": DEPTH, "learning_rate": 0.3 / clients}
+    protocol = register.make(
+        "protocol", Spec("flower-bagging", {**settings, "arrival": "shuffled"})
+    )
+    trained = train(protocol, federation.clients, federation.schema, seed=seed)
+    seen, told = (
+        blocks_of(view_of(trained, (name,), federation.clients))
+        for name in (f"client-{clients - 1}", "server")
+    )
+    assert seen is not None
+    assert told is not None
+    owner = {block.first: block.sender for block in told.blocks}
+    rounds: dict[int, list[Block]] = {}
+    for block in seen.blocks:
+        if block.sender is None:
+            rounds.setdefault(block.round, []).append(block)
+    unknown = list(rounds.values())
+    return {
+        "by lot": 1 / len(unknown[0]),
+        **{clues: _right(unknown, link(unknown, clues), owner) for clues in CLUES},
+    }
+
+
+def _right(
+    rounds: Sequence[Sequence[Block]],
+    chains: Sequence[Sequence[int]],
+    owner: dict[int, str | None],
+) -> float:
+    starters = [owner[block.first] for block in rounds[0]]
+    hits = [
+        starters[chain] == owner[block.first]
+        for blocks, numbers in zip(rounds[1:], chains[1:], strict=True)
+        for block, chain in zip(blocks, numbers, strict=True)
+        if len(block.trees[0]) > 1
+    ]
+    return float(np.mean(hits))
+
+
+def lines(data_dir: str | None) -> Iterator[list[str]]:
+    """Yield one line per table, partition and number of clients: means and spreads over seeds."""
+    for data, partition, numbers in SETTINGS:
+        for clients in numbers:
+            found = [linked(data, partition, clients, seed, data_dir) for seed in SEEDS]
+            shares = (percent([f[c] for f in found], digits=0) for c in ("by lot", *CLUES))
+            yield [data, f"`{partition}`", str(clients), *shares]
+
+
+def main() -> None:
+    """Run all settings and print the table."""
+    parser = argparse.ArgumentParser(
+        prog="python -m fedtrees.benchmarks.papers.timberstrike_chains"
+    )
+    parser.add_argument("--data-dir", default=None)
+    options = parser.parse_args()
+    title = f"Percent of blocks after the first round, {ROUNDS} rounds, depth {DEPTH}; mean ± "
+    print(f"{title}standard deviation over seeds.\n")
+    print(markdown(_COLUMNS, list(lines(options.data_dir))))
+
+
+if __name__ == "__main__":
+    main()
