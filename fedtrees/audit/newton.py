@@ -30,6 +30,8 @@ MAX_LEAVES = 128  # solved for at once: the equations are a dense matrix
 MOST_PIECES = 200  # of which the ones to fit on are chosen
 _SPREAD = 4.0  # standard errors of a solved sum that count as its error; the largest seen is 1.7
 _ETA = (0.001, 2.0)  # learning rates searched
+MOST_PARTS = 50  # clients or trees that a round learning rate was divided by
+NEAR = 1e-3  # relative distance from the fitted learning rate to the round one
 
 
 @dataclass(frozen=True)
@@ -229,16 +231,31 @@ def infer_settings(trees: Sequence[Tree], statistics: Sequence[Statistics]) -> S
     if sum(f.spare for f in fits) < 2:
         return None  # as many unknowns as equations: anything would agree
     eta, reg_lambda = _search(fits)
-    for digits in range(1, 7):  # people choose round numbers
-        short = float(f"{eta:.{digits}g}"), round(reg_lambda, digits)
-        if _worst(fits, *short) <= AGREES:
-            eta, reg_lambda = short
-            break
+    short = _round_settings(fits, eta, reg_lambda)
+    eta, reg_lambda = short or (eta, reg_lambda)
     worst = _worst(fits, eta, reg_lambda)
     count = sum(2 * len(f.splits.inner) for f in fits)
     if not (worst <= AGREES and reg_lambda > -1e-6):
         return None
     return Settings(eta, max(reg_lambda, 0.0), "inferred", count, worst)
+
+
+def _round_settings(
+    fits: Sequence[_Fit], eta: float, reg_lambda: float
+) -> tuple[float, float] | None:
+    """Return the roundest numbers near eta and lambda that agree: people choose round ones.
+
+    A round number may have been divided by the number of clients, as NVFlare does it, or of trees.
+    """
+    for digits in range(1, 7):
+        for parts in range(1, MOST_PARTS + 1):
+            short = float(f"{eta * parts:.{digits}g}") / parts
+            if abs(short - eta) > NEAR * eta:
+                continue
+            rounded = short, round(reg_lambda, digits)
+            if _worst(fits, *rounded) <= AGREES:
+                return rounded
+    return None
 
 
 @dataclass(frozen=True, eq=False)
