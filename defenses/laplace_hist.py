@@ -64,6 +64,7 @@ class LaplaceHistogram(Defense):
     guards = (Histogram, ValidationLoss)
     exempts = {FeatureSketch: _EXEMPT, FeatureRanges: _EXEMPT, LabelSums: _EXEMPT}
     requires = frozenset({"histograms"})
+    bounds_hessian = True
 
     def __post_init__(self) -> None:
         for name in ("epsilon", "clip"):
@@ -135,17 +136,19 @@ class LaplaceHistogram(Defense):
         held_out = [e for e in transcript.events if e.what == "ValidationLoss"]
         # A row is trained on or held out, by a draw that ignores its values: it pays one of them.
         composed = max(compose_laplace(own), compose_laplace(held_out))
-        crossed = {type(d.message) for d in transcript}
-        unprotected = []
-        if crossed & {FeatureSketch, FeatureRanges}:
-            unprotected.append("cuts")
-        if LabelSums in crossed:
-            unprotected.append("base-score")
+        unprotected = exact_releases(transcript)
         if not own:
             return PureDP(epsilon=math.inf, unprotected="everything")
         if unprotected:
             return PureDP(math.inf, histograms=composed, unprotected="+".join(unprotected))
         return PureDP(epsilon=composed)
+
+
+def exact_releases(transcript: Transcript) -> list[str]:
+    """Name what crossed before the first tree and is the data's own: cut points, base score."""
+    crossed = {type(d.message) for d in transcript}
+    cuts = ["cuts"] if crossed & {FeatureSketch, FeatureRanges} else []
+    return cuts + (["base-score"] if LabelSums in crossed else [])
 
 
 def _objective(schema: Schema, parameters: Mapping[str, Any]) -> Objective:

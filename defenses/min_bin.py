@@ -43,6 +43,7 @@ class MinBin(Defense):
     by: str = "client"
 
     guards = (Histogram, GlobalHistogram)
+    bounds_hessian = True
 
     def __post_init__(self) -> None:
         if not isinstance(self.k, int) or isinstance(self.k, bool) or self.k < 2:

@@ -69,6 +69,8 @@ def unreadable(view: View) -> str | None:
     clip = view.defense.gradient_clip
     if clip is not None and clip < 1:
         return "clipped gradients are no fingerprints"
+    if view.defense.declares(view.schema, p).unit_hessian:
+        return "hessians of 1 are no fingerprints"
     # what the server leaves out of the sums that it sends back, it has still received
     where = "client" if _serves(view) else ""
     for part in view.defense.parts:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Set
 from dataclasses import dataclass
-from typing import get_args
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -13,12 +13,14 @@ from fedtrees.attacks.shared_trees.reconstruct import reconstruct_each
 from fedtrees.attacks.shared_trees.victims import Starts, victims_of
 from fedtrees.attacks.timberstrike.evidence import Level, Options, Points, Ranges, Scope, Solver
 from fedtrees.attacks.timberstrike.reconstruct import reconstruct
-from fedtrees.attacks.timberstrike.view import LEVELS, evidence_of
+from fedtrees.attacks.timberstrike.view import LEVELS, as_published, evidence_of
 from fedtrees.core.attack import Attack
 from fedtrees.core.errors import UsageError, did_you_mean
 from fedtrees.core.guess import Guess
 from fedtrees.core.registry import register
 from fedtrees.core.view import View
+
+Noise = Literal["declared", "ignored"]
 
 
 @register.attack("timberstrike")
@@ -40,11 +42,15 @@ class TimberStrike(Options, Attack):
     starts : {"own", "model"}
         Take first trees of clients for grown from their own base scores, told or inferred; or from
         the model's, as the authors' code.
+    noise : {"declared", "ignored"}
+        Allow for declared noise; or read noisy sums as the authors' code does
+        (`fedtrees.attacks.timberstrike.view.as_published`).
     """
 
     most: Level = "histograms"
     clues: Clues = "all"
     starts: Starts = "own"
+    noise: Noise = "declared"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -56,6 +62,10 @@ class TimberStrike(Options, Attack):
         if self.starts not in get_args(Starts):
             hint = did_you_mean(self.starts, get_args(Starts))
             raise UsageError(f"unknown starts {self.starts!r}{hint}")
+        if self.noise not in get_args(Noise):
+            raise UsageError(
+                f"unknown noise {self.noise!r}{did_you_mean(self.noise, get_args(Noise))}"
+            )
 
     def inapplicable(self, offers: Set[str], roles: Set[str]) -> str | None:
         """Return why the principals see no boosted trees, None if they do."""
@@ -75,6 +85,8 @@ class TimberStrike(Options, Attack):
         evidence = evidence_of(view, self.most)
         if evidence is None:
             return Guess()
+        if self.noise == "ignored":
+            evidence = as_published(evidence)
         return reconstruct(evidence, view.own, view.schema, self, rng)
 
 
@@ -98,6 +110,8 @@ class PublishedTimberStrike(TimberStrike):
     - ``model-start``: in bagging every client's first tree is read with the model's base score,
       that of the client who arrived first.
     - ``hessian-chains``: trees of one client are linked by root hessians alone.
+    - ``noise-as-signal``: noisy sums are read as exact; under `laplace-gradient` gradients come out
+      four times too small (``noise="ignored"``).
     - ``leaf-only``: the sums in the model, never the histograms that clients also receive.
 
     Not repeated: assignments that a solver returns as 0.9999999 and the code drops; the cycle's
@@ -115,6 +129,7 @@ class PublishedTimberStrike(TimberStrike):
     chains: int | None = 1
     clues: Clues = "hessian"
     starts: Starts = "model"
+    noise: Noise = "ignored"
 
 
 @register.attack("random-leaf")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.timberstrike.evidence import Evidence, Level, NodeHistograms, NodeNoise
+from fedtrees.core.defense import Declared
 from fedtrees.core.tree_messages import (
     BaseScore,
     CutPoints,
@@ -60,9 +62,12 @@ def evidence_of(view: View, most: Level = "histograms") -> Evidence | None:
         level, histograms = most, None
     declared = view.defense.declares(view.schema, view.parameters)
     noise, cell = None, declared.noise_variance + declared.histogram_step**2 / 12
-    if cell > 0 and level != "values":
+    if (cell > 0 or declared.row_variance > 0) and level != "values":
         clients = sum(role == "client" for role in view.roles.values())
-        noise = tuple(_node_noise(t, cuts, clients * cell) for t in trees)
+        cells = [_node_noise(t, cuts, clients * cell) for t in trees]
+        noise = tuple(
+            _add_rows(n, declared, t, view.n_rows) for n, t in zip(cells, trees, strict=True)
+        )
     return Evidence(
         trees=trees if level != "values" else tuple(_bare(t) for t in trees),
         level=level,
@@ -75,7 +80,21 @@ def evidence_of(view: View, most: Level = "histograms") -> Evidence | None:
         n_rows=view.n_rows,
         noise=noise,
         rounding=declared.rounding or None,
+        constant_hessian=declared.unit_hessian,
     )
+
+
+def as_published(evidence: Evidence) -> Evidence:
+    """Read noisy sums as the authors' code does: as if they were exact.
+
+    Where every hessian is 1, it takes a quarter of each count for H and finds G from leaf value and
+    quarter, ``-(v / eta) (N / 4 + lambda)``: four times too small for a large leaf, so that labels
+    come out even. In later trees, sums of p (1-p) are held against those quarters.
+    """
+    trees = evidence.trees
+    if evidence.constant_hessian:
+        trees = tuple(replace(t, g=None, h=None if t.h is None else t.h / 4) for t in trees)
+    return replace(evidence, trees=trees, noise=None, constant_hessian=False)
 
 
 def _cuts(view: View) -> Cuts | None:
@@ -185,6 +204,21 @@ def _node_noise(tree: Tree, cuts: Cuts, cell: float) -> NodeNoise:
             built = int(children_to_build(pair, sums)[0])
             cells[left + right - built] = cells[i] + cell
     return NodeNoise(g=node, h=node.copy(), cell_g=cell, cell_h=cell)
+
+
+def _add_rows(noise: NodeNoise, declared: Declared, tree: Tree, n_rows: int) -> NodeNoise:
+    """Add what noise on rows' gradients brings to a node: as much for each of its rows.
+
+    Where hessians do not count them, as if all rows were in every node.
+    """
+    counted = tree.h is not None and declared.unit_hessian
+    rows = np.maximum(tree.h, 0.0) if counted else np.full(len(tree), n_rows)
+    return NodeNoise(
+        g=noise.g + declared.row_variance * rows,
+        h=noise.h,
+        cell_g=noise.cell_g + declared.row_variance,
+        cell_h=noise.cell_h,
+    )
 
 
 def _bins_left(tree: Tree, cuts: Cuts) -> NDArray[np.int64]:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.errors import ProtocolError, UnguardedMessageError
+from fedtrees.core.errors import ProtocolError, UnguardedMessageError, UsageError
 from fedtrees.core.guarantee import Guarantee, NoGuarantee
 from fedtrees.core.messages import Message, Reveal
 from fedtrees.core.schema import Schema, Table
@@ -67,12 +67,19 @@ class Declared:
         Step to which each element of a client's histogram is rounded, in gradient units.
     least_rows : int
         A bin that is sent holds at least so many rows; others are sent as 0.
+    row_variance : float
+        Variance of the noise on each row's gradient, in squared gradient units: the row brings the
+        same noise to every sum of its tree.
+    unit_hessian : bool
+        Every row's hessian is 1, so that sums of hessians count rows.
     """
 
     noise_variance: float = 0.0
     rounding: float = 0.0
     histogram_step: float = 0.0
     least_rows: int = 0
+    row_variance: float = 0.0
+    unit_hessian: bool = False
 
 
 class Defense:
@@ -99,6 +106,10 @@ class Defense:
         Clients clip each row's gradient to [-R, R] and hessian to [0, 2R] before summing.
     least_leaf_rows : int
         Clients that grow trees by themselves leave so many rows on either side of a split.
+    unit_hessian : bool
+        Whether `gradients` makes every hessian 1.
+    bounds_hessian : bool
+        Whether it is right only while hessians keep to the loss's own bound.
     """
 
     name: ClassVar[str] = "defense"
@@ -109,6 +120,8 @@ class Defense:
     requires: ClassVar[frozenset[str]] = frozenset()
     gradient_clip: float | None = None
     least_leaf_rows: int = 0
+    unit_hessian: ClassVar[bool] = False
+    bounds_hessian: ClassVar[bool] = False
 
     def claim(self) -> Guarantee:
         """State what is guaranteed, as published."""
@@ -125,6 +138,23 @@ class Defense:
     def prepare(self, data: Table, ctx: Context) -> Table:
         """Change a party's rows or labels before training."""
         return data
+
+    def gradients(
+        self, units: NDArray[np.int64], bits: tuple[int, int], ctx: Context
+    ) -> NDArray[np.int64]:
+        """Change the gradients and hessians of a client's rows before it sums them.
+
+        Called once a round, after clipping.
+
+        Parameters
+        ----------
+        units : int64 array, shape (K, n, 2)
+            Of every output and row, in fixed point.
+        bits : pair of int
+            Binary places of gradients and of hessians.
+        ctx : Context
+        """
+        return units
 
     def outgoing(self, message: Message, ctx: Context) -> Message:
         """Change what leaves a party."""
@@ -153,9 +183,23 @@ class Defense:
 
 @dataclass(frozen=True)
 class Composition:
-    """Defenses applied left to right as written. An empty one is `none`."""
+    """Defenses applied left to right as written. An empty one is `none`.
+
+    Raises
+    ------
+    UsageError
+        If one part makes hessians 1 and another counts on their bound.
+    """
 
     parts: tuple[Defense, ...] = ()
+
+    def __post_init__(self) -> None:
+        for one in (p for p in self.parts if p.unit_hessian):
+            for other in (p for p in self.parts if p.bounds_hessian):
+                raise UsageError(
+                    f"{one.name!r} makes every row's hessian 1, and {other.name!r} counts on the "
+                    "loss's own bound on it; leave one of them out"
+                )
 
     @property
     def gradient_clip(self) -> float | None:
@@ -181,6 +225,8 @@ class Composition:
             rounding=max((p.rounding for p in parts), default=0.0),
             histogram_step=max((p.histogram_step for p in parts), default=0.0),
             least_rows=max((p.least_rows for p in parts), default=0),
+            row_variance=sum(p.row_variance for p in parts),
+            unit_hessian=any(p.unit_hessian for p in parts),
         )
 
     @property
@@ -201,6 +247,14 @@ class Composition:
         for part in self.parts:
             data = part.prepare(data, ctx)
         return data
+
+    def gradients(
+        self, units: NDArray[np.int64], bits: tuple[int, int], ctx: Context
+    ) -> NDArray[np.int64]:
+        """Pass a client's gradients, int64, shape (K, n, 2), through every part."""
+        for part in self.parts:
+            units = part.gradients(units, bits, ctx)
+        return units
 
     def candidates(self, mask: NDArray[np.bool_], tree: int, ctx: Context) -> NDArray[np.bool_]:
         """Pass the candidate mask through every part."""

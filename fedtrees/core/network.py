@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
@@ -85,10 +85,11 @@ class LocalNetwork(Network):
         if party.name in self._parties:
             raise ProtocolError(f"party names must be unique; {party.name!r} joined twice")
         self._parties[party.name] = party
+        context = self.context_of(party.name, party.role)
         with acting(party):
             party.streams = self._streams.child(party.name)
+            party.gradient_hook = partial(self.defense.gradients, ctx=context)
         self.transcript.roles[party.name] = party.role
-        self.context_of(party.name, party.role)
 
     def context_of(self, name: str, role: str) -> Context:
         """Return the defense context of a party, which may yet have to join."""

@@ -121,9 +121,10 @@ class HistogramClient(BinningClient):
             g, h = clipped_bounds(self.objective, self.clip)
             gh[..., 0] = np.clip(gh[..., 0], -g, g)
             gh[..., 1] = np.minimum(gh[..., 1], h)
-        gh[:, self.held_out] = 0
-        drop_rows(gh, self.params.subsample, self.streams, round)
-        return to_fixed(gh, self.bits)
+        units = self.gradient_hook(to_fixed(gh, self.bits), self.bits)
+        units[:, self.held_out] = 0
+        drop_rows(units, self.params.subsample, self.streams, round)
+        return units
 
     @handles(NodeSplits)
     def split(self, message: NodeSplits) -> None:
