@@ -188,11 +188,18 @@ class Suite:
         return cls.parse(bundled[name].read_text(), name)
 
     def override(self, options: Mapping[str, Any], seeds: str | None = None) -> Suite:
-        """Return the suite with the given grid keys replaced in every grid."""
+        """Return the suite with the given grid keys replaced in every grid.
+
+        A protocol that is named alone meets all attacks of the suite in every grid: those
+        that a grid has were chosen for the protocol that it had.
+        """
         suite = self
         if options:
             changed = Grid.parse(options)
             given = {key: getattr(changed, key) for key in options}
+            if "protocols" in given and "attacks" not in given:
+                every = [attack for grid in self.grids for attack in grid.attacks]
+                given["attacks"] = tuple({str(attack): attack for attack in every}.values())
             merged = (replace(g, **given).with_undefended() for g in self.grids)
             unique = {json.dumps(_grid_table(g), sort_keys=True): g for g in merged}
             suite = replace(suite, grids=tuple(unique.values()))

@@ -52,7 +52,7 @@ def leaderboard_table(frontier: Frontier, board: Sequence[LeaderRow]) -> Table:
         mark = MARKS[p.kind]
         name = f"{HOLLOW[mark] if p.hollow else mark}\N{NO-BREAK SPACE}{p.defense}"
         base = p.defense == UNDEFENDED
-        attacks = ", ".join(a for a, _ in p.attacks) or ("see below" if p.note else "–")
+        attacks = ", ".join(a for a, _ in p.attacks) or p.note.partition(":")[0] or "–"
         if p.failed:
             attacks += f"; not finished: {', '.join(p.failed)}"
         cells = (

@@ -391,6 +391,16 @@ def test_none_is_added_and_nothing_is_listed_twice():
     assert len(cells) == len(set(cells))
 
 
+def test_a_named_protocol_meets_all_attacks_of_the_suite():
+    grids = "[[grid]]\nattacks = ['random-leaf']\n[[grid]]\nattacks = ['timberstrike']\n"
+    suite = Suite.parse(f"name = 'x'\n{grids}", "x")
+    met = suite.override({"protocols": ["flower-bagging"]})
+    assert [[str(a) for a in g.attacks] for g in met.grids] == [["random-leaf", "timberstrike"]]
+    asked = suite.override({"protocols": ["flower-bagging"], "attacks": ["joint"]})
+    assert [[str(a) for a in g.attacks] for g in asked.grids] == [["joint"]]
+    assert met.override({"protocols": ["flower-bagging"]}) == met
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
