@@ -8,13 +8,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.shared_trees.hessians import hessians_from_gains, is_masked
+from fedtrees.attacks.shared_trees.hessians import hessians_from_gains, is_masked, leaves_below
 from fedtrees.core.shared_trees import ClientModels, ClientTrees, GlobalTrees, SharedTrees
 from fedtrees.core.view import View
 from fedtrees.trees.forest import Tree
 from fedtrees.trees.shared_io import unpack
 
+Floats = NDArray[np.float64]
 Scores = NDArray[np.float32]
+Told = tuple[Tree, Floats | None]  # a tree, and the errors of sums that were worked out
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,6 +35,9 @@ class Block:
         Who grew them, where the view tells.
     score : float32 array, shape (K,), or None
         Base score that the client's own first trees start from, in XGBoost's units, where told.
+    h_error : tuple of (float64 array, shape (J,), or None)
+        Error of the hessian sums of each tree's leaves, where they had to be worked out. None: they
+        are told, in float32.
     """
 
     round: int
@@ -40,6 +45,7 @@ class Block:
     trees: tuple[Tree, ...]
     sender: str | None = None
     score: Scores | None = None
+    h_error: tuple[Floats | None, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,16 +84,16 @@ def blocks_of(view: View) -> Blocks | None:
     return Blocks(tuple(_named(view, ordered, per_round)), score, per_round)
 
 
-def trees_of(view: View, message: SharedTrees) -> list[Tree]:
+def trees_of(view: View, message: SharedTrees) -> list[Told]:
     """Return the trees of a message, with sums where it tells them, masked ones worked out."""
     eta, reg_lambda = view.parameters["learning_rate"], view.parameters["reg_lambda"]
     masked = message.sum_hessian is not None and is_masked(message.sum_hessian)
     if not masked:
-        return unpack(message, eta, reg_lambda)
+        return [(tree, None) for tree in unpack(message, eta, reg_lambda)]
     weights = message.base_weights
     trees = [replace(t, h=None, g=None) for t in unpack(message)]
     if weights is None or message.loss_changes is None:
-        return trees
+        return [(tree, None) for tree in trees]
     ends = np.cumsum(message.sizes)
     return [
         _unmasked(t, weights[end - len(t) : end], eta, reg_lambda)
@@ -95,11 +101,20 @@ def trees_of(view: View, message: SharedTrees) -> list[Tree]:
     ]
 
 
-def _unmasked(tree: Tree, weight: NDArray[np.float32], eta: float, reg_lambda: float) -> Tree:
-    leaf = tree.feature < 0
-    w = np.where(leaf, tree.value.astype(np.float64) / eta, weight.astype(np.float64))
-    h = hessians_from_gains(tree, w, reg_lambda)
-    return tree if h is None else replace(tree, h=h, g=-w * (h + reg_lambda))
+def _unmasked(tree: Tree, weight: NDArray[np.float32], eta: float, reg_lambda: float) -> Told:
+    assert tree.gain is not None
+    found = hessians_from_gains(tree, weight, tree.gain, eta, reg_lambda)
+    if found is None:
+        return tree, None
+    h = leaves_below(tree) @ found[0]
+    w = np.where(tree.feature < 0, tree.value / np.float64(eta), weight)
+    return replace(tree, h=h, g=-w * (h + reg_lambda)), found[1]
+
+
+def _block(told: Sequence[Told], round: int, first: int, sender: str | None = None,
+           score: Scores | None = None) -> Block:  # fmt: skip
+    trees, errors = zip(*told, strict=True) if told else ((), ())
+    return Block(round, first, tuple(trees), sender, score, tuple(errors))
 
 
 def _clients(view: View) -> list[str]:
@@ -110,8 +125,8 @@ def _models(view: View, message: ClientModels) -> Iterator[Block]:
     trees, names = trees_of(view, message), _clients(view)
     first = 0
     for owner, count, score in zip(message.owner, message.trees, message.base_score, strict=True):
-        own = tuple(trees[first : first + int(count)])
-        yield Block(0, first, own, names[int(owner)], score)
+        own = trees[first : first + int(count)]
+        yield _block(own, 0, first, names[int(owner)], score)
         first += int(count)
 
 
@@ -120,7 +135,7 @@ def _parts(view: View, message: GlobalTrees) -> Iterator[Block]:
     trees = trees_of(view, message)
     each = int(view.parameters.get("local_trees", 1)) * len(message.base_score)
     for i in range(0, len(trees), each):
-        yield Block(message.round, message.first + i, tuple(trees[i : i + each]))
+        yield _block(trees[i : i + each], message.round, message.first + i)
 
 
 def _named(view: View, blocks: Sequence[Block], per_round: bool) -> Iterator[Block]:
@@ -128,7 +143,7 @@ def _named(view: View, blocks: Sequence[Block], per_round: bool) -> Iterator[Blo
     known: dict[int, Block] = {}
     rounds = [b.round if per_round else turn for turn, b in enumerate(blocks)]
     for item, m in view.messages(ClientTrees):
-        reply = Block(m.round, -1, tuple(trees_of(view, m)), item.sender, m.base_score)
+        reply = _block(trees_of(view, m), m.round, -1, item.sender, m.base_score)
         at = _place(reply, [i for i, r in enumerate(rounds) if r == m.round], blocks, known)
         if at is not None:
             known[at] = replace(reply, first=blocks[at].first)

@@ -12,10 +12,12 @@ from scipy.optimize import nnls
 
 from fedtrees.attacks.shared_trees.blocks import Block, Blocks, blocks_of
 from fedtrees.attacks.shared_trees.chains import Clues, link
+from fedtrees.attacks.shared_trees.late_counts import LateCounts, late_counts
 from fedtrees.attacks.shared_trees.start import own_start
 from fedtrees.attacks.timberstrike.counts import share_out
 from fedtrees.attacks.timberstrike.evidence import Evidence
 from fedtrees.attacks.timberstrike.routing import add_values, gradients
+from fedtrees.core.guess import LeafCounts
 from fedtrees.core.schema import Table
 from fedtrees.core.view import View
 from fedtrees.trees.intercept import estimated_score, start_margin
@@ -37,11 +39,22 @@ class Victim:
     blocks : tuple of Block
         What it sent, in order.
     evidence : Evidence
+    late : LateCounts or None
+        Counts of its first tree where that was grown on others' trees.
     """
 
     owner: str | None
     blocks: tuple[Block, ...]
     evidence: Evidence
+    late: LateCounts | None = None
+
+    @property
+    def late_leaves(self) -> LeafCounts | None:
+        """The same, by the number of the tree in the released model."""
+        if self.late is None:
+            return None
+        first, late = self.blocks[0], self.late
+        return LeafCounts(first.first, first.trees[0].leaves, late.n - late.n1, late.n1)
 
 
 def victims_of(view: View, clues: Clues = "all", starts: Starts = "own") -> list[Victim]:
@@ -60,7 +73,12 @@ def victims_of(view: View, clues: Clues = "all", starts: Starts = "own") -> list
         return []
     chains = [c for c in chains_of(shared, clues) if c[0].sender not in view.principals]
     found = [
-        Victim(chain[0].sender, tuple(chain), _evidence(view, shared, chain, objective, starts))
+        _counted(
+            Victim(
+                chain[0].sender, tuple(chain), _evidence(view, shared, chain, objective, starts)
+            ),
+            view,
+        )
         for chain in chains
     ]
     return list(_sized(view, found))
@@ -191,7 +209,7 @@ def _sized(view: View, victims: Sequence[Victim]) -> Iterator[Victim]:
         return
     for victim in victims:
         rest -= 0 if victim.evidence.is_foreign(0) else _first_rows(victim.evidence)
-    guesses = [_class_sizes(v.evidence, view.own) for v in late]
+    guesses = [_late_sizes(v, view.own) for v in late]
     sizes = share_out(np.concatenate(guesses), max(rest, 0))
     parts = dict(zip(map(id, late), np.split(sizes, len(late)), strict=True))
     for victim in victims:
@@ -202,6 +220,15 @@ def _sized(view: View, victims: Sequence[Victim]) -> Iterator[Victim]:
             yield replace(victim, evidence=replace(victim.evidence, sizes=found))
 
 
+def _counted(victim: Victim, view: View) -> Victim:
+    """Count the first tree of a client who started on others' trees."""
+    if not victim.evidence.is_foreign(0):
+        return victim
+    errors = victim.blocks[0].h_error
+    late = late_counts(victim.evidence, view.own, view.schema, errors[0] if errors else None)
+    return replace(victim, late=late)
+
+
 def _first_rows(evidence: Evidence) -> int:
     """Return the number of rows by the first tree's hessian sum; all that is left if not told."""
     tree = evidence.trees[0]
@@ -209,6 +236,13 @@ def _first_rows(evidence: Evidence) -> int:
         return 0
     h = gradients(evidence.start(1), np.zeros(1))[1]
     return int(np.rint(tree.h[tree.leaves].sum() / h[0]))
+
+
+def _late_sizes(victim: Victim, own: Table | None) -> Floats:
+    if victim.late is None:
+        return _class_sizes(victim.evidence, own)
+    positives = float(victim.late.n1.sum())
+    return np.array([victim.late.n.sum() - positives, positives])
 
 
 def _class_sizes(evidence: Evidence, own: Table | None) -> Floats:

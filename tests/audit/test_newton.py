@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 import trained_models as trained
 
+from fedtrees.attacks.shared_trees.hessians import MAX_LEAVES
 from fedtrees.audit import audit
 from fedtrees.audit.model import read_model
-from fedtrees.audit.newton import MAX_LEAVES, Settings, infer_settings, leaf_sums
+from fedtrees.audit.newton import Settings, infer_settings, leaf_sums
 
 SETTINGS = [
     {"eta": 0.3, "reg_lambda": 1.0},

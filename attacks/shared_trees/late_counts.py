@@ -1,0 +1,103 @@
+"""Class counts of a first tree that was grown on others' trees (cyclic boosting).
+
+Its rows come with different probabilities, so that Di Gennaro et al. (2025), Eqs. 4-9, do not hold;
+but those are few, and known. Of a small leaf one pair (N, N1) alone makes up its two sums; of a
+large one too many combinations do, and own rows tell which pair is likely.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.attacks.shared_trees.cells import Cells, cells_of
+from fedtrees.attacks.shared_trees.compositions import (
+    ROWS_BEFORE,
+    LeafEquations,
+    Totals,
+    totals_of,
+)
+from fedtrees.attacks.timberstrike.evidence import Evidence
+from fedtrees.core.schema import Schema, Table
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+# A value is the product of float32 eta and a float32 weight, rounded: half a step each.
+VALUE_ERROR = 1.1 * 2.0**-23
+PER_ROW = 2.0**-29  # of sums that were added up in fixed point, as XGBoost on a GPU and here
+
+
+@dataclass(frozen=True, eq=False)
+class LateCounts:
+    """Counts of one tree, shape (J,) each.
+
+    Attributes
+    ----------
+    n, n1 : int64 array
+        Rows and positives of every leaf, the likeliest where several are possible.
+    certain : bool array
+        Whether no other pair makes up the leaf's sums.
+    """
+
+    n: Ints
+    n1: Ints
+    certain: NDArray[np.bool_]
+
+
+def late_counts(
+    evidence: Evidence, own: Table | None, schema: Schema, h_error: Floats | None = None
+) -> LateCounts | None:
+    """Return the counts of the first tree that is not foreign.
+
+    Parameters
+    ----------
+    evidence : Evidence
+        Of one client, whose first tree is grown on foreign ones.
+    own : Table or None
+        The adversary's rows, which say what is likely.
+    schema : Schema
+    h_error : float64 array, shape (J,), optional
+        Error of the leaves' hessian sums; of float32 sums if not given.
+
+    Returns
+    -------
+    LateCounts or None
+        None with more than two classes, without sums, and where values or sums are changed.
+    """
+    t = next(t for t in range(len(evidence.trees)) if not evidence.is_foreign(t))
+    tree = evidence.trees[t]
+    changed = evidence.rounding is not None or evidence.noise is not None
+    if evidence.outputs > 1 or evidence.level == "values" or tree.h is None or changed:
+        return None
+    h = tree.h[tree.leaves]
+    if h_error is None:
+        h_error = np.spacing(h.astype(np.float32)).astype(np.float64) / 2
+    slope = tree.value[tree.leaves] / np.float64(np.float32(evidence.learning_rate))
+    found: list[Totals | None] = []
+    guess = np.zeros((len(h), 2), dtype=np.int64)
+    for j, cells in enumerate(cells_of(evidence, t, own, schema)):
+        if cells is None:
+            found.append(None)
+            guess[j] = np.rint(h[j] / 0.25), 0
+            continue
+        error = float(h_error[j] + PER_ROW * h[j] / cells.h.min())
+        leaf = LeafEquations(h[j], error, slope[j], VALUE_ERROR, evidence.reg_lambda)
+        totals = totals_of(leaf, cells)
+        found.append(totals)
+        guess[j] = (totals.n[0], totals.n1[0]) if len(totals.n) else _about(leaf, cells)
+    sure = np.array([f is not None and f.complete and len(f.n) == 1 for f in found])
+    if any(f is not None and f.complete and not len(f.n) for f in found):
+        sure[:] = False  # sums that no rows make up: something here is not as assumed
+    return LateCounts(guess[:, 0], guess[:, 1], sure)
+
+
+def _about(leaf: LeafEquations, cells: Cells) -> tuple[int, int]:
+    """Return counts as own rows share out over the cells, scaled to the hessian sum."""
+    n = cells.own + ROWS_BEFORE
+    n = n * leaf.h / float(n @ cells.h)
+    rows = int(np.rint(n.sum()))
+    positives = float(n @ cells.p) + leaf.slope * (leaf.h + leaf.reg_lambda)
+    return rows, int(np.clip(np.rint(positives), 0, rows))
