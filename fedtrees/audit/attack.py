@@ -155,7 +155,7 @@ def attack(audit: Audit, own: Dataset | None, truth: Dataset | None, seed: int =
     schema = given.schema
     held, sought, threat = _parts(own, truth, streams.rng("own-rows"))
     if len(evidence) == 1:
-        rows = audit.rows.n if audit.rows.n is not None else len(held) + len(sought)
+        rows = audit.rows.total or len(held) + len(sought)
         evidence = [replace(evidence[0], n_rows=rows)]
     else:
         evidence = _victims(evidence, audit, None if truth is None or own is None else held,

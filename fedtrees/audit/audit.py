@@ -75,12 +75,20 @@ class Rows:
     share : Fraction or None
         N1/N in lowest terms as the base score tells it.
     how : str
+    whole : bool
+        False where `n` are the rows of some clients only.
     """
 
     n: int | None
     n_pos: int | None
     share: Fraction | None
     how: str
+    whole: bool = True
+
+    @property
+    def total(self) -> int | None:
+        """Rows of the whole table, None where that does not follow."""
+        return self.n if self.whole else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -216,8 +224,9 @@ def _rows(model: ModelFile, trees: Sequence[TreeExposure], sources: Sources, kno
     n_pos = sum(int(t.n_pos.sum()) for t in counted) if labels and not several else None
     if several:
         n = int(counted[0].n.sum())
+    whole = sources.kind == "one" or (sources.kind == "bagging" and None not in sources.names)
     if sources.kind == "bagging":
-        how = "the leaves of all clients' first trees add up to it"
+        how = "the leaves of the clients' first trees add up to it"
     elif sources.kind == "turns":
         how = "the first client's: the leaves of its first tree add up to it"
     else:
@@ -225,7 +234,7 @@ def _rows(model: ModelFile, trees: Sequence[TreeExposure], sources: Sources, kno
             "the leaves of the first tree add up to it: all of the table, unless each tree saw a "
             "sample or one client's rows"
         )
-    return Rows(n, n_pos, share, how)
+    return Rows(n, n_pos, share, how, whole)
 
 
 def _classes(model: ModelFile) -> int:
@@ -266,7 +275,10 @@ def _from_values(
                         at_most=counts.n, how=how, base_score=ph[0])  # fmt: skip
         source = "given" if None not in given else "inferred"
         n_pos = round(rows * ph[0]) if share else None
-        explains = "the smallest table that explains the base score and every leaf value"
+        explains = (
+            "the smallest table that explains the base score and every leaf value: all of the "
+            "table, or the first client's rows"
+        )
         found = Rows(rows, n_pos, unknown.share, "declared" if known.rows else explains)
         return [first, *trees[1:]], Settings(*chosen, source), found
     return trees, settings, unknown

@@ -49,18 +49,18 @@ def find_sources(base_scores: Sequence[float | None], h: Floats) -> Sources:
     """
     starts = np.flatnonzero([p is not None for p in base_scores])
     total, several = len(base_scores), len(starts) > 1
-    block = int(starts[1] - starts[0]) if several else 0
     if several and _one_table(np.array([p for p in base_scores if p is not None])):
         how = f"{len(starts)} trees start from one label mean: parallel trees on one table"
         return Sources("one", 1, (None,) * total, how)
-    if several and np.array_equal(starts, np.arange(len(starts)) * block):
-        return _bagging(len(starts), block, total, h)
-    clients = 0 if several else _turns(h)
+    if several:
+        return _bagging(starts, total, h)
+    clients, block = _turns(h)
     if clients:
-        turns = tuple(f"client {1 + t % clients}" for t in range(total))
+        turns = tuple(f"client {1 + t // block % clients}" for t in range(total))
+        each = f", {block} trees each time" if block > 1 else ""
         how = (
-            f"root sums repeat with period {clients}: {clients} clients seem to have taken turns "
-            "(likely, not certain)"
+            f"root sums repeat with period {clients * block}: {clients} clients seem to have taken "
+            f"turns{each} (likely, not certain)"
         )
         return Sources("turns", clients, turns, how)
     names = (None,) * total
@@ -73,18 +73,23 @@ def _one_table(base_scores: Floats) -> bool:
     return same and abs(float(base_scores[0]) - 0.5) > 1e-6
 
 
-def _bagging(clients: int, block: int, total: int, h: Floats) -> Sources:
+def _bagging(starts: NDArray[np.intp], total: int, h: Floats) -> Sources:
     """Follow each client from round to round by the sums of its roots.
 
     Hungarian matching on root H, seeded by the first round (Di Gennaro et al. 2025, Sec. 5.3).
     """
+    clients, block = len(starts), _block(starts, total)
     names: list[str | None] = [None] * total
-    per_round = clients * block
-    at = np.arange(clients) * block
-    complete = total % per_round == 0
-    for c in range(clients):
-        names[c * block : (c + 1) * block] = [f"client {c + 1}"] * block
-    for start in range(per_round, total - per_round + 1 if complete else 0, per_round):
+    begin = f"the first trees of {clients} clients start from base scores of their own; "
+    if block is None:
+        for c, t in enumerate(starts.tolist()):
+            names[t] = f"client {c + 1}"
+        how = begin + "later trees are of no regular number: more clients may have joined"
+        return Sources("bagging", clients, tuple(names), how)
+    for c, (t, end) in enumerate(zip(starts, [*starts[1:], starts[-1] + block], strict=True)):
+        names[t:end] = [f"client {c + 1}"] * (end - t)
+    at = starts
+    for start in range(int(starts[-1]) + block, total, clients * block):
         now = start + np.arange(clients) * block
         if not np.isfinite([*h[at], *h[now]]).all():
             break
@@ -93,11 +98,24 @@ def _bagging(clients: int, block: int, total: int, h: Floats) -> Sources:
             where = int(now[chosen[c]])
             names[where : where + block] = [f"client {c + 1}"] * block
         at = now[chosen]
-    how = (
-        f"the first trees of {clients} clients start from base scores of their own; later trees "
-        "are matched by the sums of their roots (likely, not certain)"
-    )
+    how = begin + "later trees are matched by the sums of their roots (likely, not certain)"
     return Sources("bagging", clients, tuple(names), how)
+
+
+def _block(starts: NDArray[np.intp], total: int) -> int | None:
+    """Return how many trees in a row are of one client, None where no number fits all rounds.
+
+    Flower's server keeps all trees of the very first reply, and of every later one the first tree.
+    """
+    first, others = int(starts[1]), np.diff(starts)[1:]
+    fitting = [
+        block
+        for block in sorted({first, 1})
+        if starts[0] == 0
+        and (others == block).all()
+        and (total - (first - block)) % (len(starts) * block) == 0
+    ]
+    return fitting[0] if len(fitting) == 1 else None
 
 
 def _distance(h: Floats, h_now: Floats) -> Floats:
@@ -110,22 +128,28 @@ def _distance(h: Floats, h_now: Floats) -> Floats:
     return np.asarray((h[:, None] - h_now) ** 2 / h[:, None])
 
 
-def _turns(h: Floats) -> int:
-    """Return the number of clients that take turns, 0 where none seem to.
+def _turns(h: Floats) -> tuple[int, int]:
+    """Return how many clients take turns and their trees each time, (0, 0) where none seem to.
 
     The logarithm of a client's root H is a smooth trend and, where clients of unequal size take
     turns, a step for each of them.
     """
     n = len(h)
     if n < 6 or not (np.isfinite(h).all() and (h > 0).all()):
-        return 0
+        return 0, 0
     y, trend = np.log(h), np.vander(np.linspace(-1, 1, n), 4)
     alone = _left_over(trend, y)
+
+    def fits(clients: int, block: int) -> bool:
+        steps = np.eye(clients)[np.arange(n) // block % clients][:, 1:]
+        return _left_over(np.column_stack([trend, steps]), y) < TURNS * alone
+
     for period in range(2, min(MOST_CLIENTS, n // 3) + 1):
-        steps = np.eye(period)[np.arange(n) % period][:, 1:]
-        if _left_over(np.column_stack([trend, steps]), y) < TURNS * alone:
-            return period
-    return 0
+        if fits(period, 1):  # the same with fewer clients, who add several trees each time?
+            fewer = (c for c in range(2, period) if period % c == 0 and fits(c, period // c))
+            clients = next(fewer, period)
+            return clients, period // clients
+    return 0, 0
 
 
 def _left_over(columns: Floats, y: Floats) -> float:

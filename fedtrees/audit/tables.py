@@ -82,7 +82,7 @@ def trees_table(audit: Audit, most: int = SHOWN) -> Shown:
     order = sorted(audit.trees, key=lambda t: (not (t.n != UNKNOWN).any(), t.index))
     left = len(order) - most
     note = f"and {left} more trees; --format json has them all" if left > 0 else ""
-    lines = tuple(_tree_line(t, audit.rows.n) for t in order[:most])
+    lines = tuple(_tree_line(t, audit.rows.total) for t in order[:most])
     return Shown("Exposure per tree", columns, lines, frozenset(range(2, 9)) | {0}, note)
 
 
@@ -125,7 +125,7 @@ def _leaf_line(audit: Audit, t: TreeExposure, j: int) -> tuple[str, ...]:
     tree = audit.model.forest.trees[t.index]
     who = conditions(audit.model, tree, int(t.leaf[j])) if isinstance(tree, Tree) else ""
     labels = str(t.n_pos[j]) if t.exact[j] else "?"
-    return (str(t.index), str(t.leaf[j]), _rows_text(t, j, audit.rows.n), labels, who)
+    return (str(t.index), str(t.leaf[j]), _rows_text(t, j, audit.rows.total), labels, who)
 
 
 def attack_table(a: AttackResult) -> Shown:

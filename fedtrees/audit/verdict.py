@@ -70,7 +70,8 @@ def _counts_line(audit: Audit) -> str:
     )
     if rows.n is not None:
         of = "" if rows.n_pos is None else f", {rows.n_pos} of them positive"
-        text += f" It was trained on {rows.n} rows{of} ({rows.how})."
+        least = "" if rows.whole else "at least "
+        text += f" It was trained on {least}{rows.n} rows{of} ({rows.how})."
     return text
 
 
@@ -135,6 +136,7 @@ def to_json(audit: Audit, attacked: AttackResult | None = None) -> dict[str, Any
             "trees": len(audit.trees),
             "features": len(model.categorical),
             "rows": rows.n,
+            "rows_whole": rows.whole,
             "positives": rows.n_pos,
             "rows_how": rows.how,
             "label_share": None
