@@ -68,7 +68,7 @@ def counts_from_sums(sums: LeafSums, p: float, h: float, n_victims: int | None) 
         n = share_out(n.astype(np.float64), n_victims)
     n1_raw = n * p - sums.g
     if float(np.max(sums.var_g, initial=0.0)) > NOISE_FLOOR:
-        n1_raw = _shrink_positives(n1_raw, n, sums)
+        n1_raw = shrink_positives(n1_raw, n, sums)
     n1 = np.clip(np.rint(n1_raw), 0, n).astype(np.int64)
     off = np.concatenate([np.abs(raw - n), np.abs(n1_raw - n1), [0.0]])
     return Counts(n - n1, n1, float(off.max()))
@@ -111,7 +111,7 @@ def share_out(weights: Floats, total: int) -> Ints:
     return low
 
 
-def _shrink_positives(n1_raw: Floats, n: Ints, sums: LeafSums) -> Floats:
+def shrink_positives(n1_raw: Floats, n: Ints, sums: LeafSums) -> Floats:
     """Shrink noisy positives per leaf to the base rate, itself shrunk to the own rows' rate."""
     total = float(n.sum())
     if total <= 0:

@@ -252,7 +252,8 @@ def equations(
     target = -evidence.reg_lambda * u - sums.own_g - u * sums.own_h
     step = 0.0 if evidence.rounding is None else evidence.rounding / evidence.learning_rate
     weight = sums.own_h + evidence.reg_lambda + 1.0
-    return target[:, None], ((step * weight) ** 2 / 12)[:, None]
+    variance = (step * weight) ** 2 / 12 + sums.var_g + u * u * sums.var_h
+    return target[:, None], variance[:, None]
 
 
 def _slopes(evidence: Evidence, t: int, leaves: LeafConstraints) -> Floats:

@@ -9,14 +9,20 @@ programme over the candidate lists enforces exactly.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 from scipy.special import gammaln
 
-from fedtrees.attacks.timberstrike.counts import DIRICHLET_PRIOR, Counts, share_out
+from fedtrees.attacks.timberstrike.counts import (
+    DIRICHLET_PRIOR,
+    NOISE_FLOOR,
+    Counts,
+    share_out,
+    shrink_positives,
+)
 from fedtrees.attacks.timberstrike.evidence import Evidence
 from fedtrees.attacks.timberstrike.sums import LeafSums
 from fedtrees.trees.forest import Tree
@@ -56,6 +62,8 @@ def counts_from_values(
     else:
         n_max = UNKNOWN_N_FACTOR * max(int(own.sum()), 100)
     leaves = _Leaves(evidence, evidence.trees[t], sums, *ph)
+    if _noisy(sums):
+        return _closest(leaves, n_max)
     lists = [_candidates(leaves, j, n_max) for j in range(own.shape[0])]
     work = sum(c.n.shape[0] for c in lists) * (n_max + 1)
     if work > MAX_STEPS:
@@ -217,12 +225,19 @@ def _forward(offsets, n, score, n_max):  # type: ignore[no-untyped-def]
 def _closest(leaves: _Leaves, n_max: int) -> Counts:
     """Fall back to own shares for N and the nearest N1 when no exact combination exists."""
     evidence, tree, sums = leaves.evidence, leaves.tree, leaves.sums
-    own = sums.own_n0 + sums.own_n1
     inside = leaves.inside
     there = inside[0] + inside[1]
-    n = share_out(own + DIRICHLET_PRIOR, n_max - int(there.sum())) + there
-    u = tree.value[tree.leaves].astype(np.float64)
-    exact = n * leaves.p + u / evidence.learning_rate * (n * leaves.h + evidence.reg_lambda)
-    n1 = np.clip(np.rint(exact), inside[1], n - inside[0]).astype(np.int64)
-    off = float(np.abs(exact - n1).max(initial=0))
-    return Counts(n - n1 - inside[0], n1 - inside[1], off)
+    n = share_out(sums.own_n0 + sums.own_n1 + DIRICHLET_PRIOR, n_max - int(there.sum()))
+    u = tree.value[tree.leaves].astype(np.float64) / evidence.learning_rate
+    weight = (n + there) * leaves.h + evidence.reg_lambda
+    exact = (n + there) * leaves.p + u * weight - inside[1]
+    if _noisy(sums):
+        likely = replace(sums, var_g=sums.var_g + u * u * sums.var_h)
+        exact = shrink_positives(exact, n, likely)
+    n1 = np.clip(np.rint(exact), 0, n).astype(np.int64)
+    return Counts(n - n1, n1, float(np.abs(exact - n1).max(initial=0)))
+
+
+def _noisy(sums: LeafSums) -> bool:
+    """Tell whether leaves are values of noisy sums, hence of no whole rows."""
+    return max(sums.var_g.max(initial=0.0), sums.var_h.max(initial=0.0)) > NOISE_FLOOR

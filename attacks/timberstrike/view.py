@@ -26,6 +26,7 @@ from fedtrees.trees.fixed_point import from_fixed, to_fixed
 from fedtrees.trees.forest import Tree
 from fedtrees.trees.grower import TreeGrower, children_to_build
 from fedtrees.trees.params import TreeParams
+from fedtrees.trees.routing import Routes
 
 LEVELS: tuple[Level, ...] = ("values", "statistics", "histograms")
 
@@ -61,15 +62,9 @@ def evidence_of(view: View, most: Level = "histograms") -> Evidence | None:
     if LEVELS.index(most) < LEVELS.index(level):
         level, histograms = most, None
     declared = view.defense.declares(view.schema, view.parameters)
-    noise, cell = None, declared.noise_variance + declared.histogram_step**2 / 12
-    if (cell > 0 or declared.row_variance > 0) and level != "values":
-        clients = sum(role == "client" for role in view.roles.values())
-        cells = [_node_noise(t, cuts, clients * cell) for t in trees]
-        noise = tuple(
-            _add_rows(n, declared, t, view.n_rows) for n, t in zip(cells, trees, strict=True)
-        )
+    shown = trees if level != "values" else tuple(_bare(t) for t in trees)
     return Evidence(
-        trees=trees if level != "values" else tuple(_bare(t) for t in trees),
+        trees=shown,
         level=level,
         base_margin=start[0] if len(start) == 1 else start,
         learning_rate=params.learning_rate,
@@ -78,7 +73,7 @@ def evidence_of(view: View, most: Level = "histograms") -> Evidence | None:
         histograms=histograms,
         cuts=cuts,
         n_rows=view.n_rows,
-        noise=noise,
+        noise=_noise(view, shown, cuts, declared),
         rounding=declared.rounding or None,
         constant_hessian=declared.unit_hessian,
     )
@@ -179,6 +174,41 @@ def _bare(tree: Tree) -> Tree:
     return Tree(tree.feature, tree.threshold, tree.left, tree.right, tree.default_left, tree.value)
 
 
+def _noise(
+    view: View, trees: tuple[Tree, ...], cuts: Cuts, declared: Declared
+) -> tuple[NodeNoise, ...] | None:
+    """Return what is known of the noise on every tree's sums, None where they are exact."""
+    cell = declared.noise_variance + declared.histogram_step**2 / 12
+    if not (cell or declared.row_variance):
+        return None
+    clients = sum(role == "client" for role in view.roles.values())
+    cells = [_node_noise(t, cuts, clients * cell) for t in trees]
+    if not declared.row_variance:
+        return tuple(cells)
+    if declared.unit_hessian and trees[0].h is not None:
+        rows = [np.maximum(t.h, 0.0) for t in trees]
+    else:
+        rows = _expected_rows(view, trees)
+    return tuple(
+        replace(n, g=n.g + declared.row_variance * r, cell_g=n.cell_g + declared.row_variance)
+        for n, r in zip(cells, rows, strict=True)
+    )
+
+
+def _expected_rows(view: View, trees: tuple[Tree, ...]) -> list[NDArray[np.float64]]:
+    """Return how many rows every node holds if own rows are like all, one array per tree."""
+    X = np.zeros((0, len(view.schema.features)), np.float32) if view.own is None else view.own.X
+    out = []
+    for tree, leaf in zip(trees, Routes.of(trees).apply(X).T, strict=True):
+        rows = np.bincount(leaf, minlength=len(tree)) + np.where(tree.feature < 0, 0.5, 0.0)
+        rows *= view.n_rows / rows.sum()
+        for i in range(len(tree) - 1, -1, -1):  # children come after their parent
+            if tree.feature[i] >= 0:
+                rows[i] = rows[tree.left[i]] + rows[tree.right[i]]
+        out.append(rows)
+    return out
+
+
 def _node_noise(tree: Tree, cuts: Cuts, cell: float) -> NodeNoise:
     """Follow the variance of the noise through splits and sibling subtraction.
 
@@ -204,21 +234,6 @@ def _node_noise(tree: Tree, cuts: Cuts, cell: float) -> NodeNoise:
             built = int(children_to_build(pair, sums)[0])
             cells[left + right - built] = cells[i] + cell
     return NodeNoise(g=node, h=node.copy(), cell_g=cell, cell_h=cell)
-
-
-def _add_rows(noise: NodeNoise, declared: Declared, tree: Tree, n_rows: int) -> NodeNoise:
-    """Add what noise on rows' gradients brings to a node: as much for each of its rows.
-
-    Where hessians do not count them, as if all rows were in every node.
-    """
-    counted = tree.h is not None and declared.unit_hessian
-    rows = np.maximum(tree.h, 0.0) if counted else np.full(len(tree), n_rows)
-    return NodeNoise(
-        g=noise.g + declared.row_variance * rows,
-        h=noise.h,
-        cell_g=noise.cell_g + declared.row_variance,
-        cell_h=noise.cell_h,
-    )
 
 
 def _bins_left(tree: Tree, cuts: Cuts) -> NDArray[np.int64]:
