@@ -14,12 +14,14 @@ from fedtrees.attacks.shared_trees.blocks import Block, Blocks, blocks_of
 from fedtrees.attacks.shared_trees.chains import Clues, link
 from fedtrees.attacks.shared_trees.late_counts import LateCounts, late_counts
 from fedtrees.attacks.shared_trees.start import own_start
+from fedtrees.attacks.shared_trees.start_of_values import LeafValues, Shares, shares_of_values
 from fedtrees.attacks.timberstrike.counts import share_out
 from fedtrees.attacks.timberstrike.evidence import Evidence
 from fedtrees.attacks.timberstrike.routing import add_values, gradients
 from fedtrees.core.guess import LeafCounts
 from fedtrees.core.schema import Table
 from fedtrees.core.view import View
+from fedtrees.trees.forest import Tree
 from fedtrees.trees.intercept import estimated_score, start_margin
 from fedtrees.trees.losses import SQUARED_ERROR, Objective, objective_of
 from fedtrees.trees.routing import Routes
@@ -49,10 +51,9 @@ class Victim:
     late: LateCounts | None = None
 
     @property
-    def late_leaves(self) -> LeafCounts | None:
+    def late_leaves(self) -> LeafCounts:
         """The same, by the number of the tree in the released model."""
-        if self.late is None:
-            return None
+        assert self.late is not None
         first, late = self.blocks[0], self.late
         return LeafCounts(first.first, first.trees[0].leaves, late.n - late.n1, late.n1)
 
@@ -73,14 +74,11 @@ def victims_of(view: View, clues: Clues = "all", starts: Starts = "own") -> list
         return []
     chains = [c for c in chains_of(shared, clues) if c[0].sender not in view.principals]
     found = [
-        _counted(
-            Victim(
-                chain[0].sender, tuple(chain), _evidence(view, shared, chain, objective, starts)
-            ),
-            view,
-        )
+        Victim(chain[0].sender, tuple(chain), _evidence(view, shared, chain, objective, starts))
         for chain in chains
     ]
+    if starts == "own":
+        found = [_counted(victim, view) for victim in found]
     return list(_sized(view, found))
 
 
@@ -173,7 +171,23 @@ def _own_score(
     if found is not None:
         return found.score, True
     assert shared.score is not None
+    if objective.n_outputs == 1:
+        shares = _shares(view, first.trees[0], float(shared.score[0]), most_rows)
+        if shares is not None:
+            return shares.scores[:1], len(shares.rows) == 1
     return shared.score, False
+
+
+def _shares(view: View, tree: Tree, usual: float, most_rows: int) -> Shares | None:
+    """Return the shares of positives that explain a tree's leaf values."""
+    if view.defense.declares(view.schema, view.parameters).rounding:
+        return None
+    parameters = view.parameters
+    settings = (parameters["reg_lambda"], parameters["min_child_weight"])
+    leaves = LeafValues.of(tree, parameters["learning_rate"], *settings, most_rows)
+    own = view.own
+    expected = usual if own is None or not len(own) else float(own.y.mean())
+    return shares_of_values(leaves, expected, parameters["intercept"])
 
 
 def _timeline(shared: Blocks, chain: Sequence[Block]) -> Iterator[tuple[Block, bool]]:

@@ -9,7 +9,7 @@ import numpy as np
 from fedtrees.bench.federation import Federation
 from fedtrees.core.guess import Guess
 from fedtrees.core.schema import Table
-from fedtrees.core.shared_trees import ClientTrees, GlobalTrees
+from fedtrees.core.shared_trees import ClientTrees
 from fedtrees.metrics.leaf_counts import (
     blind_leaf_counts,
     score_leaf_counts,
@@ -25,7 +25,7 @@ def leaf_scores(
     """Yield metric, score and blind score (None where there is none) of the guessed counts.
 
     The trees scored are those of the first round; where clients grow trees alone, the first round
-    of every victim that started on no one else's trees, on its own rows. Of more than two classes,
+    of every victim, on its own rows. Of more than two classes,
     each tree's class counts against the rest. The blind line is what own rows suggest, scaled to
     the rows the tree was grown on. Of two classes and trees of everybody's rows also
     ``leaf_counts_right``: of all leaves returned, in later trees too, the share that is right.
@@ -78,13 +78,10 @@ def _grown_on(
 
 
 def _first_blocks(training: Training) -> Iterator[tuple[str, int]]:
-    """Yield clients who started on no one's trees, and the model's number of their first tree."""
+    """Yield clients and the model's number of their first tree."""
     replies: dict[str, ClientTrees] = {}
-    told: set[str] = set()
     for d in training.transcript:
-        if isinstance(d.message, GlobalTrees):
-            told |= set(d.receivers)
-        elif isinstance(d.message, ClientTrees) and len(d.message.sizes) and d.sender not in told:
+        if isinstance(d.message, ClientTrees) and len(d.message.sizes):
             replies.setdefault(d.sender, d.message)
     starts = np.concatenate([[0], np.cumsum([len(t) for t in training.model.trees])])
     splits = np.concatenate([t.threshold for t in training.model.trees])

@@ -1,0 +1,226 @@
+"""A client's own base score from the leaf values of its first tree alone.
+
+Where statistics were stripped (`split-only`), N rows of which N1 are positive start from the
+float32 of N1 / N. A leaf of n rows and n1 positives has the value
+``-eta (n p - n1) / (n h + lambda)``: for a wrong p some leaf has no whole n and n1, or those of all
+leaves do not add up to N and N1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.trees.forest import Tree
+from fedtrees.trees.jit import kernel
+from fedtrees.trees.losses import sigmoid
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+# A value is the product of float32 eta and a float32 weight, rounded: half a step each.
+VALUE_ERROR = 1.1 * 2.0**-23
+PER_ROW = 2.0**-29  # of sums that were added up in fixed point
+# Shares of positives searched, by their distance from the expected one: near ones, then all.
+DISTANCES = (0.05, 0.15, 1.0)
+MOST_SHARES = 3_000_000  # of one distance: more take minutes
+
+
+@dataclass(frozen=True, eq=False)
+class Shares:
+    """Shares of positives, in lowest terms, and what rows bring that start from them.
+
+    Attributes
+    ----------
+    positives, rows : int64 array, shape (m,)
+        Numerators and denominators; a table may have any multiple of both.
+    p, h, step : float64 array, shape (m,)
+        Gradient of a row of class 0 and hessian; gradient of class 0 less that of class 1.
+    intercept : {"mean", "newton"}
+        How a base score is estimated.
+    """
+
+    positives: Ints
+    rows: Ints
+    p: Floats
+    h: Floats
+    step: Floats
+    intercept: str = "mean"
+
+    @staticmethod
+    def near(expected: float, distance: float, most_rows: int, intercept: str) -> Shares:
+        """Return all shares of at most so many rows within a distance."""
+        rows = np.arange(2, most_rows + 1, dtype=np.int64)
+        low = np.maximum(np.ceil((expected - distance) * rows), 1).astype(np.int64)
+        high = np.minimum(np.floor((expected + distance) * rows), rows - 1).astype(np.int64)
+        count = np.maximum(high - low + 1, 0)
+        d = np.repeat(rows, count)
+        a = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count - low, count)
+        lowest = np.gcd(a, d) == 1
+        a, d = a[lowest], d[lowest]
+        return Shares(a, d, *_gradients(_scores(a / d, intercept)), intercept)
+
+    @property
+    def scores(self) -> NDArray[np.float32]:
+        """Base scores in XGBoost's units, float32, shape (m,)."""
+        return _scores(self.positives / self.rows, self.intercept)
+
+    def take(self, some: NDArray[np.bool_]) -> Shares:
+        """Return some of them."""
+        parts = (self.positives, self.rows, self.p, self.h, self.step)
+        return Shares(*(part[some] for part in parts), self.intercept)
+
+
+def _scores(mean: Floats, intercept: str) -> NDArray[np.float32]:
+    """Return the base scores of label means, as `fedtrees.trees.intercept.estimated_score`."""
+    if intercept == "newton":
+        return sigmoid((4 * (mean - 0.5)).astype(np.float32))
+    return mean.astype(np.float32)
+
+
+def _gradients(score: NDArray[np.float32]) -> tuple[Floats, Floats, Floats]:
+    """Return p, h and the step between classes, in the arithmetic of the training."""
+    one = np.float32(1)
+    score = np.clip(score, np.float32(1e-6), one - np.float32(1e-6))
+    margin = -np.log((one / score - one).astype(np.float64))
+    p = sigmoid(margin.astype(np.float32))
+    h = p * (one - p)
+    return p.astype(np.float64), h.astype(np.float64), p.astype(np.float64) - (p - one)
+
+
+@dataclass(frozen=True, eq=False)
+class LeafValues:
+    """Leaf values of a first tree, and what it was grown with.
+
+    Attributes
+    ----------
+    slope : float64 array, shape (J,)
+        ``v / eta``, eta in float32.
+    reg_lambda, least_h : float
+        L2 penalty, and the least hessian sum of a leaf.
+    most_rows : int
+    """
+
+    slope: Floats
+    reg_lambda: float
+    least_h: float
+    most_rows: int
+
+    @staticmethod
+    def of(tree: Tree, eta: float, reg_lambda: float, least_h: float, most_rows: int) -> LeafValues:
+        """Read them, those that exclude most first: of a small value the error is small."""
+        slope = tree.value[tree.leaves] / np.float64(np.float32(eta))
+        ordered = slope[np.argsort(np.abs(slope))]
+        least = 0.0 if len(tree) == 1 else least_h * (1 - 1e-5)
+        return LeafValues(ordered, reg_lambda, least, most_rows)
+
+    def pairs(self, shares: Shares, k: int) -> list[list[tuple[int, int]]]:
+        """Return rows and positives that each leaf may hold if rows start from share ``k``."""
+        p, h, step = shares.p[k], shares.h[k], shares.step[k]
+        n = np.arange(max(int(np.ceil(self.least_h / h)), 1), self.most_rows + 1, dtype=np.int64)
+        out = []
+        for slope in self.slope:
+            pull = slope * (n * h + self.reg_lambda)
+            n1 = np.rint((n * p + pull) / step).astype(np.int64)
+            off = np.abs(n * p + pull - n1 * step)
+            fits = off <= VALUE_ERROR * np.abs(pull) + PER_ROW * n + 1e-9
+            fits &= (n1 >= 0) & (n1 <= n)
+            out.append(list(zip(n[fits].tolist(), n1[fits].tolist(), strict=True)))
+        return out
+
+
+def shares_of_values(leaves: LeafValues, expected: float, intercept: str) -> Shares | None:
+    """Return the shares of positives that explain all leaves of a first tree.
+
+    Parameters
+    ----------
+    leaves : LeafValues
+    expected : float
+        A guess at the share: the search starts there, and ends where some share explains all.
+    intercept : {"mean", "newton"}
+        How the client estimates its base score.
+
+    Returns
+    -------
+    Shares or None
+        The nearest ones; None where none explains them.
+    """
+    for distance in DISTANCES:
+        if distance * leaves.most_rows**2 > MOST_SHARES:
+            return None
+        shares = Shares.near(expected, distance, leaves.most_rows, intercept)
+        held = np.zeros(len(shares.p), dtype=np.bool_)
+        _explained(
+            shares.p, shares.h, shares.step, shares.rows, leaves.slope,
+            (leaves.reg_lambda, leaves.least_h, VALUE_ERROR, PER_ROW), leaves.most_rows, held,
+        )  # fmt: skip
+        for k in np.flatnonzero(held):
+            held[k] = next(_sizes(leaves, shares, int(k)), None) is not None
+        if held.any():
+            return shares.take(held)
+    return None
+
+
+def _sizes(leaves: LeafValues, shares: Shares, k: int) -> Iterator[int]:
+    """Yield the numbers of rows that the leaves can add up to, with as many positives.
+
+    Sets of sums are the bits of whole numbers: adding a pair to all of them is a shift.
+    """
+    a, d, most = int(shares.positives[k]), int(shares.rows[k]), leaves.most_rows
+    within, row = (1 << (most + 1)) - 1, most + 1
+    pairs = leaves.pairs(shares, k)
+    rows = 1
+    for leaf in pairs:
+        rows = _shifted(rows, {n for n, _ in leaf}) & within
+    if not any(rows >> size & 1 for size in range(d, most + 1, d)):
+        return
+    sums = 1
+    for leaf in pairs:
+        sums = _shifted(sums, {n * row + n1 for n, n1 in leaf}) & ((1 << (row * row)) - 1)
+    for m in range(1, most // d + 1):
+        if sums >> (m * d * row + m * a) & 1:
+            yield m * d
+
+
+def _shifted(sums: int, by: set[int]) -> int:
+    out = 0
+    for shift in by:
+        out |= sums << shift
+    return out
+
+
+@kernel
+def _explained(
+    p: Floats,
+    h: Floats,
+    step: Floats,
+    rows: Ints,
+    slope: Floats,
+    known: tuple[float, float, float, float],
+    most_rows: int,
+    out: NDArray[np.bool_],
+) -> None:
+    """Tell for which starts every leaf has some whole number of rows and positives."""
+    reg_lambda, least_h, value_error, per_row = known
+    leaves = slope.shape[0]
+    for k in range(p.shape[0]):
+        first = max(int(np.ceil(least_h / h[k])), 1)
+        last = most_rows // rows[k] * rows[k] - (leaves - 1) * first
+        out[k] = True
+        for j in range(leaves):
+            a = (p[k] + slope[j] * h[k]) / step[k]
+            b = slope[j] * reg_lambda / step[k]
+            error = value_error * abs(slope[j])
+            c, d = error * h[k] + per_row, error * abs(reg_lambda) + 1e-9
+            found = 0
+            for n in range(first, last + 1):
+                x = n * a + b
+                n1 = np.rint(x)
+                near = abs(x - n1) <= c * n + d
+                found += int(near and n1 >= 0 and n1 <= n)
+            if found == 0:
+                out[k] = False
+                break
