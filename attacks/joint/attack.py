@@ -8,7 +8,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fedtrees.attacks.joint.reconstruct import Options, reconstruct
-from fedtrees.attacks.lattice.attack import Lattice
+from fedtrees.attacks.shared_trees.reconstruct import union_of
+from fedtrees.attacks.shared_trees.victims import victims_of
+from fedtrees.attacks.timberstrike.attack import TimberStrike
 from fedtrees.attacks.timberstrike.evidence import Level
 from fedtrees.attacks.timberstrike.view import LEVELS, evidence_of
 from fedtrees.core.attack import Attack
@@ -26,8 +28,9 @@ class Joint(Options, Attack):
     """Reconstruct training rows from all trees at once, by Markov chain Monte Carlo.
 
     TimberStrike follows rows from tree to tree and never turns back; this attack starts from its
-    result and moves rows until they agree with the leaf sums of all trees (not in a paper).
-    Options as in `Options`.
+    result and moves rows until they agree with the leaf sums of all trees (not in a paper). Where
+    clients grow trees alone and share them, it does so for each: its rows go through the others'
+    trees as well, but answer to the sums of its own only. Options as in `Options`.
 
     Attributes
     ----------
@@ -44,11 +47,19 @@ class Joint(Options, Attack):
             raise UsageError(f"unknown most {self.most!r}{did_you_mean(self.most, SUMS)}")
 
     def inapplicable(self, offers: Set[str], roles: Set[str]) -> str | None:
-        """Return why the principals see no boosted trees of everybody's rows, None if they do."""
-        return Lattice().inapplicable(offers, roles)
+        """Return why the principals see no boosted trees of two classes, None if they do."""
+        return TimberStrike().inapplicable(offers - {"softmax-leaves"}, roles)
 
     def run(self, view: View, rng: np.random.Generator) -> Guess:
         """Guess the victims' rows and the class counts of the first tree's leaves."""
+        victims = victims_of(view)
+        if victims:
+            alone = replace(self, exact=False)  # the sums that travel are float32
+            return union_of(
+                victims,
+                self.most,
+                lambda each: reconstruct(each, view.own, view.schema, alone, rng),
+            )
         evidence = evidence_of(view, self.most)
         if evidence is None:
             return Guess()

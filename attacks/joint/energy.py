@@ -18,7 +18,7 @@ def _drop(j, dg, dh, residual, precision):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _follow(cell, changed, leaf, p, root, node, box, value, new_leaf, new_p):  # type: ignore[no-untyped-def]
+def _follow(cell, changed, leaf, p, root, node, box, value, foreign, new_leaf, new_p):  # type: ignore[no-untyped-def]
     """Route a row whose listed features changed; return the first tree it changes leaf in.
 
     Returns the number of trees where it changes none.
@@ -26,10 +26,11 @@ def _follow(cell, changed, leaf, p, root, node, box, value, new_leaf, new_p):  #
     T = root.shape[0]
     first, shift, factor = T, 0.0, 1.0
     for t in range(T):
-        j, q = leaf[t], p[t]
-        new_leaf[t], new_p[t] = j, q
-        if first < T:
-            new_p[t] = q * factor / (1.0 - q + q * factor)
+        j = leaf[t]
+        new_leaf[t] = j
+        if not foreign[t]:
+            q = p[t]
+            new_p[t] = q if first == T else q * factor / (1.0 - q + q * factor)
         for k in range(changed.shape[0]):
             f = changed[k]
             if cell[f] < box[j, f, 0] or cell[f] >= box[j, f, 1]:
@@ -43,10 +44,12 @@ def _follow(cell, changed, leaf, p, root, node, box, value, new_leaf, new_p):  #
 
 
 @kernel
-def _gain(first, y, new_leaf, new_p, leaf, p, residual, precision, slope, flat):  # type: ignore[no-untyped-def]
+def _gain(first, y, new_leaf, new_p, leaf, p, residual, precision, slope, foreign, flat):  # type: ignore[no-untyped-def]
     """Return how much less energy one row's new leaves and probabilities have."""
     gain = 0.0
     for t in range(first, leaf.shape[0]):
+        if foreign[t]:
+            continue
         j, k, q, r = leaf[t], new_leaf[t], p[t], new_p[t]
         hj = 1.0 if flat else q * (1.0 - q)
         hk = 1.0 if flat else r * (1.0 - r)
@@ -68,12 +71,14 @@ def _meet(j, k, sign, gj, hj, gk, hk, precision):  # type: ignore[no-untyped-def
 
 
 @kernel
-def _together(first, a, b, ya, yb, new_leaf, new_p, leaf, p, precision, slope, flat):  # type: ignore[no-untyped-def]
+def _together(
+    first, a, b, ya, yb, new_leaf, new_p, leaf, p, precision, slope, foreign, flat
+):  # type: ignore[no-untyped-def]  # fmt: skip
     """Return what the gains of two rows, each judged alone, leave out."""
     gain = 0.0
     for t in range(first, leaf.shape[1]):
         ja, ka, jb, kb = leaf[a, t], new_leaf[0, t], leaf[b, t], new_leaf[1, t]
-        if ja != jb and ja != kb and ka != jb and ka != kb:
+        if foreign[t] or (ja != jb and ja != kb and ka != jb and ka != kb):
             continue
         qa, ra, qb, rb = p[a, t], new_p[0, t], p[b, t], new_p[1, t]
         hja = 1.0 if flat else qa * (1.0 - qa)
@@ -90,10 +95,13 @@ def _together(first, a, b, ya, yb, new_leaf, new_p, leaf, p, precision, slope, f
 
 
 @kernel
-def accept(first, rows, labels, new_leaf, new_p, leaf, p, residual, slope, flat):  # type: ignore[no-untyped-def]
+def accept(first, rows, labels, new_leaf, new_p, leaf, p, residual, slope, foreign, flat):  # type: ignore[no-untyped-def]
     for s in range(rows.shape[0]):
         i = rows[s]
         for t in range(first, leaf.shape[1]):
+            if foreign[t]:
+                leaf[i, t] = new_leaf[s, t]
+                continue
             j, q = leaf[i, t], p[i, t]
             h = 1.0 if flat else q * (1.0 - q)
             residual[j, 0] -= q - labels[s] + slope[j] * h
@@ -107,26 +115,27 @@ def accept(first, rows, labels, new_leaf, new_p, leaf, p, residual, slope, flat)
 
 @kernel
 def judge(
-    rows, labels, new_cell, changed, leaf, p, residual, root, node, box, value, slope, flat,
-    precision, new_leaf, new_p,
+    rows, labels, new_cell, changed, leaf, p, residual, root, node, box, value, slope, foreign,
+    flat, precision, new_leaf, new_p,
 ):  # type: ignore[no-untyped-def]  # fmt: skip
     """Return the first tree that a proposal changes, and how much less energy it has."""
     first, gain = root.shape[0], 0.0
     for s in range(rows.shape[0]):
         i = rows[s]
         here = _follow(
-            new_cell[s], changed, leaf[i], p[i], root, node, box, value, new_leaf[s], new_p[s]
-        )
+            new_cell[s], changed, leaf[i], p[i], root, node, box, value, foreign, new_leaf[s],
+            new_p[s],
+        )  # fmt: skip
         first = min(first, here)
     for s in range(rows.shape[0]):
         i = rows[s]
         gain += _gain(
             first, labels[s], new_leaf[s], new_p[s], leaf[i], p[i], residual, precision, slope,
-            flat,
+            foreign, flat,
         )  # fmt: skip
     if rows.shape[0] == 2:
         gain += _together(
             first, rows[0], rows[1], labels[0], labels[1], new_leaf, new_p, leaf, p, precision,
-            slope, flat,
+            slope, foreign, flat,
         )  # fmt: skip
     return first, gain

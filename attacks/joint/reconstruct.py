@@ -22,7 +22,12 @@ from fedtrees.attacks.timberstrike.points import points
 from fedtrees.attacks.timberstrike.prior import Prior, make_prior, value_ranges
 from fedtrees.attacks.timberstrike.reconstruct import first_counts
 from fedtrees.attacks.timberstrike.reconstruct import reconstruct as timberstrike
-from fedtrees.attacks.timberstrike.sequence import Boxes, boxes_after_first_tree, follow
+from fedtrees.attacks.timberstrike.sequence import (
+    Boxes,
+    boxes_after_first_tree,
+    follow,
+    open_boxes,
+)
 from fedtrees.attacks.timberstrike.sums import LeafSums, victim_sums
 from fedtrees.core.errors import UsageError
 from fedtrees.core.guess import Guess, LeafCounts
@@ -62,7 +67,8 @@ class Options:
         (`fedtrees.attacks.lattice`); chains keep to the trees that are solved, and do not run
         where all are. The class counts of solved leaves are returned, and ``trees_solved`` noted.
     max_trees : int or None
-        Read at most this many trees.
+        Read at most this many trees; of clients' own trees, so many of each and all of others
+        between them.
     time_limit : float or None
         CPU seconds after which chains stop early, None for no limit. With a limit the guess
         depends on the machine's speed.
@@ -99,16 +105,31 @@ class Options:
 
 
 @dataclass(frozen=True, eq=False)
-class _Problem:
-    """What all chains share.
+class _Known:
+    """Rows after the trees whose leaves are known; chains keep to them.
 
     Attributes
     ----------
     boxes : Boxes
-        Rows after the trees whose leaves are known; chains keep to them.
+        Open where the first tree is foreign: then no tree is known.
+    block : int64 array, shape (n,)
+        Rows that nothing known tells apart share a number.
+    counts : tuple of LeafCounts
     solved : int
         Number of those trees.
+    notes : dict of str to float
     """
+
+    boxes: Boxes
+    block: NDArray[np.int64]
+    counts: tuple[LeafCounts, ...]
+    solved: int
+    notes: dict[str, float]
+
+
+@dataclass(frozen=True, eq=False)
+class _Problem:
+    """What all chains share."""
 
     evidence: Evidence
     schema: Schema
@@ -117,8 +138,7 @@ class _Problem:
     prior: Prior
     sums: list[LeafSums]
     world: World
-    boxes: Boxes
-    solved: int
+    known: _Known
 
 
 def reconstruct(
@@ -158,50 +178,54 @@ def reconstruct(
         return timberstrike(evidence, own, schema, TimberStrikeOptions(), rng)
     grid = Grid.of(evidence.trees, len(schema.features))
     prior = make_prior(schema, own, grid, *value_ranges(schema, own, grid, evidence.cuts, "schema"))
-    sums = victim_sums(evidence, own, len(evidence.trees))
-    counts = first_counts(evidence, sums[0], len(own), False)
+    sums = victim_sums(evidence, own, len(evidence.trees), evidence.own_inside)
+    known = _known(evidence, own, sums, grid, prior, options.exact)
     world = World.of(evidence, sums, grid)
-    boxes = boxes_after_first_tree(evidence, grid, counts)
-    block = boxes.history
-    tables = [LeafCounts(0, evidence.trees[0].leaves, counts.n0, counts.n1)]
-    solved = 1
-    if options.exact:
+    problem = _Problem(evidence, schema, options, grid, prior, sums, world, known)
+    if known.solved == len(evidence.trees) > 1:
+        records, notes = _inside_boxes(problem, rng), {}
+    else:
+        records, notes = _run_chains(problem, rng)
+    notes |= known.notes | {
+        "trees_read": float(len(evidence.trees)),
+        "trees_solved": float(known.solved),
+    }
+    return Guess(records, known.counts, notes)
+
+
+def _known(
+    evidence: Evidence, own: Table, sums: list[LeafSums], grid: Grid, prior: Prior, exact: bool
+) -> _Known:
+    """Return where rows are beyond doubt: after the first tree, or further by exact sums."""
+    if evidence.is_foreign(0):
+        boxes = open_boxes(evidence.sizes or (0, 0), grid, evidence)
+        return _Known(boxes, boxes.history, (), 0, {})
+    counts = first_counts(evidence, sums[0], len(own), False)
+    notes = {"first_tree_residual": counts.residual}
+    if exact:
         found = decode_sums(evidence, own, sums, grid, prior, LIST_BITS, DOUBT)
         if found.paths is not None:
             boxes, block = rows_of(found.paths, counts)
-            tables, solved = list(found.leaf_counts), found.paths.trees
-    problem = _Problem(evidence, schema, options, grid, prior, sums, world, boxes, solved)
-    if solved == len(evidence.trees) > 1:
-        records, notes = _inside_boxes(problem, rng), {}
-    else:
-        records, notes = _run_chains(problem, block, rng)
-    notes |= {
-        "first_tree_residual": counts.residual,
-        "trees_read": float(len(evidence.trees)),
-        "trees_solved": float(solved),
-    }
-    return Guess(records, tuple(tables), notes)
+            return _Known(boxes, block, tuple(found.leaf_counts), found.paths.trees, notes)
+    boxes = boxes_after_first_tree(evidence, grid, counts)
+    table = LeafCounts(0, evidence.trees[0].leaves, counts.n0, counts.n1)
+    return _Known(boxes, boxes.history, (table,), 1, notes)
 
 
 def _first(evidence: Evidence, n: int | None) -> Evidence:
-    """Return the evidence of the first n trees, without bins."""
+    """Return the evidence of the first n trees (all) that are not foreign, without bins."""
     level = "statistics" if evidence.level == "histograms" else evidence.level
-    return replace(
-        evidence,
-        trees=evidence.trees[:n],
-        level=level,
-        histograms=None,
-        noise=None if evidence.noise is None else evidence.noise[:n],
+    there = len(evidence.trees) - sum(evidence.foreign or ())
+    return replace(evidence, level=level, histograms=None).rounds(
+        there if n is None else min(n, there)
     )
 
 
-def _run_chains(
-    problem: _Problem, block: NDArray[np.int64], rng: np.random.Generator
-) -> tuple[Table, dict[str, float]]:
+def _run_chains(problem: _Problem, rng: np.random.Generator) -> tuple[Table, dict[str, float]]:
     """Run the chains and merge all their samples."""
-    options = problem.options
-    if not len(block):
-        return _rows(problem, problem.boxes.lo, rng), {}
+    options, known = problem.options, problem.known
+    if not len(known.block):
+        return _rows(problem, known.boxes.lo, rng), {}
     deadline = np.inf if options.time_limit is None else time.process_time() + options.time_limit
     cells: list[Ints] = []
     squares: list[float] = []
@@ -212,18 +236,19 @@ def _run_chains(
         if time.process_time() > deadline:
             break
     tables = [_rows(problem, cell, rng) for cell in cells]
-    records = merge(tables, block, tolerances(problem.prior, problem.schema))
+    records = merge(tables, known.block, tolerances(problem.prior, problem.schema))
     notes = {"chains_run": float(len(squares)), "residual_rms": float(np.sqrt(np.mean(squares)))}
     return records, notes
 
 
 def _inside_boxes(problem: _Problem, rng: np.random.Generator) -> Table:
     """Return for every row the values that most draws from its box agree on."""
-    parts = (problem.boxes, problem.grid, problem.prior, problem.schema)
+    boxes = problem.known.boxes
+    parts = (boxes, problem.grid, problem.prior, problem.schema)
     tables = [points("prior", *parts, rng) for _ in range(POINTS)]
-    each = np.arange(len(problem.boxes.y))
+    each = np.arange(len(boxes.y))
     rows = merge(tables, each, tolerances(problem.prior, problem.schema))
-    low, high = problem.grid.bounds(problem.boxes.lo, problem.boxes.hi)
+    low, high = problem.grid.bounds(boxes.lo, boxes.hi)
     # a draw from a narrow box can round to its open end
     top = np.nextafter(high, np.float32(-np.inf))
     return Table(np.minimum(np.maximum(rows.X, low), top), rows.y)
@@ -231,11 +256,11 @@ def _inside_boxes(problem: _Problem, rng: np.random.Generator) -> Table:
 
 def _start(problem: _Problem, rng: np.random.Generator) -> tuple[State, Classes]:
     """Follow the rows through the first trees, as TimberStrike does, and put them on the grid."""
-    known = problem.boxes
+    known, start = problem.known.boxes, _first(problem.evidence, START_TREES)
     boxes = Boxes(*(a.copy() for a in (known.lo, known.hi, known.y, known.margin, known.history)))
     follow(
-        _first(problem.evidence, START_TREES), problem.sums[:START_TREES], problem.grid,
-        problem.prior, boxes, TimberStrikeOptions(), rng, problem.solved,
+        start, problem.sums[: len(start.trees)], problem.grid, problem.prior, boxes,
+        TimberStrikeOptions(), rng, problem.known.solved,
     )  # fmt: skip
     table = points("auto", boxes, problem.grid, problem.prior, problem.schema, rng)
     cell = np.clip(problem.grid.cells(table.X), boxes.lo, boxes.hi - 1)
@@ -275,7 +300,7 @@ def _anneal(
 
 def _rows(problem: _Problem, cell: Ints, rng: np.random.Generator) -> Table:
     """Return a row inside every row of cells."""
-    known = problem.boxes
+    known = problem.known.boxes
     boxes = Boxes(cell, cell + 1, known.y, known.margin, known.history)
     return points("auto", boxes, problem.grid, problem.prior, problem.schema, rng)
 

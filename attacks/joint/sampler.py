@@ -54,14 +54,15 @@ def sample(
         Proposals, those of classes included.
     seed : int
     """
-    first = state.leaf[:, 0]
+    first = state.leaf[:, int(np.argmin(world.foreign))]
     order = np.argsort(first, kind="stable").astype(np.int32)
     begin = np.searchsorted(first[order], first).astype(np.int32)
     end = np.searchsorted(first[order], first, side="right").astype(np.int32)
     mates = np.stack([order, begin, end], axis=1)
     accepted: int = _sample(
         state.cell, state.lo, state.hi, state.label, state.component, state.leaf, state.p,
-        state.residual, world.root, world.node, world.box, world.value, world.slope, world.flat,
+        state.residual, world.root, world.node, world.box, world.value, world.slope,
+        world.foreign, world.flat,
         classes.base, classes.weight, classes.count, classes.present, classes.size,
         precision, mates, moves, np.array([seed], dtype=np.uint64), SHARES, EXCHANGES,
     )  # fmt: skip
@@ -88,7 +89,7 @@ def _draw_new_class(
 
 @kernel
 def _sample(
-    cell, lo, hi, label, component, leaf, p, residual, root, node, box, value, slope, flat,
+    cell, lo, hi, label, component, leaf, p, residual, root, node, box, value, slope, foreign, flat,
     base, weight, count, present, size, precision, mates, moves, state, shares, exchanges,
 ):  # type: ignore[no-untyped-def]  # fmt: skip
     n, T, d = leaf.shape[0], leaf.shape[1], cell.shape[1]
@@ -133,7 +134,7 @@ def _sample(
             continue
         first, gain = judge(
             moved, labels, new_cell, features, leaf, p, residual, root, node, box, value, slope,
-            flat, precision, new_leaf, new_p,
+            foreign, flat, precision, new_leaf, new_p,
         )  # fmt: skip
         gain += math.log(prior)
         if gain < 0.0 and uniform(state) >= math.exp(gain):
@@ -143,7 +144,7 @@ def _sample(
             for f in range(d):
                 lo[a, f], lo[rows[1], f] = lo[rows[1], f], lo[a, f]
                 hi[a, f], hi[rows[1], f] = hi[rows[1], f], hi[a, f]
-        accept(first, moved, labels, new_leaf, new_p, leaf, p, residual, slope, flat)
+        accept(first, moved, labels, new_leaf, new_p, leaf, p, residual, slope, foreign, flat)
         for s in range(n_rows):
             i = rows[s]
             count_row(cell[i], component[i], count, present, size, -1)

@@ -29,7 +29,7 @@ class State:
     leaf : int32 array, shape (n, T)
         Leaf of each victim's row in each tree, leaves numbered through.
     p : float64 array, shape (n, T)
-        Probability of label 1 before each tree.
+        Probability of label 1 before each tree; 0 before foreign trees, which need none.
     residual : float64 array, shape (L, 2)
         The rows' sums less the sums to meet.
     """
@@ -76,7 +76,7 @@ class State:
         """Compute leaves, probabilities and residuals from the cells, in place."""
         _refresh(
             self.cell, self.label, world.root, world.node, world.value, world.slope,
-            world.target, world.start, world.flat, self.leaf, self.p, self.residual,
+            world.target, world.start, world.foreign, world.flat, self.leaf, self.p, self.residual,
         )  # fmt: skip
 
     def mean_square(self, world: World) -> float:
@@ -98,17 +98,22 @@ def walk(root, node, cell):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _refresh(cell, label, root, node, value, slope, target, start, flat, leaf, p, residual):  # type: ignore[no-untyped-def]
+def _refresh(
+    cell, label, root, node, value, slope, target, start, foreign, flat, leaf, p, residual
+):  # type: ignore[no-untyped-def]  # fmt: skip
     for j in range(residual.shape[0]):
         residual[j, 0] = -target[j, 0]
         residual[j, 1] = -target[j, 1]
     for i in range(leaf.shape[0]):
-        margin = start
+        margin = 0.0
         for t in range(root.shape[0]):
+            margin += start[t]
             j = walk(root[t], node, cell[i])
-            q = 1.0 / (1.0 + math.exp(-margin))
-            h = 1.0 if flat else q * (1.0 - q)
-            residual[j, 0] += q - label[i] + slope[j] * h
-            residual[j, 1] += h
-            leaf[i, t], p[i, t] = j, q
+            leaf[i, t] = j
+            if not foreign[t]:
+                q = 1.0 / (1.0 + math.exp(-margin))
+                h = 1.0 if flat else q * (1.0 - q)
+                residual[j, 0] += q - label[i] + slope[j] * h
+                residual[j, 1] += h
+                p[i, t] = q
             margin += value[j]

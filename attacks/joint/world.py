@@ -1,4 +1,7 @@
-"""What a row brings to the sums of every tree: the trees on the grid, and the sums to meet."""
+"""What a row brings to the sums of every tree: the trees on the grid, and the sums to meet.
+
+Trees that other clients grew on rows of their own have no sums to meet: they move the margins.
+"""
 
 from __future__ import annotations
 
@@ -39,8 +42,11 @@ class World:
     target, variance : float64 array, shape (L, 2)
         Sums of x over the victims, and the variance of their declared error; infinite where
         unknown.
-    start : float
-        Log-odds before the first tree.
+    start : float64 array, shape (T,)
+        What the log-odds of every row rise by before each tree, apart from the trees' values: the
+        base margin at the first, 0 later unless boosting restarts from another base.
+    foreign : bool array, shape (T,)
+        Trees grown on rows of others: their values count, their sums do not.
     flat : bool
         True where the protocol uses h = 1.
     """
@@ -52,7 +58,8 @@ class World:
     slope: Floats
     target: Floats
     variance: Floats
-    start: float
+    start: Floats
+    foreign: NDArray[np.bool_]
     flat: bool
 
     @staticmethod
@@ -67,6 +74,8 @@ class World:
             boxes.append(_boxes(leaves.offsets, leaves.feature, leaves.lo, leaves.hi, grid))
             value = tree.value[leaves.node].astype(np.float64)
             target, variance = equations(evidence, t, sums[t], leaves)
+            if evidence.is_foreign(t):
+                target, variance = np.zeros_like(target), np.full_like(variance, np.inf)
             blind = target.shape[1] == 1
             slopes.append(value / evidence.learning_rate if blind else np.zeros(len(leaves)))
             targets.append(np.pad(target, ((0, 0), (0, 2 - target.shape[1]))))
@@ -84,13 +93,24 @@ class World:
             np.concatenate(slopes),
             np.concatenate(targets),
             np.concatenate(variances),
-            float(evidence.base_margin),
+            _starts(evidence),
+            np.array(evidence.foreign or [False] * len(evidence.trees), dtype=np.bool_),
             evidence.constant_hessian,
         )
 
     def precision(self, sigma: float) -> Floats:
         """Return the weight of every squared residual, 0 where the sum is unknown."""
         return 1.0 / (sigma**2 + self.variance)
+
+
+def _starts(evidence: Evidence) -> Floats:
+    """Return `World.start`."""
+    out = np.zeros(len(evidence.trees))
+    out[0] = np.float32(evidence.base_margin)
+    if evidence.restart is not None and evidence.restart[0] < len(out):
+        at, rise = evidence.restart
+        out[at] += float(rise[0])
+    return out
 
 
 def _on_grid(tree: Tree, grid: Grid, first_node: int, first_leaf: int) -> Ints:

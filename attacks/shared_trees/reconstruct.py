@@ -1,8 +1,8 @@
-"""TimberStrike on trees that clients grew alone: one reconstruction per client."""
+"""Attacks on trees that clients grew alone: one reconstruction per client, and their union."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -22,7 +22,7 @@ def reconstruct_each(
     most: Level,
     rng: np.random.Generator,
 ) -> Guess:
-    """Return the union of the reconstructions of all victims.
+    """Return the union of TimberStrike's reconstructions of all victims; see `union_of`.
 
     Parameters
     ----------
@@ -33,6 +33,22 @@ def reconstruct_each(
     most : {"histograms", "statistics", "values"}
         Use no more than this.
     rng : numpy.random.Generator
+    """
+    return union_of(
+        victims, most, lambda evidence: reconstruct(evidence, view.own, view.schema, options, rng)
+    )
+
+
+def union_of(victims: Sequence[Victim], most: Level, one: Callable[[Evidence], Guess]) -> Guess:
+    """Return the union of the reconstructions of all victims.
+
+    Parameters
+    ----------
+    victims : sequence of Victim
+    most : {"histograms", "statistics", "values"}
+        Use no more than this.
+    one : callable
+        From one victim's evidence to a guess about its rows.
 
     Returns
     -------
@@ -43,13 +59,17 @@ def reconstruct_each(
     tables, owners, counts = [], [], []
     notes: dict[str, float] = {"victims": float(len(victims))}
     for victim in victims:
-        evidence = _at_most(victim.evidence, most)
-        guess = reconstruct(evidence, view.own, view.schema, options, rng)
+        guess = one(_at_most(victim.evidence, most))
         assert guess.records is not None
         tables.append(guess.records)
         owners += [victim.owner] * len(guess.records)
         first = victim.blocks[0].first
         counts += [replace(c, tree=first + c.tree) for c in guess.leaf_counts]
+        if most != "values" and victim.late is not None:
+            counts.append(victim.late_leaves)
+            notes["late_leaves"] = notes.get("late_leaves", 0.0) + len(victim.late.n)
+            certain = notes.get("late_leaves_certain", 0.0)
+            notes["late_leaves_certain"] = certain + float(victim.late.certain.sum())
         for key, value in guess.notes.items():
             if key.startswith("trees"):
                 notes[key] = notes.get(key, 0.0) + value

@@ -190,8 +190,8 @@ def test_options_are_checked(option, value):
 def test_it_names_what_it_cannot_read():
     assert Joint().inapplicable({"leaf-values", "logistic-leaves"}, {"client"}) is None
     assert "leaf" in Joint().inapplicable(set(), {"client"})
-    shared = {"shared-trees", "newton-leaves"}
-    assert "rows of one client" in Joint().inapplicable(shared, {"client"})
+    assert Joint().inapplicable({"shared-trees", "newton-leaves"}, {"client"}) is None
+    assert "Newton" in Joint().inapplicable({"shared-trees", "softmax-leaves"}, {"client"})
 
 
 def test_fewer_trees_are_read_on_request(odd):

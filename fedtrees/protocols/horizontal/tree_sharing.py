@@ -22,6 +22,7 @@ from fedtrees.trees.boosting import Owned
 from fedtrees.trees.continuation import Continuation, add_trees
 from fedtrees.trees.forest import Forest, Tree
 from fedtrees.trees.intercept import INTERCEPTS, estimated_score, start_margin
+from fedtrees.trees.losses import Logistic, Softmax
 from fedtrees.trees.shared_io import join, pack, unpack
 from fedtrees.trees.xgboost_cuts import xgboost_cuts
 
@@ -56,6 +57,14 @@ class TreeSharingProtocol(BoostingProtocol):
         return frozenset(
             {"shared-trees", "tree-messages"} | ({"newton-leaves"} if newton else set())
         )
+
+    def offers_on(self, schema: Schema) -> frozenset[str]:
+        """Return what is offered: `softmax-leaves` in place of `newton-leaves`, or neither."""
+        objective = self.objective_for(schema)
+        if isinstance(objective, Logistic) or "newton-leaves" not in self.offers:
+            return self.offers
+        many = {"softmax-leaves"} if isinstance(objective, Softmax) else set()
+        return (self.offers - {"newton-leaves"}) | many
 
     def mismatch(self, defense: Composition) -> str | None:
         """Return why a defense makes no sense here, None if it does."""

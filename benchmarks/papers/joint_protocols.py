@@ -1,0 +1,52 @@
+"""`python -m fedtrees.benchmarks.papers.joint_protocols --data-dir FOLDER`: run it, print a table.
+
+Per protocol what the joint attack adds to the sequential one, both merged as by default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from statistics import mean
+from typing import Any
+
+from fedtrees.benchmarks.papers.study import Table, percent, run_study
+
+_COLUMNS = (
+    "table", "threat", "depth", "protocol", "attack", "RA", "blind", "advantage", "exact rows",
+    "exact rows, blind", "over sequential", "CPU s",
+)  # fmt: skip
+
+
+def gain_table(rows: Any) -> Iterator[list[str]]:
+    """Yield a line per table, threat, protocol and attack; gains are taken seed by seed."""
+    attacked = rows[rows["stage"] == "attack"]
+    for (data, threat, protocol, params), setting in attacked.groupby(
+        ["dataset", "threat", "protocol", "protocol_params"], sort=False
+    ):
+        depth = dict(p.split("=") for p in params.split(","))["max_depth"]
+        sequential = None
+        for attack, part in setting.groupby("attack_spec", sort=False):
+            metric = {m: of.set_index("seed") for m, of in part.groupby("metric")}
+            ra, exact = metric["ra"], metric["exact_rows"]
+            sequential = ra["value"] if sequential is None else sequential
+            gain = (ra["value"] - sequential).dropna()
+            yield [
+                data, threat, depth, protocol, f"`{attack}`",
+                percent(ra["value"]),
+                percent(ra["blind"]),
+                percent(ra["advantage"], signed=True),
+                percent(exact["value"]),
+                percent(exact["blind"]),
+                percent(gain, signed=True) if attack.startswith("joint") else "",
+                f"{mean(metric['cpu_seconds']['value']):.0f}",
+            ]  # fmt: skip
+
+
+def tables(rows: Any) -> list[Table]:
+    """Return what the study prints."""
+    title = "Percent, mean ± standard deviation over seeds."
+    return [(title, _COLUMNS, list(gain_table(rows)))]
+
+
+if __name__ == "__main__":
+    run_study("joint_protocols", tables)

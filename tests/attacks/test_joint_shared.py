@@ -1,0 +1,249 @@
+"""The joint attack on trees that clients grow alone: others' trees move margins and no more."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from timberstrike_world import accuracy, structured
+
+from fedtrees.attacks.joint.attack import Joint
+from fedtrees.attacks.joint.classes import Classes
+from fedtrees.attacks.joint.energy import accept, judge
+from fedtrees.attacks.joint.sampler import draw_classes, sample
+from fedtrees.attacks.joint.state import State
+from fedtrees.attacks.joint.world import World
+from fedtrees.attacks.shared_trees.victims import victims_of
+from fedtrees.attacks.timberstrike.grid import Grid
+from fedtrees.attacks.timberstrike.prior import make_prior, value_ranges
+from fedtrees.attacks.timberstrike.sums import victim_sums
+from fedtrees.bench.evaluate import make_defense
+from fedtrees.bench.federation import spread
+from fedtrees.core.registry import register
+from fedtrees.core.schema import Feature, Schema
+from fedtrees.core.specs import parse_composed, parse_grid
+from fedtrees.data.dataset import prepare
+from fedtrees.data.partition import Partition
+from fedtrees.protocols.base import train, view_of
+from fedtrees.trees.routing import Routes
+
+BAGGING = "flower-bagging[trees=6,max_depth=3]"
+CYCLIC = "flower-cyclic[trees=18,max_depth=3]"
+ENSEMBLES = "local-ensembles[trees=6,max_depth=3]"
+PROTOCOLS = (BAGGING, CYCLIC, ENSEMBLES)
+QUICK = Joint(chains=1, moves=300, samples=3)
+
+
+@cache
+def federation(loose=False):
+    """Three clients; with features that say nothing about each other all there is is the trees'."""
+    X, y = structured(210)
+    if loose:
+        rng = np.random.default_rng(1)
+        X = rng.normal(size=(300, 6)).astype(np.float32)
+        y = (X[:, 0] * X[:, 1] + X[:, 2] + 0.5 * rng.normal(size=300) > 0).astype(np.int64)
+    schema = Schema(tuple(Feature(f"x{k}") for k in range(6)), "y", ("0", "1"))
+    return spread(prepare("structured", schema, X, y), Partition("iid"), 3, 0)
+
+
+@cache
+def run(spec, who="client-2", defense="none", loose=False):
+    fed = federation(loose)
+    made = make_defense(parse_composed([defense])[0])
+    protocol = register.make("protocol", parse_grid(spec)[0])
+    done = train(protocol, fed.clients, fed.schema, defense=made, seed=1)
+    return fed, view_of(done, (who,), fed.clients)
+
+
+class Victims:
+    """One victim's trees and true rows as the sampler sees them."""
+
+    def __init__(self, fed, view, victim):
+        evidence, self.rows = victim.evidence, fed.clients[int(victim.owner[-1])]
+        self.grid = Grid.of(evidence.trees, len(fed.schema.features))
+        ranges = value_ranges(fed.schema, view.own, self.grid, None, "schema")
+        self.prior = make_prior(fed.schema, view.own, self.grid, *ranges)
+        sums = victim_sums(evidence, view.own, len(evidence.trees), evidence.own_inside)
+        self.world = World.of(evidence, sums, self.grid)
+        self.cell = self.grid.cells(self.rows.X)
+
+    def state(self, cell=None):
+        box = np.zeros_like(self.cell), np.tile(self.grid.width, (len(self.cell), 1))
+        prior = self.prior
+        return State.of(
+            self.world, self.cell if cell is None else cell, box, self.rows.y, prior.own_cells,
+            prior.own.y,
+        )  # fmt: skip
+
+
+@cache
+def victims(spec, defense="none"):
+    fed, view = run(spec, defense=defense)
+    return [Victims(fed, view, v) for v in victims_of(view)]
+
+
+@pytest.mark.parametrize("spec", PROTOCOLS)
+@pytest.mark.parametrize("defense", ["none", "mask-sum-hessian"])
+def test_truth_leaves_no_residual_through_others_trees(spec, defense):
+    for victim in victims(spec, defense):
+        known = np.isfinite(victim.world.variance)
+        assert np.abs(victim.state().residual[known]).max() < 2e-5
+        assert victim.world.foreign.any() == (spec != ENSEMBLES)
+
+
+@pytest.mark.parametrize("spec", [CYCLIC, ENSEMBLES])
+def test_leaf_values_alone_agree_with_the_truth_too(spec):
+    for victim in victims(spec, "split-only"):
+        known = np.isfinite(victim.world.variance)
+        assert not known[:, 1].any()
+        assert np.abs(victim.state().residual[known]).max() < 2e-5
+
+
+def test_others_trees_are_needed_for_that():
+    victim = victims(BAGGING)[1]
+    still = replace(victim.world, value=victim.world.value.copy())
+    foreign_leaves = ~np.isfinite(victim.world.variance[:, 0])
+    still.value[foreign_leaves] = 0.0
+    state = victim.state()
+    before = state.mean_square(victim.world)
+    state.refresh(still)
+    assert state.mean_square(victim.world) > 1e4 * before
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    spec=st.sampled_from([BAGGING, CYCLIC]),
+    defense=st.sampled_from(["none", "split-only"]),
+    which=st.sampled_from([0, 1]),
+    seed=st.integers(0, 10**6),
+    pair=st.booleans(),
+)
+def test_a_moves_gain_is_the_difference_of_energies(spec, defense, which, seed, pair):
+    victim, rng = victims(spec, defense)[which], np.random.default_rng(seed)
+    world, d = victim.world, victim.cell.shape[1]
+    precision = world.precision(0.3)
+    cell = np.stack([rng.permutation(column) for column in victim.cell.T], axis=1)
+    state = victim.state(cell)
+    rows = rng.choice(len(cell), 1 + pair, replace=False)
+    changed = rng.choice(d, rng.integers(1, d + 1), replace=False)
+    new_cell = cell[rows].copy()
+    new_cell[:, changed] = rng.integers(victim.grid.width[changed], size=(len(rows), len(changed)))
+    T = len(world.root)
+    new_leaf, new_p = np.zeros((2, T), dtype=np.int32), np.zeros((2, T))
+    labels = state.label[rows].astype(np.int64)
+    first, gain = judge(
+        rows, labels, new_cell, changed, state.leaf, state.p, state.residual, world.root,
+        world.node, world.box, world.value, world.slope, world.foreign, world.flat, precision,
+        new_leaf, new_p,
+    )  # fmt: skip
+    moved = cell.copy()
+    moved[rows] = new_cell
+    after = victim.state(moved)
+    wanted = state.energy(precision) - after.energy(precision)
+    assert gain == pytest.approx(wanted, rel=1e-9, abs=1e-7)
+    accept(
+        first, rows, labels, new_leaf, new_p, state.leaf, state.p, state.residual, world.slope,
+        world.foreign, world.flat,
+    )  # fmt: skip
+    np.testing.assert_array_equal(state.leaf, after.leaf)
+    np.testing.assert_allclose(state.residual, after.residual, atol=1e-9)
+
+
+@pytest.mark.parametrize("spec", PROTOCOLS)
+def test_books_kept_move_by_move_agree_with_books_from_scratch(spec):
+    for victim in victims(spec):
+        state = victim.state()
+        classes = Classes.of(victim.prior, 2, 5.0)
+        draw_classes(state, classes, 1)
+        moved = sample(victim.world, state, classes, victim.world.precision(1.0), 3000, 2)
+        assert moved > 100
+        again = victim.state(state.cell[: state.n])
+        np.testing.assert_array_equal(again.leaf, state.leaf)
+        np.testing.assert_allclose(again.residual, state.residual, atol=1e-9)
+
+
+def attack(view, options=QUICK, seed=0):
+    return options.run(view, np.random.default_rng(seed))
+
+
+@pytest.mark.parametrize("spec", PROTOCOLS)
+@pytest.mark.parametrize("who", ["client-2", "server"])
+def test_chains_agree_with_the_sums_better_than_their_start(spec, who):
+    fed, view = run(spec, who)
+    still, moved = (attack(view, replace(QUICK, moves=m, sigma_end=0.05)) for m in (0, 300))
+    assert moved.notes["residual_rms"] < 0.6 * still.notes["residual_rms"]
+    assert len(moved.records) == len(fed.victims((who,)))
+    assert set(moved.owner) == {f"client-{k}" for k in range(3)} - {who}
+
+
+@pytest.mark.parametrize("spec", PROTOCOLS)
+def test_rows_of_the_first_leaves_stay_there(spec):
+    fed, view = run(spec)
+    guess = attack(view)
+    mine = np.array(guess.owner) == "client-0"
+    tree, held = victims_of(view)[0].evidence.trees[0], fed.clients[0]
+    routes = Routes.of((tree,))
+    for label in (0, 1):
+        found, true = (
+            np.bincount(routes.apply(X[y == label])[:, 0], minlength=len(tree))
+            for X, y in ((guess.records.X[mine], guess.records.y[mine]), (held.X, held.y))
+        )
+        np.testing.assert_array_equal(found, true)
+
+
+@pytest.mark.parametrize("spec", PROTOCOLS)
+def test_names_do_not_matter(spec):
+    view = run(spec, "server")[1]
+    names = {"client-0": "zoe", "client-1": "adam", "client-2": "mia"}
+    other = replace(
+        view,
+        roles={names.get(n, n): r for n, r in view.roles.items()},
+        seen=tuple(
+            replace(
+                s,
+                sender=names.get(s.sender, s.sender),
+                receivers=tuple(names.get(n, n) for n in s.receivers),
+            )
+            for s in view.seen
+        ),
+    )
+    first, second = attack(view), attack(other)
+    np.testing.assert_array_equal(first.records.X, second.records.X)
+    assert tuple(names[o] for o in first.owner) == second.owner
+
+
+def test_it_beats_passing_through_the_trees_once():
+    """One sample of one chain against one sequential reconstruction, over protocols."""
+    joint, sequential = [], []
+    for spec in (
+        "flower-bagging[trees=20,max_depth=4,learning_rate=0.1]",
+        "local-ensembles[trees=20,max_depth=4]",
+    ):
+        fed, view = run(spec, loose=True)
+        truth = fed.victims(("client-2",))
+        for seed in range(2):
+            for scores, options in (
+                (joint, Joint(chains=1, samples=1)),
+                (sequential, register.make("attack", parse_grid("timberstrike[chains=1]")[0])),
+            ):
+                scores.append(accuracy(attack(view, options, seed).records, truth, fed.schema))
+    assert np.mean(joint) > np.mean(sequential) + 0.005
+
+
+def test_own_trees_are_counted_not_others():
+    view = run(BAGGING)[1]
+    assert attack(view, replace(QUICK, max_trees=2)).notes["trees_read"] == 2 * (2 + 2)
+    assert attack(view, replace(QUICK, max_trees=0)).notes["trees_read"] == 0
+
+
+def test_targets_of_three_classes_are_refused_before_anything_runs():
+    schema = Schema((Feature("x"),), "y", ("a", "b", "c"))
+    for spec in PROTOCOLS:
+        protocol = register.make("protocol", parse_grid(spec)[0])
+        assert "log loss" in Joint().inapplicable(protocol.offers_on(schema), {"client"})
+        sequential = register.make("attack", parse_grid("timberstrike")[0])
+        assert sequential.inapplicable(protocol.offers_on(schema), {"client"}) is None
