@@ -21,8 +21,9 @@ from fedtrees.trees.jit import kernel
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-MOST_HALVES = 2**20  # compositions listed on either side
-MOST_MEETINGS = 2**26  # pairs of them that are looked at
+MOST_HALVES = 2**20  # compositions listed on either side: what two float32 sums can tell apart
+MOST_LIKELY = 2**18  # the same where not all are listed
+MOST_MEETINGS = 2**24  # pairs of them that are looked at
 MOST_TOTALS = 256  # pairs (N, N1) told apart
 ROWS_BEFORE = 0.3  # pseudo-rows of every cell before own rows are counted
 # Standard deviations around what own rows suggest that are searched: all, then fewer and fewer.
@@ -117,7 +118,7 @@ def _totals(leaf: LeafEquations, cells: Cells, ranges: _Ranges) -> Totals | None
         return Totals(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0), complete=False)
     order = _alternating(cells.h)
     h, p, width, score = (x[order] for x in (cells.h, cells.p, ranges.width, ranges.score))
-    halves = _halves(h, width, total)
+    halves = _halves(h, width, total, MOST_HALVES if ranges.complete else MOST_LIKELY)
     if halves is None:
         return None
     (a_cells, a_limit), (b_cells, b_limit), middle = halves
@@ -152,7 +153,7 @@ def _alternating(h: Floats) -> NDArray[np.intp]:
 
 
 def _halves(
-    h: Floats, width: Ints, total: float
+    h: Floats, width: Ints, total: float, most: int
 ) -> tuple[tuple[slice, float], tuple[slice, float], float] | None:
     """Return cells and largest sum of either half, and the sum that the first one is to reach.
 
@@ -164,10 +165,10 @@ def _halves(
     by_sum = ((slice(0, c), total / 2), (slice(0, c), total / 2 + float(h.max())), total / 2)
     sizes = []
     for halves in (by_cells, by_sum):
-        counts = [_count(h[cells], width[cells], limit, MOST_HALVES) for cells, limit in halves[:2]]
+        counts = [_count(h[cells], width[cells], limit, most) for cells, limit in halves[:2]]
         sizes.append(max(counts))
     best = (by_cells, by_sum)[int(np.argmin(sizes))]
-    return best if min(sizes) < MOST_HALVES else None
+    return best if min(sizes) < most else None
 
 
 def _list(
