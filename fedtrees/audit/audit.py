@@ -20,6 +20,7 @@ from fedtrees.audit.leaf_values import (
     sizes_that_fit,
     table_sizes,
 )
+from fedtrees.audit.learning_rates import settings_by_tree
 from fedtrees.audit.model import ModelFile, is_logistic
 from fedtrees.audit.newton import AGREES, Settings, agreement, infer_settings
 from fedtrees.audit.recover import (
@@ -135,14 +136,27 @@ def audit(model: ModelFile, known: Known | None = None) -> Audit:
     if model.library == "lightgbm":
         settings = _stated(model)
         return _finished(model, fields, settings, recover_lightgbm(model), None, known)
-    settings = settings_of(model, known)
-    pairs = zip(model.forest.trees, model.statistics, strict=True)
-    sums = [sums_of(tree, statistics, settings) for tree, statistics in pairs]
+    settings, each = _settings_of_trees(model, known)
+    every = zip(model.forest.trees, model.statistics, each, strict=True)
+    sums = [sums_of(tree, statistics, s) for tree, statistics, s in every]
     trees = recover_boosted(model, sums, known.rows)
     if all(s is None for s in sums):
         trees, settings, rows = _from_values(model, trees, settings, known)
         return replace(_finished(model, fields, settings, trees, sums, known), rows=rows)
-    return _finished(model, fields, settings, trees, sums, known)
+    rates = [s and s.learning_rate for s in each]
+    return _finished(model, fields, settings, trees, sums, known, rates)
+
+
+def _settings_of_trees(
+    model: ModelFile, known: Known
+) -> tuple[Settings | None, list[Settings | None]]:
+    """Return eta and lambda of the first tree and of every tree; mostly they are the same."""
+    assert isinstance(model.forest, Forest)
+    settings, trees = settings_of(model, known), model.forest.trees
+    if settings is not None or known.learning_rate is not None:
+        return settings, [settings] * len(trees)
+    each = settings_by_tree(trees, model.statistics)
+    return each[0] if each else None, each
 
 
 def settings_of(model: ModelFile, known: Known) -> Settings | None:
@@ -179,8 +193,9 @@ def _finished(
     trees: Sequence[TreeExposure],
     sums: Sequence[Sums | None] | None,
     known: Known,
+    rates: Sequence[float | None] = (),
 ) -> Audit:
-    sources = _sources(model, trees, sums)
+    sources = _sources(model, trees, sums, rates)
     named = tuple(t.of(s) for t, s in zip(trees, sources.names, strict=True))
     hidden = any(f.name == "sum_hessian" and f.state in ("masked", "zero") for f in fields)
     return Audit(
@@ -196,13 +211,16 @@ def _finished(
 
 
 def _sources(
-    model: ModelFile, trees: Sequence[TreeExposure], sums: Sequence[Sums | None] | None
+    model: ModelFile,
+    trees: Sequence[TreeExposure],
+    sums: Sequence[Sums | None] | None,
+    rates: Sequence[float | None],
 ) -> Sources:
     if sums is None or not is_logistic(model):
         names = (None,) * len(trees)
         return Sources("one", 1, names, "sources are told apart in XGBoost's models on log loss")
     h = np.array([np.nan if s is None else s.h.sum() for s in sums])
-    return find_sources([t.base_score for t in trees], h)
+    return find_sources([t.base_score for t in trees], h, rates)
 
 
 def _rows(model: ModelFile, trees: Sequence[TreeExposure], sources: Sources, known: Known) -> Rows:
@@ -224,9 +242,11 @@ def _rows(model: ModelFile, trees: Sequence[TreeExposure], sources: Sources, kno
     n_pos = sum(int(t.n_pos.sum()) for t in counted) if labels and not several else None
     if several:
         n = int(counted[0].n.sum())
-    whole = sources.kind == "one" or (sources.kind == "bagging" and None not in sources.names)
     if sources.kind == "bagging":
-        how = "the leaves of the clients' first trees add up to it"
+        how = (
+            f"the leaves of {sources.clients} clients' first trees add up to it; of a client that "
+            "joined later no first tree is there"
+        )
     elif sources.kind == "turns":
         how = "the first client's: the leaves of its first tree add up to it"
     else:
@@ -234,7 +254,7 @@ def _rows(model: ModelFile, trees: Sequence[TreeExposure], sources: Sources, kno
             "the leaves of the first tree add up to it: all of the table, unless each tree saw a "
             "sample or one client's rows"
         )
-    return Rows(n, n_pos, share, how, whole)
+    return Rows(n, n_pos, share, how, whole=sources.kind == "one")
 
 
 def _classes(model: ModelFile) -> int:

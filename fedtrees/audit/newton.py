@@ -31,6 +31,7 @@ _GOOD_SIZE = 12  # leaves: enough equations beyond the unknown sums, and quickly
 MOST_PIECES = 200  # of which the ones to fit on are chosen
 _ETA = (0.001, 2.0)  # learning rates searched
 MOST_PARTS = 50  # clients or trees that a round learning rate was divided by
+HONEST = 4.0  # residual up to which round numbers are taken; the largest seen is 1.9
 NEAR = 1e-3  # relative distance from the fitted learning rate to the round one
 
 
@@ -103,17 +104,33 @@ def _round_settings(
 ) -> tuple[float, float] | None:
     """Return the roundest numbers near eta and lambda that agree: people choose round ones.
 
-    A round number may have been divided by the number of clients, as NVFlare does it, or of trees.
+    A round number may have been divided by the number of clients, as NVFlare does it, or of trees;
+    or multiplied by anything, and only lambda is round.
     """
-    for digits in range(1, 7):
+    honest = max(HONEST, 1.5 * _worst(fits, eta, reg_lambda))
+    for digits in range(1, 4):
         for parts in range(1, MOST_PARTS + 1):
             short = float(f"{eta * parts:.{digits}g}") / parts
             if abs(short - eta) > NEAR * eta:
                 continue
             rounded = short, round(reg_lambda, digits)
-            if _worst(fits, *rounded) <= AGREES:
+            if _worst(fits, *rounded) <= honest:
                 return rounded
+    for digits in range(1, 4):
+        rounded = _refined(fits, eta, round(reg_lambda, digits)), round(reg_lambda, digits)
+        if _worst(fits, *rounded) <= honest:
+            return rounded
     return None
+
+
+def _refined(fits: Sequence[_Fit], eta: float, reg_lambda: float) -> float:
+    """Return the eta near a fitted one that agrees best with a given lambda."""
+    width = NEAR
+    while width > 1e-9:
+        grid = eta * (1 + width * np.linspace(-1, 1, 9))
+        misses = [[np.arcsinh(np.abs(f.residual(x, reg_lambda))).sum() for f in fits] for x in grid]
+        eta, width = float(grid[int(np.argmin(np.sum(misses, axis=1)))]), width / 3
+    return eta
 
 
 @dataclass(frozen=True, eq=False)

@@ -37,7 +37,9 @@ class Sources:
     how: str
 
 
-def find_sources(base_scores: Sequence[float | None], h: Floats) -> Sources:
+def find_sources(
+    base_scores: Sequence[float | None], h: Floats, rates: Sequence[float | None] = ()
+) -> Sources:
     """Divide trees among clients.
 
     Parameters
@@ -46,12 +48,16 @@ def find_sources(base_scores: Sequence[float | None], h: Floats) -> Sources:
         Of trees that every row entered with one prediction; None for later ones.
     h : float64 array, shape (T,)
         Sum of hessians over the root of each tree; NaN where unknown.
+    rates : sequence of float or None, length T or 0
+        Learning rate of each tree, where it follows.
     """
     starts = np.flatnonzero([p is not None for p in base_scores])
     total, several = len(base_scores), len(starts) > 1
     if several and _one_table(np.array([p for p in base_scores if p is not None])):
         how = f"{len(starts)} trees start from one label mean: parallel trees on one table"
         return Sources("one", 1, (None,) * total, how)
+    if several and len(set(rates)) == len(starts) and None not in rates:
+        return _by_rate(rates)
     if several:
         return _bagging(starts, total, h)
     clients, block = _turns(h)
@@ -100,6 +106,14 @@ def _bagging(starts: NDArray[np.intp], total: int, h: Floats) -> Sources:
         at = now[chosen]
     how = begin + "later trees are matched by the sums of their roots (likely, not certain)"
     return Sources("bagging", clients, tuple(names), how)
+
+
+def _by_rate(rates: Sequence[float | None]) -> Sources:
+    """Name a client for each learning rate, in the order in which they appear."""
+    number = {rate: f"client {k + 1}" for k, rate in enumerate(dict.fromkeys(rates))}
+    listed = ", ".join(f"{rate:g}" for rate in number)
+    how = f"{len(number)} clients shrink their leaves each by an own learning rate: {listed}"
+    return Sources("bagging", len(number), tuple(number[rate] for rate in rates), how)
 
 
 def _block(starts: NDArray[np.intp], total: int) -> int | None:

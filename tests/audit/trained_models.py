@@ -53,19 +53,22 @@ def central(path, rounds=20, X=None, y=None, **params):
     return Trained(path, X, y, [np.arange(len(y))], [0] * rounds)
 
 
-def bagging(path, rounds=8, clients=3, seed=0, **params):
+def bagging(path, rounds=8, clients=3, seed=0, scaled=False, **given):
     """What Flower's bagging does: each round every client grows a tree on the global model.
 
     Clients' first trees start from base scores that XGBoost estimates from their own labels; the
-    server appends trees in the order in which they arrive to the model that came first.
+    server appends trees in the order in which they arrive to the model that came first. `scaled`:
+    each client's learning rate is multiplied by its share of the rows, as NVFlare does it.
     """
     X, y = table()
     parts, rng = split(len(y), clients), np.random.default_rng(seed)
-    params = PARAMS | params
     model, grown_by = None, []
     for _ in range(rounds):
         arrived = []
         for c in rng.permutation(clients):
+            params = PARAMS | given
+            if scaled:
+                params["eta"] *= len(parts[c]) / len(y)
             data = xgb.DMatrix(X[parts[c]], y[parts[c]])
             if model is None:
                 booster = xgb.train(params, data, 1)

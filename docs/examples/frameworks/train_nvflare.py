@@ -1,6 +1,6 @@
 """Train with NVFlare's own XGBoost recipes, in its simulator.
 
-pip install nvflare "xgboost>=3" scikit-learn pandas
+pip install nvflare tensorboard xgboost scikit-learn pandas
 python docs/examples/frameworks/train_nvflare.py bagging out
 fedtrees audit out/model.json --truth out/train.csv --target benign
 
