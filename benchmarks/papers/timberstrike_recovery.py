@@ -1,38 +1,89 @@
 """`python -m fedtrees.benchmarks.papers.timberstrike_recovery --data-dir FOLDER`: counts by depth.
 
-Nothing was published to compare with: the blind line is the adversary's own rows, scaled.
+First-tree class counts where clients share trees: undefended, hessians masked, statistics stripped.
+Of the cycle, the first tree of every client counts, whoever's trees it was grown on. Nothing was
+published to compare with: the blind line is the adversary's own rows, scaled.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import argparse
+from collections.abc import Iterator, Sequence
+from itertools import product
 
-from fedtrees.benchmarks.papers.study import Table, percent, run_study
+import numpy as np
 
-_DEPTHS = tuple(range(3, 9))
-_COLUMNS = ("table", "protocol", "threat", "defense", *(f"depth {d}" for d in _DEPTHS), "blind")
+from fedtrees.bench.evaluate import make_defense
+from fedtrees.bench.federation import federation_of
+from fedtrees.bench.leaf_rows import leaf_scores
+from fedtrees.bench.suite import DataRef
+from fedtrees.benchmarks.papers.study import markdown, percent
+from fedtrees.core.registry import register
+from fedtrees.core.specs import Spec, parse_composed
+from fedtrees.protocols.base import train, view_of
+
+SEEDS = (0, 1, 2)
+DEPTHS = tuple(range(3, 9))
+CLIENTS = 3
+THREATS = {"client": ("client-2",), "server": ("server",)}
+TREES = {"flower-bagging": 1, "flower-cyclic": CLIENTS, "local-ensembles": 1}  # a first tree each
+DEFENSES = ("none", "mask-sum-hessian", "split-only")
+
+Key = tuple[str, str, str, str]  # table, protocol, threat, defense
+Scores = dict[tuple[Key, int], list[tuple[float, float]]]  # by depth: exact and blind, over seeds
 
 
-def recovery(rows: Any) -> list[list[str]]:
-    """Return one line per table, protocol, threat and defense: leaves with exact counts."""
-    exact = rows[(rows["stage"] == "attack") & (rows["metric"] == "leaf_counts_exact")]
-    lines = []
-    for key, part in exact.groupby(["dataset", "protocol", "threat", "defense_spec"], sort=False):
-        cells = []
-        for depth in _DEPTHS:
-            at = part["protocol_params"].str.contains(f"max_depth={depth}")
-            cells.append(percent(part[at]["value"], digits=0))
-        lines.append([*key, *cells, percent(part["blind"], digits=0)])
-    return lines
-
-
-def tables(rows: Any) -> list[Table]:
-    """Return what the study prints."""
-    title = (
-        "Leaves of the first tree with exact class counts, percent, mean ± deviation over seeds."
+def counted(
+    data: str, protocol: str, defense: str, depth: int, seed: int, data_dir: str | None
+) -> Iterator[tuple[str, float, float]]:
+    """Yield threat, share of leaves with exact class counts, and the blind share."""
+    federation = federation_of(DataRef(data), Spec("iid"), CLIENTS, seed, data_dir)
+    settings = {"trees": TREES[protocol], "max_depth": depth}
+    trained = train(
+        register.make("protocol", Spec(protocol, settings)),
+        federation.clients,
+        federation.schema,
+        defense=make_defense(parse_composed([defense])[0]),
+        seed=seed,
     )
-    return [(title, _COLUMNS, recovery(rows))]
+    attack = register.make("attack", Spec("timberstrike", {"chains": 1, "max_trees": 1}))
+    for threat, principals in THREATS.items():
+        guess = attack.run(
+            view_of(trained, principals, federation.clients), np.random.default_rng(seed)
+        )
+        for metric, value, blind in leaf_scores(guess, federation, principals, trained):
+            if metric == "leaf_counts_exact":
+                yield threat, value, blind or 0.0
+
+
+def lines(scores: Scores, depths: Sequence[int]) -> Iterator[list[str]]:
+    """Yield one line per table, protocol, threat and defense."""
+    for key in dict.fromkeys(key for key, _ in scores):
+        at = [scores[key, depth] for depth in depths]
+        cells = (percent([exact for exact, _ in found], digits=0) for found in at)
+        yield [*key, *cells, percent([blind for found in at for _, blind in found], digits=0)]
+
+
+def main() -> None:
+    """Run the study as a command and print its table."""
+    parser = argparse.ArgumentParser(
+        prog="python -m fedtrees.benchmarks.papers.timberstrike_recovery"
+    )
+    parser.add_argument("--data-dir", default=None)
+    parser.add_argument("--tables", nargs="+", default=["pima", "stroke"])
+    parser.add_argument("--depths", nargs="+", type=int, default=DEPTHS)
+    options = parser.parse_args()
+    scores: Scores = {}
+    for data, protocol, defense, depth, seed in product(
+        options.tables, TREES, DEFENSES, options.depths, SEEDS
+    ):
+        for threat, *found in counted(data, protocol, defense, depth, seed, options.data_dir):
+            key = (data, protocol, threat, defense)
+            scores.setdefault((key, depth), []).append((found[0], found[1]))
+    columns = ("table", "protocol", "threat", "defense", *(f"depth {d}" for d in options.depths))
+    print("Leaves of first trees with exact class counts, percent, mean ± deviation over seeds.\n")
+    print(markdown((*columns, "blind"), [*lines(scores, options.depths)]))
 
 
 if __name__ == "__main__":
-    run_study("timberstrike_recovery", tables)
+    main()

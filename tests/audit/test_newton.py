@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 import trained_models as trained
 
-from fedtrees.attacks.shared_trees.hessians import MAX_LEAVES
+from fedtrees.attacks.shared_trees.hessians import MAX_LEAVES, hessians_from_gains
 from fedtrees.audit import audit
 from fedtrees.audit.model import read_model
 from fedtrees.audit.newton import Settings, infer_settings, leaf_sums
+from fedtrees.trees.forest import Tree
 
 SETTINGS = [
     {"eta": 0.3, "reg_lambda": 1.0},
@@ -73,3 +74,34 @@ def test_masked_stumps_name_no_settings(tmp_path):
     path = trained.central(tmp_path / "m.json", max_depth=1).path
     model = read_model(trained.edited(path, tmp_path / "masked.json", trained.mask))
     assert infer_settings(model.forest.trees, model.statistics) is None
+
+
+def test_a_leaf_beside_a_large_subtree_is_solved_for_too():
+    """The subtree is cut off, and the leaf alone has no equation: its parent's have."""
+    lone, below = 1, 2 * MAX_LEAVES  # a leaf beside a balanced subtree
+    left = np.full(2 * below + 1, -1, dtype=np.int32)
+    left[0] = lone
+    left[2 : below + 1] = np.arange(3, 2 * below, 2)
+    inner = left >= 0
+    rng = np.random.default_rng(0)
+    h, g = rng.uniform(1, 40, len(left)), rng.normal(0, 9, len(left))
+    for node in np.flatnonzero(inner)[::-1]:
+        for part in (h, g):
+            part[node] = part[left[node]] + part[left[node] + 1]
+    weight = (-g / (h + 1)).astype(np.float32)
+    score = g**2 / (h + 1)
+    gain = np.where(
+        inner, score[left] + score[np.minimum(left + 1, len(left) - 1)] - score, 0
+    ).astype(np.float32)
+    tree = Tree(
+        feature=np.where(inner, 0, -1).astype(np.int32),
+        threshold=np.zeros(len(left), dtype=np.float32),
+        left=left,
+        right=np.where(inner, left + 1, -1).astype(np.int32),
+        default_left=np.zeros(len(left), dtype=bool),
+        value=np.where(inner, 0, np.float32(0.3) * weight).astype(np.float32),
+    )
+    found, error = hessians_from_gains(tree, weight, gain, 0.3, 1.0)
+    true = h[tree.leaves]
+    assert (np.abs(found - true) <= error).all()
+    assert error[0] < 1e-2 * true[0]

@@ -1,0 +1,114 @@
+"""`python -m fedtrees.benchmarks.papers.timberstrike_late --data-dir FOLDER`: counts in the cycle.
+
+A client that is not first in the cycle grows its first tree on others' trees. Which of its leaves
+have their class counts certain, which are guessed rightly, and how many of the certain ones are
+wrong. Nothing was published to compare with.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.attacks.shared_trees.victims import victims_of
+from fedtrees.bench.federation import federation_of
+from fedtrees.bench.suite import DataRef
+from fedtrees.benchmarks.papers.study import markdown, percent
+from fedtrees.core.registry import register
+from fedtrees.core.specs import Spec
+from fedtrees.metrics.leaf_counts import true_leaf_counts
+from fedtrees.protocols.base import train, view_of
+
+SEEDS = (0, 1, 2)
+DEPTHS = tuple(range(3, 9))
+CLIENTS = 3
+SIZES = (1, 10, 20, 50, 100, 1000)  # rows of a leaf, from
+TURNS = {"second": ("client-1", "client-2"), "third": ("client-2", "client-1")}  # victim, curious
+_BY_DEPTH = ("table", "client", "depth", "leaves", "certain", "right", "certain and wrong", "CPU s")
+_BY_SIZE = ("table", "client", "rows in the leaf", "leaves", "certain", "right")
+
+
+@dataclass(frozen=True, eq=False)
+class Late:
+    """Leaves of one client's first tree, shape (J,) each, and CPU seconds for all."""
+
+    rows: NDArray[np.int64]
+    certain: NDArray[np.bool_]
+    right: NDArray[np.bool_]
+    seconds: float
+
+
+def counted(data: str, depth: int, seed: int, data_dir: str | None) -> dict[str, Late]:
+    """Return what another client finds out of the second and of the third client of the cycle."""
+    federation = federation_of(DataRef(data), Spec("iid"), CLIENTS, seed, data_dir)
+    protocol = register.make("protocol", Spec("flower-cyclic", {"trees": 3, "max_depth": depth}))
+    trained = train(protocol, federation.clients, federation.schema, seed=seed)
+    out = {}
+    for turn, (name, curious) in TURNS.items():
+        begin = time.process_time()
+        victims = victims_of(view_of(trained, (curious,), federation.clients))
+        seconds = time.process_time() - begin
+        victim = next(v for v in victims if v.owner == name)
+        assert victim.late is not None
+        late, held = victim.late, federation.clients[int(name[-1])]
+        t = victim.blocks[0].first
+        tree, nodes = trained.model.trees[t], trained.model.apply(held.X)[:, t]
+        truth = true_leaf_counts(t, nodes, held.y, tree.leaves)
+        rows = truth.n0 + truth.n1
+        out[turn] = Late(rows, late.certain, (late.n == rows) & (late.n1 == truth.n1), seconds)
+    return out
+
+
+def by_depth(found: dict[tuple[str, str, int], list[Late]]) -> Iterator[list[str]]:
+    """Yield one line per table, client and depth: over seeds."""
+    for (data, turn, depth), late in found.items():
+        wrong = sum(int((x.certain & ~x.right).sum()) for x in late)
+        yield [
+            data, turn, str(depth), str(sum(len(x.rows) for x in late)),
+            percent([x.certain.mean() for x in late], digits=0),
+            percent([x.right.mean() for x in late], digits=0),
+            str(wrong), f"{np.mean([x.seconds for x in late]):.1f}",
+        ]  # fmt: skip
+
+
+def by_size(found: dict[tuple[str, str, int], list[Late]]) -> Iterator[list[str]]:
+    """Yield one line per table, client and leaf size: all depths and seeds pooled."""
+    for data, turn in dict.fromkeys(key[:2] for key in found):
+        pooled = [x for key, late in found.items() if key[:2] == (data, turn) for x in late]
+        rows, certain, right = (
+            np.concatenate([getattr(x, name) for x in pooled])
+            for name in ("rows", "certain", "right")
+        )
+        for low, high in zip(SIZES, (*SIZES[1:], None), strict=True):
+            here = (rows >= low) & (rows < (high or np.inf))
+            if here.any():
+                size = f"{low} to {high - 1}" if high else f"{low} or more"
+                shares = (percent([x[here].mean()], digits=0) for x in (certain, right))
+                yield [data, turn, size, str(here.sum()), *shares]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the study as a command and print its tables."""
+    parser = argparse.ArgumentParser(prog="python -m fedtrees.benchmarks.papers.timberstrike_late")
+    parser.add_argument("--data-dir", default=None)
+    data_dir = parser.parse_args(arguments).data_dir
+    found: dict[tuple[str, str, int], list[Late]] = {}
+    for data in ("pima", "stroke"):
+        for depth in DEPTHS:
+            for seed in SEEDS:
+                for turn, late in counted(data, depth, seed, data_dir).items():
+                    found.setdefault((data, turn, depth), []).append(late)
+    found = dict(sorted(found.items(), key=lambda item: item[0]))
+    print(
+        f"Leaves of first trees in the cycle, percent:\n\n{markdown(_BY_DEPTH, [*by_depth(found)])}"
+    )
+    print(f"\nBy size, all depths:\n\n{markdown(_BY_SIZE, [*by_size(found)])}")
+
+
+if __name__ == "__main__":
+    main()
