@@ -41,8 +41,9 @@ class LaplaceGradient(Defense):
     number of trees; the same noisy g then enters every sum of the tree. We follow their code: their
     paper (Appendix B.1.1) prints noise on each histogram element, of g and h alike, which is
     `laplace-hist`. Hessians get no noise. They are the constant 1, so that a leaf is
-    ``-eta G / (N + lambda)``, and every N that crosses is exact: the run as a whole protects
-    nothing but labels. `laplace-hist` with ``calibrated=true`` protects rows.
+    ``-eta G / (N + lambda)``, and every N that crosses is exact: what is left is label DP of
+    epsilon / 4 (two classes, R = 1, a given base score), for a label moves its g by 1 in T trees.
+    `laplace-hist` with ``calibrated=true`` protects rows.
 
     Parameters
     ----------
