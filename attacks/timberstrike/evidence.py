@@ -209,7 +209,8 @@ class Options:
         Control: from the second tree on, each row goes to a uniformly random reachable leaf.
         The columns "F-TP" of Di Gennaro et al. (2025) are such runs in the authors' code.
     ranges : {"schema", "own"}
-        Where value ranges come from; "schema" falls back to own rows where it declares none.
+        Where value ranges come from that cut points do not tell; "schema" falls back to own rows
+        where it declares none.
     """
 
     solver: Solver = "max-ent"

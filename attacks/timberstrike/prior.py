@@ -19,6 +19,7 @@ UNIFORM_SHARE = 0.1  # own marginals are smoothed by this share of a uniform on 
 VIOLATION_COST = 1.5  # an own row's weight falls by exp(-1.5) per feature outside the box
 MARGINAL_WEIGHT = 3.0  # pseudo-rows of the marginal prior beside own rows
 CELL_FLOOR = 1e-6  # no cell is impossible
+SENTINEL_MARGIN = 1e-5  # what XGBoost adds beyond twice the extremes
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,10 +53,12 @@ class Prior:
 def value_ranges(
     schema: Schema, own: Table, grid: Grid, cuts: Cuts | None, ranges: Ranges
 ) -> tuple[Floats, Floats]:
-    """Return a range per feature from the schema, own rows, thresholds and bin edges.
+    """Return a range per feature from cut points, the schema, own rows and thresholds.
 
-    Never from other clients' rows: the authors' code fills open sides with the true pooled
-    range, which the adversary does not know.
+    Never from other clients' rows: the authors' code fills open sides with the true pooled range.
+    Of cut points made from the clients' rows, whoever holds them can read most of it off
+    (`pooled_range`); what they do not tell is declared (with ``ranges="schema"``), or ends at the
+    outermost value known.
     """
     d = len(schema.features)
     low, high = np.zeros(d), np.ones(d)
@@ -64,21 +67,37 @@ def value_ranges(
             low[f], high[f] = 0.0, float(len(feature.categories) - 1)
             continue
         seen = [own.X[:, f], grid.edges[f]]
+        told = (None, None)
         if cuts is not None:
-            seen.append(cuts.values[cuts.offsets[f] : cuts.offsets[f + 1]])
-        if ranges == "schema":
-            seen.append(np.array([v for v in (feature.low, feature.high) if v is not None]))
-        known = np.concatenate(seen).astype(np.float64)
+            seen.append(cuts.of(f) if feature.cuts else cuts.of(f)[:-1])
+            told = (None, None) if feature.cuts else pooled_range(cuts, f)
+        declared = (feature.low, feature.high) if ranges == "schema" else (None, None)
+        ends = [t if t is not None else v for t, v in zip(told, declared, strict=True)]
+        known = np.concatenate([*seen, [v for v in ends if v is not None]]).astype(np.float64)
         known = known[np.isfinite(known)]
         if known.size:
             low[f], high[f] = known.min(), known.max()
-        if ranges == "schema" and feature.low is not None:
-            low[f] = feature.low
-        if ranges == "schema" and feature.high is not None:
-            high[f] = feature.high
+        low[f] = low[f] if ends[0] is None else ends[0]
+        high[f] = high[f] if ends[1] is None else ends[1]
         if not high[f] > low[f]:
             high[f] = low[f]
     return low, high
+
+
+def pooled_range(cuts: Cuts, f: int) -> tuple[float | None, float | None]:
+    """Return the smallest and largest value of a feature over all clients, None where not told.
+
+    The outermost cut and the threshold below all values are made from them (`upper_sentinel`,
+    `lower_sentinel`): twice a largest value above 0, and twice a smallest one below it. On the
+    other side of 0 both are the same whatever the value.
+    """
+    top = float(cuts.of(f)[-1]) - SENTINEL_MARGIN
+    bottom = float(cuts.minimum[f]) + SENTINEL_MARGIN
+    rounding = 1e-6 * max(abs(top), abs(bottom), 1.0)
+    return (
+        bottom / 2 if bottom < -rounding else None,
+        top / 2 if top > rounding else None,
+    )
 
 
 def make_prior(schema: Schema, own: Table, grid: Grid, low: Floats, high: Floats) -> Prior:

@@ -1,0 +1,72 @@
+"""What the published figures are compared by: their scale, their victim, and open boxes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fedtrees.attacks.timberstrike.grid import Grid
+from fedtrees.attacks.timberstrike.prior import value_ranges
+from fedtrees.bench.federation import Federation
+from fedtrees.bench.published_scores import published_scores
+from fedtrees.benchmarks.papers.timberstrike_published import over_real_columns
+from fedtrees.core.guess import Guess
+from fedtrees.core.schema import Feature, Schema, Table
+from fedtrees.data.dataset import prepare
+from fedtrees.trees.sketch import equal_width_cuts, quantile_cuts
+
+SCHEMA = Schema((Feature("a"), Feature("b", low=-500.0, high=500.0)), "y", ("no", "yes"))
+
+
+def table(n, seed=0):
+    rng = np.random.default_rng(seed)
+    X = np.column_stack([rng.integers(-30, -2, n), rng.integers(3, 90, n)]).astype(np.float32)
+    return Table(X, rng.integers(0, 2, n))
+
+
+@pytest.mark.parametrize("wrong", range(10))
+def test_a_printed_score_of_pima_is_over_ten_columns_of_which_one_is_never_wrong(wrong):
+    printed = 100 * (1 - wrong / 10)
+    assert over_real_columns("table6", printed) == pytest.approx(100 * (1 - wrong / 9))
+    assert over_real_columns("table4", printed) == printed
+
+
+@pytest.mark.parametrize("how", ["sketch", "equal-width"])
+@pytest.mark.parametrize("ranges", ["own", "schema"])
+def test_the_extremes_of_all_clients_are_read_off_their_cut_points(how, ranges):
+    everyone = table(400)
+    X, own = everyone.X, everyone.take(np.arange(5))
+    cuts = quantile_cuts(X, 16) if how == "sketch" else equal_width_cuts(X.min(0), X.max(0), 16)
+    grid = Grid.of((), 2)
+    low, high = value_ranges(SCHEMA, own, grid, cuts, ranges)
+    # the smallest value is told where it is negative, the largest where it is positive
+    assert low[0] == pytest.approx(X[:, 0].min())
+    assert high[1] == pytest.approx(X[:, 1].max())
+    assert own.X[:, 0].min() > low[0]
+    assert own.X[:, 1].max() < high[1]
+    told = cuts.of(0)[:-1].max()
+    assert high[0] == max(told, own.X[:, 0].max())
+    assert low[1] == (-500 if ranges == "schema" else min(cuts.of(1)[0], own.X[:, 1].min()))
+
+
+def test_rows_with_owners_are_scored_on_the_largest_owner():
+    clients = tuple(table(n, n) for n in (20, 60, 40))
+    dataset = prepare("small", SCHEMA, *_arrays(clients))
+    federation = Federation(dataset, clients, clients[0], None)
+    guess = Guess(
+        Table.concat([clients[0], clients[1]]), owner=("client-0",) * 20 + ("client-1",) * 60
+    )
+    worse = Guess(
+        Table.concat([clients[0], table(60, 5)]), owner=("client-0",) * 20 + ("client-1",) * 60
+    )
+    (right,) = published_scores(guess, federation, ("client-2",), {}, 0)
+    (wrong,) = published_scores(worse, federation, ("client-2",), {}, 0)
+    assert right[:2] == ("ra_owner", 1.0)
+    assert wrong[1] < 1.0
+    assert 0 < wrong[2] < 1
+    assert wrong[2] == right[2]
+
+
+def _arrays(clients):
+    everyone = Table.concat(list(clients))
+    return everyone.X, everyone.y
