@@ -54,7 +54,7 @@ def counts_from_sums(sums: LeafSums, p: float, h: float, n_victims: int | None) 
 
     With exact sums, N = H / (p(1-p)) and N1 = N p - G, rounded. With noise of known variance
     (not in the paper), both are shrunk: N towards the own rows' share of the leaf under the
-    constraint that leaves add up to ``n_victims``, N1 towards the base rate.
+    constraint that leaves add up to ``n_victims``, N1 towards the rate among own rows of the leaf.
     """
     assert sums.g is not None
     assert sums.h is not None
@@ -112,7 +112,10 @@ def share_out(weights: Floats, total: int) -> Ints:
 
 
 def shrink_positives(n1_raw: Floats, n: Ints, sums: LeafSums) -> Floats:
-    """Shrink noisy positives per leaf to the base rate, itself shrunk to the own rows' rate."""
+    """Shrink noisy positives per leaf to a rate of the leaf (a beta-binomial prior).
+
+    That rate is the own rows' in the leaf, shrunk to the base rate, itself shrunk to all own rows'.
+    """
     total = float(n.sum())
     if total <= 0:
         return n1_raw
@@ -122,11 +125,14 @@ def shrink_positives(n1_raw: Floats, n: Ints, sums: LeafSums) -> Floats:
     seen_var = float(sums.var_g.sum()) / total**2 + 1e-12
     gain = rate_var / (rate_var + seen_var)
     rate = float(np.clip(rate + gain * (n1_raw.sum() / total - rate), 0.0, 1.0))
-    # leaves of a fitted tree differ more than binomially: let own rows' spread widen the prior
+    # leaves of a fitted tree differ more than binomially: own rows say by how much, and which way
     spread = _between_leaf_variance(sums)
-    var = n * rate * (1 - rate) + n.astype(np.float64) ** 2 * spread
+    weight = max(rate * (1 - rate) / spread, 1e-6)  # of the base rate, in own rows
+    own_j = (sums.own_n0 + sums.own_n1).astype(np.float64)
+    rate_j = (sums.own_n1 + weight * rate) / (own_j + weight)
+    var = n * rate_j * (1 - rate_j) * (1 + (n - 1) / (own_j + weight + 1))
     gain_j = np.divide(var, var + sums.var_g, out=np.zeros_like(var), where=var + sums.var_g > 0)
-    return n * rate + gain_j * (n1_raw - n * rate)
+    return n * rate_j + gain_j * (n1_raw - n * rate_j)
 
 
 def _between_leaf_variance(sums: LeafSums) -> float:

@@ -88,9 +88,9 @@ def test_under_overwhelming_noise_labels_come_out_as_own_rows_have_them():
     for params in ({}, {"most": "values"}):
         guess = attack(view, **params)
         assert len(guess.records) == len(victims)
-        assert guess.records.y.mean() == pytest.approx(share, abs=0.03)
+        assert guess.records.y.mean() == pytest.approx(share, abs=0.05)
     ignored = attack(view, noise="ignored")
-    assert abs(ignored.records.y.mean() - share) > 0.03
+    assert abs(ignored.records.y.mean() - share) > 0.05
 
 
 def test_bare_values_of_noisy_sums_are_not_taken_for_whole_rows():
