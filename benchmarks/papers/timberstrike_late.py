@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
@@ -92,17 +93,17 @@ def by_size(found: dict[tuple[str, str, int], list[Late]]) -> Iterator[list[str]
                 yield [data, turn, size, str(here.sum()), *shares]
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main() -> None:
     """Run the study as a command and print its tables."""
     parser = argparse.ArgumentParser(prog="python -m fedtrees.benchmarks.papers.timberstrike_late")
     parser.add_argument("--data-dir", default=None)
-    data_dir = parser.parse_args(arguments).data_dir
+    parser.add_argument("--tables", nargs="+", default=["pima", "stroke"])
+    parser.add_argument("--depths", nargs="+", type=int, default=DEPTHS)
+    options = parser.parse_args()
     found: dict[tuple[str, str, int], list[Late]] = {}
-    for data in ("pima", "stroke"):
-        for depth in DEPTHS:
-            for seed in SEEDS:
-                for turn, late in counted(data, depth, seed, data_dir).items():
-                    found.setdefault((data, turn, depth), []).append(late)
+    for data, depth, seed in product(options.tables, options.depths, SEEDS):
+        for turn, late in counted(data, depth, seed, options.data_dir).items():
+            found.setdefault((data, turn, depth), []).append(late)
     found = dict(sorted(found.items(), key=lambda item: item[0]))
     print(
         f"Leaves of first trees in the cycle, percent:\n\n{markdown(_BY_DEPTH, [*by_depth(found)])}"
