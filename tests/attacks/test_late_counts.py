@@ -139,15 +139,23 @@ def test_the_margins_of_all_rows_are_among_the_cells():
             assert np.isin(p, of_leaf.p).all()
 
 
-def test_sums_that_no_rows_make_up_are_claimed_nowhere():
+def test_one_leaf_that_no_rows_make_up_puts_all_in_doubt():
     clients, done = cyclic()
     view = view_of(done, ("client-2",), clients)
     victim = next(v for v in victims_of(view) if v.late is not None)
     evidence, t = victim.evidence, victim.blocks[0].first
-    tree, rng = evidence.trees[t], np.random.default_rng(0)
-    assert victim.late.certain.any()
-    noisy = replace(tree, h=tree.h * rng.uniform(0.95, 1.05, len(tree)))
-    trees = (*evidence.trees[:t], noisy, *evidence.trees[t + 1 :])
+    tree, certain = evidence.trees[t], victim.late.certain
+    assert certain.sum() > 1
+    h = tree.h.copy()
+    h[tree.leaves[np.flatnonzero(certain)[0]]] *= 1.01
+    trees = (*evidence.trees[:t], replace(tree, h=h), *evidence.trees[t + 1 :])
     found = late_counts(replace(evidence, trees=trees), view.own, view.schema)
     assert not found.certain.any()
-    assert late_counts(replace(evidence, rounding=0.01), view.own, view.schema) is None
+
+
+def test_rounded_values_are_not_counted():
+    clients, done = cyclic()
+    view = view_of(done, ("client-2",), clients)
+    victim = next(v for v in victims_of(view) if v.late is not None)
+    rounded = replace(victim.evidence, rounding=0.01)
+    assert late_counts(rounded, view.own, view.schema) is None
