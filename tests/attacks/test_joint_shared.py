@@ -234,8 +234,31 @@ def test_it_beats_passing_through_the_trees_once():
     assert np.mean(joint) > np.mean(sequential) + 0.005
 
 
+def test_who_starts_on_others_trees_has_the_sizes_told_and_no_tree_solved():
+    view = run(CYCLIC)[1]
+    first, late = (v.evidence for v in victims_of(view))
+    guess = attack(view)
+    assert guess.notes["trees_solved"] == 1  # the first client's first tree
+    owner = np.array(guess.owner)
+    sizes = np.bincount(guess.records.y[owner == "client-1"], minlength=2)
+    assert first.sizes is None
+    np.testing.assert_array_equal(sizes, late.sizes)
+
+
+def test_using_values_alone_is_as_good_as_seeing_no_more():
+    stripped, asked = (
+        attack(run(ENSEMBLES, defense=defense)[1], replace(QUICK, most="values"))
+        for defense in ("split-only", "none")
+    )
+    np.testing.assert_array_equal(stripped.records.X, asked.records.X)
+    sums = attack(run(ENSEMBLES)[1])
+    assert not np.array_equal(sums.records.X, asked.records.X)
+
+
 def test_own_trees_are_counted_not_others():
+    """Of two victims with six trees each; others' trees after the last say nothing."""
     view = run(BAGGING)[1]
+    assert attack(view).notes["trees_read"] == 2 * (6 + 5 * 2)
     assert attack(view, replace(QUICK, max_trees=2)).notes["trees_read"] == 2 * (2 + 2)
     assert attack(view, replace(QUICK, max_trees=0)).notes["trees_read"] == 0
 
