@@ -117,20 +117,10 @@ def _round_settings(
             if _worst(fits, *rounded) <= honest:
                 return rounded
     for digits in range(1, 4):
-        rounded = _refined(fits, eta, round(reg_lambda, digits)), round(reg_lambda, digits)
+        rounded = eta, round(reg_lambda, digits)
         if _worst(fits, *rounded) <= honest:
             return rounded
     return None
-
-
-def _refined(fits: Sequence[_Fit], eta: float, reg_lambda: float) -> float:
-    """Return the eta near a fitted one that agrees best with a given lambda."""
-    width = NEAR
-    while width > 1e-9:
-        grid = eta * (1 + width * np.linspace(-1, 1, 9))
-        misses = [[np.arcsinh(np.abs(f.residual(x, reg_lambda))).sum() for f in fits] for x in grid]
-        eta, width = float(grid[int(np.argmin(np.sum(misses, axis=1)))]), width / 3
-    return eta
 
 
 @dataclass(frozen=True, eq=False)
