@@ -122,7 +122,7 @@ def test_a_guard_that_does_nothing_is_caught(tmp_path):
 
 @pytest.mark.parametrize("kind", ["protocol", "defense", "attack"])
 def test_everything_built_in_conforms(kind):
-    needed = dict.fromkeys(("laplace-hist", "laplace-gradient"), {"epsilon": 4.0})
+    needed = {n: {"epsilon": 4.0} for n in ("laplace-hist", "laplace-gradient")}
     own = [n for n in register.names(kind) if not n.startswith(("cheat-", "plugin-", "leaky"))]
     for name in own:
         findings = check(kind, Spec(name, needed.get(name, {})))
