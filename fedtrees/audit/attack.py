@@ -13,11 +13,10 @@ from fedtrees.attacks.timberstrike import Evidence, Options, reconstruct
 from fedtrees.audit.audit import Audit
 from fedtrees.audit.exposure import UNKNOWN
 from fedtrees.audit.recover import sums_of
-from fedtrees.core.errors import DataError, did_you_mean
+from fedtrees.core.errors import DataError
 from fedtrees.core.guess import LeafCounts
-from fedtrees.core.schema import Schema, Table
+from fedtrees.core.schema import Table
 from fedtrees.core.streams import Streams
-from fedtrees.data.csv_table import load_csv, read_csv
 from fedtrees.data.dataset import Dataset
 from fedtrees.metrics import advantage, best_scores, blind_guesses, score_records
 from fedtrees.metrics.blind import BlindScore
@@ -65,67 +64,6 @@ class AttackResult:
     scores: tuple[Score, ...] = ()
     trees: int = 0
     seconds: float = 0.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class RowFile:
-    """A CSV file with rows the model was trained on.
-
-    Attributes
-    ----------
-    path : str
-    target : str
-        Label column.
-    categorical : tuple of str
-        Columns of text, coded alphabetically.
-    positive : str or None
-        The class coded 1.
-    """
-
-    path: str
-    target: str
-    categorical: tuple[str, ...] = ()
-    positive: str | None = None
-
-
-def read_rows(audit: Audit, file: RowFile) -> tuple[Dataset, tuple[str, ...]]:
-    """Read a table with the model's columns, in the model's order; also name columns left out.
-
-    Raises
-    ------
-    DataError
-        A column of the model is missing, or the file cannot be read as `load_csv` reads it.
-    """
-    model = audit.model
-    table = read_csv(file.path)
-    table.column(file.target)
-    given = [name for name in table.names if name != file.target]
-    wanted = model.feature_names
-    if not wanted:
-        if len(given) != len(model.categorical):
-            raise DataError(
-                f"{file.path} has {len(given)} feature columns, the model has "
-                f"{len(model.categorical)} without names; give the columns it was trained on, in "
-                "its order"
-            )
-        wanted = tuple(given)
-    for name in wanted:
-        if name not in given:
-            raise DataError(
-                f"{file.path}: no column {name!r}, which {model.path.name} was trained on"
-                f"{did_you_mean(name, [n for n in given if n not in wanted])}"
-            )
-    extra = tuple(name for name in given if name not in wanted)
-    task = "classes" if _outputs(audit) > 2 else "binary"
-    coded = [c for c in file.categorical if c not in extra]
-    dataset = load_csv(
-        file.path, file.target, task=task, positive=file.positive, categorical=coded, drop=extra
-    )
-    order = [dataset.schema.names.index(name) for name in wanted]
-    features = tuple(dataset.schema.features[k] for k in order)
-    schema = Schema(features, dataset.schema.target, dataset.schema.classes)
-    table_ = Table(dataset.table.X[:, order], dataset.table.y)
-    return Dataset(dataset.name, schema, table_), extra
 
 
 def attack(audit: Audit, own: Dataset | None, truth: Dataset | None, seed: int = 0) -> AttackResult:
@@ -204,11 +142,6 @@ def _victims(
     # the attacker's rows are then some of that client's
     named = [replace(evidence[k], own_inside=True) for k in clients if is_of(sought, k)]
     return named or [evidence[k] for k in clients if not is_of(own, k)]
-
-
-def _outputs(audit: Audit) -> int:
-    forest = audit.model.forest
-    return forest.objective.n_outputs if isinstance(forest, Forest) else 1
 
 
 def _parts(

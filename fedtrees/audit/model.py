@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,9 @@ from fedtrees.trees.xgboost_tree import DELETED
 Floats = NDArray[np.float64]
 
 XGBOOST_STATISTICS = ("sum_hessian", "base_weights", "loss_changes")
+# XGBoost itself checks no number of columns; a file may name this many that no tree uses.
+MOST_COLUMNS = 10**7
+LARGEST = float(np.finfo(np.float32).max)  # statistics and weights are float32
 LIGHTGBM_STATISTICS = (
     "leaf_count",
     "leaf_weight",
@@ -84,6 +87,8 @@ class ModelFile:
         ``scale_pos_weight``: how much a row of class 1 counted.
     ranges : mapping of str to str
         What the file says of the values in each column.
+    parameters : mapping of str to str
+        Training parameters as the file states them (LightGBM does).
     """
 
     path: Path
@@ -97,6 +102,7 @@ class ModelFile:
     reg_lambda: float | None = None
     positive_weight: float = 1.0
     ranges: Mapping[str, str] | None = None
+    parameters: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def library(self) -> str:
@@ -163,15 +169,36 @@ def _read_xgboost(path: Path, data: bytes) -> ModelFile:
         for t in range(len(trees))
     )
     settings = learner["objective"].get("reg_loss_param") or {}
+    width = _width(int(learner["learner_model_param"]["num_feature"]))
     return ModelFile(
         path=path,
         format="XGBoost UBJ" if is_ubjson(data) else "XGBoost JSON",
         forest=forest,
         statistics=statistics,
         raw=raw,
-        feature_names=tuple(map(str, learner.get("feature_names") or ())),
-        categorical=_categorical(forest, int(learner["learner_model_param"]["num_feature"])),
+        feature_names=_names(learner.get("feature_names") or (), width),
+        categorical=_categorical(forest, width),
         positive_weight=_positive_weight(settings),
+    )
+
+
+def _width(columns: int) -> int:
+    if columns > MOST_COLUMNS:
+        raise DataError(
+            f"the model says that it has {columns} columns; more than {MOST_COLUMNS} are not "
+            "believed: the file is damaged"
+        )
+    return columns
+
+
+def _names(listed: Any, width: int) -> tuple[str, ...]:
+    """Return the names of the columns; what a screen cannot show is written as an escape."""
+    if not isinstance(listed, Sequence) or isinstance(listed, str):
+        raise DataError(f"feature_names of the model is a {type(listed).__name__}, not a list")
+    if listed and len(listed) != width:
+        raise DataError(f"the model has {width} columns and names {len(listed)} of them")
+    return tuple(
+        "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(name)) for name in listed
     )
 
 
@@ -180,8 +207,8 @@ def _positive_weight(settings: Any) -> float:
         weight = float(settings.get("scale_pos_weight", 1.0))
     except (AttributeError, TypeError, ValueError) as error:
         raise DataError(f"not a complete XGBoost model: scale_pos_weight ({error})") from error
-    if not 0 < weight < np.inf:
-        raise DataError(f"scale_pos_weight {weight} of the model must be a positive number")
+    if not 1 / LARGEST < weight < LARGEST:
+        raise DataError(f"scale_pos_weight {weight} of the model must be a positive float32")
     return weight
 
 
@@ -212,6 +239,8 @@ def _usable(name: str, by_tree: list[Floats]) -> list[Floats] | None:
     for t, values in enumerate(by_tree):
         if not np.isfinite(values).all():
             raise DataError(f"{name} of tree {t} is not finite; the model is damaged")
+        if (np.abs(values) > LARGEST).any():
+            raise DataError(f"{name} of tree {t} is beyond float32; the model is damaged")
         if name == "sum_hessian" and (values < 0).any():
             raise DataError(f"{name} of tree {t} is negative ({values.min():g}); it cannot be")
     masked = state_of(by_tree)[0] != "varies"
@@ -245,7 +274,7 @@ def _read_lightgbm(path: Path, data: bytes) -> ModelFile:
     forest = from_lightgbm_text(data)
     lines = data.decode("utf-8", errors="replace").splitlines()
     header, blocks = sections(lines)
-    width = int(header["max_feature_idx"]) + 1
+    width = _width(int(header["max_feature_idx"]) + 1)
     names = tuple(header.get("feature_names", "").split(" ")) if header.get("feature_names") else ()
     rows = [rows_of_leaves(block, width) for block in blocks]
     known = _parameters(lines)
@@ -274,6 +303,7 @@ def _read_lightgbm(path: Path, data: bytes) -> ModelFile:
         reg_lambda=_parameter(known, "lambda_l2"),
         positive_weight=_parameter(known, "scale_pos_weight") or 1.0,
         ranges=ranges if len(infos) == width else None,
+        parameters=known,
     )
 
 

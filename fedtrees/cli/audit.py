@@ -10,10 +10,11 @@ from typing import Any
 import typer
 from rich.table import Table as TextTable
 
-from fedtrees.audit.attack import AttackResult, RowFile, attack, read_rows
+from fedtrees.audit.attack import AttackResult, attack
 from fedtrees.audit.audit import Audit, Known, audit
 from fedtrees.audit.model import read_model, without_statistics
 from fedtrees.audit.page import write_page
+from fedtrees.audit.rows import Columns, read_rows
 from fedtrees.audit.scrub import Scrubbed, scrub
 from fedtrees.audit.tables import (
     Shown,
@@ -52,6 +53,7 @@ def run(request: Request) -> None:
     _check(request)
     found = audit(read_model(request.model), request.known)
     own, truth, notes = _rows(request, found)
+    notes += _contradiction(request.known, found)
     attacked = attack(found, own, truth, request.seed) if own or truth else None
     facts = to_json(found, attacked) | {"notes": notes}
     scrubbed = _scrub(request, found, own or truth)
@@ -90,21 +92,23 @@ def _check(request: Request) -> None:
 
 
 def _rows(request: Request, found: Audit) -> tuple[Dataset | None, Dataset | None, list[str]]:
-    tables: list[Dataset | None] = []
-    notes = []
-    for path in (request.own, request.truth):
-        if path is None:
-            tables.append(None)
-            continue
-        positive = request.positive or None
-        file = RowFile(path=path, target=request.target, positive=positive,
-                       categorical=request.categorical)  # fmt: skip
-        table, extra = read_rows(found, file)
-        if extra:
-            notes.append(f"{path}: columns the model does not know were left out: "
-                         f"{', '.join(extra)}")  # fmt: skip
-        tables.append(table)
-    return tables[0], tables[1], notes
+    paths = [path for path in (request.own, request.truth) if path]
+    if not paths:
+        return None, None, []
+    columns = Columns(target=request.target, categorical=request.categorical,
+                      positive=request.positive or None)  # fmt: skip
+    tables, notes = read_rows(found.model, paths, columns)
+    own = tables[0] if request.own else None
+    return own, tables[-1] if request.truth else None, notes
+
+
+def _contradiction(known: Known, found: Audit) -> list[str]:
+    if known.rows is None or found.rows.n in (None, known.rows):
+        return []
+    return [
+        f"--rows says {known.rows}, the leaves add up to {found.rows.n}: trees saw a sample, or "
+        "one client's rows, or rows had weights, and then counts are sums of weights"
+    ]
 
 
 def _scrub(request: Request, found: Audit, rows: Dataset | None) -> tuple[Scrubbed, Audit] | None:

@@ -86,6 +86,47 @@ def test_damaged_trees_are_named(tmp_path, whole, change, message):
             audit(read_model(path))
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda x: x.update(feature_names=["a"]), "30 columns and names 1"),
+        (lambda x: x.update(feature_names=7), "feature_names of the model is a int"),
+        (lambda x: x["learner_model_param"].update(num_feature=str(10**9)), "not believed"),
+        (lambda x: x["objective"]["reg_loss_param"].update(scale_pos_weight=1e-320), "float32"),
+    ],
+)
+def test_damaged_headers_are_named(tmp_path, whole, change, message):
+    model = copy.deepcopy(whole)
+    change(model["learner"])
+    with pytest.raises(DataError, match=message):
+        read_model(written(tmp_path, model))
+
+
+def test_statistics_beyond_float32_are_no_statistics(tmp_path, whole):
+    for name in ("sum_hessian", "base_weights", "loss_changes"):
+        model = copy.deepcopy(whole)
+        model["learner"]["gradient_booster"]["model"]["trees"][0][name][1] = 1e308
+        with pytest.raises(DataError, match=f"{name} of tree 0 is beyond float32"):
+            read_model(written(tmp_path, model))
+
+
+def test_names_cannot_write_to_the_screen(tmp_path, whole):
+    model = copy.deepcopy(whole)
+    names = ["\x1b[2J", "a\nb", "\ud800", "größe", *(f"c{k}" for k in range(26))]
+    model["learner"]["feature_names"] = names
+    found = read_model(written(tmp_path, model)).feature_names
+    assert found[:4] == ("\\x1b[2J", "a\\nb", "\\ud800", "größe")
+
+
+def test_lightgbm_s_width_is_not_believed_either(tmp_path):
+    X, y = trained.table()
+    params = {"objective": "binary", "num_leaves": 5, "num_threads": 1, "verbose": -1}
+    text = lgb.train(params, lgb.Dataset(X, y), 2).model_to_string()
+    wide = text.replace("max_feature_idx=29", "max_feature_idx=999999999")
+    with pytest.raises(DataError, match="not believed"):
+        read_model(written(tmp_path, wide))
+
+
 def test_one_category_far_out_does_not_ask_for_the_memory_of_all(tmp_path):
     path = trained.categorical(tmp_path / "m.json")
     model = json.loads(path.read_text())

@@ -1,0 +1,144 @@
+"""Rows at hand, read from CSV files in the columns of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.audit.model import ModelFile
+from fedtrees.core.errors import DataError, did_you_mean
+from fedtrees.core.schema import Feature, Schema
+from fedtrees.data.csv_table import (
+    TextTable,
+    coded,
+    numeric,
+    read_csv,
+    read_target,
+)
+from fedtrees.data.dataset import Dataset, prepare
+from fedtrees.trees.forest import Forest
+from fedtrees.trees.losses import SQUARED_ERROR
+
+
+@dataclass(frozen=True, kw_only=True)
+class Columns:
+    """What the columns of the files are.
+
+    Attributes
+    ----------
+    target : str
+        Label column.
+    categorical : tuple of str
+        Columns of text, coded alphabetically.
+    positive : str or None
+        The class coded 1.
+    """
+
+    target: str
+    categorical: tuple[str, ...] = ()
+    positive: str | None = None
+
+
+def read_rows(
+    model: ModelFile, paths: Sequence[str], columns: Columns
+) -> tuple[list[Dataset], list[str]]:
+    """Read files with the model's columns, in the model's order, and name columns left out.
+
+    Classes and categories are those of all files together: one of them alone may lack some, and
+    would otherwise be coded differently.
+
+    Returns
+    -------
+    tuple of list of Dataset and list of str
+        A table per file, and notes on columns that the model does not know.
+
+    Raises
+    ------
+    DataError
+        A column of the model is missing, or a file cannot be read as `load_csv` reads it.
+    """
+    files = [read_csv(path) for path in paths]
+    for file in files:
+        for name in (columns.target, *columns.categorical):
+            file.column(name)
+    wanted = _wanted(model, files[0], columns.target)
+    notes = []
+    for file in files:
+        given = [name for name in file.names if name != columns.target]
+        for name in wanted:
+            if name not in given:
+                others = [n for n in given if n not in wanted]
+                guess = did_you_mean(name, others) if others else ""
+                raise DataError(
+                    f"{file.path}: no column {name!r}, which {model.path.name} was trained "
+                    f"on{guess}"
+                )
+        extra = [name for name in given if name not in wanted]
+        if extra:
+            listed = ", ".join(extra)
+            notes.append(f"{file.path}: columns the model does not know were left out: {listed}")
+    return _datasets(model, files, wanted, columns), notes
+
+
+def _wanted(model: ModelFile, file: TextTable, target: str) -> tuple[str, ...]:
+    """Return the model's columns by name; where it names none, those of the first file."""
+    if model.feature_names:
+        return model.feature_names
+    given = tuple(name for name in file.names if name != target)
+    if len(given) != len(model.categorical):
+        raise DataError(
+            f"{file.path} has {len(given)} feature columns, the model has "
+            f"{len(model.categorical)} without names; give the columns it was trained on, in "
+            "its order"
+        )
+    return given
+
+
+def _datasets(
+    model: ModelFile, files: Sequence[TextTable], wanted: Sequence[str], columns: Columns
+) -> list[Dataset]:
+    y, classes = _target(model, files, columns)
+    features: list[Feature] = []
+    values: list[NDArray[np.float64]] = []
+    for name in wanted:
+        if name in columns.categorical:
+            codes, names = coded(_together(files, name), name)
+            features.append(Feature(name, "categorical", categories=names))
+            values.append(codes)
+        else:
+            features.append(Feature(name, "continuous"))
+            values.append(np.concatenate([numeric(file, name) for file in files]))
+    schema = Schema(tuple(features), columns.target, classes)
+    places = [f"line {line} of {file.path}" for file in files for line in file.lines]
+    whole = prepare("rows", schema, np.column_stack(values), y, places=places)
+    ends = np.cumsum([len(file.rows) for file in files])
+    parts = np.split(np.arange(len(y)), ends[:-1])
+    return [
+        Dataset(file.path.stem, schema, whole.table.take(part))
+        for file, part in zip(files, parts, strict=True)
+    ]
+
+
+def _target(
+    model: ModelFile, files: Sequence[TextTable], columns: Columns
+) -> tuple[NDArray[Any], tuple[str, ...]]:
+    """Return the labels of all files, and the names of the classes (none for numbers)."""
+    forest, task = model.forest, "binary"
+    if isinstance(forest, Forest) and forest.objective.name == SQUARED_ERROR.name:
+        task = "number"
+    elif isinstance(forest, Forest) and forest.objective.n_outputs > 2:
+        task = "classes"
+    together = _together(files, columns.target)
+    return read_target(together, columns.target, task, columns.positive)
+
+
+def _together(files: Sequence[TextTable], name: str) -> TextTable:
+    """Return one column of all files, as one table of that column."""
+    cells = tuple((cell,) for file in files for cell in file.column(name))
+    lines = tuple(line for file in files for line in file.lines)
+    return TextTable(Path(" and ".join(str(file.path) for file in files)), (name,), cells, lines)

@@ -1,0 +1,86 @@
+"""Rows at hand are read as the model means them, whatever each file alone would suggest."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import trained_models as trained
+import xgboost as xgb
+from sklearn.datasets import load_wine
+
+from fedtrees.audit import audit, read_model
+from fedtrees.audit.attack import attack
+from fedtrees.audit.rows import Columns, read_rows
+from fedtrees.core.errors import DataError
+
+
+@pytest.fixture(scope="module")
+def ward(tmp_path_factory):
+    """A model without categories by name, and its rows with a column of text."""
+    folder = tmp_path_factory.mktemp("ward")
+    rng = np.random.default_rng(4)
+    code, age = rng.integers(0, 3, 200), rng.integers(20, 80, 200)
+    ill = (rng.random(200) < np.where(code == 2, 0.8, 0.2)).astype(int)
+    data = xgb.DMatrix(np.column_stack([code, age]), ill, feature_names=["ward", "age"])
+    xgb.train(trained.PARAMS, data, 3).save_model(folder / "m.json")
+    names = np.array(["east", "north", "south"])[code]
+    return folder, pd.DataFrame({"age": age, "ward": names, "ill": ill})
+
+
+def read(folder, *frames, **columns):
+    paths = []
+    for k, frame in enumerate(frames):
+        paths.append(str(folder / f"{k}.csv"))
+        frame.to_csv(paths[-1], index=False)
+    model = read_model(folder / "m.json")
+    return read_rows(
+        model, paths, Columns(**({"target": "ill", "categorical": ("ward",)} | columns))
+    )
+
+
+def test_a_file_without_some_categories_is_coded_as_the_whole_is(ward):
+    folder, frame = ward
+    southern = frame[frame.ward == "south"]
+    (own, truth), _ = read(folder, southern, frame)
+    assert set(own.table.X[:, 0]) == {2.0}
+    assert np.array_equal(truth.table.X[frame.ward == "south"], own.table.X)
+    assert own.schema == truth.schema
+
+
+def test_an_attacker_may_hold_rows_of_one_class_or_one_row(ward):
+    folder, frame = ward
+    for own in (frame[frame.ill == 1].iloc[:30], frame.iloc[:1]):
+        (held, truth), _ = read(folder, own, frame)
+        assert set(held.table.y) == set(own.ill)
+        found = attack(audit(read_model(folder / "m.json")), held, truth)
+        assert found.targets == len(frame) - len(own)
+        assert [s.metric for s in found.scores] == ["ra", "exact_rows", "leaf_mass_exact"]
+
+
+def test_a_class_that_one_file_lacks_keeps_the_codes_of_the_others(tmp_path):
+    X, y = load_wine(return_X_y=True)
+    params = {"objective": "multi:softprob", "num_class": 3, "nthread": 1}
+    xgb.train(params, xgb.DMatrix(X, y), 2).save_model(tmp_path / "m.json")
+    frame = pd.DataFrame(X, columns=[f"c{k}" for k in range(13)]).assign(ill=y)
+    (own, _), _ = read(tmp_path, frame[frame.ill != 1], frame, categorical=())
+    assert set(own.table.y) == {0, 2}
+
+
+def test_columns_are_matched_by_name_and_missing_ones_named(ward):
+    folder, frame = ward
+    (table,), notes = read(folder, frame.assign(bed=1)[["bed", "ill", "age", "ward"]])
+    assert table.schema.names == ("ward", "age")
+    assert notes[0].endswith("left out: bed")
+    with pytest.raises(DataError, match=r"no column 'age'.*did you mean 'Age'"):
+        read(folder, frame, frame.rename(columns={"age": "Age"}))
+    with pytest.raises(DataError, match=r"no column 'age', which m.json was trained on$"):
+        read(folder, frame[["ward", "ill"]])
+
+
+def test_rows_of_a_regression_are_numbers(tmp_path):
+    X = trained.table()[0]
+    params = trained.PARAMS | {"objective": "reg:squarederror"}
+    xgb.train(params, xgb.DMatrix(X[:, :2], X[:, 3]), 2).save_model(tmp_path / "m.json")
+    frame = pd.DataFrame(X[:, :2], columns=["a", "b"]).assign(ill=X[:, 3])
+    (table,), _ = read(tmp_path, frame, categorical=())
+    assert table.table.y == pytest.approx(X[:, 3])
+    assert "log loss" in attack(audit(read_model(tmp_path / "m.json")), None, table).reason
