@@ -93,7 +93,8 @@ def least_rows(h: Floats, g: Floats | None, scale: float) -> Ints:
     need = 4 * h / scale
     if g is not None:
         need = np.maximum(need, np.abs(g))
-    return np.maximum(np.ceil(need * (1 - 1e-5) - 1e-6), 1).astype(np.int64)
+    need = np.minimum(np.ceil(need * (1 - 1e-5) - 1e-6), 2.0**53)
+    return np.maximum(need, h > 0).astype(np.int64)  # a refreshed model has leaves without rows
 
 
 def most_rows(h: Floats, margins: tuple[float, float], total: int | None) -> Ints:

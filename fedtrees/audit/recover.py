@@ -15,7 +15,12 @@ from fedtrees.audit.exposure import (
     most_rows,
     unknown_counts,
 )
-from fedtrees.audit.first_trees import LeafStatistics, counts_at, find_first_tree
+from fedtrees.audit.first_trees import (
+    LEAST_SHARE,
+    LeafStatistics,
+    counts_at,
+    find_first_tree,
+)
 from fedtrees.audit.model import ModelFile, Statistics
 from fedtrees.audit.newton import FLOAT32, Settings, leaf_sums
 from fedtrees.trees.forest import Forest, Tree
@@ -27,7 +32,16 @@ Floats = NDArray[np.float64]
 FROM_SUMS = "H and G of the leaf: one base score, whole numbers of rows and of labels"
 LATER = "rows enter with different predictions: bounds only"
 MEETING = "bounds, which meet in some leaves"
+NOT_WHOLE = "sums of hessians are no whole numbers: rows had weights"
+ESTIMATED = "leaf_count, which training on several machines estimates from leaf_weight"
 UNSURE = "no first tree of whole counts: rows may have had weights, and bounds would not hold"
+
+
+# LightGBM's ways to train on several machines, none of which sees all rows of a leaf.
+DISTRIBUTED = ("data", "voting")
+MOST_TRIED = 10**6  # rows of a smallest leaf
+# Largest probability at which the hessians of a first tree are whole rows by chance.
+LONE_CHANCE = 1e-3
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,8 +97,7 @@ def recover_boosted(
     """
     assert isinstance(model.forest, Forest)
     if model.forest.objective.name == SQUARED_ERROR.name:
-        pairs = enumerate(zip(model.forest.trees, sums, strict=True))
-        return [_squared_error(t, tree, s) for t, (tree, s) in pairs]
+        return _squared_errors(model, sums)
     out = []
     low, high = (float(model.forest.base_margin.min()), float(model.forest.base_margin.max()))
     for t, (tree, s) in enumerate(zip(model.forest.trees, sums, strict=True)):
@@ -92,7 +105,22 @@ def recover_boosted(
         values = tree.value[tree.leaves]
         # valid whichever of the earlier trees a row had met: none of them is counted on
         low, high = low + min(0.0, float(values.min())), high + max(0.0, float(values.max()))
-    return _settled(out)
+    return _settled(_agreeing(out, model.forest.objective.n_outputs))
+
+
+def _agreeing(trees: list[TreeExposure], outputs: int) -> list[TreeExposure]:
+    """Drop the counts of a class whose round has trees that hold no whole counts.
+
+    The trees of a round, one per class, are of the same rows; with weights some of them can pass.
+    """
+    out = list(trees)
+    for k in range(0, len(trees) if outputs > 1 else 0, outputs):
+        together = trees[k : k + outputs]
+        if any(t.base_score is None and len(t.leaf) > 1 for t in together):
+            out[k : k + outputs] = [
+                t if t.base_score is None else _without_counts(t, UNSURE) for t in together
+            ]
+    return out
 
 
 def _settled(trees: list[TreeExposure]) -> list[TreeExposure]:
@@ -124,6 +152,11 @@ def _nothing(t: int, output: int, tree: Tree, how: str) -> TreeExposure:
     return TreeExposure(t, output, tree.leaves, nothing, nothing, nothing, nothing, how)
 
 
+def _without_counts(t: TreeExposure, how: str) -> TreeExposure:
+    nothing = unknown_counts(len(t.leaf))
+    return TreeExposure(t.index, t.output, t.leaf, nothing, nothing, nothing, nothing, how)
+
+
 def _classified(
     model: ModelFile,
     t: int,
@@ -143,11 +176,31 @@ def _classified(
     if counts is not None:
         n, n_pos, p, how = counts
         return TreeExposure(t, t % outputs, tree.leaves, n, n_pos, n, n, how, p)
-    most = most_rows(sums.h, margins, total) if outputs == 1 else nothing
+    bounded = outputs == 1 and not _may_start(sums, scale)
+    most = most_rows(sums.h, margins, total) if bounded else nothing
     least = least_rows(sums.h, sums.g, scale)
     if model.positive_weight != 1:
         least, most = nothing, nothing
     return TreeExposure(t, t % outputs, tree.leaves, nothing, nothing, least, most, LATER)
+
+
+def _may_start(sums: Sums, scale: float) -> bool:
+    """Tell whether some hessian of a row leaves whole rows in every leaf.
+
+    Then the tree may be a client's first one, grown from a base score that is not the model's: too
+    few leaves to tell which, and no bound on rows holds.
+    """
+    h, error = sums.h, sums.h_error / np.maximum(sums.h, 1e-30) + 2 * FLOAT32
+    least = int(np.argmin(h))
+    most = h[least] / (scale * LEAST_SHARE * (1 - LEAST_SHARE))
+    first = max(np.floor(4 * h[least] / scale * (1 - 1e-5)), 1)
+    if h[least] == 0 or most > MOST_TRIED:
+        return h[least] > 0  # no tree grows a leaf without rows
+    row = h[least] / np.arange(first, most + 2)
+    for j in range(len(h)):
+        n = h[j] / row
+        row = row[np.abs(n - np.rint(n)) <= n * (error[least] + error[j]) + 1e-9]
+    return len(row) > 0
 
 
 def _counts(
@@ -161,7 +214,7 @@ def _counts(
         n = np.rint(sums.h / (scale * p * (1 - p)))
         error = sums.h_error / (scale * p * (1 - p)) + FLOAT32 * n + 1e-9
         whole = np.abs(sums.h / (scale * p * (1 - p)) - n) <= error
-        if t >= outputs or not whole.all() or 2 * error.max() > 0.05:
+        if t >= outputs or not whole.all() or np.prod(2 * error) > LONE_CHANCE:
             return None
         how = "H of the leaf; labels do not follow without eta and lambda"
         return n.astype(np.int64), unknown_counts(len(n)), p, how
@@ -185,19 +238,28 @@ def _unweighted(s: LeafStatistics, p: float, weight: float) -> LeafStatistics:
     return LeafStatistics(n * p - n1, n * s.scale * p * (1 - p), error, error, s.scale)
 
 
-def _squared_error(t: int, tree: Tree, sums: Sums | None) -> TreeExposure:
-    """Return rows per leaf: every row brings a hessian of 1, in every tree."""
-    nothing = unknown_counts(len(tree.leaves))
-    if sums is None:
-        how = "the file holds no sums of hessians, and none follow from it"
-        return _nothing(t, 0, tree, how)
-    n = np.rint(sums.h)
-    if (np.abs(n - sums.h) > sums.h_error + 1e-6).any() or sums.h_error.max() > 0.25:
-        how = "sums of hessians are no whole numbers: rows had weights"
-        return _nothing(t, 0, tree, how)
-    n = n.astype(np.int64)
-    how = "H of the leaf is its number of rows (squared error)"
-    return TreeExposure(t, 0, tree.leaves, n, nothing, n, n, how)
+def _squared_errors(model: ModelFile, sums: Sequence[Sums | None]) -> list[TreeExposure]:
+    """Return rows per leaf: every row brings a hessian of 1, in every tree.
+
+    One leaf that holds no whole number shows that rows had weights; then no tree is counted.
+    """
+    assert isinstance(model.forest, Forest)
+    whole = model.positive_weight == 1 and all(s is None or _whole(s) for s in sums)
+    out = []
+    for t, (tree, s) in enumerate(zip(model.forest.trees, sums, strict=True)):
+        if s is None or not whole:
+            missing = "the file holds no sums of hessians, and none follow from it"
+            out.append(_nothing(t, 0, tree, missing if s is None else NOT_WHOLE))
+            continue
+        n, nothing = np.rint(s.h).astype(np.int64), unknown_counts(len(s.h))
+        how = "H of the leaf is its number of rows (squared error)"
+        out.append(TreeExposure(t, 0, tree.leaves, n, nothing, n, n, how))
+    return out
+
+
+def _whole(sums: Sums) -> bool:
+    near = np.abs(np.rint(sums.h) - sums.h) <= sums.h_error + 1e-6
+    return bool(near.all() and sums.h_error.max() <= 0.25)
 
 
 def recover_lightgbm(model: ModelFile) -> list[TreeExposure]:
@@ -213,6 +275,9 @@ def recover_lightgbm(model: ModelFile) -> list[TreeExposure]:
             continue
         n = known.rows[tree.leaves]
         n_pos, p = _lightgbm_labels(model, t, n)
+        if p is None and model.parameters.get("tree_learner", "serial") in DISTRIBUTED:
+            out.append(_nothing(t, t % outputs, tree, ESTIMATED))
+            continue
         how = "leaf_count" if p is None else "leaf_count; labels from leaf_weight and leaf_value"
         labels = nothing if n_pos is None else n_pos
         out.append(TreeExposure(t, t % outputs, tree.leaves, n, labels, n, n, how, p))
@@ -230,6 +295,7 @@ def _lightgbm_labels(
     h, eta, lam = model.statistics[t].cover, model.learning_rate, model.reg_lambda
     tree = model.forest.trees[t]
     usable = model.forest.objective.name == "binary:logistic" and model.positive_weight == 1
+    usable &= float(model.parameters.get("lambda_l1", "0")) == 0  # moves G by a whole number
     if t or not usable or h is None or not eta or lam is None or len(tree.leaves) < 2:
         return None, None
     leaf_h, rows = h[tree.leaves], int(n.sum())

@@ -19,6 +19,11 @@ def verdict(audit: Audit) -> list[str]:
             "sum_hessian is masked, and that hides nothing: base_weights and loss_changes are "
             "still there, and two equations per split give every masked sum back."
         )
+    if audit.model.library == "xgboost" and s.counted:
+        lines.append(
+            "Counts take every row to weigh 1: nothing in the file tells a row of weight 2 from "
+            "two rows. Weights that are no whole numbers are noticed, and nothing is counted then."
+        )
     if s.single:
         lines.append(
             f"{_many(s.single, 'leaf holds', 'leaves hold')} exactly one row for certain: the file "

@@ -120,6 +120,11 @@ def edited(source, target, change):
     return target
 
 
+def trees_in(path):
+    """The trees of a JSON model as they are written."""
+    return json.loads(path.read_text())["learner"]["gradient_booster"]["model"]["trees"]
+
+
 def mask(tree):
     """What NVFlare does: every sum_hessian becomes 1."""
     tree["sum_hessian"] = [1.0] * len(tree["sum_hessian"])
