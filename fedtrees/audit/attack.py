@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,7 +15,7 @@ from fedtrees.audit.exposure import UNKNOWN
 from fedtrees.audit.recover import sums_of
 from fedtrees.core.errors import DataError
 from fedtrees.core.guess import LeafCounts
-from fedtrees.core.schema import Table
+from fedtrees.core.schema import Schema, Table
 from fedtrees.core.streams import Streams
 from fedtrees.data.dataset import Dataset
 from fedtrees.metrics import advantage, best_scores, blind_guesses, score_records
@@ -103,23 +103,30 @@ def attack(audit: Audit, own: Dataset | None, truth: Dataset | None, seed: int =
     guesses = [reconstruct(e, held, schema, Options(), rng) for e in evidence]
     seconds = time.perf_counter() - began
     found = Table.concat([g.records for g in guesses if g.records is not None])
-    scores = []
-    if len(found):
-        if len(found) > len(sought):  # more rows were rebuilt than are known here
-            found = found.take(np.sort(rng.choice(len(found), len(sought), replace=False)))
-        blind = blind_guesses(held, schema, len(sought), streams.rng("blind"))
-        if len(found) < len(sought) and len(held):  # whom nothing in the file describes
-            more = blind["bootstrap"].take(np.arange(len(sought) - len(found)))
-            found = Table.concat([found, more])
-        lines = best_scores({k: score_records(g, sought, schema) for k, g in blind.items()})
-        values = score_records(found, sought, schema).as_dict()
-        scores = [_score(m, values[m], lines[m]) for m in SHOWN if values.get(m) is not None]
+    if len(found) > len(sought):  # more rows were rebuilt than are known here
+        found = found.take(np.sort(rng.choice(len(found), len(sought), replace=False)))
+    blind = blind_guesses(held, schema, len(sought), streams.rng("blind")) if len(found) else {}
+    scores = _row_scores(found, blind, sought, schema)
     whole = len(evidence) == 1 and evidence[0].n_rows == len(held) + len(sought)
     if whole and guesses[0].leaf_counts and len(schema.classes) == 2:
         tree = evidence[0].trees[0]
         scores.append(_leaf_score(tree, guesses[0].leaf_counts[0], held, sought))
     trees = max(int(g.notes["trees_read"]) for g in guesses)
     return AttackResult(None, threat, len(sought), len(held), tuple(scores), trees, seconds)
+
+
+def _row_scores(
+    found: Table, blind: Mapping[str, Table], sought: Table, schema: Schema
+) -> list[Score]:
+    """Score rebuilt rows beside blind guesses; none without rows."""
+    if not len(found):
+        return []
+    if len(found) < len(sought) and "bootstrap" in blind:  # whom nothing in the file describes
+        more = blind["bootstrap"].take(np.arange(len(sought) - len(found)))
+        found = Table.concat([found, more])
+    lines = best_scores({k: score_records(g, sought, schema) for k, g in blind.items()})
+    values = score_records(found, sought, schema).as_dict()
+    return [_score(m, values[m], lines[m]) for m in SHOWN if values.get(m) is not None]
 
 
 def _victims(

@@ -12,6 +12,7 @@ from scipy.optimize import linear_sum_assignment
 Floats = NDArray[np.float64]
 
 MOST_CLIENTS = 50
+SAME = 1e-6  # relative difference of sums, a few roundings of a float32, that shows no clients
 # Share of the variance of log H around a cubic trend that clients taking turns leave unexplained.
 TURNS = 0.15
 
@@ -153,6 +154,8 @@ def _turns(h: Floats) -> tuple[int, int]:
         return 0, 0
     y, trend = np.log(h), np.vander(np.linspace(-1, 1, n), 4)
     alone = _left_over(trend, y)
+    if alone < n * SAME**2:
+        return 0, 0
 
     def fits(clients: int, block: int) -> bool:
         steps = np.eye(clients)[np.arange(n) // block % clients][:, 1:]

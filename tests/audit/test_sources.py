@@ -32,6 +32,13 @@ def test_a_central_model_has_one_source(tmp_path):
     assert set(found.names) == {None}
 
 
+def test_trees_without_a_split_show_no_turns(tmp_path):
+    """Their sums are one number, and what is left of it after a trend is rounding."""
+    made = trained.central(tmp_path / "m.json", 10, base_score=0.9999)
+    assert {len(t["sum_hessian"]) for t in trained.trees_in(made.path)} == {1}
+    assert audit(read_model(made.path)).sources.kind == "one"
+
+
 def test_parallel_trees_on_one_table_are_not_clients(tmp_path):
     X, y = trained.table()
     params = trained.PARAMS | {"num_parallel_tree": 4, "subsample": 0.7}
