@@ -1,0 +1,74 @@
+"""Published figures of TimberStrike drawn beside ours and beside the blind lines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+from fedtrees.benchmarks.papers.timberstrike_comparison import Compared
+from fedtrees.report import paper, style
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+#: What is drawn, percent: name, how it is taken from a cell, colour, line, marker.
+_LINES: tuple[tuple[str, Callable[[Compared], float], str, str, str], ...] = (
+    ("published RA", lambda c: c.theirs("full"), style.COLOURS[1], "-", "o"),
+    ("their attack, rebuilt", lambda c: _mean(c.rebuilt["value"]), style.COLOURS[4], "-", "s"),
+    ("blind, scored as theirs", lambda c: _mean(c.rebuilt["blind"]), style.COLOURS[1], "--", ""),
+    ("published F-TP (random leaves)", lambda c: c.theirs("ftp"), style.MUTED, ":", "v"),
+    (
+        "timberstrike, victims only",
+        lambda c: _mean(c.default["value"]),
+        style.COLOURS[0],
+        "-",
+        "D",
+    ),
+    ("blind, victims only", lambda c: _mean(c.default["blind"]), style.COLOURS[0], "--", ""),
+)
+
+
+def _mean(values: Iterable[float]) -> float:
+    return 100 * fmean(values)
+
+
+def draw(cells: Sequence[Compared]) -> Figure:
+    """Draw RA against depth, a panel per protocol and setting, on one scale.
+
+    Where the published line runs below the dashed one, not looking at the model does better.
+    """
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    panels = list(dict.fromkeys(map(_title, cells)))
+    columns = min(5, len(panels))
+    lines = -(-len(panels) // columns)
+    with matplotlib.rc_context(paper.RC):
+        figure = Figure(figsize=(paper.PAGE, 1.75 * lines + 0.5), layout="constrained")
+        axes = figure.subplots(lines, columns, sharey=True, sharex=True, squeeze=False).ravel()
+        for ax, panel in zip(axes, panels, strict=False):
+            _panel(ax, [c for c in cells if _title(c) == panel])
+            ax.set_title(panel, loc="left", fontsize=6.5)
+        for ax in axes[len(panels) :]:
+            ax.set_axis_off()
+        for ax in axes[::columns]:
+            ax.set_ylabel("RA, percent")
+        handles, names = axes[0].get_legend_handles_labels()
+        figure.legend(handles, names, loc="outside lower center", ncols=3, frameon=False)
+    return figure
+
+
+def _title(cell: Compared) -> str:
+    return "\n".join(filter(None, (cell.protocol, cell.setting)))
+
+
+def _panel(ax: Axes, cells: Sequence[Compared]) -> None:
+    depths = [c.depth for c in cells]
+    for name, value, colour, dash, marker in _LINES:
+        heights = [value(c) for c in cells]
+        ax.plot(depths, heights, color=colour, ls=dash, marker=marker, ms=2.6, lw=0.9, label=name)
+    ax.set_xticks(depths)
+    ax.set_xlabel("depth")
+    ax.spines[["top", "right"]].set_visible(False)
