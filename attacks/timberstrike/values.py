@@ -56,7 +56,7 @@ def counts_from_values(
     """
     own = sums.own_n0 + sums.own_n1
     if evidence.n_rows is not None:
-        n_max = max(int(evidence.n_rows), int(own.sum()))
+        n_max = max(int(evidence.n_rows), int(own.sum()) if evidence.own_inside else 0)
     elif evidence.most_rows is not None:
         n_max = evidence.most_rows
     else:

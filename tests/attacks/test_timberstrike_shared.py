@@ -139,6 +139,14 @@ def test_split_only_leaves_values_and_known_base_scores_still_count():
     assert counts_exact(fed, done, view) >= 0.7
 
 
+def test_leaf_values_count_a_victim_with_fewer_rows_than_the_adversary():
+    fed = federation(clients=2)
+    small, large = fed.clients
+    fed = replace(fed, clients=(small.take(np.arange(60)), large))
+    done, view = run(fed, "local-ensembles[trees=1,max_depth=3]", "client-1", "split-only")
+    assert counts_exact(fed, done, view) == 1.0
+
+
 def test_leaf_values_of_the_first_in_the_cycle_count_though_others_are_unseen():
     """One turn: its rows are not all rows that the adversary does not hold."""
     fed = federation()
