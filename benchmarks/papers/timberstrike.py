@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from fedtrees.benchmarks.papers.study import Attacked, Table, attacked, blind_table, run_study
-from fedtrees.benchmarks.papers.timberstrike_published import PUBLISHED
+from fedtrees.benchmarks.papers.timberstrike_published import PUBLISHED, over_real_columns
 
 _PUBLISHED_IN = {"pima": "table6", "stroke": "table4"}
 _COLUMNS = (
@@ -48,9 +48,11 @@ def attack_table(rows: Any) -> list[list[str]]:
 
 def _published(cell: Attacked) -> str:
     """Return the authors' RA (full), nothing for a table or depth that they did not run."""
-    found = PUBLISHED.get((_PUBLISHED_IN.get(cell.data, ""), cell.protocol, 0))
-    depth = int(cell.depth)
-    return f"{found['full'][depth - 3]:.1f}" if found and 3 <= depth <= 8 else ""
+    table, depth = _PUBLISHED_IN.get(cell.data, ""), int(cell.depth)
+    found = PUBLISHED.get((table, cell.protocol, 0))
+    if not found or not 3 <= depth <= 8:
+        return ""
+    return f"{over_real_columns(table, found['full'][depth - 3]):.1f}"
 
 
 def tables(rows: Any) -> list[Table]:
