@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -53,9 +53,9 @@ def _fast_grid(grid: Grid) -> Grid:
     return replace(grid, protocols=shorter, clients=kept)
 
 
-def leakage(cells: Iterable[Compared]) -> list[list[str]]:
-    """Return one line per cell: what is reconstructed."""
-    return [
+def leakage(cells: Iterable[Compared]) -> str:
+    """Return a table of one line per cell: what is reconstructed, in percent."""
+    lines = [
         [
             cell.protocol, str(cell.depth), cell.setting,
             _known(cell.printed.get("full")), _points(cell.theirs("full")),
@@ -67,11 +67,12 @@ def leakage(cells: Iterable[Compared]) -> list[list[str]]:
         ]
         for cell in cells
     ]  # fmt: skip
+    return _filled(_COLUMNS, lines)
 
 
-def utility(cells: Iterable[Compared]) -> list[list[str]]:
-    """Return one line per cell: Table 1."""
-    return [
+def utility(cells: Iterable[Compared]) -> str:
+    """Return a table of one line per cell: Table 1."""
+    lines = [
         [
             cell.protocol, str(cell.depth), cell.setting,
             _known(cell.printed.get("auc")), f"{cell.utility['auc']:.3f}",
@@ -79,6 +80,13 @@ def utility(cells: Iterable[Compared]) -> list[list[str]]:
         ]
         for cell in cells
     ]  # fmt: skip
+    return _filled(_UTILITY, lines)
+
+
+def _filled(header: Sequence[str], lines: list[list[str]]) -> str:
+    """Write the columns in which something stands."""
+    kept = [k for k in range(len(header)) if any(line[k] for line in lines)]
+    return markdown([header[k] for k in kept], [[line[k] for k in kept] for line in lines])
 
 
 def _known(printed: float | None) -> str:
@@ -109,8 +117,8 @@ def main() -> None:
     bench.run(lambda status, label: print(f"{status}: {label}", file=sys.stderr, flush=True))
     cells = list(compared(options.table, load_rows(folder)))
     drawn = paper.save(draw(cells), folder / "figure.svg")
-    print(f"RA, percent.\n\n{markdown(_COLUMNS, leakage(cells))}\n\n{NOTES}\n")
-    print(f"Utility on held-out rows.\n\n{markdown(_UTILITY, utility(cells))}\n\nDrawn: {drawn}")
+    print(f"RA, percent.\n\n{leakage(cells)}\n\n{NOTES}\n")
+    print(f"Utility on held-out rows.\n\n{utility(cells)}\n\nDrawn: {drawn}")
 
 
 if __name__ == "__main__":
