@@ -1,0 +1,86 @@
+"""Published figures stand beside ours, scored the same way, in the table and in the figure."""
+
+from __future__ import annotations
+
+import pytest
+
+from fedtrees.bench.session import Bench
+from fedtrees.bench.suite import Suite
+from fedtrees.benchmarks.papers.timberstrike_comparison import compared
+from fedtrees.benchmarks.papers.timberstrike_figure import draw
+from fedtrees.benchmarks.papers.timberstrike_published import PUBLISHED
+from fedtrees.benchmarks.papers.timberstrike_tables import TABLES, fast, leakage, utility
+from fedtrees.report import paper
+from fedtrees.report.rows import load_rows
+
+SUITE = """
+name = "two"
+description = "As Table 6, smaller."
+seeds = [0]
+[[grid]]
+data = ["wine"]
+clients = [3]
+threats = ["client[index=2]"]
+protocols = [
+  "fedtree-hist[trees=3,max_depth=3,4,cuts=equal-width,max_bin=32,base_score=0.5]",
+  "local-ensembles[trees=3,max_depth=3]",
+]
+attacks = [
+  "timberstrike-published",
+  "timberstrike-published[random_leaf=true]",
+  "timberstrike-published[scope=victims]",
+  "timberstrike[chains=1]",
+  "timberstrike",
+]
+"""
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("published") / "two"
+    bench = Bench(Suite.parse(SUITE, "two"), folder, 1, None)
+    bench.open(resume=False)
+    bench.run()
+    return load_rows(folder)
+
+
+def test_every_cell_stands_beside_its_published_figure(rows):
+    cells = list(compared("table6", rows))
+    assert [(c.protocol, c.depth) for c in cells] == [
+        ("fedtree-hist", 3),
+        ("fedtree-hist", 4),
+        ("local-ensembles", 3),
+    ]
+    second = cells[1]
+    assert second.printed["full"] == PUBLISHED["table6", "fedtree-hist", 0]["full"][1]
+    assert second.theirs("full") == pytest.approx((second.printed["full"] - 10) / 0.9)
+    of_seed = rows[(rows["protocol"] == "fedtree-hist") & (rows["metric"] == "ra_union")]
+    here = of_seed[of_seed["protocol_params"].str.contains("max_depth=4")]
+    whole = here[here["attack_spec"] == "timberstrike-published"]
+    assert list(second.rebuilt["value"]) == list(whole["value"])
+    above = second.theirs("full") - 100 * whole["blind"].iloc[0]
+    assert second.over_blind == pytest.approx(above)
+    assert set(cells[2].rebuilt["metric"]) == {"ra_owner"}
+    assert set(second.default["attack_spec"]) == {"timberstrike"}
+
+
+def test_tables_and_figure(rows, tmp_path):
+    cells = list(compared("table6", rows))
+    header, _, *lines = leakage(cells).splitlines()
+    assert "setting" not in header
+    assert len(lines) == len(utility(cells).splitlines()) - 2 == 3
+    assert "| 71.74 | 68.6 |" in lines[0]
+    drawn = paper.save(draw(cells), tmp_path / "figure.svg").read_text()
+    for text in ("published RA", "blind, scored as theirs", "local-ensembles"):
+        assert text in drawn
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_the_fast_variant_is_a_part_of_the_whole(table):
+    whole = Suite.load(f"timberstrike_{table}")
+    part = fast(whole)
+    assert len(part.seeds) == 1
+    for small, large in zip(part.grids, whole.grids, strict=True):
+        assert {p.params["max_depth"] for p in small.protocols} == {3, 6}
+        assert set(small.protocols) < set(large.protocols)
+        assert set(small.clients) <= set(large.clients)
