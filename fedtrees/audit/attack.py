@@ -13,6 +13,7 @@ from fedtrees.attacks.timberstrike import Evidence, Options, reconstruct
 from fedtrees.audit.audit import Audit
 from fedtrees.audit.exposure import UNKNOWN
 from fedtrees.audit.recover import sums_of
+from fedtrees.audit.rows import MOST_TARGETS, OWN_SHARE
 from fedtrees.core.errors import DataError
 from fedtrees.core.guess import LeafCounts
 from fedtrees.core.schema import Schema, Table
@@ -25,8 +26,6 @@ from fedtrees.trees.forest import Forest, Tree
 from fedtrees.trees.losses import LOGISTIC, SQUARED_ERROR
 
 SHOWN = ("ra", "exact_rows", "leaf_mass_exact")
-MOST_TARGETS = 8000  # rows scored; matching them takes time that grows with the square
-OWN_SHARE = 0.2  # of the rows given, what the attacker holds where nothing says otherwise
 
 
 @dataclass(frozen=True)

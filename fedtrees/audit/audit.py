@@ -237,6 +237,7 @@ def _rows(model: ModelFile, trees: Sequence[TreeExposure], sources: Sources, kno
         how = "declared" if known.rows else "does not follow"
         return Rows(known.rows, None, share, how)
     n = sum(int(t.n.sum()) for t in counted)
+    same = _of_one_size(trees)
     labels = all((t.n_pos != UNKNOWN).all() for t in counted)
     several = model.forest.trees and _classes(model) > 2
     n_pos = sum(int(t.n_pos.sum()) for t in counted) if labels and not several else None
@@ -249,12 +250,19 @@ def _rows(model: ModelFile, trees: Sequence[TreeExposure], sources: Sources, kno
         )
     elif sources.kind == "turns":
         how = "the first client's: the leaves of its first tree add up to it"
-    else:
+    elif same:
         how = (
             "the leaves of the first tree add up to it: all of the table, unless each tree saw a "
             "sample or one client's rows"
         )
-    return Rows(n, n_pos, share, how, whole=sources.kind == "one")
+    else:
+        how = "the leaves of the first tree add up to it; other trees were grown on other rows"
+    return Rows(n, n_pos, share, how, whole=sources.kind == "one" and same)
+
+
+def _of_one_size(trees: Sequence[TreeExposure]) -> bool:
+    """Tell whether all trees that are counted were grown on equally many rows."""
+    return len({int(t.n.sum()) for t in trees if (t.n != UNKNOWN).all()}) <= 1
 
 
 def _classes(model: ModelFile) -> int:

@@ -96,7 +96,8 @@ def infer_settings(trees: Sequence[Tree], statistics: Sequence[Statistics]) -> S
     count = sum(2 * len(f.splits.inner) for f in fits)
     if not (worst <= AGREES and reg_lambda > -1e-6):
         return None
-    return Settings(eta, max(reg_lambda, 0.0), "inferred", count, worst)
+    # 0.0 first: of equal numbers max takes the first, and rounding leaves -0.0
+    return Settings(eta, max(0.0, reg_lambda), "inferred", count, worst)
 
 
 def _round_settings(

@@ -169,4 +169,6 @@ def _advice(audit: Audit, scrubbed: Sequence[str]) -> Html:
 
 def _table(shown: Shown) -> Html:
     note = tag("p", shown.note, class_="lede") if shown.note and "json" in shown.note else ""
-    return join([table(shown.title, shown.columns, shown.lines, shown.numeric), note])
+    wide = dict.fromkeys(shown.prose, "prose")
+    lines = table(shown.title, shown.columns, shown.lines, shown.numeric, column_class=wide)
+    return join([lines, note])

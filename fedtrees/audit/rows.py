@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,10 @@ from fedtrees.data.dataset import Dataset, prepare
 from fedtrees.trees.forest import Forest
 from fedtrees.trees.losses import SQUARED_ERROR
 
+MOST_TARGETS = 8000  # rows scored; matching them takes time that grows with the square
+MOST_OWN = 100_000  # rows the attacker holds; reading them takes a quarter of a gigabyte
+OWN_SHARE = 0.2  # of the rows given, what the attacker holds where nothing says otherwise
+
 
 @dataclass(frozen=True, kw_only=True)
 class Columns:
@@ -42,6 +48,37 @@ class Columns:
     target: str
     categorical: tuple[str, ...] = ()
     positive: str | None = None
+
+
+def check_sizes(own: str | None, truth: str | None) -> None:
+    """Refuse files of more rows than an attack is scored on, reading no further than that.
+
+    Raises
+    ------
+    DataError
+        More than `MOST_TARGETS` rows are left to look for, however alike the two files are, or
+        there are more than `MOST_OWN` own rows.
+    """
+    if own and truth:
+        held = _rows_in(own, MOST_OWN)
+        _rows_in(truth, MOST_TARGETS + held)
+    elif given := own or truth:
+        _rows_in(given, int(MOST_TARGETS / (1 - OWN_SHARE)))
+
+
+def _rows_in(path: str, most: int) -> int:
+    """Return the number of rows of a CSV file; what else is wrong with it is for `read_csv`."""
+    try:
+        with open(path, encoding="utf-8", errors="replace", newline="") as file:
+            found = sum(1 for _ in islice(filter(None, csv.reader(file)), most + 2)) - 1
+    except (OSError, csv.Error):
+        return 0
+    if found > most:
+        raise DataError(
+            f"{path} has more than {most} rows; an attack looks for {MOST_TARGETS} rows at most, "
+            f"and holds {MOST_OWN} at most: give a random part of the table as --truth, and --own"
+        )
+    return max(found, 0)
 
 
 def read_rows(

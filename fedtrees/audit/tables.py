@@ -27,8 +27,8 @@ class Shown:
     title, note : str
     columns : tuple of str
     lines : tuple of tuple of str
-    numeric : frozenset of int
-        Columns aligned to the right.
+    numeric, prose : frozenset of int
+        Columns aligned to the right; columns of sentences, which need room.
     """
 
     title: str
@@ -36,6 +36,7 @@ class Shown:
     lines: tuple[tuple[str, ...], ...]
     numeric: frozenset[int] = frozenset()
     note: str = ""
+    prose: frozenset[int] = frozenset()
 
 
 def headline(audit: Audit) -> str:
@@ -72,7 +73,7 @@ def fields_table(audit: Audit) -> Shown:
         gives = f.reveals if f.state == "present" else ""
         lines.append((f.name, state, "needed" if f.needed else "not needed", gives))
     columns = ("field", "state", "for prediction", "what it gives away")
-    return Shown("What the file carries", columns, tuple(lines))
+    return Shown("What the file carries", columns, tuple(lines), prose=frozenset({3}))
 
 
 def trees_table(audit: Audit, most: int = SHOWN) -> Shown:
@@ -83,7 +84,8 @@ def trees_table(audit: Audit, most: int = SHOWN) -> Shown:
     left = len(order) - most
     note = f"and {left} more trees; --format json has them all" if left > 0 else ""
     lines = tuple(_tree_line(t, audit.rows.total) for t in order[:most])
-    return Shown("Exposure per tree", columns, lines, frozenset(range(2, 9)) | {0}, note)
+    numeric = frozenset(range(2, 9)) | {0}
+    return Shown("Exposure per tree", columns, lines, numeric, note, prose=frozenset({9}))
 
 
 def _tree_line(t: TreeExposure, rows: int | None) -> tuple[str, ...]:
@@ -118,7 +120,8 @@ def leaves_table(audit: Audit, most: int = SHOWN) -> Shown:
     """Return the leaves of fewest rows, with the conditions that lead to them."""
     columns = ("tree", "leaf", "rows", "positive", "who")
     lines = tuple(_leaf_line(audit, t, j) for t, j in exposed_leaves(audit, most))
-    return Shown("Most exposed leaves", columns, lines, frozenset({0, 1, 2, 3}))
+    numeric = frozenset({0, 1, 2, 3})
+    return Shown("Most exposed leaves", columns, lines, numeric, prose=frozenset({4}))
 
 
 def _leaf_line(audit: Audit, t: TreeExposure, j: int) -> tuple[str, ...]:

@@ -22,7 +22,9 @@ def verdict(audit: Audit) -> list[str]:
     if audit.model.library == "xgboost" and s.counted:
         lines.append(
             "Counts take every row to weigh 1: nothing in the file tells a row of weight 2 from "
-            "two rows. Weights that are no whole numbers are noticed, and nothing is counted then."
+            "two rows. Other weights leave broken sums, and nothing is counted then, unless they "
+            "happen to add up to whole numbers in every leaf, as halves do in trees of two or "
+            "three leaves."
         )
     if s.single:
         lines.append(

@@ -14,7 +14,7 @@ from fedtrees.audit.attack import AttackResult, attack
 from fedtrees.audit.audit import Audit, Known, audit
 from fedtrees.audit.model import read_model, without_statistics
 from fedtrees.audit.page import write_page
-from fedtrees.audit.rows import Columns, read_rows
+from fedtrees.audit.rows import Columns, check_sizes, read_rows
 from fedtrees.audit.scrub import Scrubbed, scrub
 from fedtrees.audit.tables import (
     Shown,
@@ -95,6 +95,7 @@ def _rows(request: Request, found: Audit) -> tuple[Dataset | None, Dataset | Non
     paths = [path for path in (request.own, request.truth) if path]
     if not paths:
         return None, None, []
+    check_sizes(request.own, request.truth)
     columns = Columns(target=request.target, categorical=request.categorical,
                       positive=request.positive or None)  # fmt: skip
     tables, notes = read_rows(found.model, paths, columns)

@@ -76,7 +76,7 @@ th, td { padding: .38rem .7rem .38rem 0; border-bottom: 1px solid #e8ebef; verti
 thead th { border-bottom: 1.5px solid var(--ink); vertical-align: bottom; font-weight: 600; }
 tbody th { font-weight: 600; white-space: nowrap; }
 thead th.n { white-space: normal; }
-td.free { min-width: 10rem; } .nb { white-space: nowrap; }
+td.free { min-width: 10rem; } td.prose { min-width: 17rem; } .nb { white-space: nowrap; }
 .n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
 tr.front { background: #f1f6fb; } tr.base { background: var(--faint); }
 small { color: var(--muted); font-size: .92em; } td small, th small { display: block;
@@ -97,7 +97,7 @@ footer { color: var(--muted); font-size: .85rem; padding: 2.5rem 1.5rem 3rem; }
 [hidden] { display: none !important; }
 @media (max-width: 44rem) { body { font-size: 15px; } h1 { font-size: 1.6rem; }
   main, header.top, footer, nav.bar > div { padding-left: 1rem; padding-right: 1rem; }
-  nav.bar { position: static; } tbody th { white-space: normal; min-width: 8rem; } }
+  nav.bar { position: static; } tbody th:not(.n) { white-space: normal; min-width: 8rem; } }
 @media print { body { font-size: 10.5pt; } nav.bar, .filters, .skip { display: none; }
   main, header.top, footer { max-width: none; padding: 0; } h2 { break-after: avoid; }
   figure, .answer, tr { break-inside: avoid; } .scroll, .wide { overflow: visible; }

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from fedtrees.core.errors import DataError
 from fedtrees.trees.forest import Forest
+from fedtrees.trees.intercept import start_margin
 from fedtrees.trees.losses import (
     LEAST_PROBABILITY,
     LOGISTIC,
@@ -276,13 +277,29 @@ def _read_objective(learner: dict[str, Any]) -> tuple[Objective, NDArray[np.floa
     if name == "binary:logitraw":
         return LOGISTIC, SQUARED_ERROR.base_margin(score)  # the score is the margin
     if name == "binary:logistic":
-        return LOGISTIC, LOGISTIC.base_margin(score)
+        return LOGISTIC, _log_odds_of(score)
     classes = int(shape["num_class"])
     trees = len(learner["gradient_booster"]["model"]["trees"])
     if not 2 <= classes <= trees:  # also keeps a damaged count from asking for memory
         raise DataError(f"model has {classes} classes and {trees} trees; each class needs a tree")
     objective = Softmax(classes)
     return objective, objective.base_margin(score)
+
+
+def _log_odds_of(score: NDArray[np.float64]) -> NDArray[np.float32]:
+    """Return the margin of a probability.
+
+    0 and 1, which a custom objective or labels of one class leave, are taken for probabilities of
+    1e-6 from them, as XGBoost 3.2 does. It moves what is nearer than that, too; versions before did
+    not, and neither do we.
+    """
+    if not ((score >= 0) & (score <= 1)).all():
+        raise DataError(
+            f"base_score {score.tolist()} of the model is no probability, and binary:logistic "
+            "starts from one: XGBoost does not load it either; correct it in the file"
+        )
+    edge = ((score == 0) | (score == 1)).all()
+    return start_margin(LOGISTIC, score.astype(np.float32)) if edge else LOGISTIC.base_margin(score)
 
 
 def _base_score(text: Any) -> NDArray[np.float64]:

@@ -102,6 +102,29 @@ def test_damaged_headers_are_named(tmp_path, whole, change, message):
         read_model(written(tmp_path, model))
 
 
+@pytest.mark.parametrize("score", ["0E0", "[1E0]"])
+def test_a_base_score_at_the_edge_is_read_as_xgboost_reads_it(tmp_path, whole, score):
+    """A custom objective leaves such a score; XGBoost keeps 1e-6 away from 0 and 1."""
+    model = copy.deepcopy(whole)
+    model["learner"]["learner_model_param"]["base_score"] = score
+    path = written(tmp_path, model)
+    X = trained.table()[0][:50]
+    theirs = xgb.Booster({"nthread": 1}, model_file=str(path))
+    np.testing.assert_allclose(
+        read_model(path).forest.margin(X).ravel(),
+        theirs.predict(xgb.DMatrix(X), output_margin=True),
+        rtol=1e-6,
+    )
+
+
+@pytest.mark.parametrize("score", ["1.5", "-0.1", "NaN"])
+def test_a_base_score_that_is_no_probability_is_named(tmp_path, whole, score):
+    model = copy.deepcopy(whole)
+    model["learner"]["learner_model_param"]["base_score"] = score
+    with pytest.raises(DataError, match="of the model is no probability"):
+        read_model(written(tmp_path, model))
+
+
 def test_statistics_beyond_float32_are_no_statistics(tmp_path, whole):
     for name in ("sum_hessian", "base_weights", "loss_changes"):
         model = copy.deepcopy(whole)

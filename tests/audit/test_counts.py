@@ -145,6 +145,15 @@ def test_squared_error_tells_the_rows_of_every_leaf_of_every_tree(tmp_path):
         assert np.array_equal(t.n, made.true_counts(t.index, t.leaf)[0])
 
 
+def test_rows_of_a_regression_s_first_client_are_not_taken_for_the_table(tmp_path):
+    made = trained.bagging(tmp_path / "m.json", rounds=3, objective="reg:squarederror")
+    found = audit(read_model(made.path))
+    assert found.rows.n == len(made.parts[made.grown_by[0]])
+    assert not found.rows.whole
+    central = trained.central(tmp_path / "c.json", 3, objective="reg:squarederror")
+    assert audit(read_model(central.path)).rows.whole
+
+
 @pytest.mark.parametrize("params", [{}, {"lambda_l2": 2.0}, {"boost_from_average": False}])
 def test_lightgbm_counts_rows_in_every_tree_and_labels_in_the_first(tmp_path, params):
     X, y = trained.table()

@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -46,6 +47,11 @@ def model_of(name):
     return read_model(MODELS / f"{name}.json")
 
 
+@cache
+def audit_of(name):
+    return audit(model_of(name))
+
+
 def routed(path, rows):
     """The leaf of every tree that each row falls into, by XGBoost itself."""
     booster = xgb.Booster({"nthread": 1}, model_file=str(path))
@@ -74,7 +80,7 @@ def certain(found):
 
 @pytest.mark.parametrize("name", GROWN_BY)
 def test_what_is_certain_is_true(name):
-    found = audit(model_of(name))
+    found = audit_of(name)
     assert_counts_are_true(found, GROWN_BY[name])
     first = GROWN_BY[name][0]
     assert found.trees[0].n.sum() == len(PARTS[first][1])
@@ -82,7 +88,7 @@ def test_what_is_certain_is_true(name):
 
 @pytest.mark.parametrize("name", BAGGED)
 def test_first_trees_of_all_clients_are_counted(name):
-    found, who = audit(model_of(name)), GROWN_BY[name]
+    found, who = audit_of(name), GROWN_BY[name]
     firsts = [who.index(c) for c in dict.fromkeys(who)]
     assert set(firsts) <= set(certain(found))
     assert (found.rows.n, found.rows.n_pos) == (569, 357)
@@ -91,7 +97,7 @@ def test_first_trees_of_all_clients_are_counted(name):
 
 @pytest.mark.parametrize("name", [name for name in GROWN_BY if name != LATE])
 def test_trees_are_given_to_the_clients_that_grew_them(name):
-    found, who = audit(model_of(name)), GROWN_BY[name]
+    found, who = audit_of(name), GROWN_BY[name]
     assert found.sources.kind == ("turns" if "cyclic" in name else "bagging")
     number = {c: f"client {k + 1}" for k, c in enumerate(dict.fromkeys(who))}
     assert found.sources.names == tuple(number[c] for c in who)
@@ -99,31 +105,31 @@ def test_trees_are_given_to_the_clients_that_grew_them(name):
 
 def test_a_client_that_joined_late_is_not_denied():
     """Flower waits for two clients by default: the third was not there in the first round."""
-    found = audit(model_of(LATE))
+    found = audit_of(LATE)
     assert found.rows.n == len(PARTS[0][1]) + len(PARTS[1][1])
     assert not found.rows.whole
     assert found.rows.total is None
 
 
 def test_rows_of_one_client_are_not_taken_for_the_table():
-    found = audit(model_of(FLOWER + "cyclic"))
+    found = audit_of(FLOWER + "cyclic")
     assert found.rows.n == len(PARTS[0][1])
     assert not found.rows.whole
 
 
 def test_the_mask_of_nvflare_hides_nothing():
     for name in (NVFLARE + "bagging", NVFLARE + "bagging-scaled", NVFLARE + "cyclic"):
-        found = audit(model_of(name))
+        found = audit_of(name)
         assert {f.name: f.state for f in found.fields}["sum_hessian"] == "masked"
         assert found.restored
 
 
 def test_learning_rates_divided_by_clients_are_found_exactly():
-    assert audit(model_of(NVFLARE + "bagging")).settings.learning_rate == 0.1 / 3
+    assert audit_of(NVFLARE + "bagging").settings.learning_rate == 0.1 / 3
 
 
 def test_histograms_of_nvflare_leave_one_table():
-    found = audit(model_of(NVFLARE + "histogram"))
+    found = audit_of(NVFLARE + "histogram")
     assert found.sources.kind == "one"
     leaf, y = routed(found.model.path, EVERYBODY[0])[:, 0], EVERYBODY[1]
     assert found.trees[0].exact.all()

@@ -27,6 +27,7 @@ def test_the_settings_of_a_training_are_read_off_its_model(tmp_path, params, mas
     model = read_model(path)
     found = infer_settings(model.forest.trees, model.statistics)
     assert (found.learning_rate, found.reg_lambda) == (params["eta"], params["reg_lambda"])
+    assert not np.signbit(found.reg_lambda)  # lambda -0 is no number people give
     assert found.source == "inferred"
     assert found.equations > 20
 

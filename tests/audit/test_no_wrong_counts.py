@@ -13,6 +13,7 @@ from sklearn.datasets import load_wine
 
 from fedtrees.audit import audit, read_model
 from fedtrees.audit.exposure import UNKNOWN
+from fedtrees.audit.verdict import verdict
 
 HALF = np.random.default_rng(0).choice([0.5, 1.0], 569)
 HALF[0] = 0.5 + (HALF[1:].sum() + 0.5) % 1  # whole in all
@@ -31,6 +32,15 @@ def test_one_tree_of_broken_numbers_shows_the_weights_of_all(tmp_path):
     whole = [all(h % 1 == 0 for h in t["sum_hessian"]) for t in trained.trees_in(found.model.path)]
     assert 0 < sum(whole) < 60
     assert found.summary.counted == 0
+
+
+def test_the_verdict_says_that_halves_may_pass_for_rows(tmp_path):
+    """Stumps of a regression on rows of weight 1/2: each leaf may hold an even number of them."""
+    X = np.repeat([[0.0], [1.0]], 4, axis=0)
+    params = {"objective": "reg:squarederror", "max_depth": 1, "min_child_weight": 0}
+    found = trees_of(tmp_path, X, X[:, 0], 1, np.full(8, 0.5), **params)
+    assert found.rows.n == 4  # of 8
+    assert "halves" in " ".join(verdict(found))
 
 
 def test_rows_of_label_1_weigh_more_in_squared_error_too(tmp_path):

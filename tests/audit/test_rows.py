@@ -1,5 +1,8 @@
 """Rows at hand are read as the model means them, whatever each file alone would suggest."""
 
+import time
+import tracemalloc
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -9,7 +12,7 @@ from sklearn.datasets import load_wine
 
 from fedtrees.audit import audit, read_model
 from fedtrees.audit.attack import attack
-from fedtrees.audit.rows import Columns, read_rows
+from fedtrees.audit.rows import Columns, check_sizes, read_rows
 from fedtrees.core.errors import DataError
 
 
@@ -84,3 +87,29 @@ def test_rows_of_a_regression_are_numbers(tmp_path):
     (table,), _ = read(tmp_path, frame, categorical=())
     assert table.table.y == pytest.approx(X[:, 3])
     assert "log loss" in attack(audit(read_model(tmp_path / "m.json")), None, table).reason
+
+
+def table_of(path, rows):
+    path.write_text("age,ill\n" + "50,1\n" * rows)
+    return str(path)
+
+
+def test_too_many_rows_are_refused_before_they_are_read(tmp_path):
+    truth = table_of(tmp_path / "truth.csv", 10**6)
+    tracemalloc.start()
+    began = time.process_time()
+    with pytest.raises(DataError, match=r"truth.csv has more than 10000 rows"):
+        check_sizes(None, truth)
+    assert time.process_time() - began < 1
+    assert tracemalloc.get_traced_memory()[1] < 5e6
+    tracemalloc.stop()
+
+
+def test_as_many_rows_are_taken_as_are_scored(tmp_path):
+    whole, own = table_of(tmp_path / "whole.csv", 8003), table_of(tmp_path / "own.csv", 3)
+    check_sizes(own, whole)
+    check_sizes(whole, None)
+    with pytest.raises(DataError, match="more than 8003 rows"):
+        check_sizes(own, table_of(tmp_path / "longer.csv", 8004))
+    with pytest.raises(DataError, match="holds 100000 at most"):
+        check_sizes(table_of(tmp_path / "all.csv", 100_001), own)
