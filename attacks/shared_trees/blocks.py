@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.shared_trees.hessians import hessians_from_gains, is_masked, leaves_below
+from fedtrees.attacks.shared_trees.turns import turns_of
 from fedtrees.core.shared_trees import ClientModels, ClientTrees, GlobalTrees, SharedTrees
 from fedtrees.core.view import View
 from fedtrees.trees.forest import Tree
@@ -33,6 +35,8 @@ class Block:
         With ``g`` and ``h`` where they are told, or follow from what is.
     sender : str or None
         Who grew them, where the view tells.
+    chain : str or None
+        The same for all of one client's blocks, where that shows though its name may not.
     score : float32 array, shape (K,), or None
         Base score that the client's own first trees start from, in XGBoost's units, where told.
     h_error : tuple of (float64 array, shape (J,), or None)
@@ -46,6 +50,7 @@ class Block:
     sender: str | None = None
     score: Scores | None = None
     h_error: tuple[Floats | None, ...] = ()
+    chain: str | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,9 +91,25 @@ def blocks_of(view: View) -> Blocks | None:
 
 def trees_of(view: View, message: SharedTrees) -> list[Told]:
     """Return the trees of a message, with sums where it tells them, masked ones worked out."""
+    rounded = view.defense.declares(view.schema, view.parameters).rounding
+    if not rounded or message.base_weights is None:
+        return _told(view, message)
+    eta = np.float32(view.parameters["learning_rate"])
+    exact = replace(message, value=_leaf_values(message, message.base_weights, eta))
+    found = zip(_told(view, exact), unpack(message), strict=True)
+    return [(replace(tree, value=sent.value), error) for (tree, error), sent in found]
+
+
+def _leaf_values(message: SharedTrees, weights: Scores, eta: np.float32) -> Scores:
+    """Return leaf values as weights tell them: without eta where the root is the only leaf."""
+    alone = np.repeat(message.sizes == 1, message.sizes)
+    return np.where(message.feature < 0, np.where(alone, eta * weights, weights), np.float32(0))
+
+
+def _told(view: View, message: SharedTrees) -> list[Told]:
     eta, reg_lambda = view.parameters["learning_rate"], view.parameters["reg_lambda"]
-    masked = message.sum_hessian is not None and is_masked(message.sum_hessian)
-    if not masked:
+    sums = message.sum_hessian
+    if sums is None or not is_masked(sums, message.sizes):
         return [(tree, None) for tree in unpack(message, eta, reg_lambda)]
     weights = message.base_weights
     trees = [replace(t, h=None, g=None) for t in unpack(message)]
@@ -138,44 +159,61 @@ def _parts(view: View, message: GlobalTrees) -> Iterator[Block]:
         yield _block(trees[i : i + each], message.round, message.first + i)
 
 
-def _named(view: View, blocks: Sequence[Block], per_round: bool) -> Iterator[Block]:
-    """Name the sender of every block where the view tells, by its replies or by its place."""
-    known: dict[int, Block] = {}
-    rounds = [b.round if per_round else turn for turn, b in enumerate(blocks)]
+def _named(view: View, blocks: Sequence[Block], per_round: bool) -> list[Block]:
+    """Name the sender of every block where the view tells, by its place or by its replies."""
+    if per_round:
+        out = [
+            replace(b, sender=name) for b, name in zip(blocks, _arrived(view, blocks), strict=True)
+        ]
+    else:
+        turns = turns_of(view, len(blocks), len(blocks[0].trees))
+        out = [
+            replace(b, round=i, sender=name if known else None, chain=name)
+            for i, (b, (name, known)) in enumerate(zip(blocks, turns, strict=True))
+        ]
+    taken: set[int] = set()
     for item, m in view.messages(ClientTrees):
         reply = _block(trees_of(view, m), m.round, -1, item.sender, m.base_score)
-        at = _place(reply, [i for i, r in enumerate(rounds) if r == m.round], blocks, known)
+        places = [
+            i
+            for i, b in enumerate(out)
+            if i not in taken and b.sender in (None, item.sender)
+            and (b.round == m.round or not per_round)
+        ]  # fmt: skip
+        at = _place(reply, places, out)
         if at is not None:
-            known[at] = replace(reply, first=blocks[at].first)
-    names = _clients(view)
-    for i, block in enumerate(blocks):
-        if i in known:
-            yield known[i]
-        elif not per_round:
-            yield replace(block, round=i, sender=names[i % len(names)])
-        elif view.parameters["arrival"] == "client" and rounds.count(rounds[i]) == len(names):
-            yield replace(block, sender=names[i - rounds.index(rounds[i])])
-        else:
-            yield block
+            taken.add(at)
+            out[at] = replace(reply, first=out[at].first, round=out[at].round, chain=out[at].chain)
+    return out
 
 
-def _place(
-    reply: Block, places: Sequence[int], blocks: Sequence[Block], taken: Container[int]
-) -> int | None:
-    """Return which block a reply became: of those with its splits, the closest in values."""
+def _arrived(view: View, blocks: Sequence[Block]) -> list[str | None]:
+    """Return the senders of a bagging model's blocks, which arrive in the order of the clients."""
+    names, rounds = _clients(view), [b.round for b in blocks]
+    full = all(count == len(names) for count in Counter(rounds).values())
+    if view.parameters["arrival"] != "client" or not full:
+        return [None] * len(blocks)
+    return [names[i % len(names)] for i in range(len(blocks))]
+
+
+def _place(reply: Block, places: Sequence[int], blocks: Sequence[Block]) -> int | None:
+    """Return which block a reply became: of those with its splits, the closest in numbers."""
 
     def alike(a: Tree, b: Tree) -> bool:
         return np.array_equal(a.feature, b.feature) and np.array_equal(a.threshold, b.threshold)
 
     def apart(place: int) -> float:
-        pairs = zip(blocks[place].trees, reply.trees, strict=True)
-        return max((float(np.abs(a.value - b.value).max()) for a, b in pairs), default=0.0)
+        return sum(
+            float(np.abs(x - y).max())
+            for a, b in zip(blocks[place].trees, reply.trees, strict=True)
+            for x, y in ((a.value, b.value), (a.h, b.h))
+            if x is not None and y is not None
+        )
 
     found = [
         i
         for i in places
-        if i not in taken
-        and len(blocks[i].trees) == len(reply.trees)
+        if len(blocks[i].trees) == len(reply.trees)
         and all(alike(a, b) for a, b in zip(blocks[i].trees, reply.trees, strict=True))
     ]
     return min(found, key=apart, default=None)

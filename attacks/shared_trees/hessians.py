@@ -33,9 +33,21 @@ _SPREAD = 4.0  # standard errors of a solved sum that count as its error; the la
 _PASSES = 3  # an equation's error depends on the sums sought
 
 
-def is_masked(sum_hessian: NDArray[np.float32]) -> bool:
-    """Tell whether all sums were overwritten by one number; of a tree, no two sums are equal."""
-    return len(sum_hessian) > 1 and bool(np.all(sum_hessian == sum_hessian[0]))
+def is_masked(sum_hessian: NDArray[np.float32], sizes: NDArray[np.int64]) -> bool:
+    """Tell whether all sums of a message were overwritten by one number.
+
+    Of a tree that splits, no two sums are equal; those of trees of one leaf may be, and are taken
+    for masked if all are 1.
+
+    Parameters
+    ----------
+    sum_hessian : float32 array, shape (n_nodes,)
+    sizes : int64 array, shape (T,)
+        Nodes of every tree.
+    """
+    if not len(sum_hessian) or np.any(sum_hessian != sum_hessian[0]):
+        return False
+    return bool(sizes.max() > 1 or sum_hessian[0] == 1)
 
 
 @dataclass(frozen=True, eq=False)

@@ -85,6 +85,10 @@ def late_counts(
             continue
         error = float(h_error[j] + PER_ROW * h[j] / cells.h.min())
         leaf = LeafEquations(h[j], error, slope[j], VALUE_ERROR, evidence.reg_lambda)
+        if h[j] < evidence.min_child_weight * (1 - 1e-5):  # no gradient sum: such a leaf weighs 0
+            found.append(None)
+            guess[j] = _about(leaf, cells)
+            continue
         totals = totals_of(leaf, cells)
         found.append(totals)
         guess[j] = (totals.n[0], totals.n1[0]) if len(totals.n) else _about(leaf, cells)

@@ -15,13 +15,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.trees.forest import Tree
-from fedtrees.trees.intercept import estimated_score
-from fedtrees.trees.losses import Logistic, Objective
+from fedtrees.trees.intercept import estimated_score, start_margin
+from fedtrees.trees.losses import Logistic, Objective, logistic_gradients
 
 Floats = NDArray[np.float64]
 
 # Largest distance from whole numbers that float32 sums of so many rows explain.
 LARGEST_OFF = 0.05
+SHARES_OFF = 1e-4  # of the sum of all classes' shares from 1
+# A label mean is 0 or 1 if the hessian sum is less: with both classes it is a (N - a) / N >= 1/2.
+ONE_CLASS = 0.25
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,40 +61,62 @@ def own_start(
     intercept : {"mean", "newton"}
         How it estimates its base score.
     """
+    if any(tree.g is None or tree.h is None for tree in trees):
+        return None
+    sums = [(t.g[t.leaves], t.h[t.leaves]) for t in trees if t.g is not None and t.h is not None]
+    if len(trees) == 1 and intercept == "mean" and sums[0][1].sum() < ONE_CLASS:
+        return _one_class(float(sums[0][1].sum()), objective, most_rows)
     twice = 1.0 if isinstance(objective, Logistic) else 2.0  # XGBoost's softmax doubles h
     n = np.arange(1, most_rows + 1, dtype=np.float64)
-    off = np.zeros((len(n),))
-    shares = np.zeros((len(trees), len(n)))
-    for k, tree in enumerate(trees):
-        if tree.g is None or tree.h is None:
-            return None
-        g, h = tree.g[tree.leaves], tree.h[tree.leaves]
-        shares[k], worst = _fit(n, g, h / twice)
-        off = np.maximum(off, worst)
-    if len(trees) > 1:
-        off = np.where(np.abs(shares.sum(axis=0) - 1) < 1e-4, off, np.inf)
-    best = int(np.argmin(off))
-    if not off[best] <= LARGEST_OFF:
+    below, above = (
+        np.array(side) for side in zip(*(_fit(n, g, h / twice) for g, h in sums), strict=True)
+    )
+    best, off, share = 0, np.inf, np.zeros(len(trees))
+    for likely in (None, *range(len(trees))):  # one class may have more than half of the rows
+        fit = below.copy()
+        if likely is not None:
+            fit[likely] = above[likely]
+        worst = fit[:, 1].max(axis=0)
+        if len(trees) > 1:
+            worst = np.where(np.abs(fit[:, 0].sum(axis=0) - 1) < SHARES_OFF, worst, np.inf)
+        k = int(np.argmin(worst))
+        if worst[k] < off:
+            best, off, share = k, float(worst[k]), fit[:, 0, k]
+    if not off <= LARGEST_OFF:
         return None
     rows = int(n[best])
-    sums = [t.g[t.leaves].sum() for t in trees if t.g is not None]
-    positives = np.rint(rows * shares[:, best] - np.array(sums))
+    positives = np.rint(rows * share - np.array([g.sum() for g, _ in sums]))
     classes = [rows - positives[0], positives[0]] if len(trees) == 1 else positives
     score = estimated_score(objective, np.array([rows, *classes]), intercept)
-    return Start(score, rows, float(off[best]))
+    return Start(score, rows, off)
+
+
+def _one_class(total: float, objective: Objective, most_rows: int) -> Start | None:
+    """Return the start of a client of one class, all of whose rows have one small hessian."""
+    found = []
+    for score in (np.zeros(1, np.float32), np.ones(1, np.float32)):
+        gh = logistic_gradients(start_margin(objective, score), np.round(score).astype(np.int64))
+        rows = total / float(gh[0, 1])
+        found.append(Start(score, int(np.rint(rows)), abs(rows - np.rint(rows))))
+    there = [s for s in found if 1 <= s.rows <= most_rows and s.off <= LARGEST_OFF]
+    return min(there, key=lambda s: s.off, default=None)
 
 
 def _fit(n: Floats, g: Floats, h: Floats) -> tuple[Floats, Floats]:
-    """Return, for each N, the probability that fits better and how far counts are off."""
+    """Return for each N both probabilities, each with how far counts are off.
+
+    Two float64 arrays of shape (2, len(n)): for the smaller and for the larger probability.
+    """
     total = h.sum()
     root = np.sqrt(np.maximum(1.0 - 4.0 * total / n, 0.0))
     per_leaf = n[:, None] * (h / total)
-    best_p, best_off = np.zeros(len(n)), np.full(len(n), np.inf)
+    sides = []
     for p in ((1.0 - root) / 2.0, (1.0 + root) / 2.0):
-        counts = np.concatenate([per_leaf, per_leaf * p[:, None] - g], axis=1)
-        counts = np.concatenate([counts, (n * p - g.sum())[:, None]], axis=1)
+        positives = per_leaf * p[:, None] - g
+        counts = np.concatenate(
+            [per_leaf, positives, per_leaf - positives, (n * p - g.sum())[:, None]], axis=1
+        )
         off = np.abs(counts - np.rint(counts)).max(axis=1)
-        off = np.where((n >= 4.0 * total - 1e-6) & (counts.min(axis=1) > -0.5), off, np.inf)
-        better = off < best_off
-        best_p, best_off = np.where(better, p, best_p), np.where(better, off, best_off)
-    return best_p, best_off
+        possible = (n >= 4.0 * total - 1e-6) & (counts.min(axis=1) > -0.5)
+        sides.append(np.stack([p, np.where(possible, off, np.inf)]))
+    return sides[0], sides[1]

@@ -17,7 +17,9 @@ from fedtrees.attacks.shared_trees.start import own_start
 from fedtrees.attacks.shared_trees.start_of_values import LeafValues, Shares, shares_of_values
 from fedtrees.attacks.timberstrike.counts import share_out
 from fedtrees.attacks.timberstrike.evidence import Evidence
+from fedtrees.attacks.timberstrike.reconstruct import first_counts
 from fedtrees.attacks.timberstrike.routing import add_values, gradients
+from fedtrees.attacks.timberstrike.sums import victim_sums
 from fedtrees.core.guess import LeafCounts
 from fedtrees.core.schema import Table
 from fedtrees.core.view import View
@@ -97,7 +99,7 @@ def chains_of(shared: Blocks, clues: Clues) -> list[list[Block]]:
     if named or not shared.per_round:
         chains: dict[str | None, list[Block]] = {}
         for block in shared.blocks:
-            chains.setdefault(block.sender, []).append(block)
+            chains.setdefault(block.chain or block.sender, []).append(block)
         return list(chains.values())
     rounds: dict[int, list[Block]] = {}
     for block in shared.blocks:
@@ -222,7 +224,8 @@ def _sized(view: View, victims: Sequence[Victim]) -> Iterator[Victim]:
         yield from victims
         return
     for victim in victims:
-        rest -= 0 if victim.evidence.is_foreign(0) else _first_rows(victim.evidence)
+        if not victim.evidence.is_foreign(0):
+            rest -= _first_rows(victim.evidence, view)
     guesses = [_late_sizes(v, view.own) for v in late]
     sizes = share_out(np.concatenate(guesses), max(rest, 0))
     parts = dict(zip(map(id, late), np.split(sizes, len(late)), strict=True))
@@ -243,13 +246,11 @@ def _counted(victim: Victim, view: View) -> Victim:
     return replace(victim, late=late)
 
 
-def _first_rows(evidence: Evidence) -> int:
-    """Return the number of rows by the first tree's hessian sum; all that is left if not told."""
-    tree = evidence.trees[0]
-    if tree.h is None:
-        return 0
-    h = gradients(evidence.start(1), np.zeros(1))[1]
-    return int(np.rint(tree.h[tree.leaves].sum() / h[0]))
+def _first_rows(evidence: Evidence, view: View) -> int:
+    """Return the number of rows of a client whose first tree is grown on no others."""
+    own = view.own or Table(np.zeros((0, len(view.schema.features)), np.float32), np.zeros(0, int))
+    counts = first_counts(evidence, victim_sums(evidence, own, 1, False)[0], len(own), False)
+    return int((counts.n0 + counts.n1).sum())
 
 
 def _late_sizes(victim: Victim, own: Table | None) -> Floats:

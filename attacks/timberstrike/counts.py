@@ -49,12 +49,15 @@ def first_gradient(evidence: Evidence, t: int = 0) -> tuple[float, float]:
     return float(g[0]), float(h[0])
 
 
-def counts_from_sums(sums: LeafSums, p: float, h: float, n_victims: int | None) -> Counts:
+def counts_from_sums(
+    sums: LeafSums, p: float, h: float, n_victims: int | None, most_rows: int | None = None
+) -> Counts:
     """Solve Eqs. 6 and 9 for the victims of every leaf.
 
     With exact sums, N = H / (p(1-p)) and N1 = N p - G, rounded. With noise of known variance
     (not in the paper), both are shrunk: N towards the own rows' share of the leaf under the
     constraint that leaves add up to ``n_victims``, N1 towards the rate among own rows of the leaf.
+    Where that is not known, there are no more than ``most_rows``.
     """
     assert sums.g is not None
     assert sums.h is not None
@@ -63,9 +66,10 @@ def counts_from_sums(sums: LeafSums, p: float, h: float, n_victims: int | None) 
         n = np.maximum(np.rint(raw), 0).astype(np.int64)
     else:
         n = _noisy_counts(raw, sums, h, n_victims)
-    if n_victims is not None and n.sum() > 2 * n_victims + 1000:
+    limit = most_rows if n_victims is None else n_victims
+    if limit is not None and n.sum() > 2 * limit + 1000:
         # the sums contradict the declared number of rows: believe the declaration
-        n = share_out(n.astype(np.float64), n_victims)
+        n = share_out(n.astype(np.float64), limit)
     n1_raw = n * p - sums.g
     if float(np.max(sums.var_g, initial=0.0)) > NOISE_FLOOR:
         n1_raw = shrink_positives(n1_raw, n, sums)

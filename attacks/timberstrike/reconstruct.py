@@ -115,7 +115,7 @@ def first_counts(evidence: Evidence, sums: LeafSums, n_own: int, whole: bool, t:
         n = evidence.n_rows
         inside = n_own if evidence.own_inside and not whole else 0
         n_victims = None if n is None else max(n - inside, 0)
-        return counts_from_sums(sums, *ph, n_victims)
+        return counts_from_sums(sums, *ph, n_victims, evidence.most_rows)
     counts = counts_from_values(evidence, sums, ph, t)
     if whole and evidence.own_inside:
         return Counts(counts.n0 + sums.own_n0, counts.n1 + sums.own_n1, counts.residual)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from fedtrees.bench.federation import Federation
 from fedtrees.core.guess import Guess
 from fedtrees.core.schema import Table
-from fedtrees.core.shared_trees import ClientTrees
+from fedtrees.core.shared_trees import ClientModels, ClientTrees
 from fedtrees.metrics.leaf_counts import (
     blind_leaf_counts,
     score_leaf_counts,
@@ -17,6 +17,7 @@ from fedtrees.metrics.leaf_counts import (
     true_leaf_counts,
 )
 from fedtrees.protocols.base import Training, client_names
+from fedtrees.trees.forest import Tree
 
 
 def leaf_scores(
@@ -80,23 +81,30 @@ def _grown_on(
 def _first_blocks(training: Training) -> Iterator[tuple[str, int]]:
     """Yield clients and the model's number of their first tree."""
     replies: dict[str, ClientTrees] = {}
+    clients = [name for name, role in training.transcript.roles.items() if role == "client"]
     for d in training.transcript:
+        if isinstance(d.message, ClientModels):
+            starts = np.cumsum(d.message.trees) - d.message.trees
+            yield from ((clients[o], int(i)) for o, i in zip(d.message.owner, starts, strict=True))
+            return
         if isinstance(d.message, ClientTrees) and len(d.message.sizes):
             replies.setdefault(d.sender, d.message)
-    starts = np.concatenate([[0], np.cumsum([len(t) for t in training.model.trees])])
-    splits = np.concatenate([t.threshold for t in training.model.trees])
-    taken: set[int] = set()
+    trees, taken = training.model.trees, set[int]()
     for sender, reply in replies.items():
-        open_places = (i for i in range(len(starts) - 1) if i not in taken)
-        number = next((i for i in open_places if _here(reply, starts, splits, i)), None)
+        # all replies are of as many trees
+        places = (i for i in range(0, len(trees), len(reply.sizes)) if i not in taken)
+        number = next((i for i in places if _here(reply, trees, i)), None)
         if number is not None:
             taken.add(number)
             yield sender, number
 
 
-def _here(reply: ClientTrees, starts: np.ndarray, splits: np.ndarray, number: int) -> bool:
+def _here(reply: ClientTrees, trees: Sequence[Tree], number: int) -> bool:
     """Tell whether the trees of a reply stand in the model from this number on."""
-    end = number + len(reply.sizes)
-    if end >= len(starts) or not np.array_equal(np.diff(starts[number : end + 1]), reply.sizes):
-        return False
-    return np.array_equal(splits[starts[number] : starts[end]], reply.threshold)
+    there = trees[number : number + len(reply.sizes)]
+    same = [len(t) for t in there] == reply.sizes.tolist()
+    told = [("threshold", reply.threshold), ("value", reply.value), ("h", reply.sum_hessian)]
+    return same and all(
+        sent is None or np.array_equal(np.concatenate([getattr(t, name) for t in there]), sent)
+        for name, sent in told
+    )

@@ -1,0 +1,109 @@
+"""Whose turn it was: who grew which trees in cyclic boosting, where some clients grow none.
+
+A client without rows lets its turn pass, and its receiver is not told. But whoever takes part is
+told the model at each of its turns, and knows how many turns there were between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from fedtrees.core.shared_trees import ClientTrees, GlobalTrees
+from fedtrees.core.view import View
+
+
+@dataclass(frozen=True)
+class Span:
+    """Turns between two looks at the model.
+
+    Attributes
+    ----------
+    who : tuple of str
+        Clients whose turns they were, in order; none twice.
+    first, last : int
+        Blocks that came of them, ``first <= block < last``.
+    """
+
+    who: tuple[str, ...]
+    first: int
+    last: int
+
+
+@dataclass
+class Roll:
+    """Which clients grow trees.
+
+    Attributes
+    ----------
+    present, absent : set of str
+    guessed : set of str
+        Those among them that are not known: as many, but maybe others.
+    """
+
+    present: set[str]
+    absent: set[str]
+    guessed: set[str] = field(default_factory=set)
+
+    def call(self, spans: Sequence[Span]) -> None:
+        """Settle who is there from the number of blocks of every span; guess the rest."""
+        everyone = [w for span in spans for w in span.who]
+        known = True
+        while any(map(self.open, everyone)):
+            before = len(self.present) + len(self.absent)
+            for span in spans:
+                self._settle(span, known)
+            if len(self.present) + len(self.absent) == before:
+                known = False
+                self._take(True, next(filter(self.open, everyone)), known)
+
+    def open(self, name: str) -> bool:
+        """Tell whether a client is neither known to be there nor not to be."""
+        return name not in self.present | self.absent
+
+    def _settle(self, span: Span, known: bool) -> None:
+        left = [w for w in span.who if self.open(w)]
+        wanted = span.last - span.first - sum(w in self.present for w in span.who)
+        if wanted in (0, len(left)):
+            for name in left:
+                self._take(wanted > 0, name, known)
+
+    def _take(self, present: bool, name: str, known: bool) -> None:
+        (self.present if present else self.absent).add(name)
+        if not known:
+            self.guessed.add(name)
+
+
+def turns_of(view: View, blocks: int, each: int) -> list[tuple[str, bool]]:
+    """Return who grew each block of a cyclic model, and whether that is known.
+
+    Parameters
+    ----------
+    view : View
+    blocks : int
+        Number of blocks in the model.
+    each : int
+        Trees per block.
+
+    Returns
+    -------
+    list of (str, bool)
+        Blocks with the same name are one client's, also where it is not known which one's.
+    """
+    names = [name for name, role in view.roles.items() if role == "client"]
+    looks = {(m.round, (m.first + len(m.sizes)) // each) for _, m in view.messages(GlobalTrees)}
+    looks |= {(0, 0), (int(view.parameters["trees"]), blocks)}
+    spans = [
+        Span(tuple(names[t % len(names)] for t in range(a[0], b[0])), a[1], b[1])
+        for a, b in pairwise(sorted(looks))
+    ]
+    replies = [(d.sender, len(m.sizes)) for d, m in view.messages(ClientTrees)]
+    roll = Roll({w for w, size in replies if size}, {w for w, size in replies if not size})
+    roll.call(spans)
+    out = [("", False)] * blocks
+    for span in spans:
+        there = [w for w in span.who if w in roll.present]
+        for block, name in zip(range(span.first, span.last), there, strict=False):
+            out[block] = (name, name not in roll.guessed)
+    return out
