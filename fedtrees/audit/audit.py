@@ -8,16 +8,17 @@ from fractions import Fraction
 
 import numpy as np
 
+from fedtrees.audit.client_values import first_tree_of_values
 from fedtrees.audit.exposure import UNKNOWN, Summary, TreeExposure, summary
 from fedtrees.audit.fields import Field, fields_of
 from fedtrees.audit.leaf_values import (
     CHANCE,
+    CHOICES,
     MOST_ROWS,
     certain_counts,
-    chance_of,
-    guess_settings,
+    explanation,
+    may_be_mean,
     pairs_of,
-    sizes_that_fit,
     table_sizes,
 )
 from fedtrees.audit.learning_rates import settings_by_tree
@@ -31,7 +32,7 @@ from fedtrees.audit.recover import (
     start_of,
     sums_of,
 )
-from fedtrees.audit.sources import Sources, find_sources
+from fedtrees.audit.sources import MOST_CLIENTS, Sources, find_sources
 from fedtrees.core.errors import UsageError
 from fedtrees.trees.forest import Forest
 
@@ -142,7 +143,9 @@ def audit(model: ModelFile, known: Known | None = None) -> Audit:
     trees = recover_boosted(model, sums, known.rows)
     if all(s is None for s in sums):
         trees, settings, rows = _from_values(model, trees, settings, known)
-        return replace(_finished(model, fields, settings, trees, sums, known), rows=rows)
+        clients = _other_clients(model, trees, settings)
+        found = _finished(model, fields, settings, clients, sums, known)
+        return found if found.sources.kind == "bagging" else replace(found, rows=rows)
     rates = [s and s.learning_rate for s in each]
     return _finished(model, fields, settings, trees, sums, known, rates)
 
@@ -285,31 +288,52 @@ def _from_values(
     tree = model.forest.trees[0]
     values, ph = tree.value[tree.leaves], _row_gradient(model.forest)
     given = known.learning_rate, known.reg_lambda
-    for rows in [known.rows] if known.rows else (share[1] if share else []):
-        if rows > MOST_ROWS:
+    choices = ((given[0], given[1]),) if given[0] and given[1] is not None else CHOICES
+    sizes = [known.rows] if known.rows else []
+    if share and may_be_mean(share[0]) and not known.rows:
+        sizes = share[1]
+    # of a known size nothing is left to chance but eta and lambda
+    chance = np.inf if known.rows and len(choices) == 1 else CHANCE
+    found = explanation(values, ph, [n for n in sizes if n <= MOST_ROWS], choices, chance)
+    if found is None or (known.rows is None and found[0][1] == 0):  # of any multiple, then
+        return trees, settings, unknown
+    chosen, rows = found
+    counts = certain_counts(pairs_of(values, ph, chosen, rows), rows)
+    how = f"the value of the leaf, if eta {chosen[0]:g}, lambda {chosen[1]:g}, N {rows}"
+    first = replace(trees[0], n=counts.n, n_pos=counts.n1, at_least=counts.n,
+                    at_most=counts.n, how=how, base_score=ph[0])  # fmt: skip
+    explains = (
+        "the smallest table that explains the base score and every leaf value; it may be the first "
+        "of several clients'"
+    )
+    n_pos = int(counts.n1.sum()) if (counts.n1 != UNKNOWN).all() else None
+    how = "declared" if known.rows else explains
+    size = Rows(rows, n_pos, unknown.share, how, whole=known.rows is not None)
+    source = "given" if len(choices) == 1 else "inferred"
+    return [first, *trees[1:]], Settings(*chosen, source), size
+
+
+def _other_clients(
+    model: ModelFile, trees: Sequence[TreeExposure], settings: Settings | None
+) -> Sequence[TreeExposure]:
+    """Return the trees with the counts of those after the first that start a client of their own.
+
+    A first tree without counts is none: its share of positives is in the file, or there is no mean.
+    """
+    first = trees[0]
+    if settings is None or first.base_score is None or (first.n == UNKNOWN).any():
+        return trees
+    assert isinstance(model.forest, Forest)
+    out = [first]
+    for tree, exposure in zip(model.forest.trees[1:MOST_CLIENTS], trees[1:], strict=False):
+        eta, reg_lambda = settings.learning_rate, settings.reg_lambda
+        start = first_tree_of_values(tree, eta, reg_lambda, first.base_score)
+        if start is None:
             break
-        pair = (given[0], given[1]) if None not in given else guess_settings(values, ph, rows)
-        if pair is None or pair[0] is None or pair[1] is None:
-            continue
-        chosen = (pair[0], pair[1])
-        pairs = pairs_of(values, ph, chosen, rows)
-        if not sizes_that_fit(pairs, [rows]):
-            continue
-        if known.rows is None and (chosen[1] == 0 or chance_of(values, ph, chosen, rows) > CHANCE):
-            break  # a larger table may fit as well
-        counts = certain_counts(pairs, rows)
-        how = f"the value of the leaf, if eta {chosen[0]:g}, lambda {chosen[1]:g}, N {rows}"
-        first = replace(trees[0], n=counts.n, n_pos=counts.n1, at_least=counts.n,
-                        at_most=counts.n, how=how, base_score=ph[0])  # fmt: skip
-        source = "given" if None not in given else "inferred"
-        n_pos = round(rows * ph[0]) if share else None
-        explains = (
-            "the smallest table that explains the base score and every leaf value: all of the "
-            "table, or the first client's rows"
-        )
-        found = Rows(rows, n_pos, unknown.share, "declared" if known.rows else explains)
-        return [first, *trees[1:]], Settings(*chosen, source), found
-    return trees, settings, unknown
+        n, how = start.n, f"the value of the leaf, if eta {eta:g}, lambda {reg_lambda:g}"
+        out.append(replace(exposure, n=n, n_pos=start.n1, at_least=n, at_most=n,
+                           base_score=start.p, how=how))  # fmt: skip
+    return [*out, *trees[len(out) :]]
 
 
 def _row_gradient(forest: Forest) -> tuple[float, float]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +25,10 @@ MOST_DENOMINATOR = 4096  # of N1/N: with more, some fraction is always within fl
 CHANCE = 1e-3
 LEARNING_RATES = (0.3, 0.1, 0.05, 0.01, 0.2, 0.5, 1.0, 0.02, 0.03, 0.15, 0.25, 0.4, 0.7, 0.8)
 REG_LAMBDAS = (1.0, 0.0, 0.1, 0.5, 2.0, 5.0, 10.0)
+CHOICES = tuple(product(LEARNING_RATES, REG_LAMBDAS))
+ROUND = 1000  # base scores of so few decimals are numbers that people choose
+# Of simpler shares leaf values repeat: other rows and larger tables have the same ones.
+LEAST_DENOMINATOR = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,6 +76,11 @@ def table_sizes(share: float, most: int = MOST_ROWS) -> tuple[Fraction, list[int
         return None
     d = simple.denominator
     return (simple, list(range(d, most + 1, d))) if d <= MOST_DENOMINATOR else None
+
+
+def may_be_mean(share: Fraction) -> bool:
+    """Tell whether a base score is a label mean and nothing that somebody chose."""
+    return share.denominator >= LEAST_DENOMINATOR and ROUND % share.denominator != 0
 
 
 def _convergents(x: Fraction) -> Iterator[Fraction]:
@@ -154,34 +164,57 @@ def _union(sets: Iterable[int]) -> int:
     return out
 
 
-def guess_settings(
-    values: NDArray[np.float32], ph: tuple[float, float], rows: int
-) -> tuple[float, float] | None:
-    """Return the usual eta and lambda under which `rows` rows explain all leaves.
+def explanation(
+    values: NDArray[np.float32],
+    ph: tuple[float, float],
+    sizes: Sequence[int],
+    choices: Sequence[tuple[float, float]] = CHOICES,
+    chance: float = CHANCE,
+) -> tuple[tuple[float, float], int] | None:
+    """Return the eta, the lambda and the smallest table that explain all leaves.
+
+    Parameters
+    ----------
+    values : float32 array, shape (J,)
+    ph : pair of float
+        As for `pairs_of`.
+    sizes : sequence of int
+        Tables there may be, smallest first.
+    choices : sequence of pairs of float
+        eta and lambda there may be.
+    chance : float
+        Largest probability at which they may explain values of no meaning.
 
     Returns
     -------
-    tuple of float, or None
-        None unless exactly one choice explains them and chance would not.
+    tuple, or None
+        None unless exactly one choice explains the leaves with the smallest table.
     """
     found = []
-    for eta in LEARNING_RATES:
-        for reg_lambda in REG_LAMBDAS:
-            pairs = pairs_of(values, ph, (eta, reg_lambda), rows)
-            if all(len(p.n) for p in pairs) and sizes_that_fit(pairs, [rows]):
-                found.append((eta, reg_lambda, chance_of(values, ph, (eta, reg_lambda), rows)))
-    if len(found) != 1 or found[0][2] * len(LEARNING_RATES) * len(REG_LAMBDAS) > CHANCE:
-        return None
-    return found[0][:2]
+    for choice in choices:
+        allowed = chances(values, ph, choice, max(sizes, default=1)) * len(choices) <= chance
+        most = int(allowed.sum())  # chances rise with the size of the table
+        pairs = pairs_of(values, ph, choice, most)
+        fits = sizes_that_fit(pairs, [size for size in sizes if size <= most])
+        found += [(fits[0], choice)] if fits else []
+    least = min((size for size, _ in found), default=0)
+    best = [choice for size, choice in found if size == least]
+    return (best[0], least) if len(best) == 1 else None
 
 
-def chance_of(
-    values: NDArray[np.float32], ph: tuple[float, float], settings: tuple[float, float], rows: int
-) -> float:
-    """Return the probability that values of no meaning leave every leaf a pair of numbers."""
-    n = np.arange(1, rows + 1, dtype=np.int64)
-    chance = 1.0
+def chances(
+    values: NDArray[np.float32], ph: tuple[float, float], settings: tuple[float, float], most: int
+) -> NDArray[np.float64]:
+    """Return the probability that values of no meaning leave every leaf a pair of numbers.
+
+    Returns
+    -------
+    float64 array, shape (most,)
+        For leaves of up to 1, 2, 3, ... rows.
+    """
+    n = np.arange(1, most + 1, dtype=np.int64)
+    chance = np.ones(most)
     for value in values:
         error = positives_of_value(value, n, ph, settings)[1]
-        chance *= min(1.0, float(np.minimum(2 * error, 1.0).sum()))
+        chance *= np.minimum(np.cumsum(np.minimum(2 * error, 1.0)), 1.0)
     return chance

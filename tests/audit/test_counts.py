@@ -76,6 +76,26 @@ def test_leaf_values_alone_give_the_first_tree(tmp_path, known):
     assert (found.settings.learning_rate, found.settings.reg_lambda) == (0.3, 1.0)
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_leaf_values_alone_give_every_client_s_first_tree(tmp_path, seed):
+    made = trained.bagging(tmp_path / "m.json", rounds=3, seed=seed)
+    found = audit(read_model(trained.edited(made.path, tmp_path / "bare.json", trained.strip)))
+    assert all(agrees(made, found.trees[t]) for t in range(3))
+    assert not any(t.exact.any() for t in found.trees[3:])
+    assert (found.sources.kind, found.sources.clients) == ("bagging", 3)
+    assert (found.rows.n, found.rows.n_pos, found.rows.whole) == (569, 357, False)
+
+
+def test_a_base_score_that_somebody_chose_is_no_label_mean(tmp_path):
+    """Leaf values from 0.3 fit some table of 30% positives by chance; it is not the true one."""
+    made = trained.bagging(tmp_path / "m.json", rounds=2, clients=5, base_score=0.3)
+    path = trained.edited(made.path, tmp_path / "bare.json", trained.strip)
+    for known in (None, Known(learning_rate=0.3, reg_lambda=1.0)):
+        found = audit(read_model(path), known)
+        assert found.summary.counted == 0
+        assert found.rows.n is None
+
+
 def test_leaf_values_from_one_half_leave_counts_open(tmp_path):
     made = trained.central(tmp_path / "m.json", base_score=0.5)
     path = trained.edited(made.path, tmp_path / "bare.json", trained.strip)

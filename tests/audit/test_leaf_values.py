@@ -8,14 +8,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedtrees.audit.client_values import first_tree_of_values
+from fedtrees.audit.exposure import UNKNOWN
 from fedtrees.audit.leaf_values import (
     Pairs,
     certain_counts,
-    guess_settings,
+    explanation,
+    may_be_mean,
     pairs_of,
     sizes_that_fit,
     table_sizes,
 )
+from fedtrees.trees.forest import Tree
+from fedtrees.trees.losses import LOGISTIC
 
 pairs = st.lists(
     st.lists(st.tuples(st.integers(1, 9), st.integers(0, 9)), min_size=1, max_size=4, unique=True),
@@ -60,7 +65,7 @@ def test_values_of_a_small_table_tell_how_they_were_made(eta, reg_lambda):
     n, n1, p = np.array([31, 44, 12, 60]), np.array([29, 3, 5, 41]), 78 / 147
     h = p * (1 - p)
     values = (eta * (n1 - n * p) / (n * h + reg_lambda)).astype(np.float32)
-    assert guess_settings(values, (p, h), 147) == (eta, reg_lambda)
+    assert explanation(values, (p, h), [49, 98, 147, 196]) == ((eta, reg_lambda), 147)
     found = certain_counts(pairs_of(values, (p, h), (eta, reg_lambda), 147), 147)
     assert np.array_equal(found.n, n)
     assert np.array_equal(found.n1, n1)
@@ -69,4 +74,44 @@ def test_values_of_a_small_table_tell_how_they_were_made(eta, reg_lambda):
 def test_values_of_a_large_table_name_no_settings():
     rng = np.random.default_rng(0)
     values = rng.normal(0, 0.3, 4).astype(np.float32)
-    assert guess_settings(values, (0.3, 0.21), 15_000) is None
+    assert explanation(values, (0.3, 0.21), [15_000]) is None
+
+
+def test_shares_that_people_choose_are_no_label_means():
+    assert not any(may_be_mean(Fraction(x)) for x in ("0.3", "0.05", "0.125", "1/3", "5/7"))
+    assert may_be_mean(Fraction(357, 569))
+
+
+def grown(n, n1, p, eta, reg_lambda):
+    """A chain of leaves with the values that XGBoost gives them."""
+    margin = LOGISTIC.base_margin(p)[:, None]
+    (g0, h), (g1, _) = (LOGISTIC.gradients(margin, np.array([y]))[0, 0] for y in (0, 1))
+    g = (n - n1) * float(g0) + n1 * float(g1)
+    step = (-g / (n * float(h) + reg_lambda)).astype(np.float32)
+    node = np.arange(2 * len(n) - 1)
+    leaf = (node % 2 == 1) | (node == node[-1])
+    value = np.zeros(len(node), dtype=np.float32)
+    value[leaf] = np.float32(eta) * step
+    left, right = np.where(leaf, -1, node + 1), np.where(leaf, -1, node + 2)
+    return Tree(np.where(leaf, -1, 0), np.zeros(len(node)), left, right, leaf, value)
+
+
+@pytest.mark.parametrize("fixed", [None, 0.3, 0.5])
+def test_what_leaf_values_tell_of_a_client_is_true(fixed):
+    """Over random leaves; from a fixed base score nothing follows."""
+    rng, told = np.random.default_rng(5), 0
+    for _ in range(60):
+        n = rng.integers(1, 60, rng.integers(2, 8))
+        n1 = rng.binomial(n, rng.beta(0.4, 0.4, len(n)))
+        if not 0 < n1.sum() < n.sum():
+            continue
+        p, eta, reg_lambda = fixed or n1.sum() / n.sum(), 0.3, float(rng.choice([0.5, 1, 5]))
+        found = first_tree_of_values(grown(n, n1, p, eta, reg_lambda), eta, reg_lambda, 0.5)
+        if found is None:
+            continue
+        told += 1
+        assert found.p == pytest.approx(p, abs=1e-6)
+        known, labels = found.n != UNKNOWN, found.n1 != UNKNOWN
+        assert np.array_equal(found.n[known], n[known])
+        assert np.array_equal(found.n1[labels], n1[labels])
+    assert told > 20 if fixed is None else told == 0
