@@ -96,10 +96,11 @@ def _bagging(starts: NDArray[np.intp], total: int, h: Floats) -> Sources:
     for c, (t, end) in enumerate(zip(starts, [*starts[1:], starts[-1] + block], strict=True)):
         names[t:end] = [f"client {c + 1}"] * (end - t)
     at = starts
+    if not np.isfinite(h).all():
+        how = begin + "of later trees nothing tells whose they are"
+        return Sources("bagging", clients, tuple(names), how)
     for start in range(int(starts[-1]) + block, total, clients * block):
         now = start + np.arange(clients) * block
-        if not np.isfinite([*h[at], *h[now]]).all():
-            break
         chosen = linear_sum_assignment(_distance(h[at], h[now]))[1]
         for c in range(clients):
             where = int(now[chosen[c]])

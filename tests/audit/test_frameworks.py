@@ -169,7 +169,7 @@ def test_our_protocols_grow_the_same_trees(name, protocol, order):
 
 def test_learning_rates_that_are_no_round_numbers_are_told_apart(tmp_path):
     """As NVFlare scales them: by each client's share of the rows."""
-    made = trained.bagging(tmp_path / "whole.json", rounds=5, scaled=True)
+    made = trained.bagging(tmp_path / "whole.json", rounds=4, scaled=True)
     masked = trained.edited(made.path, tmp_path / "masked.json", trained.mask)
     found = audit(read_model(masked))
     number = {c: f"client {k + 1}" for k, c in enumerate(made.grown_by[:3])}

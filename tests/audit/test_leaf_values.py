@@ -100,7 +100,7 @@ def grown(n, n1, p, eta, reg_lambda):
 def test_what_leaf_values_tell_of_a_client_is_true(fixed):
     """Over random leaves; from a fixed base score nothing follows."""
     rng, told = np.random.default_rng(5), 0
-    for _ in range(60):
+    for _ in range(30):
         n = rng.integers(1, 60, rng.integers(2, 8))
         n1 = rng.binomial(n, rng.beta(0.4, 0.4, len(n)))
         if not 0 < n1.sum() < n.sum():
@@ -114,4 +114,4 @@ def test_what_leaf_values_tell_of_a_client_is_true(fixed):
         known, labels = found.n != UNKNOWN, found.n1 != UNKNOWN
         assert np.array_equal(found.n[known], n[known])
         assert np.array_equal(found.n1[labels], n1[labels])
-    assert told > 20 if fixed is None else told == 0
+    assert told > 10 if fixed is None else told == 0

@@ -54,3 +54,9 @@ def test_blocks_of_several_local_trees_keep_together():
     found = find_sources(starts, h)
     assert found.kind == "bagging"
     assert found.names == tuple(f"client {k}" for k in (1, 1, 2, 2, 2, 2, 1, 1))
+
+
+def test_trees_without_sums_are_not_matched():
+    found = find_sources([0.3, 0.4, None, None], np.full(4, np.nan))
+    assert found.names == ("client 1", "client 2", None, None)
+    assert found.how.endswith("of later trees nothing tells whose they are")
