@@ -76,6 +76,8 @@ def late_counts(
     if h_error is None:
         h_error = np.spacing(h.astype(np.float32)).astype(np.float64) / 2
     slope = tree.value[tree.leaves] / np.float64(np.float32(evidence.learning_rate))
+    if tree.g is not None:  # of weights, where values are rounded
+        slope = -tree.g[tree.leaves] / (h + evidence.reg_lambda)
     found: list[Totals | None] = []
     guess = np.zeros((len(h), 2), dtype=np.int64)
     for j, cells in enumerate(cells_of(evidence, t, own, schema)):

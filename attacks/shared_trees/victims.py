@@ -145,7 +145,7 @@ def _evidence(
         learning_rate=parameters["learning_rate"],
         reg_lambda=parameters["reg_lambda"],
         min_child_weight=parameters["min_child_weight"],
-        rounding=declared.rounding or None,
+        rounding=None if told else declared.rounding or None,
         foreign=tuple(b for block, mine in order for b in [not mine] * len(block.trees)),
         restart=restart,
         own_inside=False,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,6 +12,8 @@ from fedtrees.attacks.shared_trees.blocks import blocks_of
 from fedtrees.attacks.shared_trees.hessians import is_masked
 from fedtrees.attacks.shared_trees.start import own_start
 from fedtrees.attacks.shared_trees.victims import victims_of
+from fedtrees.attacks.timberstrike.counts import counts_from_sums
+from fedtrees.attacks.timberstrike.sums import LeafSums
 from fedtrees.bench.evaluate import make_defense
 from fedtrees.bench.federation import Federation
 from fedtrees.bench.leaf_rows import leaf_scores
@@ -124,21 +125,22 @@ def test_fifteen_rows_are_no_forty():
 
 
 @pytest.mark.parametrize("defense", ["leaf-rounding[decimals=2]", "leaf-rounding+mask-sum-hessian"])
-@pytest.mark.parametrize("protocol", ["flower-bagging", "local-ensembles"])
+@pytest.mark.parametrize("protocol", ["flower-bagging", "flower-cyclic", "local-ensembles"])
 def test_rounded_values_stand_unrounded_among_the_weights(protocol, defense):
-    fed = federation((60, 60, 60))
-    _, _, got = attacked(fed, f"{protocol}[trees=3,max_depth=3]", "client-2", defense)
+    fed, spec = federation((60, 60, 60)), f"{protocol}[trees=3,max_depth=3]"
+    _, _, got = attacked(fed, spec, "client-2", defense)
     assert got["leaf_counts_exact"] == 1.0
 
 
-def test_a_start_that_is_not_found_makes_no_millions_of_rows():
-    """The model's base score is that of one row of one class; hessians are 1e-6 then."""
-    fed = federation((1, 60, 60))
-    began = time.process_time()
-    spec = "flower-bagging[trees=3,max_depth=3,intercept=mean,reg_lambda=0.5]"
-    _, guess, _ = attacked(fed, spec, "client-2", "leaf-rounding[decimals=1]+split-only")
-    assert len(guess.records) <= 3 * 121
-    assert time.process_time() - began < 30
+def test_sums_read_with_a_wrong_start_make_no_millions_of_rows():
+    """The base score of one row of one class, whose hessian is 1e-6, on sums of sixty rows."""
+    n = 4
+    zero, none = np.zeros(n), np.zeros(n, dtype=np.int64)
+    h = np.full(n, 3.6)
+    sums = LeafSums(zero, h, zero, zero, zero, zero, none, none, np.zeros(0, dtype=np.int32))
+    assert (counts_from_sums(sums, 0.4, 0.24, None, 100).n0 == 9).all()
+    found = counts_from_sums(sums, 1 - 1e-6, 1e-6, None, 100)
+    assert int((found.n0 + found.n1).sum()) == 100
 
 
 def test_equal_sums_of_trees_of_one_leaf_are_no_mask():
@@ -152,11 +154,11 @@ def test_equal_sums_of_trees_of_one_leaf_are_no_mask():
 def test_a_lone_leaf_below_the_least_hessian_tells_no_positives():
     """Its weight is 0 whatever its gradient sum."""
     fed = federation((50, 60, 40))
-    view, _, _ = attacked(fed, "flower-cyclic[trees=3,max_depth=3,min_child_weight=30]", "server")
+    spec = "flower-cyclic[trees=3,max_depth=3,min_child_weight=30,base_score=0.5]"
+    view, _, _ = attacked(fed, spec, "server")
     late = [v.late for v in victims_of(view) if v.late is not None]
-    assert len(late) == 2
-    for counts in late:
-        assert not counts.certain.any()
+    assert [len(counts.n) for counts in late] == [1, 1]
+    assert not any(counts.certain.any() for counts in late)
 
 
 def test_single_leaf_models_are_scored_on_their_owners_rows():
