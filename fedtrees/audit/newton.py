@@ -140,26 +140,42 @@ class _Fit:
         equations, unknown = 2 * len(self.splits.inner), len(self.splits.inner) + 1
         return equations - (unknown if self.h is None else 0)
 
-    def weighted(self, eta: float, reg_lambda: float) -> tuple[Floats, Floats, Floats]:
-        """Return A, c, b in units of each equation's float32 error."""
+    def at(self, eta: float) -> _Equations:
+        """Return the equations at one eta."""
         a, c, b = self.splits.system(eta)
-        h = self.h
-        if h is None:
-            scale = self.splits.error(np.ones(a.shape[1]), eta, 1.0)
-            h = np.maximum(_solve(a, c, b, scale)[:-1], 1e-3)
-        scale = self.splits.error(h, eta, reg_lambda)
+        if self.h is not None:
+            return _Equations(self.splits, eta, (a, c, b), self.h, True)
+        scale = self.splits.error(np.ones(a.shape[1]), eta, 1.0)
+        h = np.maximum(_solve(a, c, b, scale)[:-1], 1e-3)
+        return _Equations(self.splits, eta, (a, c, b), h, False)
+
+
+@dataclass(frozen=True, eq=False)
+class _Equations:
+    """``A H + c lambda = b``, and the sums: known, or near enough to tell the errors by."""
+
+    splits: Splits
+    eta: float
+    system: tuple[Floats, Floats, Floats]
+    h: Floats
+    known: bool
+
+    def weighted(self, reg_lambda: float) -> tuple[Floats, Floats, Floats]:
+        """Return A, c, b in units of each equation's float32 error."""
+        a, c, b = self.system
+        scale = self.splits.error(self.h, self.eta, reg_lambda)
         return a / scale[:, None], c / scale, b / scale
 
-    def residual(self, eta: float, reg_lambda: float) -> Floats:
-        a, c, b = self.weighted(eta, reg_lambda)
+    def residual(self, reg_lambda: float) -> Floats:
+        a, c, b = self.weighted(reg_lambda)
         target = b - c * reg_lambda
-        h = np.linalg.lstsq(a, target, rcond=None)[0] if self.h is None else self.h
+        h = self.h if self.known else np.linalg.lstsq(a, target, rcond=None)[0]
         return np.asarray(a @ h - target)
 
-    def without_sums(self, eta: float, reg_lambda: float) -> tuple[Floats, Floats]:
+    def without_sums(self) -> tuple[Floats, Floats]:
         """Return c and b with the unknown sums projected out."""
-        a, c, b = self.weighted(eta, reg_lambda)
-        if self.h is not None:
+        a, c, b = self.weighted(1.0)
+        if self.known:
             return c, b - a @ self.h
         q = np.linalg.qr(a)[0]
         return c - q @ (q.T @ c), b - q @ (q.T @ b)
@@ -187,24 +203,27 @@ def _search(fits: Sequence[_Fit]) -> tuple[float, float]:
         grid = np.linspace(best - 1.5 * step, best + 1.5 * step, 17)  # its middle is the best
         best = float(grid[int(np.argmin([_cost(fits, float(np.exp(x))) for x in grid]))])
         step = float(grid[1] - grid[0])
-    return float(np.exp(best)), _reg_lambda(fits, float(np.exp(best)))
+    eta = float(np.exp(best))
+    return eta, _reg_lambda([f.at(eta) for f in fits])
 
 
-def _reg_lambda(fits: Sequence[_Fit], eta: float) -> float:
-    parts = [f.without_sums(eta, 1.0) for f in fits]
+def _reg_lambda(equations: Sequence[_Equations]) -> float:
+    """Return the lambda of least squares."""
+    parts = [e.without_sums() for e in equations]
     c, b = (np.concatenate(x) for x in zip(*parts, strict=True))
     return float(c @ b / max(c @ c, 1e-300))
 
 
 def _cost(fits: Sequence[_Fit], eta: float) -> float:
-    lam = _reg_lambda(fits, eta)
+    equations = [f.at(eta) for f in fits]
+    lam = _reg_lambda(equations)
     if lam < -0.01:
         return np.inf  # no penalty
-    return float(sum(np.arcsinh(np.abs(f.residual(eta, lam))).sum() for f in fits))
+    return float(sum(np.arcsinh(np.abs(e.residual(lam))).sum() for e in equations))
 
 
 def _worst(fits: Sequence[_Fit], eta: float, reg_lambda: float) -> float:
-    return float(max(np.abs(f.residual(eta, reg_lambda)).max() for f in fits))
+    return float(max(np.abs(f.at(eta).residual(reg_lambda)).max() for f in fits))
 
 
 def agreement(settings: Settings, trees: Sequence[Tree], statistics: Sequence[Statistics]) -> float:
@@ -213,7 +232,7 @@ def agreement(settings: Settings, trees: Sequence[Tree], statistics: Sequence[St
     for tree, known in zip(trees, statistics, strict=True):
         for fit in _pieces(tree, known):
             if len(fit) > 1:
-                worst = max(worst, float(np.abs(fit.residual(eta, reg_lambda)).max()))
+                worst = max(worst, float(np.abs(fit.at(eta).residual(reg_lambda)).max()))
     return worst
 
 
