@@ -62,7 +62,7 @@ def test_a_class_is_not_counted_where_the_others_hold_no_rows(tmp_path):
 def test_a_second_client_s_small_first_tree_gets_no_upper_bound(tmp_path):
     """Few leaves may not tell its base score, from which its bounds would follow."""
     unknown = 0
-    for seed in range(12):
+    for seed in range(8):
         rng = np.random.default_rng(seed)
         X = rng.integers(0, 4, (40, 1)).astype(np.float32)
         y = (rng.random(40) < 0.45).astype(int)
@@ -74,7 +74,7 @@ def test_a_second_client_s_small_first_tree_gets_no_upper_bound(tmp_path):
         second = audit(read_model(tmp_path / "m.json")).trees[1]
         unknown += second.base_score is None
         assert second.base_score is not None or (second.at_most == UNKNOWN).all()
-    assert unknown > 3
+    assert unknown > 2
 
 
 def test_lightgbm_s_l1_penalty_moves_labels_by_whole_numbers(tmp_path):
