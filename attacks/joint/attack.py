@@ -48,7 +48,9 @@ class Joint(Options, Attack):
 
     def inapplicable(self, offers: Set[str], roles: Set[str]) -> str | None:
         """Return why the principals see no boosted trees of two classes, None if they do."""
-        return TimberStrike().inapplicable(offers - {"softmax-leaves"}, roles)
+        if "softmax-leaves" in offers:
+            return "it reads trees of two classes; 'timberstrike' reads those of more"
+        return TimberStrike().inapplicable(offers, roles)
 
     def run(self, view: View, rng: np.random.Generator) -> Guess:
         """Guess the victims' rows and the class counts of the first tree's leaves."""

@@ -191,7 +191,7 @@ def test_it_names_what_it_cannot_read():
     assert Joint().inapplicable({"leaf-values", "logistic-leaves"}, {"client"}) is None
     assert "leaf" in Joint().inapplicable(set(), {"client"})
     assert Joint().inapplicable({"shared-trees", "newton-leaves"}, {"client"}) is None
-    assert "Newton" in Joint().inapplicable({"shared-trees", "softmax-leaves"}, {"client"})
+    assert "two classes" in Joint().inapplicable({"shared-trees", "softmax-leaves"}, {"client"})
 
 
 def test_fewer_trees_are_read_on_request(odd):

@@ -267,6 +267,6 @@ def test_targets_of_three_classes_are_refused_before_anything_runs():
     schema = Schema((Feature("x"),), "y", ("a", "b", "c"))
     for spec in PROTOCOLS:
         protocol = register.make("protocol", parse_grid(spec)[0])
-        assert "log loss" in Joint().inapplicable(protocol.offers_on(schema), {"client"})
+        assert "two classes" in Joint().inapplicable(protocol.offers_on(schema), {"client"})
         sequential = register.make("attack", parse_grid("timberstrike")[0])
         assert sequential.inapplicable(protocol.offers_on(schema), {"client"}) is None

@@ -11,7 +11,11 @@ from fedtrees.core.network import Network
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
 from fedtrees.core.shared_trees import ClientModels, GrowRequest
-from fedtrees.protocols.horizontal.tree_sharing import TreeSharingProtocol, TreeSharingServer
+from fedtrees.protocols.horizontal.tree_sharing import (
+    TreeSharingProtocol,
+    TreeSharingServer,
+    no_tree,
+)
 from fedtrees.trees.forest import Forest
 from fedtrees.trees.intercept import start_margin
 from fedtrees.trees.shared_io import join, unpack
@@ -28,7 +32,7 @@ class EnsembleServer(TreeSharingServer):
         for i in owners:
             self.keep(replies[i])  # type: ignore[arg-type]
         if not owners:
-            raise ProtocolError(f"no client sent a tree; {self.params.name} needs one with rows")
+            raise ProtocolError(no_tree(self.params.name))
         message = ClientModels(
             0,
             **join(self.parts),

@@ -192,6 +192,14 @@ class BoostingClient(Party):
         add_trees(unpack(message), self.data.X, self.margin, message.first)
 
 
+def no_tree(protocol: str) -> str:
+    """Return what to tell where all clients' replies were empty."""
+    return (
+        f"no client sent a tree; {protocol!r} needs a client with rows, "
+        "under 'min-leaf' with k or more: spread the rows over fewer clients or lower k"
+    )
+
+
 class TreeSharingServer(Coordinator):
     """A server that collects clients' trees and hands them out, in the order it got them.
 
@@ -217,7 +225,7 @@ class TreeSharingServer(Coordinator):
         """Send a role or a party the part of the model that it does not know yet."""
         new = self.parts[self.told.get(to, 0) :]
         if not self.parts:
-            raise ProtocolError(f"no client sent a tree; {self.params.name} needs one with rows")
+            raise ProtocolError(no_tree(self.params.name))
         if not new:
             return
         first = sum(len(p.sizes) for p in self.parts[: self.told.get(to, 0)])
