@@ -132,7 +132,7 @@ def _evidence(
     start = start_margin(objective, score)
     order = list(_timeline(shared, chain))
     trees = [t for block, _ in order for t in block.trees]
-    told = all(t.h is not None and t.g is not None for b in chain for t in b.trees)
+    told = all(map(_has_sums, chain[0].trees[:outputs]))
     restart = None
     if shared.score is not None and not late:
         shift = start_margin(objective, shared.score) - start
@@ -146,13 +146,29 @@ def _evidence(
         reg_lambda=parameters["reg_lambda"],
         min_child_weight=parameters["min_child_weight"],
         rounding=None if told else declared.rounding or None,
-        foreign=tuple(b for block, mine in order for b in [not mine] * len(block.trees)),
+        foreign=tuple(_foreign(order, outputs, told)),
         restart=restart,
         own_inside=False,
         most_rows=most_rows,
         mean_start=exact and parameters["base_score"] is None
         and parameters["intercept"] == "mean" and not late,
     )  # fmt: skip
+
+
+def _has_sums(tree: Tree) -> bool:
+    return tree.h is not None and tree.g is not None
+
+
+def _foreign(order: Sequence[tuple[Block, bool]], outputs: int, told: bool) -> Iterator[bool]:
+    """Yield which trees say nothing of a client's rows but where their margins go.
+
+    Others' trees; and where sums are read, rounds whose sums could not be worked out: a masked tree
+    of one leaf has no equation.
+    """
+    for block, mine in order:
+        for i in range(0, len(block.trees), outputs):
+            trees = block.trees[i : i + outputs]
+            yield from [not mine or (told and not all(map(_has_sums, trees)))] * len(trees)
 
 
 def _own_score(

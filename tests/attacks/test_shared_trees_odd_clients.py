@@ -171,3 +171,13 @@ def test_late_sizes_add_up_though_only_values_are_seen():
     fed = federation((50, 60, 40))
     _, guess, _ = attacked(fed, "flower-cyclic[trees=5,max_depth=3]", "client-2", "split-only")
     assert len(guess.records) == 110
+
+
+@pytest.mark.parametrize("protocol", ["flower-bagging[trees=8", "flower-cyclic[trees=12"])
+def test_a_masked_tree_of_one_leaf_hides_no_other_tree(protocol):
+    fed, spec = federation((50, 60, 40)), f"{protocol},max_depth=3,gamma=3]"
+    view, _, masked = attacked(fed, spec, "client-2", "mask-sum-hessian")
+    sizes = [len(t) for v in victims_of(view) for b in v.blocks for t in b.trees]
+    assert 1 in sizes
+    assert all(v.evidence.level == "statistics" for v in victims_of(view))
+    assert masked["leaf_counts_exact"] == attacked(fed, spec, "client-2")[2]["leaf_counts_exact"]
