@@ -8,25 +8,19 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import nnls
 
 from fedtrees.attacks.shared_trees.blocks import Block, Blocks, blocks_of
 from fedtrees.attacks.shared_trees.chains import Clues, link
 from fedtrees.attacks.shared_trees.late_counts import LateCounts, late_counts
+from fedtrees.attacks.shared_trees.sizes import sized
 from fedtrees.attacks.shared_trees.start import own_start
 from fedtrees.attacks.shared_trees.start_of_values import LeafValues, Shares, shares_of_values
-from fedtrees.attacks.timberstrike.counts import share_out
 from fedtrees.attacks.timberstrike.evidence import Evidence
-from fedtrees.attacks.timberstrike.reconstruct import first_counts
-from fedtrees.attacks.timberstrike.routing import add_values, gradients
-from fedtrees.attacks.timberstrike.sums import victim_sums
 from fedtrees.core.guess import LeafCounts
-from fedtrees.core.schema import Table
 from fedtrees.core.view import View
 from fedtrees.trees.forest import Tree
 from fedtrees.trees.intercept import estimated_score, start_margin
 from fedtrees.trees.losses import SQUARED_ERROR, Objective, objective_of
-from fedtrees.trees.routing import Routes
 
 Floats = NDArray[np.float64]
 Starts = Literal["own", "model"]
@@ -81,7 +75,8 @@ def victims_of(view: View, clues: Clues = "all", starts: Starts = "own") -> list
     ]
     if starts == "own":
         found = [_counted(victim, view) for victim in found]
-    return list(_sized(view, found))
+    known = sized(view, [v.evidence for v in found], [v.late for v in found])
+    return [replace(v, evidence=e) for v, e in zip(found, known, strict=True)]
 
 
 def _objective(view: View) -> Objective | None:
@@ -226,33 +221,6 @@ def _timeline(shared: Blocks, chain: Sequence[Block]) -> Iterator[tuple[Block, b
             yield mine.get(block.first, block), block.first in mine
 
 
-def _sized(view: View, victims: Sequence[Victim]) -> Iterator[Victim]:
-    """Add the number of rows where it follows: a single victim's, and one's whose start is late."""
-    own = 0 if view.own is None else len(view.own)
-    rest = view.n_rows - own
-    late = [v for v in victims if v.evidence.is_foreign(0)]
-    others = [n for n, r in view.roles.items() if r == "client" and n not in view.principals]
-    if len(others) == len(victims) == 1 and not late:
-        victim = victims[0]
-        yield replace(victim, evidence=replace(victim.evidence, n_rows=rest))
-        return
-    if not late:
-        yield from victims
-        return
-    for victim in victims:
-        if not victim.evidence.is_foreign(0):
-            rest -= _first_rows(victim.evidence, view)
-    guesses = [_late_sizes(v, view.own) for v in late]
-    sizes = share_out(np.concatenate(guesses), max(rest, 0))
-    parts = dict(zip(map(id, late), np.split(sizes, len(late)), strict=True))
-    for victim in victims:
-        if id(victim) not in parts:
-            yield victim
-        else:
-            found = tuple(map(int, parts[id(victim)]))
-            yield replace(victim, evidence=replace(victim.evidence, sizes=found))
-
-
 def _counted(victim: Victim, view: View) -> Victim:
     """Count the first tree of a client who started on others' trees."""
     if not victim.evidence.is_foreign(0):
@@ -260,51 +228,3 @@ def _counted(victim: Victim, view: View) -> Victim:
     errors = victim.blocks[0].h_error
     late = late_counts(victim.evidence, view.own, view.schema, errors[0] if errors else None)
     return replace(victim, late=late)
-
-
-def _first_rows(evidence: Evidence, view: View) -> int:
-    """Return the number of rows of a client whose first tree is grown on no others."""
-    own = view.own or Table(np.zeros((0, len(view.schema.features)), np.float32), np.zeros(0, int))
-    counts = first_counts(evidence, victim_sums(evidence, own, 1, False)[0], len(own), False)
-    return int((counts.n0 + counts.n1).sum())
-
-
-def _late_sizes(victim: Victim, own: Table | None) -> Floats:
-    if victim.late is None:
-        return _class_sizes(victim.evidence, own)
-    positives = float(victim.late.n1.sum())
-    return np.array([victim.late.n.sum() - positives, positives])
-
-
-def _class_sizes(evidence: Evidence, own: Table | None) -> Floats:
-    """Estimate the rows of each class from the root sums of a first tree on other trees.
-
-    Rows of a class are taken to have the mean gradients that own rows of that class have there;
-    the root's sums are then linear in the class sizes.
-    """
-    classes, outputs = max(evidence.outputs, 2), evidence.outputs
-    first = int(np.flatnonzero(~np.array(evidence.foreign))[0])
-    equal = np.ones(classes)
-    if evidence.trees[first].h is None or own is None or not len(own):
-        return equal if own is None else np.bincount(own.y, minlength=classes) + 0.5
-    margin = evidence.start(len(own))
-    nodes = Routes.of(evidence.trees[:first]).apply(own.X)
-    for t in range(first):
-        add_values(margin, t % outputs, evidence.trees[t].value[nodes[:, t]])
-    rows, sums = [], []
-    for k in range(outputs):
-        tree = evidence.trees[first + k]
-        assert tree.g is not None
-        assert tree.h is not None
-        for c, seen in enumerate((tree.g, tree.h)):
-            rows.append([_mean(own, margin, j, k, c) for j in range(classes)])
-            sums.append(seen[tree.leaves].sum())
-    found: Floats = nnls(np.array(rows), np.array(sums))[0]
-    return np.maximum(found, 1e-3)
-
-
-def _mean(own: Table, margin: NDArray[np.float32], label: int, output: int, part: int) -> float:
-    """Return the mean gradient (0) or hessian (1) of own rows, were they all of one class."""
-    of_class = own.y == label
-    chosen = margin[of_class] if of_class.any() else margin
-    return float(gradients(chosen, np.full(len(chosen), label), output=output)[part].mean())

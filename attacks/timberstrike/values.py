@@ -54,21 +54,11 @@ def counts_from_values(
     The prior is Dirichlet-multinomial over (leaf, class) cells given own rows: conditional on
     the total, it is a product of negative binomials per cell.
     """
-    own = sums.own_n0 + sums.own_n1
-    if evidence.n_rows is not None:
-        n_max = max(int(evidence.n_rows), int(own.sum()) if evidence.own_inside else 0)
-    elif evidence.most_rows is not None:
-        n_max = evidence.most_rows
-    else:
-        n_max = UNKNOWN_N_FACTOR * max(int(own.sum()), 100)
     leaves = _Leaves(evidence, evidence.trees[t], sums, *ph)
+    n_max = leaves.most_rows
     if _noisy(sums):
         return _closest(leaves, n_max)
-    lists = [_candidates(leaves, j, n_max) for j in range(own.shape[0])]
-    work = sum(c.n.shape[0] for c in lists) * (n_max + 1)
-    if work > MAX_STEPS:
-        keep = max(int(MAX_STEPS / ((n_max + 1) * len(lists))), 1)
-        lists = [_keep_best(c, keep) for c in lists]
+    lists = _all_candidates(leaves, n_max)
     chosen = _solve(lists, _totals(leaves, len(lists), n_max))
     if chosen is None:
         return _closest(leaves, n_max)
@@ -76,6 +66,26 @@ def counts_from_values(
     n1 = np.array([c.n1[k] for c, k in zip(lists, chosen, strict=True)], dtype=np.int64)
     inside = leaves.inside
     return Counts(np.maximum(n - n1 - inside[0], 0), np.maximum(n1 - inside[1], 0), 0.0)
+
+
+def size_scores(
+    evidence: Evidence, sums: LeafSums, ph: tuple[float, float], t: int = 0
+) -> Floats | None:
+    """Return the log weight of every number of rows, that of the best counts of so many.
+
+    Returns
+    -------
+    float64 array, shape (most rows + 1,), or None
+        None where no whole numbers have such leaf values, or the values are noisy.
+    """
+    leaves = _Leaves(evidence, evidence.trees[t], sums, *ph)
+    if _noisy(sums):
+        return None
+    lists = _all_candidates(leaves, leaves.most_rows)
+    if any(len(c.n) == 0 for c in lists):
+        return None
+    weight = _totals(leaves, len(lists), leaves.most_rows)
+    return np.asarray(_best_totals(lists, len(weight) - 1)[0] + weight)
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,6 +103,16 @@ class _Leaves:
         """Own rows of either class that the tree was grown on, int64, shape (J,) each."""
         there = int(self.evidence.own_inside)
         return there * self.sums.own_n0, there * self.sums.own_n1
+
+    @property
+    def most_rows(self) -> int:
+        """The number of rows where it is known, else the most there may be."""
+        evidence, own = self.evidence, int((self.sums.own_n0 + self.sums.own_n1).sum())
+        if evidence.n_rows is not None:
+            return max(int(evidence.n_rows), own if evidence.own_inside else 0)
+        if evidence.most_rows is not None:
+            return evidence.most_rows
+        return UNKNOWN_N_FACTOR * max(own, 100)
 
 
 def positives_of_value(
@@ -123,6 +143,15 @@ def positives_of_value(
     exact = n * p + float(value) / eta * slope
     off += VALUE_ULPS * float(np.spacing(np.abs(value)))
     return exact, off / eta * slope + GRADIENT_ERROR * n
+
+
+def _all_candidates(leaves: _Leaves, n_max: int) -> list[Candidates]:
+    """List what every leaf may hold, thinned where all together are too many."""
+    lists = [_candidates(leaves, j, n_max) for j in range(len(leaves.sums.own_n0))]
+    if sum(len(c.n) for c in lists) * (n_max + 1) > MAX_STEPS:
+        keep = max(int(MAX_STEPS / ((n_max + 1) * len(lists))), 1)
+        lists = [_keep_best(c, keep) for c in lists]
+    return lists
 
 
 def _candidates(leaves: _Leaves, j: int, n_max: int) -> Candidates:
@@ -187,17 +216,23 @@ def _solve(lists: list[Candidates], weight: Floats) -> Ints | None:
     """Choose one candidate per leaf, most probable over totals of this log weight."""
     if any(c.n.shape[0] == 0 for c in lists):
         return None
-    offsets = np.concatenate([[0], np.cumsum([c.n.shape[0] for c in lists])]).astype(np.int64)
-    n = np.concatenate([c.n for c in lists])
-    best, back = _forward(offsets, n, np.concatenate([c.score for c in lists]), len(weight) - 1)
+    best, back = _best_totals(lists, len(weight) - 1)
     total = int(np.argmax(best + weight))
     if not np.isfinite(best[total] + weight[total]):
         return None
     chosen = np.zeros(len(lists), dtype=np.int64)
     for j in range(len(lists) - 1, -1, -1):
         chosen[j] = back[j, total]
-        total -= int(n[offsets[j] + chosen[j]])
+        total -= int(lists[j].n[chosen[j]])
     return chosen
+
+
+def _best_totals(lists: list[Candidates], n_max: int) -> tuple[Floats, NDArray[np.int32]]:
+    """Return the log weight of the best choice for every total, and what it takes of each leaf."""
+    offsets = np.concatenate([[0], np.cumsum([c.n.shape[0] for c in lists])]).astype(np.int64)
+    n, score = (np.concatenate([getattr(c, part) for c in lists]) for part in ("n", "score"))
+    best, back = _forward(offsets, n, score, n_max)
+    return best, back
 
 
 @njit(cache=True)

@@ -147,6 +147,19 @@ def test_leaf_values_count_a_victim_with_fewer_rows_than_the_adversary():
     assert counts_exact(fed, done, view) == 1.0
 
 
+@pytest.mark.parametrize("protocol", ["flower-bagging", "local-ensembles"])
+@pytest.mark.parametrize("decimals", [1, 3])
+@pytest.mark.parametrize("clients", [3, 10])
+def test_rounded_leaf_values_leave_as_many_rows_as_there_are(protocol, decimals, clients):
+    """Whichever numbers of rows fit each client, all together are known."""
+    fed = federation(clients=clients)
+    defense = f"split-only+leaf-rounding[decimals={decimals}]"
+    _, view = run(fed, f"{protocol}[trees=2,max_depth=3]", defense=defense)
+    rest = sum(len(c) for c in fed.clients) - len(fed.clients[2])
+    assert sum(v.evidence.n_rows for v in victims_of(view)) == rest
+    assert len(attack(view, ONE).records) == rest
+
+
 def test_leaf_values_of_the_first_in_the_cycle_count_though_others_are_unseen():
     """One turn: its rows are not all rows that the adversary does not hold."""
     fed = federation()

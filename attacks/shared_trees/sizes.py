@@ -1,0 +1,173 @@
+"""How many rows each client has whose trees were seen, where that follows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import nnls
+
+from fedtrees.attacks.shared_trees.late_counts import LateCounts
+from fedtrees.attacks.timberstrike.counts import first_gradient, share_out
+from fedtrees.attacks.timberstrike.evidence import Evidence
+from fedtrees.attacks.timberstrike.reconstruct import first_counts
+from fedtrees.attacks.timberstrike.routing import add_values, gradients
+from fedtrees.attacks.timberstrike.sums import victim_sums
+from fedtrees.attacks.timberstrike.values import size_scores
+from fedtrees.core.schema import Table
+from fedtrees.core.view import View
+from fedtrees.trees.routing import Routes
+
+Floats = NDArray[np.float64]
+
+
+def sized(
+    view: View, evidence: Sequence[Evidence], late: Sequence[LateCounts | None]
+) -> list[Evidence]:
+    """Return the evidence on each client with the number of its rows added where that follows.
+
+    The rows of all clients are declared: what is left of them is a single client's, is divided as
+    leaf values make likely where they are all there is, and is shared out among those whose first
+    tree was grown on others' trees.
+
+    Parameters
+    ----------
+    view : View
+    evidence : sequence of Evidence
+        Of every client attacked.
+    late : sequence of LateCounts or None
+        Counts of the first trees that were grown on others' trees.
+    """
+    rest = view.n_rows - (0 if view.own is None else len(view.own))
+    others = [n for n, r in view.roles.items() if r == "client" and n not in view.principals]
+    everybody = len(others) == len(evidence)
+    later = [e.is_foreign(0) for e in evidence]
+    if not any(later):
+        if everybody and len(evidence) == 1:
+            return [replace(evidence[0], n_rows=rest)]
+        return _jointly(evidence, view, rest, everybody)
+    for e, is_late in zip(evidence, later, strict=True):
+        if not is_late:
+            rest -= _first_rows(e, view)
+    guesses = [
+        _class_sizes(e, view.own) if counts is None else _counted_sizes(counts)
+        for e, counts, is_late in zip(evidence, late, later, strict=True)
+        if is_late
+    ]
+    parts = iter(np.split(share_out(np.concatenate(guesses), max(rest, 0)), len(guesses)))
+    return [
+        replace(e, sizes=tuple(map(int, next(parts)))) if is_late else e
+        for e, is_late in zip(evidence, later, strict=True)
+    ]
+
+
+def _jointly(
+    evidence: Sequence[Evidence], view: View, rest: int, everybody: bool
+) -> list[Evidence]:
+    """Choose the likeliest numbers of rows that leave none over, or not too many rows."""
+    if any(e.level != "values" for e in evidence):
+        return list(evidence)
+    total = rest if everybody else None
+    known = [_scores_of(e, view) for e in evidence]
+    scores = [_evenly(rest) if s is None else s for s in known]
+    sizes = _likeliest(scores, rest, total) or _likeliest(
+        [_evenly(rest)] * len(scores), rest, total
+    )
+    if sizes is None:
+        return list(evidence)
+    return [replace(e, n_rows=n) for e, n in zip(evidence, sizes, strict=True)]
+
+
+def _likeliest(scores: Sequence[Floats], most: int, total: int | None) -> list[int] | None:
+    """Return the numbers of the greatest log weight that sum to a total, or to at most so many."""
+    before = [np.where(np.arange(most + 1) == 0, 0.0, -np.inf)]
+    for score in scores:
+        before.append(_sum_of(before[-1], score))
+    left = int(np.argmax(before[-1])) if total is None else total
+    if not np.isfinite(before[-1][left]):
+        return None
+    sizes: list[int] = []
+    for score, so_far in zip(reversed(scores), before[-2::-1], strict=True):
+        n = np.arange(min(left, len(score) - 1) + 1)
+        sizes.insert(0, int(np.argmax(so_far[left - n] + score[n])))
+        left -= sizes[0]
+    return sizes
+
+
+def _evenly(most: int) -> Floats:
+    """Return the log weights of a client of whom nothing is told: equal numbers are likeliest."""
+    with np.errstate(divide="ignore"):
+        return np.log(np.arange(most + 1))
+
+
+def _scores_of(evidence: Evidence, view: View) -> Floats | None:
+    """Return the log weight of every number of rows of a client, all trees of its first round."""
+    found = [
+        size_scores(evidence, sums, first_gradient(evidence, t), t)
+        for t, sums in enumerate(victim_sums(evidence, _own(view), evidence.outputs, False))
+    ]
+    if any(f is None for f in found):
+        return None
+    score: Floats = np.sum(found, axis=0)
+    return score if np.isfinite(score).any() else None
+
+
+def _sum_of(before: Floats, score: Floats) -> Floats:
+    """Return the best log weight of every sum of two numbers, as long as `before`."""
+    out = np.full(len(before), -np.inf)
+    for n in np.flatnonzero(np.isfinite(score[: len(before)])):
+        np.maximum(out[n:], before[: len(before) - n] + score[n], out=out[n:])
+    return out
+
+
+def _own(view: View) -> Table:
+    empty = np.zeros((0, len(view.schema.features)), np.float32)
+    return Table(empty, np.zeros(0, np.int64)) if view.own is None else view.own
+
+
+def _first_rows(evidence: Evidence, view: View) -> int:
+    """Return the number of rows of a client whose first tree is grown on no others."""
+    own = _own(view)
+    counts = first_counts(evidence, victim_sums(evidence, own, 1, False)[0], len(own), False)
+    return int((counts.n0 + counts.n1).sum())
+
+
+def _counted_sizes(late: LateCounts) -> Floats:
+    positives = float(late.n1.sum())
+    return np.array([late.n.sum() - positives, positives])
+
+
+def _class_sizes(evidence: Evidence, own: Table | None) -> Floats:
+    """Estimate the rows of each class from the root sums of a first tree on other trees.
+
+    Rows of a class are taken to have the mean gradients that own rows of that class have there;
+    the root's sums are then linear in the class sizes.
+    """
+    classes, outputs = max(evidence.outputs, 2), evidence.outputs
+    first = int(np.flatnonzero(~np.array(evidence.foreign))[0])
+    equal = np.ones(classes)
+    if evidence.trees[first].h is None or own is None or not len(own):
+        return equal if own is None else np.bincount(own.y, minlength=classes) + 0.5
+    margin = evidence.start(len(own))
+    nodes = Routes.of(evidence.trees[:first]).apply(own.X)
+    for t in range(first):
+        add_values(margin, t % outputs, evidence.trees[t].value[nodes[:, t]])
+    rows, sums = [], []
+    for k in range(outputs):
+        tree = evidence.trees[first + k]
+        assert tree.g is not None
+        assert tree.h is not None
+        for c, seen in enumerate((tree.g, tree.h)):
+            rows.append([_mean(own, margin, j, k, c) for j in range(classes)])
+            sums.append(seen[tree.leaves].sum())
+    found: Floats = nnls(np.array(rows), np.array(sums))[0]
+    return np.maximum(found, 1e-3)
+
+
+def _mean(own: Table, margin: NDArray[np.float32], label: int, output: int, part: int) -> float:
+    """Return the mean gradient (0) or hessian (1) of own rows, were they all of one class."""
+    of_class = own.y == label
+    chosen = margin[of_class] if of_class.any() else margin
+    return float(gradients(chosen, np.full(len(chosen), label), output=output)[part].mean())
