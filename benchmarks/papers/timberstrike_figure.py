@@ -61,7 +61,7 @@ def draw(cells: Sequence[Compared]) -> Figure:
 
 
 def _title(cell: Compared) -> str:
-    return "\n".join(filter(None, (cell.protocol, cell.setting)))
+    return "\n".join(filter(None, (cell.protocol, cell.setting.replace("[", "\n["))))
 
 
 def _panel(ax: Axes, cells: Sequence[Compared]) -> None:
