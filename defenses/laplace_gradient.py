@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.defense import Context, Declared, Defense
-from fedtrees.core.errors import UsageError
+from fedtrees.core.errors import check_positive
 from fedtrees.core.guarantee import Guarantee, PureDP
 from fedtrees.core.messages import Message, Reveal
 from fedtrees.core.registry import register
@@ -65,10 +65,7 @@ class LaplaceGradient(Defense):
 
     def __post_init__(self) -> None:
         for name in ("epsilon", "clip"):
-            value = getattr(self, name)
-            number = isinstance(value, (int, float)) and not isinstance(value, bool)
-            if not number or not 0 < value < math.inf:
-                raise UsageError(f"{name} must be a finite number > 0; got {value!r}")
+            check_positive(name, getattr(self, name))
 
     @cached_property
     def gradient_clip(self) -> float:  # type: ignore[override]

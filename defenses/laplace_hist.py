@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.defense import Context, Declared, Defense
-from fedtrees.core.errors import UsageError
+from fedtrees.core.errors import UsageError, check_positive
 from fedtrees.core.guarantee import Guarantee, PureDP
 from fedtrees.core.messages import Message, Reveal
 from fedtrees.core.registry import register
@@ -68,10 +68,7 @@ class LaplaceHistogram(Defense):
 
     def __post_init__(self) -> None:
         for name in ("epsilon", "clip"):
-            value = getattr(self, name)
-            number = isinstance(value, (int, float)) and not isinstance(value, bool)
-            if not number or not 0 < value < math.inf:
-                raise UsageError(f"{name} must be a finite number > 0; got {value!r}")
+            check_positive(name, getattr(self, name))
         if not isinstance(self.calibrated, bool):
             raise UsageError(f"calibrated must be true or false; got {self.calibrated!r}")
 

@@ -169,10 +169,7 @@ def reconstruct(
         As of `fedtrees.attacks.timberstrike.reconstruct`; where there is no tree, no split or no
         victim it is that guess.
     """
-    if own is None:
-        own = Table(
-            np.zeros((0, len(schema.features)), dtype=np.float32), np.zeros(0, dtype=np.int64)
-        )
+    own = Table.empty(schema) if own is None else own
     evidence = _first(evidence, options.max_trees)
     if not any(len(tree) > 1 for tree in evidence.trees):
         return timberstrike(evidence, own, schema, TimberStrikeOptions(), rng)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from fedtrees.attacks.lattice.decoder import Decoder, Problem
 from fedtrees.attacks.lattice.exact_sums import exact_sums, first_counts
 from fedtrees.attacks.lattice.paths import Paths
@@ -56,9 +54,7 @@ def decode(
     doubt : float
         Odds against a leaf's contents above which they are not believed.
     """
-    if own is None:
-        empty = np.zeros((0, len(schema.features)), dtype=np.float32)
-        own = Table(empty, np.zeros(0, dtype=np.int64))
+    own = Table.empty(schema) if own is None else own
     if not evidence.trees:
         return Decoded()
     grid = Grid.of(evidence.trees, len(schema.features))

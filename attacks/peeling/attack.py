@@ -73,9 +73,7 @@ class HistogramPeeling(Attack):
 
 
 def _own(view: View) -> Table:
-    d = len(view.schema.features)
-    empty = Table(np.zeros((0, d), dtype=np.float32), np.zeros(0, dtype=np.int64))
-    return empty if view.own is None else view.own
+    return Table.empty(view.schema) if view.own is None else view.own
 
 
 def _nothing(view: View) -> Guess:

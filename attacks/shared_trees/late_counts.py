@@ -19,15 +19,12 @@ from fedtrees.attacks.shared_trees.compositions import (
     Totals,
     totals_of,
 )
+from fedtrees.attacks.shared_trees.start_of_values import PER_ROW, VALUE_ERROR
 from fedtrees.attacks.timberstrike.evidence import Evidence
 from fedtrees.core.schema import Schema, Table
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-
-# A value is the product of float32 eta and a float32 weight, rounded: half a step each.
-VALUE_ERROR = 1.1 * 2.0**-23
-PER_ROW = 2.0**-29  # of sums that were added up in fixed point, as XGBoost on a GPU and here
 
 
 @dataclass(frozen=True, eq=False)

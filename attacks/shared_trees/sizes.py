@@ -71,10 +71,9 @@ def _jointly(
         return list(evidence)
     total = rest if everybody else None
     known = [_scores_of(e, view) for e in evidence]
-    scores = [_evenly(rest) if s is None else s for s in known]
-    sizes = _likeliest(scores, rest, total) or _likeliest(
-        [_evenly(rest)] * len(scores), rest, total
-    )
+    even = _evenly(rest)
+    sizes = _likeliest([even if s is None else s for s in known], rest, total)
+    sizes = sizes or _likeliest([even] * len(known), rest, total)
     if sizes is None:
         return list(evidence)
     return [replace(e, n_rows=n) for e, n in zip(evidence, sizes, strict=True)]
@@ -123,8 +122,7 @@ def _sum_of(before: Floats, score: Floats) -> Floats:
 
 
 def _own(view: View) -> Table:
-    empty = np.zeros((0, len(view.schema.features)), np.float32)
-    return Table(empty, np.zeros(0, np.int64)) if view.own is None else view.own
+    return Table.empty(view.schema) if view.own is None else view.own
 
 
 def _first_rows(evidence: Evidence, view: View) -> int:

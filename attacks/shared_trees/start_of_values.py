@@ -23,7 +23,7 @@ Ints = NDArray[np.int64]
 
 # A value is the product of float32 eta and a float32 weight, rounded: half a step each.
 VALUE_ERROR = 1.1 * 2.0**-23
-PER_ROW = 2.0**-29  # of sums that were added up in fixed point
+PER_ROW = 2.0**-29  # of sums that were added up in fixed point, as XGBoost on a GPU and here
 # Shares of positives searched, by their distance from the expected one: near ones, then all.
 DISTANCES = (0.05, 0.15, 1.0)
 MOST_SHARES = 3_000_000  # of one distance: more take minutes

@@ -62,8 +62,7 @@ def reconstruct(
         victims, and diagnostics.
     """
     d = len(schema.features)
-    if own is None:
-        own = Table(np.zeros((0, d), dtype=np.float32), np.zeros(0, dtype=np.int64))
+    own = Table.empty(schema) if own is None else own
     bin_by_bin = _reads_bins(evidence, options)
     wanted = options.max_trees
     if wanted is None:

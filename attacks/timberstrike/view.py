@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from fedtrees.attacks.timberstrike.evidence import Evidence, Level, NodeHistograms, NodeNoise
 from fedtrees.core.defense import Declared
+from fedtrees.core.schema import Table
 from fedtrees.core.tree_messages import (
     BaseScore,
     CutPoints,
@@ -197,7 +198,7 @@ def _noise(
 
 def _expected_rows(view: View, trees: tuple[Tree, ...]) -> list[NDArray[np.float64]]:
     """Return how many rows every node holds if own rows are like all, one array per tree."""
-    X = np.zeros((0, len(view.schema.features)), np.float32) if view.own is None else view.own.X
+    X = (Table.empty(view.schema) if view.own is None else view.own).X
     out = []
     for tree, leaf in zip(trees, Routes.of(trees).apply(X).T, strict=True):
         rows = np.bincount(leaf, minlength=len(tree)) + np.where(tree.feature < 0, 0.5, 0.0)

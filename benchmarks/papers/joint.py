@@ -6,10 +6,9 @@ reconstruction and the best blind guess, both merged as the attack's own samples
 
 from __future__ import annotations
 
-from statistics import mean
 from typing import Any
 
-from fedtrees.benchmarks.papers.study import Table, blind_table, percent, run_study
+from fedtrees.benchmarks.papers.study import Table, attacked, blind_table, percent, run_study
 
 _COLUMNS = (
     "table", "depth", "view", "attack", "RA", "over blind", "advantage", "exact rows", "CPU s",
@@ -19,25 +18,20 @@ _VIEWS = {"none": "statistics", "split-only": "values"}
 
 def attack_table(rows: Any) -> list[list[str]]:
     """Return one line per table, depth, view and attack: percent, means and spreads over seeds."""
-    attacked = rows[rows["stage"] == "attack"]
     lines = []
-    for (data, params, defense, attack), part in attacked.groupby(
-        ["dataset", "protocol_params", "defense_spec", "attack_spec"], sort=False
-    ):
-        metric = dict(iter(part.groupby("metric")))
-        depth = dict(p.split("=") for p in params.split(","))["max_depth"]
-        gain = metric["ra"]["value"] - metric["ra"]["blind"]
+    for cell in attacked(rows):
+        ra = cell.rows["ra"]
         lines.append(
             [
-                data,
-                depth,
-                _VIEWS[defense],
-                f"`{attack}`",
-                percent(metric["ra"]["value"]),
-                percent(gain, signed=True),
-                percent(metric["ra"]["advantage"], signed=True),
-                percent(metric["exact_rows"]["value"]),
-                f"{mean(metric['cpu_seconds']['value']):.1f}",
+                cell.data,
+                cell.depth,
+                _VIEWS[cell.defense],
+                f"`{cell.attack}`",
+                cell.share("ra"),
+                percent(ra["value"] - ra["blind"], signed=True),
+                cell.share("ra", "advantage", signed=True),
+                cell.share("exact_rows"),
+                cell.seconds,
             ]
         )
     return lines

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from statistics import mean
 from typing import Any
 
-from fedtrees.benchmarks.papers.study import Table, percent, run_study
+from fedtrees.benchmarks.papers.study import Table, depth_of, percent, run_study
 
 _COLUMNS = (
     "table", "threat", "depth", "protocol", "attack", "RA", "blind", "advantage", "exact rows",
@@ -23,7 +23,7 @@ def gain_table(rows: Any) -> Iterator[list[str]]:
     for (data, threat, protocol, params), setting in attacked.groupby(
         ["dataset", "threat", "protocol", "protocol_params"], sort=False
     ):
-        depth = dict(p.split("=") for p in params.split(","))["max_depth"]
+        depth = depth_of(params)
         sequential = None
         for attack, part in setting.groupby("attack_spec", sort=False):
             metric = {m: of.set_index("seed") for m, of in part.groupby("metric")}

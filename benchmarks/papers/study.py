@@ -33,6 +33,11 @@ def run_study(name: str, tables: Callable[[Any], Iterable[Table]]) -> Path:
     return folder
 
 
+def depth_of(parameters: str) -> str:
+    """Return the deepest a tree may be, from a protocol's parameters as written in rows."""
+    return dict(p.split("=") for p in parameters.split(","))["max_depth"]
+
+
 @dataclass(frozen=True)
 class Attacked:
     """One attack on one protocol under one defense, over seeds."""
@@ -47,7 +52,16 @@ class Attacked:
     @property
     def depth(self) -> str:
         """The deepest a tree may be."""
-        return dict(p.split("=") for p in self.parameters.split(","))["max_depth"]
+        return depth_of(self.parameters)
+
+    @property
+    def ra(self) -> list[str]:
+        """Reconstruction accuracy, that of the best blind guess, and the advantage."""
+        return [
+            self.share("ra"),
+            self.share("ra", "blind"),
+            self.share("ra", "advantage", signed=True),
+        ]
 
     @property
     def seconds(self) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from fedtrees.benchmarks.papers.study import depth_of
 from fedtrees.benchmarks.papers.timberstrike_published import PUBLISHED, over_real_columns
 from fedtrees.core.specs import parse_list
 
@@ -65,7 +66,7 @@ def compared(table: str, rows: Any) -> Iterator[Compared]:
     for (protocol, params, partition, defense), part in rows.groupby(keys, sort=False):
         if not (part["stage"] == "attack").any() or (table == "table8") == (defense == "none"):
             continue
-        depth = int(dict(p.split("=") for p in params.split(","))["max_depth"])
+        depth = int(depth_of(params))
         columns = PUBLISHED.get((table, protocol, _variant(table, partition, defense)), {})
         trained = part[part["stage"] == "train"].groupby("metric")["value"].mean()
         yield Compared(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Iterable
-from typing import ClassVar
+from typing import Any, ClassVar
 
 
 class FedtreesError(Exception):
@@ -43,6 +44,13 @@ class StoreError(FedtreesError):
     """A run folder that cannot be read or written (exit code 7)."""
 
     exit_code = 7
+
+
+def check_positive(name: str, value: Any) -> None:
+    """Raise UsageError unless a parameter is a finite number above 0."""
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not (number and 0 < value < math.inf):
+        raise UsageError(f"{name} must be a finite number > 0; got {value!r}")
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -159,6 +159,11 @@ class Table:
         return Table(self.X[rows], self.y[rows], weight)
 
     @staticmethod
+    def empty(schema: Schema) -> Table:
+        """Return a table of such columns without rows."""
+        return Table(np.zeros((0, len(schema.features)), np.float32), np.zeros(0, np.int64))
+
+    @staticmethod
     def concat(tables: list[Table]) -> Table:
         """Stack tables of the same width; a weight is 1 where only other tables have weights."""
         weight = None

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.errors import DataError, UsageError, did_you_mean
+from fedtrees.core.errors import DataError, UsageError, check_positive, did_you_mean
 from fedtrees.core.schema import Schema, Table
 
 Rows = NDArray[np.intp]
@@ -37,7 +37,7 @@ def label_skew(
     Small `alpha` (> 0) gives clients of nearly one class each. Source: Hsu, Qi and Brown 2019,
     in the per-class form of Li et al. 2022 (NIID-Bench). UsageError where the target is a number.
     """
-    _positive("alpha", alpha)
+    check_positive("alpha", alpha)
     if not schema.classes:
         raise UsageError(
             f"label-skew spreads classes, the target {schema.target!r} is a number; use iid, "
@@ -69,7 +69,7 @@ def quantity_skew(
     that is less. Should `_SIZE_DRAWS` draws fail (many clients, small alpha), the largest client
     of the last draw hands rows to those below the minimum.
     """
-    _positive("alpha", alpha)
+    check_positive("alpha", alpha)
     n = len(table)
     least = max(1, min(50, n // (2 * clients))) if min_size is None else int(min_size)
     if least < 1 or least * clients > n:
@@ -213,9 +213,3 @@ def split(
         empty = next(c for c in range(clients) if len(parts[c]) == 0)
         parts[empty], parts[largest] = parts[largest][-1:], parts[largest][:-1]
     return [np.sort(part).astype(np.intp) for part in parts]
-
-
-def _positive(name: str, value: float) -> None:
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not (number and np.isfinite(value) and value > 0):
-        raise UsageError(f"{name}={value}: must be a finite number above 0")
