@@ -24,6 +24,7 @@ Ints = NDArray[np.int64]
 MOST_HALVES = 2**20  # compositions listed on either side: what two float32 sums can tell apart
 MOST_LIKELY = 2**18  # the same where not all are listed
 MOST_MEETINGS = 2**24  # pairs of them that are looked at
+MOST_SCORES = 2**22  # cells times numbers of rows in a cell that are weighed: 32 MB an array
 MOST_TOTALS = 256  # pairs (N, N1) told apart
 ROWS_BEFORE = 0.3  # pseudo-rows of every cell before own rows are counted
 # Standard deviations around what own rows suggest that are searched: all, then fewer and fewer.
@@ -75,7 +76,8 @@ class Totals:
 def totals_of(leaf: LeafEquations, cells: Cells) -> Totals:
     """Return the totals of all compositions; where they are too many to list, of likely ones."""
     for spread in SPREADS:
-        found = _totals(leaf, cells, _likely(leaf, cells, spread))
+        ranges = _likely(leaf, cells, spread)
+        found = None if ranges is None else _totals(leaf, cells, ranges)
         if found is not None and (len(found.n) or found.complete):
             return found
     return Totals(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0), complete=False)
@@ -95,8 +97,11 @@ class _Ranges:
     complete: bool
 
 
-def _likely(leaf: LeafEquations, cells: Cells, spread: float) -> _Ranges:
-    """Return ranges of so many standard deviations around what own rows suggest."""
+def _likely(leaf: LeafEquations, cells: Cells, spread: float) -> _Ranges | None:
+    """Return ranges of so many standard deviations around what own rows suggest.
+
+    None where cells and rows are too many to weigh, `MOST_SCORES`.
+    """
     most = int((leaf.h + leaf.h_error) / cells.h.min()) + 1
     r = cells.own + ROWS_BEFORE
     scale = max(leaf.h / float(r @ cells.h), 1e-3)  # the client's rows to own ones
@@ -106,7 +111,10 @@ def _likely(leaf: LeafEquations, cells: Cells, spread: float) -> _Ranges:
         low = np.maximum(np.floor(r * scale - spread * sd), 0).astype(np.int64)
         high = np.minimum(np.ceil(r * scale + spread * sd), most).astype(np.int64)
         low = np.minimum(low, high)
-    n = low[:, None] + np.arange(int((high - low).max()) + 1)
+    widest = int((high - low).max()) + 1
+    if len(r) * widest > MOST_SCORES:
+        return None
+    n = low[:, None] + np.arange(widest)
     weight = gammaln(n + r[:, None]) - gammaln(n + 1.0) + n * np.log(scale / (1 + scale))
     return _Ranges(low, high - low, weight - weight[:, :1], not np.isfinite(spread))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import replace
 
 import numpy as np
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from timberstrike_world import structured
 
 from fedtrees.attacks.shared_trees.cells import Cells, cells_of
-from fedtrees.attacks.shared_trees.compositions import LeafEquations, totals_of
+from fedtrees.attacks.shared_trees.compositions import MOST_SCORES, LeafEquations, totals_of
 from fedtrees.attacks.shared_trees.late_counts import VALUE_ERROR, late_counts
 from fedtrees.attacks.shared_trees.victims import victims_of
 from fedtrees.attacks.timberstrike.routing import gradients
@@ -91,6 +92,21 @@ def test_totals_are_those_of_all_compositions():
     found = totals_of(wide, cells)
     assert len(expected) > 3
     assert set(zip(found.n.tolist(), found.n1.tolist(), strict=True)) == expected
+
+
+def test_a_leaf_of_many_rows_in_many_cells_is_given_up_within_bounded_memory():
+    rng = np.random.default_rng(0)
+    margin = np.unique(rng.normal(-2.0, 0.8, 1_000).astype(np.float32))
+    p, h = gradients(margin, np.zeros(len(margin)))
+    cells = Cells(p, h, np.ones(len(p)), rng.poisson(1.0, len(p)))
+    total = float(3 * h.sum())
+    assert total / h.min() * len(h) > 10 * MOST_SCORES
+    tracemalloc.start()
+    found = totals_of(LeafEquations(total, 1e-6, -0.1, VALUE_ERROR, LAMBDA), cells)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert not found.complete
+    assert peak < 10 * 8 * MOST_SCORES
 
 
 def cyclic(order=(0, 1, 2), depth=4, rows=240):
