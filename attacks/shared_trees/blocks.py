@@ -107,7 +107,8 @@ def _leaf_values(message: SharedTrees, weights: Scores, eta: np.float32) -> Scor
 
 
 def _told(view: View, message: SharedTrees) -> list[Told]:
-    eta, reg_lambda = view.parameters["learning_rate"], view.parameters["reg_lambda"]
+    eta = float(np.float32(view.parameters["learning_rate"]))  # what values were multiplied by
+    reg_lambda = view.parameters["reg_lambda"]
     sums = message.sum_hessian
     if sums is None or not is_masked(sums, message.sizes):
         return [(tree, None) for tree in unpack(message, eta, reg_lambda)]

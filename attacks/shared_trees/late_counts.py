@@ -67,14 +67,14 @@ def late_counts(
     t = next(t for t in range(len(evidence.trees)) if not evidence.is_foreign(t))
     tree = evidence.trees[t]
     changed = evidence.rounding is not None or evidence.noise is not None
-    if evidence.outputs > 1 or evidence.level == "values" or tree.h is None or changed:
+    if evidence.outputs > 1 or evidence.level == "values" or changed:
+        return None
+    if tree.g is None or tree.h is None:
         return None
     h = tree.h[tree.leaves]
     if h_error is None:
         h_error = np.spacing(h.astype(np.float32)).astype(np.float64) / 2
-    slope = tree.value[tree.leaves] / np.float64(np.float32(evidence.learning_rate))
-    if tree.g is not None:  # of weights, where values are rounded
-        slope = -tree.g[tree.leaves] / (h + evidence.reg_lambda)
+    slope = -tree.g[tree.leaves] / (h + evidence.reg_lambda)
     found: list[Totals | None] = []
     guess = np.zeros((len(h), 2), dtype=np.int64)
     for j, cells in enumerate(cells_of(evidence, t, own, schema)):

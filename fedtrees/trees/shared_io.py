@@ -93,7 +93,7 @@ def unpack(
     h, weights = message.sum_hessian, message.base_weights
     if h is not None and weights is not None and not (learning_rate is None or reg_lambda is None):
         leaf = message.feature < 0
-        w = np.where(leaf, message.value / np.float64(learning_rate), weights)
+        w = np.where(leaf, message.value / np.float64(np.float32(learning_rate)), weights)
         g = -w * (h.astype(np.float64) + reg_lambda)
     trees = []
     for begin, end in pairwise(ends.tolist()):
