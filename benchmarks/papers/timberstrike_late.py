@@ -2,7 +2,7 @@
 
 A client that is not first in the cycle grows its first tree on others' trees. Which of its leaves
 have their class counts certain, which are guessed rightly, and how many of the certain ones are
-wrong. Nothing was published to compare with.
+wrong. Nothing was published to compare with: the blind line is own rows, scaled.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fedtrees.bench.suite import DataRef
 from fedtrees.benchmarks.papers.study import markdown, percent
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec
-from fedtrees.metrics.leaf_counts import true_leaf_counts
+from fedtrees.metrics.leaf_counts import blind_leaf_counts, true_leaf_counts
 from fedtrees.protocols.base import train, view_of
 
 SEEDS = (0, 1, 2)
@@ -30,17 +30,29 @@ DEPTHS = tuple(range(3, 9))
 CLIENTS = 3
 SIZES = (1, 10, 20, 50, 100, 1000)  # rows of a leaf, from
 TURNS = {"second": ("client-1", "client-2"), "third": ("client-2", "client-1")}  # victim, curious
-_BY_DEPTH = ("table", "client", "depth", "leaves", "certain", "right", "certain and wrong", "CPU s")
-_BY_SIZE = ("table", "client", "rows in the leaf", "leaves", "certain", "right")
+_SHARES = ("certain", "right", "blind")  # of the leaves, as `Late` has them
+_BY_DEPTH = ("table", "client", "depth", "leaves", *_SHARES, "certain and wrong", "CPU s")
+_BY_SIZE = ("table", "client", "rows in the leaf", "leaves", *_SHARES)
 
 
 @dataclass(frozen=True, eq=False)
 class Late:
-    """Leaves of one client's first tree, shape (J,) each, and CPU seconds for all."""
+    """Leaves of one client's first tree, shape (J,) each, and CPU seconds for all.
+
+    Attributes
+    ----------
+    rows : int64 array
+    certain, right : bool array
+        Whether one pair of counts alone is possible, and whether the pair returned is the true one.
+    blind : bool array
+        Whether the curious client's own counts, scaled and rounded, are the true pair.
+    seconds : float
+    """
 
     rows: NDArray[np.int64]
     certain: NDArray[np.bool_]
     right: NDArray[np.bool_]
+    blind: NDArray[np.bool_]
     seconds: float
 
 
@@ -56,12 +68,16 @@ def counted(data: str, depth: int, seed: int, data_dir: str | None) -> dict[str,
         seconds = time.process_time() - begin
         victim = next(v for v in victims if v.owner == name)
         assert victim.late is not None
-        late, held = victim.late, federation.clients[int(name[-1])]
-        t = victim.blocks[0].first
-        tree, nodes = trained.model.trees[t], trained.model.apply(held.X)[:, t]
-        truth = true_leaf_counts(t, nodes, held.y, tree.leaves)
+        late, t = victim.late, victim.blocks[0].first
+        held, own = (federation.clients[int(client[-1])] for client in (name, curious))
+        leaves = trained.model.trees[t].leaves
+        nodes, own_nodes = (trained.model.apply(rows.X)[:, t] for rows in (held, own))
+        truth = true_leaf_counts(t, nodes, held.y, leaves)
+        guess = blind_leaf_counts(t, own_nodes, own.y, leaves, len(held))
         rows = truth.n0 + truth.n1
-        out[turn] = Late(rows, late.certain, (late.n == rows) & (late.n1 == truth.n1), seconds)
+        right = (late.n == rows) & (late.n1 == truth.n1)
+        blind = (guess.n0 == truth.n0) & (guess.n1 == truth.n1)
+        out[turn] = Late(rows, late.certain, right, blind, seconds)
     return out
 
 
@@ -71,8 +87,7 @@ def by_depth(found: dict[tuple[str, str, int], list[Late]]) -> Iterator[list[str
         wrong = sum(int((x.certain & ~x.right).sum()) for x in late)
         yield [
             data, turn, str(depth), str(sum(len(x.rows) for x in late)),
-            percent([x.certain.mean() for x in late], digits=0),
-            percent([x.right.mean() for x in late], digits=0),
+            *(percent([getattr(x, name).mean() for x in late], digits=0) for name in _SHARES),
             str(wrong), f"{np.mean([x.seconds for x in late]):.1f}",
         ]  # fmt: skip
 
@@ -81,16 +96,15 @@ def by_size(found: dict[tuple[str, str, int], list[Late]]) -> Iterator[list[str]
     """Yield one line per table, client and leaf size: all depths and seeds pooled."""
     for data, turn in dict.fromkeys(key[:2] for key in found):
         pooled = [x for key, late in found.items() if key[:2] == (data, turn) for x in late]
-        rows, certain, right = (
-            np.concatenate([getattr(x, name) for x in pooled])
-            for name in ("rows", "certain", "right")
+        rows, *shares = (
+            np.concatenate([getattr(x, name) for x in pooled]) for name in ("rows", *_SHARES)
         )
         for low, high in zip(SIZES, (*SIZES[1:], None), strict=True):
             here = (rows >= low) & (rows < (high or np.inf))
             if here.any():
                 size = f"{low} to {high - 1}" if high else f"{low} or more"
-                shares = (percent([x[here].mean()], digits=0) for x in (certain, right))
-                yield [data, turn, size, str(here.sum()), *shares]
+                percents = (percent([x[here].mean()], digits=0) for x in shares)
+                yield [data, turn, size, str(here.sum()), *percents]
 
 
 def main() -> None:
