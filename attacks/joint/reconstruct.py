@@ -14,12 +14,11 @@ from fedtrees.attacks.joint.state import State
 from fedtrees.attacks.joint.world import World
 from fedtrees.attacks.lattice.decode import decode_sums
 from fedtrees.attacks.lattice.rows import rows_of
+from fedtrees.attacks.timberstrike.basis import Basis
 from fedtrees.attacks.timberstrike.consensus import merge, tolerances
 from fedtrees.attacks.timberstrike.evidence import Evidence
 from fedtrees.attacks.timberstrike.evidence import Options as TimberStrikeOptions
-from fedtrees.attacks.timberstrike.grid import Grid
 from fedtrees.attacks.timberstrike.points import points
-from fedtrees.attacks.timberstrike.prior import Prior, make_prior, value_ranges
 from fedtrees.attacks.timberstrike.reconstruct import first_counts
 from fedtrees.attacks.timberstrike.reconstruct import reconstruct as timberstrike
 from fedtrees.attacks.timberstrike.sequence import (
@@ -28,7 +27,6 @@ from fedtrees.attacks.timberstrike.sequence import (
     follow,
     open_boxes,
 )
-from fedtrees.attacks.timberstrike.sums import LeafSums, victim_sums
 from fedtrees.core.errors import UsageError
 from fedtrees.core.guess import Guess, LeafCounts
 from fedtrees.core.schema import Schema, Table
@@ -134,9 +132,7 @@ class _Problem:
     evidence: Evidence
     schema: Schema
     options: Options
-    grid: Grid
-    prior: Prior
-    sums: list[LeafSums]
+    basis: Basis
     world: World
     known: _Known
 
@@ -173,12 +169,10 @@ def reconstruct(
     evidence = _first(evidence, options.max_trees)
     if not any(len(tree) > 1 for tree in evidence.trees):
         return timberstrike(evidence, own, schema, TimberStrikeOptions(), rng)
-    grid = Grid.of(evidence.trees, len(schema.features))
-    prior = make_prior(schema, own, grid, *value_ranges(schema, own, grid, evidence.cuts, "schema"))
-    sums = victim_sums(evidence, own, len(evidence.trees), evidence.own_inside)
-    known = _known(evidence, own, sums, grid, prior, options.exact)
-    world = World.of(evidence, sums, grid)
-    problem = _Problem(evidence, schema, options, grid, prior, sums, world, known)
+    basis = Basis.of(evidence, own, schema, TimberStrikeOptions())
+    known = _known(evidence, own, basis, options.exact)
+    world = World.of(evidence, basis.sums, basis.grid)
+    problem = _Problem(evidence, schema, options, basis, world, known)
     if known.solved == len(evidence.trees) > 1:
         records, notes = _inside_boxes(problem, rng), {}
     else:
@@ -190,21 +184,19 @@ def reconstruct(
     return Guess(records, known.counts, notes)
 
 
-def _known(
-    evidence: Evidence, own: Table, sums: list[LeafSums], grid: Grid, prior: Prior, exact: bool
-) -> _Known:
+def _known(evidence: Evidence, own: Table, basis: Basis, exact: bool) -> _Known:
     """Return where rows are beyond doubt: after the first tree, or further by exact sums."""
     if evidence.is_foreign(0):
-        boxes = open_boxes(evidence.sizes or (0, 0), grid, evidence)
+        boxes = open_boxes(evidence.sizes or (0, 0), basis.grid, evidence)
         return _Known(boxes, boxes.history, (), 0, {})
-    counts = first_counts(evidence, sums[0], len(own), False)
+    counts = first_counts(evidence, basis.sums[0], len(own), False)
     notes = {"first_tree_residual": counts.residual}
     if exact:
-        found = decode_sums(evidence, own, sums, grid, prior, LIST_BITS, DOUBT)
+        found = decode_sums(evidence, own, basis, LIST_BITS, DOUBT)
         if found.paths is not None:
             boxes, block = rows_of(found.paths, counts)
             return _Known(boxes, block, tuple(found.leaf_counts), found.paths.trees, notes)
-    boxes = boxes_after_first_tree(evidence, grid, counts)
+    boxes = boxes_after_first_tree(evidence, basis.grid, counts)
     table = LeafCounts(0, evidence.trees[0].leaves, counts.n0, counts.n1)
     return _Known(boxes, boxes.history, (table,), 1, notes)
 
@@ -233,19 +225,19 @@ def _run_chains(problem: _Problem, rng: np.random.Generator) -> tuple[Table, dic
         if time.process_time() > deadline:
             break
     tables = [_rows(problem, cell, rng) for cell in cells]
-    records = merge(tables, known.block, tolerances(problem.prior, problem.schema))
+    records = merge(tables, known.block, tolerances(problem.basis.prior, problem.schema))
     notes = {"chains_run": float(len(squares)), "residual_rms": float(np.sqrt(np.mean(squares)))}
     return records, notes
 
 
 def _inside_boxes(problem: _Problem, rng: np.random.Generator) -> Table:
     """Return for every row the values that most draws from its box agree on."""
-    boxes = problem.known.boxes
-    parts = (boxes, problem.grid, problem.prior, problem.schema)
+    boxes, basis = problem.known.boxes, problem.basis
+    parts = (boxes, basis.grid, basis.prior, problem.schema)
     tables = [points("prior", *parts, rng) for _ in range(POINTS)]
     each = np.arange(len(boxes.y))
-    rows = merge(tables, each, tolerances(problem.prior, problem.schema))
-    low, high = problem.grid.bounds(boxes.lo, boxes.hi)
+    rows = merge(tables, each, tolerances(basis.prior, problem.schema))
+    low, high = basis.grid.bounds(boxes.lo, boxes.hi)
     # a draw from a narrow box can round to its open end
     top = np.nextafter(high, np.float32(-np.inf))
     return Table(np.minimum(np.maximum(rows.X, low), top), rows.y)
@@ -254,14 +246,14 @@ def _inside_boxes(problem: _Problem, rng: np.random.Generator) -> Table:
 def _start(problem: _Problem, rng: np.random.Generator) -> tuple[State, Classes]:
     """Follow the rows through the first trees, as TimberStrike does, and put them on the grid."""
     known, start = problem.known.boxes, _first(problem.evidence, START_TREES)
+    grid, prior = problem.basis.grid, problem.basis.prior
     boxes = Boxes(*(a.copy() for a in (known.lo, known.hi, known.y, known.margin, known.history)))
     follow(
-        start, problem.sums[: len(start.trees)], problem.grid, problem.prior, boxes,
+        start, problem.basis.sums[: len(start.trees)], grid, prior, boxes,
         TimberStrikeOptions(), rng, problem.known.solved,
     )  # fmt: skip
-    table = points("auto", boxes, problem.grid, problem.prior, problem.schema, rng)
-    cell = np.clip(problem.grid.cells(table.X), boxes.lo, boxes.hi - 1)
-    prior = problem.prior
+    table = points("auto", boxes, grid, prior, problem.schema, rng)
+    cell = np.clip(grid.cells(table.X), boxes.lo, boxes.hi - 1)
     state = State.of(
         problem.world, cell, (known.lo, known.hi), known.y, prior.own_cells, prior.own.y
     )
@@ -299,7 +291,7 @@ def _rows(problem: _Problem, cell: Ints, rng: np.random.Generator) -> Table:
     """Return a row inside every row of cells."""
     known = problem.known.boxes
     boxes = Boxes(cell, cell + 1, known.y, known.margin, known.history)
-    return points("auto", boxes, problem.grid, problem.prior, problem.schema, rng)
+    return points("auto", boxes, problem.basis.grid, problem.basis.prior, problem.schema, rng)
 
 
 def _seed(rng: np.random.Generator) -> int:

@@ -8,10 +8,8 @@ from dataclasses import dataclass, field
 from fedtrees.attacks.lattice.decoder import Decoder, Problem
 from fedtrees.attacks.lattice.exact_sums import exact_sums, first_counts
 from fedtrees.attacks.lattice.paths import Paths
-from fedtrees.attacks.timberstrike.evidence import Evidence
-from fedtrees.attacks.timberstrike.grid import Grid
-from fedtrees.attacks.timberstrike.prior import Prior, make_prior, value_ranges
-from fedtrees.attacks.timberstrike.sums import LeafSums, victim_sums
+from fedtrees.attacks.timberstrike.basis import Basis
+from fedtrees.attacks.timberstrike.evidence import Evidence, Options
 from fedtrees.core.guess import LeafCounts
 from fedtrees.core.schema import Schema, Table
 
@@ -57,29 +55,22 @@ def decode(
     own = Table.empty(schema) if own is None else own
     if not evidence.trees:
         return Decoded()
-    grid = Grid.of(evidence.trees, len(schema.features))
-    prior = make_prior(schema, own, grid, *value_ranges(schema, own, grid, evidence.cuts, "schema"))
-    sums = victim_sums(evidence, own, len(evidence.trees))
-    return decode_sums(evidence, own, sums, grid, prior, list_bits, doubt)
+    basis = Basis.of(evidence, own, schema, Options())
+    return decode_sums(evidence, own, basis, list_bits, doubt)
 
 
 def decode_sums(
-    evidence: Evidence,
-    own: Table,
-    sums: list[LeafSums],
-    grid: Grid,
-    prior: Prior,
-    list_bits: int,
-    doubt: float,
+    evidence: Evidence, own: Table, basis: Basis, list_bits: int, doubt: float
 ) -> Decoded:
-    """Do the same with the victims' sums, grid and prior at hand."""
+    """Do the same with the basis at hand."""
     target = exact_sums(evidence, own)
     if target is None:
         return Decoded()
     first = first_counts(target[0], evidence.base_margin)
     if first is None:
         return Decoded()
-    decoder = Decoder(Problem(evidence, sums, target, grid, prior), first, list_bits, doubt)
+    parts = (evidence, basis.sums, target, basis.grid, basis.prior)
+    decoder = Decoder(Problem(*parts), first, list_bits, doubt)
     decoder.run()
     open_bits = decoder.open_bits()
     notes = {

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from fedtrees.attacks.timberstrike.basis import Basis
 from fedtrees.attacks.timberstrike.consensus import chains_for, merge, tolerances
 from fedtrees.attacks.timberstrike.counts import (
     NOISE_FLOOR,
@@ -20,7 +21,6 @@ from fedtrees.attacks.timberstrike.evidence import AUTO_TREES, Evidence, Options
 from fedtrees.attacks.timberstrike.grid import Grid
 from fedtrees.attacks.timberstrike.histograms import rows_from_histograms
 from fedtrees.attacks.timberstrike.points import points
-from fedtrees.attacks.timberstrike.prior import Prior, make_prior, value_ranges
 from fedtrees.attacks.timberstrike.sequence import (
     Boxes,
     boxes_after_first_tree,
@@ -28,7 +28,7 @@ from fedtrees.attacks.timberstrike.sequence import (
     follow,
     open_boxes,
 )
-from fedtrees.attacks.timberstrike.sums import LeafSums, victim_sums
+from fedtrees.attacks.timberstrike.sums import LeafSums
 from fedtrees.attacks.timberstrike.values import counts_from_values
 from fedtrees.core.guess import Guess, LeafCounts
 from fedtrees.core.schema import Schema, Table
@@ -61,40 +61,34 @@ def reconstruct(
         Records of the victims (of all clients with ``scope="union"``), first-tree counts of the
         victims, and diagnostics.
     """
-    d = len(schema.features)
     own = Table.empty(schema) if own is None else own
-    bin_by_bin = _reads_bins(evidence, options)
+    bin_by_bin, whole = _reads_bins(evidence, options), options.scope == "union"
     wanted = options.max_trees
     if wanted is None:
         wanted = len(evidence.trees) if bin_by_bin else AUTO_TREES
     evidence = evidence.rounds(wanted)
     n_trees, outputs = len(evidence.trees), evidence.outputs
-    grid = Grid.of(evidence.trees, d)
-    low, high = value_ranges(schema, own, grid, evidence.cuts, options.ranges)
-    known = own if options.use_prior else own.take(np.zeros(0, dtype=np.intp))
-    prior = make_prior(schema, known, grid, low, high)
-    whole = options.scope == "union"
-    subtract = evidence.own_inside and not whole
-    sums = victim_sums(evidence, own, min(n_trees, outputs) if bin_by_bin else n_trees, subtract)
+    to_sum = min(n_trees, outputs) if bin_by_bin else n_trees
+    basis = Basis.of(evidence, own, schema, options, to_sum)
     notes: dict[str, float] = {"trees_read": float(n_trees)}
     if n_trees == 0:
-        boxes = open_boxes(_without_trees(evidence, own, whole), grid, evidence)
-        return Guess(points(options.points, boxes, grid, prior, schema, rng), (), notes)
+        boxes = open_boxes(_without_trees(evidence, own, whole), basis.grid, evidence)
+        return Guess(points(options.points, boxes, basis.grid, basis.prior, schema, rng), (), notes)
     first = range(0 if evidence.is_foreign(0) else outputs)
-    counts = [first_counts(evidence, sums[t], len(own), whole, t) for t in first]
+    counts = [first_counts(evidence, basis.sums[t], len(own), whole, t) for t in first]
     if bin_by_bin:
         n = int((counts[0].n0 + counts[0].n1).sum())
-        read = rows_from_histograms(evidence, own, prior, schema, options, n, rng)
+        read = rows_from_histograms(evidence, own, basis.prior, schema, options, n, rng)
         if read is None:
             sums_only = replace(evidence, level="statistics", histograms=None)
             return reconstruct(sums_only, own, schema, options, rng)
         records, more = read
     else:
-        records, more = _follow_chains(evidence, sums, grid, prior, counts, schema, options, rng)
+        records, more = _follow_chains(evidence, basis, counts, schema, options, rng)
     notes |= more
     if counts:
         notes["first_tree_residual"] = max(c.residual for c in counts)
-    tables = (_victims_only(evidence, t, counts[t], sums[t], whole) for t in first)
+    tables = (_victims_only(evidence, t, counts[t], basis.sums[t], whole) for t in first)
     return Guess(records, tuple(tables), notes)
 
 
@@ -143,9 +137,7 @@ def _reads_bins(evidence: Evidence, options: Options) -> bool:
 
 def _follow_chains(
     evidence: Evidence,
-    sums: list[LeafSums],
-    grid: Grid,
-    prior: Prior,
+    basis: Basis,
     counts: Sequence[Counts],
     schema: Schema,
     options: Options,
@@ -153,6 +145,7 @@ def _follow_chains(
 ) -> tuple[Table, dict[str, float]]:
     """Follow the rows through the trees, once per chain, and merge the chains."""
     tables, notes = [], {}
+    grid, prior, sums = basis.grid, basis.prior, basis.sums
     several = evidence.outputs > 1
     if several and counts:
         exact = (
