@@ -26,8 +26,8 @@ MOST_BOXES = 20_000  # ways through the earlier trees that end in one leaf
 
 
 @dataclass(frozen=True, eq=False)
-class Boxes:
-    """Boxes on a grid, one per row.
+class Regions:
+    """Where rows may stand: boxes on a grid that tell of missing values, too, one per way there.
 
     Attributes
     ----------
@@ -42,28 +42,26 @@ class Boxes:
     missing: NDArray[np.bool_]
 
     @staticmethod
-    def of(tree: Tree, grid: Grid) -> Boxes:
-        """Return the boxes of a tree's leaves, in ascending node order."""
-        d = len(grid.edges)
-        lo, hi = np.zeros((len(tree), d), dtype=np.int32), np.tile(grid.width, (len(tree), 1))
+    def of(tree: Tree, grid: Grid) -> Regions:
+        """Return those of a tree's leaves, in ascending node order."""
+        leaves, d = grid.leaves(tree), len(grid.edges)
+        lo, hi = np.zeros((len(leaves), d), dtype=np.int32), np.tile(grid.width, (len(leaves), 1))
+        at = np.repeat(np.arange(len(leaves)), np.diff(leaves.offsets)), leaves.feature
+        lo[at], hi[at] = leaves.lo, leaves.hi
         missing = np.ones((len(tree), d), dtype=bool)
         for node in np.flatnonzero(tree.feature >= 0):  # parents come first
-            f, left, right = tree.feature[node], tree.left[node], tree.right[node]
-            cut = np.searchsorted(grid.edges[f], tree.threshold[node]) + 1
-            for part in (lo, hi, missing):
-                part[[left, right]] = part[node]
-            hi[left, f], lo[right, f] = min(hi[left, f], cut), max(lo[right, f], cut)
-            missing[right if tree.default_left[node] else left, f] = False
-        leaves = tree.leaves
-        return Boxes(lo[leaves], hi[leaves], missing[leaves])
+            left, right = tree.left[node], tree.right[node]
+            missing[[left, right]] = missing[node]
+            missing[right if tree.default_left[node] else left, tree.feature[node]] = False
+        return Regions(lo, hi, missing[leaves.node])
 
-    def take(self, rows: NDArray[np.intp]) -> Boxes:
+    def take(self, rows: NDArray[np.intp]) -> Regions:
         """Return some of them."""
-        return Boxes(self.lo[rows], self.hi[rows], self.missing[rows])
+        return Regions(self.lo[rows], self.hi[rows], self.missing[rows])
 
-    def meet(self, other: Boxes) -> Boxes:
+    def meet(self, other: Regions) -> Regions:
         """Return what each has in common with the other's of the same row."""
-        return Boxes(
+        return Regions(
             np.maximum(self.lo, other.lo),
             np.minimum(self.hi, other.hi),
             self.missing & other.missing,
@@ -117,12 +115,12 @@ def cells_of(evidence: Evidence, t: int, own: Table | None, schema: Schema) -> l
     """
     trees = evidence.trees[: t + 1]
     grid = Grid.of(trees, len(schema.features))
-    boxes = [Boxes.of(tree, grid) for tree in trees]
+    regions = [Regions.of(tree, grid) for tree in trees]
     filled = [_filled(schema, grid, f) for f in range(len(schema.features))]
     here, own_margin = _own_rows(evidence, t, own)
     out: list[Cells | None] = []
     for j, leaf in enumerate(trees[t].leaves):
-        margin = _margins(evidence, t, boxes[t].take(np.array([j])), boxes, filled)
+        margin = _margins(evidence, t, regions[t].take(np.array([j])), regions, filled)
         out.append(None if margin is None else _cells(margin, own_margin[here == leaf]))
     return out
 
@@ -152,8 +150,8 @@ def _own_rows(
 def _margins(
     evidence: Evidence,
     t: int,
-    leaf: Boxes,
-    boxes: Sequence[Boxes],
+    leaf: Regions,
+    regions: Sequence[Regions],
     filled: Sequence[NDArray[np.int64]],
 ) -> NDArray[np.float32] | None:
     """Return every margin, ascending, that rows of a leaf can have had; None if too many ways."""
@@ -163,7 +161,7 @@ def _margins(
         values = tree.value[tree.leaves]
         way = np.repeat(np.arange(len(margin)), len(values))
         taken = np.tile(np.arange(len(values)), len(margin))
-        both = ways.take(way).meet(boxes[k].take(taken))
+        both = ways.take(way).meet(regions[k].take(taken))
         alive = np.flatnonzero(both.hold_a_row(filled))
         if len(alive) > MOST_BOXES:
             return None

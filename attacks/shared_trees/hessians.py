@@ -36,8 +36,8 @@ _PASSES = 3  # an equation's error depends on the sums sought
 def is_masked(sum_hessian: NDArray[np.float32], sizes: NDArray[np.int64]) -> bool:
     """Tell whether all sums of a message were overwritten by one number.
 
-    Of a tree that splits, no two sums are equal; those of trees of one leaf may be, and are taken
-    for masked if all are 1.
+    Of a tree that splits, the sums are never all equal: a parent's is that of both its children.
+    Those of trees of one leaf may be, and are taken for masked if all are 1.
 
     Parameters
     ----------

@@ -90,7 +90,8 @@ class Evidence:
     cuts : Cuts or None
         Bins of the histograms.
     n_rows : int or None
-        Declared number of rows of all clients, the adversary's own included.
+        Declared number of the rows the trees were grown on, own ones among them or not
+        (``own_inside``).
     noise : tuple of NodeNoise, or None
         One per tree; None means exact sums.
     rounding : float or None
