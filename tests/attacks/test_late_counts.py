@@ -11,15 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from timberstrike_world import structured
 
+from fedtrees.attacks.shared_trees.blocks import blocks_of
 from fedtrees.attacks.shared_trees.cells import Cells, cells_of
 from fedtrees.attacks.shared_trees.compositions import MOST_SCORES, LeafEquations, totals_of
 from fedtrees.attacks.shared_trees.late_counts import VALUE_ERROR, late_counts
 from fedtrees.attacks.shared_trees.victims import victims_of
 from fedtrees.attacks.timberstrike.routing import gradients
+from fedtrees.bench.evaluate import make_defense
 from fedtrees.bench.federation import spread
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema
-from fedtrees.core.specs import parse_grid
+from fedtrees.core.specs import parse_composed, parse_grid
 from fedtrees.data.dataset import prepare
 from fedtrees.data.partition import Partition
 from fedtrees.protocols.base import train, view_of
@@ -109,13 +111,26 @@ def test_a_leaf_of_many_rows_in_many_cells_is_given_up_within_bounded_memory():
     assert peak < 10 * 8 * MOST_SCORES
 
 
-def cyclic(order=(0, 1, 2), depth=4, rows=240):
+def cyclic(order=(0, 1, 2), depth=4, rows=240, defense=None):
     X, y = structured(rows)
     schema = Schema(tuple(Feature(f"x{k}") for k in range(X.shape[1])), "y")
     fed = spread(prepare("structured", schema, X, y), Partition("iid"), 3, 0)
     clients = tuple(fed.clients[i] for i in order)
     made = register.make("protocol", parse_grid(f"flower-cyclic[trees=3,max_depth={depth}]")[0])
-    return clients, train(made, clients, fed.schema, seed=1)
+    return clients, train(made, clients, fed.schema, defense=defense, seed=1)
+
+
+@pytest.mark.parametrize("name", ["none", "mask-sum-hessian"])
+def test_gradient_sums_are_read_with_the_eta_that_made_the_values(name):
+    """That is a float32; 0.3 is not, by more than the error assumed of values leaves room for."""
+    clients, done = cyclic(defense=make_defense(parse_composed([name])[0]))
+    view = view_of(done, ("server",), clients)
+    eta = float(np.float32(view.parameters["learning_rate"]))
+    for block in blocks_of(view).blocks:
+        for tree in block.trees:
+            leaves = tree.leaves
+            weight = -tree.g[leaves] / (tree.h[leaves] + view.parameters["reg_lambda"])
+            np.testing.assert_allclose(weight * eta, tree.value[leaves], rtol=1e-12)
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1), (1, 2, 0)])
