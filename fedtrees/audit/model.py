@@ -88,7 +88,7 @@ class ModelFile:
     ranges : mapping of str to str
         What the file says of the values in each column.
     parameters : mapping of str to str
-        Training parameters as the file states them (LightGBM does).
+        Training parameters as the file states them (LightGBM many, XGBoost the trees per round).
     """
 
     path: Path
@@ -169,6 +169,7 @@ def _read_xgboost(path: Path, data: bytes) -> ModelFile:
         for t in range(len(trees))
     )
     settings = learner["objective"].get("reg_loss_param") or {}
+    stated = learner["gradient_booster"]["model"].get("gbtree_model_param")
     width = _width(int(learner["learner_model_param"]["num_feature"]))
     return ModelFile(
         path=path,
@@ -179,6 +180,7 @@ def _read_xgboost(path: Path, data: bytes) -> ModelFile:
         feature_names=_names(learner.get("feature_names") or (), width),
         categorical=_categorical(forest, width),
         positive_weight=_positive_weight(settings),
+        parameters={str(k): str(v) for k, v in stated.items()} if isinstance(stated, dict) else {},
     )
 
 
@@ -299,9 +301,9 @@ def _read_lightgbm(path: Path, data: bytes) -> ModelFile:
         raw=raw,
         feature_names=names if len(names) == width else (),
         categorical=(False,) * width,
-        learning_rate=_parameter(known, "learning_rate"),
-        reg_lambda=_parameter(known, "lambda_l2"),
-        positive_weight=_parameter(known, "scale_pos_weight") or 1.0,
+        learning_rate=parameter(known, "learning_rate"),
+        reg_lambda=parameter(known, "lambda_l2"),
+        positive_weight=parameter(known, "scale_pos_weight") or 1.0,
         ranges=ranges if len(infos) == width else None,
         parameters=known,
     )
@@ -323,7 +325,8 @@ def _parameters(lines: list[str]) -> dict[str, str]:
     return {name: value for name, _, value in pairs}
 
 
-def _parameter(known: Mapping[str, str], name: str) -> float | None:
+def parameter(known: Mapping[str, str], name: str) -> float | None:
+    """Return a training parameter that is a finite number, None where it is absent or another."""
     try:
         value = float(known[name])
     except (KeyError, ValueError):
@@ -333,7 +336,7 @@ def _parameter(known: Mapping[str, str], name: str) -> float | None:
 
 def _read_random_forest(path: Path) -> ModelFile:
     forest = load_random_forest(path)
-    width = 1 + max((int(t.feature.max(initial=-1)) for t in forest.trees), default=-1)
+    width = _width(1 + max((int(t.feature.max(initial=-1)) for t in forest.trees), default=-1))
     statistics = tuple(_of_class_tree(tree) for tree in forest.trees)
     counted = [t.counts.astype(np.float64) for t in forest.trees if t.counts is not None]
     raw = {"counts": counted} if counted else {}

@@ -21,10 +21,10 @@ from fedtrees.audit.first_trees import (
     counts_at,
     find_first_tree,
 )
-from fedtrees.audit.model import ModelFile, Statistics
+from fedtrees.audit.model import ModelFile, Statistics, parameter
 from fedtrees.audit.newton import FLOAT32, Settings, leaf_sums
 from fedtrees.trees.forest import Forest, Tree
-from fedtrees.trees.losses import SQUARED_ERROR, Softmax
+from fedtrees.trees.losses import SQUARED_ERROR, Softmax, sigmoid
 from fedtrees.trees.random_forest import RandomForest
 
 Floats = NDArray[np.float64]
@@ -32,6 +32,7 @@ Floats = NDArray[np.float64]
 FROM_SUMS = "H and G of the leaf: one base score, whole numbers of rows and of labels"
 LATER = "rows enter with different predictions: bounds only"
 MEETING = "bounds, which meet in some leaves"
+NOT_FOLLOWED = "the second tree does not follow from the leaves of the first: lower bounds only"
 NOT_WHOLE = "sums of hessians are no whole numbers: rows had weights"
 ESTIMATED = "leaf_count, which training on several machines estimates from leaf_weight"
 UNSURE = "no first tree of whole counts: rows may have had weights, and bounds would not hold"
@@ -40,6 +41,7 @@ UNSURE = "no first tree of whole counts: rows may have had weights, and bounds w
 # LightGBM's ways to train on several machines, none of which sees all rows of a leaf.
 DISTRIBUTED = ("data", "voting")
 MOST_TRIED = 10**6  # rows of a smallest leaf
+MOST_LOOSE = 1e-4  # relative error of H of a root at which nothing is said to follow from it
 # Largest probability at which the hessians of a first tree are whole rows by chance.
 LONE_CHANCE = 1e-3
 
@@ -98,14 +100,40 @@ def recover_boosted(
     assert isinstance(model.forest, Forest)
     if model.forest.objective.name == SQUARED_ERROR.name:
         return _squared_errors(model, sums)
-    out = []
-    low, high = (float(model.forest.base_margin.min()), float(model.forest.base_margin.max()))
-    for t, (tree, s) in enumerate(zip(model.forest.trees, sums, strict=True)):
-        out.append(_classified(model, t, s, (low, high), total))
+    forest, outputs = model.forest, model.forest.objective.n_outputs
+    low, high = float(forest.base_margin.min()), float(forest.base_margin.max())
+    followed = False
+    out: list[TreeExposure] = []
+    for t, (tree, s) in enumerate(zip(forest.trees, sums, strict=True)):
         values = tree.value[tree.leaves]
+        out.append(_classified(model, t, s, (low, high), total))
+        if t == 0 and outputs == 1 and len(forest.trees) > 1:
+            start = _start_followed(out[0], float(forest.base_margin[0]), values, sums[1])
+            followed = start is not None
+            low = high = low if start is None else start
         # valid whichever of the earlier trees a row had met: none of them is counted on
         low, high = low + min(0.0, float(values.min())), high + max(0.0, float(values.max()))
-    return _settled(_agreeing(out, model.forest.objective.n_outputs))
+    return _settled(_agreeing(out, outputs), followed)
+
+
+def _start_followed(
+    first: TreeExposure, margin: float, values: NDArray[np.float32], second: Sums | None
+) -> float | None:
+    """Return the log-odds from which the first tree leads to the second, None where none does.
+
+    The counts of the first tree and its values tell every row's prediction before the second, and
+    so H of its root. Another H shows that the second was grown on other rows (a sample, another
+    client's), or that trees between the two were taken out of the file.
+    """
+    if first.base_score is None or second is None or (first.n == UNKNOWN).any():
+        return None
+    found, error = float(second.h.sum()), float(second.h_error.sum())
+    for start in (margin, float(np.log(first.base_score / (1 - first.base_score)))):
+        p = sigmoid((np.float32(start) + values).astype(np.float32)).astype(np.float64)
+        h = float(first.n @ (p * (1 - p)))
+        if abs(h - found) <= error + 8 * FLOAT32 * h and error <= MOST_LOOSE * h:
+            return start
+    return None
 
 
 def _agreeing(trees: list[TreeExposure], outputs: int) -> list[TreeExposure]:
@@ -123,11 +151,12 @@ def _agreeing(trees: list[TreeExposure], outputs: int) -> list[TreeExposure]:
     return out
 
 
-def _settled(trees: list[TreeExposure]) -> list[TreeExposure]:
+def _settled(trees: list[TreeExposure], followed: bool) -> list[TreeExposure]:
     """Drop bounds that nothing vouches for, and count leaves in which they meet.
 
     Bounds hold for rows of weight 1, which a first tree of whole counts shows, and for trees that
-    start from the model's base score, which a client's first tree does not.
+    start from the model's base score, which a client's first tree does not. Where there is one
+    first tree, upper bounds need a second one that is seen to have followed it.
     """
     starts = [t.index for t in trees if t.base_score is not None]
     out = []
@@ -140,6 +169,8 @@ def _settled(trees: list[TreeExposure]) -> list[TreeExposure]:
             out.append(
                 replace(t, at_least=nothing, at_most=nothing, how=LATER if starts else UNSURE)
             )
+        elif len(starts) == 1 and not followed:
+            out.append(replace(t, at_most=unknown_counts(len(t.leaf)), how=NOT_FOLLOWED))
         else:
             meet = (t.at_least == t.at_most) & (t.at_most != UNKNOWN)
             n = np.where(meet, t.at_most, UNKNOWN)
@@ -295,7 +326,7 @@ def _lightgbm_labels(
     h, eta, lam = model.statistics[t].cover, model.learning_rate, model.reg_lambda
     tree = model.forest.trees[t]
     usable = model.forest.objective.name == "binary:logistic" and model.positive_weight == 1
-    usable &= float(model.parameters.get("lambda_l1", "0")) == 0  # moves G by a whole number
+    usable &= parameter({"lambda_l1": "0", **model.parameters}, "lambda_l1") == 0  # moves G
     if t or not usable or h is None or not eta or lam is None or len(tree.leaves) < 2:
         return None, None
     leaf_h, rows = h[tree.leaves], int(n.sum())

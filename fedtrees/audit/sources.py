@@ -39,7 +39,10 @@ class Sources:
 
 
 def find_sources(
-    base_scores: Sequence[float | None], h: Floats, rates: Sequence[float | None] = ()
+    base_scores: Sequence[float | None],
+    h: Floats,
+    rates: Sequence[float | None] = (),
+    parallel: int = 1,
 ) -> Sources:
     """Divide trees among clients.
 
@@ -51,11 +54,14 @@ def find_sources(
         Sum of hessians over the root of each tree; NaN where unknown.
     rates : sequence of float or None, length T or 0
         Learning rate of each tree, where it follows.
+    parallel : int
+        Trees that one table grows side by side (`num_parallel_tree`).
     """
     starts = np.flatnonzero([p is not None for p in base_scores])
     total, several = len(base_scores), len(starts) > 1
-    if several and _one_table(np.array([p for p in base_scores if p is not None])):
-        how = f"{len(starts)} trees start from one label mean: parallel trees on one table"
+    known = np.array([p for p in base_scores if p is not None])
+    if several and (_one_mean(known) or (_equal(known) and len(known) == parallel)):
+        how = f"{len(starts)} trees start from one base score: parallel trees on one table"
         return Sources("one", 1, (None,) * total, how)
     if several and len(set(rates)) == len(starts) and None not in rates:
         return _by_rate(rates)
@@ -74,10 +80,13 @@ def find_sources(
     return Sources("one", 1, names, "nothing in the file tells more than one source apart")
 
 
-def _one_table(base_scores: Floats) -> bool:
+def _equal(base_scores: Floats) -> bool:
+    return bool(np.ptp(base_scores) < 1e-6 * float(base_scores.min()))
+
+
+def _one_mean(base_scores: Floats) -> bool:
     """Tell whether first trees share the label mean of one table; 1/2 is no mean but a default."""
-    same = bool(np.ptp(base_scores) < 1e-6 * float(base_scores.min()))
-    return same and abs(float(base_scores[0]) - 0.5) > 1e-6
+    return _equal(base_scores) and abs(float(base_scores[0]) - 0.5) > 1e-6
 
 
 def _bagging(starts: NDArray[np.intp], total: int, h: Floats) -> Sources:

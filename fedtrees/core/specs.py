@@ -133,10 +133,18 @@ class Composed:
 
 
 def parse_composed(texts: Iterable[str]) -> list[Composed]:
-    """Read compositions with grids: ``a+b[x=1,2]`` gives two."""
+    """Read compositions with grids: ``a+b[x=1,2]`` gives two.
+
+    Raises
+    ------
+    UsageError
+        If a text cannot be read, or joins a part to nothing (``a+``).
+    """
     result = []
     for text in texts:
         for piece in split_outside(text, ","):
+            if piece.startswith("+") or piece.endswith("+"):
+                raise UsageError(f"{piece!r} joins a part to nothing; write a+b, or leave out '+'")
             grids = [parse_grid(p) for p in split_outside(piece, "+")]
             for parts in itertools.product(*grids):
                 result.append(Composed(tuple(p for p in parts if p.name != "none")))

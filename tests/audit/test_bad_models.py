@@ -13,6 +13,7 @@ import trained_models as trained
 import xgboost as xgb
 
 from fedtrees.audit import audit, read_model
+from fedtrees.audit.exposure import UNKNOWN
 from fedtrees.core.errors import DataError
 
 
@@ -139,6 +140,19 @@ def test_names_cannot_write_to_the_screen(tmp_path, whole):
     model["learner"]["feature_names"] = names
     found = read_model(written(tmp_path, model)).feature_names
     assert found[:4] == ("\\x1b[2J", "a\\nb", "\\ud800", "größe")
+
+
+def test_a_penalty_that_is_no_number_leaves_labels_uncounted(tmp_path):
+    X, y = trained.table()
+    params = {"objective": "binary", "verbosity": -1, "num_threads": 1}
+    text = lgb.train(params, lgb.Dataset(X, y), 3).model_to_string()
+    assert "[lambda_l1: 0]" in text
+    for said, labels in (("0", True), ("abc", False)):
+        path = tmp_path / "m.txt"
+        path.write_text(text.replace("[lambda_l1: 0]", f"[lambda_l1: {said}]"))
+        first = audit(read_model(path)).trees[0]
+        assert (first.n != UNKNOWN).all()
+        assert (first.n_pos != UNKNOWN).all() == labels
 
 
 def test_lightgbm_s_width_is_not_believed_either(tmp_path):

@@ -60,3 +60,17 @@ def test_trees_without_sums_are_not_matched():
     found = find_sources([0.3, 0.4, None, None], np.full(4, np.nan))
     assert found.names == ("client 1", "client 2", None, None)
     assert found.how.endswith("of later trees nothing tells whose they are")
+
+
+@pytest.mark.parametrize("parallel", [2, 5])
+def test_parallel_trees_from_one_half_are_not_clients(tmp_path, parallel):
+    X, y = trained.table()
+    params = trained.PARAMS | {"num_parallel_tree": parallel, "base_score": 0.5}
+    xgb.train(params, xgb.DMatrix(X, y), 1).save_model(tmp_path / "m.json")
+    found = audit(read_model(tmp_path / "m.json"))
+    assert found.sources.kind == "one"
+    assert found.rows.n == len(y)
+
+
+def test_clients_that_all_start_from_one_half_are_clients():
+    assert find_sources([0.5, 0.5, None, None], np.array([9.0, 20.0, 8.5, 19.0])).kind == "bagging"

@@ -43,6 +43,12 @@ def test_what_cannot_be_read_says_so(text):
         parse_list([text]) if text not in ("",) else parse_grid(text)
 
 
+@pytest.mark.parametrize("text", ["a+", "+a", "a[x=1]+"])
+def test_a_part_joined_to_nothing_says_so(text):
+    with pytest.raises(UsageError, match="joins a part to nothing"):
+        parse_composed([text])
+
+
 def test_values_keep_their_types():
     read = [parse_value(t) for t in ("1", "1.5", "1e3", "true", "none", "mean")]
     assert read == [1, 1.5, 1000.0, True, None, "mean"]

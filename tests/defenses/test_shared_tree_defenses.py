@@ -5,7 +5,7 @@ import pytest
 
 from fedtrees.bench.conformance import sample_federation
 from fedtrees.core.defense import Composition
-from fedtrees.core.errors import ProtocolError, UnguardedMessageError, UsageError
+from fedtrees.core.errors import DataError, UnguardedMessageError, UsageError
 from fedtrees.core.guarantee import Structural
 from fedtrees.core.messages import Reveal
 from fedtrees.core.registry import register
@@ -207,7 +207,7 @@ def test_a_client_with_fewer_than_k_rows_shares_nothing():
     sizes = [len(d.message.sizes) for d in limited.transcript if d.sender == "client-0"]
     assert sizes == [0] * 6
     assert len(limited.model) == 12
-    with pytest.raises(ProtocolError, match=r"no client sent a tree; .*lower k"):
+    with pytest.raises(DataError, match=r"no client sent a tree; .*lower k"):
         run(make("min-leaf", k=100), clients=few)
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fedtrees.core.errors import ProtocolError
+from fedtrees.core.errors import DataError
 from fedtrees.core.network import Network
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
@@ -32,7 +32,7 @@ class EnsembleServer(TreeSharingServer):
         for i in owners:
             self.keep(replies[i])  # type: ignore[arg-type]
         if not owners:
-            raise ProtocolError(no_tree(self.params.name))
+            raise DataError(no_tree(self.params.name))
         message = ClientModels(
             0,
             **join(self.parts),

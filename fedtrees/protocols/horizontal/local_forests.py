@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedtrees.core.errors import ProtocolError
+from fedtrees.core.errors import DataError
 from fedtrees.core.forest_messages import LocalForest, LocalForestRequest, PooledForest
 from fedtrees.core.network import Network
 from fedtrees.core.party import Party, handles
@@ -117,11 +117,11 @@ def pool(parts: list) -> PooledForest:  # type: ignore[type-arg]
 
     Raises
     ------
-    ProtocolError
+    DataError
         If no client sent a tree.
     """
     parts = [p for p in parts if len(p.sizes)]
     if not parts:
-        raise ProtocolError("no client sent a tree; local-forests needs one with rows")
+        raise DataError("no client sent a tree; local-forests needs one with rows")
     shared = [f for f in _FIELDS if all(getattr(p, f) is not None for p in parts)]
     return PooledForest(**{f: np.concatenate([getattr(p, f) for p in parts]) for f in shared})

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.defense import Composition
-from fedtrees.core.errors import ProtocolError, UsageError, did_you_mean
+from fedtrees.core.errors import DataError, UsageError, did_you_mean
 from fedtrees.core.network import Network
 from fedtrees.core.party import Party, handles
 from fedtrees.core.schema import Schema, Table
@@ -225,7 +225,7 @@ class TreeSharingServer(Coordinator):
         """Send a role or a party the part of the model that it does not know yet."""
         new = self.parts[self.told.get(to, 0) :]
         if not self.parts:
-            raise ProtocolError(no_tree(self.params.name))
+            raise DataError(no_tree(self.params.name))
         if not new:
             return
         first = sum(len(p.sizes) for p in self.parts[: self.told.get(to, 0)])

@@ -1,0 +1,71 @@
+"""Bounds of later trees: they hold, and none is given where the file is not the whole history."""
+
+import numpy as np
+import pytest
+import trained_models as trained
+import xgboost as xgb
+
+from fedtrees.audit import audit, read_model
+from fedtrees.audit.exposure import UNKNOWN
+from fedtrees.audit.recover import NOT_FOLLOWED
+
+
+def rows_per_leaf(booster, X, margin=None):
+    """Return the rows of every leaf, tree by tree, in the order of the audit."""
+    reached = booster.predict(xgb.DMatrix(X, base_margin=margin), pred_leaf=True)
+    reached = reached.reshape(len(X), -1).astype(int)
+    nodes = booster.trees_to_dataframe()
+    leaves = nodes[nodes["Feature"] == "Leaf"].groupby("Tree")["Node"].apply(sorted)
+    return [np.bincount(reached[:, t], minlength=max(ids) + 1)[ids] for t, ids in leaves.items()]
+
+
+def audited(booster, path):
+    booster.save_model(path)
+    return audit(read_model(path)).trees
+
+
+def assert_none_wrong(trees, rows):
+    """Assert that no count and no bound is wrong."""
+    for tree, true in zip(trees, rows, strict=True):
+        assert ((tree.n == UNKNOWN) | (tree.n == true)).all()
+        assert ((tree.at_least == UNKNOWN) | (tree.at_least <= true)).all()
+        assert ((tree.at_most == UNKNOWN) | (tree.at_most >= true)).all()
+
+
+@pytest.fixture(scope="module")
+def grown():
+    X, y = trained.table()
+    return X, xgb.train(trained.PARAMS | {"eta": 0.3}, xgb.DMatrix(X, y), 20)
+
+
+def test_a_whole_model_has_bounds_on_both_sides(grown, tmp_path):
+    X, booster = grown
+    trees = audited(booster, tmp_path / "m.json")
+    assert_none_wrong(trees, rows_per_leaf(booster, X))
+    assert all((t.at_most != UNKNOWN).all() for t in trees)
+
+
+@pytest.mark.parametrize("step", [2, 4, 5])
+def test_trees_taken_out_of_the_middle_leave_lower_bounds_only(grown, tmp_path, step):
+    X, booster = grown
+    sliced = booster[0:20:step]
+    trees = audited(sliced, tmp_path / "m.json")
+    assert_none_wrong(trees, rows_per_leaf(sliced, X))
+    assert {t.how for t in trees[1:]} == {NOT_FOLLOWED}
+    assert all((t.at_most == UNKNOWN).all() for t in trees[1:])
+
+
+def test_an_offset_of_all_rows_is_where_later_trees_start_from(tmp_path):
+    X, y = trained.table()
+    offset = np.full(len(X), 1.5, dtype=np.float32)
+    params = trained.PARAMS | {"max_depth": 4, "min_child_weight": 0.1}
+    booster = xgb.train(params, xgb.DMatrix(X, y, base_margin=offset), 20)
+    trees = audited(booster, tmp_path / "m.json")
+    assert_none_wrong(trees, rows_per_leaf(booster, X, offset))
+    assert any((t.at_most != UNKNOWN).any() for t in trees[1:])
+
+
+def test_sampled_rows_leave_no_upper_bound(tmp_path):
+    X, y = trained.table()
+    booster = xgb.train(trained.PARAMS | {"subsample": 0.7}, xgb.DMatrix(X, y), 10)
+    assert {t.how for t in audited(booster, tmp_path / "m.json")[1:]} == {NOT_FOLLOWED}
