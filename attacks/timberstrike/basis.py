@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -45,3 +45,11 @@ class Basis:
             evidence, own, len(evidence.trees) if n_trees is None else n_trees, subtract
         )
         return Basis(grid, make_prior(schema, known, grid, low, high), sums)
+
+    def with_missing_values(self) -> Basis:
+        """Return the same where values may be missing of features that own rows miss some of.
+
+        Only for boxes that follow them; in the cells of `joint` and `lattice` rows have values.
+        """
+        missing = np.isnan(self.prior.own.X).any(axis=0)
+        return replace(self, grid=replace(self.grid, missing=missing))

@@ -22,6 +22,8 @@ class LeafConstraints:
         Constraints ``offsets[j]:offsets[j + 1]`` belong to leaf ``j``.
     feature, lo, hi : int32 array, shape (c,)
         Cells ``lo <= cell < hi`` of the feature.
+    missing : bool array, shape (c,)
+        Whether a missing value of the feature goes that way too.
     """
 
     node: NDArray[np.int32]
@@ -29,6 +31,7 @@ class LeafConstraints:
     feature: NDArray[np.int32]
     lo: NDArray[np.int32]
     hi: NDArray[np.int32]
+    missing: NDArray[np.bool_]
 
     def __len__(self) -> int:
         return int(self.node.shape[0])
@@ -40,9 +43,16 @@ class Grid:
 
     A feature with ``m`` thresholds has cells ``0 .. m``; cell ``k`` holds
     ``edges[k-1] <= x < edges[k]``.
+
+    Attributes
+    ----------
+    edges : tuple of float32 array
+    missing : bool array, shape (d,)
+        Features whose value may be missing (at first none).
     """
 
     edges: tuple[NDArray[np.float32], ...]
+    missing: NDArray[np.bool_]
 
     @staticmethod
     def of(trees: tuple[Tree, ...], d: int) -> Grid:
@@ -52,7 +62,8 @@ class Grid:
             for f in np.unique(tree.feature[tree.feature >= 0]):
                 found[f].append(tree.threshold[tree.feature == f])
         empty = np.zeros(0, dtype=np.float32)
-        return Grid(tuple(np.unique(np.concatenate([empty, *parts])) for parts in found))
+        edges = tuple(np.unique(np.concatenate([empty, *parts])) for parts in found)
+        return Grid(edges, np.zeros(d, dtype=bool))
 
     @property
     def width(self) -> NDArray[np.int32]:
@@ -81,24 +92,26 @@ class Grid:
 
     def leaves(self, tree: Tree) -> LeafConstraints:
         """Return the intervals on the way to each leaf, in ascending node order."""
-        boxes: dict[int, dict[int, tuple[int, int]]] = {}
-        stack: list[tuple[int, dict[int, tuple[int, int]]]] = [(0, {})]
+        boxes: dict[int, dict[int, tuple[int, int, bool]]] = {}
+        stack: list[tuple[int, dict[int, tuple[int, int, bool]]]] = [(0, {})]
         while stack:
             node, box = stack.pop()
             f = int(tree.feature[node])
             if f < 0:
                 boxes[node] = box
                 continue
-            lo, hi = box.get(f, (0, self.edges[f].shape[0] + 1))
+            lo, hi, may = box.get(f, (0, self.edges[f].shape[0] + 1, bool(self.missing[f])))
+            left = may and bool(tree.default_left[node])
             cut = int(np.searchsorted(self.edges[f], tree.threshold[node])) + 1
-            stack.append((int(tree.left[node]), {**box, f: (lo, min(hi, cut))}))
-            stack.append((int(tree.right[node]), {**box, f: (max(lo, cut), hi)}))
+            stack.append((int(tree.left[node]), {**box, f: (lo, min(hi, cut), left)}))
+            stack.append((int(tree.right[node]), {**box, f: (max(lo, cut), hi, may and not left)}))
         nodes = sorted(boxes)
-        rows = [(f, lo, hi) for n in nodes for f, (lo, hi) in sorted(boxes[n].items())]
-        flat = np.array(rows, dtype=np.int32).reshape(-1, 3)
+        rows = [(f, *box) for n in nodes for f, box in sorted(boxes[n].items())]
+        flat = np.array(rows, dtype=np.int32).reshape(-1, 4)
         offsets = np.concatenate([[0], np.cumsum([len(boxes[n]) for n in nodes])])
         return LeafConstraints(
             np.array(nodes, dtype=np.int32),
             offsets.astype(np.int32),
             *(np.ascontiguousarray(flat[:, k]) for k in range(3)),
+            flat[:, 3].astype(bool),
         )

@@ -30,6 +30,9 @@ class Prior:
     ----------
     cumulative : float64 array, shape (C, d, w)
         ``cumulative[c, f, hi] - cumulative[c, f, lo]`` is the mass of cells lo..hi-1 for class c.
+    missing : float64 array, shape (C, d)
+        Mass of a missing value beside those of the cells (which add up to about 1): the odds of
+        one, 0 where none of the own rows' values is missing.
     low, high : float64 array, shape (d,)
         Range of each feature.
     own : Table
@@ -39,6 +42,7 @@ class Prior:
     """
 
     cumulative: Floats
+    missing: Floats
     low: Floats
     high: Floats
     own: Table
@@ -116,7 +120,21 @@ def make_prior(schema: Schema, own: Table, grid: Grid, low: Floats, high: Floats
             mass = (1 - UNIFORM_SHARE) * share + UNIFORM_SHARE * uniform + CELL_FLOOR
             cumulative[c, f, 1 : w + 1] = np.cumsum(mass)
             cumulative[c, f, w + 1 :] = cumulative[c, f, w]
-    return Prior(cumulative, low, high, own, cells)
+    return Prior(cumulative, _missing_odds(cells, own.y, classes), low, high, own, cells)
+
+
+def _missing_odds(cells: NDArray[np.int32], y: NDArray[np.int64], classes: int) -> Floats:
+    """Return the odds of a missing value per class and feature, float64, shape (C, d).
+
+    The share among own rows of the class, smoothed by that among all of them; one row more has
+    its value, so that no feature is missing for sure.
+    """
+    overall = (cells < 0).sum(axis=0) / (len(cells) + 1)
+    share = np.tile(overall, (classes, 1))
+    for c in np.unique(y):
+        mine = (cells[y == c] < 0).mean(axis=0)
+        share[c] = (1 - UNIFORM_SHARE) * mine + UNIFORM_SHARE * overall
+    return np.asarray(share / (1 - share))
 
 
 def _uniform_cells(
@@ -153,17 +171,26 @@ def reach(
     leaves: LeafConstraints,
     boxes: tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int64]],
     prior: Prior,
+    missing: NDArray[np.bool_] | None = None,
 ) -> Reach:
-    """Return the reachable leaves of boxes (lo, hi, label) under the marginal prior."""
+    """Return the reachable leaves of boxes (lo, hi, label) under the marginal prior.
+
+    Values may be missing where ``missing``, of the boxes' shape, says so (None: nowhere).
+    """
     lo, hi, y = boxes
+    missing = np.zeros(lo.shape, dtype=bool) if missing is None else missing
     offsets, leaf, mass = _reach(
-        lo, hi, y, leaves.offsets, leaves.feature, leaves.lo, leaves.hi, prior.cumulative
-    )
+        lo, hi, y, missing,
+        leaves.offsets, leaves.feature, leaves.lo, leaves.hi, leaves.missing,
+        prior.cumulative, prior.missing,
+    )  # fmt: skip
     return Reach(offsets, leaf, np.log(mass))
 
 
 @njit(cache=True)
-def _reach(lo, hi, y, start, feature, leaf_lo, leaf_hi, cumulative):  # type: ignore[no-untyped-def]
+def _reach(  # type: ignore[no-untyped-def]
+    lo, hi, y, missing, start, feature, leaf_lo, leaf_hi, leaf_missing, cumulative, odds
+):
     n, J = lo.shape[0], start.shape[0] - 1
     offsets = np.zeros(n + 1, dtype=np.int64)
     size = max(4 * n, 16)
@@ -177,11 +204,17 @@ def _reach(lo, hi, y, start, feature, leaf_lo, leaf_hi, cumulative):  # type: ig
             for k in range(start[j], start[j + 1]):
                 f = feature[k]
                 a, b = max(lo[i, f], leaf_lo[k]), min(hi[i, f], leaf_hi[k])
-                if a >= b:
+                both = missing[i, f] and leaf_missing[k]
+                if a >= b and not both:
                     share = -1.0
                     break
+                part = cumulative[c, f, b] - cumulative[c, f, a] if a < b else 0.0
                 whole = cumulative[c, f, hi[i, f]] - cumulative[c, f, lo[i, f]]
-                share *= (cumulative[c, f, b] - cumulative[c, f, a]) / whole
+                if both:
+                    part += odds[c, f]
+                if missing[i, f]:
+                    whole += odds[c, f]
+                share *= part / whole
             if share > 0.0:
                 if filled == size:
                     size *= 2
@@ -196,11 +229,14 @@ def _reach(lo, hi, y, start, feature, leaf_lo, leaf_hi, cumulative):  # type: ig
 
 
 @njit(cache=True)
-def add_own_rows(offsets, leaf, log_prior, lo, hi, y, own_cells, own_y, own_leaf, n_leaves):  # type: ignore[no-untyped-def]
+def add_own_rows(  # type: ignore[no-untyped-def]
+    offsets, leaf, log_prior, lo, hi, y, own_cells, own_y, own_leaf, n_leaves, missing=None
+):
     """Mix own rows of the same label into the marginal prior, in place.
 
     Own row r counts exp(-1.5 * features outside the box) in its own leaf; the marginal prior
-    counts as three pseudo-rows.
+    counts as three pseudo-rows. A missing value is outside where ``missing``, bool (n, d), is
+    False (None: nowhere).
     """
     d = lo.shape[1]
     weight = np.exp(-VIOLATION_COST * np.arange(d + 1))
@@ -216,8 +252,10 @@ def add_own_rows(offsets, leaf, log_prior, lo, hi, y, own_cells, own_y, own_leaf
                 bad = 0
                 for f in range(d):
                     c = own_cells[r, f]
-                    if c >= 0 and (c < lo[i, f] or c >= hi[i, f]):
-                        bad += 1
+                    if c >= 0:
+                        bad += c < lo[i, f] or c >= hi[i, f]
+                    elif missing is not None:
+                        bad += not missing[i, f]
                 mass[own_leaf[r]] += weight[bad]
         for k in range(a, b):
             log_prior[k] = np.log(mass[leaf[k]] + MARGINAL_WEIGHT * np.exp(log_prior[k]))

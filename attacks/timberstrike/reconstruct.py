@@ -69,7 +69,7 @@ def reconstruct(
     evidence = evidence.rounds(wanted)
     n_trees, outputs = len(evidence.trees), evidence.outputs
     to_sum = min(n_trees, outputs) if bin_by_bin else n_trees
-    basis = Basis.of(evidence, own, schema, options, to_sum)
+    basis = Basis.of(evidence, own, schema, options, to_sum).with_missing_values()
     notes: dict[str, float] = {"trees_read": float(n_trees)}
     if n_trees == 0:
         boxes = open_boxes(_without_trees(evidence, own, whole), basis.grid, evidence)

@@ -47,6 +47,8 @@ class Boxes:
         L1 distance from the broadcast sums, per tree.
     doubt : float64 array of the shape of `margin`, or None
         Variance of the margins, from trees grown on rows of others.
+    missing : bool array, shape (n, d)
+        Whether the value may be missing (at first: nowhere); it must be where ``lo == hi``.
     """
 
     lo: NDArray[np.int32]
@@ -56,19 +58,25 @@ class Boxes:
     history: NDArray[np.int64]
     residual: list[float] = field(default_factory=list)
     doubt: Floats | None = None
+    missing: NDArray[np.bool_] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.missing = np.zeros(self.lo.shape, dtype=bool)
 
 
 def open_boxes(sizes: Sequence[int], grid: Grid, evidence: Evidence) -> Boxes:
     """Return so many rows of each class with no bounds."""
     n, d = int(sum(sizes)), len(grid.edges)
     y = np.repeat(np.arange(len(sizes), dtype=np.int64), sizes)
-    return Boxes(
+    boxes = Boxes(
         lo=np.zeros((n, d), dtype=np.int32),
         hi=np.tile(grid.width, (n, 1)),
         y=y,
         margin=evidence.start(n),
         history=y.copy(),
     )
+    boxes.missing |= grid.missing
+    return boxes
 
 
 def boxes_after_first_tree(evidence: Evidence, grid: Grid, counts: Counts) -> Boxes:
@@ -141,7 +149,7 @@ def _move_margins(
 ) -> None:
     """Add to every row what a tree grown on rows of others adds on average, in place."""
     _, first, group = np.unique(boxes.history, return_index=True, return_inverse=True)
-    boxed = boxes.lo[first], boxes.hi[first], boxes.y[first]
+    boxed = boxes.lo[first], boxes.hi[first], boxes.y[first], boxes.missing[first]
     mean, variance = expected_values(boxed, tree, leaves, own_leaf, prior)
     add_values(boxes.margin, output, mean.astype(np.float32)[group])
     if boxes.doubt is None:
@@ -164,8 +172,8 @@ def _assign(
     _, first, group, size = np.unique(
         boxes.history, return_index=True, return_inverse=True, return_counts=True
     )
-    lo, hi, y = boxes.lo[first], boxes.hi[first], boxes.y[first]
-    options_of = reach(leaves, (lo, hi, y), prior)
+    lo, hi, y, missing = (part[first] for part in (boxes.lo, boxes.hi, boxes.y, boxes.missing))
+    options_of = reach(leaves, (lo, hi, y), prior, missing)
     if options.random_leaf:
         return draw_leaves(options_of, _evenly(options_of), group, rng.random(len(group)))
     g, h = gradients(margin[first], y, evidence.constant_hessian, t % evidence.outputs)
@@ -190,7 +198,7 @@ def _assign(
     if options.solver == "max-ent" and len(prior.own):
         boxed = lo[free], hi[free], y[free]
         own = prior.own_cells, prior.own.y, sums.own_leaf
-        add_own_rows(sub.offsets, sub.leaf, sub.log_prior, *boxed, *own, len(leaves))
+        add_own_rows(sub.offsets, sub.leaf, sub.log_prior, *boxed, *own, len(leaves), missing[free])
     rows = (np.cumsum(free) - 1)[group[row_free]]
     chosen[row_free], left_over = _solve(sub, size[free], x, target, ridge, rows, options, rng)
     boxes.residual.append(left_over)
@@ -287,27 +295,31 @@ def _send(
     """Narrow the boxes of some rows (all) to their leaves', in place."""
     if rows is None:
         rows = np.arange(len(boxes.y))
-    constraints = (leaves.offsets, leaves.feature, leaves.lo, leaves.hi)
-    _narrow(boxes.lo, boxes.hi, rows, chosen, *constraints)
+    constraints = (leaves.offsets, leaves.feature, leaves.lo, leaves.hi, leaves.missing)
+    _narrow(boxes.lo, boxes.hi, boxes.missing, rows, chosen, *constraints)
     way = boxes.history * len(leaves)
     way[rows] += chosen
     boxes.history = np.unique(way, return_inverse=True)[1].astype(np.int64)
 
 
 @njit(cache=True)
-def _narrow(lo, hi, rows, chosen, offsets, feature, leaf_lo, leaf_hi):  # type: ignore[no-untyped-def]
+def _narrow(  # type: ignore[no-untyped-def]
+    lo, hi, missing, rows, chosen, offsets, feature, leaf_lo, leaf_hi, leaf_missing
+):
     for r in range(chosen.shape[0]):
         i, first, last = rows[r], offsets[chosen[r]], offsets[chosen[r] + 1]
         inside = True
         for k in range(first, last):
             f = feature[k]
-            if max(lo[i, f], leaf_lo[k]) >= min(hi[i, f], leaf_hi[k]):
+            empty = max(lo[i, f], leaf_lo[k]) >= min(hi[i, f], leaf_hi[k])
+            if empty and not (missing[i, f] and leaf_missing[k]):
                 inside = False  # under noise a leaf that no value reaches may claim rows
         if inside:
             for k in range(first, last):
                 f = feature[k]
                 lo[i, f] = max(lo[i, f], leaf_lo[k])
-                hi[i, f] = min(hi[i, f], leaf_hi[k])
+                hi[i, f] = max(min(hi[i, f], leaf_hi[k]), lo[i, f])
+                missing[i, f] = missing[i, f] and leaf_missing[k]
 
 
 def _only(r: Reach, x: Floats, rows: NDArray[np.bool_]) -> tuple[Reach, Floats]:
