@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +28,7 @@ CHANCE = 1e-6  # largest probability at which statistics count as no coincidence
 CLEAR = 0.25  # rows: a count whose error is larger is not rounded to a whole one
 LEAST_SHARE = 0.0025  # base scores between this and 1 - this are searched for
 MOST_CLASS_COUNTS = 4000  # whole N1 tried around one N; p near 1/2 follows badly from H
+MOST_SCORES = 20_000  # base scores tried for one tree, in about a second
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,16 +102,18 @@ def find_first_tree(statistics: LeafStatistics) -> FirstTree | None:
 
     The smallest leaf holds 1, 2, 3, ... rows; each choice gives the hessian of a row, hence the
     rows of every other leaf, which must be whole. The rows of the root and its G then give p.
+    Leaves of about the same H leave many choices; of more than `MOST_SCORES` none is looked for.
     """
     s = statistics
-    if len(s.h) < 2:
+    if len(s.h) < 2 or not (s.h > 0).all():
         return None
+    rows, tries = _whole_rows(s)
+    scores = list(islice(_base_scores(s, rows), MOST_SCORES + 1))
     found: list[FirstTree] = []
-    for n, h, tries in _row_counts(s):
-        for p in _base_scores(s, n, h):
-            fit = counts_at(s, p, tries)
-            if fit is not None and not any(_same(fit, f) for f in found):
-                found.append(fit)
+    for p in scores if len(scores) <= MOST_SCORES else ():
+        fit = counts_at(s, p, tries)
+        if fit is not None and not any(_same(fit, f) for f in found):
+            found.append(fit)
     return found[0] if len(found) == 1 else None
 
 
@@ -117,36 +121,41 @@ def _same(a: FirstTree, b: FirstTree) -> bool:
     return np.array_equal(a.n, b.n) and np.array_equal(a.n1, b.n1)
 
 
-def _row_counts(s: LeafStatistics) -> Iterator[tuple[Ints, float, float]]:
-    """Yield rows per leaf, the hessian of a row, and how many choices were tried."""
-    least = int(np.argmin(s.h))
-    low = s.scale * LEAST_SHARE * (1 - LEAST_SHARE)
+def _whole_rows(s: LeafStatistics) -> tuple[Floats, float]:
+    """Return rows of the root for which every leaf's are whole, and how many choices were tried.
+
+    As many rows of the smallest leaf are tried as a base score allows, but no more than leave the
+    rows of every leaf `CLEAR`: the errors of float32 allow a million of them at most.
+    """
+    least, low = int(np.argmin(s.h)), s.scale * LEAST_SHARE * (1 - LEAST_SHARE)
+    ratio, relative = s.h / s.h[least], s.h_error / s.h
+    error = ratio * (relative[least] + relative + 2 * ROUNDING)  # for each row of the smallest leaf
     first = max(int(np.floor(s.h[least] / (0.25 * s.scale) * (1 - 1e-5))), 1)
-    tried = np.arange(first, int(s.h[least] / low) + 2, dtype=np.float64)
-    h = s.h[least] / tried
-    h_error = s.h_error[least] / s.h[least] + 2 * ROUNDING
-    fits = np.arange(len(tried))
+    most = int(min(s.h[least] / low + 1, CLEAR / error.max()))
+    tried = np.arange(first, most + 1, dtype=np.float64)
+    rows, fits = np.zeros(len(tried)), tried
     for j in np.argsort(s.h):  # each leaf leaves fewer choices
-        n = s.h[j] / h[fits]
-        error = n * (h_error + s.h_error[j] / s.h[j]) + 1e-9
-        whole = (np.abs(n - np.rint(n)) <= error) & (error < CLEAR)
-        fits = fits[whole]
-    for k in fits:
-        n = np.rint(s.h / h[k]).astype(np.int64)
-        yield n, float(s.h.sum() / n.sum()), float(len(tried))
+        n = np.rint(ratio[j] * fits)
+        whole = np.abs(ratio[j] * fits - n) <= error[j] * fits + 1e-9
+        rows, fits = (rows + n)[whole], fits[whole]
+    return rows, float(len(tried))
 
 
-def _base_scores(s: LeafStatistics, n: Ints, h: float) -> Iterator[float]:
-    """Yield p such that ``scale p (1-p) = h`` within its error and the root's N1 is whole."""
-    total, g = int(n.sum()), float(s.g.sum())
-    variance = h / s.scale
+def _base_scores(s: LeafStatistics, rows: Floats) -> Iterator[float]:
+    """Yield p for which the hessian of a row and the root's N1 fit its rows.
+
+    ``scale p (1-p)`` is the root's H over its rows within its error, and N1 is whole.
+    """
+    g, variance = float(s.g.sum()), s.h.sum() / rows / s.scale
     error = variance * (float(s.h_error.sum() / s.h.sum()) + 2 * ROUNDING)
-    inner, outer = (np.sqrt(max(0.25 - variance + x, 0.0)) for x in (-error, error))
-    for low, high in ((0.5 - outer, 0.5 - inner), (0.5 + inner, 0.5 + outer)):
-        first, last = np.ceil(total * low - g - 1e-3), np.floor(total * high - g + 1e-3)
-        if not 0 <= last - first <= MOST_CLASS_COUNTS:
-            continue
-        for n1 in np.arange(first, last + 1):
-            p = float((n1 + g) / total)
+    inner, outer = (np.sqrt(np.maximum(0.25 - variance + x, 0.0)) for x in (-error, error))
+    low = np.stack([0.5 - outer, 0.5 + inner], axis=1)
+    high = np.stack([0.5 - inner, 0.5 + outer], axis=1)
+    first = np.ceil(rows[:, None] * low - g - 1e-3)
+    last = np.floor(rows[:, None] * high - g + 1e-3)
+    usable = (first <= last) & (last - first <= MOST_CLASS_COUNTS)
+    for k, side in np.argwhere(usable):
+        for n1 in np.arange(first[k, side], last[k, side] + 1):
+            p = float((n1 + g) / rows[k])
             if 0 < p < 1:
                 yield p

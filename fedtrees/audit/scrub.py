@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +22,12 @@ from fedtrees.trees.ubjson import decode_ubjson
 from fedtrees.trees.xgboost_io import is_ubjson, learner_of
 
 MOST_POINTS = 50_000  # rows the predictions are compared on
+MOST_CELLS = 10**10  # rows times columns of the model, through which XGBoost goes for each row
+MOST_VALUES = 10**7  # of points held at once
+LEAST = np.finfo(np.float32).min  # XGBoost refuses rows that hold an infinity
 
-# Codes a path still allows, by column; and a point with them.
-Codes = dict[int, NDArray[np.bool_]]
-Side = tuple[NDArray[np.float32], Codes]
+# The value of a column on one side of a split, and the codes that are still allowed there.
+Side = tuple[np.float32, NDArray[np.bool_] | None]
 
 #: What a scrubbed model can no longer do, for people.
 LOST = (
@@ -92,14 +96,33 @@ def scrub(model: ModelFile, out: Path, rows: NDArray[np.float32] | None = None) 
         for name in XGBOOST_STATISTICS:
             tree[name] = [0.0] * len(tree["split_indices"])
     write_text(out, json.dumps(_plain(whole)))
-    points = covering_points(model.forest, len(model.categorical))
-    if rows is not None:
-        points = np.concatenate([rows.astype(np.float32), points])[:MOST_POINTS]
-    before, after = (_margins(path, points) for path in (model.path, out))
-    same = np.array_equal(before.view(np.int32), after.view(np.int32))
-    if not same or not _same_trees(model.forest, read_model(out).forest):
+    compared, reached = _compare(model, out, rows)
+    return Scrubbed(out, XGBOOST_STATISTICS, compared, reached, True)
+
+
+def _compare(model: ModelFile, out: Path, rows: NDArray[np.float32] | None) -> tuple[int, float]:
+    """Return on how many rows two files predict the same, and the share of leaves they reach.
+
+    Raises
+    ------
+    DataError
+        If a margin, a split or a leaf value differs in a bit.
+    """
+    assert isinstance(model.forest, Forest)
+    (forest, used), width = _compact(model.forest), len(model.categorical)
+    boosters = [_booster(path) for path in (model.path, out)]
+    points = chain(() if rows is None else rows[:, used], covering_points(forest, len(used)))
+    compared, same = 0, _same_trees(model.forest, read_model(out).forest)
+    reached = np.zeros(sum(len(t.leaves) for t in forest.trees), dtype=bool)
+    most = min(MOST_POINTS, max(MOST_CELLS // width, 1))
+    for batch in _batches(islice(points, most), len(used)):
+        before, after = (_margins(b, batch, used, width) for b in boosters)
+        same &= np.array_equal(before.view(np.int32), after.view(np.int32))
+        reached |= _reached(forest, batch)
+        compared += len(batch)
+    if not same:
         raise DataError(f"{out} predicts differently from {model.path}; do not use it")
-    return Scrubbed(out, XGBOOST_STATISTICS, len(points), _reached(model.forest, points), True)
+    return compared, float(reached.mean())
 
 
 def _same_trees(a: Forest, b: Forest | RandomForest) -> bool:
@@ -132,69 +155,99 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _margins(path: Path, points: NDArray[np.float32]) -> NDArray[np.float32]:
+def _booster(path: Path) -> Any:
     import xgboost
 
-    booster = xgboost.Booster({"nthread": 1}, model_file=str(path))
+    return xgboost.Booster({"nthread": 1}, model_file=str(path))
+
+
+def _margins(
+    booster: Any, points: NDArray[np.float32], used: NDArray[np.intp], width: int
+) -> NDArray[np.float32]:
+    """Return XGBoost's margins of points of `width` columns, of which those `used` are given."""
+    import xgboost
+    from scipy.sparse import csr_matrix
+
+    given = ~np.isnan(points)
+    ends = np.concatenate([[0], np.cumsum(given.sum(axis=1))])
+    sparse = csr_matrix((points[given], used[np.nonzero(given)[1]], ends), (len(points), width))
     kinds = list(booster.feature_types or ()) or None
-    data = xgboost.DMatrix(points, feature_names=booster.feature_names, feature_types=kinds,
+    data = xgboost.DMatrix(sparse, feature_names=booster.feature_names, feature_types=kinds,
                            enable_categorical="c" in (kinds or ()), nthread=1)  # fmt: skip
     return np.asarray(booster.predict(data, output_margin=True), dtype=np.float32)
 
 
-def covering_points(forest: Forest, width: int) -> NDArray[np.float32]:
-    """Return points, each made to reach one leaf of one tree, float32, shape (n, width).
+def _compact(forest: Forest) -> tuple[Forest, NDArray[np.intp]]:
+    """Return the forest over the columns it splits on (and column 0), and those columns."""
+    features = (np.maximum(tree.feature, 0) for tree in forest.trees)
+    used = np.unique(np.concatenate([np.zeros(1, dtype=np.int32), *features])).astype(np.intp)
 
-    All leaves in turn, up to `MOST_POINTS`; columns a leaf does not ask for are missing.
+    def moved(tree: Tree) -> Tree:
+        at = np.searchsorted(used, tree.feature)
+        return replace(tree, feature=np.where(tree.feature < 0, -1, at).astype(np.int32))
+
+    return replace(forest, trees=tuple(map(moved, forest.trees))), used
+
+
+def _batches(points: Iterable[NDArray[np.float32]], width: int) -> Iterator[NDArray[np.float32]]:
+    """Yield points together, up to `MOST_VALUES` values each time, float32, shape (b, width)."""
+    points = iter(points)
+    while batch := list(islice(points, max(MOST_VALUES // width, 1))):
+        yield np.array(batch, dtype=np.float32)
+
+
+def covering_points(forest: Forest, width: int) -> Iterator[NDArray[np.float32]]:
+    """Yield points, each made to reach one leaf of one tree, float32, shape (width,).
+
+    All leaves tree by tree; columns a leaf does not ask for are missing.
     """
-    boxes = (box for tree in forest.trees for box in _boxes(tree, width))
-    out = [point for _, point in zip(range(MOST_POINTS), boxes, strict=False)]
-    return np.array(out, dtype=np.float32).reshape(len(out), width)
+    for tree in forest.trees:
+        yield from _points(tree, width)
 
 
-def _boxes(tree: Tree, width: int) -> list[NDArray[np.float32]]:
-    """Return a point inside every leaf of a tree, walking down from the root."""
-    missing = np.full(width, np.nan, dtype=np.float32)
-    at: dict[int, tuple[NDArray[np.float32], Codes]] = {0: (missing, {})}
-    for node in range(len(tree)):
-        if tree.feature[node] >= 0:
-            point, codes = at.pop(node)
-            split = _by_category if np.isnan(tree.threshold[node]) else _by_threshold
-            sides = split(tree, node, point, codes)
-            at[int(tree.left[node])], at[int(tree.right[node])] = sides
-    return [at[int(leaf)][0] for leaf in tree.leaves]
+def _points(tree: Tree, width: int) -> Iterator[NDArray[np.float32]]:
+    """Yield a point inside every leaf of a tree, walking it depth first."""
+    point = np.full(width, np.nan, dtype=np.float32)
+    codes: dict[int, NDArray[np.bool_] | None] = {}
+    todo: list[tuple[int, int, Side]] = [(0, 0, (np.float32(np.nan), None))]
+    while todo:
+        node, f, side = todo.pop()
+        point[f], codes[f] = side
+        if node < 0:  # both sides are done, and the column is as it was before
+            continue
+        f = int(tree.feature[node])
+        if f < 0:
+            yield point.copy()
+            continue
+        before: Side = point[f], codes.get(f)
+        split = _by_category if np.isnan(tree.threshold[node]) else _by_threshold
+        left, right = split(tree, node, before)
+        todo.append((-1, f, before))
+        todo.append((int(tree.right[node]), f, right))
+        todo.append((int(tree.left[node]), f, left))
 
 
-def _by_threshold(
-    tree: Tree, node: int, point: NDArray[np.float32], codes: Codes
-) -> tuple[Side, Side]:
-    f, cut = int(tree.feature[node]), tree.threshold[node]
-    left, right = point.copy(), point.copy()
-    if not point[f] < cut:
-        left[f] = np.nextafter(cut, np.float32(-np.inf))
-    if not point[f] >= cut:
-        right[f] = cut
-    return (left, codes), (right, codes)
+def _by_threshold(tree: Tree, node: int, before: Side) -> tuple[Side, Side]:
+    value, cut = before[0], tree.threshold[node]
+    left = value if value < cut else np.nextafter(cut, LEAST)
+    right = value if value >= cut else cut
+    return (left, before[1]), (right, before[1])
 
 
-def _by_category(
-    tree: Tree, node: int, point: NDArray[np.float32], codes: Codes
-) -> tuple[Side, Side]:
+def _by_category(tree: Tree, node: int, before: Side) -> tuple[Side, Side]:
     assert tree.categories is not None
-    f, out = int(tree.feature[node]), []
-    goes_right = tree.categories[node]
-    before = codes.get(f, np.ones(len(goes_right), dtype=bool))
+    goes_right, out = tree.categories[node], []
+    allowed = np.ones(len(goes_right), dtype=bool) if before[1] is None else before[1]
     for side in (~goes_right, goes_right):
-        left = before & side
+        left = allowed & side
         # a code that no node names goes left everywhere
         code = int(np.argmax(left)) if left.any() else len(goes_right)
-        moved = point.copy()
-        moved[f] = code
-        out.append((moved, {**codes, f: left}))
+        out.append((np.float32(code), left))
     return out[0], out[1]
 
 
-def _reached(forest: Forest, points: NDArray[np.float32]) -> float:
+def _reached(forest: Forest, points: NDArray[np.float32]) -> NDArray[np.bool_]:
+    """Return which leaves of all trees some point reaches, bool, shape (leaves of all trees,)."""
     leaves = forest.apply(points)
-    found = sum(len(np.unique(leaves[:, t])) for t in range(len(forest.trees)))
-    return found / sum(len(t.leaves) for t in forest.trees)
+    found = (np.isin(tree.leaves, leaves[:, t]) for t, tree in enumerate(forest.trees))
+    return np.concatenate([np.zeros(0, dtype=bool), *found])

@@ -12,9 +12,11 @@ import pytest
 import trained_models as trained
 import xgboost as xgb
 
-from fedtrees.audit import audit, read_model
+from fedtrees.audit import Known, audit, read_model
 from fedtrees.audit.exposure import UNKNOWN
 from fedtrees.core.errors import DataError
+from fedtrees.trees.forest_io import save_random_forest
+from fedtrees.trees.random_forest import ClassTree, RandomForest
 
 
 @pytest.fixture(scope="module")
@@ -162,6 +164,34 @@ def test_lightgbm_s_width_is_not_believed_either(tmp_path):
     wide = text.replace("max_feature_idx=29", "max_feature_idx=999999999")
     with pytest.raises(DataError, match="not believed"):
         read_model(written(tmp_path, wide))
+
+
+def test_a_forest_s_width_is_not_believed_either(tmp_path):
+    splits = {"left": [1, -1, -1], "right": [2, -1, -1], "feature": [2**31 - 2, -1, -1]}
+    tree = ClassTree(
+        **{name: np.array(values, np.int32) for name, values in splits.items()},
+        threshold=np.array([0.5, 0, 0], np.float32),
+        default_left=np.zeros(3, bool),
+        probability=np.array([[0.5, 0.5], [1, 0], [0, 1]]),
+    )
+    save_random_forest(RandomForest((tree,)), tmp_path / "f.npz")
+    with pytest.raises(DataError, match=r"2147483647 columns.* not believed"):
+        read_model(tmp_path / "f.npz")
+
+
+@pytest.mark.parametrize("factor", [1e4, 1e5, 1e6, 1e9])
+def test_sums_of_many_rows_cost_no_more_than_those_of_few(tmp_path, whole, factor):
+    model = copy.deepcopy(whole)
+    for tree in model["learner"]["gradient_booster"]["model"]["trees"]:
+        zeros = [0.0] * len(tree["base_weights"])
+        tree |= {"base_weights": zeros, "loss_changes": zeros}
+        tree["sum_hessian"] = [factor * h for h in tree["sum_hessian"]]
+    read = read_model(written(tmp_path, model))
+    before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
+    found = audit(read, Known(learning_rate=0.3, reg_lambda=1.0))
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # kB
+    assert time.process_time() - began < 5
+    assert found.summary.exact == 0  # the leaf values are those of fewer rows
 
 
 def test_one_category_far_out_does_not_ask_for_the_memory_of_all(tmp_path):

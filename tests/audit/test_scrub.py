@@ -1,6 +1,7 @@
 """A scrubbed model predicts the same, bit for bit, and says less."""
 
 import json
+import resource
 
 import numpy as np
 import pytest
@@ -11,6 +12,10 @@ from fedtrees.audit import audit, read_model
 from fedtrees.audit.model import XGBOOST_STATISTICS
 from fedtrees.audit.scrub import covering_points, scrub
 from fedtrees.core.errors import UsageError
+
+
+def peak_memory():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 @pytest.mark.parametrize("ending", ["json", "ubj"])
@@ -42,13 +47,37 @@ def test_the_wrapper_still_stops_at_its_best_round(tmp_path):
 
 def test_points_are_made_for_every_leaf(tmp_path):
     model = read_model(trained.central(tmp_path / "m.json", max_depth=7).path)
-    points = covering_points(model.forest, 30)
-    reached = model.forest.apply(points)
+    reached = model.forest.apply(np.array(list(covering_points(model.forest, 30))))
     start = 0
     for t, tree in enumerate(model.forest.trees):
         mine = reached[start : start + len(tree.leaves), t]
-        assert np.array_equal(mine, tree.leaves)
+        assert np.array_equal(np.sort(mine), tree.leaves)
         start += len(tree.leaves)
+
+
+def test_columns_that_no_tree_uses_cost_nothing(tmp_path):
+    """A small file may say that it has ten million of them."""
+    made = trained.central(tmp_path / "m.json", 60)
+    model = json.loads(made.path.read_text())
+    learner = model["learner"]
+    learner["learner_model_param"]["num_feature"] = str(10**7)
+    learner["feature_names"] = learner["feature_types"] = []
+    (tmp_path / "wide.json").write_text(json.dumps(model))
+    wide, before = read_model(tmp_path / "wide.json"), peak_memory()
+    done = scrub(wide, tmp_path / "out.json")
+    assert peak_memory() - before < 700_000  # kB; a row of all columns has 40,000
+    assert done.leaves_reached == 1.0
+    assert done.points == sum(len(tree.leaves) for tree in wide.forest.trees)
+
+
+def test_a_threshold_that_nothing_is_below_leaves_its_leaf_unreached(tmp_path):
+    made = trained.central(tmp_path / "m.json", 1, max_depth=1)
+
+    def lower(tree):
+        tree["split_conditions"][0] = float(np.finfo(np.float32).min)
+
+    low = trained.edited(made.path, tmp_path / "low.json", lower)
+    assert scrub(read_model(low), tmp_path / "out.json").leaves_reached == 0.5
 
 
 def test_a_model_with_splits_by_categories_is_scrubbed(tmp_path):
