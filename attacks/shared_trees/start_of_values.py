@@ -8,7 +8,7 @@ leaves do not add up to N and N1.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -165,30 +165,36 @@ def shares_of_values(leaves: LeafValues, expected: float, intercept: str) -> Sha
 
 
 def _sizes(leaves: LeafValues, shares: Shares, k: int) -> Iterator[int]:
-    """Yield the numbers of rows that the leaves can add up to, with as many positives.
-
-    Sets of sums are the bits of whole numbers: adding a pair to all of them is a shift.
-    """
+    """Yield the numbers of rows that the leaves can add up to, with as many positives."""
     a, d, most = int(shares.positives[k]), int(shares.rows[k]), leaves.most_rows
-    within, row = (1 << (most + 1)) - 1, most + 1
+    row = most + 1  # a pair is the whole number n * row + n1
     pairs = leaves.pairs(shares, k)
-    rows = 1
-    for leaf in pairs:
-        rows = _shifted(rows, {n for n, _ in leaf}) & within
+    rows = subset_sums([{n for n, _ in leaf} for leaf in pairs], most)[-1]
     if not any(rows >> size & 1 for size in range(d, most + 1, d)):
         return
-    sums = 1
-    for leaf in pairs:
-        sums = _shifted(sums, {n * row + n1 for n, n1 in leaf}) & ((1 << (row * row)) - 1)
+    sums = subset_sums([{n * row + n1 for n, n1 in leaf} for leaf in pairs], row * row - 1)[-1]
     for m in range(1, most // d + 1):
         if sums >> (m * d * row + m * a) & 1:
             yield m * d
 
 
-def _shifted(sums: int, by: set[int]) -> int:
+def subset_sums(parts: Sequence[Iterable[int]], most: int) -> list[int]:
+    """Return, per number of parts from 0, the sums of one number of each, as bits up to `most`.
+
+    Sets of sums are the bits of whole numbers: adding a number to all of them is a shift.
+    """
+    within = (1 << (most + 1)) - 1
+    sums = [1]
+    for part in parts:
+        sums.append(union(sums[-1] << number for number in part) & within)
+    return sums
+
+
+def union(sets: Iterable[int]) -> int:
+    """Return the union of sets that are the bits of whole numbers."""
     out = 0
-    for shift in by:
-        out |= sums << shift
+    for s in sets:
+        out |= s
     return out
 
 

@@ -8,6 +8,7 @@ every leaf a whole number of rows and of positives that add up to that share of 
 from __future__ import annotations
 
 from fractions import Fraction
+from itertools import islice
 
 import numpy as np
 
@@ -35,7 +36,8 @@ def first_tree_of_values(
     ----------
     tree : Tree
     eta, reg_lambda : float
-        Where lambda is 0 any multiple of a table has the same leaf values, and nothing follows.
+        Of the training, which is taken for one on all rows without an L1 penalty. Where lambda is 0
+        any multiple of a table has the same leaf values, and nothing follows.
     expected : float
         A guess at the label mean, where the search begins.
 
@@ -62,11 +64,12 @@ def first_tree_of_values(
         p = float(shares.p[0])
         values = tree.value[tree.leaves]
         pairs = pairs_of(values, (p, float(shares.h[0])), (eta, reg_lambda), most)
-        sizes = sizes_that_fit(pairs, range(denominator, most + 1, denominator))
+        tables = range(denominator, most + 1, denominator)
+        sizes = list(islice(sizes_that_fit(pairs, tables, share), 2))
         if len(sizes) != 1:
             return None
-        counts = certain_counts(pairs, sizes[0])
-        if (counts.n == UNKNOWN).any():
+        counts = certain_counts(pairs, sizes[0], share)
+        if counts is None or (counts.n == UNKNOWN).any():
             return None
         return FirstTree(p, counts.n, counts.n1, chance)
     return None

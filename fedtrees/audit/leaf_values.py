@@ -2,7 +2,12 @@
 
 A value v = -eta G / (H + lambda) leaves, for each number of rows N of its leaf, at most one whole
 number of positives, and for most N none. Where the number of rows of the table is known too, the
-leaves must add up to it; a count is certain if every way to add up agrees on it.
+leaves must add up to it, and their positives to the base score's share of it if that is the label
+mean; a count is certain if every way to add up agrees on it.
+
+All of this takes the values for exact: no L1 penalty, no limit on steps, every row of the table in
+the tree. The table's size does not follow where lambda is unknown, too: all counts and lambda times
+one factor give the same values.
 """
 
 from __future__ import annotations
@@ -10,22 +15,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.attacks.shared_trees.start_of_values import subset_sums, union
 from fedtrees.attacks.timberstrike.values import positives_of_value
 
 Ints = NDArray[np.int64]
 
 MOST_ROWS = 20_000  # tables larger than this are not searched: chance solutions are everywhere
 MOST_DENOMINATOR = 4096  # of N1/N: with more, some fraction is always within float32 of a score
+MOST_BITS = 2 * 10**9  # of sums, times the numbers of all leaves: a second, some 100 MB
 # Whole leaves that chance alone would fit, times choices of eta and lambda: above, none is named.
 CHANCE = 1e-3
 LEARNING_RATES = (0.3, 0.1, 0.05, 0.01, 0.2, 0.5, 1.0, 0.02, 0.03, 0.15, 0.25, 0.4, 0.7, 0.8)
 REG_LAMBDAS = (1.0, 0.0, 0.1, 0.5, 2.0, 5.0, 10.0)
-CHOICES = tuple(product(LEARNING_RATES, REG_LAMBDAS))
 ROUND = 1000  # base scores of so few decimals are numbers that people choose
 # Of simpler shares leaf values repeat: other rows and larger tables have the same ones.
 LEAST_DENOMINATOR = 8
@@ -122,56 +127,125 @@ def pairs_of(
     return out
 
 
-def sizes_that_fit(pairs: Sequence[Pairs], sizes: Iterable[int]) -> list[int]:
-    """Return those table sizes that some choice of pairs adds up to."""
-    reached = _prefixes(pairs, max(sizes, default=0))[-1]
-    return [size for size in sizes if reached >> size & 1]
+def sizes_that_fit(
+    pairs: Sequence[Pairs], sizes: Iterable[int], share: Fraction | None = None
+) -> Iterator[int]:
+    """Yield those table sizes that some choice of pairs adds up to, or may for all one can tell.
+
+    Parameters
+    ----------
+    pairs : sequence of Pairs
+    sizes : iterable of int
+    share : Fraction, optional
+        Share of positives of the table, where it is known: positives must add up to it, too.
+    """
+    sizes = list(sizes)
+    reached = subset_sums([leaf.n.tolist() for leaf in pairs], max(sizes, default=0))[-1]
+    for size in sizes:
+        if not reached >> size & 1:
+            continue
+        try:
+            if share is not None and _possible(pairs, size, share * size) is None:
+                continue
+        except _TooManySumsError:
+            pass
+        yield size
 
 
-def certain_counts(pairs: Sequence[Pairs], rows: int) -> ValueCounts:
+def certain_counts(
+    pairs: Sequence[Pairs], rows: int, share: Fraction | None = None
+) -> ValueCounts | None:
     """Return the counts that every choice of pairs adding up to `rows` agrees on.
 
-    Sets of sums are the bits of whole numbers, so that adding a leaf's N to all of them is a shift.
+    Parameters
+    ----------
+    pairs : sequence of Pairs
+    rows : int
+    share : Fraction, optional
+        As for `sizes_that_fit`.
+
+    Returns
+    -------
+    ValueCounts or None
+        None where no choice adds up, or where telling takes more than `MOST_BITS`.
     """
-    before = _prefixes(pairs, rows)
-    after = 1 << rows  # sums of the leaves so far from which the later ones reach `rows`
-    n = np.full(len(pairs), -1, dtype=np.int64)
-    n1 = n.copy()
-    for j in range(len(pairs) - 1, -1, -1):
-        possible = [k for k, size in enumerate(pairs[j].n.tolist())
-                    if before[j] << size & after]  # fmt: skip
-        if len({int(pairs[j].n[k]) for k in possible}) == 1:
-            n[j] = pairs[j].n[possible[0]]
-            if len(possible) == 1:
-                n1[j] = pairs[j].n1[possible[0]]
-        after = _union(after >> size for size in {int(pairs[j].n[k]) for k in possible})
-    return ValueCounts(n, n1, rows)
+    try:
+        possible = _possible(pairs, rows, None if share is None else share * rows)
+    except _TooManySumsError:
+        return None
+    if possible is None:
+        return None
+    n = [int(leaf.n[0]) if len(set(leaf.n.tolist())) == 1 else -1 for leaf in possible]
+    n1 = [int(leaf.n1[0]) if len(leaf.n) == 1 else -1 for leaf in possible]
+    return ValueCounts(np.array(n, dtype=np.int64), np.array(n1, dtype=np.int64), rows)
 
 
-def _prefixes(pairs: Sequence[Pairs], most: int) -> list[int]:
-    """Return, per number of leaves from 0, the sums they can have, as bits up to `most`."""
-    within = (1 << (most + 1)) - 1
-    sums = [1]
-    for leaf in pairs:
-        sums.append(_union((sums[-1] << size) & within for size in set(leaf.n.tolist())))
-    return sums
+class _TooManySumsError(Exception):
+    """Telling what adds up takes more than `MOST_BITS`."""
 
 
-def _union(sets: Iterable[int]) -> int:
-    out = 0
-    for s in sets:
-        out |= s
-    return out
+def _possible(pairs: Sequence[Pairs], rows: int, positives: Fraction | None) -> list[Pairs] | None:
+    """Return the pairs of each leaf with which the others can add up to rows and positives."""
+    kept = _adding_up(pairs, [leaf.n for leaf in pairs], rows)
+    if positives is None or kept is None:
+        return kept
+    if positives.denominator != 1:
+        return None
+    row = rows + 1  # a pair is the whole number n * row + n1
+    both = [leaf.n * row + leaf.n1 for leaf in kept]
+    return _adding_up(kept, both, rows * row + int(positives))
 
 
-def explanation(
+def _adding_up(pairs: Sequence[Pairs], numbers: Sequence[Ints], total: int) -> list[Pairs] | None:
+    """Return the pairs whose number is part of a sum, one of each leaf, that is the total."""
+    if any(len(leaf) == 0 for leaf in numbers):
+        return None
+    more = [(leaf - leaf.min()).tolist() for leaf in numbers]  # than the least of the leaf
+    total -= sum(int(leaf.min()) for leaf in numbers)
+    if total < 0:
+        return None
+    if total * sum(len(leaf) for leaf in more) > MOST_BITS:
+        raise _TooManySumsError
+    before = subset_sums(more, total)
+    after = 1 << total  # sums of the leaves so far from which the later ones reach the total
+    out = []
+    for leaf, listed, sums in zip(pairs[::-1], more[::-1], before[-2::-1], strict=True):
+        fits = np.array([sums << k & after != 0 for k in listed], dtype=np.bool_)
+        if not fits.any():
+            return None
+        out.append(Pairs(leaf.n[fits], leaf.n1[fits]))
+        after = union(after >> k for k, fit in zip(listed, fits, strict=True) if fit)
+    return out[::-1]
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """A way in which all leaf values may have come about.
+
+    Attributes
+    ----------
+    learning_rate, reg_lambda : float
+    rows : int
+        Rows of the table.
+    """
+
+    learning_rate: float
+    reg_lambda: float
+    rows: int
+
+
+def explanations(
     values: NDArray[np.float32],
     ph: tuple[float, float],
     sizes: Sequence[int],
-    choices: Sequence[tuple[float, float]] = CHOICES,
+    choices: Sequence[tuple[float, float]],
+    share: Fraction | None = None,
     chance: float = CHANCE,
-) -> tuple[tuple[float, float], int] | None:
-    """Return the eta, the lambda and the smallest table that explain all leaves.
+) -> Iterator[Explanation]:
+    """Yield every choice of eta and lambda, with every table, that explains all leaves.
+
+    Where neither lambda nor the table is known there is no end of them: all counts and lambda times
+    one factor give the same values.
 
     Parameters
     ----------
@@ -179,27 +253,21 @@ def explanation(
     ph : pair of float
         As for `pairs_of`.
     sizes : sequence of int
-        Tables there may be, smallest first.
+        Tables there may be.
     choices : sequence of pairs of float
         eta and lambda there may be.
+    share : Fraction, optional
+        As for `sizes_that_fit`.
     chance : float
-        Largest probability at which they may explain values of no meaning.
-
-    Returns
-    -------
-    tuple, or None
-        None unless exactly one choice explains the leaves with the smallest table.
+        Largest probability at which they may explain values of no meaning; larger tables, of which
+        chance explains more, are left out.
     """
-    found = []
     for choice in choices:
         allowed = chances(values, ph, choice, max(sizes, default=1)) * len(choices) <= chance
         most = int(allowed.sum())  # chances rise with the size of the table
         pairs = pairs_of(values, ph, choice, most)
-        fits = sizes_that_fit(pairs, [size for size in sizes if size <= most])
-        found += [(fits[0], choice)] if fits else []
-    least = min((size for size, _ in found), default=0)
-    best = [choice for size, choice in found if size == least]
-    return (best[0], least) if len(best) == 1 else None
+        for size in sizes_that_fit(pairs, [size for size in sizes if size <= most], share):
+            yield Explanation(*choice, size)
 
 
 def chances(

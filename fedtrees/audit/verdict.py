@@ -19,7 +19,13 @@ def verdict(audit: Audit) -> list[str]:
             "sum_hessian is masked, and that hides nothing: base_weights and loss_changes are "
             "still there, and two equations per split give every masked sum back."
         )
-    if audit.model.library == "xgboost" and s.counted:
+    sure = "under these conditions" if audit.assumes else "for certain"
+    if audit.assumes:
+        lines.append(
+            f"The conditions, which leaf values do not show: {'; '.join(audit.assumes)}. Where one "
+            "of them fails, counts are wrong."
+        )
+    elif audit.model.library == "xgboost" and s.counted:
         lines.append(
             "Counts take every row to weigh 1: nothing in the file tells a row of weight 2 from "
             "two rows. Other weights leave broken sums, and nothing is counted then, unless they "
@@ -28,13 +34,11 @@ def verdict(audit: Audit) -> list[str]:
         )
     if s.single:
         lines.append(
-            f"{_many(s.single, 'leaf holds', 'leaves hold')} exactly one row for certain: the file "
+            f"{_many(s.single, 'leaf holds', 'leaves hold')} exactly one row {sure}: the file "
             "describes that one person by the conditions on the way to the leaf."
         )
     if s.small > s.single:
-        lines.append(
-            f"{_many(s.small, 'leaf has', 'leaves have')} fewer than {SMALL} rows for certain."
-        )
+        lines.append(f"{_many(s.small, 'leaf has', 'leaves have')} fewer than {SMALL} rows {sure}.")
     if s.rows_in_pure:
         lines.append(
             f"{_many(s.pure, 'leaf is', 'leaves are')} pure: all rows in them have one label. "
@@ -62,7 +66,7 @@ def _counts_line(audit: Audit) -> str:
                 f"terms: if that is the share of class 1, the table has a multiple of "
                 f"{rows.share.denominator} rows."
             )
-        return text
+        return f"{text} {audit.hint}".strip()
     where = (
         "of the first tree" if len(known) == 1 and known[0].index == 0
         else f"of {len(known)} of {len(audit.trees)} trees"
@@ -71,10 +75,8 @@ def _counts_line(audit: Audit) -> str:
         ", with the number of positives in each" if s.exact == s.counted
         else f", and of {s.exact} of them how many are positive"
     )  # fmt: skip
-    text = (
-        f"The file tells exactly how many training rows fell into {s.counted} "
-        f"leaves {where}{labels}."
-    )
+    tells = "Under the conditions below, the file tells" if audit.assumes else "The file tells"
+    text = f"{tells} exactly how many training rows fell into {s.counted} leaves {where}{labels}."
     if rows.n is not None:
         of = "" if rows.n_pos is None else f", {rows.n_pos} of them positive"
         least = "" if rows.whole else "at least "
@@ -115,14 +117,14 @@ def leftovers(before: Audit, after: Audit, done: Scrubbed) -> list[str]:
     if 0 < had.exact == left.exact:
         lines.append(
             f"That closes nothing that was certain before: leaf values alone still give the rows "
-            f"and labels of all {left.exact} leaves to somebody who knows eta and lambda "
-            f"({after.trees[0].how}). Later trees no longer give bounds."
+            f"and labels of all {left.exact} leaves to somebody who knows eta and lambda. "
+            f"{_conditions(after)} Later trees no longer give bounds."
         )
     elif left.counted:
         lines.append(
             f"Still recoverable from leaf values alone, to somebody who knows eta and lambda: the "
             f"rows of {left.counted} leaves (before: {had.counted}), of {left.exact} with their "
-            f"labels ({after.trees[0].how})."
+            f"labels. {_conditions(after)}"
         )
     else:
         lines.append(
@@ -130,6 +132,10 @@ def leftovers(before: Audit, after: Audit, done: Scrubbed) -> list[str]:
             f"{had.counted} leaves); their ratio of labels still does, roughly."
         )
     return lines
+
+
+def _conditions(audit: Audit) -> str:
+    return f"These counts are right if {'; '.join(audit.assumes)}."
 
 
 def to_json(audit: Audit, attacked: AttackResult | None = None) -> dict[str, Any]:
@@ -163,6 +169,7 @@ def to_json(audit: Audit, attacked: AttackResult | None = None) -> dict[str, Any
         ],
         "restored": audit.restored,
         "summary": vars(audit.summary),
+        "assumes": list(audit.assumes),
         "verdict": verdict(audit),
         "advice": advice(audit),
         "trees": [_tree_json(t) for t in audit.trees],

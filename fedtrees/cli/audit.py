@@ -11,7 +11,8 @@ import typer
 from rich.table import Table as TextTable
 
 from fedtrees.audit.attack import AttackResult, attack
-from fedtrees.audit.audit import Audit, Known, audit
+from fedtrees.audit.audit import Audit, audit
+from fedtrees.audit.known import Known
 from fedtrees.audit.model import read_model, without_statistics
 from fedtrees.audit.page import write_page
 from fedtrees.audit.rows import Columns, check_sizes, read_rows
@@ -66,6 +67,7 @@ def run(request: Request) -> None:
             "points": done.points,
             "leaves_reached": done.leaves_reached,
             "summary": vars(after.summary),
+            "assumes": list(after.assumes),
             "says": leftovers(found, after, done),
         }
     if request.report:

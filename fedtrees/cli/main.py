@@ -339,12 +339,22 @@ def audit(
     report: Annotated[
         str | None, typer.Option(help="Write the findings as a page (.html).")
     ] = None,
-    rows: Annotated[int | None, typer.Option(help="Rows of the training table, if known.")] = None,
+    rows: Annotated[
+        int | None,
+        typer.Option(
+            help="Rows of the training table, if known. Counts from leaf values alone then take it "
+            "that the first tree was grown on all of them, without an L1 penalty."
+        ),
+    ] = None,
     learning_rate: Annotated[
         float | None, typer.Option(help="eta it was trained with, if known (default: inferred).")
     ] = None,
     reg_lambda: Annotated[
-        float | None, typer.Option(help="lambda it was trained with, if known (default: inferred).")
+        float | None,
+        typer.Option(
+            help="lambda it was trained with, if known (default: inferred from statistics; leaf "
+            "values alone do not tell it)."
+        ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the attack.")] = 0,
     format: FormatOption = Format.TABLE,
@@ -353,7 +363,7 @@ def audit(
 
     Counts are printed only where they are certain. --own and --truth score an attack.
     """
-    from fedtrees.audit.audit import Known
+    from fedtrees.audit.known import Known
     from fedtrees.cli import audit as command
 
     command.run(

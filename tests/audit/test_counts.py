@@ -1,5 +1,7 @@
 """Counts of rows and labels are those of the training table, or are not named."""
 
+import re
+
 import lightgbm as lgb
 import numpy as np
 import pytest
@@ -12,6 +14,9 @@ from sklearn.datasets import load_wine
 from fedtrees.audit import Known, audit, read_model
 from fedtrees.audit.exposure import UNKNOWN
 from fedtrees.audit.first_trees import LeafStatistics, counts_at, find_first_tree
+from fedtrees.audit.model import without_statistics
+from fedtrees.audit.page import render
+from fedtrees.audit.verdict import to_json, verdict
 
 
 def agrees(made, exposure, k=1):
@@ -65,9 +70,9 @@ def test_a_cyclic_model_tells_its_first_client(tmp_path):
     assert not any(t.exact.any() for t in found.trees[1:])
 
 
-@pytest.mark.parametrize("known", [None, Known(rows=569)], ids=["alone", "rows"])
-def test_leaf_values_alone_give_the_first_tree(tmp_path, known):
-    """No statistics: eta, lambda and the size of the table follow from eight leaf values."""
+@pytest.mark.parametrize("known", [Known(reg_lambda=1.0), Known(rows=569)], ids=["lambda", "rows"])
+def test_leaf_values_give_the_first_tree_to_who_knows_lambda_or_the_rows(tmp_path, known):
+    """No statistics: the rest follows from eight leaf values."""
     made = trained.central(tmp_path / "m.json")
     path = trained.edited(made.path, tmp_path / "bare.json", trained.strip)
     found = audit(read_model(path), known)
@@ -76,10 +81,46 @@ def test_leaf_values_alone_give_the_first_tree(tmp_path, known):
     assert (found.settings.learning_rate, found.settings.reg_lambda) == (0.3, 1.0)
 
 
+def test_leaf_values_alone_count_nothing_and_say_what_would(tmp_path):
+    """All counts and lambda times one factor give the same values."""
+    made = trained.central(tmp_path / "m.json")
+    model = without_statistics(read_model(made.path))
+    found = audit(model)
+    assert found.summary.counted == 0
+    assert (found.rows.n, found.settings, found.assumes) == (None, None, ())
+    said = re.search(r"a table of (\d+) rows .* --reg-lambda (\d+) has", verdict(found)[0])
+    assert said.groups() == ("569", "1")
+    assert audit(model, Known(reg_lambda=0.0)).summary.counted == 0
+
+
+def test_declared_rows_that_contradict_the_base_score_count_nothing(tmp_path):
+    model = without_statistics(read_model(trained.central(tmp_path / "m.json").path))
+    for rows in (500, 600):
+        found = audit(model, Known(rows=rows, learning_rate=0.3, reg_lambda=1.0))
+        assert found.summary.counted == 0
+        assert f"a multiple of 569 rows, and {rows} were declared" in verdict(found)[0]
+
+
+def test_counts_from_leaf_values_say_what_they_rest_on(tmp_path):
+    model = without_statistics(read_model(trained.central(tmp_path / "m.json").path))
+    found = audit(model, Known(rows=569, learning_rate=0.3, reg_lambda=1.0))
+    said = to_json(found)
+    assert said["assumes"] == list(found.assumes)
+    for condition in ("all of the 569 rows that were declared", "no L1 penalty", "eta was 0.3"):
+        assert any(condition in line for line in said["assumes"])
+        assert condition in said["verdict"][1]
+        assert condition in render(found, None)
+    assert said["verdict"][0].startswith("Under the conditions below")
+    assert "for certain" not in " ".join(said["verdict"])
+    assert "no L1 penalty and no sampling" in said["trees"][0]["how"]
+    assert audit(read_model(tmp_path / "m.json")).assumes == ()  # the statistics show it all
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_leaf_values_alone_give_every_client_s_first_tree(tmp_path, seed):
     made = trained.bagging(tmp_path / "m.json", rounds=3, seed=seed)
-    found = audit(read_model(trained.edited(made.path, tmp_path / "bare.json", trained.strip)))
+    bare = trained.edited(made.path, tmp_path / "bare.json", trained.strip)
+    found = audit(read_model(bare), Known(reg_lambda=1.0))
     assert all(agrees(made, found.trees[t]) for t in range(3))
     assert not any(t.exact.any() for t in found.trees[3:])
     assert (found.sources.kind, found.sources.clients) == ("bagging", 3)

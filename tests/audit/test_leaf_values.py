@@ -11,9 +11,12 @@ from hypothesis import strategies as st
 from fedtrees.audit.client_values import first_tree_of_values
 from fedtrees.audit.exposure import UNKNOWN
 from fedtrees.audit.leaf_values import (
+    LEARNING_RATES,
+    REG_LAMBDAS,
+    Explanation,
     Pairs,
     certain_counts,
-    explanation,
+    explanations,
     may_be_mean,
     pairs_of,
     sizes_that_fit,
@@ -29,13 +32,23 @@ pairs = st.lists(
 )
 
 
-@settings(max_examples=200, deadline=None)
-@given(pairs, st.integers(1, 30))
-def test_certain_counts_are_those_that_every_combination_shares(listed, rows):
+@settings(max_examples=300, deadline=None)
+@given(pairs, st.integers(1, 30), st.none() | st.fractions(0, 1, max_denominator=6))
+def test_certain_counts_are_those_that_every_combination_shares(listed, rows, share):
+    """With a share of positives, of those whose positives add up to it."""
+    listed = [[(n, min(n, n1)) for n, n1 in leaf] for leaf in listed]
+    listed = [list(dict.fromkeys(leaf)) for leaf in listed]
     leaves = [Pairs(*np.array(leaf, dtype=np.int64).T) for leaf in listed]
-    fitting = [c for c in itertools.product(*listed) if sum(n for n, _ in c) == rows]
-    assert sizes_that_fit(leaves, [rows]) == ([rows] if fitting else [])
-    found = certain_counts(leaves, rows)
+    fitting = [
+        c for c in itertools.product(*listed)
+        if sum(n for n, _ in c) == rows
+        and (share is None or sum(n1 for _, n1 in c) == share * rows)
+    ]  # fmt: skip
+    assert list(sizes_that_fit(leaves, [rows], share)) == ([rows] if fitting else [])
+    found = certain_counts(leaves, rows, share)
+    assert (found is None) == (not fitting)
+    if found is None:
+        return
     for j in range(len(listed)):
         sizes = {c[j][0] for c in fitting}
         both = {c[j] for c in fitting}
@@ -60,21 +73,41 @@ def test_pima_s_base_score_is_107_of_307():
     assert table_sizes(np.float32(0.34853423))[0] == Fraction(107, 307)
 
 
+def values_of(n, n1, eta, reg_lambda):
+    """Leaf values of these counts, with p and h of their label mean."""
+    p = n1.sum() / n.sum()
+    h = p * (1 - p)
+    return (eta * (n1 - n * p) / (n * h + reg_lambda)).astype(np.float32), (p, h)
+
+
 @pytest.mark.parametrize(("eta", "reg_lambda"), [(0.3, 1.0), (0.1, 0.5)])
 def test_values_of_a_small_table_tell_how_they_were_made(eta, reg_lambda):
-    n, n1, p = np.array([31, 44, 12, 60]), np.array([29, 3, 5, 41]), 78 / 147
-    h = p * (1 - p)
-    values = (eta * (n1 - n * p) / (n * h + reg_lambda)).astype(np.float32)
-    assert explanation(values, (p, h), [49, 98, 147, 196]) == ((eta, reg_lambda), 147)
-    found = certain_counts(pairs_of(values, (p, h), (eta, reg_lambda), 147), 147)
-    assert np.array_equal(found.n, n)
-    assert np.array_equal(found.n1, n1)
+    n, n1 = np.array([31, 44, 12, 60]), np.array([29, 3, 5, 41])
+    values, ph = values_of(n, n1, eta, reg_lambda)
+    choices = list(itertools.product(LEARNING_RATES, [reg_lambda]))
+    found = explanations(values, ph, [49, 98, 147, 196], choices, Fraction(78, 147))
+    assert list(found) == [Explanation(eta, reg_lambda, 147)]
+    counts = certain_counts(pairs_of(values, ph, (eta, reg_lambda), 147), 147)
+    assert np.array_equal(counts.n, n)
+    assert np.array_equal(counts.n1, n1)
+
+
+@pytest.mark.parametrize("factor", [2, 5, 10])
+def test_counts_and_lambda_times_one_factor_explain_the_same_values(factor):
+    """Without lambda the smallest table is one of many."""
+    n, n1 = np.array([32, 23, 14]), np.array([32, 2, 5])
+    values, ph = values_of(factor * n, factor * n1, 0.3, float(factor))
+    assert np.array_equal(values, values_of(n, n1, 0.3, 1.0)[0])
+    choices = list(itertools.product([0.3], REG_LAMBDAS))
+    sizes = [69, 69 * factor]
+    found = explanations(values, ph, sizes, choices, Fraction(13, 23), chance=1.0)
+    assert {Explanation(0.3, 1.0, 69), Explanation(0.3, float(factor), 69 * factor)} <= set(found)
 
 
 def test_values_of_a_large_table_name_no_settings():
     rng = np.random.default_rng(0)
     values = rng.normal(0, 0.3, 4).astype(np.float32)
-    assert explanation(values, (0.3, 0.21), [15_000]) is None
+    assert not list(explanations(values, (0.3, 0.21), [15_000], [(0.3, 1.0)]))
 
 
 def test_shares_that_people_choose_are_no_label_means():

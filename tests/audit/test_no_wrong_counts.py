@@ -11,8 +11,9 @@ import trained_models as trained
 import xgboost as xgb
 from sklearn.datasets import load_wine
 
-from fedtrees.audit import audit, read_model
+from fedtrees.audit import Known, audit, read_model
 from fedtrees.audit.exposure import UNKNOWN
+from fedtrees.audit.model import without_statistics
 from fedtrees.audit.verdict import verdict
 
 HALF = np.random.default_rng(0).choice([0.5, 1.0], 569)
@@ -86,6 +87,84 @@ def test_lightgbm_s_l1_penalty_moves_labels_by_whole_numbers(tmp_path):
         found = audit(read_model(tmp_path / "m.txt"))
         assert found.summary.counted == found.summary.leaves
         assert bool(found.summary.exact) == (penalty == 0)
+
+
+def stripped(path, seed, known, **params):
+    """Audit a model of leaf values alone; tell how many of its counts are certain, and wrong."""
+    rng = np.random.default_rng(seed)
+    X, y = trained.table()
+    rows = rng.choice(len(y), 60 + 40 * (seed % 6) + seed % 60, replace=False)
+    made = trained.central(path, 1, X[rows], y[rows], seed=seed, **params)
+    found = audit(without_statistics(read_model(path)), known(len(rows)))
+    first, (n, n_pos) = found.trees[0], made.true_counts(0, found.trees[0].leaf)
+    certain, exact = first.n != UNKNOWN, first.n_pos != UNKNOWN
+    wrong = (first.n != n)[certain].any() or (first.n_pos != n_pos)[exact].any()
+    return certain.any(), wrong, found.assumes
+
+
+def nothing(rows):
+    return Known()
+
+
+def penalty(rows):
+    return Known(reg_lambda=1.0)
+
+
+def settings(rows):
+    return Known(learning_rate=0.3, reg_lambda=1.0)
+
+
+def size(rows):
+    return Known(rows=rows)
+
+
+def everything(rows):
+    return Known(rows=rows, learning_rate=0.3, reg_lambda=1.0)
+
+
+@pytest.mark.parametrize(
+    ("known", "params", "least"),
+    [
+        (nothing, {"max_depth": 1}, 0),
+        (nothing, {"max_depth": 1, "lambda": 2}, 0),
+        (penalty, {"max_depth": 1}, 5),
+        (settings, {"max_depth": 1}, 18),
+        (settings, {}, 18),
+        (settings, {"subsample": 0.8}, 0),
+        (settings, {"subsample": 0.7}, 0),
+        (size, {"max_depth": 1}, 0),
+        (size, {"max_depth": 1, "base_score": 0.5}, 0),
+        (everything, {"max_depth": 1, "base_score": 0.5}, 18),
+        (everything, {"subsample": 0.8}, 0),
+    ],
+    ids=lambda value: getattr(value, "__name__", str(value)),
+)
+def test_leaf_values_alone_give_no_wrong_count(tmp_path, known, params, least):
+    """Not that of a table by a factor smaller, nor that of a sample from it."""
+    counted = 0
+    for seed in range(20):
+        some, wrong, _ = stripped(tmp_path / "m.json", seed, known, **params)
+        assert not wrong
+        counted += some
+    assert counted >= least
+
+
+@pytest.mark.parametrize(
+    ("known", "params", "condition"),
+    [
+        (settings, {"alpha": 1}, "no L1 penalty"),
+        (everything, {"alpha": 1, "base_score": 0.5}, "no L1 penalty"),
+        (everything, {"subsample": 0.8, "base_score": 0.5}, "not on a sample"),
+    ],
+    ids=["alpha", "alpha, fixed", "sample, fixed"],
+)
+def test_counts_that_a_condition_makes_wrong_name_it(tmp_path, known, params, condition):
+    wrongs = 0
+    for seed in range(30):
+        some, wrong, assumes = stripped(tmp_path / "m.json", seed, known, **params)
+        assert some == any(condition in line for line in assumes)
+        wrongs += wrong
+    assert wrongs > 0
 
 
 DISTRIBUTED = """

@@ -1,0 +1,232 @@
+"""First trees of a model that carries nothing but leaf values, and what their counts rest on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from itertools import islice, product
+
+import numpy as np
+
+from fedtrees.audit.client_values import first_tree_of_values
+from fedtrees.audit.exposure import UNKNOWN, TreeExposure
+from fedtrees.audit.known import Known, Rows
+from fedtrees.audit.leaf_values import (
+    CHANCE,
+    LEARNING_RATES,
+    MOST_ROWS,
+    REG_LAMBDAS,
+    Explanation,
+    certain_counts,
+    explanations,
+    may_be_mean,
+    pairs_of,
+    table_sizes,
+)
+from fedtrees.audit.model import ModelFile, is_logistic
+from fedtrees.audit.newton import Settings
+from fedtrees.audit.recover import start_of
+from fedtrees.audit.sources import MOST_CLIENTS
+from fedtrees.trees.forest import Forest
+
+#: What leaf values cannot show, whatever else is known.
+AS_TRAINED = (
+    "no L1 penalty (alpha) and no limit on steps (max_delta_step) moved the leaf values, and they "
+    "were not rounded"
+)
+IF = "no L1 penalty and no sampling of rows"  # the same in a table's width
+FACTOR = "leaf values tell counts only up to a factor, unless lambda is known and above 0"
+
+# Leaf values from a simple p lie on a coarse lattice, which other eta, lambda and sizes fit too.
+FIXED = (
+    "Somebody may have chosen the base score: leaf values then tell counts only together with "
+    "--rows, --learning-rate and --reg-lambda."
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Told:
+    """What leaf values alone tell.
+
+    Attributes
+    ----------
+    trees : sequence of TreeExposure
+    settings : Settings or None
+    rows : Rows
+    assumes : tuple of str
+        Conditions that leaf values cannot show; where one fails the counts are wrong. Empty where
+        nothing is counted.
+    hint : str
+        What would let more be counted, as a sentence; or empty.
+    """
+
+    trees: Sequence[TreeExposure]
+    settings: Settings | None
+    rows: Rows
+    assumes: tuple[str, ...] = ()
+    hint: str = ""
+
+
+def told_by_values(
+    model: ModelFile, trees: Sequence[TreeExposure], settings: Settings | None, known: Known
+) -> Told:
+    """Return the counts of first trees that follow, where the loss is that of two classes.
+
+    The base score is a label mean, and the table's size is known, or lambda is and one size alone
+    explains every leaf; or else the size, eta and lambda all are known.
+
+    Parameters
+    ----------
+    model : ModelFile
+    trees : sequence of TreeExposure
+        Without counts.
+    settings : Settings or None
+        As far as they are known without leaf values.
+    known : Known
+    """
+    assert isinstance(model.forest, Forest)
+    share = table_sizes(start_of(model.forest, 0)) if is_logistic(model) else None
+    rows = Rows(known.rows, None, share and share[0],
+                "declared" if known.rows else "does not follow")  # fmt: skip
+    nothing = Told(trees, settings, rows)
+    if not is_logistic(model) or model.positive_weight != 1:
+        return nothing
+    sizes, mean = _tables(share, known.rows)
+    both = known.learning_rate is not None and known.reg_lambda is not None
+    if mean is None and not (known.rows and both):
+        return replace(nothing, hint=FIXED)
+    if not sizes:
+        return replace(nothing, hint=_no_such_mean(rows))
+    if known.rows is None and not known.reg_lambda:  # 0 leaves the factor open, too
+        first = replace(trees[0], how=FACTOR)
+        hint = _if_lambda_was(model.forest, sizes, mean, known)
+        return replace(nothing, trees=[first, *trees[1:]], hint=hint)
+    found = _explained(model.forest, sizes, mean, known)
+    return nothing if found is None else _counted(model.forest, nothing, found, mean, known)
+
+
+def _tables(
+    share: tuple[Fraction, list[int]] | None, rows: int | None
+) -> tuple[list[int], Fraction | None]:
+    """Return the sizes there may be, and the share of positives if the base score must be it."""
+    if share is None or not may_be_mean(share[0]):
+        return [rows] if rows and rows <= MOST_ROWS else [], None
+    return share[1] if rows is None else [n for n in share[1] if n == rows], share[0]
+
+
+def _explained(
+    forest: Forest, sizes: Sequence[int], mean: Fraction | None, known: Known
+) -> Explanation | None:
+    """Return the one explanation of the first tree's leaf values; None if there are others."""
+    given = known.learning_rate, known.reg_lambda
+    rates = LEARNING_RATES if given[0] is None else (given[0],)
+    choices = tuple(product(rates, REG_LAMBDAS if given[1] is None else (given[1],)))
+    # of a known size nothing is left to chance but eta and lambda
+    chance = np.inf if known.rows and len(choices) == 1 else CHANCE
+    tree = forest.trees[0]
+    values = tree.value[tree.leaves]
+    every = explanations(values, row_gradient(forest), sizes, choices, mean, chance)
+    found = list(islice(every, 2))
+    return found[0] if len(found) == 1 else None
+
+
+def _counted(
+    forest: Forest, nothing: Told, found: Explanation, mean: Fraction | None, known: Known
+) -> Told:
+    """Return what the explanation counts, of the first tree and of every other client's."""
+    eta, reg_lambda, rows = found.learning_rate, found.reg_lambda, found.rows
+    tree, ph = forest.trees[0], row_gradient(forest)
+    pairs = pairs_of(tree.value[tree.leaves], ph, (eta, reg_lambda), rows)
+    counts = certain_counts(pairs, rows, mean)
+    if counts is None or (counts.n == UNKNOWN).all():
+        return nothing
+    how = f"the value of the leaf, if eta {eta:g}, lambda {reg_lambda:g}, N {rows}, {IF}"
+    first = replace(nothing.trees[0], n=counts.n, n_pos=counts.n1, at_least=counts.n,
+                    at_most=counts.n, how=how, base_score=ph[0])  # fmt: skip
+    n_pos = int(counts.n1.sum()) if (counts.n1 != UNKNOWN).all() else None
+    explains = (
+        "the only size at which the base score and every leaf value are explained and not by "
+        "chance; it may be the first of several clients'"
+    )
+    size = Rows(rows, n_pos, nothing.rows.share, "declared" if known.rows else explains,
+                whole=known.rows is not None)  # fmt: skip
+    both = known.learning_rate is not None and known.reg_lambda is not None
+    settings = Settings(eta, reg_lambda, "given" if both else "inferred")
+    trees = _other_clients(forest, [first, *nothing.trees[1:]], settings)
+    return Told(trees, settings, size, _assumes(found, mean, known))
+
+
+def _assumes(found: Explanation, mean: Fraction | None, known: Known) -> tuple[str, ...]:
+    every = "no row was left out of the first tree by sampling (subsample), and every row weighed 1"
+    if known.rows:
+        every = (
+            f"the first tree was grown on all of the {known.rows} rows that were declared: not on "
+            "a sample of them (subsample) or one client's alone, and every row weighed 1"
+        )
+    out = [every, AS_TRAINED]
+    if mean is not None:
+        out.append("the base score is the share of positives of the rows the tree was grown on")
+    rate = "as given" if known.learning_rate else "as no other usual one explains every leaf"
+    penalty = "as given" if known.reg_lambda is not None else "for the same reason"
+    out.append(f"eta was {found.learning_rate:g}, {rate}")
+    out.append(f"lambda was {found.reg_lambda:g}, {penalty}")
+    return tuple(out)
+
+
+def _no_such_mean(rows: Rows) -> str:
+    if rows.n is None or rows.share is None or rows.n % rows.share.denominator == 0:
+        return ""  # a table too large to be searched
+    return (
+        f"The base score is that of a multiple of {rows.share.denominator} rows, and {rows.n} were "
+        "declared: the first tree was grown on others, or on some of them."
+    )
+
+
+def _if_lambda_was(
+    forest: Forest, sizes: Sequence[int], mean: Fraction | None, known: Known
+) -> str:
+    """Say what the table would be with some usual lambda, XGBoost's default first."""
+    if known.reg_lambda == 0:
+        return "With lambda 0 all counts times one factor give the same leaf values; give --rows."
+    for reg_lambda in REG_LAMBDAS:
+        found = _explained(forest, sizes, mean, replace(known, reg_lambda=reg_lambda))
+        if reg_lambda > 0 and found is not None:
+            default = ", XGBoost's default" if reg_lambda == REG_LAMBDAS[0] else ""
+            return (
+                "Leaf values alone do not tell lambda: all counts and lambda times one factor give "
+                f"the same values. If lambda was {reg_lambda:g}{default}, eta "
+                f"{found.learning_rate:g} and a table of {found.rows} rows explain every leaf of "
+                f"the first tree: --reg-lambda {reg_lambda:g} has its leaves counted."
+            )
+    return ""
+
+
+def _other_clients(
+    forest: Forest, trees: Sequence[TreeExposure], settings: Settings
+) -> Sequence[TreeExposure]:
+    """Return the trees with the counts of those after the first that start a client of their own.
+
+    A first tree without counts is none: its share of positives is in the file, or there is no mean.
+    """
+    first = trees[0]
+    if first.base_score is None or (first.n == UNKNOWN).any():
+        return trees
+    out = [first]
+    eta, reg_lambda = settings.learning_rate, settings.reg_lambda
+    how = f"the value of the leaf, if eta {eta:g}, lambda {reg_lambda:g}, {IF}"
+    for tree, exposure in zip(forest.trees[1:MOST_CLIENTS], trees[1:], strict=False):
+        start = first_tree_of_values(tree, eta, reg_lambda, first.base_score)
+        if start is None:
+            break
+        n = start.n
+        out.append(replace(exposure, n=n, n_pos=start.n1, at_least=n, at_most=n,
+                           base_score=start.p, how=how))  # fmt: skip
+    return [*out, *trees[len(out) :]]
+
+
+def row_gradient(forest: Forest) -> tuple[float, float]:
+    """Return gradient (of label 0) and hessian of every row before the first tree."""
+    start = forest.base_margin[:, None]
+    g, h = forest.objective.gradients(start, np.zeros(1))[0, 0]
+    return float(g), float(h)
