@@ -26,8 +26,8 @@ def points(
         or a missing one by its odds against them where the box allows it;
         ``joint``: the own row of the same label that violates the box least, moved to the box's
         nearest edge where it does (measured against redrawing those features: +0.4 points on
-        Pima at 20 trees, equal on Stroke), missing where its value is missing and may be; where
-        it may not be, drawn as by ``prior``;
+        Pima at 20 trees, equal on Stroke) unless it is missing by the same odds; where its own
+        value is missing it is guessed so if the box allows that, else drawn as by ``prior``;
         ``mid``: middle of the box, a random allowed code if categorical; ``median``: median of
         own values inside the box, else the middle; ``published``: as ``mid``, with two rules of
         the authors' code: a categorical feature no split constrained is NaN, and the last code
@@ -50,15 +50,17 @@ def points(
             X[:, f] = _median(f, boxes.y, (low[:, f], high[:, f]), box, prior)
         else:
             X[:, f] = _draw(f, boxes.y, (low[:, f], high[:, f]), box, prior, rng)
-    if rule in ("prior", "joint"):
-        X[_missing(boxes, prior, rng)] = np.nan
+    if rule not in ("prior", "joint"):
+        return Table(X, boxes.y)
+    missing = _missing(boxes, prior, rng)
+    X[missing] = np.nan
     if rule == "joint" and len(prior.own) and n:
         own = prior.own_cells, prior.own.y
         near = _nearest(boxes.lo, boxes.hi, boxes.y, boxes.missing, *own, rng.random(n))
         cell = prior.own_cells[near]
         inside = ((cell >= boxes.lo) & (cell < boxes.hi)) | ((cell < 0) & boxes.missing)
         inside &= (near >= 0)[:, None]
-        moved = ~inside & (near >= 0)[:, None] & (cell >= 0) & (boxes.lo < boxes.hi)
+        moved = ~inside & (near >= 0)[:, None] & (cell >= 0) & ~missing
         X = np.where(inside, prior.own.X[near], X)
         X = np.where(moved, _into(prior.own.X[near], low, high, prior, schema), X)
     return Table(X, boxes.y)
