@@ -8,10 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedtrees.attacks.timberstrike import Evidence, Options, reconstruct
 from fedtrees.audit.audit import Audit
-from fedtrees.audit.exposure import UNKNOWN
+from fedtrees.audit.exposure import UNKNOWN, TreeExposure
 from fedtrees.audit.recover import sums_of
 from fedtrees.audit.rows import MOST_TARGETS, OWN_SHARE
 from fedtrees.core.errors import DataError
@@ -25,6 +26,7 @@ from fedtrees.metrics.leaf_counts import blind_leaf_counts, score_leaf_counts, t
 from fedtrees.trees.forest import Forest, Tree
 from fedtrees.trees.losses import LOGISTIC, SQUARED_ERROR
 
+NOBODY = "the file describes the rows of one client, and those are the attacker's"
 SHOWN = ("ra", "exact_rows", "leaf_mass_exact")
 
 
@@ -54,6 +56,9 @@ class AttackResult:
     trees : int
         Trees the attack read.
     seconds : float
+    rebuilt : int
+        Rows the attack rebuilt; where they are fewer than those sought, the others are guesses
+        without the model.
     """
 
     reason: str | None
@@ -63,6 +68,7 @@ class AttackResult:
     scores: tuple[Score, ...] = ()
     trees: int = 0
     seconds: float = 0.0
+    rebuilt: int = 0
 
 
 def attack(audit: Audit, own: Dataset | None, truth: Dataset | None, seed: int = 0) -> AttackResult:
@@ -91,27 +97,32 @@ def attack(audit: Audit, own: Dataset | None, truth: Dataset | None, seed: int =
     assert given is not None
     schema = given.schema
     held, sought, threat = _parts(own, truth, streams.rng("own-rows"))
-    if len(evidence) == 1:
+    if audit.sources.kind == "one":
+        if audit.rows.total is None:
+            threat += ", and who knows how many rows there are"
         rows = audit.rows.total or len(held) + len(sought)
-        evidence = [replace(evidence[0], n_rows=rows)]
+        clients = [(replace(evidence[0], n_rows=rows), audit.trees[0])]
     else:
-        evidence = _victims(evidence, audit, None if truth is None or own is None else held,
-                            None if truth is not None else given.table)  # fmt: skip
+        clients = _victims(evidence, audit, held, part=own is None or truth is None)
+    if not clients:
+        return AttackResult(NOBODY)
     began = time.perf_counter()
     rng = streams.rng("attack")
-    guesses = [reconstruct(e, held, schema, Options(), rng) for e in evidence]
+    guesses = [reconstruct(e, held, schema, Options(), rng) for e, _ in clients]
     seconds = time.perf_counter() - began
     found = Table.concat([g.records for g in guesses if g.records is not None])
     if len(found) > len(sought):  # more rows were rebuilt than are known here
         found = found.take(np.sort(rng.choice(len(found), len(sought), replace=False)))
     blind = blind_guesses(held, schema, len(sought), streams.rng("blind")) if len(found) else {}
     scores = _row_scores(found, blind, sought, schema)
-    whole = len(evidence) == 1 and evidence[0].n_rows == len(held) + len(sought)
-    if whole and guesses[0].leaf_counts and len(schema.classes) == 2:
-        tree = evidence[0].trees[0]
-        scores.append(_leaf_score(tree, guesses[0].leaf_counts[0], held, sought))
+    if len(clients) == 1 and guesses[0].leaf_counts and len(schema.classes) == 2:
+        counts = guesses[0].leaf_counts[0]
+        if _grown_on(*clients[0], held, sought):
+            scores.append(_leaf_score(clients[0][0].trees[0], counts, held, sought))
     trees = max(int(g.notes["trees_read"]) for g in guesses)
-    return AttackResult(None, threat, len(sought), len(held), tuple(scores), trees, seconds)
+    return AttackResult(
+        None, threat, len(sought), len(held), tuple(scores), trees, seconds, rebuilt=len(found)
+    )
 
 
 def _row_scores(
@@ -129,25 +140,43 @@ def _row_scores(
 
 
 def _victims(
-    evidence: Sequence[Evidence], audit: Audit, own: Table | None, sought: Table | None
-) -> list[Evidence]:
-    """Return the clients to attack: not the attacker, or only the one whose rows are given.
+    evidence: Sequence[Evidence], audit: Audit, held: Table, part: bool
+) -> list[tuple[Evidence, TreeExposure]]:
+    """Return the clients to attack, each with its first tree, whose leaves count its rows.
 
-    A client is told by its first tree, whose leaves hold exactly its rows.
+    Only the attacker's rows and the file decide. A client is not attacked where its rows are the
+    attacker's. Where the attacker holds a known share of the rows of a table (`part`), and of one
+    client alone it can be that share, that client is attacked alone, and the rows are inside.
     """
     firsts = [t for t in audit.trees if t.base_score is not None]
+    if audit.sources.kind == "turns":  # of the other clients no first tree is there
+        firsts = [audit.trees[0]]
+    inside, others = [], []
+    for one, first in zip(evidence, firsts, strict=True):
+        n = _per_leaf(one, held)
+        if np.array_equal(n, first.n):
+            continue
+        others.append((one, first))
+        n_pos = _per_leaf(one, held.take(np.flatnonzero(held.y == 1)))
+        fits = first.exact & (n_pos <= first.n_pos) & (n - n_pos <= first.n - first.n_pos)
+        if part and fits.all() and round(OWN_SHARE * int(first.n.sum())) == len(held):
+            inside.append((replace(one, own_inside=True), first))
+    return inside if len(inside) == 1 else others
 
-    def is_of(table: Table | None, k: int) -> bool:
-        if table is None:
-            return False
-        one = Forest((evidence[k].trees[0],), np.zeros(1, dtype=np.float32))
-        held = np.bincount(one.apply(table.X)[:, 0], minlength=len(evidence[k].trees[0]))
-        return np.array_equal(held[firsts[k].leaf], firsts[k].n)
 
-    clients = range(len(evidence))
-    # the attacker's rows are then some of that client's
-    named = [replace(evidence[k], own_inside=True) for k in clients if is_of(sought, k)]
-    return named or [evidence[k] for k in clients if not is_of(own, k)]
+def _per_leaf(evidence: Evidence, table: Table) -> NDArray[np.int64]:
+    """Return how many rows fall into each leaf of the first tree, int64, shape (J,)."""
+    tree = evidence.trees[0]
+    leaf = Forest((tree,), np.zeros(1, dtype=np.float32)).apply(table.X)[:, 0]
+    return np.bincount(leaf, minlength=len(tree))[tree.leaves]
+
+
+def _grown_on(evidence: Evidence, first: TreeExposure, held: Table, sought: Table) -> bool:
+    """Tell whether the first tree was grown on the rows at hand, as far as its counts tell."""
+    rows = Table.concat([held, sought]) if evidence.own_inside else sought
+    known = first.n != UNKNOWN
+    same = np.array_equal(_per_leaf(evidence, rows)[known], first.n[known])
+    return same and evidence.n_rows == len(rows)
 
 
 def _parts(
@@ -240,7 +269,8 @@ def evidence_of(audit: Audit) -> list[Evidence] | str:
     firsts = sum(t.base_score is not None for t in audit.trees)
     if audit.sources.kind == "turns":  # only the first client's first tree has one base score
         others = tuple(name != audit.sources.names[0] for name in audit.sources.names)
-        return [replace(common, foreign=others, own_inside=False)]
+        n_rows = _size(audit.trees[0])
+        return [replace(common, foreign=others, own_inside=False, n_rows=n_rows)]
     if firsts > len(start):  # grown beside the first, not after it
         return [replace(common, trees=common.trees[: len(start)])]
     return [common]
@@ -266,11 +296,16 @@ def _of_client(common: Evidence, audit: Audit, client: int) -> Evidence:
         common,
         trees=tuple(common.trees[t] for t in order),
         base_margin=own[0],
-        n_rows=int(first.n.sum()),
+        n_rows=_size(first),
         foreign=tuple(not mine[t] for t in order),
         restart=(block, shift),
         own_inside=False,
     )
+
+
+def _size(first: TreeExposure) -> int | None:
+    """Return the rows of a client as its first tree counts them, None where it leaves some out."""
+    return None if (first.n == UNKNOWN).any() else int(first.n.sum())
 
 
 def _trees(audit: Audit) -> list[Tree]:

@@ -185,10 +185,10 @@ def _read_xgboost(path: Path, data: bytes) -> ModelFile:
 
 
 def _width(columns: int) -> int:
-    if columns > MOST_COLUMNS:
+    if not 0 <= columns <= MOST_COLUMNS:
         raise DataError(
-            f"the model says that it has {columns} columns; more than {MOST_COLUMNS} are not "
-            "believed: the file is damaged"
+            f"the model says that it has {columns} columns; fewer than 0 and more than "
+            f"{MOST_COLUMNS} are not believed: the file is damaged"
         )
     return columns
 

@@ -114,7 +114,7 @@ def _compare(model: ModelFile, out: Path, rows: NDArray[np.float32] | None) -> t
     points = chain(() if rows is None else rows[:, used], covering_points(forest, len(used)))
     compared, same = 0, _same_trees(model.forest, read_model(out).forest)
     reached = np.zeros(sum(len(t.leaves) for t in forest.trees), dtype=bool)
-    most = min(MOST_POINTS, max(MOST_CELLS // width, 1))
+    most = min(MOST_POINTS, MOST_CELLS // max(width, 1))
     for batch in _batches(islice(points, most), len(used)):
         before, after = (_margins(b, batch, used, width) for b in boosters)
         same &= np.array_equal(before.view(np.int32), after.view(np.int32))

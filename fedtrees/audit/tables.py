@@ -61,7 +61,7 @@ def settings_text(audit: Audit) -> str:
             f"{s.worst:.1f} float32 roundings"
         )
     if s.source == "inferred":
-        return text + "inferred: no other usual choice explains every leaf of the first tree"
+        return text + "inferred where not given: no other usual choice explains every leaf"
     return text + ("stated in the file" if s.source == "file" else "as given")
 
 
@@ -141,6 +141,8 @@ def attack_table(a: AttackResult) -> Shown:
         f"TimberStrike on {a.trees} trees, by {a.threat}: {a.own} own rows, {a.targets} rows sought"
     )
     note = "advantage: 0 is no more than guessing without the model, 1 is everything"
+    if 0 < a.rebuilt < a.targets:
+        note += f"; {a.rebuilt} rows were rebuilt, the others are guesses without the model"
     columns = ("metric", "attack", "blind", "advantage")
     return Shown(title, columns, tuple(lines), frozenset({1, 2, 3}), note)
 

@@ -166,6 +166,14 @@ def test_lightgbm_s_width_is_not_believed_either(tmp_path):
         read_model(written(tmp_path, wide))
 
 
+def test_a_model_cannot_have_fewer_than_no_columns(tmp_path):
+    path = trained.central(tmp_path / "m.json", 1, gamma=1e9).path
+    model = json.loads(path.read_text())
+    model["learner"]["learner_model_param"]["num_feature"] = "-5"
+    with pytest.raises(DataError, match=r"-5 columns.* not believed"):
+        read_model(written(tmp_path, model))
+
+
 def test_a_forest_s_width_is_not_believed_either(tmp_path):
     splits = {"left": [1, -1, -1], "right": [2, -1, -1], "feature": [2**31 - 2, -1, -1]}
     tree = ClassTree(
