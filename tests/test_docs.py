@@ -61,6 +61,14 @@ def test_the_tutorial_runs_and_finds_what_it_says(capsys):
     assert "same predictions: True" in capsys.readouterr().out
 
 
+def test_the_first_audit_finds_what_it_says():
+    found = runpy.run_path(str(ROOT / "docs" / "tutorials" / "first_audit.py"))
+    assert found["right"]
+    assert found["done"].same
+    assert found["stranger"].summary.counted == 0
+    assert found["insider"].summary.counted == sum(len(tree.leaf) for tree in found["first"])
+
+
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda p: p.stem)
 def test_an_example_is_short_conforms_and_benches(path, capsys, tmp_path):
     assert len(path.read_text().splitlines()) < 60
