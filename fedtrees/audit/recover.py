@@ -32,6 +32,7 @@ Floats = NDArray[np.float64]
 FROM_SUMS = "H and G of the leaf: one base score, whole numbers of rows and of labels"
 LATER = "rows enter with different predictions: bounds only"
 MEETING = "bounds, which meet in some leaves"
+IF_WHOLE = ", if no tree was taken out of the file"  # several clients: nothing shows it
 NOT_FOLLOWED = "the second tree does not follow from the leaves of the first: lower bounds only"
 NOT_WHOLE = "sums of hessians are no whole numbers: rows had weights"
 ESTIMATED = "leaf_count, which training on several machines estimates from leaf_weight"
@@ -174,7 +175,8 @@ def _settled(trees: list[TreeExposure], followed: bool) -> list[TreeExposure]:
         else:
             meet = (t.at_least == t.at_most) & (t.at_most != UNKNOWN)
             n = np.where(meet, t.at_most, UNKNOWN)
-            out.append(replace(t, n=n, how=MEETING if meet.any() else LATER))
+            how = MEETING if meet.any() else LATER
+            out.append(replace(t, n=n, how=how if followed else how + IF_WHOLE))
     return out
 
 
