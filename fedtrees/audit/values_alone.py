@@ -126,9 +126,15 @@ def _explained(
     chance = np.inf if known.rows and len(choices) == 1 else CHANCE
     tree = forest.trees[0]
     values = tree.value[tree.leaves]
-    every = explanations(values, row_gradient(forest), sizes, choices, mean, chance)
-    found = list(islice(every, 2))
-    return found[0] if len(found) == 1 else None
+    ph = row_gradient(forest)
+    found = next(explanations(values, ph, sizes, choices, mean, chance), None)
+    if found is None:
+        return None
+    # a choice that chance would make explain large tables may be the true one all the same
+    near = [size for size in sizes if size <= 2 * found.rows]
+    others = explanations(values, ph, near, choices, mean, np.inf)
+    larger = explanations(values, ph, sizes, choices, mean, chance)
+    return found if {*islice(others, 2), *islice(larger, 2)} == {found} else None
 
 
 def _counted(

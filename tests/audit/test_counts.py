@@ -116,6 +116,19 @@ def test_counts_from_leaf_values_say_what_they_rest_on(tmp_path):
     assert audit(read_model(tmp_path / "m.json")).assumes == ()  # the statistics show it all
 
 
+def test_values_that_two_learning_rates_explain_count_nothing(tmp_path):
+    """Eta 1 explains these leaves too, and less by chance; only who is told eta knows it."""
+    n, n1 = np.array([186, 108]), np.array([178, 4])
+    X = np.repeat([0.0, 1.0], n).reshape(-1, 1)
+    y = np.concatenate([np.arange(rows) < positives for rows, positives in zip(n, n1, strict=True)])
+    trained.central(tmp_path / "m.json", 1, X, y.astype(int), reg_lambda=2.0)
+    model = without_statistics(read_model(tmp_path / "m.json"))
+    assert audit(model, Known(reg_lambda=2.0)).summary.counted == 0
+    told = audit(model, Known(reg_lambda=2.0, learning_rate=0.3)).trees[0]
+    assert np.array_equal(told.n, n)
+    assert np.array_equal(told.n_pos, n1)
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_leaf_values_alone_give_every_client_s_first_tree(tmp_path, seed):
     made = trained.bagging(tmp_path / "m.json", rounds=3, seed=seed)
