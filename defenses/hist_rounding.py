@@ -16,7 +16,7 @@ from fedtrees.core.guarantee import Guarantee, Structural
 from fedtrees.core.messages import Message
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
-from fedtrees.core.tree_messages import Histogram
+from fedtrees.messages.boosting import Histogram
 
 
 @register.defense("hist-rounding")

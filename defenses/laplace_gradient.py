@@ -18,11 +18,12 @@ from fedtrees.core.messages import Message, Reveal
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
 from fedtrees.core.transcript import Transcript
-from fedtrees.core.tree_messages import FeatureRanges, FeatureSketch, Histogram, LabelSums
 from fedtrees.defenses.laplace_hist import exact_releases
+from fedtrees.messages.boosting import Histogram, LabelSums
+from fedtrees.messages.cuts import FeatureRanges, FeatureSketch
 from fedtrees.privacy.accounting import compose_laplace
 from fedtrees.privacy.mechanisms import discrete_laplace
-from fedtrees.trees.losses import clipped_bounds, objective_of
+from fedtrees.trees.boosted.losses import clipped_bounds, objective_of
 
 _EXEMPT = "not covered by the published rule; `spent` counts it as unprotected"
 

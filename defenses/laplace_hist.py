@@ -18,17 +18,12 @@ from fedtrees.core.messages import Message, Reveal
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
 from fedtrees.core.transcript import Transcript
-from fedtrees.core.tree_messages import (
-    FeatureRanges,
-    FeatureSketch,
-    Histogram,
-    LabelSums,
-    ValidationLoss,
-)
+from fedtrees.messages.boosting import Histogram, LabelSums, ValidationLoss
+from fedtrees.messages.cuts import FeatureRanges, FeatureSketch
 from fedtrees.privacy.accounting import compose_laplace, histogram_sensitivity
 from fedtrees.privacy.mechanisms import discrete_laplace
-from fedtrees.trees.fixed_point import LOSS_BITS
-from fedtrees.trees.losses import LOSS_BOUND, Objective, clipped_bounds, objective_of
+from fedtrees.trees.boosted.fixed_point import LOSS_BITS
+from fedtrees.trees.boosted.losses import LOSS_BOUND, Objective, clipped_bounds, objective_of
 
 _EXEMPT = "not covered by the published rule; `spent` counts it as unprotected"
 

@@ -10,13 +10,13 @@ import numpy as np
 
 from fedtrees.core.defense import Context, Declared, Defense
 from fedtrees.core.errors import UsageError
-from fedtrees.core.forest_messages import LeafClasses
 from fedtrees.core.guarantee import Guarantee, Structural
 from fedtrees.core.messages import Message
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
-from fedtrees.core.shared_trees import ClientModels, ClientTrees, GlobalTrees, SharedTrees
-from fedtrees.core.tree_messages import LeafValues
+from fedtrees.messages.boosting import LeafValues
+from fedtrees.messages.forests import LeafClasses
+from fedtrees.messages.shared_trees import ClientModels, ClientTrees, GlobalTrees, SharedTrees
 
 
 @register.defense("leaf-rounding")

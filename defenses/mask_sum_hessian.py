@@ -10,7 +10,7 @@ from fedtrees.core.defense import Context, Defense
 from fedtrees.core.guarantee import Guarantee, Structural
 from fedtrees.core.messages import Message, Reveal
 from fedtrees.core.registry import register
-from fedtrees.core.shared_trees import ClientTrees
+from fedtrees.messages.shared_trees import ClientTrees
 
 
 @register.defense("mask-sum-hessian")

@@ -14,8 +14,8 @@ from fedtrees.core.guarantee import Guarantee, Structural
 from fedtrees.core.messages import Message
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
-from fedtrees.core.tree_messages import GlobalHistogram, Histogram
-from fedtrees.trees.losses import objective_of
+from fedtrees.messages.boosting import GlobalHistogram, Histogram
+from fedtrees.trees.boosted.losses import objective_of
 
 PLACES = ("client", "server")
 

@@ -5,17 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fedtrees.core.defense import Defense
-from fedtrees.core.forest_messages import ClassCounts, ClassTotals
 from fedtrees.core.guarantee import Guarantee, Structural
 from fedtrees.core.messages import Message, Reveal
 from fedtrees.core.registry import register
-from fedtrees.core.tree_messages import (
-    FeatureRanges,
-    FeatureSketch,
-    Histogram,
-    LabelSums,
-    ValidationLoss,
-)
+from fedtrees.messages.boosting import Histogram, LabelSums, ValidationLoss
+from fedtrees.messages.cuts import FeatureRanges, FeatureSketch
+from fedtrees.messages.forests import ClassCounts, ClassTotals
 
 _HISTOGRAMS: tuple[type[Message], ...] = (Histogram, ClassTotals, ClassCounts)
 _SUMMED = "the protocol itself sums it securely"

@@ -5,16 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from fedtrees.core.defense import Context, Defense
-from fedtrees.core.forest_messages import ClassCounts, ClassTotals, LeafClasses
 from fedtrees.core.guarantee import Guarantee, Structural
 from fedtrees.core.messages import Message, Reveal
 from fedtrees.core.registry import register
-from fedtrees.core.shared_trees import ClientModels, ClientTrees, GlobalTrees, SharedTrees
-from fedtrees.core.tree_messages import (
+from fedtrees.messages.boosting import (
     BaseScore,
-    CutPoints,
-    FeatureRanges,
-    FeatureSketch,
     Histogram,
     LabelSums,
     LeafValues,
@@ -22,6 +17,9 @@ from fedtrees.core.tree_messages import (
     StopBoosting,
     ValidationLoss,
 )
+from fedtrees.messages.cuts import CutPoints, FeatureRanges, FeatureSketch
+from fedtrees.messages.forests import ClassCounts, ClassTotals, LeafClasses
+from fedtrees.messages.shared_trees import ClientModels, ClientTrees, GlobalTrees, SharedTrees
 
 _TO_SERVER = (
     "the server grows the trees and needs it; what clients learn is limited, not the server"

@@ -12,7 +12,7 @@ _EXPORTS = {
     "FederatedForestClassifier": "fedtrees.estimators",
     "FederatedGBDTClassifier": "fedtrees.estimators",
     "FederatedGBDTRegressor": "fedtrees.estimators",
-    "load_model": "fedtrees.trees.model_io",
+    "load_model": "fedtrees.trees.files.models",
 }
 __all__ = ["__version__", *_EXPORTS]
 

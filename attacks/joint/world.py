@@ -14,7 +14,7 @@ from fedtrees.attacks.timberstrike.evidence import Evidence
 from fedtrees.attacks.timberstrike.grid import Grid
 from fedtrees.attacks.timberstrike.sequence import equations
 from fedtrees.attacks.timberstrike.sums import LeafSums
-from fedtrees.trees.forest import Tree
+from fedtrees.trees.boosted.forest import Tree
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int32]

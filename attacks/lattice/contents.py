@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.trees.fixed_point import FIXED_POINT_BITS
+from fedtrees.trees.boosted.fixed_point import FIXED_POINT_BITS
 from fedtrees.trees.jit import kernel
 
 Floats = NDArray[np.float64]

@@ -10,9 +10,9 @@ from fedtrees.attacks.timberstrike.counts import Counts
 from fedtrees.attacks.timberstrike.evidence import Evidence
 from fedtrees.core.errors import UsageError
 from fedtrees.core.schema import Table
-from fedtrees.trees.fixed_point import to_fixed
-from fedtrees.trees.forest import Forest
-from fedtrees.trees.losses import LOGISTIC, logistic_gradients
+from fedtrees.trees.boosted.fixed_point import to_fixed
+from fedtrees.trees.boosted.forest import Forest
+from fedtrees.trees.boosted.losses import LOGISTIC, logistic_gradients
 
 Longs = NDArray[np.int64]
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from fedtrees.attacks.timberstrike.counts import Counts
 from fedtrees.attacks.timberstrike.grid import Grid
-from fedtrees.trees.forest import Tree
+from fedtrees.trees.boosted.forest import Tree
 
 Floats = NDArray[np.float64]
 Longs = NDArray[np.int64]

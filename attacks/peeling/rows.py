@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.trees.binning import Cuts
-from fedtrees.trees.fixed_point import to_fixed
-from fedtrees.trees.forest import Tree
+from fedtrees.trees.boosted.fixed_point import to_fixed
+from fedtrees.trees.boosted.forest import Tree
+from fedtrees.trees.boosted.losses import logistic_gradients
 from fedtrees.trees.jit import kernel
-from fedtrees.trees.losses import logistic_gradients
 
 Ints = NDArray[np.int32]
 Sums = NDArray[np.int64]

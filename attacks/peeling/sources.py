@@ -10,13 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.peeling.rows import BinnedForest, Ints, Residual, Sums
-from fedtrees.core.tree_messages import BaseScore, CutPoints, GlobalHistogram, Histogram, LeafValues
 from fedtrees.core.view import View
+from fedtrees.messages.boosting import BaseScore, GlobalHistogram, Histogram, LeafValues
+from fedtrees.messages.cuts import CutPoints
 from fedtrees.trees.binning import Cuts
-from fedtrees.trees.fixed_point import FIXED_POINT_BITS, UNIT_BITS
-from fedtrees.trees.forest import Tree
-from fedtrees.trees.grower import TreeGrower, with_siblings
-from fedtrees.trees.params import TreeParams
+from fedtrees.trees.boosted.fixed_point import FIXED_POINT_BITS, UNIT_BITS
+from fedtrees.trees.boosted.forest import Tree
+from fedtrees.trees.boosted.grower import TreeGrower, with_siblings
+from fedtrees.trees.boosted.params import TreeParams
 from fedtrees.trees.partition import Decisions
 
 # Bins times nodes kept, of 24 bytes each: 700 MB.

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from fedtrees.attacks.shared_trees.hessians import hessians_from_gains, is_masked, leaves_below
 from fedtrees.attacks.shared_trees.turns import turns_of
-from fedtrees.core.shared_trees import ClientModels, ClientTrees, GlobalTrees, SharedTrees
 from fedtrees.core.view import View
-from fedtrees.trees.forest import Tree
-from fedtrees.trees.shared_io import unpack
+from fedtrees.messages.packing import unpack
+from fedtrees.messages.shared_trees import ClientModels, ClientTrees, GlobalTrees, SharedTrees
+from fedtrees.trees.boosted.forest import Tree
 
 Floats = NDArray[np.float64]
 Scores = NDArray[np.float32]

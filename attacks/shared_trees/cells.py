@@ -17,7 +17,7 @@ from fedtrees.attacks.timberstrike.evidence import Evidence
 from fedtrees.attacks.timberstrike.grid import Grid
 from fedtrees.attacks.timberstrike.routing import add_values, gradients
 from fedtrees.core.schema import Schema, Table
-from fedtrees.trees.forest import Tree
+from fedtrees.trees.boosted.forest import Tree
 from fedtrees.trees.routing import Routes
 
 Floats = NDArray[np.float64]

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.trees.forest import Tree
-from fedtrees.trees.intercept import estimated_score, start_margin
-from fedtrees.trees.losses import Logistic, Objective, logistic_gradients
+from fedtrees.trees.boosted.forest import Tree
+from fedtrees.trees.boosted.intercept import estimated_score, start_margin
+from fedtrees.trees.boosted.losses import Logistic, Objective, logistic_gradients
 
 Floats = NDArray[np.float64]
 

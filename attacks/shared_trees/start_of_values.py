@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.trees.forest import Tree
+from fedtrees.trees.boosted.forest import Tree
+from fedtrees.trees.boosted.losses import sigmoid
 from fedtrees.trees.jit import kernel
-from fedtrees.trees.losses import sigmoid
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -75,7 +75,7 @@ class Shares:
 
 
 def _scores(mean: Floats, intercept: str) -> NDArray[np.float32]:
-    """Return the base scores of label means, as `fedtrees.trees.intercept.estimated_score`."""
+    """Return the base scores of label means, as `estimated_score` does."""
     if intercept == "newton":
         return sigmoid((4 * (mean - 0.5)).astype(np.float32))
     return mean.astype(np.float32)

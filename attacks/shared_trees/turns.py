@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from fedtrees.core.shared_trees import ClientTrees, GlobalTrees
 from fedtrees.core.view import View
+from fedtrees.messages.shared_trees import ClientTrees, GlobalTrees
 
 
 @dataclass(frozen=True)

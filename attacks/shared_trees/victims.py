@@ -18,9 +18,9 @@ from fedtrees.attacks.shared_trees.start_of_values import LeafValues, Shares, sh
 from fedtrees.attacks.timberstrike.evidence import Evidence
 from fedtrees.core.guess import LeafCounts
 from fedtrees.core.view import View
-from fedtrees.trees.forest import Tree
-from fedtrees.trees.intercept import estimated_score, start_margin
-from fedtrees.trees.losses import SQUARED_ERROR, Objective, objective_of
+from fedtrees.trees.boosted.forest import Tree
+from fedtrees.trees.boosted.intercept import estimated_score, start_margin
+from fedtrees.trees.boosted.losses import SQUARED_ERROR, Objective, objective_of
 
 Floats = NDArray[np.float64]
 Starts = Literal["own", "model"]

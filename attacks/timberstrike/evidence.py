@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fedtrees.core.errors import DataError, UsageError, did_you_mean
 from fedtrees.trees.binning import Cuts
-from fedtrees.trees.forest import Tree
+from fedtrees.trees.boosted.forest import Tree
 
 Level = Literal["histograms", "statistics", "values"]
 Solver = Literal["max-ent", "local-search", "milp"]

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from fedtrees.attacks.timberstrike.grid import LeafConstraints
 from fedtrees.attacks.timberstrike.prior import Prior, Reach, add_own_rows, reach
-from fedtrees.trees.forest import Tree
+from fedtrees.trees.boosted.forest import Tree
 
 Floats = NDArray[np.float64]
 Boxed = tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int64], NDArray[np.bool_]]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.trees.forest import Tree
+from fedtrees.trees.boosted.forest import Tree
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,7 +23,7 @@ from fedtrees.attacks.timberstrike.local_search import next_bits
 from fedtrees.attacks.timberstrike.prior import Prior
 from fedtrees.attacks.timberstrike.routing import gradients
 from fedtrees.core.schema import Schema, Table
-from fedtrees.trees.fixed_point import from_fixed, to_fixed
+from fedtrees.trees.boosted.fixed_point import from_fixed, to_fixed
 
 Ints = NDArray[np.int32]
 Floats = NDArray[np.float64]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.trees.losses import Softmax, logistic_gradients
+from fedtrees.trees.boosted.losses import Softmax, logistic_gradients
 
 
 def gradients(

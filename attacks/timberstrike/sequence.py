@@ -25,7 +25,7 @@ from fedtrees.attacks.timberstrike.prior import Prior, Reach, add_own_rows, reac
 from fedtrees.attacks.timberstrike.resample import redraw_leaves
 from fedtrees.attacks.timberstrike.routing import add_values, gradients, of_output
 from fedtrees.attacks.timberstrike.sums import LeafSums
-from fedtrees.trees.forest import Tree
+from fedtrees.trees.boosted.forest import Tree
 
 Floats = NDArray[np.float64]
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from fedtrees.attacks.timberstrike.evidence import Evidence
 from fedtrees.attacks.timberstrike.routing import add_values, gradients, sums_by_leaf
 from fedtrees.core.schema import Table
-from fedtrees.trees.forest import Tree
+from fedtrees.trees.boosted.forest import Tree
 from fedtrees.trees.routing import Routes
 
 Floats = NDArray[np.float64]

@@ -12,21 +12,15 @@ from numpy.typing import NDArray
 from fedtrees.attacks.timberstrike.evidence import Evidence, Level, NodeHistograms, NodeNoise
 from fedtrees.core.defense import Declared
 from fedtrees.core.schema import Table
-from fedtrees.core.tree_messages import (
-    BaseScore,
-    CutPoints,
-    GlobalHistogram,
-    Histogram,
-    LeafValues,
-    NodeSplits,
-)
 from fedtrees.core.view import View
+from fedtrees.messages.boosting import BaseScore, GlobalHistogram, Histogram, LeafValues, NodeSplits
+from fedtrees.messages.cuts import CutPoints
 from fedtrees.trees.binning import Cuts
-from fedtrees.trees.builder import TreeBuilder
-from fedtrees.trees.fixed_point import from_fixed, to_fixed
-from fedtrees.trees.forest import Tree
-from fedtrees.trees.grower import TreeGrower, children_to_build
-from fedtrees.trees.params import TreeParams
+from fedtrees.trees.boosted.builder import TreeBuilder
+from fedtrees.trees.boosted.fixed_point import from_fixed, to_fixed
+from fedtrees.trees.boosted.forest import Tree
+from fedtrees.trees.boosted.grower import TreeGrower, children_to_build
+from fedtrees.trees.boosted.params import TreeParams
 from fedtrees.trees.routing import Routes
 
 LEVELS: tuple[Level, ...] = ("values", "statistics", "histograms")

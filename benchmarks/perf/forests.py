@@ -8,8 +8,8 @@ from sklearn.ensemble import RandomForestClassifier
 
 from fedtrees.benchmarks.perf.measure import Line, medians, ratio
 from fedtrees.benchmarks.perf.rivals import accuracy, table
-from fedtrees.trees.forest_grower import grow_random_forest
-from fedtrees.trees.forest_params import ForestParams
+from fedtrees.trees.forest.grower import grow_random_forest
+from fedtrees.trees.forest.params import ForestParams
 from fedtrees.trees.sketch import quantile_cuts
 
 ROWS, TREES = 20_000, 50

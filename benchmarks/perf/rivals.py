@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from fedtrees.core.schema import Table
 from fedtrees.trees.binning import bin_rows
-from fedtrees.trees.boosting import grow_forest
-from fedtrees.trees.losses import named_objective
-from fedtrees.trees.params import TreeParams
+from fedtrees.trees.boosted.boosting import grow_forest
+from fedtrees.trees.boosted.losses import named_objective
+from fedtrees.trees.boosted.params import TreeParams
 from fedtrees.trees.sketch import quantile_cuts
 
 Call = Callable[[], Any]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from fedtrees.core.party import handles
 from fedtrees.core.registry import register
-from fedtrees.core.tree_messages import Histogram, HistogramRequest
+from fedtrees.messages.boosting import Histogram, HistogramRequest
 from fedtrees.protocols.horizontal.fedtree_hist import FedTreeHist
 from fedtrees.protocols.horizontal.histograms import HistogramClient
 

@@ -12,7 +12,7 @@ from fedtrees.core.defense import Defense
 from fedtrees.core.errors import UsageError
 from fedtrees.core.guarantee import Structural
 from fedtrees.core.registry import register
-from fedtrees.core.tree_messages import LeafValues, NodeSplits
+from fedtrees.messages.boosting import LeafValues, NodeSplits
 
 
 @register.defense("rounded-statistics")

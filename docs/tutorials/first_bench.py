@@ -10,7 +10,7 @@ from fedtrees.core.defense import Composition
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec
 from fedtrees.core.streams import Streams
-from fedtrees.core.tree_messages import LeafValues
+from fedtrees.messages.boosting import LeafValues
 from fedtrees.metrics.leaf_counts import score_leaf_counts, true_leaf_counts
 from fedtrees.protocols.base import train, view_of
 

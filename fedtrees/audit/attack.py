@@ -23,8 +23,8 @@ from fedtrees.data.dataset import Dataset
 from fedtrees.metrics import advantage, best_scores, blind_guesses, score_records
 from fedtrees.metrics.blind import BlindScore
 from fedtrees.metrics.leaf_counts import blind_leaf_counts, score_leaf_counts, true_leaf_counts
-from fedtrees.trees.forest import Forest, Tree
-from fedtrees.trees.losses import LOGISTIC, SQUARED_ERROR
+from fedtrees.trees.boosted.forest import Forest, Tree
+from fedtrees.trees.boosted.losses import LOGISTIC, SQUARED_ERROR
 
 NOBODY = "the file describes the rows of one client, and those are the attacker's"
 SHOWN = ("ra", "exact_rows", "leaf_mass_exact")

@@ -25,7 +25,7 @@ from fedtrees.audit.recover import (
 from fedtrees.audit.sources import Sources, find_sources
 from fedtrees.audit.values_alone import told_by_values
 from fedtrees.core.errors import UsageError
-from fedtrees.trees.forest import Forest
+from fedtrees.trees.boosted.forest import Forest
 
 CHECKED_TREES = 50  # whose equations are compared with eta and lambda, spread over the model
 

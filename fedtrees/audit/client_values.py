@@ -21,7 +21,7 @@ from fedtrees.attacks.shared_trees.start_of_values import (
 from fedtrees.audit.exposure import UNKNOWN
 from fedtrees.audit.first_trees import CHANCE, FirstTree
 from fedtrees.audit.leaf_values import certain_counts, may_be_mean, pairs_of, sizes_that_fit
-from fedtrees.trees.forest import Tree
+from fedtrees.trees.boosted.forest import Tree
 
 SIZES = (200, 400, 800, 1600)  # rows of a client; the search takes time that grows with the cube
 INTERCEPT = "mean"  # how XGBoost 3 takes a base score from labels

@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.trees.losses import sigmoid
+from fedtrees.trees.boosted.losses import sigmoid
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]

@@ -10,7 +10,7 @@ from fedtrees.audit.model import (
     ModelFile,
     state_of,
 )
-from fedtrees.trees.forest import Forest
+from fedtrees.trees.boosted.forest import Forest
 
 _REVEALS = {
     "sum_hessian": "how much the rows of every node weigh: their number, wherever they share one "

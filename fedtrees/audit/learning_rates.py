@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from fedtrees.audit.model import Statistics
 from fedtrees.audit.newton import AGREES, Settings, agreement, infer_settings
-from fedtrees.trees.forest import Tree
+from fedtrees.trees.boosted.forest import Tree
 
 MOST_RATES = 50
 MOST_FAILURES = 5  # trees that no eta and lambda explain, after which no more are tried

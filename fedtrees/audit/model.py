@@ -13,14 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.errors import DataError
-from fedtrees.trees.forest import Forest
-from fedtrees.trees.forest_io import load_random_forest
-from fedtrees.trees.lightgbm_io import from_lightgbm_text, rows_of_leaves, sections
-from fedtrees.trees.losses import LOGISTIC
-from fedtrees.trees.model_file import read_model_file
-from fedtrees.trees.random_forest import ClassTree, RandomForest
-from fedtrees.trees.xgboost_io import from_xgboost_json, is_ubjson, learner_of, order_of_trees
-from fedtrees.trees.xgboost_tree import DELETED
+from fedtrees.trees.boosted.forest import Forest
+from fedtrees.trees.boosted.losses import LOGISTIC
+from fedtrees.trees.files.forests import load_random_forest
+from fedtrees.trees.files.lightgbm import from_lightgbm_text, rows_of_leaves, sections
+from fedtrees.trees.files.model_file import read_model_file
+from fedtrees.trees.files.xgboost import from_xgboost_json, is_ubjson, learner_of, order_of_trees
+from fedtrees.trees.files.xgboost_tree import DELETED
+from fedtrees.trees.forest.random_forest import ClassTree, RandomForest
 
 Floats = NDArray[np.float64]
 

@@ -22,7 +22,7 @@ from fedtrees.attacks.shared_trees.hessians import (
     pieces,
 )
 from fedtrees.audit.model import Statistics
-from fedtrees.trees.forest import Tree
+from fedtrees.trees.boosted.forest import Tree
 
 Floats = NDArray[np.float64]
 

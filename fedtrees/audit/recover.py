@@ -23,9 +23,9 @@ from fedtrees.audit.first_trees import (
 )
 from fedtrees.audit.model import ModelFile, Statistics, parameter
 from fedtrees.audit.newton import FLOAT32, Settings, leaf_sums
-from fedtrees.trees.forest import Forest, Tree
-from fedtrees.trees.losses import SQUARED_ERROR, Softmax, sigmoid
-from fedtrees.trees.random_forest import RandomForest
+from fedtrees.trees.boosted.forest import Forest, Tree
+from fedtrees.trees.boosted.losses import SQUARED_ERROR, Softmax, sigmoid
+from fedtrees.trees.forest.random_forest import RandomForest
 
 Floats = NDArray[np.float64]
 

@@ -23,8 +23,8 @@ from fedtrees.data.csv_table import (
     read_target,
 )
 from fedtrees.data.dataset import Dataset, prepare
-from fedtrees.trees.forest import Forest
-from fedtrees.trees.losses import SQUARED_ERROR
+from fedtrees.trees.boosted.forest import Forest
+from fedtrees.trees.boosted.losses import SQUARED_ERROR
 
 MOST_TARGETS = 8000  # rows scored; matching them takes time that grows with the square
 MOST_OWN = 100_000  # rows the attacker holds; reading them takes a quarter of a gigabyte

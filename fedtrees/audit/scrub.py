@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from fedtrees.audit.model import XGBOOST_STATISTICS, ModelFile, read_model
 from fedtrees.core.errors import DataError, UsageError
 from fedtrees.report.html import write_text
-from fedtrees.trees.forest import Forest, Tree
-from fedtrees.trees.model_file import read_model_file
-from fedtrees.trees.random_forest import RandomForest
-from fedtrees.trees.ubjson import decode_ubjson
-from fedtrees.trees.xgboost_io import is_ubjson, learner_of
+from fedtrees.trees.boosted.forest import Forest, Tree
+from fedtrees.trees.files.model_file import read_model_file
+from fedtrees.trees.files.ubjson import decode_ubjson
+from fedtrees.trees.files.xgboost import is_ubjson, learner_of
+from fedtrees.trees.forest.random_forest import RandomForest
 
 MOST_POINTS = 50_000  # rows the predictions are compared on
 MOST_CELLS = 10**10  # rows times columns of the model, through which XGBoost goes for each row

@@ -13,7 +13,7 @@ from fedtrees.audit.audit import Audit
 from fedtrees.audit.exposure import UNKNOWN, TreeExposure
 from fedtrees.audit.model import ModelFile
 from fedtrees.report.style import metric_name, number
-from fedtrees.trees.forest import Tree
+from fedtrees.trees.boosted.forest import Tree
 
 SHOWN = 12  # lines of the long tables
 

@@ -28,7 +28,7 @@ from fedtrees.audit.model import ModelFile, is_logistic
 from fedtrees.audit.newton import Settings
 from fedtrees.audit.recover import start_of
 from fedtrees.audit.sources import MOST_CLIENTS
-from fedtrees.trees.forest import Forest
+from fedtrees.trees.boosted.forest import Forest
 
 #: What leaf values cannot show, whatever else is known.
 AS_TRAINED = (

@@ -19,7 +19,8 @@ from fedtrees.core.specs import Composed, Spec
 
 _LIBRARIES = ("numpy", "numba", "scipy", "scikit-learn", "ortools", "imbalanced-learn")
 _NUMERIC_PARTS = (
-    "core", "trees", "privacy", "data", "protocols", "metrics", "bench", "defenses", "attacks",
+    "core", "trees", "messages", "privacy", "data", "protocols", "metrics", "bench", "defenses",
+    "attacks",
 )  # fmt: skip
 
 

@@ -19,9 +19,9 @@ from fedtrees.core.registry import register
 from fedtrees.core.streams import Streams
 from fedtrees.core.transcript import Transcript
 from fedtrees.protocols.base import Training
-from fedtrees.trees.forest import Forest, Tree
-from fedtrees.trees.losses import named_objective
-from fedtrees.trees.random_forest import RandomForest
+from fedtrees.trees.boosted.forest import Forest, Tree
+from fedtrees.trees.boosted.losses import named_objective
+from fedtrees.trees.forest.random_forest import RandomForest
 
 _ARRAYS = ("feature", "threshold", "left", "right", "default_left", "value", "g", "h", "gain")
 

@@ -24,7 +24,7 @@ from fedtrees.core.schema import Table
 from fedtrees.core.specs import Composed
 from fedtrees.core.streams import Streams
 from fedtrees.core.threat import Threat
-from fedtrees.core.tree_messages import CutPoints
+from fedtrees.messages.cuts import CutPoints
 from fedtrees.metrics.advantage import LOWER_IS_BETTER, advantage, best_value
 from fedtrees.metrics.blind import best_scores, blind_guesses
 from fedtrees.metrics.records import score_records

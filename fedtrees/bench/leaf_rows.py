@@ -9,7 +9,7 @@ import numpy as np
 from fedtrees.bench.federation import Federation
 from fedtrees.core.guess import Guess
 from fedtrees.core.schema import Table
-from fedtrees.core.shared_trees import ClientModels, ClientTrees
+from fedtrees.messages.shared_trees import ClientModels, ClientTrees
 from fedtrees.metrics.leaf_counts import (
     blind_leaf_counts,
     score_leaf_counts,
@@ -17,7 +17,7 @@ from fedtrees.metrics.leaf_counts import (
     true_leaf_counts,
 )
 from fedtrees.protocols.base import Training, client_names
-from fedtrees.trees.forest import Tree
+from fedtrees.trees.boosted.forest import Tree
 
 
 def leaf_scores(

@@ -24,11 +24,11 @@ from fedtrees.data.partition import Partition
 from fedtrees.estimators.boosting import names_for_xgboost
 from fedtrees.metrics.utility import regression_scores, utility_scores
 from fedtrees.protocols.base import Protocol, Training, train
-from fedtrees.trees.forest_io import save_random_forest
-from fedtrees.trees.forest_params import ForestParams
-from fedtrees.trees.params import TreeParams
-from fedtrees.trees.random_forest import RandomForest
-from fedtrees.trees.xgboost_io import save_xgboost
+from fedtrees.trees.boosted.params import TreeParams
+from fedtrees.trees.files.forests import save_random_forest
+from fedtrees.trees.files.xgboost import save_xgboost
+from fedtrees.trees.forest.params import ForestParams
+from fedtrees.trees.forest.random_forest import RandomForest
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ from sklearn.utils.validation import check_is_fitted
 from fedtrees.core.errors import UsageError
 from fedtrees.estimators.columns import row_weights
 from fedtrees.estimators.federated import ClassifierPart, FederatedEstimator, target_name
-from fedtrees.trees.forest import Forest
-from fedtrees.trees.params import TreeParams
-from fedtrees.trees.xgboost_io import save_xgboost
+from fedtrees.trees.boosted.forest import Forest
+from fedtrees.trees.boosted.params import TreeParams
+from fedtrees.trees.files.xgboost import save_xgboost
 
 _SAME = (
     "max_depth", "max_leaves", "grow_policy", "learning_rate", "reg_lambda", "reg_alpha", "gamma",
@@ -160,7 +160,7 @@ class FederatedGBDTClassifier(ClassifierPart, _Boosting):
         Boosting rounds.
     learning_rate, max_depth, max_leaves, grow_policy, max_bin, reg_lambda, reg_alpha, gamma, \
 min_child_weight, subsample, colsample_bytree, colsample_bylevel, colsample_bynode, base_score
-        As in `fedtrees.trees.params.TreeParams`.
+        As in `fedtrees.trees.boosted.params.TreeParams`.
     enable_categorical, max_cat_to_onehot, max_cat_threshold
         Whether DataFrame columns of dtype ``category`` are split by sets of categories, as in
         XGBoost, rather than by the order of their codes.

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fedtrees.core.errors import DataError, UsageError, did_you_mean
 from fedtrees.core.schema import Feature
-from fedtrees.trees.boosting import checked_weights
+from fedtrees.trees.boosted.boosting import checked_weights
 
 #: Category values by column name, in the order of their codes.
 Categories = Mapping[Hashable, tuple[Any, ...]]

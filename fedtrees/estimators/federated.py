@@ -25,7 +25,7 @@ from fedtrees.data.partition import Rows, split
 from fedtrees.estimators.columns import categories_of, coded, features_of, float32_rows, validated
 from fedtrees.estimators.given_cuts import read_cuts
 from fedtrees.protocols.base import Protocol, train, view_of
-from fedtrees.trees.forest_params import ForestParams
+from fedtrees.trees.forest.params import ForestParams
 
 
 class FederatedEstimator(BaseEstimator):

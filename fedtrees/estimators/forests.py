@@ -11,8 +11,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from fedtrees.core.errors import UsageError
 from fedtrees.estimators.federated import ClassifierPart, FederatedEstimator, target_name
-from fedtrees.trees.forest_io import save_random_forest
-from fedtrees.trees.random_forest import ClassTree, RandomForest
+from fedtrees.trees.files.forests import save_random_forest
+from fedtrees.trees.forest.random_forest import ClassTree, RandomForest
 
 _SAME = (
     "max_depth", "min_samples_split", "min_samples_leaf", "max_features", "tree_features",
@@ -31,7 +31,7 @@ class FederatedForestClassifier(ClassifierPart, FederatedEstimator):
         Trees; with ``protocol="local-forests"`` those that each client grows.
     max_depth, min_samples_split, min_samples_leaf, max_features, tree_features, bootstrap, \
 max_samples, max_leaf_nodes, max_bin
-        As in `fedtrees.trees.forest_params.ForestParams`.
+        As in `fedtrees.trees.forest.params.ForestParams`.
     protocol : str
         ``"forest-hist"`` (grown jointly) or ``"local-forests"`` (grown apart, then pooled), with
         parameters in brackets where wanted.

@@ -20,7 +20,7 @@ from fedtrees.core.schema import Schema, Table
 from fedtrees.core.streams import Streams
 from fedtrees.core.transcript import Transcript
 from fedtrees.core.view import View, see
-from fedtrees.trees.forest import Forest
+from fedtrees.trees.boosted.forest import Forest
 
 
 class Coordinator(Party):

@@ -23,7 +23,7 @@ class Routes:
     ----------
     start : int64 array, shape (T,)
     feature, threshold, left, right, default_left : arrays, shape (n_nodes of all trees,)
-        As in `fedtrees.trees.forest.Tree`; children are numbered within their tree.
+        As in `fedtrees.trees.boosted.forest.Tree`; children are numbered within their tree.
     categories : bool array, shape (n_nodes of all trees, width), or None
         Where some split is by categories: those that go right.
     """

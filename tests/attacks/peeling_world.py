@@ -11,7 +11,7 @@ from fedtrees.attacks.peeling.attack import HistogramPeeling
 from fedtrees.attacks.peeling.values import to_bins
 from fedtrees.core.defense import Composition
 from fedtrees.core.schema import Feature, Schema, Table
-from fedtrees.core.tree_messages import CutPoints
+from fedtrees.messages.cuts import CutPoints
 from fedtrees.protocols.base import client_names, train, view_of
 from fedtrees.protocols.horizontal.nvflare_hist import NVFlareHist
 from fedtrees.trees.binning import Cuts

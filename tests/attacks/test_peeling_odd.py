@@ -11,9 +11,9 @@ from peeling_world import SERVER, SHARED, Run, patients, schema_of
 from fedtrees.attacks.peeling.attack import HistogramPeeling
 from fedtrees.core.defense import Composition
 from fedtrees.core.schema import Table
-from fedtrees.core.tree_messages import BaseScore
 from fedtrees.defenses.laplace_hist import LaplaceHistogram
 from fedtrees.defenses.min_bin import MinBin
+from fedtrees.messages.boosting import BaseScore
 from fedtrees.protocols.horizontal.nvflare_hist import NVFlareHist
 from fedtrees.trees.binning import MOST_BINS
 

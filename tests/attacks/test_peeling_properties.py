@@ -14,7 +14,7 @@ from fedtrees.attacks.peeling.attack import HistogramPeeling
 from fedtrees.attacks.peeling.sources import sources_of
 from fedtrees.core.defense import Composition
 from fedtrees.defenses.hist_rounding import HistogramRounding
-from fedtrees.trees.losses import logistic_gradients
+from fedtrees.trees.boosted.losses import logistic_gradients
 
 EXAMPLES = 10
 CERTAIN = 0.99  # rows with nothing in doubt

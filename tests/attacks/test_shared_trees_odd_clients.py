@@ -21,9 +21,9 @@ from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.specs import parse_composed, parse_grid
 from fedtrees.protocols.base import train, view_of
-from fedtrees.trees.boosting import grow_forest
-from fedtrees.trees.losses import LOGISTIC
-from fedtrees.trees.params import TreeParams
+from fedtrees.trees.boosted.boosting import grow_forest
+from fedtrees.trees.boosted.losses import LOGISTIC
+from fedtrees.trees.boosted.params import TreeParams
 from fedtrees.trees.routing import Routes
 from fedtrees.trees.sketch import quantile_cuts
 

@@ -12,7 +12,7 @@ from timberstrike_world import accuracy, structured, world
 from fedtrees.attacks.timberstrike import NodeNoise, Options, reconstruct
 from fedtrees.core.errors import UsageError
 from fedtrees.core.schema import Table
-from fedtrees.trees.forest import Tree
+from fedtrees.trees.boosted.forest import Tree
 
 QUICK = Options(chains=2)
 
@@ -123,7 +123,7 @@ def test_order_of_the_victims_rows_does_not_matter(level):
     order = np.concatenate([np.arange(40), 40 + np.random.default_rng(9).permutation(160)])
     rows = w.everyone
     shuffled = Table(rows.X[order], rows.y[order])
-    from fedtrees.trees.boosting import grow_forest
+    from fedtrees.trees.boosted.boosting import grow_forest
 
     again = replace(
         w,

@@ -24,7 +24,7 @@ def test_statistics_give_exact_counts_on_xgboost_json():
 
     from fedtrees.attacks.timberstrike import Evidence
     from fedtrees.core.schema import Feature, Schema, Table
-    from fedtrees.trees.xgboost_io import from_xgboost_json
+    from fedtrees.trees.files.xgboost import from_xgboost_json
 
     X, y = load_breast_cancer(return_X_y=True)
     X = X.astype(np.float32)

@@ -16,7 +16,7 @@ from fedtrees.core.registry import register
 from fedtrees.core.schema import Table
 from fedtrees.core.specs import Spec
 from fedtrees.protocols.base import train, view_of
-from fedtrees.trees.losses import logistic_gradients
+from fedtrees.trees.boosted.losses import logistic_gradients
 
 
 def seen(*specs, name="fedtree-hist", **params):

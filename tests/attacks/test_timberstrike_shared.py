@@ -29,10 +29,10 @@ from fedtrees.core.streams import Streams
 from fedtrees.data import catalogue
 from fedtrees.data.dataset import prepare
 from fedtrees.data.partition import Partition
+from fedtrees.messages.packing import base_weights
 from fedtrees.protocols.base import train, view_of
-from fedtrees.trees.intercept import start_margin
-from fedtrees.trees.losses import LOGISTIC, Softmax
-from fedtrees.trees.shared_io import base_weights
+from fedtrees.trees.boosted.intercept import start_margin
+from fedtrees.trees.boosted.losses import LOGISTIC, Softmax
 
 PROTOCOLS = ("flower-bagging", "flower-cyclic", "local-ensembles")
 ONE = "timberstrike[chains=1,max_trees=1]"

@@ -10,11 +10,11 @@ from scipy.optimize import linear_sum_assignment
 from fedtrees.attacks.timberstrike import Evidence, NodeHistograms
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.trees.binning import Cuts
-from fedtrees.trees.boosting import grow_forest
-from fedtrees.trees.fixed_point import from_fixed, to_fixed
-from fedtrees.trees.forest import Forest, Tree
-from fedtrees.trees.losses import LOGISTIC, Softmax
-from fedtrees.trees.params import TreeParams
+from fedtrees.trees.boosted.boosting import grow_forest
+from fedtrees.trees.boosted.fixed_point import from_fixed, to_fixed
+from fedtrees.trees.boosted.forest import Forest, Tree
+from fedtrees.trees.boosted.losses import LOGISTIC, Softmax
+from fedtrees.trees.boosted.params import TreeParams
 from fedtrees.trees.sketch import quantile_cuts
 
 

@@ -15,8 +15,8 @@ import xgboost as xgb
 from fedtrees.audit import Known, audit, read_model
 from fedtrees.audit.exposure import UNKNOWN
 from fedtrees.core.errors import DataError
-from fedtrees.trees.forest_io import save_random_forest
-from fedtrees.trees.random_forest import ClassTree, RandomForest
+from fedtrees.trees.files.forests import save_random_forest
+from fedtrees.trees.forest.random_forest import ClassTree, RandomForest
 
 
 @pytest.fixture(scope="module")

@@ -22,8 +22,8 @@ from fedtrees.audit.leaf_values import (
     sizes_that_fit,
     table_sizes,
 )
-from fedtrees.trees.forest import Tree
-from fedtrees.trees.losses import LOGISTIC
+from fedtrees.trees.boosted.forest import Tree
+from fedtrees.trees.boosted.losses import LOGISTIC
 
 pairs = st.lists(
     st.lists(st.tuples(st.integers(1, 9), st.integers(0, 9)), min_size=1, max_size=4, unique=True),

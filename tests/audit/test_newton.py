@@ -8,7 +8,7 @@ from fedtrees.attacks.shared_trees.hessians import MAX_LEAVES, hessians_from_gai
 from fedtrees.audit import audit
 from fedtrees.audit.model import read_model
 from fedtrees.audit.newton import Settings, infer_settings, leaf_sums
-from fedtrees.trees.forest import Tree
+from fedtrees.trees.boosted.forest import Tree
 
 SETTINGS = [
     {"eta": 0.3, "reg_lambda": 1.0},

@@ -137,7 +137,7 @@ def test_a_defense_that_forgets_a_message_is_caught(tmp_path):
         "from fedtrees.core.defense import Defense\n"
         "from fedtrees.core.messages import Reveal\n"
         "from fedtrees.core.registry import register\n"
-        "from fedtrees.core.tree_messages import NodeSplits\n"
+        "from fedtrees.messages.boosting import NodeSplits\n"
         "@register.defense('leaky-split-only')\n"
         "@dataclass(frozen=True)\n"
         "class Leaky(Defense):\n"

@@ -11,7 +11,7 @@ from fedtrees.bench.federation import spread
 from fedtrees.cli.main import main
 from fedtrees.core.transcript import Transcript
 from fedtrees.data import Partition, load
-from fedtrees.trees.forest_io import load_random_forest
+from fedtrees.trees.files.forests import load_random_forest
 
 SMALL = ("-p", "fedtree-hist[trees=4,max_depth=3]")
 

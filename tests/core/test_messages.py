@@ -10,7 +10,7 @@ from fedtrees.core.codec import decode, encode, encoded_size
 from fedtrees.core.errors import DataError, ProtocolError
 from fedtrees.core.messages import Message, Reveal, summable
 from fedtrees.core.network import add_messages
-from fedtrees.core.tree_messages import Histogram, LeafValues, NodeSplits
+from fedtrees.messages.boosting import Histogram, LeafValues, NodeSplits
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,8 +11,8 @@ from fedtrees.core.party import Party, acting, handles
 from fedtrees.core.schema import Feature, Schema
 from fedtrees.core.streams import Streams
 from fedtrees.core.transcript import Transcript
-from fedtrees.core.tree_messages import BaseScore, LabelSums, LabelSumsRequest
 from fedtrees.core.view import Opaque, see
+from fedtrees.messages.boosting import BaseScore, LabelSums, LabelSumsRequest
 
 
 class Counter(Party):

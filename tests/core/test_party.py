@@ -4,7 +4,7 @@ import pytest
 from fedtrees.core.errors import GlassWallError, ProtocolError
 from fedtrees.core.party import Party, acting, handles
 from fedtrees.core.schema import Table
-from fedtrees.core.tree_messages import LabelSums, LabelSumsRequest
+from fedtrees.messages.boosting import LabelSums, LabelSumsRequest
 
 
 class Clerk(Party):

@@ -8,11 +8,12 @@ from fedtrees.core.defense import Composition
 from fedtrees.core.errors import UsageError
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec
-from fedtrees.core.tree_messages import CutPoints, GlobalHistogram, Histogram
 from fedtrees.core.view import Opaque
+from fedtrees.messages.boosting import GlobalHistogram, Histogram
+from fedtrees.messages.cuts import CutPoints
 from fedtrees.protocols.base import train, view_of
 from fedtrees.trees.binning import Cuts
-from fedtrees.trees.grower import TreeGrower
+from fedtrees.trees.boosted.grower import TreeGrower
 
 
 def run(defense=None, name="fedtree-hist", **params):

@@ -16,9 +16,9 @@ from fedtrees.core.guarantee import PureDP
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema, Table
 from fedtrees.core.specs import Spec
-from fedtrees.core.tree_messages import Histogram, LeafValues, NodeSplits
+from fedtrees.messages.boosting import Histogram, LeafValues, NodeSplits
 from fedtrees.protocols.base import train
-from fedtrees.trees.fixed_point import from_fixed
+from fedtrees.trees.boosted.fixed_point import from_fixed
 
 
 def make(name, **params):

@@ -13,12 +13,12 @@ from fedtrees.core.guarantee import PureDP, Structural, join
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec
 from fedtrees.core.transcript import BudgetEvent
-from fedtrees.core.tree_messages import Histogram
+from fedtrees.messages.boosting import Histogram
 from fedtrees.privacy.accounting import compose_laplace, histogram_sensitivity
 from fedtrees.privacy.mechanisms import discrete_laplace, discrete_laplace_variance
 from fedtrees.protocols.base import train
-from fedtrees.trees.fixed_point import FIXED_POINT_SCALE
-from fedtrees.trees.losses import LOGISTIC, clipped_bounds
+from fedtrees.trees.boosted.fixed_point import FIXED_POINT_SCALE
+from fedtrees.trees.boosted.losses import LOGISTIC, clipped_bounds
 
 
 def laplace(**params):

@@ -10,11 +10,11 @@ from fedtrees.core.guarantee import Structural
 from fedtrees.core.messages import Reveal
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Table
-from fedtrees.core.shared_trees import ClientTrees, SharedTrees
 from fedtrees.core.specs import Spec
+from fedtrees.messages.packing import unpack
+from fedtrees.messages.shared_trees import ClientTrees, SharedTrees
 from fedtrees.protocols.base import train
 from fedtrees.trees.routing import Routes
-from fedtrees.trees.shared_io import unpack
 
 PROTOCOLS = ("flower-bagging", "flower-cyclic", "local-ensembles")
 STATISTICS = ("sum_hessian", "base_weights", "loss_changes")

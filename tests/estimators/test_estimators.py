@@ -24,9 +24,10 @@ from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema
 from fedtrees.core.specs import Spec
-from fedtrees.core.tree_messages import CutPoints, CutsRequest, ValidationLoss
-from fedtrees.trees.forest_io import load_random_forest
-from fedtrees.trees.sklearn_io import from_sklearn
+from fedtrees.messages.boosting import ValidationLoss
+from fedtrees.messages.cuts import CutPoints, CutsRequest
+from fedtrees.trees.files.forests import load_random_forest
+from fedtrees.trees.files.sklearn import from_sklearn
 
 X, Y = load_breast_cancer(return_X_y=True)
 

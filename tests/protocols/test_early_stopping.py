@@ -11,9 +11,9 @@ from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.specs import Spec
-from fedtrees.core.tree_messages import Histogram, StopBoosting, ValidationLoss
+from fedtrees.messages.boosting import Histogram, StopBoosting, ValidationLoss
 from fedtrees.protocols.base import train
-from fedtrees.trees.losses import LOSS_BOUND
+from fedtrees.trees.boosted.losses import LOSS_BOUND
 
 
 def run(name="fedtree-hist", defense=None, clients=None, seed=1, **params):

@@ -9,10 +9,10 @@ from sklearn.datasets import load_breast_cancer
 
 from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.schema import Feature, Schema, Table
-from fedtrees.core.shared_trees import ClientTrees, GlobalTrees
+from fedtrees.messages.shared_trees import ClientTrees, GlobalTrees
 from fedtrees.protocols.base import train, view_of
 from fedtrees.protocols.horizontal.flower_bagging import FlowerBagging
-from fedtrees.trees.xgboost_io import to_xgboost_json
+from fedtrees.trees.files.xgboost import to_xgboost_json
 
 OBJECTIVES = {0: "reg:squarederror", 2: "binary:logistic", 3: "multi:softprob"}
 

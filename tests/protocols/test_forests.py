@@ -9,7 +9,14 @@ from sklearn.datasets import load_breast_cancer, load_wine
 from fedtrees.bench import checkpoint
 from fedtrees.core.defense import Composition, Defense
 from fedtrees.core.errors import DataError, UnguardedMessageError, UsageError
-from fedtrees.core.forest_messages import (
+from fedtrees.core.guarantee import Structural
+from fedtrees.core.messages import Reveal
+from fedtrees.core.registry import register
+from fedtrees.core.schema import Feature, Schema, Table
+from fedtrees.core.specs import Spec, parse_grid
+from fedtrees.core.streams import Streams
+from fedtrees.messages.boosting import NodeSplits
+from fedtrees.messages.forests import (
     ClassCounts,
     ClassCountsRequest,
     ClassTotals,
@@ -17,16 +24,9 @@ from fedtrees.core.forest_messages import (
     LocalForest,
     PooledForest,
 )
-from fedtrees.core.guarantee import Structural
-from fedtrees.core.messages import Reveal
-from fedtrees.core.registry import register
-from fedtrees.core.schema import Feature, Schema, Table
-from fedtrees.core.specs import Spec, parse_grid
-from fedtrees.core.streams import Streams
-from fedtrees.core.tree_messages import NodeSplits
 from fedtrees.protocols.base import train, view_of
 from fedtrees.trees.binning import bin_rows
-from fedtrees.trees.forest_grower import grow_random_forest, grow_random_forest_over
+from fedtrees.trees.forest.grower import grow_random_forest, grow_random_forest_over
 from fedtrees.trees.sketch import quantile_cuts
 
 PARTS = ("feature", "threshold", "left", "right", "default_left", "counts")

@@ -9,18 +9,11 @@ from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.specs import Spec
-from fedtrees.core.tree_messages import (
-    CutsRequest,
-    FeatureRanges,
-    GlobalHistogram,
-    Histogram,
-    LabelSums,
-    LeafValues,
-    NodeSplits,
-)
 from fedtrees.core.view import Opaque
+from fedtrees.messages.boosting import GlobalHistogram, Histogram, LabelSums, LeafValues, NodeSplits
+from fedtrees.messages.cuts import CutsRequest, FeatureRanges
 from fedtrees.protocols.base import train, view_of
-from fedtrees.trees.boosting import grow_forest
+from fedtrees.trees.boosted.boosting import grow_forest
 from fedtrees.trees.sketch import quantile_cuts
 
 NAMES = ("fedtree-hist", "nvflare-hist")

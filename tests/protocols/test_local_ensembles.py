@@ -6,10 +6,10 @@ import xgboost as xgb
 from flower_reference import base_score_of, grown, model_bytes, trees_of
 from shared_trees_world import CLOSE, assert_same_trees, sent, tables, xgboost_params
 
-from fedtrees.core.shared_trees import ClientModels, ClientTrees, GlobalTrees
+from fedtrees.messages.shared_trees import ClientModels, ClientTrees, GlobalTrees
 from fedtrees.protocols.base import train, view_of
 from fedtrees.protocols.horizontal.local_ensembles import LocalEnsembles
-from fedtrees.trees.xgboost_io import to_xgboost_json
+from fedtrees.trees.files.xgboost import to_xgboost_json
 
 OBJECTIVES = {0: "reg:squarederror", 2: "binary:logistic", 3: "multi:softprob"}
 

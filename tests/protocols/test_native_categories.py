@@ -12,9 +12,10 @@ from fedtrees.core.messages import Reveal
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.specs import Spec
-from fedtrees.core.tree_messages import CutPoints, NodeSplits
+from fedtrees.messages.boosting import NodeSplits
+from fedtrees.messages.cuts import CutPoints
 from fedtrees.protocols.base import train, view_of
-from fedtrees.trees.boosting import grow_forest
+from fedtrees.trees.boosted.boosting import grow_forest
 from fedtrees.trees.sketch import quantile_cuts
 
 NAMES = ("fedtree-hist", "nvflare-hist")

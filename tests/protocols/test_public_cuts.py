@@ -5,7 +5,7 @@ import pytest
 
 from fedtrees.core.errors import DataError
 from fedtrees.core.schema import Feature, Schema, Table
-from fedtrees.core.tree_messages import CutPoints, CutsRequest
+from fedtrees.messages.cuts import CutPoints, CutsRequest
 from fedtrees.protocols.base import train
 from fedtrees.protocols.horizontal.cut_points import public_cuts
 from fedtrees.protocols.horizontal.fedtree_hist import FedTreeHist

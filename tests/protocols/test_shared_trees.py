@@ -9,14 +9,14 @@ from shared_trees_world import sent, tables
 from fedtrees.core.codec import decode, encode
 from fedtrees.core.errors import DataError
 from fedtrees.core.messages import Reveal
-from fedtrees.core.shared_trees import ClientModels, ClientTrees, GlobalTrees
+from fedtrees.messages.packing import join, pack, unpack
+from fedtrees.messages.shared_trees import ClientModels, ClientTrees, GlobalTrees
 from fedtrees.protocols.base import train
 from fedtrees.protocols.horizontal.flower_bagging import FlowerBagging
 from fedtrees.protocols.horizontal.local_ensembles import LocalEnsembles
 from fedtrees.trees.binning import bin_rows
-from fedtrees.trees.boosting import Owned, grow_forest_over
-from fedtrees.trees.shared_io import join, pack, unpack
-from fedtrees.trees.xgboost_cuts import xgboost_cuts
+from fedtrees.trees.boosted.boosting import Owned, grow_forest_over
+from fedtrees.trees.boosted.xgboost_cuts import xgboost_cuts
 
 
 def forest(params):

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from fedtrees.trees.binning import Cuts, bin_rows
-from fedtrees.trees.boosting import Owned, grow_forest_over
-from fedtrees.trees.fixed_point import to_fixed, weighted
-from fedtrees.trees.forest import Forest
-from fedtrees.trees.losses import LOGISTIC, SQUARED_ERROR, Softmax
-from fedtrees.trees.params import TreeParams
+from fedtrees.trees.boosted.boosting import Owned, grow_forest_over
+from fedtrees.trees.boosted.fixed_point import to_fixed, weighted
+from fedtrees.trees.boosted.forest import Forest
+from fedtrees.trees.boosted.losses import LOGISTIC, SQUARED_ERROR, Softmax
+from fedtrees.trees.boosted.params import TreeParams
 
 MIN_GAIN = np.float32(1e-6)
 

@@ -18,13 +18,13 @@ from hypothesis import strategies as st
 from fedtrees.core.errors import DataError, UsageError
 from fedtrees.data.catalogue import load
 from fedtrees.trees.binning import Cuts, bin_rows
-from fedtrees.trees.boosting import Owned, grow_forest, grow_forest_over
-from fedtrees.trees.fixed_point import to_fixed
-from fedtrees.trees.losses import LOGISTIC, SQUARED_ERROR, Softmax
-from fedtrees.trees.params import TreeParams
+from fedtrees.trees.boosted.boosting import Owned, grow_forest, grow_forest_over
+from fedtrees.trees.boosted.fixed_point import to_fixed
+from fedtrees.trees.boosted.losses import LOGISTIC, SQUARED_ERROR, Softmax
+from fedtrees.trees.boosted.params import TreeParams
+from fedtrees.trees.boosted.splitting import best_splits
 from fedtrees.trees.partition import Decisions, RowPartition
 from fedtrees.trees.sketch import quantile_cuts
-from fedtrees.trees.splitting import best_splits
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from data_dir import data_dir
@@ -286,8 +286,8 @@ def test_the_same_forest_without_numba(tmp_path):
         import sys
         sys.modules["numba"] = None  # every import of it now fails
         import numpy as np
-        from fedtrees.trees.boosting import grow_forest
-        from fedtrees.trees.params import TreeParams
+        from fedtrees.trees.boosted.boosting import grow_forest
+        from fedtrees.trees.boosted.params import TreeParams
         from fedtrees.trees.sketch import quantile_cuts
         table = np.load("table.npz")
         cuts = quantile_cuts(table["X"], 8).with_categories(table["sizes"])

@@ -11,10 +11,10 @@ import xgboost as xgb
 from test_categorical import IS_CATEGORY, TYPES, matrix, table, target, train
 
 from fedtrees.core.errors import DataError
-from fedtrees.trees.boosting import grow_forest
-from fedtrees.trees.losses import LOGISTIC, SQUARED_ERROR, Softmax
-from fedtrees.trees.params import TreeParams
-from fedtrees.trees.xgboost_io import from_xgboost_json, to_xgboost_json
+from fedtrees.trees.boosted.boosting import grow_forest
+from fedtrees.trees.boosted.losses import LOGISTIC, SQUARED_ERROR, Softmax
+from fedtrees.trees.boosted.params import TreeParams
+from fedtrees.trees.files.xgboost import from_xgboost_json, to_xgboost_json
 
 
 @pytest.fixture(scope="module")

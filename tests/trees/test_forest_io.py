@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from fedtrees.core.errors import DataError
-from fedtrees.trees.forest_grower import grow_random_forest
-from fedtrees.trees.forest_io import load_random_forest, save_random_forest
-from fedtrees.trees.forest_params import ForestParams
-from fedtrees.trees.model_io import load_model
-from fedtrees.trees.random_forest import RandomForest
+from fedtrees.trees.files.forests import load_random_forest, save_random_forest
+from fedtrees.trees.files.models import load_model
+from fedtrees.trees.forest.grower import grow_random_forest
+from fedtrees.trees.forest.params import ForestParams
+from fedtrees.trees.forest.random_forest import RandomForest
 from fedtrees.trees.sketch import quantile_cuts
 
 
@@ -91,7 +91,7 @@ def test_every_damaged_file_is_a_data_error(grown, tmp_path):
 
 
 def test_an_archive_that_inflates_beyond_the_limit_is_not_inflated(tmp_path, monkeypatch):
-    import fedtrees.trees.forest_io as forest_io
+    import fedtrees.trees.files.forests as forest_io
 
     monkeypatch.setattr(forest_io, "MAX_MODEL_BYTES", 10**6)
     file = tmp_path / "bomb.npz"

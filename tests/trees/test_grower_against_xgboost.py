@@ -8,8 +8,8 @@ import xgboost_reference as reference
 
 from fedtrees.core.errors import DataError
 from fedtrees.trees.binning import bin_rows
-from fedtrees.trees.boosting import Owned, grow_forest, grow_forest_over
-from fedtrees.trees.params import TreeParams
+from fedtrees.trees.boosted.boosting import Owned, grow_forest, grow_forest_over
+from fedtrees.trees.boosted.params import TreeParams
 from fedtrees.trees.sketch import quantile_cuts
 
 SHALLOW = TreeParams(trees=50, max_depth=4)

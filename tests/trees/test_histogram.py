@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedtrees.trees.binning import Bins, bin_rows
-from fedtrees.trees.boosting import grow_forest
-from fedtrees.trees.grower import children_to_build, with_siblings
-from fedtrees.trees.histogram import build_histogram, build_histogram_numpy, node_sums
-from fedtrees.trees.params import TreeParams
+from fedtrees.trees.boosted.boosting import grow_forest
+from fedtrees.trees.boosted.grower import children_to_build, with_siblings
+from fedtrees.trees.boosted.histogram import build_histogram, build_histogram_numpy, node_sums
+from fedtrees.trees.boosted.params import TreeParams
 from fedtrees.trees.sketch import quantile_cuts
 
 
@@ -100,9 +100,9 @@ def test_the_engine_gives_the_same_forest_without_numba(cancer_missing, tmp_path
         import sys
         sys.modules["numba"] = None  # every import of it now fails
         import numpy as np
-        from fedtrees.trees.boosting import grow_forest
+        from fedtrees.trees.boosted.boosting import grow_forest
         from fedtrees.trees.jit import HAS_NUMBA
-        from fedtrees.trees.params import TreeParams
+        from fedtrees.trees.boosted.params import TreeParams
         from fedtrees.trees.sketch import quantile_cuts
         assert not HAS_NUMBA
         table = np.load("table.npz")

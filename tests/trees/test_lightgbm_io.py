@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedtrees.core.errors import DataError
-from fedtrees.trees.lightgbm_io import from_lightgbm_text
-from fedtrees.trees.losses import LOGISTIC, SQUARED_ERROR, Softmax
-from fedtrees.trees.model_io import load_model
+from fedtrees.trees.boosted.losses import LOGISTIC, SQUARED_ERROR, Softmax
+from fedtrees.trees.files.lightgbm import from_lightgbm_text
+from fedtrees.trees.files.models import load_model
 
 NONE, ZERO, NAN = 0, 1, 2
 EDGES = [0.0, 1e-35, 1.0000000180025095e-35, 1e-40, 0.1, 1.5, 3e38, 1e300, np.inf]

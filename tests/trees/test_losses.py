@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedtrees.core.errors import DataError, UsageError
-from fedtrees.trees.fixed_point import from_fixed, to_fixed, weighted
-from fedtrees.trees.losses import Softmax, base_margin, logistic_gradients, sigmoid
+from fedtrees.trees.boosted.fixed_point import from_fixed, to_fixed, weighted
+from fedtrees.trees.boosted.losses import Softmax, base_margin, logistic_gradients, sigmoid
 
 
 @given(st.lists(st.integers(-(2**53), 2**53), max_size=20))

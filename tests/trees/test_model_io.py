@@ -9,8 +9,8 @@ import pytest
 import saved_models
 
 from fedtrees.core.errors import DataError
-from fedtrees.trees import model_file
-from fedtrees.trees.model_io import load_model
+from fedtrees.trees.files import model_file
+from fedtrees.trees.files.models import load_model
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,9 @@ from sklearn.datasets import load_diabetes, load_digits, load_wine
 from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.streams import Streams
 from fedtrees.trees.binning import bin_rows
-from fedtrees.trees.boosting import Owned, grow_forest, grow_forest_over
-from fedtrees.trees.losses import LOGISTIC, SQUARED_ERROR, Softmax, objective_of
-from fedtrees.trees.params import TreeParams
+from fedtrees.trees.boosted.boosting import Owned, grow_forest, grow_forest_over
+from fedtrees.trees.boosted.losses import LOGISTIC, SQUARED_ERROR, Softmax, objective_of
+from fedtrees.trees.boosted.params import TreeParams
 from fedtrees.trees.sketch import quantile_cuts
 
 CLIENTS = pytest.mark.parametrize("clients", [1, 5])

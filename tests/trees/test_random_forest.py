@@ -18,18 +18,18 @@ from sklearn.tree import DecisionTreeClassifier
 from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.streams import Streams
 from fedtrees.trees.binning import bin_rows
-from fedtrees.trees.forest_grower import (
+from fedtrees.trees.files.sklearn import from_sklearn
+from fedtrees.trees.forest.gini import feature_orders
+from fedtrees.trees.forest.grower import (
     draw_rows,
     grow_class_tree,
     grow_random_forest,
     grow_random_forest_over,
 )
-from fedtrees.trees.forest_params import ForestParams, feature_count
-from fedtrees.trees.gini import feature_orders
-from fedtrees.trees.random_forest import RandomForest, keep_best_splits
-from fedtrees.trees.random_growth import grow_whole_tree
+from fedtrees.trees.forest.growth import grow_whole_tree
+from fedtrees.trees.forest.params import ForestParams, feature_count
+from fedtrees.trees.forest.random_forest import RandomForest, keep_best_splits
 from fedtrees.trees.sketch import quantile_cuts
-from fedtrees.trees.sklearn_io import from_sklearn
 
 PARTS = ("feature", "threshold", "left", "right", "default_left", "counts", "probability")
 EVERYTHING = ForestParams(trees=1, bootstrap=False, max_features=None)
@@ -297,8 +297,8 @@ def test_without_numba_the_same_forest_grows(tmp_path):
         import sys
         sys.modules["numba"] = None  # every import of it now fails
         import numpy as np
-        from fedtrees.trees.forest_grower import grow_random_forest
-        from fedtrees.trees.forest_params import ForestParams
+        from fedtrees.trees.forest.grower import grow_random_forest
+        from fedtrees.trees.forest.params import ForestParams
         from fedtrees.trees.jit import HAS_NUMBA
         from fedtrees.trees.sketch import quantile_cuts
         assert not HAS_NUMBA

@@ -7,13 +7,13 @@ from hypothesis import strategies as st
 
 from fedtrees.core.errors import DataError
 from fedtrees.trees.binning import bin_rows
-from fedtrees.trees.boosting import grow_tree
-from fedtrees.trees.builder import TreeBuilder
-from fedtrees.trees.fixed_point import to_fixed
-from fedtrees.trees.forest import Forest
-from fedtrees.trees.grower import TreeGrower
-from fedtrees.trees.histogram import build_histogram
-from fedtrees.trees.params import TreeParams
+from fedtrees.trees.boosted.boosting import grow_tree
+from fedtrees.trees.boosted.builder import TreeBuilder
+from fedtrees.trees.boosted.fixed_point import to_fixed
+from fedtrees.trees.boosted.forest import Forest
+from fedtrees.trees.boosted.grower import TreeGrower
+from fedtrees.trees.boosted.histogram import build_histogram
+from fedtrees.trees.boosted.params import TreeParams
 from fedtrees.trees.partition import Decisions, RowPartition
 from fedtrees.trees.sketch import quantile_cuts
 

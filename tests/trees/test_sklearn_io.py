@@ -13,8 +13,8 @@ from sklearn.ensemble import (
 )
 
 from fedtrees.core.errors import DataError
-from fedtrees.trees.random_forest import RandomForest
-from fedtrees.trees.sklearn_io import exact_thresholds, from_sklearn
+from fedtrees.trees.files.sklearn import exact_thresholds, from_sklearn
+from fedtrees.trees.forest.random_forest import RandomForest
 
 TABLES = {"two": load_breast_cancer, "three": load_wine, "ten": load_digits}
 

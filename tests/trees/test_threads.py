@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from fedtrees.core.errors import UsageError
-from fedtrees.trees import threads
-from fedtrees.trees.boosting import grow_forest
-from fedtrees.trees.losses import LOGISTIC, named_objective
-from fedtrees.trees.params import TreeParams
+from fedtrees.trees.boosted import threads
+from fedtrees.trees.boosted.boosting import grow_forest
+from fedtrees.trees.boosted.losses import LOGISTIC, named_objective
+from fedtrees.trees.boosted.params import TreeParams
+from fedtrees.trees.boosted.threads import SMALLEST_BLOCK, Workers, row_blocks
 from fedtrees.trees.sketch import quantile_cuts
-from fedtrees.trees.threads import SMALLEST_BLOCK, Workers, row_blocks
 
 
 @pytest.mark.parametrize("n", [0, 1, SMALLEST_BLOCK, 2 * SMALLEST_BLOCK, 10**6 + 1])

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from fedtrees.core.errors import UsageError
-from fedtrees.trees.params import TreeParams
+from fedtrees.trees.boosted.params import TreeParams
 
 
 @pytest.mark.parametrize(

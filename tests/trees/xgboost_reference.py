@@ -10,9 +10,9 @@ import numpy as np
 import xgboost as xgb
 
 from fedtrees.trees.binning import Cuts
-from fedtrees.trees.forest import Forest, Tree
-from fedtrees.trees.losses import LOGISTIC, Objective
-from fedtrees.trees.params import TreeParams
+from fedtrees.trees.boosted.forest import Forest, Tree
+from fedtrees.trees.boosted.losses import LOGISTIC, Objective
+from fedtrees.trees.boosted.params import TreeParams
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from fedtrees.core.errors import UsageError, did_you_mean
 from fedtrees.core.schema import Schema
 from fedtrees.protocols.base import Protocol
-from fedtrees.trees.losses import OBJECTIVES, Logistic, Objective, objective_of
-from fedtrees.trees.params import TreeParams
+from fedtrees.trees.boosted.losses import OBJECTIVES, Logistic, Objective, objective_of
+from fedtrees.trees.boosted.params import TreeParams
 
 
 @dataclass(frozen=True, kw_only=True)

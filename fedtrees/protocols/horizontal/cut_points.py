@@ -9,7 +9,7 @@ from fedtrees.core.errors import DataError
 from fedtrees.core.network import Network
 from fedtrees.core.party import Party, handles
 from fedtrees.core.schema import Schema, Table
-from fedtrees.core.tree_messages import CutPoints, CutsRequest, FeatureRanges, FeatureSketch
+from fedtrees.messages.cuts import CutPoints, CutsRequest, FeatureRanges, FeatureSketch
 from fedtrees.trees.binning import Cuts, bin_rows
 from fedtrees.trees.sketch import Sketch, equal_width_cuts, local_sketch, merge_sketches
 

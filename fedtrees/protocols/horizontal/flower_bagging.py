@@ -8,9 +8,9 @@ from fedtrees.core.errors import UsageError, did_you_mean
 from fedtrees.core.network import Network
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
-from fedtrees.core.shared_trees import ClientTrees, GrowRequest
+from fedtrees.messages.shared_trees import ClientTrees, GrowRequest
 from fedtrees.protocols.horizontal.tree_sharing import FlowerProtocol, TreeSharingServer
-from fedtrees.trees.forest import Forest
+from fedtrees.trees.boosted.forest import Forest
 
 ARRIVALS = ("client", "shuffled")
 

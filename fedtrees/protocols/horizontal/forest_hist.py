@@ -8,27 +8,27 @@ from typing import ClassVar
 import numpy as np
 
 from fedtrees.core.errors import UsageError, did_you_mean
-from fedtrees.core.forest_messages import (
+from fedtrees.core.network import Network, add_messages
+from fedtrees.core.party import handles
+from fedtrees.core.registry import register
+from fedtrees.core.schema import Schema, Table
+from fedtrees.messages.boosting import NodeSplits
+from fedtrees.messages.forests import (
     ClassCounts,
     ClassCountsRequest,
     ClassTotals,
     ClassTotalsRequest,
     LeafClasses,
 )
-from fedtrees.core.network import Network, add_messages
-from fedtrees.core.party import handles
-from fedtrees.core.registry import register
-from fedtrees.core.schema import Schema, Table
-from fedtrees.core.tree_messages import NodeSplits
 from fedtrees.protocols.base import Coordinator
 from fedtrees.protocols.horizontal.cut_points import BinningClient, settle_cuts
 from fedtrees.protocols.horizontal.forest_settings import ForestProtocol, checked_rows, class_count
 from fedtrees.protocols.horizontal.settings import CUT_METHODS
-from fedtrees.trees.forest_grower import ForestGrower, class_totals, draw_columns, draw_rows
-from fedtrees.trees.forest_params import ForestParams
-from fedtrees.trees.gini import class_histogram
+from fedtrees.trees.forest.gini import class_histogram
+from fedtrees.trees.forest.grower import ForestGrower, class_totals, draw_columns, draw_rows
+from fedtrees.trees.forest.params import ForestParams
+from fedtrees.trees.forest.random_forest import ClassTree, RandomForest
 from fedtrees.trees.partition import Decisions, RowPartition
-from fedtrees.trees.random_forest import ClassTree, RandomForest
 
 
 class ForestClient(BinningClient):

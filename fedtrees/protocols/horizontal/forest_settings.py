@@ -8,7 +8,7 @@ from fedtrees.core.defense import Composition
 from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.schema import Schema, Table
 from fedtrees.protocols.base import Protocol
-from fedtrees.trees.forest_params import ForestParams
+from fedtrees.trees.forest.params import ForestParams
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ from fedtrees.core.errors import DataError
 from fedtrees.core.network import Network, add_messages
 from fedtrees.core.party import handles
 from fedtrees.core.schema import Schema, Table
-from fedtrees.core.tree_messages import (
+from fedtrees.messages.boosting import (
     BaseScore,
     Histogram,
     HistogramRequest,
@@ -29,14 +29,14 @@ from fedtrees.core.tree_messages import (
 from fedtrees.protocols.base import Coordinator
 from fedtrees.protocols.horizontal.cut_points import BinningClient, settle_cuts
 from fedtrees.protocols.horizontal.settings import HistogramProtocol
-from fedtrees.trees.boosting import checked_weights
-from fedtrees.trees.fixed_point import LOSS_BITS, Bits, from_fixed, to_fixed, weighted
-from fedtrees.trees.forest import Forest, Tree
-from fedtrees.trees.grower import TreeGrower
-from fedtrees.trees.histogram import build_histogram, node_sums
-from fedtrees.trees.losses import LOSS_BOUND, clipped_bounds
+from fedtrees.trees.boosted.boosting import checked_weights
+from fedtrees.trees.boosted.fixed_point import LOSS_BITS, Bits, from_fixed, to_fixed, weighted
+from fedtrees.trees.boosted.forest import Forest, Tree
+from fedtrees.trees.boosted.grower import TreeGrower
+from fedtrees.trees.boosted.histogram import build_histogram, node_sums
+from fedtrees.trees.boosted.losses import LOSS_BOUND, clipped_bounds
+from fedtrees.trees.boosted.sampling import ColumnSampler, drop_rows
 from fedtrees.trees.partition import ROOT, Decisions, RowPartition
-from fedtrees.trees.sampling import ColumnSampler, drop_rows
 
 
 class HistogramClient(BinningClient):

@@ -10,15 +10,15 @@ from fedtrees.core.errors import DataError
 from fedtrees.core.network import Network
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
-from fedtrees.core.shared_trees import ClientModels, GrowRequest
+from fedtrees.messages.packing import join, unpack
+from fedtrees.messages.shared_trees import ClientModels, GrowRequest
 from fedtrees.protocols.horizontal.tree_sharing import (
     TreeSharingProtocol,
     TreeSharingServer,
     no_tree,
 )
-from fedtrees.trees.forest import Forest
-from fedtrees.trees.intercept import start_margin
-from fedtrees.trees.shared_io import join, unpack
+from fedtrees.trees.boosted.forest import Forest
+from fedtrees.trees.boosted.intercept import start_margin
 
 
 class EnsembleServer(TreeSharingServer):

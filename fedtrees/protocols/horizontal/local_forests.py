@@ -8,15 +8,15 @@ from typing import ClassVar
 import numpy as np
 
 from fedtrees.core.errors import DataError
-from fedtrees.core.forest_messages import LocalForest, LocalForestRequest, PooledForest
 from fedtrees.core.network import Network
 from fedtrees.core.party import Party, handles
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema, Table
+from fedtrees.messages.forests import LocalForest, LocalForestRequest, PooledForest
 from fedtrees.protocols.base import Coordinator
 from fedtrees.protocols.horizontal.forest_settings import ForestProtocol, checked_rows, class_count
-from fedtrees.trees.forest_grower import grow_random_forest
-from fedtrees.trees.random_forest import RandomForest
+from fedtrees.trees.forest.grower import grow_random_forest
+from fedtrees.trees.forest.random_forest import RandomForest
 from fedtrees.trees.sketch import quantile_cuts
 
 _FIELDS = ("sizes", "feature", "threshold", "left", "default_left", "probability", "counts")

@@ -12,11 +12,11 @@ from fedtrees.core.network import Network
 from fedtrees.core.party import handles
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema, Table
-from fedtrees.core.tree_messages import GlobalHistogram, Histogram
+from fedtrees.messages.boosting import GlobalHistogram, Histogram
 from fedtrees.protocols.horizontal.histograms import HistogramClient, HistogramServer
 from fedtrees.protocols.horizontal.settings import HistogramProtocol
-from fedtrees.trees.forest import Tree
-from fedtrees.trees.grower import TreeGrower
+from fedtrees.trees.boosted.forest import Tree
+from fedtrees.trees.boosted.grower import TreeGrower
 
 
 class AllReduceClient(HistogramClient):

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from fedtrees.core.errors import DataError, UsageError, did_you_mean
 from fedtrees.core.messages import Message
 from fedtrees.core.schema import Schema
-from fedtrees.core.tree_messages import LabelSums, ValidationLoss
+from fedtrees.messages.boosting import LabelSums, ValidationLoss
 from fedtrees.protocols.horizontal.boosting_protocol import BoostingProtocol
-from fedtrees.trees.losses import Logistic, Softmax
+from fedtrees.trees.boosted.losses import Logistic, Softmax
 
 CUT_METHODS = ("sketch", "equal-width", "public")
 

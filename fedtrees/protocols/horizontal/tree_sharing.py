@@ -14,17 +14,17 @@ from fedtrees.core.errors import DataError, UsageError, did_you_mean
 from fedtrees.core.network import Network
 from fedtrees.core.party import Party, handles
 from fedtrees.core.schema import Schema, Table
-from fedtrees.core.shared_trees import ClientModels, ClientTrees, GlobalTrees, GrowRequest
+from fedtrees.messages.packing import join, pack, unpack
+from fedtrees.messages.shared_trees import ClientModels, ClientTrees, GlobalTrees, GrowRequest
 from fedtrees.protocols.base import Coordinator
 from fedtrees.protocols.horizontal.boosting_protocol import BoostingProtocol
 from fedtrees.trees.binning import bin_rows
-from fedtrees.trees.boosting import Owned
-from fedtrees.trees.continuation import Continuation, add_trees
-from fedtrees.trees.forest import Forest, Tree
-from fedtrees.trees.intercept import INTERCEPTS, estimated_score, start_margin
-from fedtrees.trees.losses import Logistic, Softmax
-from fedtrees.trees.shared_io import join, pack, unpack
-from fedtrees.trees.xgboost_cuts import xgboost_cuts
+from fedtrees.trees.boosted.boosting import Owned
+from fedtrees.trees.boosted.continuation import Continuation, add_trees
+from fedtrees.trees.boosted.forest import Forest, Tree
+from fedtrees.trees.boosted.intercept import INTERCEPTS, estimated_score, start_margin
+from fedtrees.trees.boosted.losses import Logistic, Softmax
+from fedtrees.trees.boosted.xgboost_cuts import xgboost_cuts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +39,7 @@ class TreeSharingProtocol(BoostingProtocol):
     ----------
     intercept : {"mean", "newton"}
         How a base score is estimated: as XGBoost 3.2 does, or as 2.1
-        (`fedtrees.trees.intercept.estimated_score`).
+        (`fedtrees.trees.boosted.intercept.estimated_score`).
     """
 
     intercept: str = "mean"

@@ -1,4 +1,4 @@
-"""Boosted trees as the arrays of `fedtrees.core.shared_trees`, both ways."""
+"""Boosted trees as the arrays of `fedtrees.messages.shared_trees`, both ways."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.errors import DataError
-from fedtrees.core.shared_trees import SharedTrees
-from fedtrees.trees.forest import Tree
-from fedtrees.trees.params import TreeParams
+from fedtrees.messages.shared_trees import SharedTrees
+from fedtrees.trees.boosted.forest import Tree
+from fedtrees.trees.boosted.params import TreeParams
 
 NODE_FIELDS = (
     ("feature", np.int32),

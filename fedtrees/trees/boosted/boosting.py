@@ -13,15 +13,15 @@ from numpy.typing import NDArray
 from fedtrees.core.errors import DataError
 from fedtrees.core.streams import Streams
 from fedtrees.trees.binning import Bins, Cuts, bin_rows
-from fedtrees.trees.fixed_point import UNIT_BITS, Bits, to_fixed, weighted
-from fedtrees.trees.forest import Forest, Tree
-from fedtrees.trees.grower import TreeGrower
-from fedtrees.trees.histogram import build_histogram, node_sums
-from fedtrees.trees.losses import LOGISTIC, Objective
-from fedtrees.trees.params import TreeParams
+from fedtrees.trees.boosted.fixed_point import UNIT_BITS, Bits, to_fixed, weighted
+from fedtrees.trees.boosted.forest import Forest, Tree
+from fedtrees.trees.boosted.grower import TreeGrower
+from fedtrees.trees.boosted.histogram import build_histogram, node_sums
+from fedtrees.trees.boosted.losses import LOGISTIC, Objective
+from fedtrees.trees.boosted.params import TreeParams
+from fedtrees.trees.boosted.sampling import ColumnSampler, dropped_rows
+from fedtrees.trees.boosted.threads import Workers, row_blocks
 from fedtrees.trees.partition import ROOT, Decisions, RowPartition
-from fedtrees.trees.sampling import ColumnSampler, dropped_rows
-from fedtrees.trees.threads import Workers, row_blocks
 
 
 @dataclass(frozen=True, eq=False)

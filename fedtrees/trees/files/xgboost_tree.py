@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.errors import DataError
-from fedtrees.trees.forest import Tree
-from fedtrees.trees.params import TreeParams
+from fedtrees.trees.boosted.forest import Tree
+from fedtrees.trees.boosted.params import TreeParams
 
 _ROOT_PARENT = 2147483647  # how XGBoost marks a node without parent
 DELETED = 2147483647  # split index of a node that pruning removed and that is still listed

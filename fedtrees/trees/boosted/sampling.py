@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from fedtrees.core.streams import Streams
 from fedtrees.trees.binning import Cuts
-from fedtrees.trees.params import TreeParams
+from fedtrees.trees.boosted.params import TreeParams
 
 
 def dropped_rows(n: int, share: float, streams: Streams, round: int) -> NDArray[np.bool_] | None:

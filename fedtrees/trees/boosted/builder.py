@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedtrees.core.errors import DataError
-from fedtrees.trees.forest import Tree
+from fedtrees.trees.boosted.forest import Tree
 
 
 class TreeBuilder:

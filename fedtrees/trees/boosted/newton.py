@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.trees.fixed_point import UNIT_BITS, Bits, from_fixed
-from fedtrees.trees.params import TreeParams
+from fedtrees.trees.boosted.fixed_point import UNIT_BITS, Bits, from_fixed
+from fedtrees.trees.boosted.params import TreeParams
 
 
 def node_weights(

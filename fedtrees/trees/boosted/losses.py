@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedtrees.core.errors import DataError, UsageError, did_you_mean
-from fedtrees.trees.fixed_point import Bits, bits_for
+from fedtrees.trees.boosted.fixed_point import Bits, bits_for
 from fedtrees.trees.jit import kernel
 
 _ONE = np.float32(1)

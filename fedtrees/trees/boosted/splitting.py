@@ -8,12 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.trees.binning import Cuts
-from fedtrees.trees.categorical import best_categories
-from fedtrees.trees.fixed_point import UNIT_BITS, Bits
+from fedtrees.trees.boosted.categorical import best_categories
+from fedtrees.trees.boosted.fixed_point import UNIT_BITS, Bits
+from fedtrees.trees.boosted.newton import node_weights
+from fedtrees.trees.boosted.params import TreeParams
+from fedtrees.trees.boosted.splits import Splits
 from fedtrees.trees.jit import kernel
-from fedtrees.trees.newton import node_weights
-from fedtrees.trees.params import TreeParams
-from fedtrees.trees.splits import Splits
 
 MIN_GAIN = np.float32(1e-6)  # XGBoost's kRtEps: a split must gain more than rounding can
 
@@ -121,7 +121,7 @@ def best_splits(
     in float32; the two sides are added and the parent's gain subtracted, in float32 too. The
     strictly greater gain wins, so ties go to the lowest feature, then to the scan that sends
     missing values right, then to the first bin scanned. Features that `cuts` call categorical are
-    split as `fedtrees.trees.categorical` tells.
+    split as `fedtrees.trees.boosted.categorical` tells.
 
     Parameters
     ----------

@@ -301,7 +301,7 @@ def class_histogram(
     labels, weights : int64 array, shape (n,)
         Class code and multiplicity of every row.
     rows, ranges
-        The rows of every node, as in `fedtrees.trees.histogram.build_histogram`.
+        The rows of every node, as in `fedtrees.trees.boosted.histogram.build_histogram`.
     features : int32 array, shape (p,)
         Features of all nodes, one after the other.
     offsets : int64 array, shape (n_nodes + 1,)

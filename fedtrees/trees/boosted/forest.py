@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.errors import DataError
-from fedtrees.trees.losses import LOGISTIC, Objective
+from fedtrees.trees.boosted.losses import LOGISTIC, Objective
 from fedtrees.trees.routing import Routes
 
 

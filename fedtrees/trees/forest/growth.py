@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 
 from fedtrees.core.errors import DataError
 from fedtrees.trees.binning import Bins, Cuts
-from fedtrees.trees.forest_params import UNLIMITED, ForestParams, feature_count
-from fedtrees.trees.gini import child_key, draw_feature, scan_feature
+from fedtrees.trees.forest.gini import child_key, draw_feature, scan_feature
+from fedtrees.trees.forest.params import UNLIMITED, ForestParams, feature_count
+from fedtrees.trees.forest.random_forest import ClassTree, shares
 from fedtrees.trees.jit import kernel
-from fedtrees.trees.random_forest import ClassTree, shares
 
 # A row on its way through the tree is one int64: row number, class, multiplicity. Moving it moves
 # all there is to know, and nothing but the bin has to be looked up.
@@ -262,7 +262,7 @@ def grow_whole_tree(
     features: NDArray[np.int64],
     key: int,
 ) -> ClassTree:
-    """Grow one tree over one owner's rows; as `fedtrees.trees.forest_grower.ForestGrower` would.
+    """Grow one tree over one owner's rows; as `fedtrees.trees.forest.grower.ForestGrower` would.
 
     Parameters
     ----------

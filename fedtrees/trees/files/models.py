@@ -5,12 +5,12 @@ from __future__ import annotations
 from os import PathLike
 
 from fedtrees.core.errors import DataError
-from fedtrees.trees.forest import Forest
-from fedtrees.trees.forest_io import load_random_forest
-from fedtrees.trees.lightgbm_io import from_lightgbm_text
-from fedtrees.trees.model_file import read_model_file
-from fedtrees.trees.random_forest import RandomForest
-from fedtrees.trees.xgboost_io import from_xgboost_json
+from fedtrees.trees.boosted.forest import Forest
+from fedtrees.trees.files.forests import load_random_forest
+from fedtrees.trees.files.lightgbm import from_lightgbm_text
+from fedtrees.trees.files.model_file import read_model_file
+from fedtrees.trees.files.xgboost import from_xgboost_json
+from fedtrees.trees.forest.random_forest import RandomForest
 
 _KNOWN = (
     "known are XGBoost's JSON and UBJ models, LightGBM's text models, and random forests saved "

@@ -14,8 +14,8 @@ from os import PathLike
 import numpy as np
 
 from fedtrees.core.errors import DataError
-from fedtrees.trees.model_file import MAX_MODEL_BYTES, read_model_file
-from fedtrees.trees.random_forest import ClassTree, RandomForest
+from fedtrees.trees.files.model_file import MAX_MODEL_BYTES, read_model_file
+from fedtrees.trees.forest.random_forest import ClassTree, RandomForest
 
 _KINDS = {
     "feature": np.int32,

@@ -12,17 +12,17 @@ from numpy.typing import NDArray
 from fedtrees.core.errors import DataError
 from fedtrees.core.streams import Streams
 from fedtrees.trees.binning import Bins, Cuts, bin_rows
-from fedtrees.trees.forest_params import ForestParams, feature_count
-from fedtrees.trees.gini import (
+from fedtrees.trees.forest.gini import (
     child_keys,
     choose_splits,
     class_histogram,
     feature_orders,
     pair_starts,
 )
+from fedtrees.trees.forest.growth import assemble, grow_whole_tree
+from fedtrees.trees.forest.params import ForestParams, feature_count
+from fedtrees.trees.forest.random_forest import ClassTree, RandomForest, keep_best_splits
 from fedtrees.trees.partition import Decisions, RowPartition
-from fedtrees.trees.random_forest import ClassTree, RandomForest, keep_best_splits
-from fedtrees.trees.random_growth import assemble, grow_whole_tree
 
 Part = tuple[Bins, NDArray[np.int64]]
 
@@ -112,7 +112,7 @@ class ForestGrower:
         Parameters
         ----------
         counts : int64 array, shape (bins of all `features`, K)
-            `fedtrees.trees.gini.class_histogram`, summed over row owners.
+            `fedtrees.trees.forest.gini.class_histogram`, summed over row owners.
 
         Returns
         -------

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.errors import DataError
-from fedtrees.trees.random_forest import ClassTree, RandomForest
+from fedtrees.trees.forest.random_forest import ClassTree, RandomForest
 
 
 def from_sklearn(model: Any) -> RandomForest:

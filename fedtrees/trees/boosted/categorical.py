@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.trees.binning import Cuts
-from fedtrees.trees.fixed_point import UNIT_BITS, Bits, from_fixed
-from fedtrees.trees.newton import node_gains, node_weights
-from fedtrees.trees.params import TreeParams
-from fedtrees.trees.splits import Splits
+from fedtrees.trees.boosted.fixed_point import UNIT_BITS, Bits, from_fixed
+from fedtrees.trees.boosted.newton import node_gains, node_weights
+from fedtrees.trees.boosted.params import TreeParams
+from fedtrees.trees.boosted.splits import Splits
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,7 +92,7 @@ def best_categories(
 ) -> Splits:
     """Choose the best split by categories of every node, however little it gains.
 
-    Parameters and gains as in `fedtrees.trees.splitting.best_splits`; `params` also gives
+    Parameters and gains as in `fedtrees.trees.boosted.splitting.best_splits`; `params` also gives
     ``max_cat_to_onehot`` and ``max_cat_threshold``. A feature is tried where `mask` allows all of
     its bins: a set of categories is no single bin.
     """

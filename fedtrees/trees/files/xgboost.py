@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.errors import DataError
-from fedtrees.trees.forest import Forest
-from fedtrees.trees.intercept import start_margin
-from fedtrees.trees.losses import (
+from fedtrees.trees.boosted.forest import Forest
+from fedtrees.trees.boosted.intercept import start_margin
+from fedtrees.trees.boosted.losses import (
     LEAST_PROBABILITY,
     LOGISTIC,
     SQUARED_ERROR,
@@ -22,10 +22,10 @@ from fedtrees.trees.losses import (
     Softmax,
     sigmoid,
 )
-from fedtrees.trees.model_file import read_model_file
-from fedtrees.trees.params import TreeParams
-from fedtrees.trees.ubjson import decode_ubjson
-from fedtrees.trees.xgboost_tree import check_kind, read_tree, write_tree
+from fedtrees.trees.boosted.params import TreeParams
+from fedtrees.trees.files.model_file import read_model_file
+from fedtrees.trees.files.ubjson import decode_ubjson
+from fedtrees.trees.files.xgboost_tree import check_kind, read_tree, write_tree
 
 READ_OBJECTIVES = (
     "binary:logistic",

@@ -1,4 +1,4 @@
-"""What tree protocols say to one another; attacks and defenses read the same words."""
+"""What boosting from gradient sums says: starts, histograms, splits, leaf values."""
 
 from __future__ import annotations
 
@@ -11,65 +11,6 @@ from numpy.typing import NDArray
 from fedtrees.core.messages import Message, Reveal, summable
 
 _COUNTING = frozenset({Reveal.LABELS, Reveal.COUNTS})
-
-
-@dataclass(frozen=True, eq=False)
-class CutsRequest(Message):
-    """Ask a client for what the cut points are made of.
-
-    Attributes
-    ----------
-    method : {"sketch", "equal-width"}
-    max_bin : int
-    """
-
-    discloses: ClassVar[frozenset[Reveal]] = frozenset()
-
-    method: str
-    max_bin: int
-
-
-@dataclass(frozen=True, eq=False)
-class FeatureSketch(Message):
-    """A client's weighted quantile summary of every feature.
-
-    Attributes
-    ----------
-    points : float32 array, shape (s,)
-        Summary values, ascending within a feature.
-    weights : int64 array, shape (s,)
-        Rows each point stands for.
-    offsets : int32 array, shape (d + 1,)
-        Feature f owns ``points[offsets[f]:offsets[f + 1]]``.
-    low : float32 array, shape (d,)
-        Smallest value of every feature, NaN where all are missing.
-    """
-
-    discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.FEATURES, Reveal.COUNTS})
-    points: NDArray[np.float32]
-    weights: NDArray[np.int64]
-    offsets: NDArray[np.int32]
-    low: NDArray[np.float32]
-
-
-@dataclass(frozen=True, eq=False)
-class FeatureRanges(Message):
-    """A client's smallest and largest value of every feature, float32, shape (d,) each."""
-
-    discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.FEATURES})
-    low: NDArray[np.float32]
-    high: NDArray[np.float32]
-
-
-@dataclass(frozen=True, eq=False)
-class CutPoints(Message):
-    """The cut points everyone bins with (`fedtrees.trees.binning.Cuts`)."""
-
-    discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.FEATURES})
-    values: NDArray[np.float32]
-    offsets: NDArray[np.int32]
-    minimum: NDArray[np.float32]
-    categorical: NDArray[np.bool_] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,8 +27,8 @@ class LabelSums(Message):
     Attributes
     ----------
     sums : float64 array, shape (m,)
-        `fedtrees.trees.losses.Objective.target_sums`: the number of rows, then the weight of each
-        class, or the sums of ``w``, ``w y`` and ``w y^2``.
+        `Objective.target_sums`: the number of rows, then the weight of each class, or the sums of
+        ``w``, ``w y`` and ``w y^2``.
     """
 
     discloses: ClassVar[frozenset[Reveal]] = _COUNTING

@@ -103,7 +103,7 @@ def build_histogram(
     bins : Bins
         n rows, d features.
     gh : int64 array, shape (n, 2)
-        Gradient and hessian of every row in fixed point (`fedtrees.trees.losses.to_fixed`).
+        Gradient and hessian of every row in fixed point (`fedtrees.trees.boosted.losses.to_fixed`).
     rows : int32 array, shape (m,)
         Row numbers, grouped by node.
     ranges : int64 array, shape (n_nodes, 2)

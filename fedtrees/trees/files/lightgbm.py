@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.errors import DataError
-from fedtrees.trees.forest import Forest, Tree
-from fedtrees.trees.losses import LOGISTIC, SQUARED_ERROR, Objective, Softmax
-from fedtrees.trees.model_file import read_model_file
+from fedtrees.trees.boosted.forest import Forest, Tree
+from fedtrees.trees.boosted.losses import LOGISTIC, SQUARED_ERROR, Objective, Softmax
+from fedtrees.trees.files.model_file import read_model_file
 
 READ_OBJECTIVES = ("binary", "multiclass", "regression")
 

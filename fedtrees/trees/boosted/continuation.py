@@ -11,16 +11,16 @@ from numpy.typing import NDArray
 
 from fedtrees.core.streams import Streams
 from fedtrees.trees.binning import Cuts
-from fedtrees.trees.boosting import Owned
-from fedtrees.trees.fixed_point import Bits, to_fixed, weighted
-from fedtrees.trees.forest import Tree
-from fedtrees.trees.grower import TreeGrower
-from fedtrees.trees.histogram import build_histogram, node_sums
-from fedtrees.trees.losses import Objective
-from fedtrees.trees.params import TreeParams
+from fedtrees.trees.boosted.boosting import Owned
+from fedtrees.trees.boosted.fixed_point import Bits, to_fixed, weighted
+from fedtrees.trees.boosted.forest import Tree
+from fedtrees.trees.boosted.grower import TreeGrower
+from fedtrees.trees.boosted.histogram import build_histogram, node_sums
+from fedtrees.trees.boosted.losses import Objective
+from fedtrees.trees.boosted.params import TreeParams
+from fedtrees.trees.boosted.sampling import ColumnSampler, dropped_rows
 from fedtrees.trees.partition import ROOT, RowPartition
 from fedtrees.trees.routing import Routes
-from fedtrees.trees.sampling import ColumnSampler, dropped_rows
 
 # A float32 of size 2^-26 or more is a whole number of units, and so finer than XGBoost's own sums,
 # which are float64. Nobody else adds to these sums, so the units need not be agreed on.

@@ -1,4 +1,4 @@
-"""What random-forest protocols say beside `fedtrees.core.tree_messages`."""
+"""What random-forest protocols say beside `fedtrees.messages.boosting`."""
 
 from __future__ import annotations
 

@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 
 from fedtrees.core.errors import DataError
 from fedtrees.trees.binning import Cuts
-from fedtrees.trees.builder import TreeBuilder
-from fedtrees.trees.fixed_point import UNIT_BITS, Bits, from_fixed
-from fedtrees.trees.forest import Tree
-from fedtrees.trees.params import TreeParams
+from fedtrees.trees.boosted.builder import TreeBuilder
+from fedtrees.trees.boosted.fixed_point import UNIT_BITS, Bits, from_fixed
+from fedtrees.trees.boosted.forest import Tree
+from fedtrees.trees.boosted.params import TreeParams
+from fedtrees.trees.boosted.splits import Splits
+from fedtrees.trees.boosted.splitting import best_splits, leaf_values
 from fedtrees.trees.partition import ROOT, Decisions
-from fedtrees.trees.splits import Splits
-from fedtrees.trees.splitting import best_splits, leaf_values
 
 
 @dataclass(frozen=True, eq=False)

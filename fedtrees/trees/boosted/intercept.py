@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.errors import DataError
-from fedtrees.trees.losses import Logistic, Objective, Softmax, log_shares, sigmoid
+from fedtrees.trees.boosted.losses import Logistic, Objective, Softmax, log_shares, sigmoid
 
 INTERCEPTS = ("mean", "newton")
 

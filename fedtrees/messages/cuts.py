@@ -1,0 +1,70 @@
+"""How clients and server settle the cut points that everyone bins with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.core.messages import Message, Reveal
+
+
+@dataclass(frozen=True, eq=False)
+class CutsRequest(Message):
+    """Ask a client for what the cut points are made of.
+
+    Attributes
+    ----------
+    method : {"sketch", "equal-width"}
+    max_bin : int
+    """
+
+    discloses: ClassVar[frozenset[Reveal]] = frozenset()
+
+    method: str
+    max_bin: int
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureSketch(Message):
+    """A client's weighted quantile summary of every feature.
+
+    Attributes
+    ----------
+    points : float32 array, shape (s,)
+        Summary values, ascending within a feature.
+    weights : int64 array, shape (s,)
+        Rows each point stands for.
+    offsets : int32 array, shape (d + 1,)
+        Feature f owns ``points[offsets[f]:offsets[f + 1]]``.
+    low : float32 array, shape (d,)
+        Smallest value of every feature, NaN where all are missing.
+    """
+
+    discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.FEATURES, Reveal.COUNTS})
+    points: NDArray[np.float32]
+    weights: NDArray[np.int64]
+    offsets: NDArray[np.int32]
+    low: NDArray[np.float32]
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureRanges(Message):
+    """A client's smallest and largest value of every feature, float32, shape (d,) each."""
+
+    discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.FEATURES})
+    low: NDArray[np.float32]
+    high: NDArray[np.float32]
+
+
+@dataclass(frozen=True, eq=False)
+class CutPoints(Message):
+    """The cut points everyone bins with (`fedtrees.trees.binning.Cuts`)."""
+
+    discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.FEATURES})
+    values: NDArray[np.float32]
+    offsets: NDArray[np.int32]
+    minimum: NDArray[np.float32]
+    categorical: NDArray[np.bool_] | None = None

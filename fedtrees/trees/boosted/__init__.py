@@ -1,0 +1,1 @@
+"""Boosted trees: objectives, gradient histograms, growth, as XGBoost's `hist` does it."""

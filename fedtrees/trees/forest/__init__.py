@@ -1,0 +1,1 @@
+"""Random forests: class histograms, Gini splits, growth."""
