@@ -36,7 +36,6 @@ class HistogramRounding(Defense):
 
     at = frozenset({"client"})
     guards = (Histogram,)
-    requires = frozenset({"histograms"})
 
     def __post_init__(self) -> None:
         number = isinstance(self.step, int | float) and not isinstance(self.step, bool)

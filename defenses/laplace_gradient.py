@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.defense import Context, Declared, Defense
+from fedtrees.core.defense import Context, Declared, Defense, Stage
 from fedtrees.core.errors import check_positive
 from fedtrees.core.guarantee import Guarantee, PureDP
 from fedtrees.core.messages import Message, Reveal
@@ -61,7 +61,6 @@ class LaplaceGradient(Defense):
     protects = frozenset({Reveal.LABELS, Reveal.FEATURES, Reveal.COUNTS})
     guards = (Histogram,)
     exempts = {FeatureSketch: _EXEMPT, FeatureRanges: _EXEMPT, LabelSums: _EXEMPT}
-    requires = frozenset({"histograms"})
     unit_hessian = True
 
     def __post_init__(self) -> None:
@@ -88,10 +87,11 @@ class LaplaceGradient(Defense):
         variance = 2.0 * self.scale(schema, parameters) ** 2
         return Declared(row_variance=variance, unit_hessian=True)
 
-    def gradients(
-        self, units: NDArray[np.int64], bits: tuple[int, int], ctx: Context
-    ) -> NDArray[np.int64]:
+    def rows(self, stage: Stage, values: NDArray[Any], ctx: Context) -> NDArray[Any]:
         """Add noise to g, make h 1, and enter the cost."""
+        if stage.kind != "gradients":
+            return values
+        units, bits = values, stage.bits
         scale = self.scale(ctx.schema, ctx.parameters)
         noise = discrete_laplace(
             float(np.ldexp(scale, bits[0])), units.shape[:2], ctx.rng("gradient-noise")

@@ -58,7 +58,7 @@ class LaplaceHistogram(Defense):
     protects = frozenset({Reveal.LABELS, Reveal.FEATURES, Reveal.COUNTS})
     guards = (Histogram, ValidationLoss)
     exempts = {FeatureSketch: _EXEMPT, FeatureRanges: _EXEMPT, LabelSums: _EXEMPT}
-    requires = frozenset({"histograms"})
+    requires = (Histogram,)
     bounds_hessian = True
 
     def __post_init__(self) -> None:

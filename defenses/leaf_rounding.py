@@ -38,7 +38,6 @@ class LeafRounding(Defense):
 
     at = frozenset({"server", "client"})
     guards = (LeafValues, LeafClasses, ClientTrees, GlobalTrees, ClientModels)
-    requires = frozenset({"tree-messages"})
 
     def __post_init__(self) -> None:
         if (

@@ -28,7 +28,6 @@ class MaskSumHessian(Defense):
     at = frozenset({"client"})
     protects = frozenset({Reveal.COUNTS})
     guards = (ClientTrees,)
-    requires = frozenset({"shared-trees"})
 
     def claim(self) -> Guarantee:
         """Return a structural guarantee."""

@@ -42,7 +42,6 @@ class MinBin(Defense):
     k: int = 5
     by: str = "client"
 
-    guards = (Histogram, GlobalHistogram)
     bounds_hessian = True
 
     def __post_init__(self) -> None:
@@ -57,9 +56,9 @@ class MinBin(Defense):
         return frozenset({self.by})
 
     @property
-    def requires(self) -> frozenset[str]:  # type: ignore[override]
-        """Histograms that are sent; for the server, sent back."""
-        return frozenset({"histograms" if self.by == "client" else "shared-histograms"})
+    def guards(self) -> tuple[type[Message], ...]:  # type: ignore[override]
+        """Histograms that clients send; for the server, their sum that it sends back."""
+        return (Histogram,) if self.by == "client" else (GlobalHistogram,)
 
     def claim(self) -> Guarantee:
         """Return a structural guarantee."""

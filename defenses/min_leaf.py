@@ -27,8 +27,6 @@ class MinLeaf(Defense):
 
     k: int = 5
 
-    requires = frozenset({"shared-trees"})
-
     def __post_init__(self) -> None:
         if not isinstance(self.k, int) or isinstance(self.k, bool) or self.k < 2:
             raise UsageError(f"k must be a whole number of 2 or more; got {self.k!r}")

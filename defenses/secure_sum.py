@@ -36,7 +36,6 @@ class SecureSum(Defense):
         FeatureSketch: _SUMMARY,
         FeatureRanges: _SUMMARY,
     }
-    requires = frozenset({"summable"})
 
     def claim(self) -> Guarantee:
         """Return a structural guarantee."""

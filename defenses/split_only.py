@@ -52,7 +52,6 @@ class SplitOnly(Defense):
         ClassTotals: _TO_SERVER,
         ClassCounts: _TO_SERVER,
     }
-    requires = frozenset({"tree-messages"})
 
     def claim(self) -> Guarantee:
         """Return a structural guarantee."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -10,8 +9,8 @@ import numpy as np
 from fedtrees.attacks.joint.reconstruct import Options, reconstruct
 from fedtrees.attacks.shared_trees.reconstruct import union_of
 from fedtrees.attacks.shared_trees.victims import victims_of
-from fedtrees.attacks.timberstrike.attack import TimberStrike
 from fedtrees.attacks.timberstrike.evidence import Level
+from fedtrees.attacks.timberstrike.readable import classes_of_leaves, no_trees
 from fedtrees.attacks.timberstrike.view import LEVELS, evidence_of
 from fedtrees.core.attack import Attack
 from fedtrees.core.errors import UsageError, did_you_mean
@@ -46,11 +45,11 @@ class Joint(Options, Attack):
         if self.most not in SUMS:
             raise UsageError(f"unknown most {self.most!r}{did_you_mean(self.most, SUMS)}")
 
-    def inapplicable(self, offers: Set[str], roles: Set[str]) -> str | None:
+    def inapplicable(self, view: View) -> str | None:
         """Return why the principals see no boosted trees of two classes, None if they do."""
-        if "softmax-leaves" in offers:
+        if (classes_of_leaves(view) or 2) > 2:
             return "it reads trees of two classes; 'timberstrike' reads those of more"
-        return TimberStrike().inapplicable(offers, roles)
+        return no_trees(view)
 
     def run(self, view: View, rng: np.random.Generator) -> Guess:
         """Guess the victims' rows and the class counts of the first tree's leaves."""
@@ -60,7 +59,7 @@ class Joint(Options, Attack):
             return union_of(
                 victims,
                 self.most,
-                lambda each: reconstruct(each, view.own, view.schema, alone, rng),
+                lambda each: reconstruct(each, view.rows, view.schema, alone, rng),
             )
         evidence = evidence_of(view, self.most)
         if evidence is None:
@@ -68,4 +67,4 @@ class Joint(Options, Attack):
         declared = view.defense.declares(view.schema, view.parameters)
         altered = declared.histogram_step or declared.least_rows
         options = replace(self, exact=False) if altered else self
-        return reconstruct(evidence, view.own, view.schema, options, rng)
+        return reconstruct(evidence, view.rows, view.schema, options, rng)

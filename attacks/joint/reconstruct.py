@@ -28,7 +28,7 @@ from fedtrees.attacks.timberstrike.sequence import (
     open_boxes,
 )
 from fedtrees.core.errors import UsageError
-from fedtrees.core.guess import Guess, LeafCounts
+from fedtrees.core.guess import Guess, LeafCounts, Records
 from fedtrees.core.schema import Schema, Table
 
 Ints = NDArray[np.int32]
@@ -181,7 +181,7 @@ def reconstruct(
         "trees_read": float(len(evidence.trees)),
         "trees_solved": float(known.solved),
     }
-    return Guess(records, known.counts, notes)
+    return Guess((Records(records), *known.counts), notes)
 
 
 def _known(evidence: Evidence, own: Table, basis: Basis, exact: bool) -> _Known:
@@ -197,7 +197,7 @@ def _known(evidence: Evidence, own: Table, basis: Basis, exact: bool) -> _Known:
             boxes, block = rows_of(found.paths, counts)
             return _Known(boxes, block, tuple(found.leaf_counts), found.paths.trees, notes)
     boxes = boxes_after_first_tree(evidence, basis.grid, counts)
-    table = LeafCounts(0, evidence.trees[0].leaves, counts.n0, counts.n1)
+    table = LeafCounts(0, evidence.trees[0].leaves, np.stack([counts.n0, counts.n1], axis=1))
     return _Known(boxes, boxes.history, (table,), 1, notes)
 
 

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from fedtrees.attacks.lattice.decode import decode
 from fedtrees.attacks.lattice.exact_sums import base_margin_of
-from fedtrees.attacks.timberstrike.attack import TimberStrike
+from fedtrees.attacks.timberstrike.readable import classes_of_leaves, no_trees, shows
 from fedtrees.attacks.timberstrike.view import evidence_of
 from fedtrees.core.attack import Attack
 from fedtrees.core.errors import UsageError
 from fedtrees.core.guess import Guess
 from fedtrees.core.registry import register
 from fedtrees.core.view import View
+from fedtrees.messages.shared_trees import SharedTrees
 
 
 @register.attack("lattice")
@@ -55,11 +55,13 @@ class Lattice(Attack):
         if self.base_score not in ("known", "unknown"):
             raise UsageError(f"base_score {self.base_score!r}: give 'known' or 'unknown'")
 
-    def inapplicable(self, offers: Set[str], roles: Set[str]) -> str | None:
+    def inapplicable(self, view: View) -> str | None:
         """Return why the principals see no boosted trees of everybody's rows, None if they do."""
-        if "shared-trees" in offers:
+        if shows(view, SharedTrees):
             return "every tree covers the rows of one client; timberstrike follows such trees"
-        return TimberStrike().inapplicable(offers - {"softmax-leaves"}, roles)
+        if (classes_of_leaves(view) or 2) > 2:
+            return "it reads trees of two classes; 'timberstrike' reads those of more"
+        return no_trees(view)
 
     def run(self, view: View, rng: np.random.Generator) -> Guess:
         """Return certified class counts of leaves, of as many trees as possible."""
@@ -75,5 +77,5 @@ class Lattice(Attack):
             if base is None:
                 return Guess(notes={"trees_certified": 0.0})
             evidence = replace(evidence, base_margin=base)
-        found = decode(evidence, view.own, view.schema, self.list_bits, self.doubt)
-        return Guess(leaf_counts=found.leaf_counts, notes=found.notes)
+        found = decode(evidence, view.rows, view.schema, self.list_bits, self.doubt)
+        return Guess(found.leaf_counts, found.notes)

@@ -98,7 +98,7 @@ class Decoder:
             if known.any():
                 n, n1 = self.count[t][known], self.positives[t][known]
                 leaves = self.problem.evidence.trees[t].leaves[known]
-                out.append(LeafCounts(t, leaves, n - n1, n1))
+                out.append(LeafCounts(t, leaves, np.stack([n - n1, n1], axis=1)))
         return tuple(out)
 
     def open_bits(self) -> Floats:

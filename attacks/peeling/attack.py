@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Set
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,12 +11,14 @@ from fedtrees.attacks.peeling.peel import LEAST_CONFIDENCE, MOST_WORK, Peeled, p
 from fedtrees.attacks.peeling.rows import take_out
 from fedtrees.attacks.peeling.sources import Sources, sources_of, unreadable
 from fedtrees.attacks.peeling.values import ranges_of, to_bins, values_in
+from fedtrees.attacks.timberstrike.readable import classes_of_leaves, shows
 from fedtrees.core.attack import Attack
 from fedtrees.core.errors import UsageError
-from fedtrees.core.guess import Guess
+from fedtrees.core.guess import Guess, Records
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Table
 from fedtrees.core.view import View
+from fedtrees.messages.boosting import GlobalHistogram, Histogram
 
 
 @register.attack("histogram-peeling")
@@ -47,12 +48,11 @@ class HistogramPeeling(Attack):
         if isinstance(self.work, bool) or not 0 < self.work < math.inf:
             raise UsageError(f"work={self.work!r}: give a positive number of steps")
 
-    def inapplicable(self, offers: Set[str], roles: Set[str]) -> str | None:
+    def inapplicable(self, view: View) -> str | None:
         """Return why the principals see no histograms to peel, None if they do."""
-        needed = "histograms" if "server" in roles else "shared-histograms"
-        if needed not in offers:
+        if not shows(view, Histogram, GlobalHistogram):
             return "the principals see no gradient histograms"
-        if "logistic-leaves" not in offers:
+        if classes_of_leaves(view) != 2:
             return "leaves are not plain Newton steps of the binary log loss on all rows"
         return None
 
@@ -73,15 +73,12 @@ class HistogramPeeling(Attack):
 
 
 def _own(view: View) -> Table:
-    return Table.empty(view.schema) if view.own is None else view.own
+    return Table.empty(view.schema) if view.rows is None else view.rows
 
 
 def _nothing(view: View) -> Guess:
-    return Guess(
-        _own(view).take(np.zeros(0, dtype=np.intp)),
-        notes={"readable": 0.0},
-        confidence=np.zeros(0),
-    )
+    none = _own(view).take(np.zeros(0, dtype=np.intp))
+    return Guess((Records(none, np.zeros(0)),), {"readable": 0.0})
 
 
 def _guess(
@@ -95,8 +92,9 @@ def _guess(
     owner = tuple(
         str(part.owner) for part, p in zip(sources.parts, found, strict=True) for _ in p.y
     )
+    confidence = np.concatenate([p.confidence for p in found])
     return Guess(
-        Table(X, y),
+        (Records(Table(X, y), confidence, owner if named else None),),
         notes={
             "readable": 1.0,
             "trees_read": float(sources.forest.trees),
@@ -105,6 +103,4 @@ def _guess(
             "work": float(sum(p.work for p in found)),
             "bins_unexplained": float(sum(part.residual.unexplained for part in sources.parts)),
         },
-        confidence=np.concatenate([p.confidence for p in found]),
-        owner=owner if named else None,
     )

@@ -155,7 +155,8 @@ def _levels(view: View) -> dict[int, list[_Level]]:
         return {}  # the server drew the columns, but they are in no message
     groups: dict[tuple[int, bytes], dict[str, Histogram]] = defaultdict(dict)
     for item, part in view.messages(Histogram):
-        groups[part.tree, part.nodes.tobytes()][item.sender] = part
+        name = _SECURE if item.opened else item.sender
+        groups[part.tree, part.nodes.tobytes()][name] = part
     for key, by_party in groups.items():
         if _SECURE in by_party:  # a principal's own reply is part of the sum
             by_party = {_SECURE: by_party[_SECURE]}

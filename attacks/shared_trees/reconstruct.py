@@ -10,7 +10,7 @@ import numpy as np
 from fedtrees.attacks.shared_trees.victims import Victim
 from fedtrees.attacks.timberstrike.evidence import Evidence, Level, Options
 from fedtrees.attacks.timberstrike.reconstruct import reconstruct
-from fedtrees.core.guess import Guess
+from fedtrees.core.guess import Guess, LeafCounts, Records
 from fedtrees.core.schema import Table
 from fedtrees.core.view import View
 
@@ -35,7 +35,7 @@ def reconstruct_each(
     rng : numpy.random.Generator
     """
     return union_of(
-        victims, most, lambda evidence: reconstruct(evidence, view.own, view.schema, options, rng)
+        victims, most, lambda evidence: reconstruct(evidence, view.rows, view.schema, options, rng)
     )
 
 
@@ -53,18 +53,19 @@ def union_of(victims: Sequence[Victim], most: Level, one: Callable[[Evidence], G
     Returns
     -------
     Guess
-        `owner` is set if all victims are known by name; leaf counts are numbered by the released
-        model; notes are sums over victims, residuals their maximum.
+        The records' `owner` is set if all victims are known by name; leaf counts are numbered by
+        the released model; notes are sums over victims, residuals their maximum.
     """
-    tables, owners, counts = [], [], []
+    tables, owners = [], []
+    counts: list[LeafCounts] = []
     notes: dict[str, float] = {"victims": float(len(victims))}
     for victim in victims:
         guess = one(_at_most(victim.evidence, most))
-        assert guess.records is not None
-        tables.append(guess.records)
-        owners += [victim.owner] * len(guess.records)
+        (records,) = guess.all(Records)
+        tables.append(records.table)
+        owners += [victim.owner] * len(records.table)
         first = victim.blocks[0].first
-        counts += [replace(c, tree=first + c.tree) for c in guess.leaf_counts]
+        counts += [replace(c, tree=first + c.tree) for c in guess.all(LeafCounts)]
         if most != "values" and victim.late is not None:
             counts.append(victim.late_leaves)
             notes["late_leaves"] = notes.get("late_leaves", 0.0) + len(victim.late.n)
@@ -76,12 +77,8 @@ def union_of(victims: Sequence[Victim], most: Level, one: Callable[[Evidence], G
             else:
                 notes[key] = max(notes.get(key, 0.0), value)
     named = tuple(o for o in owners if o is not None)
-    return Guess(
-        Table.concat(tables),
-        tuple(counts),
-        notes,
-        owner=named if len(named) == len(owners) else None,
-    )
+    owner = named if len(named) == len(owners) else None
+    return Guess((Records(Table.concat(tables), owner=owner), *counts), notes)
 
 
 def _at_most(evidence: Evidence, most: Level) -> Evidence:

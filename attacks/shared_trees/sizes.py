@@ -40,7 +40,7 @@ def sized(
     late : sequence of LateCounts or None
         Counts of the first trees that were grown on others' trees.
     """
-    rest = view.n_rows - (0 if view.own is None else len(view.own))
+    rest = view.n_rows - (0 if view.rows is None else len(view.rows))
     others = [n for n, r in view.roles.items() if r == "client" and n not in view.principals]
     everybody = len(others) == len(evidence)
     later = [e.is_foreign(0) for e in evidence]
@@ -52,7 +52,7 @@ def sized(
         if not is_late:
             rest -= _first_rows(e, view)
     guesses = [
-        _class_sizes(e, view.own) if counts is None else _counted_sizes(counts)
+        _class_sizes(e, view.rows) if counts is None else _counted_sizes(counts)
         for e, counts, is_late in zip(evidence, late, later, strict=True)
         if is_late
     ]
@@ -122,7 +122,7 @@ def _sum_of(before: Floats, score: Floats) -> Floats:
 
 
 def _own(view: View) -> Table:
-    return Table.empty(view.schema) if view.own is None else view.own
+    return Table.empty(view.schema) if view.rows is None else view.rows
 
 
 def _first_rows(evidence: Evidence, view: View) -> int:

@@ -51,7 +51,8 @@ class Victim:
         """The same, by the number of the tree in the released model."""
         assert self.late is not None
         first, late = self.blocks[0], self.late
-        return LeafCounts(first.first, first.trees[0].leaves, late.n - late.n1, late.n1)
+        counts = np.stack([late.n - late.n1, late.n1], axis=1)
+        return LeafCounts(first.first, first.trees[0].leaves, counts)
 
 
 def victims_of(view: View, clues: Clues = "all", starts: Starts = "own") -> list[Victim]:
@@ -119,7 +120,7 @@ def _evidence(
     """Return a client's evidence; the number of its rows is still to be added."""
     parameters, outputs = view.parameters, objective.n_outputs
     late = shared.score is not None and not shared.per_round and chain[0].first > 0
-    most_rows = max(view.n_rows - (0 if view.own is None else len(view.own)), 1)
+    most_rows = max(view.n_rows - (0 if view.rows is None else len(view.rows)), 1)
     score, exact = shared.score, starts == "own"
     if not late and (starts == "own" or score is None):
         score, exact = _own_score(view, shared, chain[0], objective, most_rows)
@@ -198,7 +199,7 @@ def _shares(view: View, tree: Tree, usual: float, most_rows: int) -> Shares | No
     parameters = view.parameters
     settings = (parameters["reg_lambda"], parameters["min_child_weight"])
     leaves = LeafValues.of(tree, parameters["learning_rate"], *settings, most_rows)
-    own = view.own
+    own = view.rows
     expected = usual if own is None or not len(own) else float(own.y.mean())
     return shares_of_values(leaves, expected, parameters["intercept"])
 
@@ -226,5 +227,5 @@ def _counted(victim: Victim, view: View) -> Victim:
     if not victim.evidence.is_foreign(0):
         return victim
     errors = victim.blocks[0].h_error
-    late = late_counts(victim.evidence, view.own, view.schema, errors[0] if errors else None)
+    late = late_counts(victim.evidence, view.rows, view.schema, errors[0] if errors else None)
     return replace(victim, late=late)

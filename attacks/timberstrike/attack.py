@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -12,11 +11,12 @@ from fedtrees.attacks.shared_trees.chains import Clues
 from fedtrees.attacks.shared_trees.reconstruct import reconstruct_each
 from fedtrees.attacks.shared_trees.victims import Starts, victims_of
 from fedtrees.attacks.timberstrike.evidence import Level, Options, Points, Ranges, Scope, Solver
+from fedtrees.attacks.timberstrike.readable import no_trees
 from fedtrees.attacks.timberstrike.reconstruct import reconstruct
 from fedtrees.attacks.timberstrike.view import LEVELS, as_published, evidence_of
 from fedtrees.core.attack import Attack
 from fedtrees.core.errors import UsageError, did_you_mean
-from fedtrees.core.guess import Guess
+from fedtrees.core.guess import EveryRecord, Guess, Records
 from fedtrees.core.registry import register
 from fedtrees.core.view import View
 
@@ -67,18 +67,19 @@ class TimberStrike(Options, Attack):
                 f"unknown noise {self.noise!r}{did_you_mean(self.noise, get_args(Noise))}"
             )
 
-    def inapplicable(self, offers: Set[str], roles: Set[str]) -> str | None:
+    def inapplicable(self, view: View) -> str | None:
         """Return why the principals see no boosted trees, None if they do."""
-        if not offers & {"leaf-values", "histograms", "shared-trees"}:
-            return "the protocol shares neither leaf values nor histograms"
-        if not offers & {"logistic-leaves", "softmax-leaves", "newton-leaves"}:
-            return (
-                "it needs threshold splits and leaves that are Newton steps of log loss on all rows"
-            )
-        return None
+        return no_trees(view)
 
     def run(self, view: View, rng: np.random.Generator) -> Guess:
         """Guess the victims' rows and the class counts of the first tree's leaves."""
+        guess = self._reconstruct(view, rng)
+        if self.scope != "union":
+            return guess
+        rows = (EveryRecord(r.table, owner=r.owner) for r in guess.all(Records))
+        return Guess(tuple(rows), guess.notes)
+
+    def _reconstruct(self, view: View, rng: np.random.Generator) -> Guess:
         victims = victims_of(view, self.clues, self.starts)
         if victims:
             return reconstruct_each(victims, view, self, self.most, rng)
@@ -87,7 +88,7 @@ class TimberStrike(Options, Attack):
             return Guess()
         if self.noise == "ignored":
             evidence = as_published(evidence)
-        return reconstruct(evidence, view.own, view.schema, self, rng)
+        return reconstruct(evidence, view.rows, view.schema, self, rng)
 
 
 @register.attack("timberstrike-published")

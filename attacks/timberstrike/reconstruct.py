@@ -30,7 +30,7 @@ from fedtrees.attacks.timberstrike.sequence import (
 )
 from fedtrees.attacks.timberstrike.sums import LeafSums
 from fedtrees.attacks.timberstrike.values import counts_from_values
-from fedtrees.core.guess import Guess, LeafCounts
+from fedtrees.core.guess import Guess, LeafCounts, Records
 from fedtrees.core.schema import Schema, Table
 
 
@@ -73,7 +73,8 @@ def reconstruct(
     notes: dict[str, float] = {"trees_read": float(n_trees)}
     if n_trees == 0:
         boxes = open_boxes(_without_trees(evidence, own, whole), basis.grid, evidence)
-        return Guess(points(options.points, boxes, basis.grid, basis.prior, schema, rng), (), notes)
+        records = points(options.points, boxes, basis.grid, basis.prior, schema, rng)
+        return Guess((Records(records),), notes)
     first = range(0 if evidence.is_foreign(0) else outputs)
     counts = [first_counts(evidence, basis.sums[t], len(own), whole, t) for t in first]
     if bin_by_bin:
@@ -89,7 +90,7 @@ def reconstruct(
     if counts:
         notes["first_tree_residual"] = max(c.residual for c in counts)
     tables = (_victims_only(evidence, t, counts[t], basis.sums[t], whole) for t in first)
-    return Guess(records, tuple(tables), notes)
+    return Guess((Records(records), *tables), notes)
 
 
 def _victims_only(
@@ -98,7 +99,7 @@ def _victims_only(
     """Return the victims' counts of a tree of the first round."""
     own = (sums.own_n0, sums.own_n1) if whole and evidence.own_inside else (0, 0)
     n0, n1 = np.maximum(counts.n0 - own[0], 0), np.maximum(counts.n1 - own[1], 0)
-    return LeafCounts(t, evidence.trees[t].leaves, n0, n1)
+    return LeafCounts(t, evidence.trees[t].leaves, np.stack([n0, n1], axis=1))
 
 
 def first_counts(evidence: Evidence, sums: LeafSums, n_own: int, whole: bool, t: int = 0) -> Counts:

@@ -117,7 +117,7 @@ def _summed_histograms(
             return  # it knows the columns it drew, but they are in no message
         groups: dict[tuple[int, bytes], list[Histogram]] = defaultdict(list)
         seen = list(view.messages(Histogram))
-        opened = [item for item in seen if item[0].sender not in view.roles]
+        opened = [item for item in seen if item[0].opened]
         for _, part in opened or seen:  # a colluding client's own is in the opened sum already
             groups[part.tree, part.nodes.tobytes()].append(part)
         for (tree, _), parts in groups.items():
@@ -192,7 +192,7 @@ def _noise(
 
 def _expected_rows(view: View, trees: tuple[Tree, ...]) -> list[NDArray[np.float64]]:
     """Return how many rows every node holds if own rows are like all, one array per tree."""
-    X = (Table.empty(view.schema) if view.own is None else view.own).X
+    X = (Table.empty(view.schema) if view.rows is None else view.rows).X
     out = []
     for tree, leaf in zip(trees, Routes.of(trees).apply(X).T, strict=True):
         rows = np.bincount(leaf, minlength=len(tree)) + np.where(tree.feature < 0, 0.5, 0.0)

@@ -14,6 +14,7 @@ import numpy as np
 
 from fedtrees.attacks.shared_trees.blocks import Block, blocks_of
 from fedtrees.attacks.shared_trees.chains import link
+from fedtrees.bench.cells import Setting
 from fedtrees.bench.federation import federation_of
 from fedtrees.bench.suite import DataRef
 from fedtrees.benchmarks.papers.study import markdown, percent
@@ -44,14 +45,15 @@ def linked(
     Blocks of the first round and trees without a split are not counted. The learning rate is 0.3
     by the number of clients, as Flower's example scales it.
     """
-    federation = federation_of(DataRef(data), partition, clients, seed, data_dir)
     settings = {"trees": ROUNDS, "max_depth": DEPTH, "learning_rate": 0.3 / clients}
     protocol = register.make(
         "protocol", Spec("flower-bagging", {**settings, "arrival": "shuffled"})
     )
-    trained = train(protocol, federation.clients, federation.schema, seed=seed)
+    setting = Setting.of(DataRef(data), partition, clients, seed, protocol)
+    federation = federation_of(setting, data_dir)
+    trained = train(protocol, federation.holdings, federation.schema, seed=seed)
     seen, told = (
-        blocks_of(view_of(trained, (name,), federation.clients))
+        blocks_of(view_of(trained, (name,), federation.holdings))
         for name in (f"client-{clients - 1}", "server")
     )
     assert seen is not None

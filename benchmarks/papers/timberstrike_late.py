@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.shared_trees.victims import victims_of
+from fedtrees.bench.cells import Setting
 from fedtrees.bench.federation import federation_of
 from fedtrees.bench.suite import DataRef
 from fedtrees.benchmarks.papers.study import markdown, percent
@@ -58,25 +59,26 @@ class Late:
 
 def counted(data: str, depth: int, seed: int, data_dir: str | None) -> dict[str, Late]:
     """Return what another client finds out of the second and of the third client of the cycle."""
-    federation = federation_of(DataRef(data), Spec("iid"), CLIENTS, seed, data_dir)
     protocol = register.make("protocol", Spec("flower-cyclic", {"trees": 3, "max_depth": depth}))
-    trained = train(protocol, federation.clients, federation.schema, seed=seed)
+    setting = Setting.of(DataRef(data), Spec("iid"), CLIENTS, seed, protocol)
+    federation = federation_of(setting, data_dir)
+    trained = train(protocol, federation.holdings, federation.schema, seed=seed)
     out = {}
     for turn, (name, curious) in TURNS.items():
         begin = time.process_time()
-        victims = victims_of(view_of(trained, (curious,), federation.clients))
+        victims = victims_of(view_of(trained, (curious,), federation.holdings))
         seconds = time.process_time() - begin
         victim = next(v for v in victims if v.owner == name)
         assert victim.late is not None
         late, t = victim.late, victim.blocks[0].first
-        held, own = (federation.clients[int(client[-1])] for client in (name, curious))
+        held, own = (federation.holdings[client].table for client in (name, curious))
         leaves = trained.model.trees[t].leaves
         nodes, own_nodes = (trained.model.apply(rows.X)[:, t] for rows in (held, own))
         truth = true_leaf_counts(t, nodes, held.y, leaves)
-        guess = blind_leaf_counts(t, own_nodes, own.y, leaves, len(held))
-        rows = truth.n0 + truth.n1
-        right = (late.n == rows) & (late.n1 == truth.n1)
-        blind = (guess.n0 == truth.n0) & (guess.n1 == truth.n1)
+        guess = blind_leaf_counts(true_leaf_counts(t, own_nodes, own.y, leaves), len(held))
+        rows = truth.counts.sum(axis=1)
+        right = (late.n == rows) & (late.n1 == truth.counts[:, 1])
+        blind = (guess.counts == truth.counts).all(axis=1)
         out[turn] = Late(rows, late.certain, right, blind, seconds)
     return out
 

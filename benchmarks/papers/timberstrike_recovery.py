@@ -13,9 +13,9 @@ from itertools import product
 
 import numpy as np
 
-from fedtrees.bench.evaluate import make_defense
+from fedtrees.bench.cells import Setting
+from fedtrees.bench.evaluate import make_defense, score_guess
 from fedtrees.bench.federation import federation_of
-from fedtrees.bench.leaf_rows import leaf_scores
 from fedtrees.bench.suite import DataRef
 from fedtrees.benchmarks.papers.study import markdown, percent
 from fedtrees.core.registry import register
@@ -37,11 +37,12 @@ def counted(
     data: str, protocol: str, defense: str, depth: int, seed: int, data_dir: str | None
 ) -> Iterator[tuple[str, float, float]]:
     """Yield threat, share of leaves with exact class counts, and the blind share."""
-    federation = federation_of(DataRef(data), Spec("iid"), CLIENTS, seed, data_dir)
-    settings = {"trees": TREES[protocol], "max_depth": depth}
+    made = register.make("protocol", Spec(protocol, {"trees": TREES[protocol], "max_depth": depth}))
+    setting = Setting.of(DataRef(data), Spec("iid"), CLIENTS, seed, made)
+    federation = federation_of(setting, data_dir)
     trained = train(
-        register.make("protocol", Spec(protocol, settings)),
-        federation.clients,
+        made,
+        federation.holdings,
         federation.schema,
         defense=make_defense(parse_composed([defense])[0]),
         seed=seed,
@@ -49,11 +50,12 @@ def counted(
     attack = register.make("attack", Spec("timberstrike", {"chains": 1, "max_trees": 1}))
     for threat, principals in THREATS.items():
         guess = attack.run(
-            view_of(trained, principals, federation.clients), np.random.default_rng(seed)
+            view_of(trained, principals, federation.holdings), np.random.default_rng(seed)
         )
-        for metric, value, blind in leaf_scores(guess, federation, principals, trained):
-            if metric == "leaf_counts_exact":
-                yield threat, value, blind or 0.0
+        case = federation.case(dict(setting.roles), principals, seed, threat, trained)
+        for row in score_guess("timberstrike", guess, case, None):
+            if row["metric"] == "leaf_counts_exact":
+                yield threat, row["value"], row["blind"] or 0.0
 
 
 def lines(scores: Scores, depths: Sequence[int]) -> Iterator[list[str]]:

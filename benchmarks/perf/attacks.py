@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
+from fedtrees.bench.cells import Setting
 from fedtrees.bench.federation import federation_of
 from fedtrees.bench.suite import DataRef
 from fedtrees.benchmarks.perf.measure import Line
@@ -21,8 +22,10 @@ CLIENTS = 5
 def lines(data_dir: str | None, depths: tuple[int, ...] = (3, 6)) -> Iterator[Line]:
     """Attack 100 trees with every tree read, and with the attack's own choice."""
     for name, target in TARGETS.items():
+        iid, any_protocol = Spec("iid"), register.make("protocol", Spec("fedtree-hist"))
         try:
-            federation = federation_of(DataRef(name), Spec("iid"), CLIENTS, 0, data_dir)
+            setting = Setting.of(DataRef(name), iid, CLIENTS, 0, any_protocol)
+            federation = federation_of(setting, data_dir)
         except DataError as err:
             yield Line(f"TimberStrike, {name}", "not run", str(err), f"<= {target:g} s")
             continue
@@ -30,8 +33,8 @@ def lines(data_dir: str | None, depths: tuple[int, ...] = (3, 6)) -> Iterator[Li
             for protocol in ("fedtree-hist", "nvflare-hist"):
                 spec = Spec(protocol, {"trees": 100, "max_depth": depth, "max_bin": 32})
                 made = register.make("protocol", spec)
-                run = train(made, federation.clients, federation.schema)
-                view = view_of(run, (f"client-{CLIENTS - 1}",), federation.clients)
+                run = train(made, federation.holdings, federation.schema)
+                view = view_of(run, (f"client-{CLIENTS - 1}",), federation.holdings)
                 for attack in ("timberstrike", "timberstrike[max_trees=100]"):
                     yield _attack(name, attack, spec, view, target)
 

@@ -11,6 +11,7 @@ from fedtrees.benchmarks.perf import rivals
 from fedtrees.benchmarks.perf.measure import Line, medians, ratio
 from fedtrees.benchmarks.perf.rivals import Call, Work, table
 from fedtrees.benchmarks.perf.xgboost_federated import federated_xgboost
+from fedtrees.core.holding import over_clients
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.specs import Spec
@@ -32,7 +33,8 @@ def federation(name: str, data: Table, clients: int) -> Call:
     protocol = register.make("protocol", spec)
     schema = Schema(tuple(Feature(f"f{i}") for i in range(data.X.shape[1])), "y")
     parts = parts_of(data, clients)
-    return lambda: train(protocol, parts, schema)
+    held = over_clients(parts)
+    return lambda: train(protocol, held, schema)
 
 
 def lines(clients: int, target: float | None = None) -> Iterator[Line]:

@@ -33,6 +33,4 @@ class RotatingFeatures(FedTreeHist):
     """FedTree's boosting where tree t uses only features f with f = t modulo `turns`."""
 
     turns: int = 3
-
-    def client(self, name, data, schema, clip):
-        return RotatingClient(name, data, schema, self, clip)
+    client = RotatingClient

@@ -13,6 +13,7 @@ from fedtrees.core.errors import UsageError
 from fedtrees.core.guarantee import Structural
 from fedtrees.core.registry import register
 from fedtrees.messages.boosting import LeafValues, NodeSplits
+from fedtrees.messages.models import BoostedModel
 
 
 @register.defense("rounded-statistics")
@@ -24,7 +25,8 @@ class RoundedStatistics(Defense):
 
     at = frozenset({"server"})
     guards = (NodeSplits, LeafValues)
-    requires = frozenset({"server-decides"})
+    exempts = {BoostedModel: "made of the statistics as they were sent"}
+    requires = (LeafValues,)
 
     def __post_init__(self):
         if not self.step > 0:

@@ -4,9 +4,12 @@ Run it: python docs/tutorials/first_bench.py
 """
 
 # %% A federation: 456 training rows of the breast cancer table, spread over three clients.
+from fedtrees.bench.cells import Setting
 from fedtrees.bench.federation import federation_of
 from fedtrees.bench.suite import DataRef
 from fedtrees.core.defense import Composition
+from fedtrees.core.guess import LeafCounts
+from fedtrees.core.holding import stacked
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec
 from fedtrees.core.streams import Streams
@@ -14,22 +17,23 @@ from fedtrees.messages.boosting import LeafValues
 from fedtrees.metrics.leaf_counts import score_leaf_counts, true_leaf_counts
 from fedtrees.protocols.base import train, view_of
 
-federation = federation_of(DataRef("breast-cancer"), Spec("iid"), clients=3, seed=0, data_dir=None)
-print([len(table) for table in federation.clients], "rows per client")
+protocol = register.make("protocol", Spec("fedtree-hist", {"trees": 10, "max_depth": 4}))
+setting = Setting.of(DataRef("breast-cancer"), Spec("iid"), 3, 0, protocol)
+federation = federation_of(setting, data_dir=None)
+print([len(held) for held in federation.holdings.values()], "rows per client")
 
 # %% Train with FedTree's protocol, without a defense and with split-only broadcast.
-protocol = register.make("protocol", Spec("fedtree-hist", {"trees": 10, "max_depth": 4}))
 split_only = Composition((register.make("defense", Spec("split-only")),))
 runs = {
-    "none": train(protocol, federation.clients, federation.schema, seed=0),
+    "none": train(protocol, federation.holdings, federation.schema, seed=0),
     "split-only": train(
-        protocol, federation.clients, federation.schema, defense=split_only, seed=0
+        protocol, federation.holdings, federation.schema, defense=split_only, seed=0
     ),
 }
 
 # %% What did the last client receive about the leaves of the first tree?
 for name, run in runs.items():
-    view = view_of(run, ("client-2",), federation.clients)
+    view = view_of(run, ("client-2",), federation.holdings)
     _, leaves = next(view.messages(LeafValues))
     print(f"{name:10}  value {leaves.value[:3]}  H {None if leaves.h is None else leaves.h[:3]}")
 
@@ -40,12 +44,12 @@ print("same predictions:", same_predictions)
 
 # %% ... and yet the class counts of every leaf can still be read off the leaf values.
 attack = register.make("attack", Spec("timberstrike", {"max_trees": 1}))
-victims = federation.victims(("client-2",))
+victims = stacked([federation.holdings[name] for name in ("client-0", "client-1")])
 exact = {}
 for name, run in runs.items():
-    view = view_of(run, ("client-2",), federation.clients)
+    view = view_of(run, ("client-2",), federation.holdings)
     guess = attack.run(view, Streams(0).rng("attack"))
     leaves = run.model.trees[0].leaves
     truth = true_leaf_counts(0, run.model.apply(victims.X)[:, 0], victims.y, leaves)
-    exact[name] = score_leaf_counts(guess.leaf_counts, [truth]).as_dict()["leaf_counts_exact"]
+    exact[name] = score_leaf_counts(guess.all(LeafCounts), [truth]).leaf_counts_exact
     print(f"{name:10}  leaves of the first tree with exact class counts: {exact[name]:.0%}")

@@ -15,7 +15,10 @@ from typing import Any
 
 from fedtrees import __version__
 from fedtrees.bench.suite import DataRef, Suite
+from fedtrees.core.registry import register
 from fedtrees.core.specs import Composed, Spec
+from fedtrees.core.transcript import PUBLIC
+from fedtrees.protocols.base import Protocol
 
 _LIBRARIES = ("numpy", "numba", "scipy", "scikit-learn", "ortools", "imbalanced-learn")
 _NUMERIC_PARTS = (
@@ -26,12 +29,41 @@ _NUMERIC_PARTS = (
 
 @dataclass(frozen=True)
 class Setting:
-    """A federation: which rows, spread how, drawn from which seed."""
+    """A federation: which rows, spread how, drawn from which seed, over whom.
+
+    Attributes
+    ----------
+    data : DataRef
+    partition : Spec
+    clients : int
+        Parties that hold data.
+    seed : int
+    roles : tuple of (str, str)
+        Name and role of every party of the protocol, and of whoever gets its model.
+    holders : tuple of str
+        Names of the parties that hold data.
+    layout : str
+        How the table is laid out over them.
+    """
 
     data: DataRef
     partition: Spec
     clients: int
     seed: int
+    roles: tuple[tuple[str, str], ...]
+    holders: tuple[str, ...]
+    layout: str = "rows"
+
+    @classmethod
+    def of(
+        cls, data: DataRef, partition: Spec, clients: int, seed: int, protocol: Protocol
+    ) -> Setting:
+        """Return the federation that a protocol is run over."""
+        roles = dict(protocol.roles(clients))
+        holders = tuple(n for n, role in roles.items() if role in protocol.holders)
+        if protocol.released:
+            roles[PUBLIC] = PUBLIC
+        return cls(data, partition, clients, seed, tuple(roles.items()), holders, protocol.layout)
 
     @property
     def partition_text(self) -> str:
@@ -61,6 +93,7 @@ class Cell:
             "data": s.data.name,
             "partition": s.partition_text,
             "seed": s.seed,
+            **({} if s.layout == "rows" else {"layout": s.layout}),
         }
 
     @property
@@ -71,7 +104,8 @@ class Cell:
     def key(self, provenance: Provenance) -> str:
         """Return the hash under which the result is stored."""
         digest = provenance.digests[self.setting.data]
-        text = json.dumps({**self.describe(), "digest": digest, **provenance.stamp}, sort_keys=True)
+        stamp = {"digest": digest, "roles": self.setting.roles, **provenance.stamp}
+        text = json.dumps({**self.describe(), **stamp}, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:24]
 
 
@@ -169,7 +203,8 @@ def plan(suite: Suite) -> Plan:
     for grid in suite.grids:
         axes = (grid.data, grid.partitions, grid.clients, grid.protocols, suite.seeds)
         for data, partition, clients, protocol, seed in product(*axes):
-            setting = Setting(data, partition, clients, seed)
+            made: Protocol = register.make("protocol", protocol)
+            setting = Setting.of(data, partition, clients, seed, made)
             references[ReferenceCell(setting, protocol)] = None
             for threat in grid.threats:
                 blind[BlindCell(setting, threat)] = None

@@ -4,38 +4,39 @@ from __future__ import annotations
 
 import contextlib
 import os
-import zipfile
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from fedtrees.bench.cells import TrainCell
 from fedtrees.bench.evaluate import make_defense
 from fedtrees.bench.federation import Federation
+from fedtrees.core.codec import decode, encode
 from fedtrees.core.defense import Context
 from fedtrees.core.errors import DataError
+from fedtrees.core.holding import rows_of
 from fedtrees.core.registry import register
 from fedtrees.core.streams import Streams
 from fedtrees.core.transcript import Transcript
+from fedtrees.messages.models import as_message
 from fedtrees.protocols.base import Training
-from fedtrees.trees.boosted.forest import Forest, Tree
-from fedtrees.trees.boosted.losses import named_objective
-from fedtrees.trees.forest.random_forest import RandomForest
-
-_ARRAYS = ("feature", "threshold", "left", "right", "default_left", "value", "g", "h", "gain")
 
 
 def paths(folder: Path, key: str) -> tuple[Path, Path]:
     """Return where transcript and model of a train cell are kept."""
-    return folder / f"{key}.transcript.npz", folder / f"{key}.model.npz"
+    return folder / f"{key}.transcript.npz", folder / f"{key}.model"
 
 
 def save(training: Training, folder: Path, key: str) -> None:
-    """Keep a training; a disk too full for it only costs a later rerun some time."""
+    """Keep a training whose model can be told; a disk too full only costs a later rerun time.
+
+    A model that nobody holds whole is trained again: its parties are gone with their process.
+    """
+    if not training.protocol.released:
+        return
     transcript, model = paths(folder, key)
+    partial = model.with_name(f".{model.name}.{os.getpid()}.partial")
     with contextlib.suppress(OSError):
-        save_forest(training.model, model)
+        partial.write_bytes(encode(as_message(training.model)))
+        os.replace(partial, model)
         training.transcript.save(transcript, compress=False)
 
 
@@ -43,70 +44,34 @@ def load(cell: TrainCell, federation: Federation, folder: Path, key: str) -> Tra
     """Return a kept training, None if it is missing or cut off."""
     where, model_path = paths(folder, key)
     try:
-        transcript, model = Transcript.load(where), load_forest(model_path)
-    except DataError:
+        transcript, told = Transcript.load(where), decode(model_path.read_bytes())
+        model = told.model()  # type: ignore[attr-defined]
+    except (OSError, DataError):
         return None
     protocol = register.make("protocol", cell.protocol)
+    name = transcript.coordinator
     context = Context(
-        party="server",
-        role="server",
+        party=name,
+        role=transcript.roles[name],
         schema=federation.schema,
         parameters=protocol.parameters,
-        streams=Streams(cell.setting.seed).child("server", "defense"),
+        streams=Streams(cell.setting.seed).child(name, "defense"),
         ledger=transcript.events,
+        acted=transcript.acted,
     )
-    n_rows = sum(map(len, federation.clients))
-    defense = make_defense(cell.defense)
-    return Training(model, transcript, protocol, defense, federation.schema, n_rows, context)
+    return Training(
+        model,
+        transcript,
+        protocol,
+        make_defense(cell.defense),
+        federation.schema,
+        rows_of(federation.holdings),
+        context,
+        {name: held.columns for name, held in federation.holdings.items()},
+    )
 
 
 def drop(folder: Path, key: str) -> None:
     """Remove what was kept of a training."""
     for path in paths(folder, key):
         path.unlink(missing_ok=True)
-
-
-def save_forest(forest: Forest | RandomForest, path: Path) -> None:
-    """Write a forest's arrays to an ``.npz`` file, atomically."""
-    arrays = forest.to_arrays() if isinstance(forest, RandomForest) else _boosted(forest)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    with partial.open("wb") as out:
-        np.savez(out, allow_pickle=False, **arrays)
-    os.replace(partial, path)
-
-
-def _boosted(forest: Forest) -> dict[str, Any]:
-    arrays = {
-        f"{i}.{name}": getattr(tree, name)
-        for i, tree in enumerate(forest.trees)
-        for name in _ARRAYS
-        if getattr(tree, name) is not None
-    }
-    return {
-        "base_margin": forest.base_margin,
-        "objective": forest.objective.name,
-        "trees": np.int64(len(forest.trees)),
-        **arrays,
-    }
-
-
-def load_forest(path: Path) -> Forest | RandomForest:
-    """Read a forest written by `save_forest`.
-
-    Raises
-    ------
-    DataError
-        If the file is missing or damaged.
-    """
-    try:
-        with np.load(path, allow_pickle=False) as data:
-            if "probability" in data:
-                return RandomForest.from_arrays(dict(data))
-            trees = tuple(
-                Tree(**{name: data[f"{i}.{name}"] for name in _ARRAYS if f"{i}.{name}" in data})
-                for i in range(int(data["trees"]))
-            )
-            start = data["base_margin"]
-            return Forest(trees, start, named_objective(str(data["objective"]), len(start)))
-    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as err:
-        raise DataError(f"{path}: not a readable model ({err})") from err

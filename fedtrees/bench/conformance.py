@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -19,16 +19,20 @@ from fedtrees.bench.federation import Federation
 from fedtrees.core.attack import Attack
 from fedtrees.core.codec import decode, encode
 from fedtrees.core.defense import Composition, Defense
-from fedtrees.core.errors import FedtreesError, UnguardedMessageError
+from fedtrees.core.errors import FedtreesError, UnguardedMessageError, UsageError
 from fedtrees.core.guarantee import Guarantee
-from fedtrees.core.guess import Guess
+from fedtrees.core.guess import Guess, Records
+from fedtrees.core.holding import Holding, over_clients, stacked
 from fedtrees.core.messages import Message
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.specs import Spec
 from fedtrees.core.streams import Streams
-from fedtrees.core.view import Opaque, View
+from fedtrees.core.transcript import PUBLIC
+from fedtrees.core.view import View
 from fedtrees.data.dataset import prepare
+from fedtrees.data.layout import lay_out
+from fedtrees.data.partition import Partition
 from fedtrees.metrics.records import score_records
 from fedtrees.protocols.base import Protocol, Training, train, view_of
 
@@ -69,10 +73,8 @@ def check(kind: str, spec: Spec) -> list[Finding]:
         return [Finding("it can be constructed and run", False, text)]
 
 
-def sample_federation(
-    seed: int = 0, rows: int = 240, clients: int = 3
-) -> tuple[list[Table], Schema]:
-    """Make a small table nobody could know by heart, spread over clients."""
+def sample_table(seed: int = 0, rows: int = 240) -> tuple[Table, Schema]:
+    """Make a small table nobody could know by heart."""
     rng = np.random.default_rng([77, seed])
     X = np.round(rng.normal(size=(rows, 5)) * [1, 10, 3, 0.5, 2], 2)
     X[:, 4] = rng.integers(0, 3, rows)
@@ -80,65 +82,84 @@ def sample_federation(
     names = ["a", "b", "c", "d"]
     features = [Feature(n, low=-50, high=50) for n in names]
     kinds = Feature("e", kind="categorical", categories=("x", "y", "z"))
-    table = Table(X.astype(np.float32), y)
-    parts = np.array_split(np.arange(rows), clients)
-    return [table.take(p) for p in parts], Schema((*features, kinds), "label")
+    return Table(X.astype(np.float32), y), Schema((*features, kinds), "label")
+
+
+def sample_holdings(protocol: Protocol, seed: int = 0, parties: int = 3) -> dict[str, Holding]:
+    """Lay the small table out over the parties of a protocol that hold data."""
+    table, schema = sample_table(seed)
+    roles = protocol.roles(parties)
+    names = [name for name, role in roles.items() if role in protocol.holders]
+    rng = Streams(seed).rng("sample")
+    return lay_out(protocol.layout, table, schema, names, Partition("iid"), rng)
+
+
+def sample_training(
+    protocol: Protocol, defense: Composition | None = None, parties: int = 3
+) -> tuple[Training, dict[str, Holding]]:
+    """Train on the small table."""
+    held, (_, schema) = sample_holdings(protocol, parties=parties), sample_table()
+    return train(protocol, held, schema, defense=defense, seed=5), held
 
 
 def check_protocol(protocol: Protocol) -> Iterator[Finding]:
-    """Check determinism, encodable messages, reasons, read-only views, any number of clients."""
-    clients, schema = sample_federation()
-    first, again = (train(protocol, clients, schema, seed=5) for _ in range(2))
+    """Check determinism, encodable messages, reasons, read-only views, any number of parties."""
+    (first, held), (again, _) = (sample_training(protocol) for _ in range(2))
     yield Finding("the same seed gives the same run", _same_run(first, again))
     messages = [d.message for d in first.transcript]
     yield Finding(
-        "every message survives the codec", all(_equal(m, decode(encode(m))) for m in messages)
+        "every message survives the codec", all(_alike(m, decode(encode(m))) for m in messages)
     )
     silent = [type(d.message).__name__ for d in first.transcript if not d.why]
     yield Finding("every crossing has a reason", not silent, ", ".join(silent))
-    names = [n for n, role in first.transcript.roles.items() if role == "client"]
-    view = view_of(first, names[-1:], clients)
-    yield Finding("no array in a view is writeable", not _writeable(view))
-    X, y = Table.concat(clients).X, Table.concat(clients).y
-    hit = float(((first.predict(X) > 0.5) == y).mean())
+    undeclared = {
+        type(d.message).__name__
+        for d in first.transcript
+        if d.receivers != (PUBLIC,) and type(d.message) not in protocol.says
+    }
+    yield Finding("what crosses is declared (`says`)", not undeclared, ", ".join(undeclared))
+    views = [view_of(first, (name,), held) for name in first.transcript.roles]
+    yield Finding("no array in a view is writeable", not any(map(_writeable, views)))
+    table, _ = sample_table()
+    hit = float(((first.predict(table.X) > 0.5) == table.y).mean())
     yield Finding(
         "the model learns (positive control)",
-        hit > max(y.mean(), 1 - y.mean()),
+        hit > max(table.y.mean(), 1 - table.y.mean()),
         f"training accuracy {hit:.3f}",
     )
     for count in (1, 5):
-        parts, _ = sample_federation(clients=count)
-        done = train(protocol, parts, schema, seed=5)
-        yield Finding(f"it runs with {count} clients", done.n_rows == 240)
+        try:
+            done, _ = sample_training(protocol, parties=count)
+        except UsageError as err:  # it says how many it needs
+            yield Finding(f"it runs with {count} parties, or says why not", True, str(err))
+            continue
+        yield Finding(f"it runs with {count} parties, or says why not", done.n_rows == 240)
 
 
 def check_defense(defense: Defense) -> Iterator[Finding]:
-    """Check the claim, determinism, message types, and that it fails closed."""
+    """Check the claim, determinism, message types, that it acts, and that it fails closed."""
     claim = defense.claim()
     yield Finding("it states its claim as a value", isinstance(claim, Guarantee), str(claim))
     acts = not defense.protects or bool(defense.at)
     yield Finding("what it protects, it protects somewhere (`at`)", acts)
-    clients, schema = sample_federation()
-    ran = False
+    ran, composed = False, Composition((defense,))
     for name in register.names("protocol"):
         protocol = _small(name)
-        if protocol is None or protocol.mismatch(Composition((defense,))):
+        if protocol is None or protocol.mismatch(composed):
             continue
         ran = True
         try:
-            first, again = (
-                train(protocol, clients, schema, defense=Composition((defense,)), seed=5)
-                for _ in range(2)
-            )
+            (first, _), (again, _) = (sample_training(protocol, composed) for _ in range(2))
         except UnguardedMessageError as err:
             yield Finding(f"{name}: it handles every message it must", False, str(err))
             continue
         yield Finding(f"{name}: the same seed gives the same run", _same_run(first, again))
-        plain = train(protocol, clients, schema, seed=5)
+        yield Finding(f"{name}: it acts on something", bool(first.transcript.acted))
+        plain, _ = sample_training(protocol)
         revealing = {
             type(m) for d in plain.transcript if (m := d.message).reveals & defense.protects
         }
-        yield from _fails_closed(defense, protocol, revealing, clients, schema)
+        yield from _fails_closed(defense, protocol, revealing)
         yield from _guards_do_something(defense, protocol, first, plain)
         spent = defense.spent(first.transcript)
         yield Finding(f"{name}: it says what was spent", isinstance(spent, Guarantee), str(spent))
@@ -146,11 +167,7 @@ def check_defense(defense: Defense) -> Iterator[Finding]:
 
 
 def _fails_closed(
-    defense: Defense,
-    protocol: Protocol,
-    revealing: set[type[Message]],
-    clients: list[Table],
-    schema: Schema,
+    defense: Defense, protocol: Protocol, revealing: set[type[Message]]
 ) -> Iterator[Finding]:
     """Take each guard away that has something to hide here, and see the run stop."""
     for kind in defense.guards:
@@ -160,7 +177,7 @@ def _fails_closed(
         bare = type(f"Without{kind.__name__}", (type(defense),), {"guards": rest})
         broken = bare(**{f.name: getattr(defense, f.name) for f in fields(defense)})  # type: ignore[arg-type]
         try:
-            train(protocol, clients, schema, defense=Composition((broken,)), seed=5)
+            sample_training(protocol, Composition((broken,)))
             stopped = False
         except UnguardedMessageError:
             stopped = True
@@ -191,13 +208,10 @@ def check_attack(attack: Attack) -> Iterator[Finding]:
     bad = [name for name in reached if name.startswith(_FORBIDDEN)]
     yield Finding("it imports nothing that holds truth", not bad, ", ".join(bad))
     ran = False
-    _, schema = sample_federation()
-    for name in register.names("protocol"):
-        protocol = _small(name)
-        if protocol is None or attack.inapplicable(protocol.offers_on(schema), {"client"}):
+    for name, view in _views_without_truth():
+        if attack.inapplicable(view):
             continue
         ran = True
-        view = _view_without_truth(protocol)
         guesses, touched = [], []
         for seed in (1, 2):
             guess, used = _run_beside_bait(attack, view, seed)
@@ -235,12 +249,16 @@ def _rng() -> np.random.Generator:
     return Streams(3).rng("conformance")
 
 
-def _view_without_truth(protocol: Protocol) -> View:
-    """Train, keep the last client's view, and let go of everybody's rows."""
-    clients, schema = sample_federation()
-    training = train(protocol, clients, schema, seed=5)
-    names = [n for n, role in training.transcript.roles.items() if role == "client"]
-    return view_of(training, names[-1:], clients)
+def _views_without_truth() -> Iterator[tuple[str, View]]:
+    """Train every protocol and yield a view per role, of which everybody else's rows are gone."""
+    for name in register.names("protocol"):
+        protocol = _small(name)
+        if protocol is not None:
+            training, held = sample_training(protocol)
+            last = {role: who for who, role in training.transcript.roles.items()}
+            views = {role: view_of(training, (who,), held) for role, who in last.items()}
+            del training, held
+            yield from ((f"{name}, {role}", view) for role, view in views.items())
 
 
 def _run_beside_bait(attack: Attack, view: View, seed: int) -> tuple[Guess, list[str]]:
@@ -260,22 +278,23 @@ def _run_beside_bait(attack: Attack, view: View, seed: int) -> tuple[Guess, list
 
 def _bait(seed: int) -> Federation:
     """Make rows of the same shape that no view has seen, held as a bench holds the truth."""
-    clients, schema = sample_federation(seed=100 + seed)
-    whole = Table.concat(clients)
-    dataset = prepare("bait", schema, whole.X, whole.y)
-    return Federation(dataset, tuple(clients), whole, None)
+    table, schema = sample_table(100 + seed)
+    parts = [table.take(rows) for rows in np.array_split(np.arange(len(table)), 3)]
+    return Federation(prepare("bait", schema, table.X, table.y), over_clients(parts), table, None)
 
 
 def _fits(guess: Guess, schema: Schema) -> bool:
-    return guess.records is None or guess.records.X.shape[1] == len(schema.features)
+    return all(r.table.X.shape[1] == len(schema.features) for r in guess.all(Records))
 
 
 def _copied(guess: Guess, seed: int, schema: Schema) -> float:
     """Return the share of bait rows that the guess reproduces exactly."""
-    if guess.records is None or not len(guess.records) or not _fits(guess, schema):
+    found = [r.table for r in guess.all(Records) if len(r.table)]
+    if not found or not _fits(guess, schema):
         return 0.0
-    truth = Table.concat(list(_bait(seed).clients[:-1]))
-    return score_records(guess.records, truth, schema).exact_rows
+    truth = stacked(list(_bait(seed).holdings.values())[:-1])
+    assert truth is not None
+    return score_records(found[0], truth, schema).exact_rows
 
 
 _watchers: list[list[str]] = []
@@ -360,45 +379,32 @@ def _small(name: str) -> Protocol | None:
     return protocol if isinstance(protocol, Protocol) else None
 
 
-def _equal(a: Message, b: Message) -> bool:
-    return type(a) is type(b) and all(
-        np.array_equal(getattr(a, f.name), getattr(b, f.name), equal_nan=_floats(a, f.name))
-        if isinstance(getattr(a, f.name), np.ndarray)
-        else getattr(a, f.name) == getattr(b, f.name)
-        for f in fields(a)
-    )
-
-
-def _floats(message: Message, name: str) -> bool:
-    return bool(getattr(message, name).dtype.kind == "f")
-
-
 def _same_run(a: Training, b: Training) -> bool:
     return len(a.transcript.deliveries) == len(b.transcript.deliveries) and all(
-        x.sender == y.sender and _equal(x.message, y.message)
+        x.sender == y.sender and _alike(x.message, y.message)
         for x, y in zip(a.transcript, b.transcript, strict=True)
     )
 
 
 def _same(a: Guess, b: Guess) -> bool:
-    if (a.records is None) != (b.records is None) or len(a.leaf_counts) != len(b.leaf_counts):
-        return False
-    if a.records is not None and b.records is not None:
-        same = np.array_equal(a.records.X, b.records.X, equal_nan=True)
-        if not same or not np.array_equal(a.records.y, b.records.y):
-            return False
-    return all(
-        np.array_equal(x.n0, y.n0) and np.array_equal(x.n1, y.n1)
-        for x, y in zip(a.leaf_counts, b.leaf_counts, strict=True)
+    """Tell whether two guesses claim the same."""
+    return len(a.claims) == len(b.claims) and all(
+        type(x) is type(y) and _alike(x, y) for x, y in zip(a.claims, b.claims, strict=True)
     )
 
 
+def _alike(a: Any, b: Any) -> bool:
+    """Compare values, arrays, and whatever dataclasses are made of them."""
+    if is_dataclass(a) and is_dataclass(b):
+        return type(a) is type(b) and all(
+            _alike(getattr(a, f.name), getattr(b, f.name)) for f in fields(a)
+        )
+    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
+        return np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
+    return bool(a == b)
+
+
 def _writeable(view: View) -> bool:
-    arrays: Sequence[Any] = [
-        getattr(s.message, f.name)
-        for s in view.seen
-        if not isinstance(s.message, Opaque)
-        for f in fields(s.message)
-    ]
-    own = [view.own.X, view.own.y] if view.own is not None else []
+    arrays = [getattr(s.message, f.name) for s in view.seen for f in fields(s.message)]
+    own = [getattr(held, f.name) for held in view.own for f in fields(held)]
     return any(isinstance(a, np.ndarray) and a.flags.writeable for a in [*arrays, *own])

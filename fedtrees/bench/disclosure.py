@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from fedtrees.core.defense import Composition
-from fedtrees.core.messages import Message
+from fedtrees.core.messages import Message, closed
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec
 from fedtrees.core.transcript import Transcript
@@ -67,7 +67,7 @@ def disclosures(transcript: Transcript, defense: Composition) -> list[Disclosure
     for d in transcript:
         sender = transcript.roles.get(d.sender, d.sender)
         receiver = transcript.roles[d.receivers[0]] if d.receivers else "nobody"
-        readers = receiver if d.readers else "nobody (sealed)"
+        readers = "nobody (sealed)" if closed(d.message) else receiver
         filled, empty = _fields(d.message)
         key = (type(d.message).__name__, sender, receiver, readers, ",".join(filled))
         if key not in found:
@@ -77,7 +77,7 @@ def disclosures(transcript: Transcript, defense: Composition) -> list[Disclosure
                 receiver=receiver,
                 readers=readers,
                 why=d.why,
-                reveals=sorted(map(str, d.message.reveals)) if d.readers else [],
+                reveals=[] if closed(d.message) else sorted(map(str, d.message.reveals)),
                 carries=filled,
                 withheld=empty,
                 guarded_by=_guards(d.message, sender, defense),

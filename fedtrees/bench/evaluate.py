@@ -12,27 +12,20 @@ from numpy.typing import NDArray
 
 from fedtrees.bench.cells import AttackCell, BlindCell, ReferenceCell, Setting, TrainCell
 from fedtrees.bench.federation import Federation
-from fedtrees.bench.leaf_rows import leaf_scores
-from fedtrees.bench.published_scores import published_scores
 from fedtrees.core.attack import Attack
 from fedtrees.core.defense import Composition
 from fedtrees.core.errors import ProtocolError
 from fedtrees.core.guarantee import join
-from fedtrees.core.guess import Guess
+from fedtrees.core.guess import Claim, Guess
+from fedtrees.core.holding import over_clients
 from fedtrees.core.registry import register
-from fedtrees.core.schema import Table
 from fedtrees.core.specs import Composed
 from fedtrees.core.streams import Streams
 from fedtrees.core.threat import Threat
-from fedtrees.messages.cuts import CutPoints
-from fedtrees.metrics.advantage import LOWER_IS_BETTER, advantage, best_value
-from fedtrees.metrics.blind import best_scores, blind_guesses
-from fedtrees.metrics.records import score_records
-from fedtrees.metrics.returned_rows import ReturnedRows, score_returned_rows
-from fedtrees.metrics.specificity import nearest_row, specificity
+from fedtrees.metrics.advantage import advantage
+from fedtrees.metrics.metric import Case, Metric, Score, all_metrics, best_of, metrics_of
 from fedtrees.metrics.utility import utility_scores
-from fedtrees.protocols.base import Protocol, Training, client_names, train, view_of
-from fedtrees.trees.binning import Cuts
+from fedtrees.protocols.base import Protocol, Training, train, view_of
 
 Row = dict[str, Any]
 
@@ -99,13 +92,8 @@ def run_training(cell: TrainCell, federation: Federation) -> Training:
     reason = protocol.mismatch(defense)
     if reason:
         raise Inapplicable(reason)
-    return train(
-        protocol,
-        federation.clients,
-        federation.schema,
-        defense=defense,
-        seed=cell.setting.seed,
-    )
+    seed = cell.setting.seed
+    return train(protocol, federation.holdings, federation.schema, defense=defense, seed=seed)
 
 
 def training_columns(training: Training) -> Row:
@@ -136,10 +124,18 @@ def evaluate_training(
 
 @dataclass(frozen=True)
 class BlindLine:
-    """What the blind adversary scored: the best value of every metric, and the guess best by RA."""
+    """What blind adversaries scored, by the metrics that need no training.
+
+    Attributes
+    ----------
+    scores : mapping of str to float
+        The best value of every score.
+    best : mapping of str to str
+        Per metric, the guess that is best by its deciding score.
+    """
 
     scores: Mapping[str, float]
-    best: str
+    best: Mapping[str, str]
 
 
 def evaluate_attack(
@@ -150,179 +146,116 @@ def evaluate_attack(
     Raises
     ------
     Inapplicable
-        If protocol and threat give the attack nothing to read.
+        If the view has nothing for the attack to read.
     """
     attack: Attack = register.make("attack", cell.attack)
-    roles = training.transcript.roles
-    principals = Threat.parse(cell.threat).principals(roles)
-    reason = attack.inapplicable(
-        training.protocol.offers_on(training.schema), {roles[p] for p in principals}
-    )
+    setting = cell.setting
+    threat = Threat.parse(cell.threat)
+    principals = threat.principals(dict(setting.roles))
+    case = federation.case(dict(setting.roles), principals, setting.seed, cell.threat, training)
+    view = view_of(training, principals, federation.holdings, threat.queries)
+    reason = attack.inapplicable(view)
     if reason:
         raise Inapplicable(reason)
-    seed = cell.setting.seed
-    view = view_of(training, principals, federation.clients)
-    rng = Streams(seed).child("attack", cell.threat).rng(cell.attack.name)
+    rng = Streams(setting.seed).child("attack", cell.threat).rng(cell.attack.name)
     wall, cpu = time.perf_counter(), time.process_time()
-    guess = checked_guess(cell.attack.name, attack.run(view, rng), federation)
+    guess = attack.run(view, rng)
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-    if getattr(attack, "scope", "victims") == "union":  # for parity with published figures
-        line = {} if blind is None else dict(blind.scores)
-        scored = published_scores(guess, federation, principals, line, seed)
-        rows = [_scored(*each) for each in scored]
-    else:
-        rows = list(score_guess(guess, federation, principals, training, cell, blind))
+    rows = list(score_guess(cell.attack.name, guess, case, blind))
     rows.append(_row("cpu_seconds", cpu, "seconds"))
+    if view.oracle is not None:
+        rows.append(_row("queries", float(sum(view.oracle.log)), "rows"))
     rows += [_row(f"note:{k}", float(v)) for k, v in guess.notes.items() if np.isfinite(v)]
     common = {**attack_columns(cell), **training_columns(training), "seconds": round(wall, 4)}
     return Outcome(rows, {**common, "stage": "attack"})
 
 
-def checked_guess(name: str, guess: object, federation: Federation) -> Guess:
-    """Return what an attack returned, if it can be scored.
+def score_guess(attack: str, guess: object, case: Case, blind: BlindLine | None) -> Iterator[Row]:
+    """Yield one row per score of every metric of every claim, each beside its blind line.
 
     Raises
     ------
     ProtocolError
-        If it is no `Guess`, or its rows do not have the schema's columns and labels.
+        If the attack returned no `Guess`, or a claim that cannot be compared with anything here.
     """
     if not isinstance(guess, Guess):
-        raise ProtocolError(f"attack {name!r} returned a {type(guess).__name__}; return a Guess")
-    if guess.records is not None:
-        width, wanted = guess.records.X.shape[1], len(federation.schema.features)
-        if width != wanted:
-            raise ProtocolError(f"attack {name!r} guessed {width} columns; the schema has {wanted}")
-        if np.isinf(guess.records.X).any():
-            raise ProtocolError(f"attack {name!r} guessed infinite values; rows must be finite")
-        classes = max(len(federation.schema.classes), 2)
-        if not np.isin(guess.records.y, np.arange(classes)).all():
-            known = "0 and 1" if classes == 2 else f"0 to {classes - 1}"
-            raise ProtocolError(f"attack {name!r} guessed labels other than {known}")
-    return guess
+        raise ProtocolError(f"attack {attack!r} returned a {type(guess).__name__}; return a Guess")
+    for kind in dict.fromkeys(type(c) for c in guess.claims):
+        claims = [c for c in guess.claims if type(c) is kind]
+        for metric in metrics_of(kind):
+            reason = metric.refuses(claims, case)
+            if reason:
+                raise ProtocolError(f"attack {attack!r}: {reason}")
+            truth = metric.truth(case)
+            if truth is not None:
+                yield from _metric_rows(metric, claims, truth, case, blind)
 
 
-def score_guess(
-    guess: Guess,
-    federation: Federation,
-    principals: tuple[str, ...],
-    training: Training,
-    cell: AttackCell,
-    blind: BlindLine | None,
+def _metric_rows(
+    metric: Metric[Any], claims: Sequence[Claim], truth: Any, case: Case, blind: BlindLine | None
 ) -> Iterator[Row]:
-    """Yield one row per metric, each beside its blind score.
+    def best_blind() -> Sequence[Claim]:
+        name = blind.best.get(metric.name) if blind else None
+        return metric.blind(case, truth)[name] if name else ()
 
-    Where an attack returns only the rows it is sure of, the blind adversary's best guess completes
-    them before they are compared with all victims' rows: nobody has to submit less.
-    """
-    truth, schema, seed = federation.victims(principals), federation.schema, cell.setting.seed
-    if guess.records is not None:
-        records, scores_blind = guess.records, {} if blind is None else blind.scores
-        if guess.confidence is not None and blind is not None and len(records) < len(truth):
-            rest = _guess_blindly(federation, principals, cell.setting, cell.threat)[blind.best]
-            rest = rest.take(np.arange(len(truth) - len(records)))
-            records = Table.concat([records, rest])
-        scores = score_records(records, truth, schema, federation.dataset.top)
-        values = {**scores.as_dict(), **{f"ra:{k}": v for k, v in scores.per_feature.items()}}
-        for metric, value in values.items():
-            yield _scored(metric, value, scores_blind.get(metric))
-        if federation.reserve is not None and len(guess.records):
-            rng = Streams(seed).child("scores").rng("reserve")
-            test = specificity(guess.records, truth, federation.reserve, schema, rng)
-            yield _row("specificity_z", test.z)
-            near = nearest_row(guess.records, truth, federation.reserve, schema, rng)
-            yield _scored("nearest_row", near, 0.5)
-    if guess.records is not None and guess.confidence is not None:
-        yield from _returned_rows(guess, federation, principals, training, seed)
-    if guess.leaf_counts and training.model.trees:
-        for metric, value, line in leaf_scores(guess, federation, principals, training):
-            yield _scored(metric, value, line)
-
-
-def _returned_rows(
-    guess: Guess,
-    federation: Federation,
-    principals: tuple[str, ...],
-    training: Training,
-    seed: int,
-) -> Iterator[Row]:
-    """Score rows returned as certain, beside single draws of the blind adversary."""
-    sent = [d.message for d in training.transcript if isinstance(d.message, CutPoints)]
-    if not sent or guess.records is None:
-        return
-    cuts = Cuts(sent[0].values, sent[0].offsets, sent[0].minimum)
-    names = client_names(len(federation.clients))
-    held = dict(zip(names, federation.clients, strict=True))
-    truth = {name: table for name, table in held.items() if name not in principals}
-    got = score_returned_rows(guess.records, truth, cuts, guess.owner).as_dict()
-    own, n = federation.own(principals), sum(map(len, truth.values()))
-    rng = Streams(seed).child("blind").rng("returned-rows")
-    drawn = blind_guesses(own, federation.schema, n, rng, draws=1)
-    blind = max((score_returned_rows(g, truth, cuts) for g in drawn.values()), key=_right)
-    yield _row("returned_rows", got.pop("returned_rows"), "rows")
-    for metric, value in got.items():
-        # an owner drawn at random is right for one victim in as many as there are
-        line = blind.right / len(truth) if metric == "returned_owned" else None
-        yield _scored(metric, value, blind.as_dict()[metric] if line is None else line)
-
-
-def _right(scores: ReturnedRows) -> float:
-    return scores.right
+    measured = {} if blind is None else blind.scores
+    line = metric.line(case, truth, measured)
+    for score in metric.score(metric.completed(claims, truth, best_blind), truth):
+        yield _scored(score, line.get(score.name) if score.blind is None else score.blind)
 
 
 def evaluate_blind(cell: BlindCell, federation: Federation) -> Outcome:
-    """Score what the same principals guess from an empty transcript; the best guess counts.
+    """Score what the same principals claim from an empty transcript; the best guess counts.
 
-    Beside the best score of every metric there is one row per guess for the main ones, with the
+    Beside the best value of every score there is one row per guess for the main ones, with the
     guess's name in ``attack_params``.
     """
-    principals = Threat.parse(cell.threat).principals(federation.roles)
-    truth, schema = federation.victims(principals), federation.schema
-    guesses = _guess_blindly(federation, principals, cell.setting, cell.threat)
-    scored = {
-        name: score_records(guess, truth, schema, federation.dataset.top)
-        for name, guess in guesses.items()
-    }
-    rows = []
-    for metric, best in best_scores(scored).items():
-        gain = None if best.score == best_value(metric) else 0.0
-        line = {"blind": best.score, "advantage": gain, "reason": f"best guess: {best.guess}"}
-        rows.append({**_row(metric, best.score), **line})
-    for name, scores in scored.items():
-        for metric in ("ra", "ra_top", "exact_rows"):
-            rows.append({**_row(metric, scores.as_dict()[metric]), "attack_params": name})
+    roles = dict(cell.setting.roles)
+    principals = Threat.parse(cell.threat).principals(roles)
+    case = federation.case(roles, principals, cell.setting.seed, cell.threat)
+    rows: list[Row] = []
+    for metric in all_metrics():
+        truth = metric.truth(case) if metric.before_training else None
+        if truth is None:
+            continue
+        guesses = metric.blind(case, truth)
+        scored = {name: metric.score(claims, truth) for name, claims in guesses.items()}
+        for name, best in best_of(scored).items():
+            gain = None if best.value == best.best else 0.0
+            line = {"blind": best.value, "advantage": gain, "reason": f"best guess: {best.guess}"}
+            rows.append({**_row(name, best.value), **line})
+        for name, scores in scored.items():
+            values = {s.name: s.value for s in scores}
+            rows += [{**_row(m, values.get(m)), "attack_params": name} for m in metric.main]
     common = {**setting_columns(cell.setting), "threat": cell.threat, "attack": "blind"}
     return Outcome(rows, {**common, "stage": "blind"})
 
 
-def _guess_blindly(
-    federation: Federation, principals: tuple[str, ...], setting: Setting, threat: str
-) -> dict[str, Table]:
-    """Return what these principals guess from an empty transcript, by the guess's name."""
-    rng = Streams(setting.seed).child("blind", threat).rng("guesses")
-    n = len(federation.victims(principals))
-    return blind_guesses(federation.own(principals), federation.schema, n, rng)
-
-
 def evaluate_reference(cell: ReferenceCell, federation: Federation) -> Outcome:
-    """Measure each client's model trained alone with the same protocol, and the majority class."""
+    """Measure each client's model trained alone with the same protocol, and the majority class.
+
+    Alone trains who holds whole rows; where nobody does, only the majority class is measured.
+    """
     protocol: Protocol = register.make("protocol", cell.protocol)
     test = federation.test
     classes = len(federation.schema.classes)
     alone: dict[str, list[float]] = {}
-    for table in federation.clients:
-        if len(np.unique(table.y)) == classes:
-            model = train(protocol, [table], federation.schema, seed=cell.setting.seed).model
+    for held in federation.holdings.values():
+        if cell.setting.layout != "rows":
+            break
+        if len(np.unique(held.table.y)) == classes:
+            lone = over_clients([held.table])
+            model = train(protocol, lone, federation.schema, seed=cell.setting.seed).model
             guess = model.predict(test.X)
         else:
-            guess = _constant_prediction(table.y, classes, len(test))
+            guess = _constant_prediction(held.table.y, classes, len(test))
         for metric, value in utility_scores(test.y, guess).items():
             if value is not None:
                 alone.setdefault(metric, []).append(value)
     rows = [{**_row(k, float(np.mean(v))), "protocol": "local-only"} for k, v in alone.items()]
     # The constant prediction is the base rate; its accuracy is that of the majority class.
-    constant = _constant_prediction(
-        np.concatenate([t.y for t in federation.clients]), classes, len(test)
-    )
+    labels = np.concatenate([h.y for h in federation.holdings.values() if h.y is not None])
+    constant = _constant_prediction(labels, classes, len(test))
     for metric, value in utility_scores(test.y, constant).items():
         rows.append({**_row(metric, value), "protocol": "majority-class"})
     common = {
@@ -345,10 +278,10 @@ def _row(metric: str, value: float | None, unit: str = "") -> Row:
     return {"metric": metric, "value": _number(value), "unit": unit, "status": "ok"}
 
 
-def _scored(metric: str, value: float | None, blind: float | None) -> Row:
-    gain = advantage(value, blind, best=best_value(metric))
-    unit = "distance" if metric in LOWER_IS_BETTER else "share"
-    return {**_row(metric, value, unit), "blind": _number(blind), "advantage": _number(gain)}
+def _scored(score: Score, blind: float | None) -> Row:
+    gain = advantage(score.value, blind, best=score.best)
+    row = _row(score.name, score.value, score.unit)
+    return {**row, "blind": _number(blind), "advantage": _number(gain)}
 
 
 def _number(value: float | None) -> float | None:
@@ -361,5 +294,11 @@ def blind_line(rows: Sequence[Row]) -> BlindLine:
     """Return the blind line from a blind cell's rows."""
     known = [r for r in rows if r.get("value") is not None]
     scores = {r["metric"]: r["value"] for r in known if "attack_params" not in r}
-    named = [r for r in known if "attack_params" in r and r["metric"] == "ra"]
-    return BlindLine(scores, max(named, key=lambda r: r["value"])["attack_params"])
+    best = {}
+    for metric in all_metrics():
+        named = [
+            r for r in known if "attack_params" in r and r["metric"] == next(iter(metric.main), "")
+        ]
+        if named:
+            best[metric.name] = max(named, key=lambda r: r["value"])["attack_params"]
+    return BlindLine(scores, best)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+from fedtrees.bench.cells import Setting
 from fedtrees.bench.suite import DataRef
 from fedtrees.core.errors import UsageError, did_you_mean
+from fedtrees.core.holding import Holding
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema, Table
 from fedtrees.core.specs import Spec, parse_list
@@ -16,9 +19,11 @@ from fedtrees.data import catalogue
 from fedtrees.data.csv_table import load_csv
 from fedtrees.data.dataset import Dataset
 from fedtrees.data.holdout import holdout
-from fedtrees.data.partition import Partition, split
+from fedtrees.data.layout import lay_out
+from fedtrees.data.partition import Partition
 from fedtrees.data.sample import sample
-from fedtrees.protocols.base import client_names
+from fedtrees.metrics.metric import Case
+from fedtrees.protocols.base import Training
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,15 +33,15 @@ class Federation:
     Attributes
     ----------
     dataset : Dataset
-    clients : tuple of Table
-        Training rows of each client.
+    holdings : mapping of str to Holding
+        What each party holds of the training rows, by name.
     test : Table
     reserve : Table or None
         Rows nobody in the federation holds.
     """
 
     dataset: Dataset
-    clients: tuple[Table, ...]
+    holdings: Mapping[str, Holding]
     test: Table
     reserve: Table | None
 
@@ -45,25 +50,38 @@ class Federation:
         """Columns and classes."""
         return self.dataset.schema
 
-    def own(self, principals: tuple[str, ...]) -> Table | None:
-        """Return the rows the principals hold together, None if they hold none."""
-        return self._rows(principals, True)
+    def case(
+        self,
+        roles: Mapping[str, str],
+        principals: tuple[str, ...],
+        seed: int,
+        threat: str = "",
+        training: Training | None = None,
+    ) -> Case:
+        """Return what scoring under a threat needs to know.
 
-    def victims(self, principals: tuple[str, ...]) -> Table:
-        """Return the rows of everybody else."""
-        rows = self._rows(principals, False)
-        assert rows is not None
-        return rows
-
-    def _rows(self, principals: tuple[str, ...], own: bool) -> Table | None:
-        names = client_names(len(self.clients))
-        mine = [t for n, t in zip(names, self.clients, strict=True) if (n in principals) == own]
-        return Table.concat(mine) if mine else None
-
-    @property
-    def roles(self) -> dict[str, str]:
-        """Role of every party of a horizontal federation."""
-        return {"server": "server", **dict.fromkeys(client_names(len(self.clients)), "client")}
+        Raises
+        ------
+        UsageError
+            If the principals hold everything: no victim is left.
+        """
+        if set(self.holdings) <= set(principals):
+            raise UsageError(
+                f"threat {threat}: all {len(self.holdings)} parties that hold data collude; no "
+                "victim is left"
+            )
+        return Case(
+            holdings=self.holdings,
+            roles=roles,
+            principals=principals,
+            schema=self.schema,
+            streams=Streams(seed),
+            threat=threat,
+            top=tuple(self.dataset.top),
+            reserve=self.reserve,
+            model=None if training is None else training.model,
+            transcript=None if training is None else training.transcript,
+        )
 
 
 @lru_cache(maxsize=8)
@@ -100,34 +118,29 @@ def _by_name(name: str, data_dir: str | None) -> Dataset:
 
 
 @lru_cache(maxsize=4)
-def federate(
-    ref: DataRef,
-    partition: str,
-    params: tuple[tuple[str, object], ...],
-    clients: int,
-    seed: int,
-    data_dir: str | None,
+def _federate(setting: Setting, names: tuple[str, ...], data_dir: str | None) -> Federation:
+    dataset = load_dataset(setting.data, data_dir)
+    how = Partition(setting.partition.name, dict(setting.partition.params))
+    return spread(dataset, how, names, setting.seed, setting.layout)
+
+
+def spread(
+    dataset: Dataset, how: Partition, names: Sequence[str], seed: int, layout: str = "rows"
 ) -> Federation:
-    """Load, hold out and spread a dataset; everything random derives from the seed."""
-    return spread(load_dataset(ref, data_dir), Partition(partition, dict(params)), clients, seed)
-
-
-def spread(dataset: Dataset, how: Partition, clients: int, seed: int) -> Federation:
     """Hold out and spread a dataset; everything random derives from the seed.
 
     Raises
     ------
     DataError, UsageError
-        As `holdout` and `split`.
+        As `holdout` and `lay_out`.
     """
     streams = Streams(seed).child("federation")
     train, test, reserve = holdout(dataset, streams).tables(dataset.table)
-    rows = split(how, train, dataset.schema, clients, streams.rng("partition"))
-    return Federation(dataset, tuple(train.take(r) for r in rows), test, reserve)
+    rng = streams.rng("partition")
+    held = lay_out(layout, train, dataset.schema, names, how, rng)
+    return Federation(dataset, held, test, reserve)
 
 
-def federation_of(
-    ref: DataRef, partition: Spec, clients: int, seed: int, data_dir: str | None
-) -> Federation:
+def federation_of(setting: Setting, data_dir: str | None) -> Federation:
     """Return the federation of one setting; the last few are kept in memory."""
-    return federate(ref, partition.name, tuple(partition.params.items()), clients, seed, data_dir)
+    return _federate(setting, setting.holders, data_dir)

@@ -177,7 +177,7 @@ class Runner:
         detail = ""
         try:
             with _limited(self.time_limit):
-                federation = federation_of(s.data, s.partition, s.clients, s.seed, self.data_dir)
+                federation = federation_of(s, self.data_dir)
                 outcome, status = compute(federation), "ok"
         except Inapplicable as err:
             outcome, status = _bare(cell, "skipped", str(err)), "skipped"

@@ -20,7 +20,7 @@ from fedtrees.bench.suite import Suite
 from fedtrees.core.errors import DataError, StoreError, UsageError
 from fedtrees.core.registry import load_plugin, register
 from fedtrees.core.threat import Threat
-from fedtrees.protocols.base import Protocol, client_names
+from fedtrees.protocols.base import Protocol
 
 
 @dataclass
@@ -111,8 +111,7 @@ class Bench:
                 for g in self.plan.groups
                 if (g.train.protocol, g.train.defense) == (protocol, defense)
             )
-            s = cell.setting
-            federation = federation_of(s.data, s.partition, s.clients, s.seed, self.data_dir)
+            federation = federation_of(cell.setting, self.data_dir)
             try:
                 training = run_training(replace(cell, protocol=briefly(cell.protocol)), federation)
             except Exception:  # its cells have said why
@@ -149,20 +148,20 @@ def check_settings(todo: Plan, data_dir: str | None) -> None:
         without classes, a base score that does not suit the target, ...
     """
     for group in todo.groups:
-        s = group.train.setting
-        schema = federation_of(s.data, s.partition, s.clients, s.seed, data_dir).schema
+        schema = federation_of(group.train.setting, data_dir).schema
         protocol: Protocol = register.make("protocol", group.train.protocol)
-        protocol.offers_on(schema)
+        protocol.check(schema)
     for cell in todo.blind:
-        s = cell.setting
-        dataset = federation_of(s.data, s.partition, s.clients, s.seed, data_dir).dataset
+        federation = federation_of(cell.setting, data_dir)
+        dataset = federation.dataset
         if dataset.task == "number":
             raise DataError(
                 f"{dataset.name}: the target has numbers; the bench's metrics are for classes "
                 "only. `fedtrees train` takes any target"
             )
-        roles = {"server": "server", **dict.fromkeys(client_names(s.clients), "client")}
-        Threat.parse(cell.threat).principals(roles)
+        roles = dict(cell.setting.roles)
+        principals = Threat.parse(cell.threat, roles).principals(roles)
+        federation.case(roles, principals, cell.setting.seed, cell.threat)
 
 
 def default_workers() -> int:

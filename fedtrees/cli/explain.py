@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import inspect as reflection
 import json
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.table import Table as TextTable
@@ -16,7 +16,10 @@ from fedtrees.core.errors import UsageError
 from fedtrees.core.registry import load_plugin, register
 from fedtrees.core.specs import Spec, parse_composed, parse_grid
 
-ROLES = ("client", "server")
+if TYPE_CHECKING:
+    from fedtrees.core.holding import Holding
+    from fedtrees.protocols.base import Training
+
 APPLIES = "applies"
 
 
@@ -47,7 +50,7 @@ def explain(request: Explanation, plugins: Sequence[str], as_json: bool) -> None
             f"spent {facts['spent']} (two trees)",
             markup=False,
         )
-    for role in ROLES:
+    for role in facts["sees"]:
         table = TextTable(title=f"what a {role} sees", title_justify="left", title_style="bold")
         for column in ("message", "from", "carries", "not sent", "reveals", "guarded by", "why"):
             table.add_column(column, overflow="fold")
@@ -67,14 +70,15 @@ def explain(request: Explanation, plugins: Sequence[str], as_json: bool) -> None
         out.print(f"passes sealed, nobody opens it: {', '.join(sealed)} (only the sum is opened)")
     title = "attacks on this protocol; what a defense leaves of them is for the bench to tell"
     table = TextTable(title=title, title_justify="left", title_style="bold")
-    for column in ("attack", "client", "server"):
+    for column in ("attack", *facts["sees"]):
         table.add_column(column, overflow="fold")
     for row in facts["attacks"]:
-        table.add_row(row["attack"], row["client"], row["server"])
+        table.add_row(*row.values())
     out.print(table)
 
 
 def _explanation(request: Explanation) -> dict[str, Any]:
+    from fedtrees.bench.cells import Setting
     from fedtrees.bench.disclosure import briefly, disclosures, visible_to
     from fedtrees.bench.evaluate import make_defense
     from fedtrees.bench.federation import federation_of
@@ -89,15 +93,11 @@ def _explanation(request: Explanation) -> dict[str, Any]:
     maker = register.get("protocol", grid[0].name)
     protocol: Protocol = register.make("protocol", briefly(grid[0]))
     defense = make_defense(composed[0])
-    reason = protocol.mismatch(defense)
-    if reason:
-        raise UsageError(f"{composed[0]} does not go with {grid[0].name}: {reason}")
-    federation = federation_of(
-        DataRef(request.data), Spec("iid"), request.clients, 0, request.data_dir
-    )
-    training = train(protocol, federation.clients, federation.schema, defense=defense)
+    setting = Setting.of(DataRef(request.data), Spec("iid"), request.clients, 0, protocol)
+    federation = federation_of(setting, request.data_dir)
+    training = train(protocol, federation.holdings, federation.schema, defense=defense)
     rows = disclosures(training.transcript, defense)
-    offers = protocol.offers_on(federation.schema)
+    applies = _who_attacks(training, federation.holdings)
     return {
         "protocol": str(grid[0]),
         "about": (reflection.getdoc(maker) or "").split("\n")[0],
@@ -105,18 +105,30 @@ def _explanation(request: Explanation) -> dict[str, Any]:
         "claimed": join(defense.claims()),
         "spent": join(defense.spent(training.transcript)),
         "crossings": [r.to_json() for r in rows],
-        "sees": {role: [r.to_json() for r in visible_to(rows, role)] for role in ROLES},
+        "sees": {role: [r.to_json() for r in visible_to(rows, role)] for role in applies},
         "attacks": [
-            {"attack": name, **{r: _applies(name, offers, r) for r in ROLES}}
-            for name in register.names("attack")
+            {"attack": name, **{role: found[name] for role, found in applies.items()}}
+            for name in _attacks()
         ],
     }
 
 
-def _applies(name: str, offers: Set[str], role: str) -> str:
-    attack = register.make("attack", Spec(name))
-    reason = attack.inapplicable(offers, {role})
-    return APPLIES if reason is None else f"no: {reason}"
+def _attacks() -> list[str]:
+    names = register.names("attack")
+    return [n for n in names if not getattr(register.get("attack", n), "blind", False)]
+
+
+def _who_attacks(training: Training, holdings: Mapping[str, Holding]) -> dict[str, dict[str, str]]:
+    """Return, for the last party of every role, which attacks apply, and why others do not."""
+    from fedtrees.protocols.base import view_of
+
+    last = {role: name for name, role in training.transcript.roles.items()}
+    found = {}
+    for role in sorted(last):
+        view = view_of(training, (last[role],), holdings)
+        reasons = {n: register.make("attack", Spec(n)).inapplicable(view) for n in _attacks()}
+        found[role] = {n: APPLIES if why is None else f"no: {why}" for n, why in reasons.items()}
+    return found
 
 
 def exposure(plugins: Sequence[str], as_json: bool) -> None:
@@ -140,15 +152,18 @@ def exposure(plugins: Sequence[str], as_json: bool) -> None:
 
 def exposed() -> list[dict[str, Any]]:
     """Return, for every protocol and threat, the attacks that apply to a target of two classes."""
-    from fedtrees.bench.conformance import sample_federation
-    from fedtrees.protocols.base import Protocol
+    from fedtrees.bench.conformance import sample_training
 
-    _, schema = sample_federation()
     found = []
     for name in register.names("protocol"):
-        protocol: Protocol = register.make("protocol", Spec(name))
-        offers = protocol.offers_on(schema)
-        for role in ROLES:
-            attacks = [a for a in register.names("attack") if _applies(a, offers, role) == APPLIES]
+        training, holdings = sample_training(register.make("protocol", Spec(name, _brief(name))))
+        for role, reasons in _who_attacks(training, holdings).items():
+            attacks = [attack for attack, why in reasons.items() if why == APPLIES]
             found.append({"protocol": name, "threat": role, "attacks": attacks})
     return found
+
+
+def _brief(protocol: str) -> dict[str, Any]:
+    from fedtrees.bench.disclosure import briefly
+
+    return dict(briefly(Spec(protocol)).params)

@@ -56,14 +56,13 @@ def run(request: Request) -> None:
     protocol_spec, defense_spec, partition = _specs(request)
     protocol: Protocol = register.make("protocol", protocol_spec)
     defense = make_defense(defense_spec)
-    reason = protocol.mismatch(defense)
-    if reason:
-        raise UsageError(f"{defense_spec} does not go with {protocol_spec.name}: {reason}")
     _check_targets(request, protocol)
-    federation = spread(_dataset(request), partition, request.clients, request.seed)
+    roles = protocol.roles(request.clients)
+    names = [name for name, role in roles.items() if role in protocol.holders]
+    federation = spread(_dataset(request), partition, names, request.seed, protocol.layout)
     began = time.perf_counter()
     training = train(
-        protocol, federation.clients, federation.schema, defense=defense, seed=request.seed
+        protocol, federation.holdings, federation.schema, defense=defense, seed=request.seed
     )
     seconds = time.perf_counter() - began
     facts = {
@@ -131,7 +130,7 @@ def _facts(federation: Federation, training: Training) -> dict[str, Any]:
         "dataset": dataset.name,
         "task": dataset.task,
         "classes": list(dataset.schema.classes),
-        "clients": [len(rows) for rows in federation.clients],
+        "clients": [len(rows) for rows in federation.holdings.values()],
         "test_rows": len(test),
         "utility": scores(test.y, predicted),
         "trees": len(training.model),

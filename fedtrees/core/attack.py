@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Set
 from typing import ClassVar
 
 import numpy as np
 
-from fedtrees.core.guess import Guess
+from fedtrees.core.guess import Claim, Guess
 from fedtrees.core.view import View
 
 
@@ -19,20 +18,19 @@ class Attack(ABC):
     ----------
     name : str
         Set by ``@register.attack``.
+    blind : bool
+        Whether it needs no transcript. Blind attacks are the line that others of the same claim
+        are measured against: the metric of `gives` runs them on an empty transcript.
+    gives : type of Claim or None
+        What a blind attack claims.
     """
 
     name: ClassVar[str] = "attack"
+    blind: ClassVar[bool] = False
+    gives: ClassVar[type[Claim] | None] = None
 
-    def inapplicable(self, offers: Set[str], roles: Set[str]) -> str | None:
-        """Return why this attack cannot run on such a protocol and threat, None if it can.
-
-        Parameters
-        ----------
-        offers : set of str
-            What the protocol offers.
-        roles : set of str
-            Roles of the principals.
-        """
+    def inapplicable(self, view: View) -> str | None:
+        """Return why there is nothing in such a view for this attack, None if there is."""
         return None
 
     @abstractmethod

@@ -14,6 +14,7 @@ import numpy as np
 
 from fedtrees.core.errors import DataError, did_you_mean
 from fedtrees.core.messages import _TYPES, Message, message_type
+from fedtrees.core.sealed import Sealed
 
 _MAGIC = b"FTM1"
 _PREFIX = len(_MAGIC) + 4
@@ -21,8 +22,12 @@ _KINDS = "biuf"  # bool, signed, unsigned, float
 
 
 def encoded_size(message: Message) -> int:
-    """Return the size in bytes of the encoded message, without copying its arrays."""
-    header, arrays = _header(message)
+    """Return how many bytes cross with a message, without copying its arrays.
+
+    That is the length of its encoding, where a value sealed by the ideal functionality counts as
+    much as the open array.
+    """
+    header, arrays = _header(message, count=True)
     return _PREFIX + len(header) + sum(a.nbytes for a in arrays)
 
 
@@ -53,9 +58,10 @@ def decode(blob: bytes) -> Message:
         raise DataError(f"malformed message: {err}") from err
 
 
-def _header(message: Message) -> tuple[bytes, list[np.ndarray[Any, Any]]]:
+def _header(message: Message, count: bool = False) -> tuple[bytes, list[Any]]:
+    """Return the JSON header and what follows it; to `count` bytes, sealed values as if open."""
     entries: dict[str, Any] = {}
-    arrays = []
+    arrays: list[Any] = []
     for item in fields(message):
         value = getattr(message, item.name)
         if isinstance(value, np.ndarray):
@@ -64,6 +70,14 @@ def _header(message: Message) -> tuple[bytes, list[np.ndarray[Any, Any]]]:
             arrays.append(value)
         elif isinstance(value, np.generic):
             entries[item.name] = {"dtype": value.dtype.str, "scalar": value.item()}
+        elif isinstance(value, Sealed) and count:
+            entries[item.name] = {"dtype": value.dtype, "shape": list(value.shape)}
+            arrays.append(value)
+        elif isinstance(value, Sealed):
+            payload = np.frombuffer(value.payload, np.uint8)
+            described = {k: v for k, v in vars(value).items() if k != "payload"}
+            entries[item.name] = {"sealed": described, "dtype": "|u1", "shape": [len(payload)]}
+            arrays.append(payload)
         else:
             entries[item.name] = value
     header = {"type": type(message).__name__, "fields": entries}
@@ -95,7 +109,14 @@ def _build(header: dict[str, Any], blob: bytes, offset: int) -> Message:
         if any(n < 0 for n in shape) or offset + count * dtype.itemsize > len(blob):
             raise DataError(f"truncated message: field {name!r} of shape {shape} is cut off")
         values[name] = np.frombuffer(blob, dtype, count, offset).reshape(shape)
+        if "sealed" in entry:
+            values[name] = _sealed(entry["sealed"], values[name].tobytes())
         offset += count * dtype.itemsize
     if offset != len(blob):
         raise DataError(f"malformed message: {len(blob) - offset} bytes too many")
     return cls(**values)
+
+
+def _sealed(described: dict[str, Any], payload: bytes) -> Sealed:
+    holders, shape = tuple(map(str, described["keyholders"])), tuple(map(int, described["shape"]))
+    return Sealed(holders, shape, str(described["dtype"]), int(described["nbytes"]), payload)

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.errors import ProtocolError, UnguardedMessageError, UsageError
-from fedtrees.core.guarantee import Guarantee, NoGuarantee
-from fedtrees.core.messages import Message, Reveal
-from fedtrees.core.schema import Schema, Table
+from fedtrees.core.errors import (
+    GlassWallError,
+    ProtocolError,
+    UnguardedMessageError,
+    UsageError,
+)
+from fedtrees.core.guarantee import ActedOnNothing, Guarantee, NoGuarantee
+from fedtrees.core.holding import Holding
+from fedtrees.core.messages import Message, Reveal, sealed
+from fedtrees.core.party import acting_party
+from fedtrees.core.schema import Schema
 from fedtrees.core.streams import Streams
 from fedtrees.core.transcript import BudgetEvent, Transcript
 
@@ -33,6 +40,8 @@ class Context:
         The acting party's own random streams.
     ledger : list of BudgetEvent
         Where `spend` enters what a noisy release cost.
+    acted : set of int
+        Where a composition enters which of its parts changed something.
     """
 
     party: str
@@ -41,7 +50,23 @@ class Context:
     parameters: Mapping[str, Any]
     streams: Streams
     ledger: list[BudgetEvent]
+    acted: set[int] = field(default_factory=set)
+    _held: Holding | None = None
     _draws: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def held(self) -> Holding | None:
+        """What the acting party holds, for its own hooks alone.
+
+        Raises
+        ------
+        GlassWallError
+            If another party acts, or none.
+        """
+        party = acting_party()
+        if party is None or party.name != self.party:
+            raise GlassWallError(f"what {self.party!r} holds is for its own hooks alone")
+        return self._held
 
     def rng(self, purpose: str) -> np.random.Generator:
         """Return a fresh generator of the acting party, another at every call."""
@@ -82,6 +107,24 @@ class Declared:
     unit_hessian: bool = False
 
 
+@dataclass(frozen=True)
+class Stage:
+    """When `Defense.rows` is called, and on what.
+
+    Attributes
+    ----------
+    kind : {"labels", "gradients", "example-gradients"}
+        ``labels``: once, before training, y of shape (n,). ``gradients``: every round of boosting,
+        after clipping, int64 in fixed point, shape (K, n, 2). ``example-gradients``: every step of
+        a network, float32, shape (n, parameters).
+    bits : pair of int
+        Binary places of fixed-point gradients and of hessians.
+    """
+
+    kind: Literal["labels", "gradients", "example-gradients"]
+    bits: tuple[int, int] = (0, 0)
+
+
 class Defense:
     """Base of all defenses; every hook is optional, the default changes nothing.
 
@@ -100,14 +143,14 @@ class Defense:
         Types `outgoing` handles.
     exempts : mapping of Message type to str
         Types let through although they reveal it, each with the reason why that is acceptable.
-    requires : frozenset of str
-        What a protocol must offer (its `offers`) for the defense to make sense.
+    requires : tuple of Message types
+        It makes sense only where one of these crosses; empty: one of `guards`.
     gradient_clip : float or None
         Clients clip each row's gradient to [-R, R] and hessian to [0, 2R] before summing.
     least_leaf_rows : int
         Clients that grow trees by themselves leave so many rows on either side of a split.
     unit_hessian : bool
-        Whether `gradients` makes every hessian 1.
+        Whether `rows` makes every hessian 1.
     bounds_hessian : bool
         Whether it is right only while hessians keep to the loss's own bound.
     """
@@ -117,7 +160,7 @@ class Defense:
     protects: ClassVar[frozenset[Reveal]] = frozenset()
     guards: ClassVar[tuple[type[Message], ...]] = ()
     exempts: ClassVar[Mapping[type[Message], str]] = {}
-    requires: ClassVar[frozenset[str]] = frozenset()
+    requires: ClassVar[tuple[type[Message], ...]] = ()
     gradient_clip: float | None = None
     least_leaf_rows: int = 0
     unit_hessian: ClassVar[bool] = False
@@ -135,26 +178,17 @@ class Defense:
         """Compose what a run really spent; by default the claim."""
         return self.claim()
 
-    def prepare(self, data: Table, ctx: Context) -> Table:
-        """Change a party's rows or labels before training."""
-        return data
-
-    def gradients(
-        self, units: NDArray[np.int64], bits: tuple[int, int], ctx: Context
-    ) -> NDArray[np.int64]:
-        """Change the gradients and hessians of a client's rows before it sums them.
-
-        Called once a round, after clipping.
+    def rows(self, stage: Stage, values: NDArray[Any], ctx: Context) -> NDArray[Any]:
+        """Change what belongs to a party's single rows: labels, or gradients before it sums them.
 
         Parameters
         ----------
-        units : int64 array, shape (K, n, 2)
-            Of every output and row, in fixed point.
-        bits : pair of int
-            Binary places of gradients and of hessians.
+        stage : Stage
+        values : array
+            As the stage says; the first axis of labels and the second of gradients are the rows.
         ctx : Context
         """
-        return units
+        return values
 
     def outgoing(self, message: Message, ctx: Context) -> Message:
         """Change what leaves a party."""
@@ -234,32 +268,67 @@ class Composition:
         """Whether any part has a say in which splits may be chosen."""
         return any(type(p).candidates is not Defense.candidates for p in self.parts)
 
+    def mismatch(
+        self, protocol: str, says: Sequence[type[Message]], serves: frozenset[str]
+    ) -> str | None:
+        """Return why a part makes no sense in a protocol, None if all do.
+
+        Parameters
+        ----------
+        protocol : str
+            Its name.
+        says : sequence of Message types
+            What crosses in it.
+        serves : frozenset of str
+            Hooks and limits that its parties keep to: of ``rows``, ``candidates``,
+            ``gradient_clip`` and ``least_leaf_rows``.
+        """
+        for part in self.parts:
+            wanted = part.requires or part.guards
+            if wanted and not any(issubclass(said, wanted) for said in says):
+                names = ", ".join(t.__name__ for t in wanted)
+                return f"{part.name!r} acts on {names}, which do not cross in {protocol!r}"
+            uses = {
+                "rows": type(part).rows is not Defense.rows,
+                "candidates": type(part).candidates is not Defense.candidates,
+                "gradient_clip": part.gradient_clip is not None,
+                "least_leaf_rows": part.least_leaf_rows > 0,
+            }
+            unserved = sorted(name for name, used in uses.items() if used and name not in serves)
+            if unserved:
+                return (
+                    f"{part.name!r} works through {', '.join(unserved)}, which no party of "
+                    f"{protocol!r} keeps to"
+                )
+        return None
+
     def claims(self) -> list[Guarantee]:
         """Return each part's claim, in order."""
         return [p.claim() for p in self.parts]
 
     def spent(self, transcript: Transcript) -> list[Guarantee]:
-        """Return what each part spent in a run, in order."""
-        return [p.spent(transcript) for p in self.parts]
+        """Return what each part spent in a run, in order; what never acted guarantees nothing."""
+        return [
+            p.spent(transcript) if i in transcript.acted else ActedOnNothing()
+            for i, p in enumerate(self.parts)
+        ]
 
-    def prepare(self, data: Table, ctx: Context) -> Table:
-        """Pass a party's rows through every part."""
-        for part in self.parts:
-            data = part.prepare(data, ctx)
-        return data
-
-    def gradients(
-        self, units: NDArray[np.int64], bits: tuple[int, int], ctx: Context
-    ) -> NDArray[np.int64]:
-        """Pass a client's gradients, int64, shape (K, n, 2), through every part."""
-        for part in self.parts:
-            units = part.gradients(units, bits, ctx)
-        return units
+    def rows(self, stage: Stage, values: NDArray[Any], ctx: Context) -> NDArray[Any]:
+        """Pass what belongs to a party's rows through every part."""
+        for i, part in enumerate(self.parts):
+            changed = part.rows(stage, values, ctx)
+            if changed is not values:
+                ctx.acted.add(i)
+            values = changed
+        return values
 
     def candidates(self, mask: NDArray[np.bool_], tree: int, ctx: Context) -> NDArray[np.bool_]:
         """Pass the candidate mask through every part."""
-        for part in self.parts:
-            mask = part.candidates(mask, tree, ctx)
+        for i, part in enumerate(self.parts):
+            changed = part.candidates(mask.copy(), tree, ctx)
+            if i not in ctx.acted and not np.array_equal(changed, mask):
+                ctx.acted.add(i)
+            mask = changed
         return mask
 
     def outgoing(self, message: Message, ctx: Context) -> Message:
@@ -270,17 +339,20 @@ class Composition:
         UnguardedMessageError
             If it reveals what a part protects and that part neither guards nor exempts it.
         """
-        for part in self.parts:
+        for i, part in enumerate(self.parts):
             if ctx.role not in part.at:
                 continue
             exposed = message.reveals & part.protects
             if isinstance(message, part.guards):
-                message = part.outgoing(message, ctx)
-                if not isinstance(message, Message):
+                sent = part.outgoing(message, ctx)
+                if not isinstance(sent, Message):
                     raise ProtocolError(
-                        f"{part.name!r}: outgoing returned a {type(message).__name__}; "
+                        f"{part.name!r}: outgoing returned a {type(sent).__name__}; "
                         "return the message to send"
                     )
+                if i not in ctx.acted and (exposed - sent.reveals or _differ(sent, message)):
+                    ctx.acted.add(i)
+                message = sent
             elif exposed and not isinstance(message, tuple(part.exempts)):
                 raise UnguardedMessageError(
                     f"{part.name!r} claims to protect {', '.join(sorted(exposed))}, but "
@@ -291,18 +363,46 @@ class Composition:
 
     def audience(self, message: Message, receivers: Sequence[str], ctx: Context) -> Sequence[str]:
         """Pass the receivers through every part."""
-        for part in self.parts:
-            receivers = part.audience(message, receivers, ctx)
+        for i, part in enumerate(self.parts):
+            chosen = part.audience(message, receivers, ctx)
+            if list(chosen) != list(receivers):
+                ctx.acted.add(i)
+            receivers = chosen
         return receivers
+
+    def seal(self, message: Message, ctx: Context) -> Message:
+        """Return a reply as it crosses: sealed, where a part lets only sums of it be opened."""
+        acting = [i for i, part in enumerate(self.parts) if isinstance(message, part.summed())]
+        ctx.acted.update(acting)
+        return sealed(message) if acting else message
 
     def finish(self, model: Any, ctx: Context) -> Any:
         """Pass the model through every part."""
-        for part in self.parts:
-            model = part.finish(model, ctx)
+        for i, part in enumerate(self.parts):
+            repaired = part.finish(model, ctx)
+            if repaired is not model:
+                ctx.acted.add(i)
+            model = repaired
         return model
 
     def answer(self, scores: NDArray[np.float64], ctx: Context) -> NDArray[np.float64]:
         """Pass inference scores through every part."""
-        for part in self.parts:
-            scores = part.answer(scores, ctx)
+        for i, part in enumerate(self.parts):
+            changed = part.answer(scores, ctx)
+            if changed is not scores:
+                ctx.acted.add(i)
+            scores = changed
         return scores
+
+
+def _differ(a: Message, b: Message) -> bool:
+    """Tell whether two messages say different things."""
+    return type(a) is not type(b) or any(
+        not _equal(getattr(a, f.name), getattr(b, f.name)) for f in fields(b)
+    )
+
+
+def _equal(a: Any, b: Any) -> bool:
+    if not isinstance(a, np.ndarray) or not isinstance(b, np.ndarray):
+        return bool(a is b or (not isinstance(a, np.ndarray) and a == b))
+    return np.array_equal(a, b, equal_nan=a.dtype.kind == "f")

@@ -32,6 +32,13 @@ class NoGuarantee(Guarantee):
 
 
 @dataclass(frozen=True)
+class ActedOnNothing(Guarantee):
+    """Nothing that the defense handles crossed in the run: it protected nothing."""
+
+    kind: ClassVar[str] = "acted-on-nothing"
+
+
+@dataclass(frozen=True)
 class Structural(Guarantee):
     """Some values are never sent; what remains is not bounded."""
 

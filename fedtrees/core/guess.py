@@ -1,9 +1,10 @@
-"""What an attack returns: a guess about what the victims hold."""
+"""What an attack returns: claims about what the victims hold."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,61 +14,37 @@ from fedtrees.core.schema import Table
 
 
 @dataclass(frozen=True, eq=False)
-class LeafCounts:
-    """How many victims' rows of each class fell into each leaf of one tree.
+class Claim:
+    """Base of all claims. What a claim is compared with, and by whom it is also guessed blindly,
+    is up to the metrics of its type (`fedtrees.metrics.metric.Metric`)."""
 
-    Attributes
-    ----------
-    tree : int
-        Index of the tree in the released model.
-    leaf : int array, shape (J,)
-        Node numbers of the leaves.
-    n0, n1 : int64 array, shape (J,)
-        Guessed number of rows with label 0 and with label 1.
-    """
 
-    tree: int
-    leaf: NDArray[np.intp]
-    n0: NDArray[np.int64]
-    n1: NDArray[np.int64]
-
-    def __post_init__(self) -> None:
-        if not self.leaf.shape == self.n0.shape == self.n1.shape:
-            raise ProtocolError(
-                f"leaf counts need arrays of one shape; got {self.leaf.shape}, "
-                f"{self.n0.shape}, {self.n1.shape}"
-            )
+C = TypeVar("C", bound=Claim)
 
 
 @dataclass(frozen=True, eq=False)
-class Guess:
-    """Everything an attack claims to know; each part may be absent.
+class Records(Claim):
+    """Rows that victims hold.
 
     Attributes
     ----------
-    records : Table or None
-        Reconstructed rows with labels, in no particular order.
-    leaf_counts : tuple of LeafCounts
-    notes : mapping of str to float
-        Diagnostics the attack can see itself (residuals, seconds per stage).
+    table : Table
+        m rows with labels, in no particular order.
     confidence : float64 array, shape (m,), or None
-        Probability, to the attack's knowledge, that each of the m rows is right.
+        Probability, to the attack's knowledge, that each row is right. Given by attacks that
+        return only what they are sure of.
     owner : tuple of str, length m, or None
         Party that holds each row.
     """
 
-    records: Table | None = None
-    leaf_counts: tuple[LeafCounts, ...] = ()
-    notes: Mapping[str, float] = field(default_factory=dict)
+    table: Table
     confidence: NDArray[np.float64] | None = None
     owner: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
-        if self.records is not None and not isinstance(self.records, Table):
-            raise ProtocolError(f"guessed records are a {type(self.records).__name__}, not a Table")
-        if not all(isinstance(c, LeafCounts) for c in self.leaf_counts):
-            raise ProtocolError("guessed leaf counts must be a tuple of LeafCounts")
-        m = 0 if self.records is None else len(self.records)
+        if not isinstance(self.table, Table):
+            raise ProtocolError(f"guessed records are a {type(self.table).__name__}, not a Table")
+        m = len(self.table)
         if self.confidence is not None:
             c = np.asarray(self.confidence, dtype=np.float64)
             object.__setattr__(self, "confidence", c)
@@ -82,6 +59,96 @@ class Guess:
             raise ProtocolError(
                 f"{len(self.owner)} owners for {m} guessed rows; give one party name per row"
             )
+
+
+@dataclass(frozen=True, eq=False)
+class EveryRecord(Records):
+    """Rows of the whole federation, the principals' own among them, as some papers score."""
+
+
+@dataclass(frozen=True, eq=False)
+class LeafCounts(Claim):
+    """How many victims' rows of each class fell into each leaf of one tree.
+
+    Attributes
+    ----------
+    tree : int
+        Index of the tree in the released model.
+    leaf : int array, shape (J,)
+        Node numbers of the leaves.
+    counts : int64 array, shape (J, K)
+        Guessed number of rows of each class; in a boosted tree of more than two classes, of the
+        others and of the tree's own (K = 2).
+    """
+
+    tree: int
+    leaf: NDArray[np.intp]
+    counts: NDArray[np.int64]
+
+    def __post_init__(self) -> None:
+        if self.counts.ndim != 2 or len(self.counts) != len(self.leaf):
+            raise ProtocolError(
+                f"counts of {len(self.leaf)} leaves are an array (leaves, classes); got "
+                f"{self.counts.shape}"
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class Labels(Claim):
+    """Labels of rows that the principals know by id, without their labels.
+
+    Attributes
+    ----------
+    ids : int64 array, shape (n,)
+    cluster : int64 array, shape (n,)
+        Rows said to have equal labels have equal numbers. Which class a number stands for is told
+        by `probability` alone.
+    probability : float64 array, shape (n, K), or None
+        Of every class.
+    """
+
+    ids: NDArray[np.int64]
+    cluster: NDArray[np.int64]
+    probability: NDArray[np.float64] | None = None
+
+    def __post_init__(self) -> None:
+        n = len(self.ids)
+        shapes = [np.shape(self.cluster)]
+        if self.probability is not None:
+            shapes.append(np.shape(self.probability)[:1])
+        if any(shape != (n,) for shape in shapes):
+            raise ProtocolError(f"labels of {n} ids need one cluster (and probability) per id")
+
+
+@dataclass(frozen=True, eq=False)
+class Guess:
+    """Everything an attack claims to know.
+
+    Attributes
+    ----------
+    claims : tuple of Claim
+    notes : mapping of str to float
+        Diagnostics the attack can see itself (residuals, seconds per stage).
+    """
+
+    claims: tuple[Claim, ...] = ()
+    notes: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        claims: Any = self.claims
+        if not isinstance(claims, tuple) or not all(isinstance(c, Claim) for c in claims):
+            raise ProtocolError(
+                f"a guess is a tuple of claims; got {type(claims).__name__}: write "
+                "Guess((Records(table),))"
+            )
         for key, value in self.notes.items():
             if not isinstance(value, (int, float, np.number)):
                 raise ProtocolError(f"note {key!r} is {value!r}; notes are numbers")
+
+    def all(self, kind: type[C]) -> tuple[C, ...]:
+        """Return the claims of one type, in order."""
+        return tuple(c for c in self.claims if isinstance(c, kind))
+
+    def first(self, kind: type[C]) -> C | None:
+        """Return the first claim of one type, None if there is none."""
+        return next(iter(self.all(kind)), None)

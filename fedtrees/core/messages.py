@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Any, ClassVar
 
 import numpy as np
 
 from fedtrees.core.errors import ProtocolError
+from fedtrees.core.sealed import Sealed
 
 
 class Reveal(StrEnum):
@@ -26,6 +27,19 @@ class Reveal(StrEnum):
 _TYPES: dict[str, type[Message]] = {}
 
 
+def sealed(message: Message, *keyholders: str) -> Message:
+    """Return the message with its summable fields sealed by the ideal functionality."""
+    secret = [f.name for f in fields(message) if f.metadata.get("summed")]
+    return replace(
+        message, **{name: Sealed.of(getattr(message, name), *keyholders) for name in secret}
+    )
+
+
+def closed(message: Message) -> bool:
+    """Tell whether any part of a message is sealed."""
+    return any(isinstance(getattr(message, f.name), Sealed) for f in fields(message))
+
+
 def summable() -> Any:
     """Declare a message field that a secure sum adds over parties; all others must agree."""
     return field(metadata={"summed": True})
@@ -35,8 +49,8 @@ def summable() -> Any:
 class Message:
     """Base of everything that crosses.
 
-    Subclasses are frozen dataclasses whose fields are numpy arrays, numbers, strings, booleans
-    or None. Arrays become read-only when the message is made.
+    Subclasses are frozen dataclasses whose fields are numpy arrays, numbers, strings, booleans,
+    None, or `Sealed` arrays. Arrays become read-only when the message is made.
 
     Attributes
     ----------
@@ -61,10 +75,10 @@ class Message:
             value = getattr(self, item.name)
             if isinstance(value, np.ndarray):
                 object.__setattr__(self, item.name, frozen(value))
-            elif not isinstance(value, (bool, int, float, str, np.generic, type(None))):
+            elif not isinstance(value, (bool, int, float, str, np.generic, Sealed, type(None))):
                 raise ProtocolError(
                     f"{type(self).__name__}.{item.name} is a {type(value).__name__}; a message "
-                    "carries arrays, numbers, strings, booleans or None"
+                    "carries arrays, numbers, strings, booleans, sealed arrays or None"
                 )
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 
 from fedtrees.core.defense import Composition, Context
 from fedtrees.core.errors import ProtocolError, did_you_mean
-from fedtrees.core.messages import Message
+from fedtrees.core.holding import Holding
+from fedtrees.core.messages import Message, sealed
 from fedtrees.core.party import Party, acting, acting_party
 from fedtrees.core.schema import Schema
 from fedtrees.core.streams import Streams
-from fedtrees.core.transcript import Transcript
+from fedtrees.core.transcript import PUBLIC, Transcript
 
 
 class Network(ABC):
@@ -37,6 +38,10 @@ class Network(ABC):
     @abstractmethod
     def members(self, role: str) -> list[str]:
         """Return the names of the parties of a role, in party order."""
+
+    @abstractmethod
+    def publish(self, message: Message, *, why: str) -> Message:
+        """Tell the model to whoever wants it, the role ``public``; return it as it left."""
 
     @abstractmethod
     def allowed_splits(self, tree: int, nodes: int, bins: int) -> NDArray[np.bool_] | None:
@@ -71,7 +76,7 @@ class LocalNetwork(Network):
         self.transcript = Transcript()
         self._public = (schema, parameters)
         self._streams = streams
-        self._summed = (*summed, *defense.summed)
+        self._summed = summed
         self._contexts: dict[str, Context] = {}
 
     def join(self, party: Party) -> None:
@@ -88,10 +93,10 @@ class LocalNetwork(Network):
         context = self.context_of(party.name, party.role)
         with acting(party):
             party.streams = self._streams.child(party.name)
-            party.gradient_hook = partial(self.defense.gradients, ctx=context)
+            party.row_hook = partial(self.defense.rows, ctx=context)
         self.transcript.roles[party.name] = party.role
 
-    def context_of(self, name: str, role: str) -> Context:
+    def context_of(self, name: str, role: str, held: Holding | None = None) -> Context:
         """Return the defense context of a party, which may yet have to join."""
         if name not in self._contexts:
             schema, parameters = self._public
@@ -102,6 +107,8 @@ class LocalNetwork(Network):
                 parameters=parameters,
                 streams=self._streams.child(name, "defense"),
                 ledger=self.transcript.events,
+                acted=self.transcript.acted,
+                _held=held,
             )
         return self._contexts[name]
 
@@ -114,26 +121,39 @@ class LocalNetwork(Network):
         self.transcript.rounds += 1
         sender, message, receivers = self._send(to, message, why)
         replies: list[Message] = []
+        closed = False
         for name in receivers:
             reply = self._parties[name].answer(message)
             if reply is None:
                 raise ProtocolError(f"{name!r} gave no reply to {type(message).__name__}")
+            context = self.context(name)
             with acting(self._parties[name]):
-                reply = self.defense.outgoing(reply, self.context(name))
-            hidden = isinstance(reply, self._summed)
-            self.transcript.record(name, (sender,), reply, why, () if hidden else None)
+                reply = self.defense.outgoing(reply, context)
+                crossing = self.defense.seal(reply, context)
+            if isinstance(reply, self._summed) and crossing is reply:
+                crossing = sealed(reply)
+            self.transcript.record(name, (sender,), crossing, why)
+            closed |= crossing is not reply
             replies.append(reply)
-        if replies and isinstance(replies[0], self._summed):
-            total = add_messages(replies)
-            self.transcript.record("secure-sum", (sender,), total, f"{why} (sum only)")
-            return [total]
-        return replies
+        if not closed:
+            return replies
+        total = add_messages(replies)  # the ideal functionality: nothing but the sum is opened
+        self.transcript.record(sender, (sender,), total, f"{why} (sum only)")
+        return [total]
 
     def tell(self, to: str, message: Message, *, why: str) -> Message:
         """Send without reply; return the message as it left."""
         _, message, receivers = self._send(to, message, why)
         for name in receivers:
             self._parties[name].answer(message)
+        return message
+
+    def publish(self, message: Message, *, why: str) -> Message:
+        """Tell the model to whoever wants it, the role ``public``; return it as it left."""
+        party = self._sender()
+        message = self.defense.outgoing(message, self.context(party.name))
+        self.transcript.roles[PUBLIC] = PUBLIC
+        self.transcript.record(party.name, (PUBLIC,), message, why)
         return message
 
     def members(self, role: str) -> list[str]:
@@ -151,14 +171,18 @@ class LocalNetwork(Network):
     def _send(self, to: str, message: Message, why: str) -> tuple[str, Message, Sequence[str]]:
         if not why:
             raise ProtocolError(f"{type(message).__name__} needs a reason: why=...")
-        party = acting_party()
-        if party is None or party.name not in self._parties:
-            raise ProtocolError("only a party of this network can send; run it with acting(party)")
+        party = self._sender()
         context = self.context(party.name)
         receivers = self.defense.audience(message, self._resolve(to), context)
         message = self.defense.outgoing(message, context)
         self.transcript.record(party.name, tuple(receivers), message, why)
         return party.name, message, receivers
+
+    def _sender(self) -> Party:
+        party = acting_party()
+        if party is None or party.name not in self._parties:
+            raise ProtocolError("only a party of this network can send; run it with acting(party)")
+        return party
 
     def _resolve(self, to: str) -> list[str]:
         if to in self._parties:

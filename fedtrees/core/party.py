@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, ClassVar, TypeVar
 
-import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.errors import GlassWallError, ProtocolError
@@ -71,15 +70,15 @@ class Party(metaclass=_Walled):
     ----------
     streams : Streams
         Its own coins, handed out by the network it joins.
-    gradient_hook : callable
-        What the defenses do to its rows' gradients before it sums them (`Defense.gradients`, less
-        its context), handed out likewise.
+    row_hook : callable
+        What the defenses do to its rows' labels and gradients (`Defense.rows`, less its context),
+        handed out likewise.
     """
 
     role: ClassVar[str] = "party"
     name: str
     streams: Streams
-    gradient_hook: Callable[[NDArray[np.int64], tuple[int, int]], NDArray[np.int64]]
+    row_hook: Callable[..., NDArray[Any]]
     _handlers: ClassVar[dict[type[Message], str]] = {}
 
     def __init__(self, name: str) -> None:

@@ -1,7 +1,8 @@
 """Names to classes: decorators, entry points, and plugin files.
 
 The built-in protocols, defenses, attacks and datasets use the same entry points as other
-people's packages: groups ``fedtrees.protocols``, ``.defenses``, ``.attacks``, ``.datasets``.
+people's packages: groups ``fedtrees.protocols``, ``.defenses``, ``.attacks``, ``.metrics`` and
+``.datasets``.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from fedtrees.core.errors import UsageError, did_you_mean
 from fedtrees.core.specs import Spec
 
 Registered = TypeVar("Registered", bound=Callable[..., Any])
-KINDS = ("protocol", "defense", "attack", "dataset")
+KINDS = ("protocol", "defense", "attack", "metric", "dataset")
 
 
 class Registry:
@@ -40,6 +41,10 @@ class Registry:
     def attack(self, name: str) -> Callable[[Registered], Registered]:
         """Register an attack class."""
         return self._register("attack", name)
+
+    def metric(self, name: str) -> Callable[[Registered], Registered]:
+        """Register a metric class."""
+        return self._register("metric", name)
 
     def dataset(self, name: str) -> Callable[[Registered], Registered]:
         """Register a function that loads a dataset."""

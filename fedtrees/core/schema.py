@@ -112,6 +112,13 @@ class Schema:
         }
 
 
+def read_only(array: Any, kind: type) -> NDArray[Any]:
+    """Return a contiguous view of a dtype that cannot be written through."""
+    view = np.ascontiguousarray(array, dtype=kind).view()
+    view.flags.writeable = False
+    return view
+
+
 @dataclass(frozen=True, eq=False)
 class Table:
     """Rows with labels.
@@ -146,9 +153,7 @@ class Table:
         self.__post_init__()  # arrays come out of a pickle writeable
 
     def _keep(self, name: str, array: NDArray[Any], kind: type) -> None:
-        array = np.ascontiguousarray(array, dtype=kind).view()
-        array.flags.writeable = False
-        object.__setattr__(self, name, array)
+        object.__setattr__(self, name, read_only(array, kind))
 
     def __len__(self) -> int:
         return int(self.y.shape[0])

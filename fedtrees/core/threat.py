@@ -8,15 +8,17 @@ from dataclasses import dataclass
 from fedtrees.core.errors import UsageError, did_you_mean
 from fedtrees.core.specs import Spec, parse_grid, split_outside
 
-_ROLES = ("client", "server")
+_LEAST = {"index": 0, "count": 1, "queries": 1}
 
 
 @dataclass(frozen=True)
 class Threat:
     """Honest-but-curious principals who share what they saw.
 
-    Written as roles joined by ``+``: ``client`` (the last one), ``client[index=0]``,
-    ``client[count=2]`` (the last two collude), ``server``, ``server+client``.
+    Written as roles of the protocol joined by ``+``: ``client`` (the last one),
+    ``client[index=0]``, ``client[count=2]`` (the last two collude), ``server``, ``server+client``,
+    ``public`` (whoever holds the released model), ``passive``. ``queries=1000`` adds as many
+    rows that an inference endpoint answers.
 
     Attributes
     ----------
@@ -32,28 +34,42 @@ class Threat:
     parts: tuple[Spec, ...]
 
     @classmethod
-    def parse(cls, text: str) -> Threat:
-        """Read a threat as written on the command line."""
+    def parse(cls, text: str, roles: Mapping[str, str] | None = None) -> Threat:
+        """Read a threat as written on the command line.
+
+        Parameters
+        ----------
+        text : str
+        roles : mapping of str to str, optional
+            Role of every party of the protocol by name: then its names and numbers are checked too.
+        """
         parts = []
         for piece in split_outside(text, "+"):
             grid = parse_grid(piece)
             if len(grid) != 1:
                 raise UsageError(f"threat {piece!r} names several; give --threat once for each")
             spec = grid[0]
-            if spec.name not in _ROLES:
-                raise UsageError(f"unknown threat {spec.name!r}{did_you_mean(spec.name, _ROLES)}")
-            allowed = ("index", "count") if spec.name == "client" else ()
             for key, value in spec.params.items():
-                if key not in allowed:
-                    raise UsageError(f"threat {spec.name!r} has no parameter {key!r}")
-                if type(value) is not int or value < (1 if key == "count" else 0):
+                if key not in _LEAST:
+                    raise UsageError(
+                        f"threat {spec.name!r} has no parameter {key!r}{did_you_mean(key, _LEAST)}"
+                    )
+                if type(value) is not int or value < _LEAST[key]:
                     raise UsageError(f"threat {piece!r}: {key}={value} is not a valid number")
-            if len(spec.params) > 1:
+            if {"index", "count"} <= set(spec.params):
                 raise UsageError(f"threat {piece!r}: give index or count, not both")
             parts.append(spec)
         if not parts:
-            raise UsageError("an empty threat; write client, server or server+client")
-        return cls(tuple(parts))
+            raise UsageError("an empty threat; write a role, such as client, or several with +")
+        threat = cls(tuple(parts))
+        if roles is not None:
+            threat.principals(roles)
+        return threat
+
+    @property
+    def queries(self) -> int:
+        """Rows that the principals may ask an inference endpoint for."""
+        return sum(q for p in self.parts if isinstance(q := p.params.get("queries", 0), int))
 
     def principals(self, roles: Mapping[str, str]) -> tuple[str, ...]:
         """Return the names of the curious parties, given every party's role.
@@ -61,32 +77,31 @@ class Threat:
         Raises
         ------
         UsageError
-            If there are fewer parties than the threat names, or nobody is left to attack.
+            If the protocol has no such role, or fewer such parties than the threat names.
         """
-        found: list[str] = []
-        for spec in self.parts:
-            names = [n for n, role in roles.items() if role == spec.name]
-            if spec.name == "client" and names:
-                names = _pick(names, spec)
-            found += names
-        clients = [n for n, role in roles.items() if role == "client"]
-        if not found:
-            raise UsageError(f"threat {self}: this protocol has no such party; it has {roles}")
-        if set(clients) <= set(found):
-            raise UsageError(
-                f"threat {self}: all {len(clients)} clients collude; no victim is left"
-            )
+        found = [name for spec in self.parts for name in _pick(spec, roles)]
         return tuple(dict.fromkeys(found))
 
     def __str__(self) -> str:
         return "+".join(map(str, self.parts))
 
 
-def _pick(names: list[str], spec: Spec) -> list[str]:
-    index, count = spec.params.get("index"), spec.params.get("count", 1)
-    assert isinstance(count, int)
+def _pick(spec: Spec, roles: Mapping[str, str]) -> list[str]:
+    names = [name for name, role in roles.items() if role == spec.name]
+    known = dict.fromkeys(roles.values())
+    if not names:
+        raise UsageError(
+            f"unknown threat {spec.name!r}{did_you_mean(spec.name, known)}: the roles of this "
+            f"protocol are {', '.join(known)}"
+        )
+    index, count = spec.params.get("index"), spec.params.get("count")
+    if len(names) == 1 and (index, count) != (None, None):
+        raise UsageError(f"threat {spec}: there is one {spec.name}, give neither index nor count")
     if isinstance(index, int):
         if index >= len(names):
-            raise UsageError(f"threat {spec}: there are only {len(names)} clients (0 is the first)")
+            raise UsageError(f"threat {spec}: there are only {len(names)} of them (0 is the first)")
         return [names[index]]
-    return names[-count:]
+    wanted = count if isinstance(count, int) else 1
+    if wanted > len(names):
+        raise UsageError(f"threat {spec}: there are only {len(names)} of them")
+    return names[-wanted:]

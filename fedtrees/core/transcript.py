@@ -18,7 +18,9 @@ from fedtrees.core.codec import decode, encode, encoded_size
 from fedtrees.core.errors import DataError
 from fedtrees.core.messages import Message
 
-_VERSION = 1
+_VERSION = 2
+#: The role, and the name, of whoever gets a released model.
+PUBLIC = "public"
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,21 +35,19 @@ class Delivery:
         Number of requests the coordinator had made when it crossed.
     sender : str
     receivers : tuple of str
-        Several for a broadcast.
-    readers : tuple of str
-        Who can open it: the receivers, unless a cryptographic functionality hides it from them.
+        Several for a broadcast; the sender itself for a sum that it opened.
     message : Message
+        What is `Sealed` in it is closed to all but its keyholders.
     why : str
         The reason the protocol gives for this disclosure.
     nbytes : int
-        Encoded size in bytes, per receiver.
+        Encoded size in bytes, per receiver; 0 for what the sender worked out itself.
     """
 
     index: int
     round: int
     sender: str
     receivers: tuple[str, ...]
-    readers: tuple[str, ...]
     message: Message
     why: str
     nbytes: int
@@ -86,21 +86,20 @@ class Transcript:
     ----------
     roles : dict of str to str
         Role of every party by name.
+    coordinator : str
+        Name of the party that drives.
+    acted : set of int
+        Places, in the composition, of the defenses that changed something in this run.
     """
 
     roles: dict[str, str] = field(default_factory=dict)
     deliveries: list[Delivery] = field(default_factory=list)
     events: list[BudgetEvent] = field(default_factory=list)
     rounds: int = 0
+    coordinator: str = "server"
+    acted: set[int] = field(default_factory=set)
 
-    def record(
-        self,
-        sender: str,
-        receivers: tuple[str, ...],
-        message: Message,
-        why: str,
-        readers: tuple[str, ...] | None = None,
-    ) -> None:
+    def record(self, sender: str, receivers: tuple[str, ...], message: Message, why: str) -> None:
         """Append one crossing."""
         self.deliveries.append(
             Delivery(
@@ -108,10 +107,9 @@ class Transcript:
                 round=self.rounds,
                 sender=sender,
                 receivers=receivers,
-                readers=receivers if readers is None else readers,
                 message=message,
                 why=why,
-                nbytes=encoded_size(message),
+                nbytes=0 if sender in receivers else encoded_size(message),
             )
         )
 
@@ -119,13 +117,18 @@ class Transcript:
         return iter(self.deliveries)
 
     def direction(self, delivery: Delivery) -> str:
-        """Return ``up`` for what a client or passive party sends, ``down`` for the rest."""
-        return "up" if self.roles.get(delivery.sender) in ("client", "passive") else "down"
+        """Return ``up`` for what answers to a coordinator, ``down`` for what it sends."""
+        return "down" if delivery.sender == self.coordinator else "up"
 
     def traffic(self) -> Counter[tuple[str, str]]:
-        """Return bytes by (direction, message type), every receiver counted."""
+        """Return bytes by (direction, message type), every receiver counted.
+
+        Publishing the model is no traffic of the training.
+        """
         total: Counter[tuple[str, str]] = Counter()
         for d in self.deliveries:
+            if d.receivers == (d.sender,) or d.receivers == (PUBLIC,):
+                continue
             total[self.direction(d), type(d.message).__name__] += d.nbytes * len(d.receivers)
         return total
 
@@ -138,13 +141,15 @@ class Transcript:
             key = blobs.setdefault(id(d.message), len(blobs))
             if f"m{key}" not in arrays:
                 arrays[f"m{key}"] = np.frombuffer(encode(d.message), np.uint8)
-            index.append([d.round, d.sender, list(d.receivers), list(d.readers), key, d.why])
+            index.append([d.round, d.sender, list(d.receivers), key, d.why])
         header = {
             "version": _VERSION,
             "roles": self.roles,
             "rounds": self.rounds,
+            "coordinator": self.coordinator,
             "deliveries": index,
             "events": [vars(e) for e in self.events],
+            "acted": sorted(self.acted),
         }
         arrays["index"] = np.frombuffer(json.dumps(header).encode(), np.uint8)
         target = Path(path)
@@ -170,16 +175,20 @@ class Transcript:
             with np.load(io.BytesIO(blob), allow_pickle=False) as data:
                 header = json.loads(data["index"].tobytes())
                 if header["version"] != _VERSION:
-                    raise DataError(f"{path}: transcript version {header['version']}, not 1")
+                    raise DataError(
+                        f"{path}: transcript version {header['version']}, not {_VERSION}"
+                    )
                 transcript = cls(dict(header["roles"]), rounds=header["rounds"])
                 messages: dict[int, Message] = {}
-                for rnd, sender, receivers, readers, key, why in header["deliveries"]:
+                for rnd, sender, receivers, key, why in header["deliveries"]:
                     if key not in messages:
                         messages[key] = decode(data[f"m{key}"].tobytes())
                     transcript.rounds = rnd
-                    transcript.record(sender, tuple(receivers), messages[key], why, tuple(readers))
+                    transcript.record(sender, tuple(receivers), messages[key], why)
                 transcript.rounds = header["rounds"]
                 transcript.events = [BudgetEvent(**e) for e in header["events"]]
+                transcript.coordinator = str(header["coordinator"])
+                transcript.acted = {int(i) for i in header["acted"]}
         except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as err:
             raise DataError(f"{path}: not a readable transcript ({err})") from err
         return transcript

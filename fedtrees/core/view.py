@@ -3,34 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from fedtrees.core.defense import Composition
-from fedtrees.core.messages import Message
+from fedtrees.core.holding import Holding, stacked
+from fedtrees.core.messages import Message, closed
+from fedtrees.core.oracle import Oracle
 from fedtrees.core.schema import Schema, Table
-from fedtrees.core.transcript import Delivery, Transcript
+from fedtrees.core.transcript import Transcript
 
 M = TypeVar("M", bound=Message)
 
 
-@dataclass(frozen=True)
-class Opaque:
-    """A message that passed through a principal's hands sealed: only its type and size show."""
-
-    type_name: str
-    nbytes: int
-
-
 @dataclass(frozen=True, eq=False)
 class Seen:
-    """One crossing as a principal saw it."""
+    """One crossing as a principal saw it; a sum that it opened itself has it as sender."""
 
     round: int
     sender: str
     receivers: tuple[str, ...]
-    message: Message | Opaque
+    message: Message
     why: str
+
+    @property
+    def opened(self) -> bool:
+        """Whether it is a sum that its receiver opened, rather than what somebody sent."""
+        return self.sender in self.receivers
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,8 +42,8 @@ class View:
         Names of the colluding parties.
     roles : mapping of str to str
         Role of every party by name (public).
-    own : Table or None
-        Rows of the principals together; None where they hold none.
+    own : tuple of Holding
+        What each principal that holds anything holds.
     schema : Schema
     protocol : str
     parameters : mapping
@@ -54,43 +53,43 @@ class View:
     defense : Composition
         What defended the run: its parameters are public, its coins are not.
     seen : tuple of Seen
-        Messages received or sent by a principal, in order.
+        Messages received or sent by a principal, in order. What is `Sealed` in them stays so.
+    oracle : Oracle or None
+        Answers queries, where the threat has a budget for them.
     """
 
     principals: tuple[str, ...]
     roles: Mapping[str, str]
-    own: Table | None
+    own: tuple[Holding, ...]
     schema: Schema
     protocol: str
     parameters: Mapping[str, Any]
     n_rows: int
     defense: Composition
     seen: tuple[Seen, ...]
+    oracle: Oracle | None = None
+
+    @property
+    def rows(self) -> Table | None:
+        """Whole rows with labels that the principals hold together; None where they hold none."""
+        return stacked(self.own)
 
     def messages(self, kind: type[M]) -> Iterator[tuple[Seen, M]]:
-        """Yield the readable messages of one type, with how they crossed, in order."""
+        """Yield the messages of one type without sealed parts, with how they crossed, in order."""
         for item in self.seen:
-            if isinstance(item.message, kind):
+            if isinstance(item.message, kind) and not closed(item.message):
                 yield item, item.message
 
     def blinded(self) -> View:
         """Return the same view with an empty transcript: what a blind adversary has."""
-        from dataclasses import replace
-
-        return replace(self, seen=())
+        return replace(self, seen=(), oracle=None)
 
 
 def see(transcript: Transcript, principals: tuple[str, ...]) -> tuple[Seen, ...]:
-    """Return the crossings the principals took part in; sealed messages become `Opaque`."""
+    """Return the crossings the principals took part in."""
     who = set(principals)
     return tuple(
-        Seen(d.round, d.sender, d.receivers, _open(d, who), d.why)
+        Seen(d.round, d.sender, d.receivers, d.message, d.why)
         for d in transcript
         if d.sender in who or who & set(d.receivers)
     )
-
-
-def _open(delivery: Delivery, who: set[str]) -> Message | Opaque:
-    if delivery.sender in who or who & set(delivery.readers):
-        return delivery.message
-    return Opaque(type(delivery.message).__name__, delivery.nbytes)

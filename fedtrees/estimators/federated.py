@@ -16,6 +16,7 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from fedtrees.core.defense import Composition
 from fedtrees.core.errors import DataError, UsageError, did_you_mean
+from fedtrees.core.holding import over_clients
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema, Table
 from fedtrees.core.specs import Spec, parse_composed, parse_grid
@@ -67,15 +68,11 @@ class FederatedEstimator(BaseEstimator):
         features = features_of(self._names, self._categories_at, self.ranges, points)
         schema = Schema(features, target, tuple(map(str, classes)))
         protocol, defense = self._protocol(method), self._composition()
-        reason = protocol.mismatch(defense)
-        if reason:
-            raise UsageError(f"{self.defense} does not go with {self.protocol}: {reason}")
         table = Table(float32_rows(X, self._names), y, weight)
         seed = _seed(self.random_state)
         parts = self._parts(table, schema, client, seed)
-        clients = [table.take(rows) for rows in parts]
-        self.training_ = train(protocol, clients, schema, defense=defense, seed=seed)
-        self.clients_ = tuple(clients)
+        self.holdings_ = over_clients([table.take(rows) for rows in parts])
+        self.training_ = train(protocol, self.holdings_, schema, defense=defense, seed=seed)
         self.model_, self.transcript_ = self.training_.model, self.training_.transcript
 
     def _accept(self, X: Any, y: Any, *, numeric_y: bool = False) -> tuple[Any, Any]:
@@ -183,7 +180,7 @@ class FederatedEstimator(BaseEstimator):
         for name in principals:
             if name not in known:
                 raise UsageError(f"unknown party {name!r}{did_you_mean(str(name), known)}")
-        return view_of(self.training_, principals, self.clients_)
+        return view_of(self.training_, principals, self.holdings_)
 
 
 class ClassifierPart(ClassifierMixin):

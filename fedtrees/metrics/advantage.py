@@ -2,16 +2,6 @@
 
 from __future__ import annotations
 
-#: Metrics where less is better for the adversary; their best value is 0, of all others 1.
-LOWER_IS_BETTER = frozenset(
-    {"gower", "hamming", "count_error", "count1_error", "returned_wrong", "rmse", "log_loss"}
-)
-
-
-def best_value(metric: str) -> float:
-    """Return the score of a perfect guess: 0 for errors and distances, 1 for shares."""
-    return 0.0 if metric in LOWER_IS_BETTER else 1.0
-
 
 def advantage(
     score: float | None, blind: float | None, *, best: float = 1.0, tolerance: float = 1e-12
@@ -23,8 +13,8 @@ def advantage(
     score, blind : float or None
         Score of the attack and the best blind score of the same metric.
     best : float
-        Score of a perfect guess, see `best_value`. With best = 0 (an error) the formula is the
-        same: it becomes the share of the blind error that is gone.
+        Score of a perfect guess (`fedtrees.metrics.metric.Score`). With best = 0 (an error) the
+        formula is the same: it becomes the share of the blind error that is gone.
 
     Returns
     -------

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.errors import DataError
 from fedtrees.core.schema import Schema, Table
-from fedtrees.metrics.advantage import LOWER_IS_BETTER
 from fedtrees.metrics.consensus import BLOCK, matched_consensus
-from fedtrees.metrics.records import RecordScores, Tolerance, score_records
+from fedtrees.metrics.records import Tolerance
 
 #: Draws behind each consensus guess.
 DRAWS = 20
@@ -20,21 +16,6 @@ DRAWS = 20
 #: as own rows, bootstrap reaches RA 70 alone, 72.6 after the consensus over all slots, 74.9 over
 #: blocks of 60 (Stroke 90.6, 91.6, 92.3); between 30 and 125 slots it is flat.
 SMALL_BLOCK = 60
-
-
-@dataclass(frozen=True)
-class BlindScore:
-    """The best blind score of one metric.
-
-    Attributes
-    ----------
-    score : float
-    guess : str
-        Name of the guess that reached it.
-    """
-
-    score: float
-    guess: str
 
 
 def blind_guesses(
@@ -107,46 +88,6 @@ def blind_guesses(
                 guesses[f"{name}+small-consensus"] = small
     guesses["constant"] = _constant(own, schema, n, positives, rng)
     return guesses
-
-
-def blind_scores(
-    guesses: Mapping[str, Table],
-    truth: Table,
-    schema: Schema,
-    top: Sequence[str] = (),
-    tolerance: Tolerance | None = None,
-) -> dict[str, BlindScore]:
-    """Return, per metric, the best score any of the guesses reaches.
-
-    Parameters
-    ----------
-    guesses : mapping of str to Table
-        From `blind_guesses`.
-    truth, schema, top, tolerance
-        As in `score_records`.
-
-    Returns
-    -------
-    dict of str to BlindScore
-        Keys of `RecordScores.as_dict` that are defined, and ``ra:COLUMN`` per column.
-    """
-    scored = {
-        name: score_records(guess, truth, schema, top, tolerance) for name, guess in guesses.items()
-    }
-    return best_scores(scored)
-
-
-def best_scores(scored: Mapping[str, RecordScores]) -> dict[str, BlindScore]:
-    """Return the best score per metric and the guess that reached it (first one on a tie)."""
-    best: dict[str, BlindScore] = {}
-    for name, scores in scored.items():
-        flat = {k: v for k, v in scores.as_dict().items() if v is not None}
-        flat |= {f"ra:{column}": v for column, v in scores.per_feature.items()}
-        for metric, value in flat.items():
-            sign = -1.0 if metric in LOWER_IS_BETTER else 1.0
-            if metric not in best or sign * value > sign * best[metric].score:
-                best[metric] = BlindScore(value, name)
-    return best
 
 
 def _own_width(own: Table | None, schema: Schema) -> NDArray[np.float64]:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.errors import DataError
-from fedtrees.core.guess import LeafCounts
+from fedtrees.core.guess import Claim, LeafCounts
+from fedtrees.core.registry import register
+from fedtrees.core.schema import Table
+from fedtrees.messages.forests import LocalForest
+from fedtrees.messages.shared_trees import ClientModels, ClientTrees
+from fedtrees.metrics.metric import Case, Metric, Score
 
 
 @dataclass(frozen=True)
@@ -19,11 +25,11 @@ class LeafCountScores:
     Attributes
     ----------
     leaf_counts_exact : float
-        Share of leaves with both N0 and N1 exact.
+        Share of leaves with every class count exact.
     leaf_mass_exact : float
         Share of records in such leaves.
     count_error, count1_error : float
-        Mean absolute error per leaf of N = N0 + N1 and of N1, in records.
+        Mean absolute error per leaf of the number of records, and of those of the last class.
     leaves : int
         Number of leaves scored.
     """
@@ -34,14 +40,13 @@ class LeafCountScores:
     count1_error: float
     leaves: int
 
-    def as_dict(self) -> dict[str, float]:
-        """Return the scores under their keys."""
-        keys = ("leaf_counts_exact", "leaf_mass_exact", "count_error", "count1_error")
-        return {key: getattr(self, key) for key in keys}
-
 
 def true_leaf_counts(
-    tree: int, nodes: NDArray[np.integer], y: NDArray[np.integer], leaves: NDArray[np.integer]
+    tree: int,
+    nodes: NDArray[np.integer],
+    y: NDArray[Any],
+    leaves: NDArray[np.integer],
+    classes: int = 2,
 ) -> LeafCounts:
     """Count the rows of each class per leaf.
 
@@ -51,10 +56,12 @@ def true_leaf_counts(
         Index of the tree in the model.
     nodes : int array, shape (n,)
         Leaf of every row: one column of ``Forest.apply``.
-    y : int array, shape (n,)
-        Labels 0 and 1; of more classes, whether a row is of the tree's.
+    y : int or bool array, shape (n,)
+        Class codes; of a boosted tree of one of several classes, whether a row is of it.
     leaves : int array, shape (J,)
         Node numbers of all leaves of the tree (``Tree.leaves``), also of those without rows.
+    classes : int
+        Number of classes K.
 
     Raises
     ------
@@ -65,25 +72,18 @@ def true_leaf_counts(
     at = np.searchsorted(leaves, nodes)
     if len(nodes) and (at.max() >= len(leaves) or (leaves[at] != nodes).any()):
         raise DataError(f"tree {tree}: rows lie in nodes that are not among its leaves")
-    n1 = np.bincount(at[y == 1], minlength=len(leaves))
-    n0 = np.bincount(at[y != 1], minlength=len(leaves))
-    return LeafCounts(tree, leaves.astype(np.intp), n0.astype(np.int64), n1.astype(np.int64))
+    cells = at * classes + y.astype(np.int64)
+    counts = np.bincount(cells, minlength=len(leaves) * classes).reshape(len(leaves), classes)
+    return LeafCounts(tree, leaves.astype(np.intp), counts.astype(np.int64))
 
 
-def blind_leaf_counts(
-    tree: int,
-    own_nodes: NDArray[np.integer],
-    own_y: NDArray[np.integer],
-    leaves: NDArray[np.integer],
-    n: int,
-) -> LeafCounts:
+def blind_leaf_counts(own: LeafCounts, n: int) -> LeafCounts:
     """Return what own rows alone suggest: their counts scaled to n rows and rounded.
 
     Parameters
     ----------
-    own_nodes, own_y : int array, shape (o,)
-        Leaf and label of the principals' own rows, routed through the same tree.
-    leaves : int array, shape (J,)
+    own : LeafCounts
+        Of the principals' own rows, routed through the same tree.
     n : int
         Number of victims' rows (as known or assumed by the attack it is compared with).
 
@@ -91,17 +91,11 @@ def blind_leaf_counts(
     -----
     With no own rows every leaf and class gets the same share. Halves round to even.
     """
-    own = true_leaf_counts(tree, own_nodes, own_y, leaves)
-    total = len(own_y)
+    total = own.counts.sum()
     if total == 0:
-        even = np.full(len(own.leaf), n / (2 * len(own.leaf)))
-        return LeafCounts(tree, own.leaf, _rounded(even), _rounded(even))
-    scale = n / total
-    return LeafCounts(tree, own.leaf, _rounded(own.n0 * scale), _rounded(own.n1 * scale))
-
-
-def _rounded(counts: NDArray[np.floating]) -> NDArray[np.int64]:
-    return np.rint(counts).astype(np.int64)
+        even = np.full(own.counts.shape, n / own.counts.size)
+        return LeafCounts(own.tree, own.leaf, np.rint(even).astype(np.int64))
+    return LeafCounts(own.tree, own.leaf, np.rint(own.counts * (n / total)).astype(np.int64))
 
 
 def score_leaf_counts(
@@ -129,11 +123,12 @@ def score_leaf_counts(
         raise DataError("two guesses of leaf counts for one tree")
     exact, mass, error, error1 = [], [], [], []
     for truth in truths:
-        n0, n1, told = _aligned(by_tree.get(truth.tree), truth)
-        exact.append(told & (n0 == truth.n0) & (n1 == truth.n1))
-        mass.append(truth.n0 + truth.n1)
-        error.append(np.abs(n0 + n1 - truth.n0 - truth.n1))
-        error1.append(np.abs(n1 - truth.n1))
+        counts, told = _aligned(by_tree.get(truth.tree), truth)
+        off = counts - truth.counts
+        exact.append(told & ~off.any(axis=1))
+        mass.append(truth.counts.sum(axis=1))
+        error.append(np.abs(off.sum(axis=1)))
+        error1.append(np.abs(off[:, -1]))
     right, rows = np.concatenate(exact), np.concatenate(mass)
     return LeafCountScores(
         leaf_counts_exact=float(right.mean()),
@@ -145,7 +140,7 @@ def score_leaf_counts(
 
 
 def share_right(guesses: Sequence[LeafCounts], truths: Sequence[LeafCounts]) -> float:
-    """Return the share of leaves mentioned whose N0 and N1 are both exact.
+    """Return the share of leaves mentioned whose class counts are all exact.
 
     For attacks that return only what they are certain of: 1 unless they are wrong.
 
@@ -160,8 +155,8 @@ def share_right(guesses: Sequence[LeafCounts], truths: Sequence[LeafCounts]) -> 
         truth = by_tree.get(guess.tree)
         if truth is None or not np.isin(guess.leaf, truth.leaf).all():
             raise DataError(f"counts of leaves that tree {guess.tree} has not")
-        n0, n1, _ = _aligned(truth, guess)
-        right += ((n0 == guess.n0) & (n1 == guess.n1)).tolist()
+        counts, _ = _aligned(truth, guess)
+        right += (counts == guess.counts).all(axis=1).tolist()
     if not right:
         raise DataError("no leaf counts to score")
     return float(np.mean(right))
@@ -169,14 +164,177 @@ def share_right(guesses: Sequence[LeafCounts], truths: Sequence[LeafCounts]) -> 
 
 def _aligned(
     guess: LeafCounts | None, truth: LeafCounts
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
-    """Return guessed N0, N1 and whether guessed at all, in the order of the true leaves."""
-    n0, n1 = np.zeros_like(truth.n0), np.zeros_like(truth.n1)
-    told = np.zeros(len(truth.leaf), dtype=bool)
+) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Return guessed counts and whether guessed at all, in the order of the true leaves."""
+    counts, told = np.zeros_like(truth.counts), np.zeros(len(truth.leaf), dtype=bool)
     if guess is not None:
         where = {int(leaf): i for i, leaf in enumerate(guess.leaf)}
         for j, leaf in enumerate(truth.leaf):
             i = where.get(int(leaf))
             if i is not None:
-                n0[j], n1[j], told[j] = guess.n0[i], guess.n1[i], True
-    return n0, n1, told
+                counts[j], told[j] = guess.counts[i], True
+    return counts, told
+
+
+@dataclass(frozen=True, eq=False)
+class GrownTrees:
+    """The trees whose leaves are counted, and the true counts.
+
+    Attributes
+    ----------
+    first : tuple of LeafCounts
+        Of the trees of the first round, or of every victim's first round.
+    rows : mapping of int to int
+        Victims' rows that each of these was grown on.
+    everywhere : mapping of int to LeafCounts
+        Of all trees that cover everybody's rows and have two classes; else empty.
+    """
+
+    first: tuple[LeafCounts, ...]
+    rows: dict[int, int]
+    everywhere: dict[int, LeafCounts]
+
+
+@register.metric("leaf-counts")
+class LeafCountMetric(Metric[GrownTrees]):
+    """Guessed counts against the rows the trees were grown on.
+
+    The trees scored are those of the first round (of a random forest, the first tree); where
+    clients grow trees alone, the first round of every victim, on its own rows. In a boosted model
+    of more than two classes each tree's class counts against the rest. The blind line is what own
+    rows suggest, scaled to the rows the tree was grown on. Of two classes and trees of everybody's
+    rows also ``leaf_counts_right``: of all leaves returned, in later trees too, the share that is
+    right.
+    """
+
+    of: ClassVar[type[Claim]] = LeafCounts
+
+    def truth(self, case: Case) -> GrownTrees | None:
+        """Return the true counts of all trees scored; None where no tree covers victims' rows."""
+        victims = case.victims_rows
+        if victims is None or case.model is None or not getattr(case.model, "trees", ()):
+            return None
+        grown = _grown_on(case, victims)
+        if not grown:
+            return None
+        first = tuple(_count(case, t, rows) for t, rows in grown.items())
+        whole = (
+            not list(_first_blocks(case)) and _outputs(case) == 1 and len(case.schema.classes) == 2
+        )
+        every = range(len(case.model.trees)) if whole else ()
+        nodes = case.model.apply(victims.X) if whole else None
+        everywhere = {t: _count(case, t, victims, nodes) for t in every}
+        return GrownTrees(first, {t: len(rows) for t, rows in grown.items()}, everywhere)
+
+    def refuses(self, claims: Sequence[LeafCounts], case: Case) -> str | None:
+        """Refuse counts of other classes than the tree's, or two claims for one tree."""
+        named = [c.tree for c in claims]
+        if len(set(named)) != len(named):
+            return "counts of one tree were claimed twice"
+        if case.model is None or not hasattr(case.model, "trees"):
+            return None
+        k = _classes(case)
+        for claim in claims:
+            if not 0 <= claim.tree < len(case.model.trees):
+                return f"counts of tree {claim.tree}; the model has {len(case.model.trees)}"
+            if claim.counts.shape[1] != k:
+                return f"counts of {claim.counts.shape[1]} classes; a leaf here has {k}"
+        return None
+
+    def blind(self, case: Case, truth: GrownTrees) -> dict[str, Sequence[Claim]]:
+        """Return own rows' counts, scaled."""
+        own = [h.table for n, h in case.holdings.items() if n in case.principals and h.whole]
+        rows = Table.concat(own) if own else Table.empty(case.schema)
+        counts = [_count(case, t, rows) for t in truth.rows]
+        return {"own-counts": [blind_leaf_counts(c, truth.rows[c.tree]) for c in counts]}
+
+    def line(
+        self, case: Case, truth: GrownTrees, measured: Mapping[str, float]
+    ) -> dict[str, float]:
+        """Return the blind line; there is none for what an attack is certain of."""
+        found = super().line(case, truth, measured)
+        found.pop("leaf_counts_right", None)
+        return found
+
+    def score(self, claims: Sequence[LeafCounts], truth: GrownTrees) -> list[Score]:
+        """Score the first trees' counts, and the share right of all."""
+        first = score_leaf_counts([c for c in claims if c.tree in truth.rows], truth.first)
+        scores = [
+            Score("leaf_counts_exact", first.leaf_counts_exact),
+            Score("leaf_mass_exact", first.leaf_mass_exact),
+            Score("count_error", first.count_error, 0.0, "distance"),
+            Score("count1_error", first.count1_error, 0.0, "distance"),
+        ]
+        if truth.everywhere:
+            right = share_right(claims, [truth.everywhere[c.tree] for c in claims])
+            scores.append(Score("leaf_counts_right", right))
+        return scores
+
+
+def _outputs(case: Case) -> int:
+    """Return the trees per round: those of each class in a boosted model of several, else 1."""
+    objective = getattr(case.model, "objective", None)
+    return 1 if objective is None else int(objective.n_outputs)
+
+
+def _classes(case: Case) -> int:
+    """Return how many classes a leaf tells apart: a boosted tree two."""
+    return 2 if hasattr(case.model, "objective") else len(case.schema.classes)
+
+
+def _count(
+    case: Case, tree: int, rows: Table, nodes: NDArray[np.int32] | None = None
+) -> LeafCounts:
+    """Count rows in the leaves of a tree, given the leaves of all rows or not."""
+    at = (case.model.apply(rows.X) if nodes is None else nodes)[:, tree]
+    outputs = _outputs(case)
+    y = rows.y if outputs == 1 else rows.y == tree % outputs
+    return true_leaf_counts(tree, at, y, case.model.trees[tree].leaves, _classes(case))
+
+
+def _grown_on(case: Case, victims: Table) -> dict[int, Table]:
+    """Return the trees to score, by their number in the model, and the victims' rows in each."""
+    outputs, shared = _outputs(case), list(_first_blocks(case))
+    if not shared:
+        return dict.fromkeys(range(outputs), victims)
+    return {
+        first + k: case.holdings[sender].table
+        for sender, first in shared
+        if sender not in case.principals
+        for k in range(outputs)
+    }
+
+
+def _first_blocks(case: Case) -> Iterator[tuple[str, int]]:
+    """Yield clients that grow trees alone, and the model's number of their first tree."""
+    replies: dict[str, ClientTrees] = {}
+    clients, pooled = list(case.holdings), 0
+    for d in case.transcript or ():
+        if isinstance(d.message, ClientModels):
+            starts = np.cumsum(d.message.trees) - d.message.trees
+            yield from ((clients[o], int(i)) for o, i in zip(d.message.owner, starts, strict=True))
+            return
+        if isinstance(d.message, ClientTrees) and len(d.message.sizes):
+            replies.setdefault(d.sender, d.message)
+        if type(d.message) is LocalForest and len(d.message.sizes):  # pooled in this order
+            yield d.sender, pooled
+            pooled += len(d.message.sizes)
+    trees, taken = case.model.trees, set[int]()
+    for sender, reply in replies.items():
+        # all replies are of as many trees
+        places = (i for i in range(0, len(trees), len(reply.sizes)) if i not in taken)
+        number = next((i for i in places if _here(reply, trees, i)), None)
+        if number is not None:
+            taken.add(number)
+            yield sender, number
+
+
+def _here(reply: ClientTrees, trees: Sequence[Any], number: int) -> bool:
+    """Tell whether the trees of a reply stand in the model from this number on."""
+    there = trees[number : number + len(reply.sizes)]
+    same = [len(t) for t in there] == reply.sizes.tolist()
+    told = [("threshold", reply.threshold), ("value", reply.value), ("h", reply.sum_hessian)]
+    return same and all(
+        sent is None or np.array_equal(np.concatenate([getattr(t, name) for t in there]), sent)
+        for name, sent in told
+    )

@@ -84,11 +84,6 @@ class RecordScores:
     rows: int
     guessed: int
 
-    def as_dict(self) -> dict[str, float | None]:
-        """Return the scores under their keys in ``rows.csv``."""
-        keys = ("ra", "ra_top", "exact_rows", "close_rows", "gower", "hamming")
-        return {key: getattr(self, key) for key in keys}
-
 
 def score_records(
     guess: Table,

@@ -34,15 +34,6 @@ class ReturnedRows:
     owned: float | None
     returned: int
 
-    def as_dict(self) -> dict[str, float | None]:
-        """Return the scores under their keys in ``rows.csv``."""
-        return {
-            "returned_right": self.right,
-            "returned_wrong": self.wrong,
-            "returned_owned": self.owned,
-            "returned_rows": float(self.returned),
-        }
-
 
 def score_returned_rows(
     returned: Table,

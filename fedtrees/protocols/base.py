@@ -1,26 +1,29 @@
-"""What every protocol is: parties and a coordinator, run over a federation's rows."""
+"""What every protocol is: parties and a coordinator, run over a federation's holdings."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.defense import Composition, Context
-from fedtrees.core.errors import DataError
+from fedtrees.core.defense import Composition, Context, Stage
+from fedtrees.core.errors import DataError, UsageError
+from fedtrees.core.holding import Holding, client_names, rows_of
 from fedtrees.core.messages import Message
+from fedtrees.core.model import Model
 from fedtrees.core.network import LocalNetwork, Network
+from fedtrees.core.oracle import Oracle
 from fedtrees.core.party import Party, acting
-from fedtrees.core.schema import Schema, Table
+from fedtrees.core.schema import Schema
 from fedtrees.core.streams import Streams
 from fedtrees.core.transcript import Transcript
 from fedtrees.core.view import View, see
-from fedtrees.trees.boosted.forest import Forest
+from fedtrees.messages.models import as_message
 
 
 class Coordinator(Party):
@@ -28,69 +31,90 @@ class Coordinator(Party):
 
     role = "server"
 
-    def train(self, net: Network) -> Forest:
-        """Run the protocol and return the model it releases."""
+    def train(self, net: Network) -> Model:
+        """Run the protocol and return the model it ends with."""
         raise TypeError(f"{type(self).__name__} must define train(net)")
 
 
 class Protocol(ABC):
-    """Base of all horizontal protocols: a frozen dataclass whose fields are public parameters.
+    """Base of all protocols: a frozen dataclass whose fields are public parameters.
 
     Attributes
     ----------
     name : str
         Set by ``@register.protocol``.
-    offers : frozenset of str
-        What defenses and attacks may rely on: ``histograms`` (clients send gradient
-        histograms), ``shared-histograms`` (clients receive the sums), ``summable`` (the server
-        only ever adds the histograms it gets), ``server-decides`` (the server chooses splits and
-        broadcasts them), ``leaf-values`` (the model's leaf values are known to clients),
-        ``logistic-leaves`` (they are Newton steps of the binary log loss over all rows, should the
-        target have two classes), ``softmax-leaves`` (the same of more classes); of forests,
-        ``class-histograms`` (clients send class counts per bin), ``class-leaves`` (clients know
-        the class shares of leaves), ``local-trees`` (clients know each other's own trees); of
-        boosted trees that clients grow alone, ``shared-trees`` (clients know them) and
-        ``newton-leaves`` (their leaves are Newton steps over all rows of one client); and
-        ``tree-messages`` (leaves cross in messages, with the statistics behind them).
+    layout : str
+        How the data layer spreads a table over the parties that hold some of it
+        (`fedtrees.data.layout`): ``rows``, ``columns``, ``whole``.
+    holders : tuple of str
+        Roles that hold data.
+    says : tuple of Message types
+        What may cross in training; defenses that act on nothing of it are refused.
+    serves : frozenset of str
+        Hooks and limits of defenses that its parties keep to (`Composition.mismatch`).
     summed : tuple of Message types
         Replies of which the coordinator learns only the sum, by an ideal secure sum.
+    released : bool
+        Whether the model is told to the role ``public``; otherwise nobody holds it whole.
     """
 
     name: ClassVar[str] = "protocol"
-    offers: ClassVar[frozenset[str]] = frozenset()
+    layout: ClassVar[str] = "rows"
+    holders: ClassVar[tuple[str, ...]] = ("client",)
+    says: ClassVar[tuple[type[Message], ...]] = ()
+    serves: ClassVar[frozenset[str]] = frozenset()
     summed: ClassVar[tuple[type[Message], ...]] = ()
+    released: ClassVar[bool] = True
+
+    def roles(self, parties: int) -> Mapping[str, str]:
+        """Return the role of every party by name, given how many hold data.
+
+        The order is that in which they join, and get their holdings.
+        """
+        return {"server": "server", **dict.fromkeys(client_names(parties), "client")}
 
     @abstractmethod
-    def coordinator(self, schema: Schema) -> Coordinator:
-        """Make the driving party."""
-
-    @abstractmethod
-    def client(self, name: str, data: Table, schema: Schema, clip: float | None) -> Party:
-        """Make one client around its rows."""
-
-    def defended_client(self, name: str, data: Table, schema: Schema, by: Composition) -> Party:
-        """Make one client that keeps to what the defenses ask of its training."""
-        return self.client(name, data, schema, by.gradient_clip)
-
-    def offers_on(self, schema: Schema) -> frozenset[str]:
-        """Return what is offered on such a target."""
-        return self.offers
+    def party(
+        self, name: str, role: str, held: Holding | None, schema: Schema, defense: Composition
+    ) -> Party:
+        """Make one party around what it holds; one of them is a `Coordinator`."""
 
     @property
     def parameters(self) -> Mapping[str, Any]:
         """The public parameters, by name."""
         return asdict(self)  # type: ignore[call-overload,no-any-return]
 
+    def check(self, schema: Schema) -> None:  # noqa: B027 - most take any target
+        """Refuse a target that this protocol cannot train on.
+
+        Raises
+        ------
+        UsageError
+        """
+
     def mismatch(self, defense: Composition) -> str | None:
         """Return why a defense makes no sense here, None if it does."""
-        for part in defense.parts:
-            missing = part.requires - self.offers
-            if missing:
-                return (
-                    f"{part.name!r} needs {', '.join(sorted(missing))}, "
-                    f"which {self.name!r} does not have"
-                )
-        return None
+        return defense.mismatch(self.name, self.says, self.serves)
+
+    def predict(
+        self, net: LocalNetwork | None, model: Model, queries: Mapping[str, Holding]
+    ) -> NDArray[np.float64]:
+        """Return the scores of rows that nobody trained on; by default of the model alone.
+
+        A model that nobody holds whole predicts by messages, which are on record.
+
+        Parameters
+        ----------
+        net : LocalNetwork or None
+            Of the training; None where that was in an earlier process.
+        model : Model
+            What the coordinator ended with.
+        queries : mapping of str to Holding
+            What each holder has of the rows, without labels.
+        """
+        whole = next(iter(queries.values()))
+        scores: NDArray[np.float64] = model.predict(whole.X)
+        return scores
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,42 +123,49 @@ class Training:
 
     Attributes
     ----------
-    model : Forest
-        As released to the clients.
+    model : Model
+        What the coordinator ended with; where the protocol releases it, as released.
     transcript : Transcript
     protocol : Protocol
     defense : Composition
     schema : Schema
     n_rows : int
-        Training rows over all clients.
+        Training rows over all parties.
     context : Context
         The coordinator's, for answering queries.
+    columns : mapping of str to intp array
+        Columns of every holder, by name.
+    net : LocalNetwork or None
+        The parties, to ask again; None if the training was in an earlier process.
     """
 
-    model: Forest
+    model: Any
     transcript: Transcript
     protocol: Protocol
     defense: Composition
     schema: Schema
     n_rows: int
     context: Context
+    columns: Mapping[str, NDArray[np.intp]]
+    net: LocalNetwork | None = None
 
     def predict(self, X: NDArray[np.float32]) -> NDArray[np.float64]:
         """Return what an inference query gets, float64.
 
         Probabilities of class 1, shape (n,); of every class, (n, K), if there are more; or values.
         """
-        return self.defense.answer(self.model.predict(X), self.context)
-
-
-def client_names(count: int) -> list[str]:
-    """Return the names of the clients, in order."""
-    return [f"client-{i}" for i in range(count)]
+        rows = np.arange(len(X))
+        queries = {
+            name: Holding(rows, columns, np.asarray(X, dtype=np.float32)[:, columns])
+            for name, columns in self.columns.items()
+        }
+        scores = self.protocol.predict(self.net, self.model, queries)
+        return self.defense.answer(scores, self.context)
 
 
 def train(
     protocol: Protocol,
-    clients: Sequence[Table],
+    holdings: Mapping[str, Holding],
     schema: Schema,
     *,
     defense: Composition | None = None,
@@ -145,8 +176,8 @@ def train(
     Parameters
     ----------
     protocol : Protocol
-    clients : sequence of Table
-        Rows of each client.
+    holdings : mapping of str to Holding
+        What each party that holds data holds, by name (`fedtrees.core.holding.over_clients`).
     schema : Schema
     defense : Composition, optional
         None is no defense.
@@ -156,14 +187,26 @@ def train(
     Raises
     ------
     DataError
-        If there is no client, or no client has a row.
+        If nobody holds a row.
+    UsageError
+        If the names are not the protocol's, or the defense makes no sense with it.
     UnguardedMessageError
         If a defense meets a message it does not handle.
     """
     defense = defense or Composition()
-    if not clients or not sum(map(len, clients)):
-        raise DataError("a federation needs at least one client with at least one row")
-    coordinator = protocol.coordinator(schema)
+    reason = protocol.mismatch(defense)
+    if reason:
+        raise UsageError(reason)
+    if not holdings or not sum(map(len, holdings.values())):
+        raise DataError("a federation needs at least one party that holds at least one row")
+    roles = protocol.roles(len(holdings))
+    expected = [name for name, role in roles.items() if role in protocol.holders]
+    if expected != list(holdings):
+        raise UsageError(
+            f"{protocol.name!r} wants the holdings of {', '.join(expected)}, in that order; got "
+            f"{', '.join(holdings)}"
+        )
+    limits = (p.gradient_clip is not None or p.least_leaf_rows > 0 for p in defense.parts)
     net = LocalNetwork(
         defense=defense,
         schema=schema,
@@ -171,19 +214,50 @@ def train(
         streams=Streams(seed),
         summed=protocol.summed,
     )
-    net.join(coordinator)
-    for name, table in zip(client_names(len(clients)), clients, strict=True):
-        rows = defense.prepare(table, net.context_of(name, "client"))
-        net.join(protocol.defended_client(name, rows, schema, defense))
+    net.transcript.acted.update(i for i, kept in enumerate(limits) if kept)
+    coordinator = _join_all(net, protocol, roles, holdings, schema)
     with acting(coordinator):
         model = coordinator.train(net)
-    context = net.context("server")
-    model = defense.finish(model, context)
-    n_rows = sum(map(len, clients))
-    return Training(model, net.transcript, protocol, defense, schema, n_rows, context)
+        context = net.context(coordinator.name)
+        model = defense.finish(model, context)
+        if protocol.released:
+            net.publish(as_message(model), why="the released model, for whoever wants it")
+    columns = {name: held.columns for name, held in holdings.items()}
+    return Training(
+        model, net.transcript, protocol, defense, schema, rows_of(holdings), context, columns, net
+    )
 
 
-def view_of(training: Training, principals: Sequence[str], clients: Sequence[Table]) -> View:
+def _join_all(
+    net: LocalNetwork,
+    protocol: Protocol,
+    roles: Mapping[str, str],
+    holdings: Mapping[str, Holding],
+    schema: Schema,
+) -> Coordinator:
+    """Make all parties and connect them; return the one that drives."""
+    driving: list[Coordinator] = []
+    for name, role in roles.items():
+        held = holdings.get(name)
+        context = net.context_of(name, role, held)
+        if held is not None and held.y is not None:
+            held = replace(held, y=net.defense.rows(Stage("labels"), held.y, context))
+        party = protocol.party(name, role, held, schema, net.defense)
+        net.join(party)
+        if isinstance(party, Coordinator):
+            driving.append(party)
+    if len(driving) != 1:
+        raise UsageError(f"{protocol.name!r} needs one coordinator; it has {len(driving)}")
+    net.transcript.coordinator = driving[0].name
+    return driving[0]
+
+
+def view_of(
+    training: Training,
+    principals: Sequence[str],
+    holdings: Mapping[str, Holding],
+    queries: int = 0,
+) -> View:
     """Return what the principals know after a run.
 
     Parameters
@@ -191,19 +265,20 @@ def view_of(training: Training, principals: Sequence[str], clients: Sequence[Tab
     training : Training
     principals : sequence of str
         Names of the colluding parties.
-    clients : sequence of Table
-        Rows of every client, in order; only the principals' own enter the view.
+    holdings : mapping of str to Holding
+        What everybody holds; only the principals' own enters the view.
+    queries : int
+        Rows that an inference endpoint answers them; 0: there is none.
     """
-    names = client_names(len(clients))
-    tables = [t for n, t in zip(names, clients, strict=True) if n in principals]
     return View(
         principals=tuple(principals),
         roles=dict(training.transcript.roles),
-        own=Table.concat(tables) if tables else None,
+        own=tuple(held for name, held in holdings.items() if name in principals),
         schema=deepcopy(training.schema),  # nothing in a view leads back to the dataset
         protocol=training.protocol.name,
         parameters=training.protocol.parameters,
         n_rows=training.n_rows,
         defense=training.defense,
         seen=see(training.transcript, tuple(principals)),
+        oracle=Oracle(training.predict, queries) if queries else None,
     )

@@ -10,6 +10,7 @@ from sklearn.datasets import load_breast_cancer
 from fedtrees.attacks.peeling.attack import HistogramPeeling
 from fedtrees.attacks.peeling.values import to_bins
 from fedtrees.core.defense import Composition
+from fedtrees.core.holding import over_clients
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.messages.cuts import CutPoints
 from fedtrees.protocols.base import client_names, train, view_of
@@ -70,9 +71,9 @@ class Run:
             clients = [table.take(np.arange(k, len(table), clients)) for k in range(clients)]
         self.protocol, self.clients, self.schema = protocol, clients, schema or schema_of(table)
         defense = Composition(tuple(parts))
-        self.training = train(protocol, clients, self.schema, defense=defense, seed=1)
+        self.training = train(protocol, over_clients(clients), self.schema, defense=defense, seed=1)
         self.principals = principals or (client_names(len(clients))[-1],)
-        self.view = view_of(self.training, self.principals, self.clients)
+        self.view = view_of(self.training, self.principals, over_clients(self.clients))
 
     def with_clients(self, clients):
         """Run again over other clients, undefended."""

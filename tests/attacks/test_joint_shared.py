@@ -55,8 +55,8 @@ def run(spec, who="client-2", defense="none", loose=False):
     fed = federation(loose)
     made = make_defense(parse_composed([defense])[0])
     protocol = register.make("protocol", parse_grid(spec)[0])
-    done = train(protocol, fed.clients, fed.schema, defense=made, seed=1)
-    return fed, view_of(done, (who,), fed.clients)
+    done = train(protocol, fed.holdings, fed.schema, defense=made, seed=1)
+    return fed, view_of(done, (who,), fed.holdings)
 
 
 class Victims:

@@ -19,6 +19,7 @@ from fedtrees.attacks.shared_trees.victims import victims_of
 from fedtrees.attacks.timberstrike.routing import gradients
 from fedtrees.bench.evaluate import make_defense
 from fedtrees.bench.federation import spread
+from fedtrees.core.holding import over_clients
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema
 from fedtrees.core.specs import parse_composed, parse_grid
@@ -117,14 +118,14 @@ def cyclic(order=(0, 1, 2), depth=4, rows=240, defense=None):
     fed = spread(prepare("structured", schema, X, y), Partition("iid"), 3, 0)
     clients = tuple(fed.clients[i] for i in order)
     made = register.make("protocol", parse_grid(f"flower-cyclic[trees=3,max_depth={depth}]")[0])
-    return clients, train(made, clients, fed.schema, defense=defense, seed=1)
+    return clients, train(made, over_clients(clients), fed.schema, defense=defense, seed=1)
 
 
 @pytest.mark.parametrize("name", ["none", "mask-sum-hessian"])
 def test_gradient_sums_are_read_with_the_eta_that_made_the_values(name):
     """That is a float32; 0.3 is not, by more than the error assumed of values leaves room for."""
     clients, done = cyclic(defense=make_defense(parse_composed([name])[0]))
-    view = view_of(done, ("server",), clients)
+    view = view_of(done, ("server",), over_clients(clients))
     eta = float(np.float32(view.parameters["learning_rate"]))
     for block in blocks_of(view).blocks:
         for tree in block.trees:
@@ -138,7 +139,7 @@ def test_gradient_sums_are_read_with_the_eta_that_made_the_values(name):
 def test_what_is_certain_is_right_whoever_comes_first(order, who):
     clients, done = cyclic(order)
     claimed = 0
-    for victim in victims_of(view_of(done, (who,), clients)):
+    for victim in victims_of(view_of(done, (who,), over_clients(clients))):
         if victim.late is None:
             continue
         t, held = victim.blocks[0].first, clients[int(victim.owner[-1])]
@@ -155,7 +156,7 @@ def test_what_is_certain_is_right_whoever_comes_first(order, who):
 
 def test_the_margins_of_all_rows_are_among_the_cells():
     clients, done = cyclic()
-    for victim in victims_of(view_of(done, ("server",), clients)):
+    for victim in victims_of(view_of(done, ("server",), over_clients(clients))):
         t = victim.blocks[0].first
         if not t:
             continue
@@ -172,7 +173,7 @@ def test_the_margins_of_all_rows_are_among_the_cells():
 
 def test_one_leaf_that_no_rows_make_up_puts_all_in_doubt():
     clients, done = cyclic()
-    view = view_of(done, ("client-2",), clients)
+    view = view_of(done, ("client-2",), over_clients(clients))
     victim = next(v for v in victims_of(view) if v.late is not None)
     evidence, t = victim.evidence, victim.blocks[0].first
     tree, certain = evidence.trees[t], victim.late.certain
@@ -186,7 +187,7 @@ def test_one_leaf_that_no_rows_make_up_puts_all_in_doubt():
 
 def test_rounded_values_are_not_counted():
     clients, done = cyclic()
-    view = view_of(done, ("client-2",), clients)
+    view = view_of(done, ("client-2",), over_clients(clients))
     victim = next(v for v in victims_of(view) if v.late is not None)
     rounded = replace(victim.evidence, rounding=0.01)
     assert late_counts(rounded, view.own, view.schema) is None

@@ -19,6 +19,7 @@ from fedtrees.attacks.timberstrike import NodeNoise
 from fedtrees.attacks.timberstrike.grid import Grid
 from fedtrees.core.defense import Composition
 from fedtrees.core.errors import UsageError
+from fedtrees.core.holding import over_clients
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.defenses.hist_rounding import HistogramRounding
 from fedtrees.defenses.min_bin import MinBin
@@ -199,9 +200,11 @@ def test_what_a_client_and_a_server_see(protocol):
     clients = [Table(X[k::3], y[k::3]) for k in range(3)]
     for defense, certified in ((None, True), (MinBin(k=3), False), (HistogramRounding(), False)):
         composed = Composition(() if defense is None else (defense,))
-        run = train(protocol(trees=3, max_depth=3), clients, schema, defense=composed)
+        run = train(protocol(trees=3, max_depth=3), over_clients(clients), schema, defense=composed)
         for threat, rows in (("client-0", 80), ("server", 120)):
-            guess = Lattice().run(view_of(run, (threat,), clients), np.random.default_rng(0))
+            guess = Lattice().run(
+                view_of(run, (threat,), over_clients(clients)), np.random.default_rng(0)
+            )
             assert bool(guess.leaf_counts) == certified
             assert guess.notes["trees_certified"] == (3 if certified else 0)
             assert not certified or guess.notes["rows_followed"] == rows

@@ -46,8 +46,8 @@ def federation(sizes, by_class=False, constant=False, classes=2):
 def attacked(fed, spec, who, defense="none"):
     made = make_defense(parse_composed([defense])[0])
     protocol = register.make("protocol", parse_grid(spec)[0])
-    done = train(protocol, fed.clients, fed.schema, defense=made, seed=1)
-    view = view_of(done, (who,), fed.clients)
+    done = train(protocol, fed.holdings, fed.schema, defense=made, seed=1)
+    view = view_of(done, (who,), fed.holdings)
     guess = register.make("attack", parse_grid(ATTACK)[0]).run(view, np.random.default_rng(0))
     return view, guess, {m: v for m, v, _ in leaf_scores(guess, fed, (who,), done)}
 

@@ -12,6 +12,7 @@ from fedtrees.attacks.timberstrike.sums import leaf_sums, victim_sums
 from fedtrees.attacks.timberstrike.view import as_published, evidence_of
 from fedtrees.bench.conformance import sample_federation
 from fedtrees.core.defense import Composition
+from fedtrees.core.holding import over_clients
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Table
 from fedtrees.core.specs import Spec
@@ -25,8 +26,8 @@ def seen(*specs, name="fedtree-hist", **params):
     settings = {"trees": 12, "max_depth": 3, "max_bin": 16, "base_score": 0.5, **params}
     defense = Composition(tuple(register.make("defense", s) for s in specs))
     protocol = register.make("protocol", Spec(name, settings))
-    done = train(protocol, clients, schema, defense=defense, seed=4)
-    return view_of(done, ("client-2",), clients), Table.concat(clients[:2]), done
+    done = train(protocol, over_clients(clients), schema, defense=defense, seed=4)
+    return view_of(done, ("client-2",), over_clients(clients)), Table.concat(clients[:2]), done
 
 
 def noise(epsilon):

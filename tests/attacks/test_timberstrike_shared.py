@@ -50,8 +50,8 @@ def federation(classes=2, clients=3, rows=360):
 def run(fed, protocol, who="client-2", defense="none"):
     spec = parse_grid(protocol)[0]
     made = make_defense(parse_composed([defense])[0])
-    done = train(register.make("protocol", spec), fed.clients, fed.schema, defense=made, seed=1)
-    return done, view_of(done, (who,), fed.clients)
+    done = train(register.make("protocol", spec), fed.holdings, fed.schema, defense=made, seed=1)
+    return done, view_of(done, (who,), fed.holdings)
 
 
 def attack(view, spec="timberstrike[chains=2]", seed=0):

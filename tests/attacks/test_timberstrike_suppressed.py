@@ -7,6 +7,7 @@ from fedtrees.bench.conformance import sample_federation
 from fedtrees.bench.federation import federation_of
 from fedtrees.bench.suite import DataRef
 from fedtrees.core.defense import Composition
+from fedtrees.core.holding import over_clients
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec
 from fedtrees.protocols.base import train, view_of
@@ -18,8 +19,8 @@ def test_rows_of_a_leaf_that_no_value_reaches_stay_where_they_are():
         "protocol", Spec("fedtree-hist", {"trees": 3, "max_depth": 6, "max_bin": 32})
     )
     defense = Composition((register.make("defense", Spec("min-bin", {"k": 10})),))
-    done = train(protocol, federation.clients, federation.schema, defense=defense, seed=0)
-    view = view_of(done, ("client-0",), federation.clients)
+    done = train(protocol, federation.holdings, federation.schema, defense=defense, seed=0)
+    view = view_of(done, ("client-0",), federation.holdings)
     attack = register.make("attack", Spec("timberstrike", {"chains": 1}))
     guess = attack.run(view, np.random.default_rng(0))
     assert len(guess.records) > 0
@@ -30,7 +31,11 @@ def evidence_under(defense, principals):
     clients, schema = sample_federation()
     protocol = register.make("protocol", Spec("fedtree-hist", {"trees": 3, "max_depth": 3}))
     made = Composition((register.make("defense", defense),))
-    view = view_of(train(protocol, clients, schema, defense=made), principals, clients)
+    view = view_of(
+        train(protocol, over_clients(clients), schema, defense=made),
+        principals,
+        over_clients(clients),
+    )
     return view, evidence_of(view)
 
 

@@ -17,6 +17,7 @@ import trained_models as trained
 import xgboost as xgb
 
 from fedtrees.audit import audit, read_model
+from fedtrees.core.holding import over_clients
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.protocols.base import train
 from fedtrees.protocols.horizontal.flower_bagging import FlowerBagging
@@ -160,7 +161,7 @@ def test_histograms_of_nvflare_leave_one_table():
 def test_our_protocols_grow_the_same_trees(name, protocol, order):
     schema = Schema(tuple(Feature(f"x{k}") for k in range(30)), "benign")
     tables = [Table(PARTS[c][0].astype(np.float32), PARTS[c][1]) for c in order]
-    ours, theirs = train(protocol, tables, schema).model, model_of(name).forest
+    ours, theirs = train(protocol, over_clients(tables), schema).model, model_of(name).forest
     np.testing.assert_array_equal(ours.base_margin, theirs.base_margin)
     for a, b in zip(ours.trees, theirs.trees, strict=True):
         for field in ("feature", "threshold", "left", "value"):

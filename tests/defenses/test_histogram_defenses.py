@@ -6,6 +6,7 @@ import pytest
 from fedtrees.bench.conformance import sample_federation
 from fedtrees.core.defense import Composition
 from fedtrees.core.errors import UsageError
+from fedtrees.core.holding import over_clients
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec
 from fedtrees.core.view import Opaque
@@ -21,7 +22,9 @@ def run(defense=None, name="fedtree-hist", **params):
     settings = {"trees": 4, "max_depth": 3, "max_bin": 16, **params}
     parts = () if defense is None else (defense,)
     protocol = register.make("protocol", Spec(name, settings))
-    return train(protocol, clients, schema, defense=Composition(parts), seed=1), clients
+    return train(
+        protocol, over_clients(clients), schema, defense=Composition(parts), seed=1
+    ), clients
 
 
 def make(name, **params):
@@ -40,12 +43,12 @@ def test_a_secure_sum_changes_no_model_and_hides_every_client(name):
     plain, clients = run(name=name)
     summed, _ = run(make("secure-sum"), name=name)
     assert same_model(plain, summed)
-    view = view_of(summed, ("server",), clients)
+    view = view_of(summed, ("server",), over_clients(clients))
     opened = {s.sender for s, _ in view.messages(Histogram)}
     assert opened == {"secure-sum"}
     sealed = [s for s in view.seen if isinstance(s.message, Opaque)]
     assert {s.sender for s in sealed} == {f"client-{i}" for i in range(len(clients))}
-    before = view_of(plain, ("server",), clients)
+    before = view_of(plain, ("server",), over_clients(clients))
     assert {s.sender for s, _ in before.messages(Histogram)} == {s.sender for s in sealed}
 
 

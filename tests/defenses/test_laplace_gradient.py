@@ -13,6 +13,7 @@ from fedtrees.bench.suite import Suite
 from fedtrees.core.defense import Composition
 from fedtrees.core.errors import UnguardedMessageError, UsageError
 from fedtrees.core.guarantee import PureDP
+from fedtrees.core.holding import over_clients
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema, Table
 from fedtrees.core.specs import Spec
@@ -34,7 +35,7 @@ def run(*defenses, clients=None, schema=None, **params):
     settings = {"trees": 3, "max_depth": 3, "max_bin": 16, "base_score": 0.5, **params}
     protocol = register.make("protocol", Spec("fedtree-hist", settings))
     made = Composition(defenses)
-    return train(protocol, clients or rows, schema or known, defense=made, seed=1)
+    return train(protocol, over_clients(clients or rows), schema or known, defense=made, seed=1)
 
 
 def sent(done, kind, tree=None):

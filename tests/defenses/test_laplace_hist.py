@@ -10,6 +10,7 @@ from fedtrees.bench.conformance import sample_federation
 from fedtrees.core.defense import Composition
 from fedtrees.core.errors import UsageError
 from fedtrees.core.guarantee import PureDP, Structural, join
+from fedtrees.core.holding import over_clients
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec
 from fedtrees.core.transcript import BudgetEvent
@@ -30,7 +31,7 @@ def run(defense=None, **params):
     settings = {"trees": 3, "max_depth": 3, "max_bin": 16, **params}
     protocol = register.make("protocol", Spec("fedtree-hist", settings))
     parts = () if defense is None else (defense,)
-    return train(protocol, clients, schema, defense=Composition(parts), seed=1)
+    return train(protocol, over_clients(clients), schema, defense=Composition(parts), seed=1)
 
 
 def test_what_was_claimed_and_what_was_spent():
@@ -78,8 +79,8 @@ def test_noise_is_of_the_declared_size_and_each_message_has_its_own():
         "fedtree-hist", {"trees": 40, "max_depth": 1, "max_bin": 16, "learning_rate": 1e-9}
     )
     protocol = register.make("protocol", settings)
-    noisy = train(protocol, clients, schema, defense=Composition((defense,)), seed=2)
-    plain = train(protocol, clients, schema, seed=2)
+    noisy = train(protocol, over_clients(clients), schema, defense=Composition((defense,)), seed=2)
+    plain = train(protocol, over_clients(clients), schema, seed=2)
     pairs = [
         (a.message.sums - b.message.sums) / FIXED_POINT_SCALE
         for a, b in zip(noisy.transcript, plain.transcript, strict=True)

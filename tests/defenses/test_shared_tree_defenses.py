@@ -7,6 +7,7 @@ from fedtrees.bench.conformance import sample_federation
 from fedtrees.core.defense import Composition
 from fedtrees.core.errors import DataError, UnguardedMessageError, UsageError
 from fedtrees.core.guarantee import Structural
+from fedtrees.core.holding import over_clients
 from fedtrees.core.messages import Reveal
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Table
@@ -32,7 +33,7 @@ def run(*defenses, name="flower-bagging", clients=None, **params):
     rows, schema = sample_federation()
     chosen = protocol(name, **params)
     rows = rows if clients is None else clients
-    return train(chosen, rows, schema, defense=Composition(defenses), seed=3), rows
+    return train(chosen, over_clients(rows), schema, defense=Composition(defenses), seed=3), rows
 
 
 def trees_sent(training):

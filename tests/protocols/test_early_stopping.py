@@ -8,6 +8,7 @@ import pytest
 from fedtrees.bench.conformance import sample_federation
 from fedtrees.core.defense import Composition
 from fedtrees.core.errors import DataError, UsageError
+from fedtrees.core.holding import over_clients
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.specs import Spec
@@ -22,7 +23,9 @@ def run(name="fedtree-hist", defense=None, clients=None, seed=1, **params):
     settings |= {"early_stopping_rounds": 3, "validation_fraction": 0.3, **params}
     protocol = register.make("protocol", Spec(name, settings))
     parts = () if defense is None else (register.make("defense", defense),)
-    return train(protocol, clients or tables, schema, defense=Composition(parts), seed=seed)
+    return train(
+        protocol, over_clients(clients or tables), schema, defense=Composition(parts), seed=seed
+    )
 
 
 def losses(done):
@@ -151,4 +154,4 @@ def test_a_federation_too_small_to_hold_out_a_row_is_told():
         Spec("fedtree-hist", {"early_stopping_rounds": 1, "validation_fraction": 1e-9}),
     )
     with pytest.raises(DataError, match="holds out no row"):
-        train(protocol, tables, Schema((Feature("a"),), "y"))
+        train(protocol, over_clients(tables), Schema((Feature("a"),), "y"))

@@ -8,6 +8,7 @@ from shared_trees_world import CLOSE, assert_same_trees, sent, tables, xgboost_p
 from sklearn.datasets import load_breast_cancer
 
 from fedtrees.core.errors import DataError, UsageError
+from fedtrees.core.holding import over_clients
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.messages.shared_trees import ClientTrees, GlobalTrees
 from fedtrees.protocols.base import train, view_of
@@ -20,7 +21,7 @@ OBJECTIVES = {0: "reg:squarederror", 2: "binary:logistic", 3: "multi:softprob"}
 def against_xgboost(protocol, clients, schema, order=None, seed=0):
     """Run both and compare everything that crosses; return ours and XGBoost's global model."""
     classes = len(schema.classes)
-    training = train(protocol, clients, schema, seed=seed)
+    training = train(protocol, over_clients(clients), schema, seed=seed)
     params = xgboost_params(protocol, OBJECTIVES[min(classes, 3)], classes)
     data = [xgb.DMatrix(c.X, c.y) for c in clients]
     model, replies = bagging(params, data, protocol.trees, protocol.local_trees, order)
@@ -110,7 +111,7 @@ def test_a_first_client_of_one_class_stalls_the_model_as_in_xgboost():
 
 def test_the_model_starts_where_its_first_client_did_and_others_first_trees_do_not():
     clients, schema = tables(6)
-    training = train(FlowerBagging(trees=2, max_depth=3), clients, schema)
+    training = train(FlowerBagging(trees=2, max_depth=3), over_clients(clients), schema)
     means = [np.float32(c.y.mean()) for c in clients]
     assert len(set(means)) == 3
     first, second = np.array_split([m.base_score[0] for m in sent(training, ClientTrees)], 2)
@@ -132,7 +133,7 @@ def order_of_arrival(replies, message):
 def test_trees_that_arrive_shuffled_are_xgboosts_in_that_order():
     clients, schema = tables(7, rows=(60, 50, 70, 40))
     protocol = FlowerBagging(trees=5, max_depth=3, arrival="shuffled")
-    training = train(protocol, clients, schema, seed=1)
+    training = train(protocol, over_clients(clients), schema, seed=1)
     ups, downs = sent(training, ClientTrees), sent(training, GlobalTrees)
     order = [order_of_arrival(ups[4 * r : 4 * r + 4], m) for r, m in enumerate(downs)]
     assert all(sorted(places) == [0, 1, 2, 3] for places in order)
@@ -143,14 +144,16 @@ def test_trees_that_arrive_shuffled_are_xgboosts_in_that_order():
 
 def test_clients_see_the_ordered_trees_and_the_server_who_sent_which():
     clients, schema = tables(8)
-    training = train(FlowerBagging(trees=3, max_depth=2, arrival="shuffled"), clients, schema)
-    client = view_of(training, ("client-1",), clients)
+    training = train(
+        FlowerBagging(trees=3, max_depth=2, arrival="shuffled"), over_clients(clients), schema
+    )
+    client = view_of(training, ("client-1",), over_clients(clients))
     crossed = [(s.sender, type(s.message).__name__) for s in client.seen]
     round = [("server", "GrowRequest"), ("client-1", "ClientTrees"), ("server", "GlobalTrees")]
     assert crossed == 3 * round
     assert [m.first for _, m in client.messages(GlobalTrees)] == [0, 3, 6]
     np.testing.assert_array_equal(client.own.X, clients[1].X)
-    server = view_of(training, ("server",), clients)
+    server = view_of(training, ("server",), over_clients(clients))
     names = ["client-0", "client-1", "client-2"]
     assert [s.sender for s, _ in server.messages(ClientTrees)] == 3 * names
     assert server.own is None
@@ -158,9 +161,9 @@ def test_clients_see_the_ordered_trees_and_the_server_who_sent_which():
 
 def test_nothing_in_what_clients_are_told_depends_on_who_sent_it():
     clients, schema = tables(9)
-    first = train(FlowerBagging(trees=1, max_depth=3), clients, schema)
+    first = train(FlowerBagging(trees=1, max_depth=3), over_clients(clients), schema)
     (message,) = sent(first, GlobalTrees)
-    turned = train(FlowerBagging(trees=1, max_depth=3), clients[::-1], schema)
+    turned = train(FlowerBagging(trees=1, max_depth=3), over_clients(clients[::-1]), schema)
     (other,) = sent(turned, GlobalTrees)
     assert message.sizes.tolist() == other.sizes.tolist()[::-1]
     blocks = [np.split(m.sum_hessian, np.cumsum(m.sizes)[:-1]) for m in (message, other)]
@@ -193,7 +196,9 @@ def test_clients_without_rows_send_nothing_and_change_nothing():
     clients, schema = tables(11)
     empty = clients[0].take(np.zeros(0, dtype=int))
     protocol = FlowerBagging(trees=3, max_depth=3)
-    with_it, without = (train(protocol, rows, schema) for rows in ([empty, *clients], clients))
+    with_it, without = (
+        train(protocol, over_clients(rows), schema) for rows in ([empty, *clients], clients)
+    )
     assert sent(with_it, ClientTrees, "client-0")[0].sizes.tolist() == []
     for a, b in zip(sent(with_it, GlobalTrees), sent(without, GlobalTrees), strict=True):
         np.testing.assert_array_equal(a.value, b.value)
@@ -206,7 +211,7 @@ def test_a_client_that_weighs_its_rows_grows_the_tree_of_repeated_rows():
     weighted = Table(clients[0].X, clients[0].y, times.astype(np.float32))
     repeated = clients[0].take(np.repeat(np.arange(len(times)), times))
     a, b = (
-        sent(train(FlowerBagging(trees=3, max_depth=3), [c], schema), GlobalTrees)
+        sent(train(FlowerBagging(trees=3, max_depth=3), over_clients([c]), schema), GlobalTrees)
         for c in (weighted, repeated)
     )
     for m, n in zip(a, b, strict=True):
@@ -216,7 +221,7 @@ def test_a_client_that_weighs_its_rows_grows_the_tree_of_repeated_rows():
 
 def test_one_newton_step_is_xgboost_2_1s_base_score():
     clients, schema = tables(13)
-    training = train(FlowerBagging(trees=1, intercept="newton"), clients, schema)
+    training = train(FlowerBagging(trees=1, intercept="newton"), over_clients(clients), schema)
     for message, client in zip(sent(training, ClientTrees), clients, strict=True):
         step = 1 / (1 + np.exp(-4 * (client.y.mean() - 0.5)))
         np.testing.assert_allclose(message.base_score, step, rtol=1e-6)
@@ -225,7 +230,10 @@ def test_one_newton_step_is_xgboost_2_1s_base_score():
 def test_a_sample_of_rows_is_each_clients_own_and_of_each_round():
     clients, schema = tables(14, rows=(400, 400))
     protocol = FlowerBagging(trees=2, max_depth=1, subsample=0.5, base_score=0.5)
-    mass = [m.sum_hessian[0] * 4 for m in sent(train(protocol, clients, schema), ClientTrees)]
+    mass = [
+        m.sum_hessian[0] * 4
+        for m in sent(train(protocol, over_clients(clients), schema), ClientTrees)
+    ]
     assert all(150 < m < 250 for m in mass[:2])
     assert len(set(mass)) == 4
     assert "newton-leaves" not in protocol.offers
@@ -252,13 +260,17 @@ def test_labels_and_tables_that_make_no_sense_are_refused():
     clients, schema = tables(15)
     none = [c.take(np.zeros(0, dtype=int)) for c in clients]
     with pytest.raises(DataError, match="at least one row"):
-        train(FlowerBagging(), none, schema)
+        train(FlowerBagging(), over_clients(none), schema)
     with pytest.raises(DataError, match="labels 0 and 1"):
-        train(FlowerBagging(), [Table(clients[0].X, clients[0].y + 1)], schema)
+        train(FlowerBagging(), over_clients([Table(clients[0].X, clients[0].y + 1)]), schema)
     with pytest.raises(DataError, match="infinite"):
-        train(FlowerBagging(), [Table(np.full((9, 5), np.inf), np.arange(9) % 2)], schema)
+        train(
+            FlowerBagging(),
+            over_clients([Table(np.full((9, 5), np.inf), np.arange(9) % 2)]),
+            schema,
+        )
     weightless = Table(clients[0].X, clients[0].y, np.zeros(len(clients[0])))
     with pytest.raises(DataError, match="none of any weight"):
-        train(FlowerBagging(), [weightless], schema)
+        train(FlowerBagging(), over_clients([weightless]), schema)
     with pytest.raises(UsageError, match="two classes"):
         train(FlowerBagging(objective="binary:logistic"), *tables(15, classes=3))

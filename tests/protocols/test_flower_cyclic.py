@@ -7,6 +7,7 @@ from flower_reference import base_score_of, cyclic, model_bytes, trees_of
 from shared_trees_world import CLOSE, assert_same_trees, sent, tables, xgboost_params
 
 from fedtrees.core.errors import UsageError
+from fedtrees.core.holding import over_clients
 from fedtrees.messages.shared_trees import ClientTrees, GlobalTrees
 from fedtrees.protocols.base import train, view_of
 from fedtrees.protocols.horizontal.flower_cyclic import FlowerCyclic
@@ -16,7 +17,7 @@ OBJECTIVES = {0: "reg:squarederror", 2: "binary:logistic", 3: "multi:softprob"}
 
 def run(protocol, classes=2, seed=0, **of_tables):
     clients, schema = tables(seed, classes=classes, **of_tables)
-    training = train(protocol, clients, schema)
+    training = train(protocol, over_clients(clients), schema)
     params = xgboost_params(protocol, OBJECTIVES[classes], classes)
     data = [xgb.DMatrix(c.X, c.y) for c in clients]
     return training, clients, cyclic(params, data, protocol.trees, protocol.local_trees)
@@ -72,20 +73,23 @@ def test_a_client_is_told_what_is_new_when_its_turn_comes_and_at_the_end():
         "client-1": [(1, 0, 1), (4, 1, 3), (5, 4, 1)],
         "client-2": [(2, 0, 2), (5, 2, 3)],
     }
-    view = view_of(training, ("client-2",), clients)
+    view = view_of(training, ("client-2",), over_clients(clients))
     assert {s.sender for s, _ in view.messages(ClientTrees)} == {"client-2"}
-    everyone = [s.sender for s, _ in view_of(training, ("server",), clients).messages(ClientTrees)]
+    everyone = [
+        s.sender
+        for s, _ in view_of(training, ("server",), over_clients(clients)).messages(ClientTrees)
+    ]
     assert everyone == ["client-0", "client-1", "client-2", "client-0", "client-1"]
 
 
 def test_fewer_turns_than_clients_are_enough_and_clients_without_rows_pass():
     clients, schema = tables(3)
-    training = train(FlowerCyclic(trees=1, max_depth=2), clients, schema)
+    training = train(FlowerCyclic(trees=1, max_depth=2), over_clients(clients), schema)
     assert len(training.model) == 1
     assert [len(told(training, f"client-{i}")) for i in range(3)] == [1, 1, 1]
     empty = clients[0].take(np.zeros(0, dtype=int))
-    passed = train(FlowerCyclic(trees=4, max_depth=2), [empty, *clients], schema)
-    without = train(FlowerCyclic(trees=3, max_depth=2), clients, schema)
+    passed = train(FlowerCyclic(trees=4, max_depth=2), over_clients([empty, *clients]), schema)
+    without = train(FlowerCyclic(trees=3, max_depth=2), over_clients(clients), schema)
     for a, b in zip(passed.model.trees, without.model.trees, strict=True):
         np.testing.assert_array_equal(a.value, b.value)
 

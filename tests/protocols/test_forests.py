@@ -10,6 +10,7 @@ from fedtrees.bench import checkpoint
 from fedtrees.core.defense import Composition, Defense
 from fedtrees.core.errors import DataError, UnguardedMessageError, UsageError
 from fedtrees.core.guarantee import Structural
+from fedtrees.core.holding import over_clients
 from fedtrees.core.messages import Reveal
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table
@@ -63,7 +64,7 @@ def test_without_row_draws_a_federation_grows_the_central_forest(load, count):
     clients, schema = made(load, count)
     rows = Table.concat(clients)
     central = grow_random_forest(rows.X, rows.y, quantile_cuts(rows.X, 128), p, seed=3)
-    assert same_forest(train(p, clients, schema, seed=3).model, central)
+    assert same_forest(train(p, over_clients(clients), schema, seed=3).model, central)
 
 
 @pytest.mark.parametrize("count", [1, 5])
@@ -73,7 +74,7 @@ def test_with_row_draws_it_is_the_engines_forest_over_these_owners(count):
     cuts = quantile_cuts(Table.concat(clients).X, 128)
     parts = [(bin_rows(t.X, cuts), t.y) for t in clients]
     engine = grow_random_forest_over(parts, cuts, p, seed=5)
-    assert same_forest(train(p, clients, schema, seed=5).model, engine)
+    assert same_forest(train(p, over_clients(clients), schema, seed=5).model, engine)
 
 
 @pytest.mark.parametrize("cuts", ["equal-width", "public"])
@@ -86,7 +87,7 @@ def test_cut_points_do_not_depend_on_the_clients(cuts):
 def test_local_forests_are_the_clients_own_one_after_the_other():
     p = protocol("local-forests")
     clients, schema = made(load_wine, 3)
-    model = train(p, clients, schema, seed=2).model
+    model = train(p, over_clients(clients), schema, seed=2).model
     assert len(model) == 12
     for i, table in enumerate(clients):
         coins = Streams(2).child(f"client-{i}")
@@ -100,7 +101,7 @@ def test_clients_without_rows_or_with_one_class_take_part(name):
     clients, schema = made(load_wine, 2)
     rows = clients[0].y == 1
     some = [clients[0].take(~rows), clients[0].take(rows), clients[1].take(np.arange(0))]
-    model = train(protocol(name), some, schema).model
+    model = train(protocol(name), over_clients(some), schema).model
     assert model.n_classes == 3
     assert len(model) == (4 if name == "forest-hist" else 8)
     assert (model.predict(clients[1].X).argmax(axis=1) == clients[1].y).mean() > 0.6
@@ -109,7 +110,7 @@ def test_clients_without_rows_or_with_one_class_take_part(name):
 def test_the_server_asks_for_the_drawn_features_only():
     p = protocol("forest-hist", max_features=3, max_depth=4)
     clients, schema = made(load_breast_cancer, 2)
-    asked = [d.message for d in train(p, clients, schema).transcript]
+    asked = [d.message for d in train(p, over_clients(clients), schema).transcript]
     requests = [m for m in asked if isinstance(m, ClassCountsRequest)]
     widths = np.concatenate([np.diff(m.offsets) for m in requests])
     assert np.isin(widths, [3, 27]).all()  # 27: all three were constant, so the rest is asked
@@ -122,7 +123,8 @@ def test_the_server_asks_for_the_drawn_features_only():
 def test_counts_cross_to_clients_only_if_asked_for(name):
     clients, schema = made(load_breast_cancer, 3)
     told, bare = (
-        train(protocol(name, leaf_counts=shared), clients, schema) for shared in (True, False)
+        train(protocol(name, leaf_counts=shared), over_clients(clients), schema)
+        for shared in (True, False)
     )
     X = Table.concat(clients).X
     assert np.array_equal(told.predict(X), bare.predict(X))
@@ -143,7 +145,11 @@ def test_counts_cross_to_clients_only_if_asked_for(name):
 
 def test_a_curious_client_sees_no_other_clients_counts():
     clients, schema = made(load_breast_cancer, 3)
-    view = view_of(train(protocol("forest-hist"), clients, schema), ["client-1"], clients)
+    view = view_of(
+        train(protocol("forest-hist"), over_clients(clients), schema),
+        ["client-1"],
+        over_clients(clients),
+    )
     kinds = {(d.sender, type(d.message)) for d in view.seen}
     assert ("client-1", ClassCounts) in kinds
     assert not {s for s, kind in kinds if kind in (ClassCounts, ClassTotals)} - {"client-1"}
@@ -170,13 +176,18 @@ def test_defenses_of_other_protocols_are_a_mismatch(name, spec):
 
 def test_split_only_strips_counts_and_predicts_the_same():
     clients, schema = made(load_breast_cancer, 2)
-    plain = train(protocol("forest-hist"), clients, schema)
-    bare = train(protocol("forest-hist"), clients, schema, defense=composed("split-only"))
+    plain = train(protocol("forest-hist"), over_clients(clients), schema)
+    bare = train(
+        protocol("forest-hist"), over_clients(clients), schema, defense=composed("split-only")
+    )
     assert all(t.counts is None for t in bare.model.trees)
     X = clients[0].X
     np.testing.assert_array_equal(plain.predict(X), bare.predict(X))
     rounded = train(
-        protocol("forest-hist"), clients, schema, defense=composed("leaf-rounding[decimals=1]")
+        protocol("forest-hist"),
+        over_clients(clients),
+        schema,
+        defense=composed("leaf-rounding[decimals=1]"),
     )
     tree = rounded.model.trees[0]
     shares = tree.probability[tree.leaves]
@@ -185,10 +196,12 @@ def test_split_only_strips_counts_and_predicts_the_same():
 
 def test_a_secure_sum_hides_whose_counts_they_are():
     clients, schema = made(load_breast_cancer, 2)
-    plain = train(protocol("forest-hist"), clients, schema)
-    summed = train(protocol("forest-hist"), clients, schema, defense=composed("secure-sum"))
+    plain = train(protocol("forest-hist"), over_clients(clients), schema)
+    summed = train(
+        protocol("forest-hist"), over_clients(clients), schema, defense=composed("secure-sum")
+    )
     np.testing.assert_array_equal(plain.predict(clients[0].X), summed.predict(clients[0].X))
-    view = view_of(summed, ["server"], clients)
+    view = view_of(summed, ["server"], over_clients(clients))
     assert {seen.sender for seen, _ in view.messages(ClassCounts)} == {"secure-sum"}
 
 
@@ -223,25 +236,32 @@ class BareLeaves(Defense):
 
 def test_the_released_model_is_what_left_the_server_and_guards_fail_closed():
     clients, schema = made(load_breast_cancer, 2)
-    run = train(protocol("forest-hist"), clients, schema, defense=Composition((BareLeaves(),)))
+    run = train(
+        protocol("forest-hist"), over_clients(clients), schema, defense=Composition((BareLeaves(),))
+    )
     assert all(t.counts is None for t in run.model.trees)
     blind = Composition((BareLeaves(guarded=()),))
     with pytest.raises(UnguardedMessageError, match="LeafClasses"):
-        train(protocol("forest-hist"), clients, schema, defense=blind)
+        train(protocol("forest-hist"), over_clients(clients), schema, defense=blind)
     with pytest.raises(UnguardedMessageError, match="PooledForest"):
-        train(protocol("local-forests"), clients, schema, defense=Composition((BareLeaves(),)))
+        train(
+            protocol("local-forests"),
+            over_clients(clients),
+            schema,
+            defense=Composition((BareLeaves(),)),
+        )
 
 
 def test_what_a_forest_cannot_count_is_refused():
     clients, schema = made(load_wine, 2)
     for name in ("forest-hist", "local-forests"):
         with pytest.raises(UsageError, match="classify"):
-            train(protocol(name), clients, replace(schema, classes=()))
+            train(protocol(name), over_clients(clients), replace(schema, classes=()))
         with pytest.raises(DataError, match="from 0 to 1"):
-            train(protocol(name), clients, replace(schema, classes=("0", "1")))
+            train(protocol(name), over_clients(clients), replace(schema, classes=("0", "1")))
         heavy = replace(clients[0], weight=np.full(len(clients[0]), 2.0))
         with pytest.raises(DataError, match="weights"):
-            train(protocol(name), [heavy], schema)
+            train(protocol(name), over_clients([heavy]), schema)
     with pytest.raises(UsageError, match="max_leaf_nodes=9"):
         protocol("forest-hist", max_leaf_nodes=9)
     with pytest.raises(UsageError, match="did you mean 'sketch'"):
@@ -253,7 +273,7 @@ def test_what_a_forest_cannot_count_is_refused():
 @pytest.mark.parametrize("leaf_counts", [True, False])
 def test_a_kept_training_is_read_back(tmp_path, leaf_counts):
     clients, schema = made(load_wine, 2)
-    run = train(protocol("local-forests", leaf_counts=leaf_counts), clients, schema)
+    run = train(protocol("local-forests", leaf_counts=leaf_counts), over_clients(clients), schema)
     checkpoint.save_forest(run.model, tmp_path / "model.npz")
     again = checkpoint.load_forest(tmp_path / "model.npz")
     assert again.n_classes == 3
@@ -267,7 +287,7 @@ def test_messages_hold_what_the_protocol_needs_and_no_more():
     crossed = {
         name: {(d.sender == "server", type(d.message).__name__) for d in run.transcript}
         for name in ("forest-hist", "local-forests")
-        for run in [train(protocol(name), clients, schema)]
+        for run in [train(protocol(name), over_clients(clients), schema)]
     }
     assert crossed["local-forests"] == {
         (True, "LocalForestRequest"),

@@ -6,6 +6,7 @@ from sklearn.datasets import load_breast_cancer
 
 from fedtrees.core.defense import Composition
 from fedtrees.core.errors import DataError, UsageError
+from fedtrees.core.holding import over_clients
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.specs import Spec
@@ -58,14 +59,14 @@ def test_a_federation_grows_the_trees_of_the_central_engine(name, count, table, 
     # 569 rows fit into every client's sketch as they are, so the cuts are the central ones.
     p = protocol(name, max_bin=256)
     central = grow_forest(table.X, table.y, quantile_cuts(table.X, 256), p)
-    assert same_forest(train(p, spread(table, count), schema).model, central)
+    assert same_forest(train(p, over_clients(spread(table, count)), schema).model, central)
 
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("cuts", ["equal-width", "public"])
 def test_cut_points_do_not_depend_on_the_clients(name, cuts, table, schema):
     p = protocol(name, cuts=cuts, base_score=0.5)
-    one, many = (train(p, spread(table, k), schema) for k in (1, 7))
+    one, many = (train(p, over_clients(spread(table, k)), schema) for k in (1, 7))
     assert same_forest(one.model, many.model)
     kinds = {type(d.message) for d in many.transcript}
     assert (FeatureRanges in kinds) == (cuts == "equal-width")
@@ -75,28 +76,28 @@ def test_cut_points_do_not_depend_on_the_clients(name, cuts, table, schema):
 
 def test_both_protocols_grow_the_same_forest(table, schema):
     clients = spread(table, 3)
-    models = [train(protocol(n, max_bin=32), clients, schema).model for n in NAMES]
+    models = [train(protocol(n, max_bin=32), over_clients(clients), schema).model for n in NAMES]
     assert same_forest(*models)
 
 
 def test_public_cuts_need_declared_ranges(table):
     bare = Schema(tuple(Feature(f"f{i}") for i in range(30)), "malignant")
     with pytest.raises(DataError, match="declared range"):
-        train(protocol("fedtree-hist", cuts="public"), spread(table, 2), bare)
+        train(protocol("fedtree-hist", cuts="public"), over_clients(spread(table, 2)), bare)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_clients_with_one_row_or_one_class_take_part(name, table, schema):
     rows = np.argsort(table.y, kind="stable")
     clients = [table.take(rows[:1]), table.take(rows[1:150]), table.take(rows[150:])]
-    model = train(protocol(name, max_bin=256), clients, schema).model
-    whole = train(protocol(name, max_bin=256), [table], schema).model
+    model = train(protocol(name, max_bin=256), over_clients(clients), schema).model
+    whole = train(protocol(name, max_bin=256), over_clients([table]), schema).model
     assert same_forest(model, whole)
 
 
 def test_one_class_alone_is_refused(table, schema):
     with pytest.raises(DataError, match="both classes"):
-        train(protocol("fedtree-hist"), [table.take(table.y == 1)], schema)
+        train(protocol("fedtree-hist"), over_clients([table.take(table.y == 1)]), schema)
 
 
 @pytest.mark.parametrize(
@@ -118,13 +119,13 @@ def test_parameters_are_checked(params, said):
 def test_who_sees_what(table, schema):
     clients = spread(table, 3)
     for name, expected in (("fedtree-hist", NodeSplits), ("nvflare-hist", GlobalHistogram)):
-        training = train(protocol(name), clients, schema)
-        view = view_of(training, ("client-2",), clients)
+        training = train(protocol(name), over_clients(clients), schema)
+        view = view_of(training, ("client-2",), over_clients(clients))
         received = [s.message for s in view.seen if "client-2" in s.receivers]
         assert any(isinstance(m, expected) for m in received)
         assert not any(isinstance(m, Histogram) for m in received)
         assert len(view.own) == len(clients[2])
-        server = view_of(training, ("server",), clients)
+        server = view_of(training, ("server",), over_clients(clients))
         assert server.own is None
         owners = {s.sender for s, _ in server.messages(Histogram)}
         assert owners == {"client-0", "client-1", "client-2"}
@@ -134,21 +135,21 @@ def test_who_sees_what(table, schema):
 def test_the_released_model_is_what_clients_were_told(table, schema):
     clients = spread(table, 3)
     p = protocol("fedtree-hist")
-    plain = train(p, clients, schema)
+    plain = train(p, over_clients(clients), schema)
     assert plain.model.trees[0].g is not None
-    bare = train(p, clients, schema, defense=defense(Spec("split-only")))
+    bare = train(p, over_clients(clients), schema, defense=defense(Spec("split-only")))
     assert all(t.g is None and t.h is None and t.gain is None for t in bare.model.trees)
 
 
 def test_split_only_predicts_the_same_bit_for_bit(table, schema):
     clients = spread(table, 3)
     p = protocol("fedtree-hist", trees=20)
-    plain = train(p, clients, schema)
-    bare = train(p, clients, schema, defense=defense(Spec("split-only")))
+    plain = train(p, over_clients(clients), schema)
+    bare = train(p, over_clients(clients), schema, defense=defense(Spec("split-only")))
     assert plain.model.margin(table.X).tobytes() == bare.model.margin(table.X).tobytes()
     assert same_forest(plain.model, bare.model)
-    told = [m for _, m in view_of(bare, ("client-0",), clients).messages(NodeSplits)]
-    told += [m for _, m in view_of(bare, ("client-0",), clients).messages(LeafValues)]
+    told = [m for _, m in view_of(bare, ("client-0",), over_clients(clients)).messages(NodeSplits)]
+    told += [m for _, m in view_of(bare, ("client-0",), over_clients(clients)).messages(LeafValues)]
     assert told
     assert all(m.g is None and m.h is None for m in told)
 
@@ -156,7 +157,7 @@ def test_split_only_predicts_the_same_bit_for_bit(table, schema):
 def test_rounded_leaves_are_what_everyone_predicts_with(table, schema):
     clients = spread(table, 3)
     rounding = defense(Spec("split-only"), Spec("leaf-rounding", {"decimals": 1}))
-    model = train(protocol("fedtree-hist"), clients, schema, defense=rounding).model
+    model = train(protocol("fedtree-hist"), over_clients(clients), schema, defense=rounding).model
     values = np.concatenate([t.value[t.leaves] for t in model.trees])
     assert np.array_equal(values, np.round(values, 1))
     assert len(np.unique(values)) > 1

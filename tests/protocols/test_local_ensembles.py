@@ -6,6 +6,7 @@ import xgboost as xgb
 from flower_reference import base_score_of, grown, model_bytes, trees_of
 from shared_trees_world import CLOSE, assert_same_trees, sent, tables, xgboost_params
 
+from fedtrees.core.holding import over_clients
 from fedtrees.messages.shared_trees import ClientModels, ClientTrees, GlobalTrees
 from fedtrees.protocols.base import train, view_of
 from fedtrees.protocols.horizontal.local_ensembles import LocalEnsembles
@@ -18,7 +19,7 @@ OBJECTIVES = {0: "reg:squarederror", 2: "binary:logistic", 3: "multi:softprob"}
 def test_each_model_is_xgboosts_and_the_release_averages_their_margins(classes):
     clients, schema = tables(classes, classes=classes)
     protocol = LocalEnsembles(trees=5, max_depth=4)
-    training = train(protocol, clients, schema)
+    training = train(protocol, over_clients(clients), schema)
     params = xgboost_params(protocol, OBJECTIVES[classes], classes)
     X = np.concatenate([c.X for c in clients])
     models = [grown(params, xgb.DMatrix(c.X, c.y), None, 5, True) for c in clients]
@@ -41,9 +42,11 @@ def test_everybody_gets_everybodys_model_by_number():
     clients, schema = tables(4)
     empty = clients[0].take(np.zeros(0, dtype=int))
     training = train(
-        LocalEnsembles(trees=3, max_depth=3), [clients[0], empty, *clients[1:]], schema
+        LocalEnsembles(trees=3, max_depth=3),
+        over_clients([clients[0], empty, *clients[1:]]),
+        schema,
     )
-    view = view_of(training, ("client-1",), clients)
+    view = view_of(training, ("client-1",), over_clients(clients))
     ((seen, message),) = view.messages(ClientModels)
     assert seen.receivers == ("client-0", "client-1", "client-2", "client-3")
     assert message.owner.tolist() == [0, 2, 3]
@@ -61,7 +64,7 @@ def test_everybody_gets_everybodys_model_by_number():
 
 def test_a_single_client_releases_its_own_model():
     clients, schema = tables(5)
-    training = train(LocalEnsembles(trees=3, max_depth=3), clients[:1], schema)
+    training = train(LocalEnsembles(trees=3, max_depth=3), over_clients(clients[:1]), schema)
     (own,) = sent(training, ClientTrees)
     values = np.concatenate([t.value for t in training.model.trees])
     np.testing.assert_array_equal(values, own.value)

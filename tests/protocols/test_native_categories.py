@@ -8,6 +8,7 @@ import pytest
 from fedtrees.core.codec import decode, encode
 from fedtrees.core.defense import Composition
 from fedtrees.core.errors import DataError, UsageError
+from fedtrees.core.holding import over_clients
 from fedtrees.core.messages import Reveal
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table
@@ -67,13 +68,13 @@ def test_a_federation_grows_the_trees_of_the_central_engine(name, count, table):
     central = grow_forest(table.X, table.y, quantile_cuts(table.X, 256).with_categories(SIZES), p)
     used = {int(f) for t in central.trees for f in t.feature[np.isnan(t.threshold)]}
     assert used == {1, 3}
-    assert same_forest(train(p, clients_of(table, count), SCHEMA).model, central)
+    assert same_forest(train(p, over_clients(clients_of(table, count)), SCHEMA).model, central)
 
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("cuts", ["equal-width", "public"])
 def test_every_declared_category_has_a_bin_whatever_the_cuts(name, cuts, table):
-    training = train(protocol(name, cuts=cuts), clients_of(table, 3), SCHEMA)
+    training = train(protocol(name, cuts=cuts), over_clients(clients_of(table, 3)), SCHEMA)
     (message,) = [d.message for d in training.transcript if isinstance(d.message, CutPoints)]
     assert message.categorical.tolist() == [False, True, False, True]
     assert np.diff(message.offsets)[[1, 3]].tolist() == [3, 9]
@@ -81,7 +82,7 @@ def test_every_declared_category_has_a_bin_whatever_the_cuts(name, cuts, table):
 
 def test_categories_are_numbers_unless_asked_for(table):
     p = protocol("fedtree-hist", enable_categorical=False)
-    model = train(p, clients_of(table, 2), SCHEMA).model
+    model = train(p, over_clients(clients_of(table, 2)), SCHEMA).model
     assert all(t.categories is None for t in model.trees)
     assert same_forest(model, grow_forest(table.X, table.y, quantile_cuts(table.X, 256), p))
 
@@ -89,9 +90,12 @@ def test_categories_are_numbers_unless_asked_for(table):
 def test_split_only_tells_the_sets_and_nothing_more(table):
     clients, p = clients_of(table, 3), protocol("fedtree-hist")
     guard = Composition((register.make("defense", Spec("split-only")),))
-    plain, bare = train(p, clients, SCHEMA), train(p, clients, SCHEMA, defense=guard)
+    plain, bare = (
+        train(p, over_clients(clients), SCHEMA),
+        train(p, over_clients(clients), SCHEMA, defense=guard),
+    )
     assert same_forest(plain.model, bare.model)
-    told = [m for _, m in view_of(bare, ("client-0",), clients).messages(NodeSplits)]
+    told = [m for _, m in view_of(bare, ("client-0",), over_clients(clients)).messages(NodeSplits)]
     assert any(m.categories.any() for m in told)
     assert all(m.g is None and m.reveals == {Reveal.THRESHOLDS} for m in told)
     again = decode(encode(told[0]))
@@ -111,7 +115,7 @@ def test_attacks_that_read_thresholds_do_not_apply(table):
 def test_categories_have_to_be_declared(table):
     bare = Schema((*SCHEMA.features[:3], Feature("colour", "categorical")), "target")
     with pytest.raises(DataError, match=r"'colour' is categorical and declares no categories"):
-        train(protocol("fedtree-hist"), clients_of(table, 2), bare)
+        train(protocol("fedtree-hist"), over_clients(clients_of(table, 2)), bare)
     with pytest.raises(UsageError, match="enable_categorical='yes': give true or false"):
         protocol("fedtree-hist", enable_categorical="yes")
 
@@ -120,4 +124,4 @@ def test_a_client_with_an_unknown_code_says_so(table):
     X = table.X.copy()
     X[0, 3] = 9
     with pytest.raises(DataError, match=r"feature 3 has 9 categories and a value 9\.0"):
-        train(protocol("fedtree-hist"), [Table(X, table.y)], SCHEMA)
+        train(protocol("fedtree-hist"), over_clients([Table(X, table.y)]), SCHEMA)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from fedtrees.core.errors import DataError
+from fedtrees.core.holding import over_clients
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.messages.cuts import CutPoints, CutsRequest
 from fedtrees.protocols.base import train
@@ -49,7 +50,7 @@ def test_a_federation_splits_at_public_cut_points_only(protocol):
     X = np.column_stack([rng.uniform(0, 8, 90), rng.uniform(0, 99, 90), rng.integers(0, 3, 90)])
     table = Table(X, (X[:, 1] > 40).astype(np.int64))
     halves = [table.take(np.arange(45)), table.take(np.arange(45, 90))]
-    training = train(protocol, halves, SCHEMA)
+    training = train(protocol, over_clients(halves), SCHEMA)
     sent = [type(d.message) for d in training.transcript]
     assert CutPoints in sent
     assert CutsRequest not in sent

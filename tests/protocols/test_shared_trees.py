@@ -8,6 +8,7 @@ from shared_trees_world import sent, tables
 
 from fedtrees.core.codec import decode, encode
 from fedtrees.core.errors import DataError
+from fedtrees.core.holding import over_clients
 from fedtrees.core.messages import Reveal
 from fedtrees.messages.packing import join, pack, unpack
 from fedtrees.messages.shared_trees import ClientModels, ClientTrees, GlobalTrees
@@ -66,7 +67,7 @@ def test_arrays_that_do_not_fit_the_sizes_are_refused():
 def test_they_cross_as_bytes_and_cannot_be_written_to(kind, bare):
     clients, schema = tables(1)
     protocol = LocalEnsembles if kind is ClientModels else FlowerBagging
-    message = sent(train(protocol(trees=2, max_depth=2), clients, schema), kind)[-1]
+    message = sent(train(protocol(trees=2, max_depth=2), over_clients(clients), schema), kind)[-1]
     if bare:
         message = replace(message, sum_hessian=None, base_weights=None, loss_changes=None)
     assert (Reveal.COUNTS in message.reveals) == (not bare)

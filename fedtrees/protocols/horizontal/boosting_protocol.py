@@ -44,6 +44,10 @@ class BoostingProtocol(TreeParams, Protocol):
             self._check_probability()
         return objective
 
+    def check(self, schema: Schema) -> None:
+        """Refuse a target that the objective does not suit."""
+        self.objective_for(schema)
+
     def _check_probability(self) -> None:
         score = self.base_score
         if score is not None and not 0 < score < 1:

@@ -5,8 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from fedtrees.core.defense import Composition
+from fedtrees.core.holding import Holding
+from fedtrees.core.messages import Message
 from fedtrees.core.registry import register
-from fedtrees.core.schema import Schema, Table
+from fedtrees.core.schema import Schema
+from fedtrees.messages.boosting import LeafValues, NodeSplits
 from fedtrees.protocols.horizontal.histograms import DecidingServer, HistogramClient
 from fedtrees.protocols.horizontal.settings import HistogramProtocol
 
@@ -23,14 +27,13 @@ class FedTreeHist(HistogramProtocol):
 
     max_bin: int = 32
 
-    shares: ClassVar[frozenset[str]] = frozenset(
-        {"histograms", "server-decides", "tree-messages", "leaf-values", "summable"}
-    )
+    says: ClassVar[tuple[type[Message], ...]] = (*HistogramProtocol.says, NodeSplits, LeafValues)
+    client: ClassVar[type[HistogramClient]] = HistogramClient
 
-    def coordinator(self, schema: Schema) -> DecidingServer:
-        """Make the server."""
-        return DecidingServer(self, schema)
-
-    def client(self, name: str, data: Table, schema: Schema, clip: float | None) -> HistogramClient:
-        """Make one client."""
-        return HistogramClient(name, data, schema, self, clip)
+    def party(
+        self, name: str, role: str, held: Holding | None, schema: Schema, defense: Composition
+    ) -> DecidingServer | HistogramClient:
+        """Make the server or a client."""
+        if held is None:
+            return DecidingServer(self, schema)
+        return self.client(name, held.table, schema, self, defense.gradient_clip)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from fedtrees.core.errors import UsageError, did_you_mean
 from fedtrees.core.network import Network
 from fedtrees.core.registry import register
-from fedtrees.core.schema import Schema
 from fedtrees.messages.shared_trees import ClientTrees, GrowRequest
 from fedtrees.protocols.horizontal.tree_sharing import FlowerProtocol, TreeSharingServer
 from fedtrees.trees.boosted.forest import Forest
@@ -58,13 +58,10 @@ class FlowerBagging(FlowerProtocol):
     """
 
     arrival: str = "client"
+    server: ClassVar[type[BaggingServer]] = BaggingServer
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.arrival not in ARRIVALS:
             hint = did_you_mean(str(self.arrival), ARRIVALS)
             raise UsageError(f"unknown arrival {self.arrival!r}{hint}")
-
-    def coordinator(self, schema: Schema) -> BaggingServer:
-        """Make the server."""
-        return BaggingServer(self, schema)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from fedtrees.core.network import Network
 from fedtrees.core.registry import register
-from fedtrees.core.schema import Schema
 from fedtrees.messages.shared_trees import ClientTrees, GrowRequest
 from fedtrees.protocols.horizontal.tree_sharing import FlowerProtocol, TreeSharingServer
 from fedtrees.trees.boosted.forest import Forest
@@ -44,6 +44,4 @@ class FlowerCyclic(FlowerProtocol):
     which tells the same. Everybody gets the finished model.
     """
 
-    def coordinator(self, schema: Schema) -> CyclicServer:
-        """Make the server."""
-        return CyclicServer(self, schema)
+    server: ClassVar[type[CyclicServer]] = CyclicServer

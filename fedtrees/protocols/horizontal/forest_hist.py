@@ -7,12 +7,16 @@ from typing import ClassVar
 
 import numpy as np
 
+from fedtrees.core.defense import Composition
 from fedtrees.core.errors import UsageError, did_you_mean
+from fedtrees.core.holding import Holding
+from fedtrees.core.messages import Message
 from fedtrees.core.network import Network, add_messages
 from fedtrees.core.party import handles
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema, Table
 from fedtrees.messages.boosting import NodeSplits
+from fedtrees.messages.cuts import CutPoints, CutsRequest, FeatureRanges, FeatureSketch
 from fedtrees.messages.forests import (
     ClassCounts,
     ClassCountsRequest,
@@ -96,7 +100,7 @@ class ForestServer(Coordinator):
         class_count(schema)
         self.params, self.schema = protocol, schema
 
-    def train(self, net: Network) -> RandomForest:  # type: ignore[override]
+    def train(self, net: Network) -> RandomForest:
         """Grow tree by tree, level by level."""
         self.cuts = settle_cuts(net, self.params.cuts, self.params.max_bin, self.schema)
         return RandomForest(tuple(self.grow(net, tree) for tree in range(self.params.trees)))
@@ -149,9 +153,10 @@ class ForestHist(ForestProtocol):
     max_bin: int = 32
     cuts: str = "sketch"
 
-    offers: ClassVar[frozenset[str]] = frozenset(
-        {"class-histograms", "class-leaves", "server-decides", "tree-messages", "summable"}
-    )
+    says: ClassVar[tuple[type[Message], ...]] = (
+        CutsRequest, FeatureSketch, FeatureRanges, CutPoints, ClassTotalsRequest, ClassTotals,
+        ClassCountsRequest, ClassCounts, NodeSplits, LeafClasses,
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -165,10 +170,10 @@ class ForestHist(ForestProtocol):
                 "max_depth or min_samples_leaf instead"
             )
 
-    def coordinator(self, schema: Schema) -> ForestServer:
-        """Make the server."""
-        return ForestServer(self, schema)
-
-    def client(self, name: str, data: Table, schema: Schema, clip: float | None) -> ForestClient:
-        """Make one client."""
-        return ForestClient(name, data, self, class_count(schema))
+    def party(
+        self, name: str, role: str, held: Holding | None, schema: Schema, defense: Composition
+    ) -> ForestServer | ForestClient:
+        """Make the server or a client."""
+        if held is None:
+            return ForestServer(self, schema)
+        return ForestClient(name, held.table, self, class_count(schema))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fedtrees.core.defense import Composition
 from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.schema import Schema, Table
 from fedtrees.protocols.base import Protocol
@@ -28,11 +27,9 @@ class ForestProtocol(ForestParams, Protocol):
         if not isinstance(self.leaf_counts, bool):
             raise UsageError(f"leaf_counts={self.leaf_counts!r}: give true or false")
 
-    def mismatch(self, defense: Composition) -> str | None:
-        """Return why a defense makes no sense here, None if it does."""
-        if defense.restricts_splits:
-            return f"a forest draws its candidate splits; {self.name!r} asks no defense which"
-        return super().mismatch(defense)
+    def check(self, schema: Schema) -> None:
+        """Refuse a target without classes."""
+        class_count(schema)
 
 
 def class_count(schema: Schema) -> int:

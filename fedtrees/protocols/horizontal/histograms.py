@@ -10,6 +10,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.core.defense import Stage
 from fedtrees.core.errors import DataError
 from fedtrees.core.network import Network, add_messages
 from fedtrees.core.party import handles
@@ -121,7 +122,7 @@ class HistogramClient(BinningClient):
             g, h = clipped_bounds(self.objective, self.clip)
             gh[..., 0] = np.clip(gh[..., 0], -g, g)
             gh[..., 1] = np.minimum(gh[..., 1], h)
-        units = self.gradient_hook(to_fixed(gh, self.bits), self.bits)
+        units = self.row_hook(Stage("gradients", self.bits), to_fixed(gh, self.bits))
         units[:, self.held_out] = 0
         drop_rows(units, self.params.subsample, self.streams, round)
         return units

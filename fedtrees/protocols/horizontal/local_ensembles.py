@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 
 from fedtrees.core.errors import DataError
+from fedtrees.core.messages import Message
 from fedtrees.core.network import Network
 from fedtrees.core.registry import register
-from fedtrees.core.schema import Schema
 from fedtrees.messages.packing import join, unpack
-from fedtrees.messages.shared_trees import ClientModels, GrowRequest
+from fedtrees.messages.shared_trees import ClientModels, ClientTrees, GrowRequest
 from fedtrees.protocols.horizontal.tree_sharing import (
     TreeSharingProtocol,
     TreeSharingServer,
@@ -65,11 +66,10 @@ class LocalEnsembles(TreeSharingProtocol):
     that, so what leaks from the trees is all there is.
     """
 
+    says: ClassVar[tuple[type[Message], ...]] = (GrowRequest, ClientTrees, ClientModels)
+    server: ClassVar[type[EnsembleServer]] = EnsembleServer
+
     @property
     def rounds_at_once(self) -> int:
         """Boosting rounds a client does before it shares."""
         return self.trees
-
-    def coordinator(self, schema: Schema) -> EnsembleServer:
-        """Make the server."""
-        return EnsembleServer(self, schema)

@@ -7,7 +7,10 @@ from typing import ClassVar
 
 import numpy as np
 
+from fedtrees.core.defense import Composition
 from fedtrees.core.errors import DataError
+from fedtrees.core.holding import Holding
+from fedtrees.core.messages import Message
 from fedtrees.core.network import Network
 from fedtrees.core.party import Party, handles
 from fedtrees.core.registry import register
@@ -75,7 +78,7 @@ class PoolingServer(Coordinator):
         super().__init__("server")
         class_count(schema)
 
-    def train(self, net: Network) -> RandomForest:  # type: ignore[override]
+    def train(self, net: Network) -> RandomForest:
         """Collect, pool, broadcast."""
         why = "each client's own trees, to pool them"
         parts = net.ask("client", LocalForestRequest(), why=why)
@@ -94,15 +97,15 @@ class LocalForests(ForestProtocol):
     of one client's own values.
     """
 
-    offers: ClassVar[frozenset[str]] = frozenset({"local-trees", "class-leaves"})
+    says: ClassVar[tuple[type[Message], ...]] = (LocalForestRequest, LocalForest, PooledForest)
 
-    def coordinator(self, schema: Schema) -> PoolingServer:
-        """Make the server."""
-        return PoolingServer(schema)
-
-    def client(self, name: str, data: Table, schema: Schema, clip: float | None) -> GrowingClient:
-        """Make one client."""
-        return GrowingClient(name, data, self, class_count(schema))
+    def party(
+        self, name: str, role: str, held: Holding | None, schema: Schema, defense: Composition
+    ) -> PoolingServer | GrowingClient:
+        """Make the server or a client."""
+        if held is None:
+            return PoolingServer(schema)
+        return GrowingClient(name, held.table, self, class_count(schema))
 
 
 def no_trees(n_classes: int) -> LocalForest:

@@ -8,10 +8,13 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.core.defense import Composition
+from fedtrees.core.holding import Holding
+from fedtrees.core.messages import Message
 from fedtrees.core.network import Network
 from fedtrees.core.party import handles
 from fedtrees.core.registry import register
-from fedtrees.core.schema import Schema, Table
+from fedtrees.core.schema import Schema
 from fedtrees.messages.boosting import GlobalHistogram, Histogram
 from fedtrees.protocols.horizontal.histograms import HistogramClient, HistogramServer
 from fedtrees.protocols.horizontal.settings import HistogramProtocol
@@ -66,14 +69,12 @@ class NVFlareHist(HistogramProtocol):
     artefact): every client receives the summed histogram of every candidate node.
     """
 
-    shares: ClassVar[frozenset[str]] = frozenset(
-        {"histograms", "shared-histograms", "leaf-values", "summable"}
-    )
+    says: ClassVar[tuple[type[Message], ...]] = (*HistogramProtocol.says, GlobalHistogram)
 
-    def coordinator(self, schema: Schema) -> AllReduceServer:
-        """Make the server."""
-        return AllReduceServer(self, schema)
-
-    def client(self, name: str, data: Table, schema: Schema, clip: float | None) -> AllReduceClient:
-        """Make one client."""
-        return AllReduceClient(name, data, schema, self, clip)
+    def party(
+        self, name: str, role: str, held: Holding | None, schema: Schema, defense: Composition
+    ) -> AllReduceServer | AllReduceClient:
+        """Make the server or a client."""
+        if held is None:
+            return AllReduceServer(self, schema)
+        return AllReduceClient(name, held.table, schema, self, defense.gradient_clip)

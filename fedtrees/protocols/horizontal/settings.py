@@ -11,9 +11,18 @@ from numpy.typing import NDArray
 from fedtrees.core.errors import DataError, UsageError, did_you_mean
 from fedtrees.core.messages import Message
 from fedtrees.core.schema import Schema
-from fedtrees.messages.boosting import LabelSums, ValidationLoss
+from fedtrees.messages.boosting import (
+    BaseScore,
+    Histogram,
+    HistogramRequest,
+    LabelSums,
+    LabelSumsRequest,
+    StopBoosting,
+    ValidationLoss,
+    ValidationRequest,
+)
+from fedtrees.messages.cuts import CutPoints, CutsRequest, FeatureRanges, FeatureSketch
 from fedtrees.protocols.horizontal.boosting_protocol import BoostingProtocol
-from fedtrees.trees.boosted.losses import Logistic, Softmax
 
 CUT_METHODS = ("sketch", "equal-width", "public")
 
@@ -45,7 +54,11 @@ class HistogramProtocol(BoostingProtocol):
     early_stopping_rounds: int = 0
     validation_fraction: float = 0.1
 
-    shares: ClassVar[frozenset[str]] = frozenset()
+    says: ClassVar[tuple[type[Message], ...]] = (
+        CutsRequest, FeatureSketch, FeatureRanges, CutPoints, LabelSumsRequest, LabelSums,
+        BaseScore, HistogramRequest, Histogram, ValidationRequest, ValidationLoss, StopBoosting,
+    )  # fmt: skip
+    serves: ClassVar[frozenset[str]] = frozenset({"rows", "candidates", "gradient_clip"})
     summed: ClassVar[tuple[type[Message], ...]] = (LabelSums, ValidationLoss)
 
     def __post_init__(self) -> None:
@@ -61,27 +74,6 @@ class HistogramProtocol(BoostingProtocol):
             raise UsageError(f"early_stopping_rounds={patience!r}: give a whole number, 0 or more")
         if not isinstance(share, float) or not 0 < share < 1:
             raise UsageError(f"validation_fraction={share!r}: give a number between 0 and 1")
-
-    @property
-    def offers(self) -> frozenset[str]:  # type: ignore[override]
-        """What defenses and attacks may rely on."""
-        binary = self.objective in (None, Logistic.name)
-        return self.shares | ({"logistic-leaves"} if binary and self._readable else set())
-
-    @property
-    def _readable(self) -> bool:
-        """Whether leaves are plain Newton steps on all rows, behind thresholds."""
-        all_rows = self.subsample == 1 and not self.early_stopping_rounds
-        thresholds = not self.enable_categorical  # who reads trees takes every split for one
-        return all_rows and thresholds and not self.reg_alpha
-
-    def offers_on(self, schema: Schema) -> frozenset[str]:
-        """Return what is offered: `softmax-leaves` in place of `logistic-leaves`, or neither."""
-        objective = self.objective_for(schema)
-        if isinstance(objective, Logistic):
-            return self.offers
-        many = isinstance(objective, Softmax) and objective.n_classes > 2 and self._readable
-        return (self.offers - {"logistic-leaves"}) | ({"softmax-leaves"} if many else set())
 
     def category_counts(self, schema: Schema) -> NDArray[np.int32]:
         """Return the number of categories of each feature split by categories, else 0.

@@ -5,12 +5,15 @@ from __future__ import annotations
 from abc import abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.defense import Composition
 from fedtrees.core.errors import DataError, UsageError, did_you_mean
+from fedtrees.core.holding import Holding
+from fedtrees.core.messages import Message
 from fedtrees.core.network import Network
 from fedtrees.core.party import Party, handles
 from fedtrees.core.schema import Schema, Table
@@ -23,7 +26,6 @@ from fedtrees.trees.boosted.boosting import Owned
 from fedtrees.trees.boosted.continuation import Continuation, add_trees
 from fedtrees.trees.boosted.forest import Forest, Tree
 from fedtrees.trees.boosted.intercept import INTERCEPTS, estimated_score, start_margin
-from fedtrees.trees.boosted.losses import Logistic, Softmax
 from fedtrees.trees.boosted.xgboost_cuts import xgboost_cuts
 
 
@@ -50,46 +52,22 @@ class TreeSharingProtocol(BoostingProtocol):
             hint = did_you_mean(str(self.intercept), INTERCEPTS)
             raise UsageError(f"unknown intercept {self.intercept!r}{hint}")
 
-    @property
-    def offers(self) -> frozenset[str]:  # type: ignore[override]
-        """What defenses and attacks may rely on."""
-        newton = self.subsample == 1 and not self.reg_alpha
-        return frozenset(
-            {"shared-trees", "tree-messages"} | ({"newton-leaves"} if newton else set())
-        )
-
-    def offers_on(self, schema: Schema) -> frozenset[str]:
-        """Return what is offered: `softmax-leaves` in place of `newton-leaves`, or neither."""
-        objective = self.objective_for(schema)
-        if isinstance(objective, Logistic) or "newton-leaves" not in self.offers:
-            return self.offers
-        many = {"softmax-leaves"} if isinstance(objective, Softmax) else set()
-        return (self.offers - {"newton-leaves"}) | many
-
-    def mismatch(self, defense: Composition) -> str | None:
-        """Return why a defense makes no sense here, None if it does."""
-        if defense.restricts_splits:
-            return f"clients choose their splits by themselves; {self.name!r} asks no defense which"
-        return super().mismatch(defense)
+    says: ClassVar[tuple[type[Message], ...]] = (GrowRequest, ClientTrees, GlobalTrees)
+    serves: ClassVar[frozenset[str]] = frozenset({"least_leaf_rows"})
+    server: ClassVar[type[TreeSharingServer]]
 
     @property
     @abstractmethod
     def rounds_at_once(self) -> int:
         """Boosting rounds a client does before it shares."""
 
-    @abstractmethod
-    def coordinator(self, schema: Schema) -> TreeSharingServer:
-        """Make the server."""
-
-    def client(self, name: str, data: Table, schema: Schema, clip: float | None) -> BoostingClient:
-        """Make one client."""
-        return BoostingClient(name, data, schema, self)
-
-    def defended_client(
-        self, name: str, data: Table, schema: Schema, by: Composition
-    ) -> BoostingClient:
-        """Make one client that keeps to what the defenses ask of its training."""
-        return BoostingClient(name, data, schema, self, by.least_leaf_rows)
+    def party(
+        self, name: str, role: str, held: Holding | None, schema: Schema, defense: Composition
+    ) -> TreeSharingServer | BoostingClient:
+        """Make the server or a client."""
+        if held is None:
+            return self.server(self, schema)
+        return BoostingClient(name, held.table, schema, self, defense.least_leaf_rows)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,1 @@
+"""Adversaries who never look: the line that others are measured against."""

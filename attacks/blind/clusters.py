@@ -1,0 +1,56 @@
+"""`cl`: the labels of rows, guessed from the columns that somebody holds of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from fedtrees.core.attack import Attack
+from fedtrees.core.guess import Claim, Guess, Labels
+from fedtrees.core.registry import register
+from fedtrees.core.view import View
+
+
+@register.attack("cl")
+@dataclass(frozen=True, kw_only=True)
+class ClusterOwnColumns(Attack):
+    """The blind line of label inference: K-means on the principals' own columns.
+
+    Columns are scaled to [0, 1], missing values put at their mean, as in the code of Takahashi et
+    al. (2023); the number of classes is in the schema.
+    """
+
+    blind: ClassVar[bool] = True
+    gives: ClassVar[type[Claim] | None] = Labels
+
+    def inapplicable(self, view: View) -> str | None:
+        """Return why the principals know no rows without labels, None if they do."""
+        if not view.own or any(held.y is not None for held in view.own):
+            return "the principals hold no rows without labels"
+        return None
+
+    def run(self, view: View, rng: np.random.Generator) -> Guess:
+        """Cluster the rows that all principals know."""
+        if self.inapplicable(view):
+            return Guess()
+        from sklearn.cluster import KMeans
+
+        ids = view.own[0].ids
+        for held in view.own[1:]:
+            ids = np.intersect1d(ids, held.ids)
+        parts = []
+        for held in view.own:
+            order = np.argsort(held.ids)
+            parts.append(held.X[order[np.searchsorted(held.ids[order], ids)]])
+        X = np.concatenate(parts, axis=1).astype(np.float64)
+        low, high = np.nanmin(X, axis=0), np.nanmax(X, axis=0)
+        X = (X - low) / np.where(high > low, high - low, 1.0)
+        X = np.where(np.isnan(X), np.nanmean(X, axis=0), X)
+        count = max(len(view.schema.classes), 2)
+        if len(ids) < count:
+            return Guess()
+        seed = int(rng.integers(2**31))
+        found = KMeans(count, n_init=10, random_state=seed).fit_predict(X)
+        return Guess((Labels(ids, found.astype(np.int64)),))

@@ -1,0 +1,57 @@
+"""Whether a view shows boosted trees whose leaves can be read."""
+
+from __future__ import annotations
+
+from fedtrees.core.errors import UsageError
+from fedtrees.core.messages import Message
+from fedtrees.core.view import View
+from fedtrees.messages.boosting import GlobalHistogram, Histogram, LeafValues
+from fedtrees.messages.models import BoostedModel
+from fedtrees.messages.shared_trees import SharedTrees
+from fedtrees.trees.boosted.losses import Logistic, Softmax, objective_of
+
+TREES: tuple[type[Message], ...] = (
+    LeafValues,
+    Histogram,
+    GlobalHistogram,
+    SharedTrees,
+    BoostedModel,
+)
+
+
+def shows(view: View, *kinds: type[Message]) -> bool:
+    """Tell whether somebody else's message of one of these types can be read in the view.
+
+    A sum that a principal opened is other people's too.
+    """
+    return any(
+        s.opened or s.sender not in view.principals for k in kinds for s, _ in view.messages(k)
+    )
+
+
+def no_trees(view: View) -> str | None:
+    """Return why the principals see no boosted trees, None if they do."""
+    if not shows(view, *TREES):
+        return "the protocol shares neither leaf values nor histograms"
+    if classes_of_leaves(view) is None:
+        return "it needs threshold splits and leaves that are Newton steps of log loss on all rows"
+    return None
+
+
+def classes_of_leaves(view: View) -> int | None:
+    """Return of how many classes leaves are plain Newton steps of log loss; None if they are not.
+
+    They are where all rows are in every tree, gradients are not shrunk towards 0, and every split
+    has a threshold.
+    """
+    p = view.parameters
+    partial = p.get("subsample", 1) != 1 or p.get("early_stopping_rounds")
+    if partial or p.get("enable_categorical") or p.get("reg_alpha"):
+        return None
+    try:
+        objective = objective_of(p.get("objective"), view.schema.classes)
+    except UsageError:
+        return None
+    if isinstance(objective, Logistic):
+        return 2
+    return objective.n_classes if isinstance(objective, Softmax) else None

@@ -1,0 +1,123 @@
+"""What one party holds of a table: some of its rows, some of its columns, perhaps its labels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.core.errors import DataError
+from fedtrees.core.schema import Table, read_only
+
+
+@dataclass(frozen=True, eq=False)
+class Holding:
+    """A part of a table, as one party holds it.
+
+    Attributes
+    ----------
+    ids : int64 array, shape (n,)
+        Which rows: parties that hold other columns of the same rows name them by the same ids.
+    columns : intp array, shape (c,)
+        Which columns, as positions in the schema.
+    X : float32 array, shape (n, c)
+        Values; NaN marks a missing one.
+    y : int64 or float64 array, shape (n,), or None
+        Class codes or a numeric target; None: this party has no labels.
+    weight : float32 array, shape (n,), or None
+        Sample weights; None: every row counts 1.
+
+    Raises
+    ------
+    DataError
+        If the shapes do not fit, or an id stands twice.
+    """
+
+    ids: NDArray[np.int64]
+    columns: NDArray[np.intp]
+    X: NDArray[np.float32]
+    y: NDArray[Any] | None = None
+    weight: NDArray[np.float32] | None = None
+
+    def __post_init__(self) -> None:
+        n, c = len(self.ids), len(self.columns)
+        if np.shape(self.X) != (n, c):
+            raise DataError(
+                f"a holding of {n} rows and {c} columns needs X ({n}, {c}); got {np.shape(self.X)}"
+            )
+        for name in ("y", "weight"):
+            values = getattr(self, name)
+            if values is not None and np.shape(values) != (n,):
+                raise DataError(f"a holding of {n} rows has {name} of shape {np.shape(values)}")
+        if len(np.unique(self.ids)) != n:
+            raise DataError("a holding names a row twice; give every row an id of its own")
+        kinds = {"ids": np.int64, "columns": np.intp, "X": np.float32, "weight": np.float32}
+        if self.y is not None:
+            kinds["y"] = np.float64 if np.asarray(self.y).dtype.kind == "f" else np.int64
+        for name, kind in kinds.items():
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, read_only(getattr(self, name), kind))
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.__post_init__()  # arrays come out of a pickle writeable
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @staticmethod
+    def of(table: Table, ids: NDArray[np.integer] | None = None) -> Holding:
+        """Return whole rows with labels as a holding; ids count from 0 unless given."""
+        n, d = table.X.shape
+        rows = np.arange(n) if ids is None else ids
+        return Holding(rows, np.arange(d), table.X, table.y, table.weight)
+
+    @property
+    def whole(self) -> bool:
+        """Whether it has labels, and its columns are the first ones in order, none left out."""
+        in_order = np.array_equal(self.columns, np.arange(len(self.columns)))
+        return self.y is not None and in_order
+
+    @property
+    def table(self) -> Table:
+        """The rows with their labels.
+
+        Raises
+        ------
+        DataError
+            If it has no labels.
+        """
+        if self.y is None:
+            raise DataError("this party holds no labels; it has columns of rows alone")
+        return Table(self.X, self.y, self.weight)
+
+
+def client_names(count: int) -> list[str]:
+    """Return the names of so many clients, in order."""
+    return [f"client-{i}" for i in range(count)]
+
+
+def over_clients(tables: Sequence[Table]) -> dict[str, Holding]:
+    """Return whole rows as holdings of ``client-0``, ``client-1``, ...; ids count through."""
+    ends = np.cumsum([0, *map(len, tables)])
+    ids = [np.arange(a, b) for a, b in pairwise(ends)]
+    return {
+        name: Holding.of(table, rows)
+        for name, table, rows in zip(client_names(len(tables)), tables, ids, strict=True)
+    }
+
+
+def stacked(holdings: Sequence[Holding]) -> Table | None:
+    """Return whole rows of several parties as one table, None if there is no such party."""
+    tables = [h.table for h in holdings if h.whole]
+    return Table.concat(tables) if tables else None
+
+
+def rows_of(holdings: Mapping[str, Holding]) -> int:
+    """Return how many different rows are held."""
+    ids = [h.ids for h in holdings.values()]
+    return len(np.unique(np.concatenate(ids))) if ids else 0

@@ -1,0 +1,104 @@
+"""Layouts: how a table is laid out over the parties that hold some of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.core.errors import UsageError, did_you_mean
+from fedtrees.core.holding import Holding
+from fedtrees.core.schema import Schema, Table
+from fedtrees.data.partition import Partition, split
+
+Layout = Callable[
+    [Table, Schema, Sequence[str], Partition, np.random.Generator], dict[str, Holding]
+]
+
+
+def by_rows(
+    table: Table,
+    schema: Schema,
+    names: Sequence[str],
+    how: Partition,
+    rng: np.random.Generator,
+) -> dict[str, Holding]:
+    """Give every party whole rows with their labels, spread as the partition says."""
+    parts = split(how, table, schema, len(names), rng)
+    return {n: Holding.of(table.take(rows), rows) for n, rows in zip(names, parts, strict=True)}
+
+
+def by_columns(
+    table: Table,
+    schema: Schema,
+    names: Sequence[str],
+    how: Partition,
+    rng: np.random.Generator,
+) -> dict[str, Holding]:
+    """Give every party some columns of all rows, and the labels to the first party.
+
+    Columns are dealt out in random order, in shares as equal as they can be.
+    """
+    if how.name != "iid":
+        raise UsageError(
+            f"partition {how.name!r} spreads rows; where parties hold columns there is only 'iid'"
+        )
+    d = table.X.shape[1]
+    if len(names) > d:
+        raise UsageError(f"{len(names)} parties cannot share {d} columns; give fewer parties")
+    dealt = [np.sort(part) for part in np.array_split(rng.permutation(d), len(names))]
+    return {name: columns_of(table, dealt[i], i == 0) for i, name in enumerate(names)}
+
+
+def columns_of(table: Table, columns: NDArray[np.intp], labelled: bool) -> Holding:
+    """Return some columns of all rows, with the labels or without."""
+    y, weight = (table.y, table.weight) if labelled else (None, None)
+    return Holding(np.arange(len(table)), columns, table.X[:, columns], y, weight)
+
+
+def whole(
+    table: Table,
+    schema: Schema,
+    names: Sequence[str],
+    how: Partition,
+    rng: np.random.Generator,
+) -> dict[str, Holding]:
+    """Give the one party everything."""
+    if len(names) != 1:
+        raise UsageError(f"one party holds the whole table; got {len(names)}: use --clients 1")
+    return {names[0]: Holding.of(table)}
+
+
+LAYOUTS: dict[str, Layout] = {"rows": by_rows, "columns": by_columns, "whole": whole}
+
+
+def lay_out(
+    layout: str,
+    table: Table,
+    schema: Schema,
+    names: Sequence[str],
+    how: Partition,
+    rng: np.random.Generator,
+) -> dict[str, Holding]:
+    """Spread a table over parties.
+
+    Parameters
+    ----------
+    layout : str
+        One of `LAYOUTS`.
+    table : Table
+    schema : Schema
+    names : sequence of str
+        Of the parties that hold data, in order.
+    how : Partition
+    rng : numpy.random.Generator
+
+    Raises
+    ------
+    UsageError, DataError
+        As `fedtrees.data.partition.split`, or the layout is unknown or has no such partition.
+    """
+    if layout not in LAYOUTS:
+        raise UsageError(f"unknown layout {layout!r}{did_you_mean(layout, LAYOUTS)}")
+    return LAYOUTS[layout](table, schema, names, how, rng)

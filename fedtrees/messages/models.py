@@ -1,0 +1,167 @@
+"""Released models as messages: what a checkpoint keeps, and what whoever is `public` gets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import singledispatch
+from itertools import pairwise
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.core.errors import DataError
+from fedtrees.core.messages import Message, Reveal
+from fedtrees.trees.boosted.forest import Forest, Tree
+from fedtrees.trees.boosted.losses import named_objective
+from fedtrees.trees.forest.random_forest import RandomForest
+
+_ALWAYS = {
+    "feature": np.int32,
+    "threshold": np.float32,
+    "left": np.int32,
+    "right": np.int32,
+    "default_left": np.bool_,
+    "value": np.float32,
+}
+_STATISTICS = ("g", "h", "gain")
+_OPTIONAL = (*_STATISTICS, "categories")
+_MODEL = frozenset({Reveal.MODEL, Reveal.THRESHOLDS})
+
+
+@dataclass(frozen=True, eq=False)
+class BoostedModel(Message):
+    """A boosted forest, its trees end to end, as `fedtrees.trees.boosted.forest` has them.
+
+    Attributes
+    ----------
+    objective : str
+    base_margin : float32 array, shape (K,)
+    sizes : int64 array, shape (T,)
+        Nodes of each tree.
+    feature, threshold, left, right, default_left, value : array, shape (n_nodes,)
+    g, h, gain : array, shape (n_nodes,), or None
+        Statistics of the training rows, where the model keeps them.
+    categories : bool array, shape (n_nodes, width), or None
+        Where the threshold is NaN: the categories that go right, by code.
+    """
+
+    discloses: ClassVar[frozenset[Reveal]] = _MODEL | {Reveal.LABELS, Reveal.COUNTS}
+    objective: str
+    base_margin: NDArray[np.float32]
+    sizes: NDArray[np.int64]
+    feature: NDArray[np.int32]
+    threshold: NDArray[np.float32]
+    left: NDArray[np.int32]
+    right: NDArray[np.int32]
+    default_left: NDArray[np.bool_]
+    value: NDArray[np.float32]
+    g: NDArray[np.float64] | None = None
+    h: NDArray[np.float64] | None = None
+    gain: NDArray[np.float32] | None = None
+    categories: NDArray[np.bool_] | None = None
+
+    @property
+    def reveals(self) -> frozenset[Reveal]:
+        """Labels and counts only with statistics."""
+        bare = all(getattr(self, name) is None for name in _STATISTICS)
+        return _MODEL if bare else self.discloses
+
+    def model(self) -> Forest:
+        """Return the forest.
+
+        Raises
+        ------
+        DataError
+            If the arrays do not fit the sizes.
+        """
+        names = [n for n in (*_ALWAYS, *_OPTIONAL) if getattr(self, n) is not None]
+        ends = np.concatenate([[0], np.cumsum(self.sizes)])
+        if any(len(getattr(self, n)) != ends[-1] for n in names):
+            raise DataError(f"node arrays do not fit {ends[-1]} nodes in {len(self.sizes)} trees")
+        trees = tuple(
+            Tree(**{n: getattr(self, n)[a:b] for n in names}) for a, b in pairwise(ends.tolist())
+        )
+        return Forest(
+            trees, self.base_margin, named_objective(self.objective, len(self.base_margin))
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class ForestModel(Message):
+    """A random forest, its trees end to end (`RandomForest.to_arrays`).
+
+    Attributes
+    ----------
+    sizes : int64 array, shape (T,)
+        Nodes of each tree.
+    feature, threshold, left, default_left : array, shape (n_nodes,)
+    probability : float64 array, shape (n_nodes, K)
+        Class shares; NaN at an inner node.
+    counts : int64 array, shape (n_nodes, K), or None
+        Training rows of each class, where the model keeps them.
+    """
+
+    discloses: ClassVar[frozenset[Reveal]] = _MODEL | {Reveal.LABELS, Reveal.COUNTS}
+    sizes: NDArray[np.int64]
+    feature: NDArray[np.int32]
+    threshold: NDArray[np.float32]
+    left: NDArray[np.int32]
+    default_left: NDArray[np.bool_]
+    probability: NDArray[np.float64]
+    counts: NDArray[np.int64] | None = None
+
+    @property
+    def reveals(self) -> frozenset[Reveal]:
+        """Labels and counts only with counts."""
+        return _MODEL if self.counts is None else self.discloses
+
+    def model(self) -> RandomForest:
+        """Return the forest."""
+        return RandomForest.from_arrays(vars(self))
+
+
+@singledispatch
+def as_message(model: Any) -> Message:
+    """Return a model as the message that tells it; what is no tree ensemble says so itself.
+
+    Raises
+    ------
+    DataError
+        If it has no ``as_message()``.
+    """
+    if not hasattr(model, "as_message"):
+        raise DataError(f"a {type(model).__name__} cannot be told: it has no as_message()")
+    message: Message = model.as_message()
+    return message
+
+
+@as_message.register
+def _boosted(model: Forest) -> Message:
+    sizes = np.array([len(t) for t in model.trees], dtype=np.int64)
+    arrays: dict[str, Any] = {}
+    for name, kind in _ALWAYS.items():
+        arrays[name] = np.concatenate([np.zeros(0, kind), *(getattr(t, name) for t in model.trees)])
+    for name in _STATISTICS:
+        parts = [getattr(t, name) for t in model.trees]
+        known = bool(parts) and all(p is not None for p in parts)
+        arrays[name] = np.concatenate(parts) if known else None
+    masks = [t.categories for t in model.trees]
+    width = max((m.shape[1] for m in masks if m is not None), default=0)
+    if width:
+        arrays["categories"] = np.concatenate(
+            [_padded(m, len(t), width) for m, t in zip(masks, model.trees, strict=True)]
+        )
+    return BoostedModel(model.objective.name, model.base_margin, sizes, **arrays)
+
+
+def _padded(mask: NDArray[np.bool_] | None, nodes: int, width: int) -> NDArray[np.bool_]:
+    wide = np.zeros((nodes, width), dtype=bool)
+    if mask is not None:
+        wide[:, : mask.shape[1]] = mask
+    return wide
+
+
+@as_message.register
+def _forest(model: RandomForest) -> Message:
+    return ForestModel(**model.to_arrays())

@@ -1,0 +1,96 @@
+"""Labels of rows that somebody knows by id: guessed clusters against true classes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.core.guess import Claim, Labels
+from fedtrees.core.registry import register
+from fedtrees.metrics.metric import Case, Metric, Score
+
+
+@dataclass(frozen=True, eq=False)
+class TrueLabels:
+    """Class codes of the rows that principals know without labels.
+
+    Attributes
+    ----------
+    ids : int64 array, shape (n,), ascending
+    y : int64 array, shape (n,)
+    classes : int
+    """
+
+    ids: NDArray[np.int64]
+    y: NDArray[np.int64]
+    classes: int
+
+
+@register.metric("labels")
+class LabelScores(Metric[TrueLabels]):
+    """V-measure, adjusted mutual information and accuracy under the best matching.
+
+    V-measure (Rosenberg and Hirschberg 2007) and AMI (Vinh et al. 2010) compare clusters with
+    classes whatever they are called; ``label_accuracy`` names every cluster after one class, the
+    assignment that is best for the guess. ``label_auc`` (two classes) needs probabilities.
+    """
+
+    of: ClassVar[type[Claim]] = Labels
+    before_training: ClassVar[bool] = True
+    main: ClassVar[tuple[str, ...]] = ("v_measure", "label_accuracy")
+
+    def truth(self, case: Case) -> TrueLabels | None:
+        """Return the labels of rows that a principal holds without them; None if there are none."""
+        own = [case.holdings[p] for p in case.principals if p in case.holdings]
+        if not own or not case.schema.classes or any(h.y is not None for h in own):
+            return None
+        known = np.unique(np.concatenate([h.ids for h in own]))
+        labelled = [h for h in case.victims.values() if h.y is not None]
+        if not labelled:
+            return None
+        ids = np.concatenate([h.ids for h in labelled])
+        y = np.concatenate([h.y for h in labelled if h.y is not None])
+        ids, first = np.unique(ids, return_index=True)
+        shared = np.isin(ids, known)
+        return TrueLabels(ids[shared], y[first][shared], len(case.schema.classes))
+
+    def refuses(self, claims: Sequence[Labels], case: Case) -> str | None:
+        """Refuse several claims of labels, or ids that nobody has."""
+        truth = self.truth(case)
+        if len(claims) > 1:
+            return "labels were claimed more than once"
+        strange = [] if truth is None else np.setdiff1d(claims[0].ids, truth.ids)
+        return f"labels of unknown ids {list(strange[:5])} were claimed" if len(strange) else None
+
+    def score(self, claims: Sequence[Labels], truth: TrueLabels) -> list[Score]:
+        """Score one claim; a row that it leaves out is a cluster of its own."""
+        from scipy.optimize import linear_sum_assignment
+        from sklearn.metrics import adjusted_mutual_info_score, roc_auc_score, v_measure_score
+        from sklearn.metrics.cluster import contingency_matrix
+
+        claim = claims[0]
+        cluster = np.arange(len(truth.ids)) + int(claim.cluster.max(initial=0)) + 1
+        order = np.argsort(claim.ids)
+        at = np.searchsorted(claim.ids[order], truth.ids)
+        at = np.minimum(at, max(len(order) - 1, 0))
+        told = claim.ids[order][at] == truth.ids if len(order) else np.zeros(len(at), bool)
+        cluster[told] = claim.cluster[order][at[told]]
+        table = contingency_matrix(truth.y, cluster)
+        matched = table[linear_sum_assignment(-table)].sum()
+        auc = None
+        if (
+            claim.probability is not None
+            and told.all()
+            and len(np.unique(truth.y)) == 2 == truth.classes
+        ):
+            auc = float(roc_auc_score(truth.y, claim.probability[order][at][:, 1]))
+        return [
+            Score("v_measure", float(v_measure_score(truth.y, cluster))),
+            Score("ami", float(adjusted_mutual_info_score(truth.y, cluster))),
+            Score("label_accuracy", float(matched / len(truth.y))),
+            Score("label_auc", auc),
+        ]

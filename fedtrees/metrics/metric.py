@@ -1,0 +1,244 @@
+"""Metrics: what a claim is compared with, how it is scored, and what a blind adversary scores."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, TypeVar
+
+import numpy as np
+
+from fedtrees.core.attack import Attack
+from fedtrees.core.defense import Composition
+from fedtrees.core.guess import Claim
+from fedtrees.core.holding import Holding, rows_of, stacked
+from fedtrees.core.registry import register
+from fedtrees.core.schema import Schema, Table
+from fedtrees.core.streams import Streams
+from fedtrees.core.transcript import Transcript
+from fedtrees.core.view import View
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Score:
+    """One measured value, under its key in ``rows.csv``.
+
+    Attributes
+    ----------
+    name : str
+    value : float or None
+        None where it is not defined.
+    best : float
+        Of a perfect guess: 1 for a share, 0 for an error.
+    unit : str
+    blind : float or None
+        Its blind line, where that depends on the claim; else it is in `Metric.line`.
+    """
+
+    name: str
+    value: float | None
+    best: float = 1.0
+    unit: str = "share"
+    blind: float | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """What the harness alone knows when it scores: who holds what, and what was trained.
+
+    Attributes
+    ----------
+    holdings : mapping of str to Holding
+        Of every party that holds data.
+    roles : mapping of str to str
+        Role of every party by name.
+    principals : tuple of str
+    schema : Schema
+    top : tuple of str
+        Features of the top score, () for none.
+    reserve : Table or None
+        Rows of the same distribution that nobody holds.
+    streams : Streams
+        Coins of the scoring.
+    threat : str
+        As written; it names the blind adversary's coins.
+    model : object or None
+        None before training.
+    transcript : Transcript or None
+    """
+
+    holdings: Mapping[str, Holding]
+    roles: Mapping[str, str]
+    principals: tuple[str, ...]
+    schema: Schema
+    streams: Streams
+    threat: str = ""
+    top: tuple[str, ...] = ()
+    reserve: Table | None = None
+    model: Any = None
+    transcript: Transcript | None = None
+
+    @property
+    def victims(self) -> dict[str, Holding]:
+        """What everybody but the principals holds, by name."""
+        return {n: h for n, h in self.holdings.items() if n not in self.principals}
+
+    @property
+    def victims_rows(self) -> Table | None:
+        """Whole rows with labels of everybody but the principals, None where nobody holds such."""
+        return stacked(list(self.victims.values()))
+
+    def blind_view(self) -> View:
+        """Return what the principals know without any transcript."""
+        return View(
+            principals=self.principals,
+            roles=dict(self.roles),
+            own=tuple(h for n, h in self.holdings.items() if n in self.principals),
+            schema=self.schema,
+            protocol="",
+            parameters={},
+            n_rows=rows_of(self.holdings),
+            defense=Composition(),
+            seen=(),
+        )
+
+    def blind_rng(self) -> np.random.Generator:
+        """Return the coins of the blind adversary's guesses."""
+        return self.streams.child("blind", self.threat).rng("guesses")
+
+
+class Metric(ABC, Generic[T]):
+    """Base of all metrics. It goes with one type of claim; several may go with the same.
+
+    Attributes
+    ----------
+    name : str
+        Set by ``@register.metric``.
+    of : type of Claim
+    before_training : bool
+        Whether truth and blind line need no training: then they are measured once per federation
+        and threat, in a cell of their own.
+    main : tuple of str
+        Scores that such a cell tells of every blind guess, the deciding one first.
+    """
+
+    name: ClassVar[str] = "metric"
+    of: ClassVar[type[Claim]]
+    before_training: ClassVar[bool] = False
+    main: ClassVar[tuple[str, ...]] = ()
+
+    @abstractmethod
+    def truth(self, case: Case) -> T | None:
+        """Return what such claims are compared with, None where there is nothing of the kind."""
+
+    @abstractmethod
+    def score(self, claims: Sequence[Any], truth: T) -> list[Score]:
+        """Score all claims of the type that one guess makes.
+
+        Parameters
+        ----------
+        claims : sequence of Claim
+            Of type `of`, at least one.
+        truth : object
+            From `truth`.
+        """
+
+    def refuses(self, claims: Sequence[Any], case: Case) -> str | None:
+        """Return what is wrong with claims that cannot be scored at all, None if nothing is."""
+        return None
+
+    def blind(self, case: Case, truth: T) -> dict[str, Sequence[Claim]]:
+        """Return what adversaries claim who never looked, by name.
+
+        Here: what the attacks marked `blind` claim that give this type.
+        """
+        view, found = case.blind_view(), dict[str, Sequence[Claim]]()
+        for attack in blind_attacks(self.of):
+            claims = attack.run(view, case.blind_rng()).all(self.of)
+            if claims:
+                found[attack.name] = claims
+        return found
+
+    def line(self, case: Case, truth: T, measured: Mapping[str, float]) -> dict[str, float]:
+        """Return the best blind value of every score.
+
+        Parameters
+        ----------
+        case : Case
+        truth : object
+        measured : mapping of str to float
+            What the blind cell of this federation and threat measured already, of all metrics that
+            need no training.
+        """
+        if self.before_training and measured:
+            return dict(measured)
+        scored = {
+            name: self.score(claims, truth) for name, claims in self.blind(case, truth).items()
+        }
+        return {name: best.value for name, best in best_of(scored).items()}
+
+    def completed(
+        self, claims: Sequence[Any], truth: T, blind: Callable[[], Sequence[Any]]
+    ) -> Sequence[Any]:
+        """Return the claims to score, where leaving something out must not be a disadvantage.
+
+        Parameters
+        ----------
+        claims : sequence of Claim
+        truth : object
+        blind : callable
+            Returns the best blind claims (by the first of `main`).
+        """
+        return claims
+
+
+@dataclass(frozen=True)
+class Best:
+    """The best blind value of one score.
+
+    Attributes
+    ----------
+    value : float
+    guess : str
+        Name of the guess that reached it.
+    best : float
+        Of a perfect guess.
+    """
+
+    value: float
+    guess: str
+    best: float = 1.0
+
+
+def best_of(scored: Mapping[str, Sequence[Score]]) -> dict[str, Best]:
+    """Return the best defined value per score, and whose it is (the first one's on a tie)."""
+    found: dict[str, Best] = {}
+    for name, scores in scored.items():
+        for s in scores:
+            if s.value is None:
+                continue
+            sign = 1.0 if s.best else -1.0
+            if s.name not in found or sign * s.value > sign * found[s.name].value:
+                found[s.name] = Best(s.value, name, s.best)
+    return found
+
+
+def blind_attacks(kind: type[Claim]) -> Iterator[Attack]:
+    """Yield the registered attacks that are marked blind and give such claims."""
+    for name in register.names("attack"):
+        maker = register.get("attack", name)
+        if getattr(maker, "blind", False) and getattr(maker, "gives", None) is kind:
+            yield maker()
+
+
+def metrics_of(kind: type[Claim]) -> list[Metric[Any]]:
+    """Return the metrics of one type of claim."""
+    return [m for m in all_metrics() if m.of is kind]
+
+
+def all_metrics() -> list[Metric[Any]]:
+    """Return all metrics, in the order of their names."""
+    return [register.get("metric", name)() for name in register.names("metric")]

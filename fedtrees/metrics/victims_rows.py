@@ -1,0 +1,249 @@
+"""Guessed rows against the victims': the metrics of `Records`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from fedtrees.core.guess import Claim, EveryRecord, Records
+from fedtrees.core.holding import Holding
+from fedtrees.core.registry import register
+from fedtrees.core.schema import Schema, Table
+from fedtrees.core.streams import Streams
+from fedtrees.messages.cuts import CutPoints
+from fedtrees.metrics.blind import blind_guesses
+from fedtrees.metrics.metric import Case, Metric, Score
+from fedtrees.metrics.records import score_records
+from fedtrees.metrics.returned_rows import score_returned_rows
+from fedtrees.metrics.specificity import nearest_row, specificity
+from fedtrees.trees.binning import Cuts
+
+
+def unscorable(claims: Sequence[Records], case: Case) -> str | None:
+    """Return what is wrong with guessed rows that cannot be compared with any of the table."""
+    if len(claims) > 1:
+        return "it claimed rows more than once"
+    table, wanted = claims[0].table, len(case.schema.features)
+    if table.X.shape[1] != wanted:
+        return f"it guessed {table.X.shape[1]} columns; the schema has {wanted}"
+    if np.isinf(table.X).any():
+        return "it guessed infinite values; rows must be finite"
+    classes = max(len(case.schema.classes), 2)
+    if not np.isin(table.y, np.arange(classes)).all():
+        known = "0 and 1" if classes == 2 else f"0 to {classes - 1}"
+        return f"it guessed labels other than {known}"
+    return None
+
+
+@dataclass(frozen=True, eq=False)
+class VictimsRows:
+    """The victims' rows, and what goes with their scores."""
+
+    rows: Table
+    schema: Schema
+    top: tuple[str, ...]
+
+
+@register.metric("records")
+class RecordMetric(Metric[VictimsRows]):
+    """Reconstruction accuracy and its company: see `fedtrees.metrics.records.score_records`.
+
+    An attack that returns only what it is sure of is completed by the best blind guess before it
+    is compared with all victims' rows: nobody has to submit less.
+    """
+
+    of: ClassVar[type[Claim]] = Records
+    before_training: ClassVar[bool] = True
+    main: ClassVar[tuple[str, ...]] = ("ra", "ra_top", "exact_rows")
+
+    def truth(self, case: Case) -> VictimsRows | None:
+        """Return the victims' rows, None where nobody else holds whole ones."""
+        rows = case.victims_rows
+        return None if rows is None else VictimsRows(rows, case.schema, case.top)
+
+    def refuses(self, claims: Sequence[Records], case: Case) -> str | None:
+        """Refuse rows that do not fit the schema."""
+        return unscorable(claims, case)
+
+    def blind(self, case: Case, truth: VictimsRows) -> dict[str, Sequence[Claim]]:
+        """Return the guesses of `fedtrees.metrics.blind`, and those of attacks marked blind."""
+        view = case.blind_view()
+        made = blind_guesses(view.rows, case.schema, len(truth.rows), case.blind_rng())
+        own = {name: [Records(table)] for name, table in made.items()}
+        return {**own, **super().blind(case, truth)}
+
+    def completed(
+        self,
+        claims: Sequence[Records],
+        truth: VictimsRows,
+        blind: Callable[[], Sequence[Records]],
+    ) -> Sequence[Records]:
+        """Return rows that are sure with blindly guessed ones behind them."""
+        claim = claims[0]
+        missing = len(truth.rows) - len(claim.table)
+        if claim.confidence is None or missing <= 0:
+            return claims
+        rest = blind()
+        if not rest:
+            return claims
+        return [Records(Table.concat([claim.table, rest[0].table.take(np.arange(missing))]))]
+
+    def score(self, claims: Sequence[Records], truth: VictimsRows) -> list[Score]:
+        """Score guessed rows against all victims' rows."""
+        got = score_records(claims[0].table, truth.rows, truth.schema, truth.top)
+        return [
+            Score("ra", got.ra),
+            Score("ra_top", got.ra_top),
+            Score("exact_rows", got.exact_rows),
+            Score("close_rows", got.close_rows),
+            Score("gower", got.gower, 0.0, "distance"),
+            Score("hamming", got.hamming, 0.0, "distance"),
+            *(Score(f"ra:{column}", share) for column, share in got.per_feature.items()),
+        ]
+
+
+@dataclass(frozen=True, eq=False)
+class Strangers:
+    """The victims' rows, and rows of the same distribution that nobody holds."""
+
+    rows: Table
+    reserve: Table
+    schema: Schema
+    streams: Streams
+
+
+@register.metric("specificity")
+class SpecificityMetric(Metric[Strangers]):
+    """Is a guess closer to the victims' rows than to others of the same distribution?"""
+
+    of: ClassVar[type[Claim]] = Records
+
+    def truth(self, case: Case) -> Strangers | None:
+        """Return victims' and reserve rows, None without either."""
+        rows = case.victims_rows
+        if rows is None or case.reserve is None:
+            return None
+        return Strangers(rows, case.reserve, case.schema, case.streams)
+
+    def score(self, claims: Sequence[Records], truth: Strangers) -> list[Score]:
+        """Score guessed rows, if there are any."""
+        guess, rng = claims[0].table, truth.streams.child("scores").rng("reserve")
+        if not len(guess):
+            return []
+        test = specificity(guess, truth.rows, truth.reserve, truth.schema, rng)
+        near = nearest_row(guess, truth.rows, truth.reserve, truth.schema, rng)
+        return [Score("specificity_z", test.z, unit=""), Score("nearest_row", near)]
+
+    def line(self, case: Case, truth: Strangers, measured: Mapping[str, float]) -> dict[str, float]:
+        """Return chance, 1/2, for the nearest row."""
+        return {"nearest_row": 0.5}
+
+
+@dataclass(frozen=True, eq=False)
+class BinnedVictims:
+    """Every victim's rows, and the bins of the training."""
+
+    held: dict[str, Table]
+    cuts: Cuts
+
+
+@register.metric("returned-rows")
+class ReturnedRowsMetric(Metric[BinnedVictims]):
+    """How many rows that were returned as certain are right in every bin, and how many are not."""
+
+    of: ClassVar[type[Claim]] = Records
+
+    def truth(self, case: Case) -> BinnedVictims | None:
+        """Return the victims' rows and the cut points, None where none were settled."""
+        sent = [d.message for d in case.transcript or () if isinstance(d.message, CutPoints)]
+        held = {name: h.table for name, h in case.victims.items() if h.whole}
+        if not sent or not held:
+            return None
+        return BinnedVictims(held, Cuts(sent[0].values, sent[0].offsets, sent[0].minimum))
+
+    def score(self, claims: Sequence[Records], truth: BinnedVictims) -> list[Score]:
+        """Score rows that come with a confidence; others claim nothing for certain."""
+        claim = claims[0]
+        if claim.confidence is None:
+            return []
+        got = score_returned_rows(claim.table, truth.held, truth.cuts, claim.owner)
+        return [
+            Score("returned_rows", float(got.returned), unit="rows"),
+            Score("returned_right", got.right),
+            Score("returned_wrong", got.wrong, 0.0, "distance"),
+            Score("returned_owned", got.owned),
+        ]
+
+    def line(
+        self, case: Case, truth: BinnedVictims, measured: Mapping[str, float]
+    ) -> dict[str, float]:
+        """Return what the best single draw of the blind adversary gets right."""
+        own, n = case.blind_view().rows, sum(map(len, truth.held.values()))
+        rng = case.streams.child("blind").rng("returned-rows")
+        drawn = blind_guesses(own, case.schema, n, rng, draws=1)
+        scored = [score_returned_rows(g, truth.held, truth.cuts) for g in drawn.values()]
+        best = max(scored, key=lambda s: s.right)
+        line = {"returned_right": best.right, "returned_wrong": best.wrong}
+        # an owner drawn at random is right for one victim in as many as there are
+        line["returned_owned"] = best.right / len(truth.held)
+        return {name: value for name, value in line.items() if value is not None}
+
+
+@dataclass(frozen=True, eq=False)
+class Everybody:
+    """All rows, by who holds them, and how many of them are the principals' own."""
+
+    held: dict[str, Holding]
+    own: int
+    case: Case
+
+
+@register.metric("every-record")
+class EveryRecordMetric(Metric[Everybody]):
+    """Reconstruction accuracy as Di Gennaro et al. (2025) take it, beside their figures.
+
+    ``ra_union``: the adversary's own rows are among those scored; the blind adversary knows them
+    and guesses the others. ``ra_owner``, where rows have named owners: RA on the rows of the
+    largest owner alone, as their victim was, and so is its blind line. Shares are over the columns
+    there are; theirs, where no column is categorical, are over one more that is always right
+    (`fedtrees.benchmarks.papers.timberstrike_published`).
+    """
+
+    of: ClassVar[type[Claim]] = EveryRecord
+
+    def truth(self, case: Case) -> Everybody | None:
+        """Return everybody's rows, None where nobody but the principals holds whole ones."""
+        if case.victims_rows is None:
+            return None
+        own = sum(len(h) for n, h in case.holdings.items() if n in case.principals)
+        return Everybody(dict(case.holdings), own, case)
+
+    def refuses(self, claims: Sequence[EveryRecord], case: Case) -> str | None:
+        """Refuse rows that do not fit the schema."""
+        return unscorable(claims, case)
+
+    def score(self, claims: Sequence[EveryRecord], truth: Everybody) -> list[Score]:
+        """Score over the union of all rows, or over one client's."""
+        claim, schema = claims[0], truth.case.schema
+        if claim.owner is None:
+            own = [h.table for n, h in truth.held.items() if n in truth.case.principals]
+            victims = [h.table for h in truth.case.victims.values()]
+            everyone = Table.concat([*own, *victims])
+            return [Score("ra_union", score_records(claim.table, everyone, schema).ra)]
+        named = sorted(set(claim.owner))
+        name = max(named, key=lambda n: len(truth.held[n]))
+        rows, held = claim.table.take(np.array(claim.owner) == name), truth.held[name].table
+        rng = truth.case.streams.child("blind").rng("owners")
+        drawn = blind_guesses(truth.case.blind_view().rows, schema, len(held), rng)
+        line = max(score_records(g, held, schema).ra for g in drawn.values())
+        return [Score("ra_owner", score_records(rows, held, schema).ra, blind=line)]
+
+    def line(self, case: Case, truth: Everybody, measured: Mapping[str, float]) -> dict[str, float]:
+        """Return what the blind adversary gets over the union."""
+        if "ra" not in measured:
+            return {}
+        share = truth.own / sum(map(len, truth.held.values()))
+        return {"ra_union": share + (1 - share) * measured["ra"]}
