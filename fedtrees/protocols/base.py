@@ -149,6 +149,9 @@ class Training:
     columns: Mapping[str, NDArray[np.intp]]
     net: LocalNetwork | None = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "net": None}  # the parties stay where they are
+
     def predict(self, X: NDArray[np.float32]) -> NDArray[np.float64]:
         """Return what an inference query gets, float64.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+import guessed
 import numpy as np
 from sklearn.datasets import load_breast_cancer
 
@@ -105,7 +106,7 @@ class Run:
         """Return which returned rows are no victim's, or more than there are of them, (m,)."""
         seen, truth = Counter(), self.counts()
         out = []
-        for key in self.keys(guess.records):
+        for key in self.keys(guessed.rows(guess)):
             seen[key] += 1
             out.append(seen[key] > truth[key])
         return np.array(out, dtype=bool)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import guessed
 import numpy as np
 import pytest
 from timberstrike_world import accuracy, structured, world
@@ -47,12 +48,12 @@ def test_it_beats_passing_through_the_trees_once(loose, level):
     w, evidence = loose, loose.evidence(level)
     joint, sequential = [], []
     for seed in range(6):
-        records = attack(
-            w, evidence, options=Joint(chains=1, samples=1, exact=False), seed=seed
-        ).records
+        records = guessed.rows(
+            attack(w, evidence, options=Joint(chains=1, samples=1, exact=False), seed=seed)
+        )
         joint.append(accuracy(records, w.victims, w.schema))
         rng = np.random.default_rng(seed)
-        records = timberstrike(evidence, w.own, w.schema, Options(chains=1), rng).records
+        records = guessed.rows(timberstrike(evidence, w.own, w.schema, Options(chains=1), rng))
         sequential.append(accuracy(records, w.victims, w.schema))
     assert np.mean(joint) > np.mean(sequential) + 0.003
 
@@ -60,15 +61,15 @@ def test_it_beats_passing_through_the_trees_once(loose, level):
 @pytest.mark.parametrize("level", ["values", "statistics", "histograms"])
 def test_rows_stay_in_the_first_leaves(odd, level):
     guess = attack(odd, odd.evidence(level))
-    leaf = odd.forest.apply(guess.records.X)[:, 0]
-    counts = guess.leaf_counts[0]
+    leaf = odd.forest.apply(guessed.rows(guess).X)[:, 0]
+    counts = guessed.counts(guess)[0]
     for c, n in ((0, counts.n0), (1, counts.n1)):
-        found = [((leaf == j) & (guess.records.y == c)).sum() for j in counts.leaf]
+        found = [((leaf == j) & (guessed.rows(guess).y == c)).sum() for j in counts.leaf]
         np.testing.assert_array_equal(found, n)
     if level != "values":
         np.testing.assert_array_equal([counts.n0, counts.n1], odd.first_counts())
-    assert guess.records.X[:, 5].max() <= 2
-    assert (guess.records.X[:, 5] % 1 == 0).all()
+    assert guessed.rows(guess).X[:, 5].max() <= 2
+    assert (guessed.rows(guess).X[:, 5] % 1 == 0).all()
 
 
 def test_chains_agree_with_the_sums_better_than_their_start(odd):
@@ -82,9 +83,9 @@ def test_chains_agree_with_the_sums_better_than_their_start(odd):
 
 def test_same_evidence_same_guess(odd):
     first, second, other = (attack(odd, odd.evidence(), seed=s) for s in (4, 4, 5))
-    np.testing.assert_array_equal(first.records.X, second.records.X)
+    np.testing.assert_array_equal(guessed.rows(first).X, guessed.rows(second).X)
     assert dict(first.notes) == dict(second.notes)
-    assert not np.array_equal(first.records.X, other.records.X)
+    assert not np.array_equal(guessed.rows(first).X, guessed.rows(other).X)
 
 
 def test_declared_noise_and_rounding_loosen_the_sums(odd):
@@ -99,7 +100,7 @@ def test_declared_noise_and_rounding_loosen_the_sums(odd):
 def test_a_time_limit_ends_the_chains(odd):
     guess = attack(odd, odd.evidence(), options=Joint(chains=50, time_limit=1e-6, exact=False))
     assert guess.notes["chains_run"] == 1
-    assert len(guess.records) == len(odd.victims)
+    assert len(guessed.rows(guess)) == len(odd.victims)
 
 
 def test_exact_sums_are_read_first(loose):
@@ -108,9 +109,9 @@ def test_exact_sums_are_read_first(loose):
     assert guess.notes["trees_solved"] == 40
     assert "chains_run" not in guess.notes
     searched = attack(loose, loose.evidence())
-    scores = [accuracy(g.records, loose.victims, loose.schema) for g in (guess, searched)]
+    scores = [accuracy(guessed.rows(g), loose.victims, loose.schema) for g in (guess, searched)]
     assert scores[0] > scores[1] + 0.1
-    mine, true = (margins(loose, X, 40) for X in (guess.records.X, loose.victims.X))
+    mine, true = (margins(loose, X, 40) for X in (guessed.rows(guess).X, loose.victims.X))
     np.testing.assert_array_equal(np.sort(mine), np.sort(true))
 
 
@@ -122,7 +123,7 @@ def test_chains_keep_to_the_trees_that_are_solved(odd):
     guess = attack(odd, odd.evidence(trees=tuple(trees)), options=one)
     assert guess.notes["trees_solved"] == 4
     assert guess.notes["chains_run"] == 1
-    mine, true = (margins(odd, X, 4) for X in (guess.records.X, odd.victims.X))
+    mine, true = (margins(odd, X, 4) for X in (guessed.rows(guess).X, odd.victims.X))
     np.testing.assert_array_equal(np.sort(mine), np.sort(true))
 
 
@@ -146,23 +147,23 @@ def test_bad_input(level, exact):
     w = world(X, y, 30, trees=3)
     for own in (None, w.own.take(np.zeros(0, dtype=int))):
         # the sums are those of everybody then
-        assert len(attack(w, w.evidence(level), own=own).records) >= len(w.victims)
+        assert len(guessed.rows(attack(w, w.evidence(level), own=own))) >= len(w.victims)
     one = world(X, y, 30, trees=1)
-    assert len(attack(one, one.evidence(level)).records) == len(one.victims)
+    assert len(guessed.rows(attack(one, one.evidence(level)))) == len(one.victims)
     single = world(X, y, len(y) - 1, trees=3)
-    assert len(attack(single, single.evidence(level)).records) == 1
+    assert len(guessed.rows(attack(single, single.evidence(level)))) == 1
     nobody = world(X, y, len(y), trees=3)
-    assert len(attack(nobody, nobody.evidence(level)).records) == 0
+    assert len(guessed.rows(attack(nobody, nobody.evidence(level)))) == 0
     same = world(np.ones((60, 2)), np.arange(60) % 2, 20, trees=3)
-    assert len(attack(same, same.evidence(level)).records) == 40
+    assert len(guessed.rows(attack(same, same.evidence(level)))) == 40
     unsplit = world(X, y, 30, trees=3, max_depth=3, min_child_weight=1e6)
-    assert len(attack(unsplit, unsplit.evidence(level)).records) == len(unsplit.victims)
+    assert len(guessed.rows(attack(unsplit, unsplit.evidence(level)))) == len(unsplit.victims)
     none = w.evidence(level, trees=())
-    assert len(attack(w, none).records) == len(w.victims)
+    assert len(guessed.rows(attack(w, none))) == len(w.victims)
     holes = X.copy()
     holes[np.random.default_rng(0).random(X.shape) < 0.3] = np.nan
     holed = world(holes, y, 30, trees=5)
-    records = attack(holed, holed.evidence(level)).records
+    records = guessed.rows(attack(holed, holed.evidence(level)))
     assert len(records) == len(holed.victims)
     assert np.isfinite(records.X).all()
 
@@ -198,5 +199,5 @@ def test_fewer_trees_are_read_on_request(odd):
     guess = attack(odd, odd.evidence(), options=replace(QUICK, max_trees=2))
     assert guess.notes["trees_read"] == 2
     empty = attack(odd, odd.evidence(), options=replace(QUICK, max_trees=0))
-    assert isinstance(empty.records, Table)
-    assert len(empty.records) == len(odd.victims)
+    assert isinstance(guessed.rows(empty), Table)
+    assert len(guessed.rows(empty)) == len(odd.victims)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 
+import guessed
 import numpy as np
 import pytest
+from federations import clients_of, victims_of_all
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from timberstrike_world import accuracy, structured
@@ -23,6 +25,7 @@ from fedtrees.attacks.timberstrike.prior import make_prior, value_ranges
 from fedtrees.attacks.timberstrike.sums import victim_sums
 from fedtrees.bench.evaluate import make_defense
 from fedtrees.bench.federation import spread
+from fedtrees.core.holding import client_names
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema
 from fedtrees.core.specs import parse_composed, parse_grid
@@ -47,7 +50,7 @@ def federation(loose=False):
         X = rng.normal(size=(300, 6)).astype(np.float32)
         y = (X[:, 0] * X[:, 1] + X[:, 2] + 0.5 * rng.normal(size=300) > 0).astype(np.int64)
     schema = Schema(tuple(Feature(f"x{k}") for k in range(6)), "y", ("0", "1"))
-    return spread(prepare("structured", schema, X, y), Partition("iid"), 3, 0)
+    return spread(prepare("structured", schema, X, y), Partition("iid"), client_names(3), 0)
 
 
 @cache
@@ -63,11 +66,11 @@ class Victims:
     """One victim's trees and true rows as the sampler sees them."""
 
     def __init__(self, fed, view, victim):
-        evidence, self.rows = victim.evidence, fed.clients[int(victim.owner[-1])]
+        evidence, self.rows = victim.evidence, clients_of(fed)[int(victim.owner[-1])]
         self.grid = Grid.of(evidence.trees, len(fed.schema.features))
-        ranges = value_ranges(fed.schema, view.own, self.grid, None, "schema")
-        self.prior = make_prior(fed.schema, view.own, self.grid, *ranges)
-        sums = victim_sums(evidence, view.own, len(evidence.trees), evidence.own_inside)
+        ranges = value_ranges(fed.schema, view.rows, self.grid, None, "schema")
+        self.prior = make_prior(fed.schema, view.rows, self.grid, *ranges)
+        sums = victim_sums(evidence, view.rows, len(evidence.trees), evidence.own_inside)
         self.world = World.of(evidence, sums, self.grid)
         self.cell = self.grid.cells(self.rows.X)
 
@@ -176,21 +179,24 @@ def test_chains_agree_with_the_sums_better_than_their_start(spec, who):
     fed, view = run(spec, who)
     still, moved = (attack(view, replace(QUICK, moves=m, sigma_end=0.05)) for m in (0, 300))
     assert moved.notes["residual_rms"] < 0.6 * still.notes["residual_rms"]
-    assert len(moved.records) == len(fed.victims((who,)))
-    assert set(moved.owner) == {f"client-{k}" for k in range(3)} - {who}
+    assert len(guessed.rows(moved)) == len(victims_of_all(fed, (who,)))
+    assert set(guessed.owner(moved)) == {f"client-{k}" for k in range(3)} - {who}
 
 
 @pytest.mark.parametrize("spec", PROTOCOLS)
 def test_rows_of_the_first_leaves_stay_there(spec):
     fed, view = run(spec)
     guess = attack(view)
-    mine = np.array(guess.owner) == "client-0"
-    tree, held = victims_of(view)[0].evidence.trees[0], fed.clients[0]
+    mine = np.array(guessed.owner(guess)) == "client-0"
+    tree, held = victims_of(view)[0].evidence.trees[0], clients_of(fed)[0]
     routes = Routes.of((tree,))
     for label in (0, 1):
         found, true = (
             np.bincount(routes.apply(X[y == label])[:, 0], minlength=len(tree))
-            for X, y in ((guess.records.X[mine], guess.records.y[mine]), (held.X, held.y))
+            for X, y in (
+                (guessed.rows(guess).X[mine], guessed.rows(guess).y[mine]),
+                (held.X, held.y),
+            )
         )
         np.testing.assert_array_equal(found, true)
 
@@ -212,8 +218,8 @@ def test_names_do_not_matter(spec):
         ),
     )
     first, second = attack(view), attack(other)
-    np.testing.assert_array_equal(first.records.X, second.records.X)
-    assert tuple(names[o] for o in first.owner) == second.owner
+    np.testing.assert_array_equal(guessed.rows(first).X, guessed.rows(second).X)
+    assert tuple(names[o] for o in guessed.owner(first)) == guessed.owner(second)
 
 
 def test_it_beats_passing_through_the_trees_once():
@@ -224,13 +230,15 @@ def test_it_beats_passing_through_the_trees_once():
         "local-ensembles[trees=20,max_depth=4]",
     ):
         fed, view = run(spec, loose=True)
-        truth = fed.victims(("client-2",))
+        truth = victims_of_all(fed, ("client-2",))
         for seed in range(2):
             for scores, options in (
                 (joint, Joint(chains=1, samples=1)),
                 (sequential, register.make("attack", parse_grid("timberstrike[chains=1]")[0])),
             ):
-                scores.append(accuracy(attack(view, options, seed).records, truth, fed.schema))
+                scores.append(
+                    accuracy(guessed.rows(attack(view, options, seed)), truth, fed.schema)
+                )
     assert np.mean(joint) > np.mean(sequential) + 0.005
 
 
@@ -239,8 +247,8 @@ def test_who_starts_on_others_trees_has_the_sizes_told_and_no_tree_solved():
     first, late = (v.evidence for v in victims_of(view))
     guess = attack(view)
     assert guess.notes["trees_solved"] == 1  # the first client's first tree
-    owner = np.array(guess.owner)
-    sizes = np.bincount(guess.records.y[owner == "client-1"], minlength=2)
+    owner = np.array(guessed.owner(guess))
+    sizes = np.bincount(guessed.rows(guess).y[owner == "client-1"], minlength=2)
     assert first.sizes is None
     np.testing.assert_array_equal(sizes, late.sizes)
 
@@ -250,9 +258,9 @@ def test_using_values_alone_is_as_good_as_seeing_no_more():
         attack(run(ENSEMBLES, defense=defense)[1], replace(QUICK, most="values"))
         for defense in ("split-only", "none")
     )
-    np.testing.assert_array_equal(stripped.records.X, asked.records.X)
+    np.testing.assert_array_equal(guessed.rows(stripped).X, guessed.rows(asked).X)
     sums = attack(run(ENSEMBLES)[1])
-    assert not np.array_equal(sums.records.X, asked.records.X)
+    assert not np.array_equal(guessed.rows(sums).X, guessed.rows(asked).X)
 
 
 def test_own_trees_are_counted_not_others():

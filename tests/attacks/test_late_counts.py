@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from federations import clients_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from timberstrike_world import structured
@@ -19,7 +20,7 @@ from fedtrees.attacks.shared_trees.victims import victims_of
 from fedtrees.attacks.timberstrike.routing import gradients
 from fedtrees.bench.evaluate import make_defense
 from fedtrees.bench.federation import spread
-from fedtrees.core.holding import over_clients
+from fedtrees.core.holding import client_names, over_clients
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema
 from fedtrees.core.specs import parse_composed, parse_grid
@@ -115,8 +116,8 @@ def test_a_leaf_of_many_rows_in_many_cells_is_given_up_within_bounded_memory():
 def cyclic(order=(0, 1, 2), depth=4, rows=240, defense=None):
     X, y = structured(rows)
     schema = Schema(tuple(Feature(f"x{k}") for k in range(X.shape[1])), "y")
-    fed = spread(prepare("structured", schema, X, y), Partition("iid"), 3, 0)
-    clients = tuple(fed.clients[i] for i in order)
+    fed = spread(prepare("structured", schema, X, y), Partition("iid"), client_names(3), 0)
+    clients = tuple(clients_of(fed)[i] for i in order)
     made = register.make("protocol", parse_grid(f"flower-cyclic[trees=3,max_depth={depth}]")[0])
     return clients, train(made, over_clients(clients), fed.schema, defense=defense, seed=1)
 
@@ -181,7 +182,7 @@ def test_one_leaf_that_no_rows_make_up_puts_all_in_doubt():
     h = tree.h.copy()
     h[tree.leaves[np.flatnonzero(certain)[0]]] *= 1.01
     trees = (*evidence.trees[:t], replace(tree, h=h), *evidence.trees[t + 1 :])
-    found = late_counts(replace(evidence, trees=trees), view.own, view.schema)
+    found = late_counts(replace(evidence, trees=trees), view.rows, view.schema)
     assert not found.certain.any()
 
 
@@ -190,4 +191,4 @@ def test_rounded_values_are_not_counted():
     view = view_of(done, ("client-2",), over_clients(clients))
     victim = next(v for v in victims_of(view) if v.late is not None)
     rounded = replace(victim.evidence, rounding=0.01)
-    assert late_counts(rounded, view.own, view.schema) is None
+    assert late_counts(rounded, view.rows, view.schema) is None

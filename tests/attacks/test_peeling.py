@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+import guessed
 import numpy as np
 import pytest
 from peeling_world import SERVER, SHARED, Run, made_up, patients, schema_of
@@ -28,18 +29,18 @@ def shared():
 
 def test_a_client_reads_nearly_all_rows_off_the_sums_and_none_wrong(shared):
     guess = shared.attack()
-    found = Counter(shared.keys(guess.records))
+    found = Counter(shared.keys(guessed.rows(guess)))
     assert not found - shared.counts()
     assert found.total() >= 0.95 * shared.counts().total()
-    assert guess.owner is None
-    assert (guess.confidence >= 0.8).all()
+    assert guessed.owner(guess) is None
+    assert (guessed.confidence(guess) >= 0.8).all()
 
 
 @pytest.mark.parametrize("protocol", [SHARED, FedTreeHist(trees=25, max_depth=4)])
 def test_the_server_names_the_owner_of_every_row(protocol):
     run = Run(protocol, patients(), principals=SERVER)
     guess = run.attack()
-    found = Counter(zip(guess.owner, run.keys(guess.records), strict=True))
+    found = Counter(zip(guessed.owner(guess), run.keys(guessed.rows(guess)), strict=True))
     held = Counter((n, k) for n, t in run.truth.items() for k in run.keys(t))
     assert not found - held
     assert found.total() >= 0.95 * held.total()
@@ -56,8 +57,8 @@ def test_a_secure_sum_hides_owners_only(principals):
         FedTreeHist(trees=25, max_depth=4), patients(), principals=principals, parts=[SecureSum()]
     )
     guess = run.attack()
-    found = Counter(run.keys(guess.records))
-    assert guess.owner is None
+    found = Counter(run.keys(guessed.rows(guess)))
+    assert guessed.owner(guess) is None
     assert not found - run.counts()
     assert found.total() >= 0.9 * run.counts().total()
 
@@ -68,8 +69,8 @@ def test_what_is_returned_is_part_of_the_truth(seed, depth):
     """Nodes of many rows and few trees: what cannot be told must not be returned."""
     run = Run(NVFlareHist(trees=12, max_depth=depth, max_bin=16), made_up(seed))
     guess = run.attack()
-    wrong = (Counter(run.keys(guess.records)) - run.counts()).total()
-    assert wrong <= 1.5 + 2 * (1 - guess.confidence).sum()
+    wrong = (Counter(run.keys(guessed.rows(guess))) - run.counts()).total()
+    assert wrong <= 1.5 + 2 * (1 - guessed.confidence(guess)).sum()
 
 
 @pytest.mark.parametrize("clients", [2, 3, 10])
@@ -80,7 +81,7 @@ def test_missing_values_and_categories_are_read_off(clients):
     table = Table(X, table.y)
     for who in (SERVER, None):
         run = Run(SHARED, table, clients, who, schema_of(table, codes=2))
-        found = Counter(run.keys(run.attack().records))
+        found = Counter(run.keys(guessed.rows(run.attack())))
         assert not found - run.counts()
         assert found.total() > 0.3 * run.counts().total()
         assert any(-1 in key for key in found)
@@ -89,10 +90,10 @@ def test_missing_values_and_categories_are_read_off(clients):
 def test_rows_get_to_the_margins_they_were_recognised_by(shared):
     forest = sources_of(shared.view).forest
     guess = shared.attack()
-    cell, margin = forest.route(shared.bins(guess.records))
+    cell, margin = forest.route(shared.bins(guessed.rows(guess)))
     for t in (0, 7, 24):
         model = shared.training.model.first(t) if t else None
-        expected = model.margin(guess.records.X) if model else forest.base_margin
+        expected = model.margin(guessed.rows(guess).X) if model else forest.base_margin
         np.testing.assert_array_equal(margin[:, t], expected)
     np.testing.assert_array_equal(forest.tree_of[cell], np.tile(np.arange(25), (len(cell), 1)))
 
@@ -102,7 +103,7 @@ def test_copies_of_a_row_are_returned_as_often_as_they_are_there():
     copies = table.take(np.repeat([5, 8], [4, 7]))  # dealt out to all clients
     run = Run(SHARED, Table.concat([table, copies]))
     guess = run.attack()
-    found, truth = Counter(run.keys(guess.records)), run.counts()
+    found, truth = Counter(run.keys(guessed.rows(guess))), run.counts()
     assert not found - truth
     key = max(truth, key=truth.get)
     assert truth[key] >= 4
@@ -121,7 +122,7 @@ def test_copies_of_a_row_are_returned_as_often_as_they_are_there():
 )
 def test_declared_noise_costs_rows_but_not_truth(part, least):
     run = Run(SHARED, patients(), parts=[part])
-    found = Counter(run.keys(run.attack().records))
+    found = Counter(run.keys(guessed.rows(run.attack())))
     wrong = (found - run.counts()).total()
     assert wrong <= 0.03 * found.total()
     assert found.total() - wrong >= least * run.counts().total()
@@ -140,8 +141,8 @@ def test_a_bound_on_work_gives_a_partial_result(shared):
     whole, part = shared.attack(), shared.attack(work=1.0)
     assert whole.notes["finished"] == 1
     assert part.notes["finished"] == 0
-    assert 0 < len(part.records) < len(whole.records)
-    assert not Counter(shared.keys(part.records)) - shared.counts()
+    assert 0 < len(guessed.rows(part)) < len(guessed.rows(whole))
+    assert not Counter(shared.keys(guessed.rows(part))) - shared.counts()
 
 
 def test_it_says_where_it_does_not_apply():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import guessed
 import numpy as np
 import pytest
 from peeling_world import SERVER, SHARED, Run, patients, schema_of
@@ -97,14 +98,14 @@ def test_odd_input_gives_nothing_wrong(name):
 
 def test_all_rows_identical_are_returned_or_not_but_never_others():
     run = Run(SHARED, same_people(60), principals=SERVER)
-    assert set(run.keys(run.attack().records)) <= set(run.counts())
+    assert set(run.keys(guessed.rows(run.attack()))) <= set(run.counts())
 
 
 def test_a_victim_alone_is_read_off_at_once():
     table = patients(80)
     run = Run(SHARED, table, [table.take(np.arange(79)), table.take(np.array([79]))], ("client-0",))
     guess = run.attack()
-    assert len(guess.records) == 1
+    assert len(guessed.rows(guess)) == 1
     assert not run.wrong(guess).any()
 
 
@@ -119,14 +120,14 @@ def test_splits_by_categories_are_followed():
     assert any(t.categories is not None and t.categories.any() for t in run.training.model.trees)
     guess = run.attack()
     assert not run.wrong(guess).any()
-    assert len(guess.records) >= 0.8 * run.counts().total()
+    assert len(guessed.rows(guess)) >= 0.8 * run.counts().total()
 
 
 def test_bins_that_the_server_suppresses_are_hidden_from_clients_alone():
     table = patients(120)
     server = Run(SHARED, table, principals=SERVER, parts=[MinBin(k=3, by="server")])
     guess = server.attack()
-    assert len(guess.records) >= 0.8 * server.counts().total()
+    assert len(guessed.rows(guess)) >= 0.8 * server.counts().total()
     assert not server.wrong(guess).any()
     for who, place in ((None, "server"), (SERVER, "client"), (None, "client")):
         run = Run(SHARED, table, principals=who, parts=[MinBin(k=3, by=place)])
@@ -156,7 +157,7 @@ DECLINED = {
 def test_where_it_cannot_tell_it_says_so(shared, name):
     view = DECLINED[name](shared.view)
     guess = HistogramPeeling().run(view, np.random.default_rng(0))
-    assert len(guess.records) == 0
+    assert len(guessed.rows(guess)) == 0
     assert guess.notes["readable"] == 0
 
 

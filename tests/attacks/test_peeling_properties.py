@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
+import guessed
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -45,12 +46,12 @@ def test_returned_rows_come_to_the_margins_they_claim_and_the_histograms_hold_th
     run = misleading_run(seed)
     forest = sources_of(run.view).forest
     guess = run.attack()
-    owners = guess.owner or [None] * len(guess.records)
+    owners = guessed.owner(guess) or [None] * len(guessed.rows(guess))
     for owner in set(owners):
         mine = np.array([o == owner for o in owners])
         held = [t for name, t in run.truth.items() if owner in (None, name)]
         there = sum(hessians(run, forest, t) for t in held)
-        assert (hessians(run, forest, guess.records.take(mine)) <= there + 1e-5).all()
+        assert (hessians(run, forest, guessed.rows(guess).take(mine)) <= there + 1e-5).all()
 
 
 @short
@@ -58,7 +59,7 @@ def test_returned_rows_come_to_the_margins_they_claim_and_the_histograms_hold_th
 def test_what_is_certain_is_part_of_the_truth(seed):
     run = misleading_run(seed)
     guess = run.attack()
-    assert not run.wrong(guess)[guess.confidence >= CERTAIN].any()
+    assert not run.wrong(guess)[guessed.confidence(guess) >= CERTAIN].any()
 
 
 def test_of_all_that_is_returned_little_is_wrong():
@@ -87,10 +88,12 @@ def test_permuting_the_victims_changes_nothing(seed):
         new = [*dealt, run.clients[-1]]
     other = run.with_clients(new)
     first, second = run.attack(), other.attack()
-    whose = [g.owner or [""] * len(g.records) for g in (first, second)]
+    whose = [guessed.owner(g) or [""] * len(guessed.rows(g)) for g in (first, second)]
     assert Counter(
-        zip(run.keys(first.records), first.confidence, whose[0], strict=True)
-    ) == Counter(zip(other.keys(second.records), second.confidence, whose[1], strict=True))
+        zip(run.keys(guessed.rows(first)), guessed.confidence(first), whose[0], strict=True)
+    ) == Counter(
+        zip(other.keys(guessed.rows(second)), guessed.confidence(second), whose[1], strict=True)
+    )
 
 
 @short
@@ -103,8 +106,8 @@ def test_more_noise_never_makes_a_wrong_row_more_certain(seed):
         view = replace(run.view, defense=Composition(declared))
         guess = HistogramPeeling().run(view, np.random.default_rng(0))
         bad = run.wrong(guess)
-        keys = [k for k, b in zip(run.keys(guess.records), bad, strict=True) if b]
-        sure = dict(zip(keys, guess.confidence[bad], strict=True))
+        keys = [k for k, b in zip(run.keys(guessed.rows(guess)), bad, strict=True) if b]
+        sure = dict(zip(keys, guessed.confidence(guess)[bad], strict=True))
         if before is not None:
             assert all(c <= before.get(key, 0) for key, c in sure.items())
         before = sure

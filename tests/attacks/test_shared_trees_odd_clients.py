@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import guessed
 import numpy as np
 import pytest
+from federations import clients_of, victims_of_all
 from sklearn.datasets import load_breast_cancer, load_iris
 
 from fedtrees.attacks.shared_trees.blocks import blocks_of
@@ -82,12 +84,12 @@ def test_certain_counts_in_a_cycle_with_a_gap_are_true():
     late = next(v for v in victims_of(view) if v.late is not None)
     assert late.owner == "client-2"
     assert int(late.late.n[late.late.certain].sum()) > 0
-    nodes = Routes.of(late.blocks[0].trees[:1]).apply(fed.clients[2].X)[:, 0]
+    nodes = Routes.of(late.blocks[0].trees[:1]).apply(clients_of(fed)[2].X)[:, 0]
     for leaf, n, n1, sure in zip(
         late.late_leaves.leaf, late.late.n, late.late.n1, late.late.certain, strict=True
     ):
         here = nodes == leaf
-        assert not sure or (n, n1) == (here.sum(), fed.clients[2].y[here].sum())
+        assert not sure or (n, n1) == (here.sum(), clients_of(fed)[2].y[here].sum())
 
 
 @pytest.mark.parametrize("arrival", ["client", "shuffled"])
@@ -95,12 +97,12 @@ def test_certain_counts_in_a_cycle_with_a_gap_are_true():
 def test_clients_of_one_class_are_counted_in_bagging(arrival, who):
     """Their trees are one leaf of value 0: alike but for the sums."""
     fed = federation((40, 70, 40), by_class=True)
-    assert set(fed.clients[0].y) == {0}
-    assert set(fed.clients[2].y) == {1}
+    assert set(clients_of(fed)[0].y) == {0}
+    assert set(clients_of(fed)[2].y) == {1}
     spec = f"flower-bagging[trees=3,local_trees=2,max_depth=3,arrival={arrival}]"
     _, guess, got = attacked(fed, spec, who)
     assert got["leaf_counts_exact"] == 1.0
-    assert len(guess.records) == len(fed.victims((who,)))
+    assert len(guessed.rows(guess)) == len(victims_of_all(fed, (who,)))
 
 
 @pytest.mark.parametrize("classes", [2, 3])
@@ -110,7 +112,7 @@ def test_clients_of_few_rows_are_not_taken_for_many_of_them(classes):
     for who in ("client-0", "client-9"):
         _, guess, got = attacked(fed, "flower-bagging[trees=1,max_depth=3]", who)
         assert got["leaf_counts_exact"] == 1.0
-        assert len(guess.records) == 135
+        assert len(guessed.rows(guess)) == 135
 
 
 def test_fifteen_rows_are_no_forty():
@@ -170,7 +172,7 @@ def test_single_leaf_models_are_scored_on_their_owners_rows():
 def test_late_sizes_add_up_though_only_values_are_seen():
     fed = federation((50, 60, 40))
     _, guess, _ = attacked(fed, "flower-cyclic[trees=5,max_depth=3]", "client-2", "split-only")
-    assert len(guess.records) == 110
+    assert len(guessed.rows(guess)) == 110
 
 
 @pytest.mark.parametrize("protocol", ["flower-bagging[trees=8", "flower-cyclic[trees=12"])

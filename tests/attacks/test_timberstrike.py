@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import guessed
 import numpy as np
 import pytest
 from sklearn.datasets import load_breast_cancer
@@ -32,7 +33,7 @@ def strong():
 
 @pytest.mark.parametrize("level", ["values", "statistics", "histograms"])
 def test_it_beats_resampling_own_rows(strong, level):
-    guess = attack(strong, strong.evidence(level)).records
+    guess = guessed.rows(attack(strong, strong.evidence(level)))
     assert len(guess) == len(strong.victims)
     rng = np.random.default_rng(0)
     blind = [
@@ -56,14 +57,14 @@ def test_reading_bins_recovers_most_rows_and_more_than_sums_do():
     bins = attack(w, w.evidence("histograms"))
     sums = attack(w, w.evidence("statistics"))
     assert bins.notes["peeled_rows"] > 0.8 * len(w.victims)
-    assert accuracy(bins.records, w.victims, w.schema) > 0.95
-    assert accuracy(sums.records, w.victims, w.schema) < 0.95
+    assert accuracy(guessed.rows(bins), w.victims, w.schema) > 0.95
+    assert accuracy(guessed.rows(sums), w.victims, w.schema) < 0.95
 
 
 def test_peeled_rows_are_true_rows_up_to_their_bins():
     w = patients()
     guess = attack(w, w.evidence("histograms"))
-    sure = guess.records.take(np.arange(int(guess.notes["peeled_rows"])))
+    sure = guessed.rows(guess).take(np.arange(int(guess.notes["peeled_rows"])))
 
     def keys(table):
         codes = [
@@ -79,15 +80,17 @@ def test_missing_values_are_read_off_as_missing():
     w = patients(missing=0.05)
     guess = attack(w, w.evidence("histograms"))
     assert guess.notes["peeled_rows"] > 0.5 * len(w.victims)
-    missing = np.isnan(guess.records.X).sum(axis=0)
+    missing = np.isnan(guessed.rows(guess).X).sum(axis=0)
     np.testing.assert_allclose(missing, np.isnan(w.victims.X).sum(axis=0), atol=2)
 
 
 def test_statistics_pull_the_guess_towards_the_rows(strong):
     """The control sends rows to random leaves; sums must do better with the same points."""
     options = replace(QUICK, use_prior=False, points="mid", chains=1, max_trees=12)
-    solved = attack(strong, strong.evidence(), options=options).records
-    control = attack(strong, strong.evidence(), options=replace(options, random_leaf=True)).records
+    solved = guessed.rows(attack(strong, strong.evidence(), options=options))
+    control = guessed.rows(
+        attack(strong, strong.evidence(), options=replace(options, random_leaf=True))
+    )
     assert (
         accuracy(solved, strong.victims, strong.schema)
         > accuracy(control, strong.victims, strong.schema) + 0.03
@@ -99,7 +102,7 @@ def test_statistics_pull_the_guess_towards_the_rows(strong):
 def test_every_solver_keeps_rows_in_the_first_leaves(solver, level):
     w = world(*structured(160), 40, trees=3)
     options = Options(solver=solver, chains=1, time_limit=0.05, points="prior")
-    records = attack(w, w.evidence(level), options=options).records
+    records = guessed.rows(attack(w, w.evidence(level), options=options))
     leaf = w.forest.apply(records.X)[:, 0]
     for c, n in enumerate(w.first_counts()):
         found = [((leaf == j) & (records.y == c)).sum() for j in w.forest.trees[0].leaves]
@@ -110,11 +113,11 @@ def test_every_solver_keeps_rows_in_the_first_leaves(solver, level):
 def test_same_evidence_same_guess(strong, level):
     evidence = strong.evidence(level)
     first, second = (attack(strong, evidence, seed=4) for _ in range(2))
-    np.testing.assert_array_equal(first.records.X, second.records.X)
+    np.testing.assert_array_equal(guessed.rows(first).X, guessed.rows(second).X)
     assert dict(first.notes) == dict(second.notes)
     other = attack(strong, evidence, seed=5)
     if level != "histograms":
-        assert not np.array_equal(first.records.X, other.records.X)
+        assert not np.array_equal(guessed.rows(first).X, guessed.rows(other).X)
 
 
 @pytest.mark.parametrize("level", ["values", "statistics", "histograms"])
@@ -131,20 +134,20 @@ def test_order_of_the_victims_rows_does_not_matter(level):
         forest=grow_forest(shuffled.X, shuffled.y, w.cuts, w.params),
     )
     first, second = attack(w, w.evidence(level)), attack(again, again.evidence(level))
-    np.testing.assert_array_equal(first.records.X, second.records.X)
-    np.testing.assert_array_equal(first.records.y, second.records.y)
+    np.testing.assert_array_equal(guessed.rows(first).X, guessed.rows(second).X)
+    np.testing.assert_array_equal(guessed.rows(first).y, guessed.rows(second).y)
 
 
 def test_union_scope_guesses_all_rows_and_counts_victims_only(strong):
     guess = attack(strong, strong.evidence(), options=replace(QUICK, scope="union"))
-    assert len(guess.records) == len(strong.victims) + len(strong.own)
-    np.testing.assert_array_equal(guess.leaf_counts[0].n1, strong.first_counts()[1])
+    assert len(guessed.rows(guess)) == len(strong.victims) + len(strong.own)
+    np.testing.assert_array_equal(guessed.counts(guess)[0].n1, strong.first_counts()[1])
 
 
 def test_without_own_rows_the_sums_still_speak(strong):
     guess = attack(strong, strong.evidence(), own=None)
-    assert len(guess.records) == len(strong.victims) + len(strong.own)
-    assert guess.records.y.sum() == strong.everyone.y.sum()
+    assert len(guessed.rows(guess)) == len(strong.victims) + len(strong.own)
+    assert guessed.rows(guess).y.sum() == strong.everyone.y.sum()
 
 
 LEAF = Tree(
@@ -216,11 +219,11 @@ def odd():
 def test_odd_evidence_gives_a_guess_of_plausible_size(odd, name, own):
     evidence = ODD[name](odd)
     guess = attack(odd, evidence, own=own)
-    records = guess.records
+    records = guessed.rows(guess)
     assert records.X.shape == (len(records), 7)
     assert set(np.unique(records.y)) <= {0, 1}
     assert len(records) < 20_000
-    for counts in guess.leaf_counts:
+    for counts in guessed.counts(guess):
         assert counts.n0.min(initial=0) >= 0
         assert counts.n1.min(initial=0) >= 0
 
@@ -230,10 +233,10 @@ def test_one_victim_is_found(points):
     X, y = structured(60)
     w = world(X, y, 59, trees=10)
     guess = attack(w, w.evidence(), options=Options(points=points, chains=1))
-    assert len(guess.records) == 1
-    assert guess.records.y[0] == w.victims.y[0]
+    assert len(guessed.rows(guess)) == 1
+    assert guessed.rows(guess).y[0] == w.victims.y[0]
     np.testing.assert_array_equal(
-        guess.leaf_counts[0].n0 + guess.leaf_counts[0].n1,
+        guessed.counts(guess)[0].n0 + guessed.counts(guess)[0].n1,
         w.forest.trees[0].leaves == w.forest.apply(w.victims.X)[0, 0],
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import guessed
 import numpy as np
 import pytest
 from sklearn.datasets import load_iris, load_wine
@@ -37,16 +38,16 @@ def test_counts_of_every_class_are_exact(level, depth):
     X, y = load_iris(return_X_y=True)
     w = world(X[:140], y[:140], 40, classes=3, trees=2, max_depth=depth)
     guess = attack(w, w.evidence(level))
-    assert [c.tree for c in guess.leaf_counts] == [0, 1, 2]
-    for t, counts in enumerate(guess.leaf_counts):
+    assert [c.tree for c in guessed.counts(guess)] == [0, 1, 2]
+    for t, counts in enumerate(guessed.counts(guess)):
         for got, truth in zip((counts.n0, counts.n1), w.first_counts(t), strict=True):
             np.testing.assert_array_equal(got, truth)
-    np.testing.assert_array_equal(np.bincount(guess.records.y), np.bincount(w.victims.y))
+    np.testing.assert_array_equal(np.bincount(guessed.rows(guess).y), np.bincount(w.victims.y))
 
 
 @pytest.mark.parametrize("level", ["values", "statistics"])
 def test_rows_lie_in_the_counted_leaves_of_their_own_class(wine, level):
-    records = attack(wine, wine.evidence(level)).records
+    records = guessed.rows(attack(wine, wine.evidence(level)))
     leaf = wine.forest.apply(records.X)
     for t in range(3):
         found = [((leaf[:, t] == j) & (records.y == t)).sum() for j in wine.forest.trees[t].leaves]
@@ -56,7 +57,7 @@ def test_rows_lie_in_the_counted_leaves_of_their_own_class(wine, level):
 def test_bins_tell_far_more_than_the_best_blind_guess(wine):
     blind = blind_guesses(wine.own, wine.schema, len(wine.victims), np.random.default_rng(0))
     best = max(accuracy(g, wine.victims, wine.schema) for g in blind.values())
-    bins = attack(wine, wine.evidence("histograms"), Options()).records
+    bins = guessed.rows(attack(wine, wine.evidence("histograms"), Options()))
     assert accuracy(bins, wine.victims, wine.schema) > best + 0.04
 
 
@@ -68,7 +69,7 @@ def test_sums_of_later_rounds_pull_rows_towards_the_truth():
     options = Options(chains=1, use_prior=False, points="mid", max_trees=8)
     scores = []
     for o in (options, replace(options, random_leaf=True)):
-        records = attack(w, w.evidence(), o).records
+        records = guessed.rows(attack(w, w.evidence(), o))
         scores.append(accuracy(records, w.victims, w.schema))
     assert scores[0] > scores[1] + 0.03
 
@@ -91,9 +92,11 @@ def test_the_only_victims_way_meets_every_sum():
     order = np.random.default_rng(0).permutation(150)
     w = world(X, y, 149, classes=3, trees=6, order=order)
     guess = attack(w, w.evidence(), Options(chains=1))
-    assert guess.records.y[0] == w.victims.y[0]
+    assert guessed.rows(guess).y[0] == w.victims.y[0]
     assert guess.notes["residual_last_tree"] < 1e-3
-    np.testing.assert_array_equal(w.forest.apply(guess.records.X), w.forest.apply(w.victims.X))
+    np.testing.assert_array_equal(
+        w.forest.apply(guessed.rows(guess).X), w.forest.apply(w.victims.X)
+    )
 
 
 def test_a_round_is_a_tree_of_every_class(wine):
@@ -103,7 +106,7 @@ def test_a_round_is_a_tree_of_every_class(wine):
 
 
 def test_same_seed_same_guess(wine):
-    first, second = (attack(wine, wine.evidence(), seed=3).records for _ in range(2))
+    first, second = (guessed.rows(attack(wine, wine.evidence(), seed=3)) for _ in range(2))
     np.testing.assert_array_equal(first.X, second.X)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import guessed
 import numpy as np
 import pytest
 from sklearn.datasets import load_breast_cancer
@@ -15,7 +16,7 @@ ONE_TREE = Options(max_trees=1, chains=1)
 def guess_counts(w, evidence, own="own", options=ONE_TREE):
     own = w.own if own == "own" else own
     guess = reconstruct(evidence, own, w.schema, options, np.random.default_rng(0))
-    return guess.leaf_counts[0]
+    return guessed.counts(guess)[0]
 
 
 def test_statistics_give_exact_counts_on_xgboost_json():
@@ -35,7 +36,9 @@ def test_statistics_give_exact_counts_on_xgboost_json():
     forest = from_xgboost_json(bytes(booster.save_raw("json")))
     evidence = Evidence(forest.trees, "statistics", forest.base_margin[0], 0.3, 1.0, n_rows=len(y))
     schema = Schema(tuple(Feature(f"x{k}") for k in range(X.shape[1])), "y")
-    counts = reconstruct(evidence, own, schema, ONE_TREE, np.random.default_rng(0)).leaf_counts[0]
+    counts = guessed.counts(reconstruct(evidence, own, schema, ONE_TREE, np.random.default_rng(0)))[
+        0
+    ]
     leaf = forest.apply(X[100:])[:, 0]
     for c, n in ((0, counts.n0), (1, counts.n1)):
         truth = [((leaf == j) & (y[100:] == c)).sum() for j in counts.leaf]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import guessed
 import numpy as np
 import pytest
 from timberstrike_world import accuracy, structured, world
@@ -89,7 +90,7 @@ def test_in_open_boxes_values_are_missing_as_often_as_own_ones_of_the_label(half
 def test_a_guess_has_as_many_missing_values_and_beats_own_rows_drawn_again(share, level):
     w = damaged(share)
     rng = np.random.default_rng(0)
-    guess = reconstruct(w.evidence(level), w.own, w.schema, Options(chains=5), rng).records
+    guess = guessed.rows(reconstruct(w.evidence(level), w.own, w.schema, Options(chains=5), rng))
     blind = [
         accuracy(w.own.take(rng.integers(0, 80, len(guess))), w.victims, w.schema) for _ in range(3)
     ]
@@ -103,7 +104,7 @@ def test_where_nothing_is_missing_the_way_of_missing_values_changes_nothing(leve
     evidence = w.evidence(level)
     turned = tuple(replace(t, default_left=~t.default_left) for t in evidence.trees)
     a, b = (
-        reconstruct(e, w.own, w.schema, Options(chains=2), np.random.default_rng(0)).records
+        guessed.rows(reconstruct(e, w.own, w.schema, Options(chains=2), np.random.default_rng(0)))
         for e in (evidence, replace(evidence, trees=turned))
     )
     np.testing.assert_array_equal(a.X, b.X)
@@ -112,5 +113,5 @@ def test_where_nothing_is_missing_the_way_of_missing_values_changes_nothing(leve
 def test_without_own_rows_as_knowledge_no_value_is_guessed_missing(half):
     options = Options(chains=1, use_prior=False)
     rng = np.random.default_rng(0)
-    guess = reconstruct(half.evidence(), half.own, half.schema, options, rng).records
+    guess = guessed.rows(reconstruct(half.evidence(), half.own, half.schema, options, rng))
     assert not np.isnan(guess.X).any()

@@ -1,7 +1,9 @@
 """TimberStrike under noise on rows' gradients: what it makes of counts, sums and bare values."""
 
+import guessed
 import numpy as np
 import pytest
+from federations import sample_federation
 from scipy import stats
 
 from fedtrees.attacks.peeling.sources import unreadable
@@ -10,7 +12,6 @@ from fedtrees.attacks.timberstrike.grid import Grid
 from fedtrees.attacks.timberstrike.sequence import equations
 from fedtrees.attacks.timberstrike.sums import leaf_sums, victim_sums
 from fedtrees.attacks.timberstrike.view import as_published, evidence_of
-from fedtrees.bench.conformance import sample_federation
 from fedtrees.core.defense import Composition
 from fedtrees.core.holding import over_clients
 from fedtrees.core.registry import register
@@ -55,7 +56,7 @@ def test_the_noise_of_a_sum_is_what_evidence_says(name):
     evidence = evidence_of(view)
     variance = view.defense.declares(view.schema, view.parameters).row_variance
     roots, chosen = [], []
-    everyone = Table.concat([victims, view.own])
+    everyone = Table.concat([victims, view.rows])
     for t, (g, n) in enumerate(true_gradients(everyone, done)):
         tree, known = evidence.trees[t], evidence.noise[t]
         told, rows = leaf_sums(evidence, t)
@@ -74,24 +75,24 @@ def test_every_row_is_counted_and_own_ones_are_taken_out():
     view, victims, done = seen(noise(5))
     evidence = evidence_of(view)
     leaves = done.model.apply(victims.X)
-    for t, sums in enumerate(victim_sums(evidence, view.own, len(evidence.trees))):
+    for t, sums in enumerate(victim_sums(evidence, view.rows, len(evidence.trees))):
         counts = np.bincount(leaves[:, t], minlength=len(evidence.trees[t]))
         np.testing.assert_array_equal(sums.h, counts[evidence.trees[t].leaves])
         assert sums.var_h.max() <= NOISE_FLOOR
-    (first,) = attack(view).leaf_counts
+    (first,) = guessed.counts(attack(view))
     truth = np.bincount(leaves[:, 0], minlength=len(evidence.trees[0]))[evidence.trees[0].leaves]
     np.testing.assert_array_equal(first.n0 + first.n1, truth)
 
 
 def test_under_overwhelming_noise_labels_come_out_as_own_rows_have_them():
     view, victims, _ = seen(noise(0.5))
-    share = view.own.y.mean()
+    share = view.rows.y.mean()
     for params in ({}, {"most": "values"}):
         guess = attack(view, **params)
-        assert len(guess.records) == len(victims)
-        assert guess.records.y.mean() == pytest.approx(share, abs=0.05)
+        assert len(guessed.rows(guess)) == len(victims)
+        assert guessed.rows(guess).y.mean() == pytest.approx(share, abs=0.05)
     ignored = attack(view, noise="ignored")
-    assert abs(ignored.records.y.mean() - share) > 0.05
+    assert abs(guessed.rows(ignored).y.mean() - share) > 0.05
 
 
 def test_bare_values_of_noisy_sums_are_not_taken_for_whole_rows():
@@ -102,7 +103,7 @@ def test_bare_values_of_noisy_sums_are_not_taken_for_whole_rows():
     truth = np.bincount(leaf, victims.y, len(evidence.trees[0]))[evidence.trees[0].leaves]
     errors = []
     for how in ("declared", "ignored"):
-        (first,) = attack(view, noise=how).leaf_counts
+        (first,) = guessed.counts(attack(view, noise=how))
         errors.append(np.abs(first.n1 - truth).sum())
     assert errors[0] < 0.6 * errors[1]
 
@@ -117,7 +118,7 @@ def test_where_nobody_counts_own_rows_say_how_much_noise_a_leaf_has():
         assert rows[0] == pytest.approx(view.n_rows)
         for node in np.flatnonzero(tree.feature >= 0):
             assert rows[node] == pytest.approx(rows[tree.left[node]] + rows[tree.right[node]])
-        own = np.bincount(tree_leaf(tree, view.own.X), minlength=len(tree))[tree.leaves]
+        own = np.bincount(tree_leaf(tree, view.rows.X), minlength=len(tree))[tree.leaves]
         assert stats.spearmanr(rows[tree.leaves], own).statistic == pytest.approx(1, abs=1e-9)
 
 
@@ -125,7 +126,7 @@ def test_bare_values_are_as_uncertain_as_the_sums_behind_them():
     view, _, _ = seen(Spec("split-only"), noise(30))
     evidence = evidence_of(view)
     leaves = Grid.of(evidence.trees, len(view.schema.features)).leaves(evidence.trees[1])
-    sums = victim_sums(evidence, view.own, 2)[1]
+    sums = victim_sums(evidence, view.rows, 2)[1]
     _, variance = equations(evidence, 1, sums, leaves)
     np.testing.assert_allclose(variance[:, 0], sums.var_g)
     assert sums.var_g.min() > 1

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from fractions import Fraction
 
+import guessed
 import numpy as np
 import pytest
 from data_dir import data_dir
+from federations import clients_of, victims_of_all
 from sklearn.datasets import load_breast_cancer, load_iris
 from timberstrike_world import accuracy, structured
 
@@ -22,6 +24,7 @@ from fedtrees.bench.evaluate import make_defense
 from fedtrees.bench.federation import spread
 from fedtrees.bench.leaf_rows import leaf_scores
 from fedtrees.core.errors import UsageError
+from fedtrees.core.holding import client_names
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema
 from fedtrees.core.specs import parse_composed, parse_grid
@@ -44,7 +47,9 @@ def federation(classes=2, clients=3, rows=360):
     order = np.random.default_rng(3).permutation(len(y))
     features = tuple(Feature(f"x{k}") for k in range(X.shape[1]))
     schema = Schema(features, "y", tuple(map(str, range(classes))))
-    return spread(prepare("small", schema, X[order], y[order]), Partition("iid"), clients, 0)
+    return spread(
+        prepare("small", schema, X[order], y[order]), Partition("iid"), client_names(clients), 0
+    )
 
 
 def run(fed, protocol, who="client-2", defense="none"):
@@ -121,7 +126,7 @@ def test_leaf_values_alone_give_a_bagging_clients_base_score_and_counts(intercep
 
 def test_no_share_of_positives_explains_values_that_are_off():
     tree = run(federation(), "flower-bagging[trees=1,max_depth=4]")[0].model.trees[0]
-    y = federation().clients[0].y
+    y = clients_of(federation())[0].y
     leaves = LeafValues.of(tree, 0.3, 1.0, 1.0, 240)
     found = shares_of_values(leaves, 0.5, "mean")
     fraction = Fraction(int(y.sum()), len(y))
@@ -141,7 +146,7 @@ def test_split_only_leaves_values_and_known_base_scores_still_count():
 
 def test_leaf_values_count_a_victim_with_fewer_rows_than_the_adversary():
     fed = federation(clients=2)
-    small, large = fed.clients
+    small, large = clients_of(fed)
     fed = replace(fed, clients=(small.take(np.arange(60)), large))
     done, view = run(fed, "local-ensembles[trees=1,max_depth=3]", "client-1", "split-only")
     assert counts_exact(fed, done, view) == 1.0
@@ -155,9 +160,9 @@ def test_rounded_leaf_values_leave_as_many_rows_as_there_are(protocol, decimals,
     fed = federation(clients=clients)
     defense = f"split-only+leaf-rounding[decimals={decimals}]"
     _, view = run(fed, f"{protocol}[trees=2,max_depth=3]", defense=defense)
-    rest = sum(len(c) for c in fed.clients) - len(fed.clients[2])
+    rest = sum(len(c) for c in clients_of(fed)) - len(clients_of(fed)[2])
     assert sum(v.evidence.n_rows for v in victims_of(view)) == rest
-    assert len(attack(view, ONE).records) == rest
+    assert len(guessed.rows(attack(view, ONE))) == rest
 
 
 def test_leaf_values_of_the_first_in_the_cycle_count_though_others_are_unseen():
@@ -175,7 +180,7 @@ def test_a_clients_own_base_score_follows_from_whole_numbers(intercept):
     server = blocks_of(run(fed, spec, "server")[1])
     for i, block in enumerate(server.blocks):
         found = own_start(block.trees, LOGISTIC, 300, intercept)
-        assert found.rows == len(fed.clients[i])
+        assert found.rows == len(clients_of(fed)[i])
         np.testing.assert_array_equal(found.score, block.score)
     assert len({float(b.score[0]) for b in server.blocks}) > 1
 
@@ -204,7 +209,7 @@ def test_own_base_scores_of_several_classes():
     server = blocks_of(run(fed, "flower-bagging[trees=1,max_depth=4]", "server")[1])
     for i, block in enumerate(server.blocks):
         found = own_start(block.trees, Softmax(3), 200)
-        assert found.rows == len(fed.clients[i])
+        assert found.rows == len(clients_of(fed)[i])
         np.testing.assert_allclose(found.score, block.score, atol=1e-6)
 
 
@@ -221,8 +226,8 @@ def test_a_client_knows_its_own_trees_and_reconstructs_the_others():
         blocks = blocks_of(view).blocks
         assert sum(b.sender == "client-2" for b in blocks) == 5
         guess = attack(view)
-        assert len(guess.records) == len(fed.victims(("client-2",)))
-        assert (guess.owner is not None) == (arrival == "client")
+        assert len(guessed.rows(guess)) == len(victims_of_all(fed, ("client-2",)))
+        assert (guessed.owner(guess) is not None) == (arrival == "client")
 
 
 def test_the_first_in_the_cycle_is_counted_and_others_are_estimated():
@@ -232,11 +237,15 @@ def test_the_first_in_the_cycle_is_counted_and_others_are_estimated():
     assert [v.owner for v in victims] == ["client-0", "client-1"]
     assert [v.evidence.is_foreign(0) for v in victims] == [False, True]
     guess = attack(view)
-    assert {c.tree for c in guess.leaf_counts} == {0, 1}
+    assert {c.tree for c in guessed.counts(guess)} == {0, 1}
     assert 0 < guess.notes["late_leaves_certain"] <= guess.notes["late_leaves"]
-    assert len(guess.records) == len(fed.victims(("client-2",)))
-    late = [r for r, o in zip(guess.records.y, guess.owner, strict=True) if o == "client-1"]
-    assert abs(sum(late) - fed.clients[1].y.sum()) <= 0.1 * len(fed.clients[1])
+    assert len(guessed.rows(guess)) == len(victims_of_all(fed, ("client-2",)))
+    late = [
+        r
+        for r, o in zip(guessed.rows(guess).y, guessed.owner(guess), strict=True)
+        if o == "client-1"
+    ]
+    assert abs(sum(late) - clients_of(fed)[1].y.sum()) <= 0.1 * len(clients_of(fed)[1])
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -244,9 +253,9 @@ def test_rows_stay_in_the_first_leaves_of_their_client(protocol):
     fed = federation()
     done, view = run(fed, f"{protocol}[trees=9,max_depth=3]")
     guess = attack(view, "timberstrike[chains=1]")
-    rows = guess.records.X[np.array(guess.owner) == "client-0"]
-    y = guess.records.y[np.array(guess.owner) == "client-0"]
-    tree, held = done.model.trees[0], fed.clients[0]
+    rows = guessed.rows(guess).X[np.array(guessed.owner(guess)) == "client-0"]
+    y = guessed.rows(guess).y[np.array(guessed.owner(guess)) == "client-0"]
+    tree, held = done.model.trees[0], clients_of(fed)[0]
     for label in (0, 1):
         found = np.bincount(done.model.apply(rows[y == label])[:, 0], minlength=len(tree))
         truth = np.bincount(done.model.apply(held.X[held.y == label])[:, 0], minlength=len(tree))
@@ -257,14 +266,14 @@ def test_other_clients_trees_matter():
     """Without them the margins are wrong, and the sums of later trees pull rows astray."""
     X, y = structured(480)
     schema = Schema(tuple(Feature(f"x{k}") for k in range(6)), "y")
-    fed = spread(prepare("structured", schema, X, y), Partition("iid"), 3, 0)
+    fed = spread(prepare("structured", schema, X, y), Partition("iid"), client_names(3), 0)
     view = run(fed, "flower-bagging[trees=20,max_depth=3]")[1]
-    truth = fed.victims(("client-2",))
+    truth = victims_of_all(fed, ("client-2",))
     scores = []
     for victims in (victims_of(view), [_alone(v) for v in victims_of(view)]):
         options = register.make("attack", parse_grid("timberstrike[chains=3]")[0])
         guess = reconstruct_each(victims, view, options, "statistics", np.random.default_rng(0))
-        scores.append(accuracy(guess.records, truth, schema))
+        scores.append(accuracy(guessed.rows(guess), truth, schema))
     assert scores[0] > scores[1]
 
 
@@ -277,7 +286,7 @@ def _alone(victim):
 
 def test_thresholds_tell_clients_apart_where_sums_do_not():
     clients = 10
-    fed = spread(catalogue.load("stroke", data_dir()), Partition("iid"), clients, 0)
+    fed = spread(catalogue.load("stroke", data_dir()), Partition("iid"), client_names(clients), 0)
     rate = 0.3 / clients
     spec = f"flower-bagging[trees=12,max_depth=6,arrival=shuffled,learning_rate={rate:.4f}]"
     view = run(fed, spec)[1]
@@ -315,7 +324,7 @@ def test_the_published_variant_takes_the_models_base_score_for_everyones():
 
 def test_same_seed_same_guess():
     view = run(federation(), "flower-bagging[trees=5,max_depth=3]")[1]
-    first, second = (attack(view, seed=2).records for _ in range(2))
+    first, second = (guessed.rows(attack(view, seed=2)) for _ in range(2))
     np.testing.assert_array_equal(first.X, second.X)
 
 

@@ -1,9 +1,10 @@
 """TimberStrike where sums are not those of whole rows: suppressed, rounded, counted twice."""
 
+import guessed
 import numpy as np
+from federations import sample_federation
 
 from fedtrees.attacks.timberstrike.view import evidence_of
-from fedtrees.bench.conformance import sample_federation
 from fedtrees.bench.federation import federation_of
 from fedtrees.bench.suite import DataRef
 from fedtrees.core.defense import Composition
@@ -23,8 +24,8 @@ def test_rows_of_a_leaf_that_no_value_reaches_stay_where_they_are():
     view = view_of(done, ("client-0",), federation.holdings)
     attack = register.make("attack", Spec("timberstrike", {"chains": 1}))
     guess = attack.run(view, np.random.default_rng(0))
-    assert len(guess.records) > 0
-    assert np.isfinite(guess.records.X).all()
+    assert len(guessed.rows(guess)) > 0
+    assert np.isfinite(guessed.rows(guess).X).all()
 
 
 def evidence_under(defense, principals):
@@ -52,4 +53,4 @@ def test_rounded_sums_do_not_outvote_the_declared_number_of_rows():
     assert evidence.noise is not None
     attack = register.make("attack", Spec("timberstrike", {"chains": 1}))
     guess = attack.run(view, np.random.default_rng(0))
-    assert len(guess.records) == view.n_rows - len(view.own)
+    assert len(guessed.rows(guess)) == view.n_rows - len(view.rows)

@@ -1,5 +1,6 @@
 """The attack of the audit is given what its attacker holds, and nothing of the rows it seeks."""
 
+import guessed
 import numpy as np
 import pytest
 import trained_models as trained
@@ -42,8 +43,8 @@ def seen(monkeypatch, *arguments):
     def spy(evidence, own, schema, options, rng):
         guess = module_reconstruct(evidence, own, schema, options, rng)
         trees = tuple(array.tobytes() for t in evidence.trees for array in (t.value, t.h))
-        records = (guess.records.X.tobytes(), guess.records.y.tobytes())
-        counts = tuple((c.n0.tobytes(), c.n1.tobytes()) for c in guess.leaf_counts)
+        records = (guessed.rows(guess).X.tobytes(), guessed.rows(guess).y.tobytes())
+        counts = tuple((c.n0.tobytes(), c.n1.tobytes()) for c in guessed.counts(guess))
         known = (evidence.n_rows, evidence.own_inside, evidence.foreign, own.X.tobytes())
         out.append((trees, known, records, counts))
         return guess

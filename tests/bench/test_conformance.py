@@ -39,7 +39,7 @@ class Cheat(Attack):
                 if hasattr(value, "clients") and value is not view:
                     return Guess(Table.concat(list(value.clients)))
             frame = frame.f_back
-        return Guess(view.own)
+        return Guess(view.rows)
 """,
     "memory": HEAD
     + """
@@ -47,8 +47,8 @@ import gc
 @register.attack("cheat-memory")
 class Cheat(Attack):
     def run(self, view, rng):
-        tables = [o for o in gc.get_objects() if isinstance(o, Table) and o is not view.own]
-        wide = [t for t in tables if t.X.shape[1] == view.own.X.shape[1]]
+        tables = [o for o in gc.get_objects() if isinstance(o, Table) and o is not view.rows]
+        wide = [t for t in tables if t.X.shape[1] == view.rows.X.shape[1]]
         return Guess(Table.concat([t for t in wide if len(t) < 100]))  # not former guesses
 """,
     "coins": HEAD
@@ -56,7 +56,7 @@ class Cheat(Attack):
 @register.attack("cheat-coins")
 class Cheat(Attack):
     def run(self, view, rng):
-        return Guess(view.own.take(np.random.default_rng().integers(0, len(view.own), 50)))
+        return Guess(view.rows.take(np.random.default_rng().integers(0, len(view.rows), 50)))
 """,
     "modules": HEAD
     + """
@@ -65,7 +65,7 @@ import sys
 class Cheat(Attack):
     def run(self, view, rng):
         sys.modules["fedtrees.bench.federation"].federate.cache_info()
-        return Guess(view.own)
+        return Guess(view.rows)
 """,
     "files": HEAD
     + """
@@ -76,7 +76,7 @@ class Cheat(Attack):
             open("truth.csv").close()
         except OSError:
             pass
-        return Guess(view.own)
+        return Guess(view.rows)
 """,
 }
 

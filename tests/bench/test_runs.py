@@ -40,9 +40,9 @@ from fedtrees.core.registry import register
 class Noting(Attack):
     def run(self, view, rng):
         with open(os.environ["NOTES"], "a") as out:
-            out.write(f"{view.defense} {view.n_rows} {view.own.X[0, 0]} {len(view.own)}\\n")
+            out.write(f"{view.defense} {view.n_rows} {view.rows.X[0, 0]} {len(view.rows)}\\n")
         time.sleep(float(os.environ.get("NAP", "0")))
-        return Guess(view.own)
+        return Guess(view.rows)
 """
 
 

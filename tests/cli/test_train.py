@@ -9,6 +9,7 @@ import xgboost
 import fedtrees
 from fedtrees.bench.federation import spread
 from fedtrees.cli.main import main
+from fedtrees.core.holding import client_names
 from fedtrees.core.transcript import Transcript
 from fedtrees.data import Partition, load
 from fedtrees.trees.files.forests import load_random_forest
@@ -45,7 +46,7 @@ def test_a_model_and_a_transcript_are_written(name, metrics, outputs, capsys, tm
     )
     assert set(found["utility"]) == metrics
     assert found["trees"] == 4 * outputs
-    test = spread(load(name), Partition("iid"), 3, 3).test
+    test = spread(load(name), Partition("iid"), client_names(3), 3).test
     assert found["test_rows"] == len(test)
     predicted = fedtrees.load_model(model).predict(test.X)
     if outputs == 3:
@@ -66,7 +67,7 @@ def test_a_model_and_a_transcript_are_written(name, metrics, outputs, capsys, tm
 def test_a_random_forest_is_written_as_npz(capsys, tmp_path):
     model = tmp_path / "m.npz"
     found = facts(capsys, "-p", "forest-hist[trees=4]", "--data", "iris", "--out", model)
-    test = spread(load("iris"), Partition("iid"), 3, 0).test
+    test = spread(load("iris"), Partition("iid"), client_names(3), 0).test
     predicted = load_random_forest(model).predict(test.X)
     assert found["utility"]["accuracy"] == np.mean(predicted.argmax(axis=1) == test.y)
 

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
+from federations import sample_federation
 
-from fedtrees.bench.conformance import sample_federation
 from fedtrees.core.defense import Composition
 from fedtrees.core.errors import UsageError
 from fedtrees.core.holding import over_clients

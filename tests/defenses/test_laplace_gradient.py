@@ -5,9 +5,9 @@ import math
 
 import numpy as np
 import pytest
+from federations import sample_federation
 from scipy import stats
 
-from fedtrees.bench.conformance import sample_federation
 from fedtrees.bench.session import Bench
 from fedtrees.bench.suite import Suite
 from fedtrees.core.defense import Composition

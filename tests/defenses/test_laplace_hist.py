@@ -2,11 +2,11 @@ import math
 
 import numpy as np
 import pytest
+from federations import sample_federation
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from fedtrees.bench.conformance import sample_federation
 from fedtrees.core.defense import Composition
 from fedtrees.core.errors import UsageError
 from fedtrees.core.guarantee import PureDP, Structural, join

@@ -4,6 +4,7 @@ import pickle
 import subprocess
 import sys
 
+import guessed
 import numpy as np
 import pandas as pd
 import pytest
@@ -99,10 +100,10 @@ def test_early_stopping_shortens_the_model():
 def test_a_view_is_what_a_party_saw_and_an_attack_reads_it():
     model = gbdt(n_estimators=1).fit(X, Y)
     view = model.view("client-1")
-    assert np.array_equal(view.own.X, model.clients_[1].X)
+    assert np.array_equal(view.rows.X, model.clients_[1].X)
     assert {s.sender for s in view.seen} == {"server", "client-1"}
     guess = register.make("attack", Spec("timberstrike")).run(view, np.random.default_rng(0))
-    leaves, (tree,) = guess.leaf_counts[0], model.model_.trees
+    leaves, (tree,) = guessed.counts(guess)[0], model.model_.trees
     others = [model.clients_[0], model.clients_[2]]
     leaf = np.concatenate([model.model_.apply(rows.X)[:, 0] for rows in others])
     label = np.concatenate([rows.y for rows in others])

@@ -124,7 +124,7 @@ def test_who_sees_what(table, schema):
         received = [s.message for s in view.seen if "client-2" in s.receivers]
         assert any(isinstance(m, expected) for m in received)
         assert not any(isinstance(m, Histogram) for m in received)
-        assert len(view.own) == len(clients[2])
+        assert len(view.rows) == len(clients[2])
         server = view_of(training, ("server",), over_clients(clients))
         assert server.own is None
         owners = {s.sender for s, _ in server.messages(Histogram)}

@@ -1,0 +1,35 @@
+"""What a guess claims, as tests compare it."""
+
+from typing import NamedTuple
+
+from fedtrees.core.guess import LeafCounts, Records
+
+
+class Told(NamedTuple):
+    """Counts of one tree of two classes."""
+
+    tree: int
+    leaf: object
+    n0: object
+    n1: object
+
+
+def rows(guess):
+    """Return the table of guessed rows, None if none were claimed."""
+    claim = guess.first(Records)
+    return None if claim is None else claim.table
+
+
+def owner(guess):
+    return guess.first(Records).owner
+
+
+def confidence(guess):
+    return guess.first(Records).confidence
+
+
+def counts(guess):
+    """Return the leaf counts of every tree that was told of."""
+    return tuple(
+        Told(c.tree, c.leaf, c.counts[:, 0], c.counts[:, 1]) for c in guess.all(LeafCounts)
+    )
