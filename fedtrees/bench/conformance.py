@@ -124,7 +124,7 @@ def check_protocol(protocol: Protocol) -> Iterator[Finding]:
     hit = float(((first.predict(table.X) > 0.5) == table.y).mean())
     yield Finding(
         "the model learns (positive control)",
-        hit > max(table.y.mean(), 1 - table.y.mean()),
+        bool(hit > max(table.y.mean(), 1 - table.y.mean())),
         f"training accuracy {hit:.3f}",
     )
     for count in (1, 5):

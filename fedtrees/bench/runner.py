@@ -133,7 +133,10 @@ class Runner:
         def trained(federation: Federation) -> Training:
             if not kept:  # an interrupted run goes on
                 loaded = checkpoint.load(group.train, federation, folder, key)
-                kept.append(loaded or run_training(group.train, federation))
+                training = loaded or run_training(group.train, federation)
+                if not training.protocol.released:  # what its predictions told is in the views
+                    training.predict(federation.test.X)
+                kept.append(training)
             return kept[0]
 
         if self.missing([group.train]):

@@ -73,7 +73,7 @@ class LocalNetwork(Network):
     ) -> None:
         self._parties: dict[str, Party] = {}
         self.defense = defense
-        self.transcript = Transcript()
+        self.transcript, self.inference = Transcript(), Transcript()
         self._public = (schema, parameters)
         self._streams = streams
         self._summed = summed
@@ -155,6 +155,28 @@ class LocalNetwork(Network):
         self.transcript.roles[PUBLIC] = PUBLIC
         self.transcript.record(party.name, (PUBLIC,), message, why)
         return message
+
+    def predict(self, queries: Mapping[str, Holding]) -> NDArray[np.float64]:
+        """Let the parties predict rows of which each has some columns.
+
+        What crosses is in `inference`, a transcript of its own.
+
+        Parameters
+        ----------
+        queries : mapping of str to Holding
+            What each holder has of the rows, without labels.
+        """
+        for name, held in queries.items():
+            with acting(self._parties[name]):
+                self._parties[name].queries = held
+        coordinator: Any = self._parties[self.transcript.coordinator]
+        training, self.transcript = self.transcript, self.inference
+        try:
+            with acting(coordinator):
+                scores: NDArray[np.float64] = coordinator.predict(self)
+        finally:
+            self.transcript = training
+        return scores
 
     def members(self, role: str) -> list[str]:
         """Return the names of the parties of a role, in the order of joining."""

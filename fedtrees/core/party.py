@@ -73,12 +73,15 @@ class Party(metaclass=_Walled):
     row_hook : callable
         What the defenses do to its rows' labels and gradients (`Defense.rows`, less its context),
         handed out likewise.
+    queries : Holding
+        Its columns of the rows to predict, where a model that nobody holds whole predicts.
     """
 
     role: ClassVar[str] = "party"
     name: str
     streams: Streams
     row_hook: Callable[..., NDArray[Any]]
+    queries: Any
     _handlers: ClassVar[dict[type[Message], str]] = {}
 
     def __init__(self, name: str) -> None:

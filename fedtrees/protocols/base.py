@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.defense import Composition, Context, Stage
-from fedtrees.core.errors import DataError, UsageError
+from fedtrees.core.errors import DataError, ProtocolError, UsageError
 from fedtrees.core.holding import Holding, client_names, rows_of
 from fedtrees.core.messages import Message
 from fedtrees.core.model import Model
@@ -34,6 +34,10 @@ class Coordinator(Party):
     def train(self, net: Network) -> Model:
         """Run the protocol and return the model it ends with."""
         raise TypeError(f"{type(self).__name__} must define train(net)")
+
+    def predict(self, net: Network) -> NDArray[np.float64]:
+        """Return the scores of everybody's `queries`; only where no model is released."""
+        raise TypeError(f"{type(self).__name__} must define predict(net): no model is released")
 
 
 class Protocol(ABC):
@@ -112,9 +116,12 @@ class Protocol(ABC):
         queries : mapping of str to Holding
             What each holder has of the rows, without labels.
         """
-        whole = next(iter(queries.values()))
-        scores: NDArray[np.float64] = model.predict(whole.X)
-        return scores
+        if self.released:
+            scores: NDArray[np.float64] = model.predict(next(iter(queries.values())).X)
+            return scores
+        if net is None:
+            raise ProtocolError("nobody holds this model whole, and its parties are gone: train it")
+        return net.predict(queries)
 
 
 @dataclass(frozen=True, eq=False)
@@ -273,8 +280,10 @@ def view_of(
     queries : int
         Rows that an inference endpoint answers them; 0: there is none.
     """
+    who = tuple(principals)
+    served = () if training.net is None else see(training.net.inference, who)
     return View(
-        principals=tuple(principals),
+        principals=who,
         roles=dict(training.transcript.roles),
         own=tuple(held for name, held in holdings.items() if name in principals),
         schema=deepcopy(training.schema),  # nothing in a view leads back to the dataset
@@ -282,6 +291,6 @@ def view_of(
         parameters=training.protocol.parameters,
         n_rows=training.n_rows,
         defense=training.defense,
-        seen=see(training.transcript, tuple(principals)),
+        seen=(*see(training.transcript, who), *served),
         oracle=Oracle(training.predict, queries) if queries else None,
     )

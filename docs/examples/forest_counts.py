@@ -1,0 +1,35 @@
+"""An attack on a released random forest: whoever holds the model reads its leaves (role public).
+
+fedtrees bench --plugin docs/examples/forest_counts.py -p "forest-hist[bootstrap=false]" \\
+    --threat public -a forest-counts -d none,split-only
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedtrees.core.attack import Attack
+from fedtrees.core.guess import Guess, LeafCounts
+from fedtrees.core.registry import register
+from fedtrees.messages.models import ForestModel
+
+
+@register.attack("forest-counts")
+@dataclass(frozen=True, kw_only=True)
+class ForestCounts(Attack):
+    """Take the class counts of every leaf as told, else leaves of equal size by their shares."""
+
+    def inapplicable(self, view):
+        told = any(True for _ in view.messages(ForestModel))
+        return None if told else "no released random forest is in the view"
+
+    def run(self, view, rng):
+        claims = []
+        for _, message in view.messages(ForestModel):
+            for t, tree in enumerate(message.model().trees):
+                counts = tree.counts
+                if counts is None:
+                    even = tree.probability * view.n_rows / len(tree.leaves)
+                    counts = np.rint(np.nan_to_num(even)).astype(np.int64)
+                claims.append(LeafCounts(t, tree.leaves, counts[tree.leaves]))
+        return Guess(tuple(claims))

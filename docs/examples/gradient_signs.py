@@ -1,0 +1,37 @@
+"""A label-inference attack: a gradient of log loss, p - y, is negative just where the label is 1.
+
+fedtrees check docs/examples/plain_vertical.py docs/examples/gradient_signs.py
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedtrees.core.attack import Attack
+from fedtrees.core.guess import Guess, Labels
+from fedtrees.core.messages import message_type
+from fedtrees.core.registry import register
+
+
+@register.attack("gradient-signs")
+@dataclass(frozen=True, kw_only=True)
+class GradientSigns(Attack):
+    """Read the labels off the signs of the first gradients that a passive party is sent."""
+
+    def gradients(self, view):
+        kind = message_type("Question")
+        told = (
+            [m for s, m in view.messages(kind) if s.sender not in view.principals] if kind else []
+        )
+        return next((m.gradients[:, 0] for m in told if m.gradients is not None), None)
+
+    def inapplicable(self, view):
+        return "no gradients of rows are seen" if self.gradients(view) is None else None
+
+    def run(self, view, rng):
+        gradients = self.gradients(view)
+        if gradients is None or not view.own:
+            return Guess()
+        positive = (gradients < 0).astype(np.int64)
+        shares = np.column_stack([1 - positive, positive]).astype(float)
+        return Guess((Labels(np.sort(view.own[0].ids), positive, shares),))

@@ -1,0 +1,115 @@
+"""A vertical protocol from scratch: one party has the labels, and everybody has some columns.
+
+fedtrees bench --plugin docs/examples/plain_vertical.py -p plain-vertical --threat passive -a cl
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedtrees.core.messages import Message, Reveal
+from fedtrees.core.party import Party, handles
+from fedtrees.core.registry import register
+from fedtrees.protocols.base import Coordinator, Protocol
+
+
+@dataclass(frozen=True, eq=False)
+class Question(Message):  # of rows: sums of these gradients per bin, or who goes left at a split
+    discloses = frozenset({Reveal.IDS, Reveal.LABELS, Reveal.THRESHOLDS})
+    rows: np.ndarray
+    gradients: np.ndarray | None = None  # (n, 2): g and h, in the open; SecureBoost encrypts them
+    column: int = 0
+    bin: int = 0
+    queried: bool = False  # of rows to predict, not of the training
+
+
+@dataclass(frozen=True, eq=False)
+class Answer(Message):  # sums (columns, bins, 2), or who goes left, bool (n,)
+    discloses = frozenset({Reveal.FEATURES})
+    values: np.ndarray
+
+
+class Columns(Party):
+    role = "passive"
+
+    def __init__(self, name, held, params):
+        super().__init__(name)
+        self.held, self.params = held, params
+        self.edges = np.nanquantile(held.X, np.linspace(0, 1, params.bins + 1)[1:-1], axis=0)
+
+    @handles(Question)
+    def answer_it(self, m):
+        X = (self.queries if m.queried else self.held).X[m.rows]
+        if m.gradients is None:
+            return Answer(np.searchsorted(self.edges[:, m.column], X[:, m.column]) <= m.bin)
+        sums = np.zeros((X.shape[1], self.params.bins, 2))
+        for column, x in enumerate(X.T):
+            np.add.at(sums[column], np.searchsorted(self.edges[:, column], x), m.gradients)
+        return Answer(sums)
+
+
+class Active(Columns, Coordinator):
+    role = "active"
+
+    def train(self, net):
+        self.names, self.trees = ["active", *net.members("passive")], []
+        rows = np.arange(len(self.held))
+        margin = np.zeros(len(rows))
+        for _ in range(self.params.trees):
+            p = 1 / (1 + np.exp(-margin))
+            gradients = np.column_stack([p - self.held.y, p * (1 - p)])
+            self.trees.append(self.grow(net, rows, gradients, self.params.depth))
+            margin += self.walk(net, self.trees[-1], rows, queried=False)
+        return self.trees
+
+    def ask(self, net, name, question):
+        reply = self.answer_it(question) if name == self.name else None
+        return reply or net.ask(name, question, why="sums per bin, or who goes left")[0]
+
+    def grow(self, net, rows, gradients, depth):
+        parts = [self.ask(net, n, Question(rows, gradients)).values for n in self.names]
+        left = np.cumsum(np.concatenate(parts), axis=1)
+        every = left[:, -1:]
+        score = [s[..., 0] ** 2 / (s[..., 1] + 1) for s in (left, every - left, every)]
+        gain = score[0] + score[1] - score[2]
+        column, bin = np.unravel_index(gain.argmax(), gain.shape)
+        if depth == 0 or gain[column, bin] < 1e-6:
+            return float(-0.3 * every[0, 0, 0] / (every[0, 0, 1] + 1))
+        owner = np.repeat(self.names, [len(p) for p in parts])[column]
+        first = sum(len(p) for p in parts[: self.names.index(owner)])
+        split = {"column": int(column) - first, "bin": int(bin)}
+        goes = self.ask(net, owner, Question(rows, **split)).values
+        sides = [self.grow(net, rows[s], gradients[s], depth - 1) for s in (goes, ~goes)]
+        return owner, split, sides
+
+    def walk(self, net, tree, rows, queried):
+        if isinstance(tree, float):
+            return np.full(len(rows), tree)
+        owner, split, sides = tree
+        goes = self.ask(net, owner, Question(rows, **split, queried=queried)).values
+        out = np.empty(len(rows))
+        for side, here in zip(sides, (goes, ~goes), strict=True):
+            out[here] = self.walk(net, side, rows[here], queried)
+        return out
+
+    def predict(self, net):
+        rows = np.arange(len(self.queries))
+        return 1 / (1 + np.exp(-sum(self.walk(net, t, rows, queried=True) for t in self.trees)))
+
+
+@register.protocol("plain-vertical")
+@dataclass(frozen=True, kw_only=True)
+class PlainVertical(Protocol):
+    """Boosting over columns: the active party asks for histograms of its plaintext gradients."""
+
+    trees: int = 10
+    depth: int = 3
+    bins: int = 32
+    layout, holders, released = "columns", ("active", "passive"), False
+    says = (Question, Answer)
+
+    def roles(self, parties):
+        return {"active": "active", **{f"passive-{i}": "passive" for i in range(1, parties)}}
+
+    def party(self, name, role, held, schema, defense):
+        return (Active if role == "active" else Columns)(name, held, self)
