@@ -1,1 +1,2 @@
-"""Train once, attack many: cells, suites, the runner and the store of results."""
+"""Train once, attack many: cells, suites, the runner and the store of results. It may import all but
+`report`, `estimators`, `audit` and `cli`."""

@@ -1,1 +1,1 @@
-"""The command line."""
+"""The command line. It may import everything, and does so when a command runs."""

@@ -1,1 +1,1 @@
-"""Parties, messages, transcripts, threats, views, defenses, attacks: the vocabulary."""
+"""The vocabulary everybody speaks: parties, holdings, messages, views, guesses, defenses. It imports nothing of fedtrees."""

@@ -1,4 +1,4 @@
-"""Tables, their schema, and how they are spread over parties."""
+"""Tables, their schema, and how they are laid out over parties. It may import `core`."""
 
 from fedtrees.data.catalogue import load, names
 from fedtrees.data.csv_table import load_csv

@@ -1,4 +1,7 @@
-"""Federated trees as scikit-learn estimators; every fit is a real federation with a transcript."""
+"""Federated trees as scikit-learn estimators: every fit is a real federation with a transcript.
+
+It may import `protocols`, `data` and below.
+"""
 
 from fedtrees.estimators.boosting import FederatedGBDTClassifier, FederatedGBDTRegressor
 from fedtrees.estimators.forests import FederatedForestClassifier

@@ -1,1 +1,1 @@
-"""What parties say to one another, by family; protocols, defenses and attacks read these words."""
+"""What parties say to one another, by family. It may import `core` and `trees`."""

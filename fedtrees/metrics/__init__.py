@@ -1,4 +1,4 @@
-"""Scores, each beside what an adversary gets who never looked."""
+"""Scores, each beside what an adversary gets who never looked. It may import `messages` and below."""
 
 from fedtrees.metrics.advantage import advantage
 from fedtrees.metrics.aggregate import Interval, mean_interval, paired_interval

@@ -1,1 +1,1 @@
-"""Mechanisms that add noise and accountants that say what it bought."""
+"""Mechanisms that add noise and accountants that say what it bought. It may import `core`."""

@@ -1,1 +1,1 @@
-"""Federated training protocols."""
+"""Federated training protocols: parties and their choreography. It may import `messages` and below."""

@@ -1,7 +1,8 @@
 """Figures and the self-contained report of a run.
 
 ``write_report(run_folder)`` writes ``report.html``; ``plot(run_folder, "frontier.pdf")`` writes a
-figure; ``load_rows``, ``frontiers`` and ``leaderboard`` give the numbers behind them.
+figure; ``load_rows``, ``frontiers`` and ``leaderboard`` give the numbers behind them. It may import
+`metrics` and below, not `bench`.
 """
 
 from fedtrees.report.frontier import Frontier, Point, frontiers

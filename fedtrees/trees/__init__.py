@@ -1,1 +1,1 @@
-"""The tree engine: pure arrays in and out, no knowledge of parties or messages."""
+"""The tree engine: arrays in and out, no knowledge of parties or messages. It may import `core`."""
