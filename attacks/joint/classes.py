@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaln
 
-from fedtrees.attacks.timberstrike.prior import Prior
+from fedtrees.attacks.evidence.prior import Prior
 from fedtrees.trees.jit import kernel
 
 Floats = NDArray[np.float64]

@@ -8,16 +8,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.attacks.evidence.basis import Basis
+from fedtrees.attacks.evidence.boosted import Evidence
+from fedtrees.attacks.evidence.boosted import Options as TimberStrikeOptions
+from fedtrees.attacks.evidence.consensus import merge, tolerances
 from fedtrees.attacks.joint.classes import Classes
 from fedtrees.attacks.joint.sampler import draw_classes, sample
 from fedtrees.attacks.joint.state import State
 from fedtrees.attacks.joint.world import World
 from fedtrees.attacks.lattice.decode import decode_sums
 from fedtrees.attacks.lattice.rows import rows_of
-from fedtrees.attacks.timberstrike.basis import Basis
-from fedtrees.attacks.timberstrike.consensus import merge, tolerances
-from fedtrees.attacks.timberstrike.evidence import Evidence
-from fedtrees.attacks.timberstrike.evidence import Options as TimberStrikeOptions
 from fedtrees.attacks.timberstrike.points import points
 from fedtrees.attacks.timberstrike.reconstruct import first_counts
 from fedtrees.attacks.timberstrike.reconstruct import reconstruct as timberstrike

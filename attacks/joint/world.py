@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.timberstrike.evidence import Evidence
-from fedtrees.attacks.timberstrike.grid import Grid
+from fedtrees.attacks.evidence.boosted import Evidence
+from fedtrees.attacks.evidence.grid import Grid
+from fedtrees.attacks.evidence.sums import LeafSums
 from fedtrees.attacks.timberstrike.sequence import equations
-from fedtrees.attacks.timberstrike.sums import LeafSums
 from fedtrees.trees.boosted.forest import Tree
 
 Floats = NDArray[np.float64]

@@ -1,6 +1,6 @@
 """TimberStrike (Di Gennaro et al. 2025): training rows from the statistics of shared trees."""
 
-from fedtrees.attacks.timberstrike.evidence import (
+from fedtrees.attacks.evidence.boosted import (
     Evidence,
     NodeHistograms,
     NodeNoise,

@@ -8,12 +8,12 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from fedtrees.attacks.shared_trees.chains import Clues
-from fedtrees.attacks.shared_trees.reconstruct import reconstruct_each
-from fedtrees.attacks.shared_trees.victims import Starts, victims_of
-from fedtrees.attacks.timberstrike.evidence import Level, Options, Points, Ranges, Scope, Solver
+from fedtrees.attacks.evidence.boosted import Level, Options, Points, Ranges, Scope, Solver
+from fedtrees.attacks.evidence.clients.chains import Clues
+from fedtrees.attacks.evidence.clients.union import reconstruct_each
+from fedtrees.attacks.evidence.clients.victims import Starts, victims_of
+from fedtrees.attacks.evidence.view import LEVELS, as_published, evidence_of
 from fedtrees.attacks.timberstrike.reconstruct import reconstruct
-from fedtrees.attacks.timberstrike.view import LEVELS, as_published, evidence_of
 from fedtrees.core.attack import Attack
 from fedtrees.core.errors import UsageError, did_you_mean
 from fedtrees.core.guess import Guess
@@ -44,7 +44,7 @@ class TimberStrike(Options, Attack):
         the model's, as the authors' code.
     noise : {"declared", "ignored"}
         Allow for declared noise; or read noisy sums as the authors' code does
-        (`fedtrees.attacks.timberstrike.view.as_published`).
+        (`fedtrees.attacks.evidence.view.as_published`).
     """
 
     most: Level = "histograms"

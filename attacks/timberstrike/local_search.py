@@ -14,7 +14,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from fedtrees.attacks.timberstrike.prior import Reach
+from fedtrees.attacks.evidence.prior import Reach
 
 Floats = NDArray[np.float64]
 

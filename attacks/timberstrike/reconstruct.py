@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from fedtrees.attacks.timberstrike.basis import Basis
-from fedtrees.attacks.timberstrike.consensus import chains_for, merge, tolerances
-from fedtrees.attacks.timberstrike.counts import (
+from fedtrees.attacks.evidence.basis import Basis
+from fedtrees.attacks.evidence.boosted import AUTO_TREES, Evidence, Options
+from fedtrees.attacks.evidence.consensus import chains_for, merge, tolerances
+from fedtrees.attacks.evidence.counts import (
     NOISE_FLOOR,
     Counts,
     counts_from_sums,
@@ -17,8 +18,9 @@ from fedtrees.attacks.timberstrike.counts import (
     share_out,
     sums_of_counts,
 )
-from fedtrees.attacks.timberstrike.evidence import AUTO_TREES, Evidence, Options
-from fedtrees.attacks.timberstrike.grid import Grid
+from fedtrees.attacks.evidence.grid import Grid
+from fedtrees.attacks.evidence.sums import LeafSums
+from fedtrees.attacks.evidence.values import counts_from_values
 from fedtrees.attacks.timberstrike.histograms import rows_from_histograms
 from fedtrees.attacks.timberstrike.points import points
 from fedtrees.attacks.timberstrike.sequence import (
@@ -28,8 +30,6 @@ from fedtrees.attacks.timberstrike.sequence import (
     follow,
     open_boxes,
 )
-from fedtrees.attacks.timberstrike.sums import LeafSums
-from fedtrees.attacks.timberstrike.values import counts_from_values
 from fedtrees.core.guess import Guess, LeafCounts
 from fedtrees.core.schema import Schema, Table
 

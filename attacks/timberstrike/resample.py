@@ -15,8 +15,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from fedtrees.attacks.evidence.prior import Reach
 from fedtrees.attacks.timberstrike.local_search import entries, find, next_bits
-from fedtrees.attacks.timberstrike.prior import Reach
 
 Floats = NDArray[np.float64]
 

@@ -14,17 +14,17 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from fedtrees.attacks.timberstrike.counts import Counts
-from fedtrees.attacks.timberstrike.evidence import Evidence, Options
+from fedtrees.attacks.evidence.boosted import Evidence, Options
+from fedtrees.attacks.evidence.counts import Counts
+from fedtrees.attacks.evidence.grid import Grid, LeafConstraints
+from fedtrees.attacks.evidence.maxent import draw_leaves, max_entropy
+from fedtrees.attacks.evidence.prior import Prior, Reach, add_own_rows, reach
+from fedtrees.attacks.evidence.routing import add_values, gradients, of_output
+from fedtrees.attacks.evidence.sums import LeafSums
 from fedtrees.attacks.timberstrike.foreign import doubt_in_sums, expected_values
-from fedtrees.attacks.timberstrike.grid import Grid, LeafConstraints
 from fedtrees.attacks.timberstrike.local_search import search_leaves
-from fedtrees.attacks.timberstrike.maxent import draw_leaves, max_entropy
 from fedtrees.attacks.timberstrike.milp import solve_counts
-from fedtrees.attacks.timberstrike.prior import Prior, Reach, add_own_rows, reach
 from fedtrees.attacks.timberstrike.resample import redraw_leaves
-from fedtrees.attacks.timberstrike.routing import add_values, gradients, of_output
-from fedtrees.attacks.timberstrike.sums import LeafSums
 from fedtrees.trees.boosted.forest import Tree
 
 Floats = NDArray[np.float64]

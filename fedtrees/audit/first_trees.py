@@ -15,8 +15,8 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.timberstrike.counts import counts_from_sums
-from fedtrees.attacks.timberstrike.sums import LeafSums
+from fedtrees.attacks.evidence.counts import counts_from_sums
+from fedtrees.attacks.evidence.sums import LeafSums
 from fedtrees.audit.exposure import UNKNOWN
 
 Floats = NDArray[np.float64]

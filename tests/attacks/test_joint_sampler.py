@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment
 from timberstrike_world import structured, world
 
+from fedtrees.attacks.evidence.grid import Grid
+from fedtrees.attacks.evidence.prior import make_prior, value_ranges
+from fedtrees.attacks.evidence.sums import victim_sums
 from fedtrees.attacks.joint.classes import Classes, draw_class
 from fedtrees.attacks.joint.sampler import draw_classes, sample
 from fedtrees.attacks.joint.state import State
 from fedtrees.attacks.joint.world import World
-from fedtrees.attacks.timberstrike.grid import Grid
-from fedtrees.attacks.timberstrike.prior import make_prior, value_ranges
-from fedtrees.attacks.timberstrike.sums import victim_sums
 
 
 class Setting:

@@ -11,16 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from timberstrike_world import accuracy, structured
 
+from fedtrees.attacks.evidence.clients.victims import victims_of
+from fedtrees.attacks.evidence.grid import Grid
+from fedtrees.attacks.evidence.prior import make_prior, value_ranges
+from fedtrees.attacks.evidence.sums import victim_sums
 from fedtrees.attacks.joint.attack import Joint
 from fedtrees.attacks.joint.classes import Classes
 from fedtrees.attacks.joint.energy import accept, judge
 from fedtrees.attacks.joint.sampler import draw_classes, sample
 from fedtrees.attacks.joint.state import State
 from fedtrees.attacks.joint.world import World
-from fedtrees.attacks.shared_trees.victims import victims_of
-from fedtrees.attacks.timberstrike.grid import Grid
-from fedtrees.attacks.timberstrike.prior import make_prior, value_ranges
-from fedtrees.attacks.timberstrike.sums import victim_sums
 from fedtrees.bench.evaluate import make_defense
 from fedtrees.bench.federation import spread
 from fedtrees.core.registry import register

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from timberstrike_world import accuracy, structured, world
 
+from fedtrees.attacks.evidence.basis import Basis
+from fedtrees.attacks.evidence.prior import reach
 from fedtrees.attacks.timberstrike import Options, reconstruct
-from fedtrees.attacks.timberstrike.basis import Basis
 from fedtrees.attacks.timberstrike.points import points
-from fedtrees.attacks.timberstrike.prior import reach
 from fedtrees.attacks.timberstrike.sequence import open_boxes
 
 

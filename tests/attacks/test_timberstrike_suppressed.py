@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fedtrees.attacks.timberstrike.view import evidence_of
+from fedtrees.attacks.evidence.view import evidence_of
 from fedtrees.bench.conformance import sample_federation
 from fedtrees.bench.federation import federation_of
 from fedtrees.bench.suite import DataRef

@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fedtrees.attacks.timberstrike.evidence import Evidence, Options
-from fedtrees.attacks.timberstrike.grid import Grid
-from fedtrees.attacks.timberstrike.prior import Prior, make_prior, value_ranges
-from fedtrees.attacks.timberstrike.sums import LeafSums, victim_sums
+from fedtrees.attacks.evidence.boosted import Evidence, Options
+from fedtrees.attacks.evidence.grid import Grid
+from fedtrees.attacks.evidence.prior import Prior, make_prior, value_ranges
+from fedtrees.attacks.evidence.sums import LeafSums, victim_sums
 from fedtrees.core.schema import Schema, Table
 
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from fedtrees.attacks.shared_trees.victims import Victim
-from fedtrees.attacks.timberstrike.evidence import Evidence, Level, Options
+from fedtrees.attacks.evidence.boosted import Evidence, Level, Options
+from fedtrees.attacks.evidence.clients.victims import Victim
 from fedtrees.attacks.timberstrike.reconstruct import reconstruct
 from fedtrees.core.guess import Guess
 from fedtrees.core.schema import Table

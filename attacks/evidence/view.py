@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.timberstrike.evidence import Evidence, Level, NodeHistograms, NodeNoise
+from fedtrees.attacks.evidence.boosted import Evidence, Level, NodeHistograms, NodeNoise
 from fedtrees.core.defense import Declared
 from fedtrees.core.schema import Table
 from fedtrees.core.view import View

@@ -8,8 +8,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from fedtrees.attacks.timberstrike.evidence import Ranges
-from fedtrees.attacks.timberstrike.grid import Grid, LeafConstraints
+from fedtrees.attacks.evidence.boosted import Ranges
+from fedtrees.attacks.evidence.grid import Grid, LeafConstraints
 from fedtrees.core.schema import Schema, Table
 from fedtrees.trees.binning import Cuts
 
