@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fedtrees.attacks.evidence.boosted import Evidence, Options
+from fedtrees.attacks.evidence.boosted import Evidence
 from fedtrees.attacks.evidence.grid import Grid
-from fedtrees.attacks.evidence.prior import Prior, make_prior, value_ranges
+from fedtrees.attacks.evidence.prior import Prior, Ranges, make_prior, value_ranges
 from fedtrees.attacks.evidence.sums import LeafSums, victim_sums
 from fedtrees.core.schema import Schema, Table
 
@@ -31,19 +31,37 @@ class Basis:
 
     @staticmethod
     def of(
-        evidence: Evidence, own: Table, schema: Schema, options: Options, n_trees: int | None = None
+        evidence: Evidence,
+        own: Table,
+        schema: Schema,
+        n_trees: int | None = None,
+        *,
+        ranges: Ranges = "schema",
+        use_prior: bool = True,
+        subtract: bool = True,
     ) -> Basis:
-        """Work it out from all trees of the evidence; sums of the first `n_trees` (all).
+        """Work it out from all trees of the evidence.
 
-        Of the options count ``ranges``, ``use_prior`` and ``scope``.
+        Parameters
+        ----------
+        evidence : Evidence
+        own : Table
+            The adversary's rows.
+        schema : Schema
+        n_trees : int, optional
+            Sums of the first so many trees; of all if not given.
+        ranges : {"schema", "own"}
+            Where value ranges come from that cut points do not tell.
+        use_prior : bool
+            Use own rows as knowledge of the distribution.
+        subtract : bool
+            Take own rows out of the sums where they are in.
         """
         grid = Grid.of(evidence.trees, len(schema.features))
-        low, high = value_ranges(schema, own, grid, evidence.cuts, options.ranges)
-        known = own if options.use_prior else own.take(np.zeros(0, dtype=np.intp))
-        subtract = evidence.own_inside and options.scope == "victims"
-        sums = victim_sums(
-            evidence, own, len(evidence.trees) if n_trees is None else n_trees, subtract
-        )
+        low, high = value_ranges(schema, own, grid, evidence.cuts, ranges)
+        known = own if use_prior else own.take(np.zeros(0, dtype=np.intp))
+        trees = len(evidence.trees) if n_trees is None else n_trees
+        sums = victim_sums(evidence, own, trees, evidence.own_inside and subtract)
         return Basis(grid, make_prior(schema, known, grid, low, high), sums)
 
     def with_missing_values(self) -> Basis:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from fedtrees.attacks.evidence.draws import next_bits
 from fedtrees.attacks.joint.classes import draw_cell, swap_gain
-from fedtrees.attacks.timberstrike.local_search import next_bits
 from fedtrees.trees.jit import kernel
 
 

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.evidence.boosted import Evidence
+from fedtrees.attacks.evidence.equations import equations
 from fedtrees.attacks.evidence.grid import Grid
 from fedtrees.attacks.evidence.sums import LeafSums
-from fedtrees.attacks.timberstrike.sequence import equations
 from fedtrees.trees.boosted.forest import Tree
 
 Floats = NDArray[np.float64]

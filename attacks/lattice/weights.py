@@ -6,13 +6,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.evidence.boosted import Evidence
+from fedtrees.attacks.evidence.equations import contributions, equations
 from fedtrees.attacks.evidence.grid import Grid
 from fedtrees.attacks.evidence.maxent import max_entropy
 from fedtrees.attacks.evidence.prior import Prior, Reach, add_own_rows, reach
 from fedtrees.attacks.evidence.routing import gradients
 from fedtrees.attacks.evidence.sums import LeafSums
 from fedtrees.attacks.lattice.paths import Paths
-from fedtrees.attacks.timberstrike.sequence import contributions, equations
 
 Floats = NDArray[np.float64]
 Longs = NDArray[np.int64]

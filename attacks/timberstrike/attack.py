@@ -8,12 +8,14 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from fedtrees.attacks.evidence.boosted import Level, Options, Points, Ranges, Scope, Solver
+from fedtrees.attacks.evidence.boosted import Level
 from fedtrees.attacks.evidence.clients.chains import Clues
-from fedtrees.attacks.evidence.clients.union import reconstruct_each
 from fedtrees.attacks.evidence.clients.victims import Starts, victims_of
-from fedtrees.attacks.evidence.view import LEVELS, as_published, evidence_of
-from fedtrees.attacks.timberstrike.reconstruct import reconstruct
+from fedtrees.attacks.evidence.prior import Ranges
+from fedtrees.attacks.evidence.view import LEVELS, evidence_of
+from fedtrees.attacks.timberstrike.options import Options, Points, Scope, Solver
+from fedtrees.attacks.timberstrike.published import as_published
+from fedtrees.attacks.timberstrike.reconstruct import reconstruct, reconstruct_each
 from fedtrees.core.attack import Attack
 from fedtrees.core.errors import UsageError, did_you_mean
 from fedtrees.core.guess import Guess

@@ -15,8 +15,7 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.evidence.counts import counts_from_sums
-from fedtrees.attacks.evidence.sums import LeafSums
+from fedtrees.attacks.evidence import LeafSums, counts_from_sums
 from fedtrees.audit.exposure import UNKNOWN
 
 Floats = NDArray[np.float64]

@@ -14,7 +14,7 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.evidence.clients.hessians import (
+from fedtrees.attacks.evidence import (
     AGREES,
     FLOAT32,
     Splits,

@@ -14,7 +14,8 @@ from timberstrike_world import structured
 from fedtrees.attacks.evidence.clients.blocks import blocks_of
 from fedtrees.attacks.evidence.clients.cells import Cells, cells_of
 from fedtrees.attacks.evidence.clients.compositions import MOST_SCORES, LeafEquations, totals_of
-from fedtrees.attacks.evidence.clients.late_counts import VALUE_ERROR, late_counts
+from fedtrees.attacks.evidence.clients.late_counts import late_counts
+from fedtrees.attacks.evidence.clients.start_of_values import VALUE_ERROR
 from fedtrees.attacks.evidence.clients.victims import victims_of
 from fedtrees.attacks.evidence.routing import gradients
 from fedtrees.bench.evaluate import make_defense

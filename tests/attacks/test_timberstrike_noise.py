@@ -5,11 +5,12 @@ import pytest
 from scipy import stats
 
 from fedtrees.attacks.evidence.counts import NOISE_FLOOR
+from fedtrees.attacks.evidence.equations import equations
 from fedtrees.attacks.evidence.grid import Grid
 from fedtrees.attacks.evidence.sums import leaf_sums, victim_sums
-from fedtrees.attacks.evidence.view import as_published, evidence_of
+from fedtrees.attacks.evidence.view import evidence_of
 from fedtrees.attacks.peeling.sources import unreadable
-from fedtrees.attacks.timberstrike.sequence import equations
+from fedtrees.attacks.timberstrike.published import as_published
 from fedtrees.bench.conformance import sample_federation
 from fedtrees.core.defense import Composition
 from fedtrees.core.registry import register

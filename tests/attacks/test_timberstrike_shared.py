@@ -16,8 +16,8 @@ from fedtrees.attacks.evidence.clients.chains import link
 from fedtrees.attacks.evidence.clients.hessians import hessians_from_gains
 from fedtrees.attacks.evidence.clients.start import own_start
 from fedtrees.attacks.evidence.clients.start_of_values import LeafValues, shares_of_values
-from fedtrees.attacks.evidence.clients.union import reconstruct_each
 from fedtrees.attacks.evidence.clients.victims import victims_of
+from fedtrees.attacks.timberstrike.reconstruct import reconstruct_each
 from fedtrees.bench.evaluate import make_defense
 from fedtrees.bench.federation import spread
 from fedtrees.bench.leaf_rows import leaf_scores

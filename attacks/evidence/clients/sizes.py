@@ -12,10 +12,10 @@ from scipy.optimize import nnls
 from fedtrees.attacks.evidence.boosted import Evidence
 from fedtrees.attacks.evidence.clients.late_counts import LateCounts
 from fedtrees.attacks.evidence.counts import first_gradient, share_out
+from fedtrees.attacks.evidence.first_tree import first_counts
 from fedtrees.attacks.evidence.routing import add_values, gradients
 from fedtrees.attacks.evidence.sums import victim_sums
 from fedtrees.attacks.evidence.values import size_scores
-from fedtrees.attacks.timberstrike.reconstruct import first_counts
 from fedtrees.core.schema import Table
 from fedtrees.core.view import View
 from fedtrees.trees.routing import Routes
