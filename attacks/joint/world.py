@@ -5,7 +5,7 @@ Trees that other clients grew on rows of their own have no sums to meet: they mo
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,14 +20,13 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int32]
 
 
-@dataclass(frozen=True, eq=False)
-class World:
+class World(NamedTuple):
     """All trees with their leaves numbered through, and the victims' sums per leaf.
 
     A row with probability p and label y brings ``x = (p - y + slope * h, h)`` to its leaf, with
     h = p(1-p). With statistics the slope is 0 and both sums are known; with leaf values alone
     the first is (Newton's step written as an equation), with slope v / eta, and the second is
-    not.
+    not. Kernels take it as it is.
 
     Attributes
     ----------
