@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -38,3 +40,20 @@ def test_an_attack_that_imports_the_truth_breaks_a_contract(tmp_path):
     result = lint(tmp_path)
     assert result.returncode != 0
     assert "attacks cannot reach the truth" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("where", "what"),
+    [
+        ("evidence/view.py", "import fedtrees.attacks.peeling.rows"),
+        ("peeling/rows.py", "import fedtrees.attacks.timberstrike.reconstruct"),
+        ("lattice/rows.py", "import fedtrees.attacks.joint.state"),
+    ],
+)
+def test_evidence_imports_no_attack_and_attacks_no_circle(tmp_path, where, what):
+    package = merged_layout(tmp_path)
+    with (package / "attacks" / where).open("a") as file:
+        file.write(f"{what}\n")
+    result = lint(tmp_path)
+    assert result.returncode != 0
+    assert "evidence is not an attack" in result.stdout

@@ -14,7 +14,6 @@ from fedtrees.core.guess import Claim, Guess, Labels
 from fedtrees.core.registry import register
 from fedtrees.core.view import View
 
-
 STARTS = 10
 
 

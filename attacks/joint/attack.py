@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from fedtrees.attacks.evidence.boosted import Level
+from fedtrees.attacks.evidence.clients.union import union_of
+from fedtrees.attacks.evidence.clients.victims import victims_of
+from fedtrees.attacks.evidence.readable import classes_of_leaves, no_trees
+from fedtrees.attacks.evidence.view import LEVELS, evidence_of
 from fedtrees.attacks.joint.reconstruct import Options, reconstruct
-from fedtrees.attacks.shared_trees.reconstruct import union_of
-from fedtrees.attacks.shared_trees.victims import victims_of
-from fedtrees.attacks.timberstrike.evidence import Level
-from fedtrees.attacks.timberstrike.readable import classes_of_leaves, no_trees
-from fedtrees.attacks.timberstrike.view import LEVELS, evidence_of
 from fedtrees.core.attack import Attack
 from fedtrees.core.errors import UsageError, did_you_mean
 from fedtrees.core.guess import Guess

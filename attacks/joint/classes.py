@@ -9,13 +9,13 @@ cells are known and whose class is not.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaln
 
-from fedtrees.attacks.timberstrike.prior import Prior
+from fedtrees.attacks.evidence.prior import Prior
 from fedtrees.trees.jit import kernel
 
 Floats = NDArray[np.float64]
@@ -24,9 +24,10 @@ Ints = NDArray[np.int32]
 CLASS_WEIGHT = 1.0  # Dirichlet weight of each class share
 
 
-@dataclass(frozen=True, eq=False)
-class Classes:
+class Classes(NamedTuple):
     """Rows counted per component; a component is a class of a label. Counts change in place.
+
+    Kernels take it as it is.
 
     Attributes
     ----------
@@ -64,7 +65,7 @@ class Classes:
     def add(self, cells: Ints, component: Ints) -> None:
         """Count rows (int32, shape (n, d), -1 where missing) in their components."""
         for i in range(len(component)):
-            count_row(cells[i], component[i], self.count, self.present, self.size, 1)
+            count_row(self, cells, i, component[i], 1)
 
     def log_probability(self) -> float:
         """Return the log probability (nats) of classes and cells given labels."""
@@ -82,53 +83,73 @@ class Classes:
 
 
 @kernel
-def count_row(cell, component, count, present, size, sign):  # type: ignore[no-untyped-def]
-    """Add (or with sign -1 remove) a row; a missing cell (-1) is in no feature's counts."""
-    size[component] += sign
-    for f in range(cell.shape[0]):
-        if cell[f] >= 0:
-            count[component, f, cell[f]] += sign
-            present[component, f] += sign
+def count_row(classes, cell, i, component, sign):  # type: ignore[no-untyped-def]
+    """Add row ``i`` of ``cell`` to a component, or with sign -1 remove it.
+
+    A missing cell (-1) is in no feature's counts.
+
+    Parameters
+    ----------
+    classes : Classes
+    cell : int32 array, shape (m, d)
+    i, component, sign : int
+    """
+    classes.size[component] += sign
+    for f in range(cell.shape[1]):
+        c = cell[i, f]
+        if c >= 0:
+            classes.count[component, f, c] += sign
+            classes.present[component, f] += sign
 
 
 @kernel
-def draw_class(cell, label, base, weight, count, present, size, out, u):  # type: ignore[no-untyped-def]
-    """Return a component for a row that is not counted, drawn by its probability given the rest.
+def draw_class(classes, cell, i, label, scratch, u):  # type: ignore[no-untyped-def]
+    """Return a component for row ``i`` of ``cell``, drawn by its probability given the rest.
 
-    ``out`` (float64, shape (K,)) is scratch.
+    Parameters
+    ----------
+    classes : Classes
+        In which the row is not counted.
+    cell : int32 array, shape (m, d)
+    i, label : int
+    scratch : float64 array, shape (K,)
+    u : float
+        Uniform in [0, 1).
     """
-    K = out.shape[0]
+    base, count, present = classes.base, classes.count, classes.present
+    K = scratch.shape[0]
     total = 0.0
     for k in range(K):
         q = label * K + k
-        w = size[q] + CLASS_WEIGHT
-        for f in range(cell.shape[0]):
-            c = cell[f]
+        w = classes.size[q] + CLASS_WEIGHT
+        for f in range(cell.shape[1]):
+            c = cell[i, f]
             if c >= 0:
-                w *= (count[q, f, c] + base[label, f, c]) / (present[q, f] + weight)
+                w *= (count[q, f, c] + base[label, f, c]) / (present[q, f] + classes.weight)
         total += w
-        out[k] = total
+        scratch[k] = total
     if not total > 1e-250:  # too many features for a product of probabilities
-        total = _cumulate_logs(cell, label, base, weight, count, present, size, out)
+        total = _cumulate_logs(classes, cell, i, label, scratch)
     k = 0
-    while k < K - 1 and out[k] <= u * total:
+    while k < K - 1 and scratch[k] <= u * total:
         k += 1
     return label * K + k
 
 
 @kernel
-def _cumulate_logs(cell, label, base, weight, count, present, size, out):  # type: ignore[no-untyped-def]
+def _cumulate_logs(classes, cell, i, label, out):  # type: ignore[no-untyped-def]
     """Fill ``out`` with cumulative class weights relative to the greatest; return their sum."""
+    base, count, present = classes.base, classes.count, classes.present
     K = out.shape[0]
     top = -np.inf
     for k in range(K):
         q = label * K + k
-        out[k] = np.log(size[q] + CLASS_WEIGHT)
-        for f in range(cell.shape[0]):
-            c = cell[f]
+        out[k] = np.log(classes.size[q] + CLASS_WEIGHT)
+        for f in range(cell.shape[1]):
+            c = cell[i, f]
             if c >= 0:
                 out[k] += np.log(count[q, f, c] + base[label, f, c])
-                out[k] -= np.log(present[q, f] + weight)
+                out[k] -= np.log(present[q, f] + classes.weight)
         top = max(top, out[k])
     total = 0.0
     for k in range(K):
@@ -138,12 +159,13 @@ def _cumulate_logs(cell, label, base, weight, count, present, size, out):  # typ
 
 
 @kernel
-def draw_cell(component, label, f, own, base, weight, count, present, u):  # type: ignore[no-untyped-def]
-    """Return a cell of a feature drawn given all other rows of the component.
+def draw_cell(classes, component, label, f, own, u):  # type: ignore[no-untyped-def]
+    """Return a cell of feature ``f`` drawn given all other rows of the component.
 
     ``own`` is the row's present cell, which is counted and must not count itself.
     """
-    left = u * (present[component, f] - 1 + weight)
+    base, count = classes.base, classes.count
+    left = u * (classes.present[component, f] - 1 + classes.weight)
     last = 0
     for c in range(base.shape[2]):
         mass = count[component, f, c] + base[label, f, c]
@@ -158,10 +180,15 @@ def draw_cell(component, label, f, own, base, weight, count, present, u):  # typ
 
 
 @kernel
-def swap_gain(f, ca, cb, qa, qb, la, lb, base, count):  # type: ignore[no-untyped-def]
-    """Return the factor by which exchanging two rows' cells of a feature changes the prior."""
+def swap_gain(classes, f, ca, cb, qa, qb, la, lb):  # type: ignore[no-untyped-def]
+    """Return the factor by which exchanging two rows' cells of a feature changes the prior.
+
+    ``ca``, ``qa`` and ``la`` are cell, component and label of one row, ``cb``, ``qb`` and ``lb``
+    of the other.
+    """
     if ca == cb or qa == qb:
         return 1.0
+    base, count = classes.base, classes.count
     gain = (count[qa, f, cb] + base[la, f, cb]) / (count[qa, f, ca] - 1.0 + base[la, f, ca])
     gain *= (count[qb, f, ca] + base[lb, f, ca]) / (count[qb, f, cb] - 1.0 + base[lb, f, cb])
     return gain

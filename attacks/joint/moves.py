@@ -2,95 +2,151 @@
 
 from __future__ import annotations
 
-import numpy as np
+from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.attacks.evidence.draws import next_bits
 from fedtrees.attacks.joint.classes import draw_cell, swap_gain
-from fedtrees.attacks.timberstrike.local_search import next_bits
 from fedtrees.trees.jit import kernel
 
-
-@kernel
-def uniform(state):  # type: ignore[no-untyped-def]
-    return np.float64(next_bits(state)) * 2.0**-53
+# Which features two rows exchange, cumulative: one, two, all; the rest a random half.
+ONE, TWO, ALL = 0.5, 0.75, 0.85
 
 
-@kernel
-def below(state, n):  # type: ignore[no-untyped-def]
-    return np.int64(uniform(state) * n)
+class Proposal(NamedTuple):
+    """One or two rows as a move would have them; every move fills the same arrays anew.
 
+    Kernels take it as it is, with the numbers of rows and of features that count.
 
-@kernel
-def change_one(
-    a, shift, cell, label, component, base, weight, count, present, state, new_cell, changed
-):  # type: ignore[no-untyped-def]  # fmt: skip
-    """Propose another cell for one feature of a row.
-
-    Returns how many features change, and the factor of prior and proposal in the acceptance.
+    Attributes
+    ----------
+    row : int64 array, shape (2,)
+    cell : int32 array, shape (2, d)
+        Their cells after the move.
+    changed : int64 array, shape (d,)
+        Features in which cells change.
+    leaf : int32 array, shape (2, T)
+        Their leaves after the move.
+    p : float64 array, shape (2, T)
+        Probability of label 1 before each tree, from the first tree on whose leaf changes.
     """
-    d = cell.shape[1]
-    f = below(state, d)
-    old, q, y, prior = cell[a, f], component[a], label[a], 1.0
-    if shift:
-        new = old + (1 + below(state, 2)) * (1 if uniform(state) < 0.5 else -1)
-        if new < 0 or new >= base.shape[2] or base[y, f, new] <= 0.0:
-            return 0, 1.0
-        prior = count[q, f, new] + base[y, f, new]
-        prior /= count[q, f, old] - 1.0 + base[y, f, old]
-    else:
-        # drawn from the prior given all other rows: it cancels in the acceptance
-        new = draw_cell(q, y, f, old, base, weight, count, present, uniform(state))
-    if new == old:
-        return 0, 1.0
-    changed[0] = f
-    for k in range(d):
-        new_cell[0, k] = cell[a, k]
-    new_cell[0, f] = new
-    return 1, prior
+
+    row: NDArray[np.int64]
+    cell: NDArray[np.int32]
+    changed: NDArray[np.int64]
+    leaf: NDArray[np.int32]
+    p: NDArray[np.float64]
+
+    @staticmethod
+    def empty(d: int, n_trees: int) -> Proposal:
+        """Return one to be filled."""
+        return Proposal(
+            np.empty(2, dtype=np.int64),
+            np.empty((2, d), dtype=np.int32),
+            np.empty(d, dtype=np.int64),
+            np.empty((2, n_trees), dtype=np.int32),
+            np.empty((2, n_trees)),
+        )
 
 
 @kernel
-def exchange(
-    a, b, cell, label, component, base, count, state, exchanges, new_cell, changed
-):  # type: ignore[no-untyped-def]  # fmt: skip
-    """Propose that two rows exchange some features; returns as `change_one`."""
+def uniform(bits):  # type: ignore[no-untyped-def]
+    """Return a draw from [0, 1)."""
+    return np.float64(next_bits(bits)) * 2.0**-53
+
+
+@kernel
+def below(bits, n):  # type: ignore[no-untyped-def]
+    """Return a whole number drawn from 0 to n - 1."""
+    return np.int64(uniform(bits) * n)
+
+
+@kernel
+def change_one(state, classes, new, shift, bits):  # type: ignore[no-untyped-def]
+    """Propose another cell for one feature of ``new.row[0]``.
+
+    Parameters
+    ----------
+    state : State
+    classes : Classes
+    new : Proposal
+    shift : bool
+        Move the cell by one or two; False: draw it from the prior given all other rows.
+    bits : uint64 array, shape (1,)
+
+    Returns
+    -------
+    n_changed : int
+        How many features change.
+    factor : float
+        Of prior and proposal in the acceptance.
+    """
+    a, d = new.row[0], state.cell.shape[1]
+    f = below(bits, d)
+    old, q, y = state.cell[a, f], state.component[a], state.label[a]
+    if shift:
+        to = old + (1 + below(bits, 2)) * (1 if uniform(bits) < 0.5 else -1)
+    else:
+        # the prior of what is drawn from it cancels in the acceptance
+        to = draw_cell(classes, q, y, f, old, uniform(bits))
+    there = to != old and 0 <= to < classes.base.shape[2] and classes.base[y, f, to] > 0.0
+    to = to if there else old
+    factor = classes.count[q, f, to] + classes.base[y, f, to]
+    factor /= classes.count[q, f, old] - 1.0 + classes.base[y, f, old]
+    new.changed[0] = f
+    for k in range(d):
+        new.cell[0, k] = state.cell[a, k]
+    new.cell[0, f] = to
+    return int(there), factor if there and shift else 1.0
+
+
+@kernel
+def exchange(state, classes, new, bits):  # type: ignore[no-untyped-def]
+    """Propose that the two rows of ``new`` exchange some features; returns as `change_one`."""
+    a, b, cell = new.row[0], new.row[1], state.cell
     d = cell.shape[1]
-    which = uniform(state)
-    one, other = below(state, d), below(state, d)
-    n_changed, prior = 0, 1.0
+    which = uniform(bits)
+    one, other = below(bits, d), below(bits, d)
+    n_changed, factor = 0, 1.0
     for f in range(d):
-        new_cell[0, f], new_cell[1, f] = cell[a, f], cell[b, f]
-        if which < exchanges[0]:
+        new.cell[0, f], new.cell[1, f] = cell[a, f], cell[b, f]
+        if which < ONE:
             take = f == one
-        elif which < exchanges[1]:
+        elif which < TWO:
             take = f in (one, other)
-        elif which < exchanges[2]:
+        elif which < ALL:
             take = True
         else:
-            take = uniform(state) < 0.5
+            take = uniform(bits) < 0.5
         if take and cell[a, f] != cell[b, f]:
-            new_cell[0, f], new_cell[1, f] = cell[b, f], cell[a, f]
-            changed[n_changed] = f
+            new.cell[0, f], new.cell[1, f] = cell[b, f], cell[a, f]
+            new.changed[n_changed] = f
             n_changed += 1
-            prior *= swap_gain(
-                f, cell[a, f], cell[b, f], component[a], component[b], label[a], label[b], base,
-                count,
+            factor *= swap_gain(
+                classes, f, cell[a, f], cell[b, f], state.component[a], state.component[b],
+                state.label[a], state.label[b],
             )  # fmt: skip
-    return n_changed, prior
+    return n_changed, factor
 
 
 @kernel
-def swapped(a, b, cell, new_cell):  # type: ignore[no-untyped-def]
-    for f in range(cell.shape[1]):
-        if new_cell[0, f] != cell[b, f] or new_cell[1, f] != cell[a, f]:
-            return False
-    return True
+def swapped(state, new):  # type: ignore[no-untyped-def]
+    """Tell whether both rows take all of each other's cells."""
+    a, b, whole = new.row[0], new.row[1], True
+    for f in range(state.cell.shape[1]):
+        whole = whole and new.cell[0, f] == state.cell[b, f] and new.cell[1, f] == state.cell[a, f]
+    return whole
 
 
 @kernel
-def inside(rows, new_cell, changed, lo, hi):  # type: ignore[no-untyped-def]
-    for s in range(rows.shape[0]):
-        for k in range(changed.shape[0]):
-            c = new_cell[s, changed[k]]
-            if c < lo[rows[s], changed[k]] or c >= hi[rows[s], changed[k]]:
-                return False
-    return True
+def inside(state, new, n_rows, n_changed):  # type: ignore[no-untyped-def]
+    """Tell whether all cells that change stay in the boxes of their rows."""
+    kept = True
+    for s in range(n_rows):
+        i = new.row[s]
+        for k in range(n_changed):
+            f = new.changed[k]
+            kept = kept and state.lo[i, f] <= new.cell[s, f] < state.hi[i, f]
+    return kept

@@ -8,25 +8,21 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.attacks.evidence.basis import Basis
+from fedtrees.attacks.evidence.boosted import Evidence
+from fedtrees.attacks.evidence.boxes import Boxes, boxes_after_first_tree, open_boxes
+from fedtrees.attacks.evidence.consensus import merge, tolerances
+from fedtrees.attacks.evidence.first_tree import first_counts
 from fedtrees.attacks.joint.classes import Classes
 from fedtrees.attacks.joint.sampler import draw_classes, sample
 from fedtrees.attacks.joint.state import State
 from fedtrees.attacks.joint.world import World
 from fedtrees.attacks.lattice.decode import decode_sums
 from fedtrees.attacks.lattice.rows import rows_of
-from fedtrees.attacks.timberstrike.basis import Basis
-from fedtrees.attacks.timberstrike.consensus import merge, tolerances
-from fedtrees.attacks.timberstrike.evidence import Evidence
-from fedtrees.attacks.timberstrike.evidence import Options as TimberStrikeOptions
+from fedtrees.attacks.timberstrike.options import Options as TimberStrikeOptions
 from fedtrees.attacks.timberstrike.points import points
-from fedtrees.attacks.timberstrike.reconstruct import first_counts
 from fedtrees.attacks.timberstrike.reconstruct import reconstruct as timberstrike
-from fedtrees.attacks.timberstrike.sequence import (
-    Boxes,
-    boxes_after_first_tree,
-    follow,
-    open_boxes,
-)
+from fedtrees.attacks.timberstrike.sequence import follow
 from fedtrees.core.errors import UsageError
 from fedtrees.core.guess import Guess, LeafCounts, Records
 from fedtrees.core.schema import Schema, Table
@@ -169,7 +165,7 @@ def reconstruct(
     evidence = _first(evidence, options.max_trees)
     if not any(len(tree) > 1 for tree in evidence.trees):
         return timberstrike(evidence, own, schema, TimberStrikeOptions(), rng)
-    basis = Basis.of(evidence, own, schema, TimberStrikeOptions())
+    basis = Basis.of(evidence, own, schema)
     known = _known(evidence, own, basis, options.exact)
     world = World.of(evidence, basis.sums, basis.grid)
     problem = _Problem(evidence, schema, options, basis, world, known)

@@ -19,7 +19,15 @@ from numpy.typing import NDArray
 
 from fedtrees.attacks.joint.classes import Classes, count_row, draw_class
 from fedtrees.attacks.joint.energy import accept, judge
-from fedtrees.attacks.joint.moves import below, change_one, exchange, inside, swapped, uniform
+from fedtrees.attacks.joint.moves import (
+    Proposal,
+    below,
+    change_one,
+    exchange,
+    inside,
+    swapped,
+    uniform,
+)
 from fedtrees.attacks.joint.state import State
 from fedtrees.attacks.joint.world import World
 from fedtrees.trees.jit import kernel
@@ -28,18 +36,12 @@ Floats = NDArray[np.float64]
 
 # Shares of the moves, cumulative: class, one cell redrawn, one cell moved by one or two; the rest
 # exchanges features of two rows.
-SHARES = np.array([0.08, 0.40, 0.55])
-# Which features two rows exchange, cumulative: one, two, all; the rest a random half.
-EXCHANGES = np.array([0.5, 0.75, 0.85])
+CLASS, REDRAW, SHIFT = 0.08, 0.40, 0.55
 
 
 def draw_classes(state: State, classes: Classes, seed: int) -> None:
     """Count all rows, one after the other, each in a class drawn given those before it."""
-    K = len(classes.size) // 2
-    _draw_classes(
-        state.cell, state.label, state.component, classes.base, classes.weight, classes.count,
-        classes.present, classes.size, np.empty(K), np.array([seed], dtype=np.uint64),
-    )  # fmt: skip
+    _draw_classes(state, classes, _scratch(classes), _bits(seed))
 
 
 def sample(
@@ -49,106 +51,140 @@ def sample(
 
     Parameters
     ----------
+    world : World
+    state : State
+    classes : Classes
     precision : float64 array, shape (L, 2)
+        Weight of every squared residual.
     moves : int
         Proposals, those of classes included.
     seed : int
     """
-    first = state.leaf[:, int(np.argmin(world.foreign))]
-    order = np.argsort(first, kind="stable").astype(np.int32)
-    begin = np.searchsorted(first[order], first).astype(np.int32)
-    end = np.searchsorted(first[order], first, side="right").astype(np.int32)
-    mates = np.stack([order, begin, end], axis=1)
+    new = Proposal.empty(state.cell.shape[1], len(world.root))
     accepted: int = _sample(
-        state.cell, state.lo, state.hi, state.label, state.component, state.leaf, state.p,
-        state.residual, world.root, world.node, world.box, world.value, world.slope,
-        world.foreign, world.flat,
-        classes.base, classes.weight, classes.count, classes.present, classes.size,
-        precision, mates, moves, np.array([seed], dtype=np.uint64), SHARES, EXCHANGES,
+        world, state, classes, precision, _mates(world, state), moves, new, _scratch(classes),
+        _bits(seed),
     )  # fmt: skip
     return accepted
 
 
-@kernel
-def _draw_classes(cell, label, component, base, weight, count, present, size, scratch, state):  # type: ignore[no-untyped-def]
-    for i in range(label.shape[0]):
-        u = uniform(state)
-        component[i] = draw_class(cell[i], label[i], base, weight, count, present, size, scratch, u)
-        count_row(cell[i], component[i], count, present, size, 1)
+def _scratch(classes: Classes) -> Floats:
+    return np.empty(len(classes.size) // 2)
+
+
+def _bits(seed: int) -> NDArray[np.uint64]:
+    return np.array([seed], dtype=np.uint64)
+
+
+def _mates(world: World, state: State) -> NDArray[np.int32]:
+    """Return who shares a leaf of the first own tree, int32, shape (n, 3).
+
+    Rows sorted by that leaf; and per row, where those of its leaf begin and end.
+    """
+    first = state.leaf[:, int(np.argmin(world.foreign))]
+    order = np.argsort(first, kind="stable")
+    begin = np.searchsorted(first[order], first)
+    end = np.searchsorted(first[order], first, side="right")
+    return np.stack([order, begin, end], axis=1).astype(np.int32)
 
 
 @kernel
-def _draw_new_class(
-    i, cell, label, component, base, weight, count, present, size, scratch, state
-):  # type: ignore[no-untyped-def]  # fmt: skip
-    count_row(cell[i], component[i], count, present, size, -1)
-    u = uniform(state)
-    component[i] = draw_class(cell[i], label[i], base, weight, count, present, size, scratch, u)
-    count_row(cell[i], component[i], count, present, size, 1)
+def _draw_classes(state, classes, scratch, bits):  # type: ignore[no-untyped-def]
+    for i in range(state.label.shape[0]):
+        _count_in_new_class(i, state, classes, scratch, bits)
 
 
 @kernel
-def _sample(
-    cell, lo, hi, label, component, leaf, p, residual, root, node, box, value, slope, foreign, flat,
-    base, weight, count, present, size, precision, mates, moves, state, shares, exchanges,
-):  # type: ignore[no-untyped-def]  # fmt: skip
-    n, T, d = leaf.shape[0], leaf.shape[1], cell.shape[1]
-    scratch = np.empty(size.shape[0] // 2)
-    new_cell = np.empty((2, d), dtype=np.int32)
-    new_leaf, new_p = np.empty((2, T), dtype=np.int32), np.empty((2, T))
-    changed = np.empty(d, dtype=np.int64)
-    rows, labels = np.empty(2, dtype=np.int64), np.empty(2, dtype=np.int64)
+def _count_in_new_class(i, state, classes, scratch, bits):  # type: ignore[no-untyped-def]
+    u = uniform(bits)
+    state.component[i] = draw_class(classes, state.cell, i, state.label[i], scratch, u)
+    count_row(classes, state.cell, i, state.component[i], 1)
+
+
+@kernel
+def _sample(world, state, classes, precision, mates, moves, new, scratch, bits):  # type: ignore[no-untyped-def]
+    """Make moves in place and return how many that change a row were accepted.
+
+    Parameters
+    ----------
+    world : World
+    state : State
+    classes : Classes
+    precision : float64 array, shape (L, 2)
+    mates : int32 array, shape (n, 3)
+        As of `_mates`.
+    moves : int
+    new : Proposal
+        Scratch.
+    scratch : float64 array, shape (K,)
+    bits : uint64 array, shape (1,)
+        State of the random bits.
+    """
     accepted = 0
     for _ in range(moves):
-        kind = uniform(state)
-        if kind < shares[0]:
-            i = below(state, cell.shape[0])
-            _draw_new_class(
-                i, cell, label, component, base, weight, count, present, size, scratch, state
-            )
+        kind = uniform(bits)
+        if kind < CLASS:
+            i = below(bits, state.cell.shape[0])
+            count_row(classes, state.cell, i, state.component[i], -1)
+            _count_in_new_class(i, state, classes, scratch, bits)
             continue
-        a = below(state, n)
-        rows[0], labels[0], n_rows = a, label[a], 1
-        if kind < shares[2]:
-            n_changed, prior = change_one(
-                a, kind >= shares[1], cell, label, component, base, weight, count, present, state,
-                new_cell, changed,
-            )  # fmt: skip
+        n_rows = _choose_rows(mates, new.row, kind >= SHIFT, bits)
+        if n_rows == 0:
+            continue
+        if n_rows == 1:
+            n_changed, factor = change_one(state, classes, new, kind >= REDRAW, bits)
         else:
-            if uniform(state) < 0.5:
-                b = below(state, n)
-            else:
-                b = np.int64(mates[mates[a, 1] + below(state, mates[a, 2] - mates[a, 1]), 0])
-            if a == b:
-                continue
-            rows[1], labels[1], n_rows = b, label[b], 2
-            n_changed, prior = exchange(
-                a, b, cell, label, component, base, count, state, exchanges, new_cell, changed
-            )
-        moved, features = rows[:n_rows], changed[:n_changed]
+            n_changed, factor = exchange(state, classes, new, bits)
         # rows of one first leaf that exchange everything take their boxes with them
         whole = (
-            n_rows == 2 and leaf[a, 0] == leaf[rows[1], 0] and swapped(a, rows[1], cell, new_cell)
+            n_rows == 2
+            and state.leaf[new.row[0], 0] == state.leaf[new.row[1], 0]
+            and swapped(state, new)
         )
-        if n_changed == 0 or not (whole or inside(moved, new_cell, features, lo, hi)):
+        if n_changed == 0 or not (whole or inside(state, new, n_rows, n_changed)):
             continue
-        first, gain = judge(
-            moved, labels, new_cell, features, leaf, p, residual, root, node, box, value, slope,
-            foreign, flat, precision, new_leaf, new_p,
-        )  # fmt: skip
-        gain += math.log(prior)
-        if gain < 0.0 and uniform(state) >= math.exp(gain):
+        first, gain = judge(world, state, precision, new, n_rows, n_changed)
+        gain += math.log(factor)
+        if gain < 0.0 and uniform(bits) >= math.exp(gain):
             continue
         accepted += 1
         if whole:
-            for f in range(d):
-                lo[a, f], lo[rows[1], f] = lo[rows[1], f], lo[a, f]
-                hi[a, f], hi[rows[1], f] = hi[rows[1], f], hi[a, f]
-        accept(first, moved, labels, new_leaf, new_p, leaf, p, residual, slope, foreign, flat)
-        for s in range(n_rows):
-            i = rows[s]
-            count_row(cell[i], component[i], count, present, size, -1)
-            for f in range(d):
-                cell[i, f] = new_cell[s, f]
-            count_row(cell[i], component[i], count, present, size, 1)
+            _swap_boxes(state, new)
+        accept(world, state, new, n_rows, first)
+        _move_cells(state, classes, new, n_rows)
     return accepted
+
+
+@kernel
+def _choose_rows(mates, row, two, bits):  # type: ignore[no-untyped-def]
+    """Draw one row or two, the second as often from the same first leaf as from all.
+
+    Returns how many; 0 where the same was drawn twice.
+    """
+    n = mates.shape[0]
+    a = row[0] = below(bits, n)
+    if not two:
+        return 1
+    if uniform(bits) < 0.5:
+        row[1] = below(bits, n)
+    else:
+        row[1] = mates[mates[a, 1] + below(bits, mates[a, 2] - mates[a, 1]), 0]
+    return 0 if a == row[1] else 2
+
+
+@kernel
+def _swap_boxes(state, new):  # type: ignore[no-untyped-def]
+    a, b, lo, hi = new.row[0], new.row[1], state.lo, state.hi
+    for f in range(lo.shape[1]):
+        lo[a, f], lo[b, f] = lo[b, f], lo[a, f]
+        hi[a, f], hi[b, f] = hi[b, f], hi[a, f]
+
+
+@kernel
+def _move_cells(state, classes, new, n_rows):  # type: ignore[no-untyped-def]
+    for s in range(n_rows):
+        i = new.row[s]
+        count_row(classes, state.cell, i, state.component[i], -1)
+        for f in range(state.cell.shape[1]):
+            state.cell[i, f] = new.cell[s, f]
+        count_row(classes, state.cell, i, state.component[i], 1)

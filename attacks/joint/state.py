@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,9 +15,10 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int32]
 
 
-@dataclass(eq=False)
-class State:
+class State(NamedTuple):
     """Rows on the grid and what follows from them; arrays change in place.
+
+    Kernels take it as it is.
 
     Attributes
     ----------
@@ -74,10 +75,7 @@ class State:
 
     def refresh(self, world: World) -> None:
         """Compute leaves, probabilities and residuals from the cells, in place."""
-        _refresh(
-            self.cell, self.label, world.root, world.node, world.value, world.slope,
-            world.target, world.start, world.foreign, world.flat, self.leaf, self.p, self.residual,
-        )  # fmt: skip
+        _refresh(world, self)
 
     def mean_square(self, world: World) -> float:
         """Return the mean squared residual of the known sums."""
@@ -90,30 +88,37 @@ class State:
 
 
 @kernel
-def walk(root, node, cell):  # type: ignore[no-untyped-def]
-    """Return the leaf of a row."""
-    while node[root, 0] >= 0:
-        root = node[root, 2] if cell[node[root, 0]] < node[root, 1] else node[root, 3]
-    return node[root, 2]
+def walk(world, t, cell, i):  # type: ignore[no-untyped-def]
+    """Return the leaf that row ``i`` of ``cell`` (int32, shape (m, d)) takes in tree ``t``."""
+    at, node = world.root[t], world.node
+    while node[at, 0] >= 0:
+        at = node[at, 2] if cell[i, node[at, 0]] < node[at, 1] else node[at, 3]
+    return node[at, 2]
 
 
 @kernel
-def _refresh(
-    cell, label, root, node, value, slope, target, start, foreign, flat, leaf, p, residual
-):  # type: ignore[no-untyped-def]  # fmt: skip
+def brings(p, label, slope, flat):  # type: ignore[no-untyped-def]
+    """Return what a row of probability p brings to the two sums of a leaf; see `World`."""
+    h = 1.0 if flat else p * (1.0 - p)
+    return p - label + slope * h, h
+
+
+@kernel
+def _refresh(world, state):  # type: ignore[no-untyped-def]
+    leaf, residual = state.leaf, state.residual
     for j in range(residual.shape[0]):
-        residual[j, 0] = -target[j, 0]
-        residual[j, 1] = -target[j, 1]
+        residual[j, 0] = -world.target[j, 0]
+        residual[j, 1] = -world.target[j, 1]
     for i in range(leaf.shape[0]):
         margin = 0.0
-        for t in range(root.shape[0]):
-            margin += start[t]
-            j = walk(root[t], node, cell[i])
+        for t in range(leaf.shape[1]):
+            margin += world.start[t]
+            j = walk(world, t, state.cell, i)
             leaf[i, t] = j
-            if not foreign[t]:
-                q = 1.0 / (1.0 + math.exp(-margin))
-                h = 1.0 if flat else q * (1.0 - q)
-                residual[j, 0] += q - label[i] + slope[j] * h
+            if not world.foreign[t]:
+                p = 1.0 / (1.0 + math.exp(-margin))
+                g, h = brings(p, state.label[i], world.slope[j], world.flat)
+                residual[j, 0] += g
                 residual[j, 1] += h
-                p[i, t] = q
-            margin += value[j]
+                state.p[i, t] = p
+            margin += world.value[j]

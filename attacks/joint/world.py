@@ -5,29 +5,28 @@ Trees that other clients grew on rows of their own have no sums to meet: they mo
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.timberstrike.evidence import Evidence
-from fedtrees.attacks.timberstrike.grid import Grid
-from fedtrees.attacks.timberstrike.sequence import equations
-from fedtrees.attacks.timberstrike.sums import LeafSums
+from fedtrees.attacks.evidence.boosted import Evidence
+from fedtrees.attacks.evidence.equations import equations
+from fedtrees.attacks.evidence.grid import Grid
+from fedtrees.attacks.evidence.sums import LeafSums
 from fedtrees.trees.boosted.forest import Tree
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int32]
 
 
-@dataclass(frozen=True, eq=False)
-class World:
+class World(NamedTuple):
     """All trees with their leaves numbered through, and the victims' sums per leaf.
 
     A row with probability p and label y brings ``x = (p - y + slope * h, h)`` to its leaf, with
     h = p(1-p). With statistics the slope is 0 and both sums are known; with leaf values alone
     the first is (Newton's step written as an equation), with slope v / eta, and the second is
-    not.
+    not. Kernels take it as it is.
 
     Attributes
     ----------

@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from fedtrees.attacks.evidence.readable import classes_of_leaves, no_trees, shows
+from fedtrees.attacks.evidence.view import evidence_of
 from fedtrees.attacks.lattice.decode import decode
 from fedtrees.attacks.lattice.exact_sums import base_margin_of
-from fedtrees.attacks.timberstrike.readable import classes_of_leaves, no_trees, shows
-from fedtrees.attacks.timberstrike.view import evidence_of
 from fedtrees.core.attack import Attack
 from fedtrees.core.errors import UsageError
 from fedtrees.core.guess import Guess

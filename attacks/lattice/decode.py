@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from fedtrees.attacks.evidence.basis import Basis
+from fedtrees.attacks.evidence.boosted import Evidence
 from fedtrees.attacks.lattice.decoder import Decoder, Problem
 from fedtrees.attacks.lattice.exact_sums import exact_sums, first_counts
 from fedtrees.attacks.lattice.paths import Paths
-from fedtrees.attacks.timberstrike.basis import Basis
-from fedtrees.attacks.timberstrike.evidence import Evidence, Options
 from fedtrees.core.guess import LeafCounts
 from fedtrees.core.schema import Schema, Table
 
@@ -55,7 +55,7 @@ def decode(
     own = Table.empty(schema) if own is None else own
     if not evidence.trees:
         return Decoded()
-    basis = Basis.of(evidence, own, schema, Options())
+    basis = Basis.of(evidence, own, schema)
     return decode_sums(evidence, own, basis, list_bits, doubt)
 
 

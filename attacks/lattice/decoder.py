@@ -7,15 +7,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.attacks.evidence.boosted import Evidence
+from fedtrees.attacks.evidence.counts import Counts
+from fedtrees.attacks.evidence.grid import Grid
+from fedtrees.attacks.evidence.prior import Prior
+from fedtrees.attacks.evidence.sums import LeafSums
 from fedtrees.attacks.lattice.candidates import Candidates
 from fedtrees.attacks.lattice.contents import find_contents
 from fedtrees.attacks.lattice.paths import Paths
 from fedtrees.attacks.lattice.weights import fit_labels, fit_sums, grow
-from fedtrees.attacks.timberstrike.counts import Counts
-from fedtrees.attacks.timberstrike.evidence import Evidence
-from fedtrees.attacks.timberstrike.grid import Grid
-from fedtrees.attacks.timberstrike.prior import Prior
-from fedtrees.attacks.timberstrike.sums import LeafSums
 from fedtrees.core.guess import LeafCounts
 
 Floats = NDArray[np.float64]

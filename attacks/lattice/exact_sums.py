@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.attacks.evidence.boosted import Evidence
+from fedtrees.attacks.evidence.counts import Counts
 from fedtrees.attacks.lattice.contents import UNIT
-from fedtrees.attacks.timberstrike.counts import Counts
-from fedtrees.attacks.timberstrike.evidence import Evidence
 from fedtrees.core.errors import UsageError
 from fedtrees.core.schema import Table
 from fedtrees.trees.boosted.fixed_point import to_fixed

@@ -14,8 +14,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.timberstrike.counts import Counts
-from fedtrees.attacks.timberstrike.grid import Grid
+from fedtrees.attacks.evidence.counts import Counts
+from fedtrees.attacks.evidence.grid import Grid
 from fedtrees.trees.boosted.forest import Tree
 
 Floats = NDArray[np.float64]

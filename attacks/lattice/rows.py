@@ -6,9 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
+from fedtrees.attacks.evidence.boxes import Boxes
+from fedtrees.attacks.evidence.counts import Counts
 from fedtrees.attacks.lattice.paths import Paths
-from fedtrees.attacks.timberstrike.counts import Counts
-from fedtrees.attacks.timberstrike.sequence import Boxes
 
 Longs = NDArray[np.int64]
 

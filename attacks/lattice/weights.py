@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.attacks.evidence.boosted import Evidence
+from fedtrees.attacks.evidence.equations import contributions, equations
+from fedtrees.attacks.evidence.grid import Grid
+from fedtrees.attacks.evidence.maxent import max_entropy
+from fedtrees.attacks.evidence.prior import Prior, Reach, add_own_rows, reach
+from fedtrees.attacks.evidence.routing import gradients
+from fedtrees.attacks.evidence.sums import LeafSums
 from fedtrees.attacks.lattice.paths import Paths
-from fedtrees.attacks.timberstrike.evidence import Evidence
-from fedtrees.attacks.timberstrike.grid import Grid
-from fedtrees.attacks.timberstrike.maxent import max_entropy
-from fedtrees.attacks.timberstrike.prior import Prior, Reach, add_own_rows, reach
-from fedtrees.attacks.timberstrike.routing import gradients
-from fedtrees.attacks.timberstrike.sequence import contributions, equations
-from fedtrees.attacks.timberstrike.sums import LeafSums
 
 Floats = NDArray[np.float64]
 Longs = NDArray[np.int64]

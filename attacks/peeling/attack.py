@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fedtrees.attacks.evidence.readable import classes_of_leaves, shows
 from fedtrees.attacks.peeling.peel import LEAST_CONFIDENCE, MOST_WORK, Peeled, peel
 from fedtrees.attacks.peeling.rows import take_out
 from fedtrees.attacks.peeling.sources import Sources, sources_of, unreadable
 from fedtrees.attacks.peeling.values import ranges_of, to_bins, values_in
-from fedtrees.attacks.timberstrike.readable import classes_of_leaves, shows
 from fedtrees.core.attack import Attack
 from fedtrees.core.errors import UsageError
 from fedtrees.core.guess import Guess, Records

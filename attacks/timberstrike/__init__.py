@@ -1,11 +1,6 @@
 """TimberStrike (Di Gennaro et al. 2025): training rows from the statistics of shared trees."""
 
-from fedtrees.attacks.timberstrike.evidence import (
-    Evidence,
-    NodeHistograms,
-    NodeNoise,
-    Options,
-)
+from fedtrees.attacks.timberstrike.options import Options
 from fedtrees.attacks.timberstrike.reconstruct import reconstruct
 
-__all__ = ["Evidence", "NodeHistograms", "NodeNoise", "Options", "reconstruct"]
+__all__ = ["Options", "reconstruct"]

@@ -7,13 +7,15 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from fedtrees.attacks.shared_trees.chains import Clues
-from fedtrees.attacks.shared_trees.reconstruct import reconstruct_each
-from fedtrees.attacks.shared_trees.victims import Starts, victims_of
-from fedtrees.attacks.timberstrike.evidence import Level, Options, Points, Ranges, Scope, Solver
-from fedtrees.attacks.timberstrike.readable import no_trees
-from fedtrees.attacks.timberstrike.reconstruct import reconstruct
-from fedtrees.attacks.timberstrike.view import LEVELS, as_published, evidence_of
+from fedtrees.attacks.evidence.boosted import Level
+from fedtrees.attacks.evidence.clients.chains import Clues
+from fedtrees.attacks.evidence.clients.victims import Starts, victims_of
+from fedtrees.attacks.evidence.prior import Ranges
+from fedtrees.attacks.evidence.readable import no_trees
+from fedtrees.attacks.evidence.view import LEVELS, evidence_of
+from fedtrees.attacks.timberstrike.options import Options, Points, Scope, Solver
+from fedtrees.attacks.timberstrike.published import as_published
+from fedtrees.attacks.timberstrike.reconstruct import reconstruct, reconstruct_each
 from fedtrees.core.attack import Attack
 from fedtrees.core.errors import UsageError, did_you_mean
 from fedtrees.core.guess import EveryRecord, Guess, Records
@@ -44,7 +46,7 @@ class TimberStrike(Options, Attack):
         the model's, as the authors' code.
     noise : {"declared", "ignored"}
         Allow for declared noise; or read noisy sums as the authors' code does
-        (`fedtrees.attacks.timberstrike.view.as_published`).
+        (`fedtrees.attacks.evidence.view.as_published`).
     """
 
     most: Level = "histograms"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.timberstrike.grid import LeafConstraints
-from fedtrees.attacks.timberstrike.prior import Prior, Reach, add_own_rows, reach
+from fedtrees.attacks.evidence.grid import LeafConstraints
+from fedtrees.attacks.evidence.prior import Prior, Reach, add_own_rows, reach
 from fedtrees.trees.boosted.forest import Tree
 
 Floats = NDArray[np.float64]

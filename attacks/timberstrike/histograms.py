@@ -13,15 +13,16 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from fedtrees.attacks.evidence.boosted import Evidence
+from fedtrees.attacks.evidence.consensus import chains_for, merge, tolerances
+from fedtrees.attacks.evidence.counts import first_gradient
+from fedtrees.attacks.evidence.draws import next_bits
+from fedtrees.attacks.evidence.prior import Prior
+from fedtrees.attacks.evidence.routing import gradients
 from fedtrees.attacks.peeling.peel import peel
 from fedtrees.attacks.peeling.rows import BinnedForest, Residual, take_out
 from fedtrees.attacks.peeling.values import to_bins, values_in
-from fedtrees.attacks.timberstrike.consensus import chains_for, merge, tolerances
-from fedtrees.attacks.timberstrike.counts import first_gradient
-from fedtrees.attacks.timberstrike.evidence import AUTO_TREES, Evidence, Options
-from fedtrees.attacks.timberstrike.local_search import next_bits
-from fedtrees.attacks.timberstrike.prior import Prior
-from fedtrees.attacks.timberstrike.routing import gradients
+from fedtrees.attacks.timberstrike.options import AUTO_TREES, Options
 from fedtrees.core.schema import Schema, Table
 from fedtrees.trees.boosted.fixed_point import from_fixed, to_fixed
 

@@ -14,7 +14,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from fedtrees.attacks.timberstrike.prior import Reach
+from fedtrees.attacks.evidence.draws import next_bits
+from fedtrees.attacks.evidence.prior import Reach
 
 Floats = NDArray[np.float64]
 
@@ -55,16 +56,6 @@ def entries(offsets, leaf, chosen):  # type: ignore[no-untyped-def]
             if leaf[e] == chosen[i]:
                 out[i] = e
     return out
-
-
-@njit(cache=True)
-def next_bits(state):  # type: ignore[no-untyped-def]
-    # splitmix64: explicit state, so that a run depends on its seed alone
-    state[0] += np.uint64(0x9E3779B97F4A7C15)
-    z = state[0]
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return (z ^ (z >> np.uint64(31))) >> np.uint64(11)
 
 
 @njit(cache=True)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.timberstrike.prior import Reach
+from fedtrees.attacks.evidence.prior import Reach
 
 Floats = NDArray[np.float64]
 

@@ -6,9 +6,9 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from fedtrees.attacks.timberstrike.grid import Grid
-from fedtrees.attacks.timberstrike.prior import UNIFORM_SHARE, Prior
-from fedtrees.attacks.timberstrike.sequence import Boxes
+from fedtrees.attacks.evidence.boxes import Boxes
+from fedtrees.attacks.evidence.grid import Grid
+from fedtrees.attacks.evidence.prior import UNIFORM_SHARE, Prior
 from fedtrees.core.schema import Schema, Table
 
 Floats = NDArray[np.float64]

@@ -7,31 +7,34 @@ from dataclasses import replace
 
 import numpy as np
 
-from fedtrees.attacks.timberstrike.basis import Basis
-from fedtrees.attacks.timberstrike.consensus import chains_for, merge, tolerances
-from fedtrees.attacks.timberstrike.counts import (
+from fedtrees.attacks.evidence.basis import Basis
+from fedtrees.attacks.evidence.boosted import Evidence, Level
+from fedtrees.attacks.evidence.boxes import (
+    Boxes,
+    boxes_after_first_tree,
+    boxes_by_class,
+    open_boxes,
+)
+from fedtrees.attacks.evidence.clients.union import union_of
+from fedtrees.attacks.evidence.clients.victims import Victim
+from fedtrees.attacks.evidence.consensus import chains_for, merge, tolerances
+from fedtrees.attacks.evidence.counts import (
     NOISE_FLOOR,
     Counts,
-    counts_from_sums,
     first_gradient,
     share_out,
     sums_of_counts,
 )
-from fedtrees.attacks.timberstrike.evidence import AUTO_TREES, Evidence, Options
-from fedtrees.attacks.timberstrike.grid import Grid
+from fedtrees.attacks.evidence.first_tree import first_counts
+from fedtrees.attacks.evidence.grid import Grid
+from fedtrees.attacks.evidence.sums import LeafSums
 from fedtrees.attacks.timberstrike.histograms import rows_from_histograms
+from fedtrees.attacks.timberstrike.options import AUTO_TREES, Options
 from fedtrees.attacks.timberstrike.points import points
-from fedtrees.attacks.timberstrike.sequence import (
-    Boxes,
-    boxes_after_first_tree,
-    boxes_by_class,
-    follow,
-    open_boxes,
-)
-from fedtrees.attacks.timberstrike.sums import LeafSums
-from fedtrees.attacks.timberstrike.values import counts_from_values
+from fedtrees.attacks.timberstrike.sequence import follow
 from fedtrees.core.guess import Guess, LeafCounts, Records
 from fedtrees.core.schema import Schema, Table
+from fedtrees.core.view import View
 
 
 def reconstruct(
@@ -69,7 +72,10 @@ def reconstruct(
     evidence = evidence.rounds(wanted)
     n_trees, outputs = len(evidence.trees), evidence.outputs
     to_sum = min(n_trees, outputs) if bin_by_bin else n_trees
-    basis = Basis.of(evidence, own, schema, options, to_sum).with_missing_values()
+    basis = Basis.of(
+        evidence, own, schema, to_sum,
+        ranges=options.ranges, use_prior=options.use_prior, subtract=not whole,
+    ).with_missing_values()  # fmt: skip
     notes: dict[str, float] = {"trees_read": float(n_trees)}
     if n_trees == 0:
         boxes = open_boxes(_without_trees(evidence, own, whole), basis.grid, evidence)
@@ -100,20 +106,6 @@ def _victims_only(
     own = (sums.own_n0, sums.own_n1) if whole and evidence.own_inside else (0, 0)
     n0, n1 = np.maximum(counts.n0 - own[0], 0), np.maximum(counts.n1 - own[1], 0)
     return LeafCounts(t, evidence.trees[t].leaves, np.stack([n0, n1], axis=1))
-
-
-def first_counts(evidence: Evidence, sums: LeafSums, n_own: int, whole: bool, t: int = 0) -> Counts:
-    """Return the counts of tree ``t`` of the first round by the best means there are."""
-    ph = first_gradient(evidence, t)
-    if sums.g is not None:
-        n = evidence.n_rows
-        inside = n_own if evidence.own_inside and not whole else 0
-        n_victims = None if n is None else max(n - inside, 0)
-        return counts_from_sums(sums, *ph, n_victims, evidence.most_rows)
-    counts = counts_from_values(evidence, sums, ph, t)
-    if whole and evidence.own_inside:
-        return Counts(counts.n0 + sums.own_n0, counts.n1 + sums.own_n1, counts.residual)
-    return counts
 
 
 def _without_trees(evidence: Evidence, own: Table, whole: bool) -> list[int]:
@@ -174,3 +166,27 @@ def _initial_boxes(evidence: Evidence, grid: Grid, counts: Sequence[Counts]) -> 
     if evidence.outputs > 1:
         return boxes_by_class(evidence, grid, counts)
     return boxes_after_first_tree(evidence, grid, counts[0])
+
+
+def reconstruct_each(
+    victims: Sequence[Victim],
+    view: View,
+    options: Options,
+    most: Level,
+    rng: np.random.Generator,
+) -> Guess:
+    """Return the union of TimberStrike's reconstructions of all victims; see `union_of`.
+
+    Parameters
+    ----------
+    victims : sequence of Victim
+    view : View
+    options : Options
+        Own rows are in no victim's trees; with ``scope="union"`` they are still not sought.
+    most : {"histograms", "statistics", "values"}
+        Use no more than this.
+    rng : numpy.random.Generator
+    """
+    return union_of(
+        victims, most, lambda evidence: reconstruct(evidence, view.rows, view.schema, options, rng)
+    )

@@ -15,8 +15,9 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from fedtrees.attacks.timberstrike.local_search import entries, find, next_bits
-from fedtrees.attacks.timberstrike.prior import Reach
+from fedtrees.attacks.evidence.draws import next_bits
+from fedtrees.attacks.evidence.prior import Reach
+from fedtrees.attacks.timberstrike.local_search import entries, find
 
 Floats = NDArray[np.float64]
 

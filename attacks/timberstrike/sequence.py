@@ -7,102 +7,25 @@ margin grows by the leaf's value (Eq. 10).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
-from fedtrees.attacks.timberstrike.counts import Counts
-from fedtrees.attacks.timberstrike.evidence import Evidence, Options
+from fedtrees.attacks.evidence.boosted import Evidence
+from fedtrees.attacks.evidence.boxes import Boxes, send
+from fedtrees.attacks.evidence.equations import contributions, equations, slopes
+from fedtrees.attacks.evidence.grid import Grid, LeafConstraints
+from fedtrees.attacks.evidence.maxent import draw_leaves, max_entropy
+from fedtrees.attacks.evidence.prior import Prior, Reach, add_own_rows, reach
+from fedtrees.attacks.evidence.routing import add_values, gradients, of_output
+from fedtrees.attacks.evidence.sums import LeafSums
 from fedtrees.attacks.timberstrike.foreign import doubt_in_sums, expected_values
-from fedtrees.attacks.timberstrike.grid import Grid, LeafConstraints
 from fedtrees.attacks.timberstrike.local_search import search_leaves
-from fedtrees.attacks.timberstrike.maxent import draw_leaves, max_entropy
 from fedtrees.attacks.timberstrike.milp import solve_counts
-from fedtrees.attacks.timberstrike.prior import Prior, Reach, add_own_rows, reach
+from fedtrees.attacks.timberstrike.options import Options
 from fedtrees.attacks.timberstrike.resample import redraw_leaves
-from fedtrees.attacks.timberstrike.routing import add_values, gradients, of_output
-from fedtrees.attacks.timberstrike.sums import LeafSums
 from fedtrees.trees.boosted.forest import Tree
 
 Floats = NDArray[np.float64]
-
-
-@dataclass(eq=False)
-class Boxes:
-    """The reconstruction so far; arrays change in place from tree to tree.
-
-    Attributes
-    ----------
-    lo, hi : int32 array, shape (n, d)
-        Cells ``lo <= cell < hi`` of each feature.
-    y : int64 array, shape (n,)
-    margin : float32 array, shape (n,) or (n, K)
-        Log-odds after the trees seen; of more than two classes, a margin for each.
-    history : int64 array, shape (n,)
-        Rows with equal label and equal leaves so far share a number.
-    residual : list of float
-        L1 distance from the broadcast sums, per tree.
-    doubt : float64 array of the shape of `margin`, or None
-        Variance of the margins, from trees grown on rows of others.
-    missing : bool array, shape (n, d)
-        Whether the value may be missing (at first: nowhere); it must be where ``lo == hi``.
-    """
-
-    lo: NDArray[np.int32]
-    hi: NDArray[np.int32]
-    y: NDArray[np.int64]
-    margin: NDArray[np.float32]
-    history: NDArray[np.int64]
-    residual: list[float] = field(default_factory=list)
-    doubt: Floats | None = None
-    missing: NDArray[np.bool_] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.missing = np.zeros(self.lo.shape, dtype=bool)
-
-
-def open_boxes(sizes: Sequence[int], grid: Grid, evidence: Evidence) -> Boxes:
-    """Return so many rows of each class with no bounds."""
-    n, d = int(sum(sizes)), len(grid.edges)
-    y = np.repeat(np.arange(len(sizes), dtype=np.int64), sizes)
-    boxes = Boxes(
-        lo=np.zeros((n, d), dtype=np.int32),
-        hi=np.tile(grid.width, (n, 1)),
-        y=y,
-        margin=evidence.start(n),
-        history=y.copy(),
-    )
-    boxes.missing |= grid.missing
-    return boxes
-
-
-def boxes_after_first_tree(evidence: Evidence, grid: Grid, counts: Counts) -> Boxes:
-    """Initialise the dataset from the first tree's counts (Sec. 5.1, Fig. 6)."""
-    tree = evidence.trees[0]
-    leaves = grid.leaves(tree)
-    boxes = open_boxes((int(counts.n0.sum()), int(counts.n1.sum())), grid, evidence)
-    position = np.arange(len(leaves), dtype=np.int32)
-    chosen = np.concatenate([np.repeat(position, counts.n0), np.repeat(position, counts.n1)])
-    _send(boxes, leaves, chosen)
-    add_values(boxes.margin, 0, tree.value[leaves.node][chosen])
-    return boxes
-
-
-def boxes_by_class(evidence: Evidence, grid: Grid, counts: Sequence[Counts]) -> Boxes:
-    """Initialise the rows of every class from that class's own tree of the first round.
-
-    Di Gennaro et al. (2025), App. E. Their way through the other classes' trees is still to be
-    found, so no margin has moved yet.
-    """
-    boxes = open_boxes([int(c.n1.sum()) for c in counts], grid, evidence)
-    for k, own_tree in enumerate(counts):
-        leaves = grid.leaves(evidence.trees[k])
-        position = np.arange(len(leaves), dtype=np.int32)
-        _send(boxes, leaves, np.repeat(position, own_tree.n1), np.flatnonzero(boxes.y == k))
-    return boxes
 
 
 def follow(
@@ -135,7 +58,7 @@ def follow(
             chosen = _assign(evidence, t, sums[t], leaves, prior, boxes, before, options, rng)
         else:
             chosen = np.zeros(len(boxes.y), dtype=np.int32)
-        _send(boxes, leaves, chosen)
+        send(boxes, leaves, chosen)
         add_values(boxes.margin, k, tree.value[leaves.node][chosen])
 
 
@@ -180,7 +103,7 @@ def _assign(
     target, ridge = equations(evidence, t, sums, leaves)
     if boxes.doubt is not None:
         doubt = of_output(boxes.doubt, t % evidence.outputs)[first] * size
-        slope = None if ridge.shape[1] == 2 else _slopes(evidence, t, leaves)
+        slope = None if ridge.shape[1] == 2 else slopes(evidence, t, leaves)
         positive = y == evidence.class_of(t)
         ridge = ridge + doubt_in_sums(options_of, doubt, (g, h), positive, slope, len(leaves))
     x = contributions(evidence, t, sums, leaves, options_of, (g, h))
@@ -245,81 +168,6 @@ def _evenly(r: Reach) -> Floats:
     """Return equal probabilities for all leaves a row can reach."""
     width = np.diff(r.offsets)
     return np.repeat(1.0 / width, width)
-
-
-def equations(
-    evidence: Evidence, t: int, sums: LeafSums, leaves: LeafConstraints
-) -> tuple[Floats, Floats]:
-    """Return targets and error variances, (J, K): K = 2 with statistics, 1 with values alone.
-
-    A leaf value gives one equation, sum_i g_i + (v/eta) h_i = -lambda v/eta.
-    """
-    if sums.g is not None and sums.h is not None:
-        return np.stack([sums.g, sums.h], axis=1), np.stack([sums.var_g, sums.var_h], axis=1)
-    u = _slopes(evidence, t, leaves)
-    target = -evidence.reg_lambda * u - sums.own_g - u * sums.own_h
-    step = 0.0 if evidence.rounding is None else evidence.rounding / evidence.learning_rate
-    weight = sums.own_h + evidence.reg_lambda + 1.0
-    variance = (step * weight) ** 2 / 12 + sums.var_g + u * u * sums.var_h
-    return target[:, None], variance[:, None]
-
-
-def _slopes(evidence: Evidence, t: int, leaves: LeafConstraints) -> Floats:
-    """Return v / eta of every leaf, float64, shape (J,)."""
-    return evidence.trees[t].value[leaves.node].astype(np.float64) / evidence.learning_rate
-
-
-def contributions(
-    evidence: Evidence,
-    t: int,
-    sums: LeafSums,
-    leaves: LeafConstraints,
-    options_of: Reach,
-    gh: tuple[Floats, Floats],
-) -> Floats:
-    """Return what each row brings to the equations of each leaf it can reach, (nnz, K)."""
-    width = np.diff(options_of.offsets)
-    ge, he = np.repeat(gh[0], width), np.repeat(gh[1], width)
-    if sums.g is not None:
-        return np.stack([ge, he], axis=1)
-    u = _slopes(evidence, t, leaves)
-    return (ge + u[options_of.leaf] * he)[:, None]
-
-
-def _send(
-    boxes: Boxes,
-    leaves: LeafConstraints,
-    chosen: NDArray[np.int32],
-    rows: NDArray[np.intp] | None = None,
-) -> None:
-    """Narrow the boxes of some rows (all) to their leaves', in place."""
-    if rows is None:
-        rows = np.arange(len(boxes.y))
-    constraints = (leaves.offsets, leaves.feature, leaves.lo, leaves.hi, leaves.missing)
-    _narrow(boxes.lo, boxes.hi, boxes.missing, rows, chosen, *constraints)
-    way = boxes.history * len(leaves)
-    way[rows] += chosen
-    boxes.history = np.unique(way, return_inverse=True)[1].astype(np.int64)
-
-
-@njit(cache=True)
-def _narrow(  # type: ignore[no-untyped-def]
-    lo, hi, missing, rows, chosen, offsets, feature, leaf_lo, leaf_hi, leaf_missing
-):
-    for r in range(chosen.shape[0]):
-        i, first, last = rows[r], offsets[chosen[r]], offsets[chosen[r] + 1]
-        inside = True
-        for k in range(first, last):
-            f = feature[k]
-            empty = max(lo[i, f], leaf_lo[k]) >= min(hi[i, f], leaf_hi[k])
-            if empty and not (missing[i, f] and leaf_missing[k]):
-                inside = False  # under noise a leaf that no value reaches may claim rows
-        if inside:
-            for k in range(first, last):
-                f = feature[k]
-                lo[i, f] = max(lo[i, f], leaf_lo[k])
-                hi[i, f] = max(min(hi[i, f], leaf_hi[k]), lo[i, f])
-                missing[i, f] = missing[i, f] and leaf_missing[k]
 
 
 def _only(r: Reach, x: Floats, rows: NDArray[np.bool_]) -> tuple[Reach, Floats]:

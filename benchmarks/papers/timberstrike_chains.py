@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from fedtrees.attacks.shared_trees.blocks import Block, blocks_of
-from fedtrees.attacks.shared_trees.chains import link
+from fedtrees.attacks.evidence.clients.blocks import Block, blocks_of
+from fedtrees.attacks.evidence.clients.chains import link
 from fedtrees.bench.cells import Setting
 from fedtrees.bench.federation import federation_of
 from fedtrees.bench.suite import DataRef

@@ -16,7 +16,7 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.shared_trees.victims import victims_of
+from fedtrees.attacks.evidence.clients.victims import victims_of
 from fedtrees.bench.cells import Setting
 from fedtrees.bench.federation import federation_of
 from fedtrees.bench.suite import DataRef

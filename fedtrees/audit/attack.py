@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.timberstrike import Evidence, Options, reconstruct
+from fedtrees.attacks.evidence import Evidence
+from fedtrees.attacks.timberstrike import Options, reconstruct
 from fedtrees.audit.audit import Audit
 from fedtrees.audit.exposure import UNKNOWN, TreeExposure
 from fedtrees.audit.recover import sums_of

@@ -12,7 +12,7 @@ from itertools import islice
 
 import numpy as np
 
-from fedtrees.attacks.shared_trees.start_of_values import (
+from fedtrees.attacks.evidence import (
     PER_ROW,
     VALUE_ERROR,
     LeafValues,

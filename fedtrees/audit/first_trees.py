@@ -15,8 +15,7 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.timberstrike.counts import counts_from_sums
-from fedtrees.attacks.timberstrike.sums import LeafSums
+from fedtrees.attacks.evidence import LeafSums, counts_from_sums
 from fedtrees.audit.exposure import UNKNOWN
 
 Floats = NDArray[np.float64]

@@ -1,8 +1,8 @@
 """What ties the statistics of a tree together: every node is a Newton step.
 
-`fedtrees.attacks.shared_trees.hessians` has the two equations per split. They tell eta and lambda
-where the sums are in the file; and where they are not, because somebody masked them, they give the
-sums back.
+`fedtrees.attacks.evidence.clients.hessians` has the two equations per split. They tell eta and
+lambda where the sums are in the file; and where they are not, because somebody masked them, they
+give the sums back.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.shared_trees.hessians import (
+from fedtrees.attacks.evidence import (
     AGREES,
     FLOAT32,
     Splits,

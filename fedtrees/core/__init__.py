@@ -1,1 +1,4 @@
-"""The vocabulary everybody speaks: parties, holdings, messages, views, guesses, defenses. It imports nothing of fedtrees."""
+"""The vocabulary: parties, holdings, messages, views, guesses, defenses.
+
+It imports nothing else of fedtrees.
+"""

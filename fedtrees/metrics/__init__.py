@@ -1,4 +1,7 @@
-"""Scores, each beside what an adversary gets who never looked. It may import `messages` and below."""
+"""Scores, each beside what an adversary gets who never looked.
+
+It may import `messages` and below.
+"""
 
 from fedtrees.metrics.advantage import advantage
 from fedtrees.metrics.aggregate import Interval, mean_interval, paired_interval

@@ -1,1 +1,4 @@
-"""Federated training protocols: parties and their choreography. It may import `messages` and below."""
+"""Federated training protocols: parties and their choreography.
+
+It may import `messages` and below.
+"""

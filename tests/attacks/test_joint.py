@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from timberstrike_world import accuracy, structured, world
 
+from fedtrees.attacks.evidence import NodeNoise
 from fedtrees.attacks.joint.attack import Joint
 from fedtrees.attacks.joint.reconstruct import reconstruct
-from fedtrees.attacks.timberstrike import NodeNoise, Options
+from fedtrees.attacks.timberstrike import Options
 from fedtrees.attacks.timberstrike import reconstruct as timberstrike
 from fedtrees.core.errors import UsageError
 from fedtrees.core.schema import Table

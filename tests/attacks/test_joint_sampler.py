@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment
 from timberstrike_world import structured, world
 
+from fedtrees.attacks.evidence.grid import Grid
+from fedtrees.attacks.evidence.prior import make_prior, value_ranges
+from fedtrees.attacks.evidence.sums import victim_sums
 from fedtrees.attacks.joint.classes import Classes, draw_class
 from fedtrees.attacks.joint.sampler import draw_classes, sample
 from fedtrees.attacks.joint.state import State
 from fedtrees.attacks.joint.world import World
-from fedtrees.attacks.timberstrike.grid import Grid
-from fedtrees.attacks.timberstrike.prior import make_prior, value_ranges
-from fedtrees.attacks.timberstrike.sums import victim_sums
 
 
 class Setting:
@@ -138,11 +138,11 @@ def test_states_are_visited_as_often_as_their_probability_says():
         own_cells=np.ascontiguousarray(setting.prior.own_cells[own]),
     )
     target = State.of(
-        replace(setting.world, target=np.zeros_like(setting.world.target)),
+        setting.world._replace(target=np.zeros_like(setting.world.target)),
         setting.cell, setting.open, setting.label, setting.prior.own_cells[:0],
         setting.prior.own.y[:0],
     ).residual  # fmt: skip
-    setting.world = replace(setting.world, target=target)
+    setting.world = setting.world._replace(target=target)
     wide = np.argsort(-setting.grid.width)[:2]  # the other features stay what they are
     lo, hi = setting.cell.copy(), setting.cell + 1
     lo[:, wide], hi[:, wide] = 0, np.minimum(setting.grid.width[wide], 4)
@@ -200,8 +200,5 @@ def test_hundreds_of_features_do_not_vanish():
     classes.add(wide, component)
     scratch = np.empty(2)
     for i in range(4):
-        drawn = draw_class(
-            wide[i], y[i], classes.base, 1.0, classes.count, classes.present, classes.size,
-            scratch, 0.5,
-        )  # fmt: skip
+        drawn = draw_class(classes, wide, i, y[i], scratch, 0.5)
         assert drawn == component[i]

@@ -13,16 +13,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from timberstrike_world import accuracy, structured
 
+from fedtrees.attacks.evidence.clients.victims import victims_of
+from fedtrees.attacks.evidence.grid import Grid
+from fedtrees.attacks.evidence.prior import make_prior, value_ranges
+from fedtrees.attacks.evidence.sums import victim_sums
 from fedtrees.attacks.joint.attack import Joint
 from fedtrees.attacks.joint.classes import Classes
 from fedtrees.attacks.joint.energy import accept, judge
+from fedtrees.attacks.joint.moves import Proposal
 from fedtrees.attacks.joint.sampler import draw_classes, sample
 from fedtrees.attacks.joint.state import State
 from fedtrees.attacks.joint.world import World
-from fedtrees.attacks.shared_trees.victims import victims_of
-from fedtrees.attacks.timberstrike.grid import Grid
-from fedtrees.attacks.timberstrike.prior import make_prior, value_ranges
-from fedtrees.attacks.timberstrike.sums import victim_sums
 from fedtrees.bench.evaluate import make_defense
 from fedtrees.bench.federation import spread
 from fedtrees.core.holding import client_names
@@ -108,7 +109,7 @@ def test_leaf_values_alone_agree_with_the_truth_too(spec):
 
 def test_others_trees_are_needed_for_that():
     victim = victims(BAGGING)[1]
-    still = replace(victim.world, value=victim.world.value.copy())
+    still = victim.world._replace(value=victim.world.value.copy())
     foreign_leaves = ~np.isfinite(victim.world.variance[:, 0])
     still.value[foreign_leaves] = 0.0
     state = victim.state()
@@ -135,23 +136,16 @@ def test_a_moves_gain_is_the_difference_of_energies(spec, defense, which, seed, 
     changed = rng.choice(d, rng.integers(1, d + 1), replace=False)
     new_cell = cell[rows].copy()
     new_cell[:, changed] = rng.integers(victim.grid.width[changed], size=(len(rows), len(changed)))
-    T = len(world.root)
-    new_leaf, new_p = np.zeros((2, T), dtype=np.int32), np.zeros((2, T))
-    labels = state.label[rows].astype(np.int64)
-    first, gain = judge(
-        rows, labels, new_cell, changed, state.leaf, state.p, state.residual, world.root,
-        world.node, world.box, world.value, world.slope, world.foreign, world.flat, precision,
-        new_leaf, new_p,
-    )  # fmt: skip
+    new = Proposal.empty(d, len(world.root))
+    new.row[: len(rows)], new.label[: len(rows)] = rows, state.label[rows]
+    new.cell[: len(rows)], new.changed[: len(changed)] = new_cell, changed
+    first, gain = judge(world, state, precision, new, len(rows), len(changed))
     moved = cell.copy()
     moved[rows] = new_cell
     after = victim.state(moved)
     wanted = state.energy(precision) - after.energy(precision)
     assert gain == pytest.approx(wanted, rel=1e-9, abs=1e-7)
-    accept(
-        first, rows, labels, new_leaf, new_p, state.leaf, state.p, state.residual, world.slope,
-        world.foreign, world.flat,
-    )  # fmt: skip
+    accept(world, state, new, len(rows), first)
     np.testing.assert_array_equal(state.leaf, after.leaf)
     np.testing.assert_allclose(state.residual, after.residual, atol=1e-9)
 

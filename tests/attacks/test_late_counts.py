@@ -12,12 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from timberstrike_world import structured
 
-from fedtrees.attacks.shared_trees.blocks import blocks_of
-from fedtrees.attacks.shared_trees.cells import Cells, cells_of
-from fedtrees.attacks.shared_trees.compositions import MOST_SCORES, LeafEquations, totals_of
-from fedtrees.attacks.shared_trees.late_counts import VALUE_ERROR, late_counts
-from fedtrees.attacks.shared_trees.victims import victims_of
-from fedtrees.attacks.timberstrike.routing import gradients
+from fedtrees.attacks.evidence.clients.blocks import blocks_of
+from fedtrees.attacks.evidence.clients.cells import Cells, cells_of
+from fedtrees.attacks.evidence.clients.compositions import MOST_SCORES, LeafEquations, totals_of
+from fedtrees.attacks.evidence.clients.late_counts import late_counts
+from fedtrees.attacks.evidence.clients.start_of_values import VALUE_ERROR
+from fedtrees.attacks.evidence.clients.victims import victims_of
+from fedtrees.attacks.evidence.routing import gradients
 from fedtrees.bench.evaluate import make_defense
 from fedtrees.bench.federation import spread
 from fedtrees.core.holding import client_names, over_clients

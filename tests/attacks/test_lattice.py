@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from timberstrike_world import structured, world
 
+from fedtrees.attacks.evidence import NodeNoise
+from fedtrees.attacks.evidence.grid import Grid
 from fedtrees.attacks.lattice.attack import Lattice
 from fedtrees.attacks.lattice.decode import decode
 from fedtrees.attacks.lattice.exact_sums import base_margin_of, exact_sums, first_counts
 from fedtrees.attacks.lattice.rows import rows_of
-from fedtrees.attacks.timberstrike import NodeNoise
-from fedtrees.attacks.timberstrike.grid import Grid
 from fedtrees.core.defense import Composition
 from fedtrees.core.errors import UsageError
 from fedtrees.core.holding import over_clients

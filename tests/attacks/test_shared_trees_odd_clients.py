@@ -10,12 +10,12 @@ import pytest
 from federations import clients_of, victims_of_all
 from sklearn.datasets import load_breast_cancer, load_iris
 
-from fedtrees.attacks.shared_trees.blocks import blocks_of
-from fedtrees.attacks.shared_trees.hessians import is_masked
-from fedtrees.attacks.shared_trees.start import own_start
-from fedtrees.attacks.shared_trees.victims import victims_of
-from fedtrees.attacks.timberstrike.counts import counts_from_sums
-from fedtrees.attacks.timberstrike.sums import LeafSums
+from fedtrees.attacks.evidence.clients.blocks import blocks_of
+from fedtrees.attacks.evidence.clients.hessians import is_masked
+from fedtrees.attacks.evidence.clients.start import own_start
+from fedtrees.attacks.evidence.clients.victims import victims_of
+from fedtrees.attacks.evidence.counts import counts_from_sums
+from fedtrees.attacks.evidence.sums import LeafSums
 from fedtrees.bench.evaluate import make_defense
 from fedtrees.bench.federation import Federation
 from fedtrees.bench.leaf_rows import leaf_scores

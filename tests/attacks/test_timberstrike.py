@@ -10,7 +10,8 @@ import pytest
 from sklearn.datasets import load_breast_cancer
 from timberstrike_world import accuracy, structured, world
 
-from fedtrees.attacks.timberstrike import NodeNoise, Options, reconstruct
+from fedtrees.attacks.evidence import NodeNoise
+from fedtrees.attacks.timberstrike import Options, reconstruct
 from fedtrees.core.errors import UsageError
 from fedtrees.core.schema import Table
 from fedtrees.trees.boosted.forest import Tree

@@ -10,10 +10,10 @@ import pytest
 from sklearn.datasets import load_iris, load_wine
 from timberstrike_world import accuracy, structured, world
 
+from fedtrees.attacks.evidence.sums import victim_sums
 from fedtrees.attacks.joint.attack import Joint
 from fedtrees.attacks.timberstrike import Options, reconstruct
 from fedtrees.attacks.timberstrike.attack import TimberStrike
-from fedtrees.attacks.timberstrike.sums import victim_sums
 from fedtrees.core.errors import DataError
 from fedtrees.core.schema import Feature, Schema
 from fedtrees.metrics.blind import blind_guesses

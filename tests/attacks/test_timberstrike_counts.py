@@ -8,7 +8,8 @@ import pytest
 from sklearn.datasets import load_breast_cancer
 from timberstrike_world import world
 
-from fedtrees.attacks.timberstrike import NodeNoise, Options, reconstruct
+from fedtrees.attacks.evidence import NodeNoise
+from fedtrees.attacks.timberstrike import Options, reconstruct
 
 ONE_TREE = Options(max_trees=1, chains=1)
 
@@ -23,7 +24,7 @@ def test_statistics_give_exact_counts_on_xgboost_json():
     """Float32 covers and leaf values of XGBoost itself are precise enough."""
     import xgboost as xgb
 
-    from fedtrees.attacks.timberstrike import Evidence
+    from fedtrees.attacks.evidence import Evidence
     from fedtrees.core.schema import Feature, Schema, Table
     from fedtrees.trees.files.xgboost import from_xgboost_json
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from timberstrike_world import accuracy, structured, world
 
+from fedtrees.attacks.evidence.basis import Basis
+from fedtrees.attacks.evidence.boxes import open_boxes
+from fedtrees.attacks.evidence.prior import reach
 from fedtrees.attacks.timberstrike import Options, reconstruct
-from fedtrees.attacks.timberstrike.basis import Basis
 from fedtrees.attacks.timberstrike.points import points
-from fedtrees.attacks.timberstrike.prior import reach
-from fedtrees.attacks.timberstrike.sequence import open_boxes
 
 
 def damaged(share, seed=0):
@@ -29,7 +29,7 @@ def half():
 
 
 def basis_of(w):
-    return Basis.of(w.evidence(), w.own, w.schema, Options()).with_missing_values()
+    return Basis.of(w.evidence(), w.own, w.schema).with_missing_values()
 
 
 def test_of_all_leaves_a_rows_own_is_the_one_that_takes_its_values(half):

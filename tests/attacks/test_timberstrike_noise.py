@@ -6,12 +6,13 @@ import pytest
 from federations import sample_federation
 from scipy import stats
 
+from fedtrees.attacks.evidence.counts import NOISE_FLOOR
+from fedtrees.attacks.evidence.equations import equations
+from fedtrees.attacks.evidence.grid import Grid
+from fedtrees.attacks.evidence.sums import leaf_sums, victim_sums
+from fedtrees.attacks.evidence.view import evidence_of
 from fedtrees.attacks.peeling.sources import unreadable
-from fedtrees.attacks.timberstrike.counts import NOISE_FLOOR
-from fedtrees.attacks.timberstrike.grid import Grid
-from fedtrees.attacks.timberstrike.sequence import equations
-from fedtrees.attacks.timberstrike.sums import leaf_sums, victim_sums
-from fedtrees.attacks.timberstrike.view import as_published, evidence_of
+from fedtrees.attacks.timberstrike.published import as_published
 from fedtrees.core.defense import Composition
 from fedtrees.core.holding import over_clients
 from fedtrees.core.registry import register

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedtrees.attacks.timberstrike.grid import Grid
-from fedtrees.attacks.timberstrike.prior import value_ranges
+from fedtrees.attacks.evidence.grid import Grid
+from fedtrees.attacks.evidence.prior import value_ranges
 from fedtrees.bench.federation import Federation
 from fedtrees.bench.published_scores import published_scores
 from fedtrees.benchmarks.papers.timberstrike_published import over_real_columns

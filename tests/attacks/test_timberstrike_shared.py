@@ -13,13 +13,13 @@ from federations import clients_of, victims_of_all
 from sklearn.datasets import load_breast_cancer, load_iris
 from timberstrike_world import accuracy, structured
 
-from fedtrees.attacks.shared_trees.blocks import blocks_of
-from fedtrees.attacks.shared_trees.chains import link
-from fedtrees.attacks.shared_trees.hessians import hessians_from_gains
-from fedtrees.attacks.shared_trees.reconstruct import reconstruct_each
-from fedtrees.attacks.shared_trees.start import own_start
-from fedtrees.attacks.shared_trees.start_of_values import LeafValues, shares_of_values
-from fedtrees.attacks.shared_trees.victims import victims_of
+from fedtrees.attacks.evidence.clients.blocks import blocks_of
+from fedtrees.attacks.evidence.clients.chains import link
+from fedtrees.attacks.evidence.clients.hessians import hessians_from_gains
+from fedtrees.attacks.evidence.clients.start import own_start
+from fedtrees.attacks.evidence.clients.start_of_values import LeafValues, shares_of_values
+from fedtrees.attacks.evidence.clients.victims import victims_of
+from fedtrees.attacks.timberstrike.reconstruct import reconstruct_each
 from fedtrees.bench.evaluate import make_defense
 from fedtrees.bench.federation import spread
 from fedtrees.bench.leaf_rows import leaf_scores

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedtrees.attacks.timberstrike.counts import share_out
+from fedtrees.attacks.evidence.counts import share_out
+from fedtrees.attacks.evidence.maxent import draw_leaves, max_entropy
+from fedtrees.attacks.evidence.prior import Reach
 from fedtrees.attacks.timberstrike.local_search import search_leaves
-from fedtrees.attacks.timberstrike.maxent import draw_leaves, max_entropy
 from fedtrees.attacks.timberstrike.milp import solve_counts
-from fedtrees.attacks.timberstrike.prior import Reach
 from fedtrees.attacks.timberstrike.resample import redraw_leaves
 
 

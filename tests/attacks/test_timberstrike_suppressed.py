@@ -4,7 +4,7 @@ import guessed
 import numpy as np
 from federations import sample_federation
 
-from fedtrees.attacks.timberstrike.view import evidence_of
+from fedtrees.attacks.evidence.view import evidence_of
 from fedtrees.bench.federation import federation_of
 from fedtrees.bench.suite import DataRef
 from fedtrees.core.defense import Composition

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from fedtrees.attacks.timberstrike import Evidence, NodeHistograms
+from fedtrees.attacks.evidence import Evidence, NodeHistograms
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.trees.binning import Cuts
 from fedtrees.trees.boosted.boosting import grow_forest

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import trained_models as trained
 
-from fedtrees.attacks.shared_trees.hessians import MAX_LEAVES, hessians_from_gains
+from fedtrees.attacks.evidence.clients.hessians import MAX_LEAVES, hessians_from_gains
 from fedtrees.audit import audit
 from fedtrees.audit.model import read_model
 from fedtrees.audit.newton import Settings, infer_settings, leaf_sums

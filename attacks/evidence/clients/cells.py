@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.timberstrike.evidence import Evidence
-from fedtrees.attacks.timberstrike.grid import Grid
-from fedtrees.attacks.timberstrike.routing import add_values, gradients
+from fedtrees.attacks.evidence.boosted import Evidence
+from fedtrees.attacks.evidence.grid import Grid
+from fedtrees.attacks.evidence.routing import add_values, gradients
 from fedtrees.core.schema import Schema, Table
 from fedtrees.trees.boosted.forest import Tree
 from fedtrees.trees.routing import Routes

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.shared_trees.hessians import hessians_from_gains, is_masked, leaves_below
-from fedtrees.attacks.shared_trees.turns import turns_of
+from fedtrees.attacks.evidence.clients.hessians import hessians_from_gains, is_masked, leaves_below
+from fedtrees.attacks.evidence.clients.turns import turns_of
 from fedtrees.core.view import View
 from fedtrees.messages.packing import unpack
 from fedtrees.messages.shared_trees import ClientModels, ClientTrees, GlobalTrees, SharedTrees

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
-from fedtrees.attacks.shared_trees.blocks import Block
+from fedtrees.attacks.evidence.clients.blocks import Block
 from fedtrees.core.errors import UsageError, did_you_mean
 
 Clues = Literal["hessian", "sums", "all"]

@@ -9,13 +9,13 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.shared_trees.blocks import Block, Blocks, blocks_of
-from fedtrees.attacks.shared_trees.chains import Clues, link
-from fedtrees.attacks.shared_trees.late_counts import LateCounts, late_counts
-from fedtrees.attacks.shared_trees.sizes import sized
-from fedtrees.attacks.shared_trees.start import own_start
-from fedtrees.attacks.shared_trees.start_of_values import LeafValues, Shares, shares_of_values
-from fedtrees.attacks.timberstrike.evidence import Evidence
+from fedtrees.attacks.evidence.boosted import Evidence
+from fedtrees.attacks.evidence.clients.blocks import Block, Blocks, blocks_of
+from fedtrees.attacks.evidence.clients.chains import Clues, link
+from fedtrees.attacks.evidence.clients.late_counts import LateCounts, late_counts
+from fedtrees.attacks.evidence.clients.sizes import sized
+from fedtrees.attacks.evidence.clients.start import own_start
+from fedtrees.attacks.evidence.clients.start_of_values import LeafValues, Shares, shares_of_values
 from fedtrees.core.guess import LeafCounts
 from fedtrees.core.view import View
 from fedtrees.trees.boosted.forest import Tree
@@ -62,7 +62,7 @@ def victims_of(view: View, clues: Clues = "all", starts: Starts = "own") -> list
     ----------
     view : View
     clues : {"hessian", "sums", "all"}
-        By what blocks without names are told apart, see `fedtrees.attacks.shared_trees.chains`.
+        By what blocks without names are told apart, see `fedtrees.attacks.evidence.clients.chains`.
     starts : {"own", "model"}
         Whose base score a client's first trees are taken to start from.
     """

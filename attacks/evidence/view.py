@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.timberstrike.evidence import Evidence, Level, NodeHistograms, NodeNoise
+from fedtrees.attacks.evidence.boosted import Evidence, Level, NodeHistograms, NodeNoise
+from fedtrees.attacks.evidence.replay import (
+    EVERYONE,
+    TreeLevel,
+    cuts_of,
+    grow_again,
+    levels_of,
+    params_of,
+)
 from fedtrees.core.defense import Declared
 from fedtrees.core.schema import Table
 from fedtrees.core.view import View
-from fedtrees.messages.boosting import BaseScore, GlobalHistogram, Histogram, LeafValues, NodeSplits
-from fedtrees.messages.cuts import CutPoints
+from fedtrees.messages.boosting import BaseScore, LeafValues, NodeSplits
 from fedtrees.trees.binning import Cuts
 from fedtrees.trees.boosted.builder import TreeBuilder
 from fedtrees.trees.boosted.fixed_point import from_fixed, to_fixed
 from fedtrees.trees.boosted.forest import Tree
-from fedtrees.trees.boosted.grower import TreeGrower, children_to_build
+from fedtrees.trees.boosted.grower import children_to_build
 from fedtrees.trees.boosted.params import TreeParams
 from fedtrees.trees.routing import Routes
 
@@ -40,14 +47,14 @@ def evidence_of(view: View, most: Level = "histograms") -> Evidence | None:
     Evidence or None
         None where the view holds no trained tree.
     """
-    cuts, start, classes = _cuts(view), _start(view), len(view.schema.classes)
+    cuts, start, classes = cuts_of(view), _start(view), len(view.schema.classes)
     if cuts is None or start is None or len(start) != (1 if classes == 2 else classes):
         return None
-    params = _tree_params(view)
+    params = params_of(view)
     histograms: tuple[NodeHistograms, ...] | None = None
-    sums = dict(_summed_histograms(view))
-    if sums:
-        trees, histograms = _replay(sums, cuts, params)
+    levels = levels_of(view)
+    if levels:
+        trees, histograms = _replay(levels, cuts, params)
         level: Level = "histograms"
     else:
         trees = _assemble(view)
@@ -74,76 +81,23 @@ def evidence_of(view: View, most: Level = "histograms") -> Evidence | None:
     )
 
 
-def as_published(evidence: Evidence) -> Evidence:
-    """Read noisy sums as the authors' code does: as if they were exact.
-
-    Where every hessian is 1, it takes a quarter of each count for H and finds G from leaf value and
-    quarter, ``-(v / eta) (N / 4 + lambda)``: four times too small for a large leaf, so that labels
-    come out even. In later trees, sums of p (1-p) are held against those quarters.
-    """
-    trees = evidence.trees
-    if evidence.constant_hessian:
-        trees = tuple(replace(t, g=None, h=None if t.h is None else t.h / 4) for t in trees)
-    return replace(evidence, trees=trees, noise=None, constant_hessian=False)
-
-
-def _cuts(view: View) -> Cuts | None:
-    for _, m in view.messages(CutPoints):
-        return Cuts(m.values, m.offsets, m.minimum)
-    return None
-
-
 def _start(view: View) -> NDArray[np.float32] | None:
     for _, m in view.messages(BaseScore):
         return m.margin
     return None
 
 
-def _tree_params(view: View) -> TreeParams:
-    names = TreeParams.__dataclass_fields__
-    return TreeParams(**{k: v for k, v in view.parameters.items() if k in names})
-
-
-def _summed_histograms(
-    view: View,
-) -> Iterator[tuple[int, list[GlobalHistogram | Histogram]]]:
-    """Yield, per tree, the histograms of every level summed over all clients."""
-    levels: dict[int, list[GlobalHistogram | Histogram]] = defaultdict(list)
-    for _, shared in view.messages(GlobalHistogram):
-        levels[shared.tree].append(shared)
-    if not levels and "server" in {view.roles[p] for p in view.principals}:
-        # The server got one message per client and level, or one sum under a secure sum.
-        if _tree_params(view).samples_columns:
-            return  # it knows the columns it drew, but they are in no message
-        groups: dict[tuple[int, bytes], list[Histogram]] = defaultdict(list)
-        seen = list(view.messages(Histogram))
-        opened = [item for item in seen if item[0].opened]
-        for _, part in opened or seen:  # a colluding client's own is in the opened sum already
-            groups[part.tree, part.nodes.tobytes()].append(part)
-        for (tree, _), parts in groups.items():
-            total = sum(p.sums for p in parts), sum(p.totals for p in parts)
-            levels[tree].append(Histogram(tree, parts[0].nodes, *total, *parts[0].bits))
-    yield from levels.items()
-
-
 def _replay(
-    sums: dict[int, list[GlobalHistogram | Histogram]], cuts: Cuts, params: TreeParams
+    levels: Mapping[int, Sequence[TreeLevel]], cuts: Cuts, params: TreeParams
 ) -> tuple[tuple[Tree, ...], tuple[NodeHistograms, ...]]:
-    """Grow the trees again from the histogram sums, as every holder of them can."""
+    """Grow all trees again, and return them with their histograms over all clients."""
     trees, histograms = [], []
-    for tree in sorted(sums):
-        bits = sums[tree][0].bits
-        grower = TreeGrower(cuts, params, sums[tree][0].totals[0], bits=bits)
-        nodes, bins, totals = [], [], []
-        for level in sums[tree]:
-            full = grower.complete(level.sums)
-            nodes.append(grower.nodes)
-            bins.append(from_fixed(full, bits))
-            totals.append(from_fixed(grower.sums, bits))
-            grower.decide(level.sums, getattr(level, "allowed", None))
-        trees.append(grower.finish())
-        parts = (np.concatenate(nodes), np.concatenate(bins), np.concatenate(totals))
-        histograms.append(NodeHistograms(*parts))
+    for tree in sorted(levels):
+        bits = levels[tree][0].bits
+        grown = grow_again([level.summed() for level in levels[tree]], cuts, params)
+        trees.append(grown.tree)
+        parts = (from_fixed(part[EVERYONE], bits) for part in (grown.sums, grown.totals))
+        histograms.append(NodeHistograms(grown.nodes, *parts))
     return tuple(trees), tuple(histograms)
 
 

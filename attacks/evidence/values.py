@@ -16,15 +16,15 @@ from numba import njit
 from numpy.typing import NDArray
 from scipy.special import gammaln
 
-from fedtrees.attacks.timberstrike.counts import (
+from fedtrees.attacks.evidence.boosted import Evidence
+from fedtrees.attacks.evidence.counts import (
     DIRICHLET_PRIOR,
     NOISE_FLOOR,
     Counts,
     share_out,
     shrink_positives,
 )
-from fedtrees.attacks.timberstrike.evidence import Evidence
-from fedtrees.attacks.timberstrike.sums import LeafSums
+from fedtrees.attacks.evidence.sums import LeafSums
 from fedtrees.trees.boosted.forest import Tree
 
 Floats = NDArray[np.float64]

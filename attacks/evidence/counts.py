@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.timberstrike.evidence import Evidence
-from fedtrees.attacks.timberstrike.routing import gradients
-from fedtrees.attacks.timberstrike.sums import LeafSums
+from fedtrees.attacks.evidence.boosted import Evidence
+from fedtrees.attacks.evidence.routing import gradients
+from fedtrees.attacks.evidence.sums import LeafSums
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]

@@ -12,15 +12,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.shared_trees.cells import Cells, cells_of
-from fedtrees.attacks.shared_trees.compositions import (
+from fedtrees.attacks.evidence.boosted import Evidence
+from fedtrees.attacks.evidence.clients.cells import Cells, cells_of
+from fedtrees.attacks.evidence.clients.compositions import (
     ROWS_BEFORE,
     LeafEquations,
     Totals,
     totals_of,
 )
-from fedtrees.attacks.shared_trees.start_of_values import PER_ROW, VALUE_ERROR
-from fedtrees.attacks.timberstrike.evidence import Evidence
+from fedtrees.attacks.evidence.clients.start_of_values import PER_ROW, VALUE_ERROR
 from fedtrees.core.schema import Schema, Table
 
 Floats = NDArray[np.float64]

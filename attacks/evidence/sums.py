@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.timberstrike.evidence import Evidence
-from fedtrees.attacks.timberstrike.routing import add_values, gradients, sums_by_leaf
+from fedtrees.attacks.evidence.boosted import Evidence
+from fedtrees.attacks.evidence.routing import add_values, gradients, sums_by_leaf
 from fedtrees.core.schema import Table
 from fedtrees.trees.boosted.forest import Tree
 from fedtrees.trees.routing import Routes

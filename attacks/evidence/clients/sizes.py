@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 
-from fedtrees.attacks.shared_trees.late_counts import LateCounts
-from fedtrees.attacks.timberstrike.counts import first_gradient, share_out
-from fedtrees.attacks.timberstrike.evidence import Evidence
-from fedtrees.attacks.timberstrike.reconstruct import first_counts
-from fedtrees.attacks.timberstrike.routing import add_values, gradients
-from fedtrees.attacks.timberstrike.sums import victim_sums
-from fedtrees.attacks.timberstrike.values import size_scores
+from fedtrees.attacks.evidence.boosted import Evidence
+from fedtrees.attacks.evidence.clients.late_counts import LateCounts
+from fedtrees.attacks.evidence.counts import first_gradient, share_out
+from fedtrees.attacks.evidence.first_tree import first_counts
+from fedtrees.attacks.evidence.routing import add_values, gradients
+from fedtrees.attacks.evidence.sums import victim_sums
+from fedtrees.attacks.evidence.values import size_scores
 from fedtrees.core.schema import Table
 from fedtrees.core.view import View
 from fedtrees.trees.routing import Routes

@@ -12,7 +12,7 @@ from numba import njit
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
-from fedtrees.attacks.timberstrike.prior import Prior
+from fedtrees.attacks.evidence.prior import Prior
 from fedtrees.core.schema import Schema, Table
 
 Floats = NDArray[np.float64]

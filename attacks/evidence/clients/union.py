@@ -5,38 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-import numpy as np
-
-from fedtrees.attacks.shared_trees.victims import Victim
-from fedtrees.attacks.timberstrike.evidence import Evidence, Level, Options
-from fedtrees.attacks.timberstrike.reconstruct import reconstruct
+from fedtrees.attacks.evidence.boosted import Evidence, Level
+from fedtrees.attacks.evidence.clients.victims import Victim
 from fedtrees.core.guess import Guess, LeafCounts, Records
 from fedtrees.core.schema import Table
-from fedtrees.core.view import View
-
-
-def reconstruct_each(
-    victims: Sequence[Victim],
-    view: View,
-    options: Options,
-    most: Level,
-    rng: np.random.Generator,
-) -> Guess:
-    """Return the union of TimberStrike's reconstructions of all victims; see `union_of`.
-
-    Parameters
-    ----------
-    victims : sequence of Victim
-    view : View
-    options : Options
-        Own rows are in no victim's trees; with ``scope="union"`` they are still not sought.
-    most : {"histograms", "statistics", "values"}
-        Use no more than this.
-    rng : numpy.random.Generator
-    """
-    return union_of(
-        victims, most, lambda evidence: reconstruct(evidence, view.rows, view.schema, options, rng)
-    )
 
 
 def union_of(victims: Sequence[Victim], most: Level, one: Callable[[Evidence], Guess]) -> Guess:

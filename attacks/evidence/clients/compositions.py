@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaln
 
-from fedtrees.attacks.shared_trees.cells import Cells
+from fedtrees.attacks.evidence.clients.cells import Cells
 from fedtrees.trees.jit import kernel
 
 Floats = NDArray[np.float64]

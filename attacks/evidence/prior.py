@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from fedtrees.attacks.timberstrike.evidence import Ranges
-from fedtrees.attacks.timberstrike.grid import Grid, LeafConstraints
+from fedtrees.attacks.evidence.grid import Grid, LeafConstraints
 from fedtrees.core.schema import Schema, Table
 from fedtrees.trees.binning import Cuts
 
 Floats = NDArray[np.float64]
+Ranges = Literal["schema", "own"]
 
 UNIFORM_SHARE = 0.1  # own marginals are smoothed by this share of a uniform on the range
 VIOLATION_COST = 1.5  # an own row's weight falls by exp(-1.5) per feature outside the box

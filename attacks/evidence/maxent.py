@@ -20,7 +20,7 @@ from numba import njit
 from numpy.typing import NDArray
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
-from fedtrees.attacks.timberstrike.prior import Reach
+from fedtrees.attacks.evidence.prior import Reach
 
 Floats = NDArray[np.float64]
 

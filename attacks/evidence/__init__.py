@@ -1,0 +1,47 @@
+"""What attacks share: evidence of a view, sums, counts, routing, priors, consensus, and clients.
+
+It imports no attack. Public is what is named here (`fedtrees.audit` imports no more); attacks may
+import any module below.
+"""
+
+from fedtrees.attacks.evidence.boosted import Evidence, NodeHistograms, NodeNoise
+from fedtrees.attacks.evidence.clients.hessians import (
+    AGREES,
+    FLOAT32,
+    Splits,
+    hessians_from_gains,
+    pieces,
+)
+from fedtrees.attacks.evidence.clients.start_of_values import (
+    PER_ROW,
+    VALUE_ERROR,
+    LeafValues,
+    shares_of_values,
+    subset_sums,
+    union,
+)
+from fedtrees.attacks.evidence.counts import counts_from_sums
+from fedtrees.attacks.evidence.sums import LeafSums
+from fedtrees.attacks.evidence.values import positives_of_value
+from fedtrees.attacks.evidence.view import evidence_of
+
+__all__ = [
+    "AGREES",
+    "FLOAT32",
+    "PER_ROW",
+    "VALUE_ERROR",
+    "Evidence",
+    "LeafSums",
+    "LeafValues",
+    "NodeHistograms",
+    "NodeNoise",
+    "Splits",
+    "counts_from_sums",
+    "evidence_of",
+    "hessians_from_gains",
+    "pieces",
+    "positives_of_value",
+    "shares_of_values",
+    "subset_sums",
+    "union",
+]

@@ -1,0 +1,73 @@
+"""What every reconstruction stands on: thresholds, what own rows make likely, victims' sums."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from fedtrees.attacks.evidence.boosted import Evidence
+from fedtrees.attacks.evidence.grid import Grid
+from fedtrees.attacks.evidence.prior import Prior, Ranges, make_prior, value_ranges
+from fedtrees.attacks.evidence.sums import LeafSums, victim_sums
+from fedtrees.core.schema import Schema, Table
+
+
+@dataclass(frozen=True, eq=False)
+class Basis:
+    """The thresholds of the trees, the prior on their grid, and sums per leaf.
+
+    Attributes
+    ----------
+    grid : Grid
+    prior : Prior
+    sums : list of LeafSums
+        Of the rows sought, one per tree.
+    """
+
+    grid: Grid
+    prior: Prior
+    sums: list[LeafSums]
+
+    @staticmethod
+    def of(
+        evidence: Evidence,
+        own: Table,
+        schema: Schema,
+        n_trees: int | None = None,
+        *,
+        ranges: Ranges = "schema",
+        use_prior: bool = True,
+        subtract: bool = True,
+    ) -> Basis:
+        """Work it out from all trees of the evidence.
+
+        Parameters
+        ----------
+        evidence : Evidence
+        own : Table
+            The adversary's rows.
+        schema : Schema
+        n_trees : int, optional
+            Sums of the first so many trees; of all if not given.
+        ranges : {"schema", "own"}
+            Where value ranges come from that cut points do not tell.
+        use_prior : bool
+            Use own rows as knowledge of the distribution.
+        subtract : bool
+            Take own rows out of the sums where they are in.
+        """
+        grid = Grid.of(evidence.trees, len(schema.features))
+        low, high = value_ranges(schema, own, grid, evidence.cuts, ranges)
+        known = own if use_prior else own.take(np.zeros(0, dtype=np.intp))
+        trees = len(evidence.trees) if n_trees is None else n_trees
+        sums = victim_sums(evidence, own, trees, evidence.own_inside and subtract)
+        return Basis(grid, make_prior(schema, known, grid, low, high), sums)
+
+    def with_missing_values(self) -> Basis:
+        """Return the same where values may be missing of features that own rows miss some of.
+
+        Only for boxes that follow them; in the cells of `joint` and `lattice` rows have values.
+        """
+        missing = np.isnan(self.prior.own.X).any(axis=0)
+        return replace(self, grid=replace(self.grid, missing=missing))

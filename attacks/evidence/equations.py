@@ -1,0 +1,52 @@
+"""The sums of a tree's leaves as equations in what rows bring."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.attacks.evidence.boosted import Evidence
+from fedtrees.attacks.evidence.grid import LeafConstraints
+from fedtrees.attacks.evidence.prior import Reach
+from fedtrees.attacks.evidence.sums import LeafSums
+
+Floats = NDArray[np.float64]
+
+
+def equations(
+    evidence: Evidence, t: int, sums: LeafSums, leaves: LeafConstraints
+) -> tuple[Floats, Floats]:
+    """Return targets and error variances, (J, K): K = 2 with statistics, 1 with values alone.
+
+    A leaf value gives one equation, sum_i g_i + (v/eta) h_i = -lambda v/eta.
+    """
+    if sums.g is not None and sums.h is not None:
+        return np.stack([sums.g, sums.h], axis=1), np.stack([sums.var_g, sums.var_h], axis=1)
+    u = slopes(evidence, t, leaves)
+    target = -evidence.reg_lambda * u - sums.own_g - u * sums.own_h
+    step = 0.0 if evidence.rounding is None else evidence.rounding / evidence.learning_rate
+    weight = sums.own_h + evidence.reg_lambda + 1.0
+    variance = (step * weight) ** 2 / 12 + sums.var_g + u * u * sums.var_h
+    return target[:, None], variance[:, None]
+
+
+def slopes(evidence: Evidence, t: int, leaves: LeafConstraints) -> Floats:
+    """Return v / eta of every leaf, float64, shape (J,)."""
+    return evidence.trees[t].value[leaves.node].astype(np.float64) / evidence.learning_rate
+
+
+def contributions(
+    evidence: Evidence,
+    t: int,
+    sums: LeafSums,
+    leaves: LeafConstraints,
+    options_of: Reach,
+    gh: tuple[Floats, Floats],
+) -> Floats:
+    """Return what each row brings to the equations of each leaf it can reach, (nnz, K)."""
+    width = np.diff(options_of.offsets)
+    ge, he = np.repeat(gh[0], width), np.repeat(gh[1], width)
+    if sums.g is not None:
+        return np.stack([ge, he], axis=1)
+    u = slopes(evidence, t, leaves)
+    return (ge + u[options_of.leaf] * he)[:, None]
