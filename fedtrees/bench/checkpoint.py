@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,8 @@ from fedtrees.bench.cells import TrainCell
 from fedtrees.bench.evaluate import make_defense
 from fedtrees.bench.federation import Federation
 from fedtrees.core.defense import Context
-from fedtrees.core.errors import DataError
+from fedtrees.core.errors import DataError, StoreError
+from fedtrees.core.files import write_whole
 from fedtrees.core.registry import register
 from fedtrees.core.streams import Streams
 from fedtrees.core.transcript import Transcript
@@ -34,7 +34,7 @@ def paths(folder: Path, key: str) -> tuple[Path, Path]:
 def save(training: Training, folder: Path, key: str) -> None:
     """Keep a training; a disk too full for it only costs a later rerun some time."""
     transcript, model = paths(folder, key)
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(DataError, StoreError):
         save_forest(training.model, model)
         training.transcript.save(transcript, compress=False)
 
@@ -69,10 +69,7 @@ def drop(folder: Path, key: str) -> None:
 def save_forest(forest: Forest | RandomForest, path: Path) -> None:
     """Write a forest's arrays to an ``.npz`` file, atomically."""
     arrays = forest.to_arrays() if isinstance(forest, RandomForest) else _boosted(forest)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    with partial.open("wb") as out:
-        np.savez(out, allow_pickle=False, **arrays)
-    os.replace(partial, path)
+    write_whole(path, lambda out: np.savez(out, allow_pickle=False, **arrays))
 
 
 def _boosted(forest: Forest) -> dict[str, Any]:
