@@ -162,7 +162,7 @@ class Runner:
                 kept.append(loaded or run_training(group.train, federation))
             return kept[0]
 
-        if not (job.step and group.attacks) and self.missing([group.train]):
+        if not group.attacks if job.step else self.missing([group.train]):
             yield self._run(group.train, train)
         result = self.store.read(key)
         for cell in group.attacks:
@@ -372,9 +372,11 @@ class _Worker:
         if not self.left:
             self.future = None
             return
-        if self.executor is None:
-            from joblib.externals.loky import ProcessPoolExecutor
+        from joblib.externals.loky import ProcessPoolExecutor
 
+        if self.executor is not None and self.executor._flags.broken:  # killed while idle
+            self.end()
+        if self.executor is None:
             self.executor = ProcessPoolExecutor(1, env=dict.fromkeys(_THREADS, "1"))
         self.future = self.executor.submit(_work_beside, self.runner, self.left[0])
 
@@ -387,8 +389,8 @@ class _Worker:
         except BrokenExecutor as err:
             self.end()
             if job.step:
-                said = str(err).rpartition("exit codes of the workers are ")[2]
-                text = f"its process was killed twice ({said}): out of memory, or a crash in "
+                code = str(err).rpartition("{")[2].partition("}")[0]
+                text = f"its process was killed twice ({code}): out of memory, or a crash in "
                 results = [self.runner.give_up(job, text + "compiled code; try fewer --jobs")]
             else:
                 results = []
