@@ -122,7 +122,8 @@ def _facts(study: Study, charts: Charts) -> Html:
     counts = [f"{int(status.get('ok', 0))} cells finished"]
     counts += [f"{int(status[s])} {s}" for s in NOT_OK if s in status.index]
     run = ", ".join(sorted({r for r in rows["run"] if r})) or study.folder.resolve().name
-    text = f"Run {run}: {_many(len(study.settings), 'setting')}, {_many(seeds, 'seed')}; {', '.join(counts)}."
+    size = f"{_many(len(study.settings), 'setting')}, {_many(seeds, 'seed')}"
+    text = f"Run {run}: {size}; {', '.join(counts)}."
     return join([tag("p", text, class_="facts"), _filters(study)])
 
 
