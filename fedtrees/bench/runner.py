@@ -11,7 +11,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import chain, zip_longest
 from pathlib import Path
@@ -70,14 +70,17 @@ class Job:
         One cell of a group alone, the last of `cells`: its training is read, not run again.
     keep : bool
         Another step follows that needs the training.
+    tried : bool
+        The cell lost its process once already.
     """
 
     cells: tuple[Cell, ...]
     step: bool = False
     keep: bool = False
+    tried: bool = False
 
     def steps(self) -> list[Job]:
-        """Return the job cell by cell, in its order: a second try that may lose one at most."""
+        """Return the job cell by cell, in its order."""
         head, *attacks = self.cells
         if not isinstance(head, TrainCell):
             return [Job((head,), step=True)]
@@ -169,6 +172,15 @@ class Runner:
             yield self._run_attack(cell, result, trained)
         if not job.keep:
             checkpoint.drop(folder, key)
+
+    def again(self, job: Job) -> list[Job]:
+        """Return what to run after a job lost its process: its cells one by one."""
+        if job.step:
+            return [replace(job, tried=True)]
+        steps = job.steps()
+        keys = [step.cells[-1].key(self.provenance) for step in steps]
+        lost = next((i for i, key in enumerate(keys) if self.store.read(key) is None), None)
+        return [replace(step, tried=i == lost) for i, step in enumerate(steps)]
 
     def give_up(self, job: Job, reason: str) -> tuple[str, str]:
         """Write the cell of a step as failed."""
@@ -388,13 +400,13 @@ class _Worker:
             results = self.future.result()
         except BrokenExecutor as err:
             self.end()
-            if job.step:
+            if job.tried:
                 code = str(err).rpartition("{")[2].partition("}")[0]
                 text = f"its process was killed twice ({code}): out of memory, or a crash in "
                 results = [self.runner.give_up(job, text + "compiled code; try fewer --jobs")]
             else:
                 results = []
-                self.left.extendleft(reversed(job.steps()))
+                self.left.extendleft(reversed(self.runner.again(job)))
         for status, label in results:
             self.done(status, label)
         self._next()

@@ -69,7 +69,7 @@ class DataRef:
             raise UsageError("data is a table without csv; write {csv = 'file.csv', target = ...}")
         columns = value.get("categorical", ())
         given = {**value, "categorical": (columns,) if isinstance(columns, str) else tuple(columns)}
-        return cls(**{"name": Path(value["csv"]).stem, **given})
+        return cls(**{**given, "name": value.get("name") or Path(value["csv"]).stem})
 
 
 @dataclass(frozen=True)
@@ -321,9 +321,9 @@ def parse_seeds(value: Any) -> tuple[int, ...]:
         raise UsageError(
             f"seeds={text!r}: give a count such as 3, or a list such as 0,1,2"
         ) from None
-    if not listed and numbers and numbers[0] > MOST_SEEDS:
+    if not listed and max(numbers, default=0) > MOST_SEEDS:
         raise UsageError(f"seeds={text!r}: at most {MOST_SEEDS}")
-    seeds = tuple(numbers) if listed else tuple(range(*numbers[:1]))
+    seeds = tuple(numbers) if listed else tuple(range(max(numbers, default=0)))
     if not seeds or min(seeds) < 0 or len(set(seeds)) != len(seeds):
         raise UsageError(f"seeds={text!r}: give at least one, each once, none negative")
     if max(seeds) > MOST_WHOLE:
