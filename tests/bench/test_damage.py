@@ -230,13 +230,14 @@ def test_a_killed_worker_costs_one_cell_at_most(tmp_path):
     plugin.write_text(KILLER)
     notes = [tmp_path / "once", tmp_path / "twice"]
     attacks = [f"dies[times={n},notes={path}]" for n, path in zip((1, 2), notes, strict=True)]
-    text = SUITE.replace('["random-leaf"]', json.dumps([attacks[1], attacks[0], "random-leaf"]))
-    text = text.replace('["laplace-hist[epsilon=8]"]', '["none"]')
+    bare = SUITE.replace('["laplace-hist[epsilon=8]"]', '["none"]')
+    text = bare.replace('["random-leaf"]', json.dumps([*reversed(attacks), "timberstrike"]))
+    assert finish(folder, bare, plugins=(str(plugin),)) == {"ok": 4}
     counts = finish(folder, text, workers=2, plugins=(str(plugin),))
-    assert counts == {"ok": 5, "failed": 1}  # blind, reference, train, two attacks
+    assert counts == {"ok": 3, "failed": 1}  # the training that was there, and three attacks
     rows = [r for r in rows_of(folder) if r["stage"] == "attack" and r["metric"] in ("", "ra")]
     status = {r["attack_params"].partition(",")[0] or r["attack"]: r["status"] for r in rows}
-    assert status == {"times=2": "failed", "times=1": "ok", "random-leaf": "ok"}
+    assert status == {"times=2": "failed", "times=1": "ok", "timberstrike": "ok"}
     (reason,) = (r["reason"] for r in rows if r["status"] == "failed")
     assert reason.startswith("its process was killed twice (SIGKILL(-9))")
     assert [path.read_text() for path in notes] == ["xx", "xx"]
