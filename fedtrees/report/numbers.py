@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from fedtrees.core.specs import split_outside
-from fedtrees.report import figures, style
+from fedtrees.report import style
 from fedtrees.report.claims import span
+from fedtrees.report.cost_figure import draw_cost
 from fedtrees.report.frontier import LOWER_IS_BETTER, Frontier
 from fedtrees.report.intervals import Estimate
 from fedtrees.report.markup import Html, join, table, tag
@@ -142,7 +143,7 @@ def cost(study: Study, charts: Charts) -> Html:
         parts: list[object] = [tag("h3", setting)]
         if known:
             about = f"{setting}: bytes and seconds per defense; table below"
-            drawn = figures.draw_cost(known).json()
+            drawn = draw_cost(known).json()
             parts.append(tag("div", charts.add({"": drawn}, about, columns=6), class_="wide"))
         parts += [_cost_totals(str(setting), costs), _cost_types(str(setting), costs)]
         blocks.append(tag("div", join(parts), data_place=place(setting)))
