@@ -9,8 +9,8 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, wait
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, wait
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import chain, zip_longest
@@ -354,7 +354,7 @@ def _run_phase(pool: Sequence[_Worker], waiting: deque[Job]) -> None:
     while True:
         for worker in pool:
             if worker.idle and waiting:
-                worker.begin([waiting.popleft()])
+                worker.begin(waiting.popleft())
         busy = {w.future: w for w in pool if w.future}
         if not busy:
             return
@@ -367,7 +367,7 @@ class _Worker:
 
     def __init__(self, runner: Runner, done: Callable[[str, str], None]) -> None:
         self.runner, self.done = runner, done
-        self.executor: Executor | None = None
+        self.executor: Any = None
         self.future: Future[list[tuple[str, str]]] | None = None
         self.left: deque[Job] = deque()
 
@@ -375,9 +375,9 @@ class _Worker:
     def idle(self) -> bool:
         return self.future is None
 
-    def begin(self, jobs: Iterable[Job]) -> None:
-        """Start the first of some jobs that follow one another."""
-        self.left = deque(jobs)
+    def begin(self, job: Job) -> None:
+        """Start a job."""
+        self.left.append(job)
         self._next()
 
     def _next(self) -> None:
