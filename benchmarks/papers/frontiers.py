@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
 from fedtrees.benchmarks.papers.study import Table, percent, run_study
+from fedtrees.core.guarantee import PureDP
 from fedtrees.report import paper
 from fedtrees.report.budgets import ordered
 from fedtrees.report.frontier import frontiers
@@ -42,13 +42,13 @@ def _defense(rows: Any, spec: str) -> list[str]:
     name = "nvflare-hist" if "by=server" in spec else "fedtree-hist"
     auc, base = (_auc(part[part["protocol"] == name]) for part in (mine, undefended))
     spent = mine.loc[mine["stage"] == "train", "spent"].iloc[0]
-    epsilon = re.search(r"(?:histograms|epsilon)=([\d.e+-]+)", spent)
+    private = next((g for g in spent if isinstance(g, PureDP)), None)
     client = mine[(mine["protocol"] == "fedtree-hist") & (mine["threat"] == "client")]
     return [
         f"`{spec}`",
         f"{auc.mean():.3f}",
         "" if spec == "none" else f"{(auc - base).mean():+.3f}",
-        f"{float(epsilon[1]):g}" if epsilon else "-",
+        f"{private.histograms or private.epsilon:g}" if private else "-",
         percent(_best(mine[(mine["protocol"] == name) & (mine["threat"] == "server")])["value"]),
         _read_by_client(mine),
         _worst(mine, "returned_wrong"),

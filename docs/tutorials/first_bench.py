@@ -1,4 +1,4 @@
-"""What does a federation of three hospitals leak, and what does split-only broadcast change?
+"""What do three hospitals' trees tell a curious client, and what does split-only broadcast change?
 
 Run it: python docs/tutorials/first_bench.py
 """

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from pathlib import Path
 
 from fedtrees.bench.cells import TrainCell
@@ -11,7 +10,8 @@ from fedtrees.bench.evaluate import make_defense
 from fedtrees.bench.federation import Federation
 from fedtrees.core.codec import decode, encode
 from fedtrees.core.defense import Context
-from fedtrees.core.errors import DataError
+from fedtrees.core.errors import DataError, StoreError
+from fedtrees.core.files import write_whole
 from fedtrees.core.holding import rows_of
 from fedtrees.core.registry import register
 from fedtrees.core.streams import Streams
@@ -33,10 +33,9 @@ def save(training: Training, folder: Path, key: str) -> None:
     if not training.protocol.released:
         return
     transcript, model = paths(folder, key)
-    partial = model.with_name(f".{model.name}.{os.getpid()}.partial")
-    with contextlib.suppress(OSError):
-        partial.write_bytes(encode(as_message(training.model)))
-        os.replace(partial, model)
+    told = encode(as_message(training.model))
+    with contextlib.suppress(DataError, StoreError):
+        write_whole(model, told)
         training.transcript.save(transcript, compress=False)
 
 

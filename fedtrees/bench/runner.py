@@ -8,10 +8,12 @@ import signal
 import threading
 import time
 import traceback
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, wait
+from dataclasses import dataclass, replace
 from functools import cache
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +48,11 @@ from fedtrees.core.registry import load_plugin
 from fedtrees.protocols.base import Training
 
 AGAIN = ("failed", "timeout")
+# Workers share the cores: a second thread in one of them makes every one slower.
+_THREADS = (
+    "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS", "NUMBA_NUM_THREADS", "NUMEXPR_NUM_THREADS",
+)  # fmt: skip
 
 
 class TimeLimit(BaseException):
@@ -54,9 +61,31 @@ class TimeLimit(BaseException):
 
 @dataclass(frozen=True)
 class Job:
-    """What one worker does in one go: an aux cell, or a group trained once."""
+    """What one worker does in one go: an aux cell, or a group trained once.
+
+    Attributes
+    ----------
+    cells : tuple of Cell
+    step : bool
+        One cell of a group alone, the last of `cells`: its training is read, not run again.
+    keep : bool
+        Another step follows that needs the training.
+    tried : bool
+        The cell lost its process once already.
+    """
 
     cells: tuple[Cell, ...]
+    step: bool = False
+    keep: bool = False
+    tried: bool = False
+
+    def steps(self) -> list[Job]:
+        """Return the job cell by cell, in its order."""
+        head, *attacks = self.cells
+        if not isinstance(head, TrainCell):
+            return [Job((head,), step=True)]
+        each = [(head,), *((head, attack) for attack in attacks)]
+        return [Job(cells, step=True, keep=cells is not each[-1]) for cells in each]
 
 
 @dataclass(frozen=True)
@@ -87,9 +116,9 @@ class Runner:
         return Store(self.folder)
 
     def missing(self, cells: Sequence[Cell]) -> list[Cell]:
-        """Return the cells without a result; a failure or a time-out is tried again."""
+        """Return the cells without a result; what failed or had no blind line is tried again."""
         found = ((c, self.store.read(c.key(self.provenance))) for c in cells)
-        return [c for c, result in found if result is None or result["status"] in AGAIN]
+        return [c for c, result in found if result is None or _again(result)]
 
     def jobs(self, plan: Plan) -> tuple[list[Job], list[Job]]:
         """Return what remains: first the blind line and references, then the groups."""
@@ -114,9 +143,9 @@ class Runner:
             return [self._run(head, lambda f: evaluate_blind(head, f))]
         if isinstance(head, ReferenceCell):
             return [self._run(head, lambda f: evaluate_reference(head, f))]
-        return list(self._run_group(Group(head, job.cells[1:])))  # type: ignore[arg-type]
+        return list(self._run_group(job, Group(head, job.cells[1:])))  # type: ignore[arg-type]
 
-    def _run_group(self, group: Group) -> Iterator[tuple[str, str]]:
+    def _run_group(self, job: Job, group: Group) -> Iterator[tuple[str, str]]:
         """Train once, then attack; what is finished already is read, not computed."""
         key, folder = group.train.key(self.provenance), self.store.cells
         kept: list[Training] = []
@@ -126,25 +155,42 @@ class Runner:
             training = run_training(group.train, federation)
             wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
             kept.append(training)
-            if group.attacks:
+            if group.attacks or job.keep:
                 checkpoint.save(training, folder, key)
             return evaluate_training(group.train, federation, training, wall, cpu)
 
         def trained(federation: Federation) -> Training:
             if not kept:  # an interrupted run goes on
-                loaded = checkpoint.load(group.train, federation, folder, key)
+                loaded = _loaded(group.train, federation, folder, key)
                 training = loaded or run_training(group.train, federation)
                 if not training.protocol.released:  # what its predictions told is in the views
                     training.predict(federation.test.X)
                 kept.append(training)
             return kept[0]
 
-        if self.missing([group.train]):
+        if not group.attacks if job.step else self.missing([group.train]):
             yield self._run(group.train, train)
         result = self.store.read(key)
         for cell in group.attacks:
             yield self._run_attack(cell, result, trained)
-        checkpoint.drop(folder, key)
+        if not job.keep:
+            checkpoint.drop(folder, key)
+
+    def again(self, job: Job) -> list[Job]:
+        """Return what to run after a job lost its process: its cells one by one."""
+        if job.step:
+            return [replace(job, tried=True)]
+        steps = job.steps()
+        keys = [step.cells[-1].key(self.provenance) for step in steps]
+        lost = next((i for i, key in enumerate(keys) if self.store.read(key) is None), None)
+        return [replace(step, tried=i == lost) for i, step in enumerate(steps)]
+
+    def give_up(self, job: Job, reason: str) -> tuple[str, str]:
+        """Write the cell of a step as failed."""
+        cell = job.cells[-1]
+        if not job.keep and isinstance(job.cells[0], TrainCell):
+            checkpoint.drop(self.store.cells, job.cells[0].key(self.provenance))
+        return self._write(cell, _bare(cell, "failed", reason), "failed")
 
     def _run_attack(
         self,
@@ -160,22 +206,28 @@ class Runner:
             return self._write(cell, _bare(cell, skipped, text), skipped)
         blind = self.store.read(BlindCell(cell.setting, cell.threat).key(self.provenance))
 
+        seen = blind is not None and blind["status"] == "ok"
+
         def attack(federation: Federation) -> Outcome:
-            line = blind_line(blind["rows"]) if blind else None
+            line = blind_line(blind["rows"]) if blind and seen else None
             return evaluate_attack(cell, federation, trained(federation), line)
 
-        return self._run(cell, attack)
+        return self._run(cell, attack, seen)
 
-    def _run(self, cell: Cell, compute: Callable[[Federation], Outcome]) -> tuple[str, str]:
+    def _run(
+        self, cell: Cell, compute: Callable[[Federation], Outcome], blind: bool = True
+    ) -> tuple[str, str]:
         """Compute one cell and write it, whatever happens; one finished meanwhile is taken."""
         with self.store.claim(cell.key(self.provenance)):
             if not self.missing([cell]):
                 finished = self.store.read(cell.key(self.provenance))
                 assert finished is not None
                 return finished["status"], f"{cell.stage} {cell.label}"
-            return self._compute(cell, compute)
+            return self._compute(cell, compute, blind)
 
-    def _compute(self, cell: Cell, compute: Callable[[Federation], Outcome]) -> tuple[str, str]:
+    def _compute(
+        self, cell: Cell, compute: Callable[[Federation], Outcome], blind: bool
+    ) -> tuple[str, str]:
         s = cell.setting
         detail = ""
         try:
@@ -194,10 +246,10 @@ class Runner:
             text = str(err) if known else f"{type(err).__name__}: {err}"
             detail = "" if known else traceback.format_exc()
             outcome, status = _bare(cell, "failed", text), "failed"
-        return self._write(cell, outcome, status, detail)
+        return self._write(cell, outcome, status, detail, blind)
 
     def _write(
-        self, cell: Cell, outcome: Outcome, status: str, detail: str = ""
+        self, cell: Cell, outcome: Outcome, status: str, detail: str = "", blind: bool = True
     ) -> tuple[str, str]:
         reason = outcome.rows[0].get("reason", "") if status != "ok" else ""
         self.store.write(
@@ -207,11 +259,23 @@ class Runner:
                 "status": status,
                 "reason": reason,
                 "traceback": detail,
+                "blind": blind,
                 "common": outcome.common,
                 "rows": outcome.rows,
             }
         )
         return status, f"{cell.stage} {cell.label}"
+
+
+def _again(result: dict[str, Any]) -> bool:
+    """Tell whether a result may become another when its cell is run again."""
+    return result["status"] in AGAIN or not result["blind"]
+
+
+def _loaded(cell: TrainCell, federation: Federation, folder: Path, key: str) -> Training | None:
+    with contextlib.suppress(Exception):  # whatever is wrong with it, it can be trained again
+        return checkpoint.load(cell, federation, folder, key)
+    return None
 
 
 def _bare(cell: Cell, status: str, reason: str) -> Outcome:
@@ -265,18 +329,93 @@ def _end_with(parent: int) -> None:
 
 
 def run_jobs(
-    runner: Runner, jobs: Sequence[Job], workers: int, done: Callable[[str, str], None]
+    runner: Runner,
+    phases: Sequence[Sequence[Job]],
+    workers: int,
+    done: Callable[[str, str], None],
 ) -> None:
-    """Run jobs in this process, or in several; `done(status, label)` follows each cell."""
-    if workers == 1 or len(jobs) < 2:
-        for job in jobs:
+    """Run jobs in this process, or in several; `done(status, label)` follows each cell.
+
+    A worker process that is killed costs only the job that it was at: its cells are tried again
+    one by one, and the one that loses its process a second time is reported as failed.
+    """
+    if workers == 1:
+        for job in chain(*phases):
             for status, label in runner.work(job):
                 done(status, label)
         return
-    from joblib import Parallel, delayed, parallel_config
+    pool = [_Worker(runner, done) for _ in range(min(workers, max(map(len, phases), default=0)))]
+    try:
+        for phase in phases:
+            _run_phase(pool, deque(phase))
+    finally:
+        for worker in pool:
+            worker.end()
 
-    with parallel_config(backend="loky", inner_max_num_threads=1):
-        pool = Parallel(n_jobs=min(workers, len(jobs)), return_as="generator_unordered")
-        for results in pool(delayed(_work_beside)(runner, job) for job in jobs):
-            for status, label in results:
-                done(status, label)
+
+def _run_phase(pool: Sequence[_Worker], waiting: deque[Job]) -> None:
+    while True:
+        for worker in pool:
+            if worker.idle and waiting:
+                worker.begin(waiting.popleft())
+        busy = {w.future: w for w in pool if w.future}
+        if not busy:
+            return
+        for future in wait(busy, return_when=FIRST_COMPLETED).done:
+            busy[future].finish()
+
+
+class _Worker:
+    """One process, so that its death says which job killed it."""
+
+    def __init__(self, runner: Runner, done: Callable[[str, str], None]) -> None:
+        self.runner, self.done = runner, done
+        self.executor: Any = None
+        self.future: Future[list[tuple[str, str]]] | None = None
+        self.left: deque[Job] = deque()
+
+    @property
+    def idle(self) -> bool:
+        return self.future is None
+
+    def begin(self, job: Job) -> None:
+        """Start a job."""
+        self.left.append(job)
+        self._next()
+
+    def _next(self) -> None:
+        if not self.left:
+            self.future = None
+            return
+        from joblib.externals.loky import ProcessPoolExecutor
+
+        if self.executor is not None and self.executor._flags.broken:  # killed while idle
+            self.end()
+        if self.executor is None:
+            self.executor = ProcessPoolExecutor(1, env=dict.fromkeys(_THREADS, "1"))
+        self.future = self.executor.submit(_work_beside, self.runner, self.left[0])
+
+    def finish(self) -> None:
+        """Take the result of the job that is done, or try again what died."""
+        assert self.future is not None
+        job = self.left.popleft()
+        try:
+            results = self.future.result()
+        except BrokenExecutor as err:
+            self.end()
+            if job.tried:
+                code = str(err).rpartition("{")[2].partition("}")[0]
+                text = f"its process was killed twice ({code}): out of memory, or a crash in "
+                results = [self.runner.give_up(job, text + "compiled code; try fewer --jobs")]
+            else:
+                results = []
+                self.left.extendleft(reversed(self.runner.again(job)))
+        for status, label in results:
+            self.done(status, label)
+        self._next()
+
+    def end(self) -> None:
+        """End the process, whatever it is at."""
+        if self.executor is not None:
+            self.executor.shutdown(wait=True, kill_workers=True)
+            self.executor = None

@@ -15,9 +15,10 @@ from fedtrees.bench.environment import environment
 from fedtrees.bench.evaluate import make_defense, run_training
 from fedtrees.bench.federation import federation_of, load_dataset
 from fedtrees.bench.runner import Job, Runner, run_jobs
-from fedtrees.bench.store import Store, write_atomically
+from fedtrees.bench.store import Store
 from fedtrees.bench.suite import Suite
 from fedtrees.core.errors import DataError, StoreError, UsageError
+from fedtrees.core.files import read_listed, write_listed
 from fedtrees.core.registry import load_plugin, register
 from fedtrees.core.threat import Threat
 from fedtrees.protocols.base import Protocol
@@ -83,7 +84,13 @@ class Bench:
         return self.runner.jobs(self.plan)
 
     def run(self, done: Callable[[str, str], None] = lambda status, label: None) -> Counter[str]:
-        """Run what is missing and write ``rows.csv``; interrupted, it keeps what is finished."""
+        """Run what is missing and write ``rows.csv``; interrupted, it keeps what is finished.
+
+        Raises
+        ------
+        StoreError
+            If the folder cannot be written, or somebody else removes cells from it.
+        """
         counts: Counter[str] = Counter()
 
         def count(status: str, label: str) -> None:
@@ -91,11 +98,15 @@ class Bench:
             done(status, label)
 
         try:
-            for phase in self.remaining():
-                run_jobs(self.runner, phase, self.workers, count)
+            run_jobs(self.runner, self.remaining(), self.workers, count)
         finally:
             keys = [c.key(self.runner.provenance) for c in self.plan.cells()]
-            self.store.write_rows(keys)
+            unreadable = self.store.write_rows(keys)
+        if unreadable:
+            raise StoreError(
+                f"{len(unreadable)} of {len(keys)} cells of {self.folder} were changed or removed "
+                "while the run went on; run again with --resume to compute them"
+            )
         self._write_disclosures()
         self.store.sweep()
         return counts
@@ -119,7 +130,7 @@ class Bench:
             for d in disclosures(training.transcript, training.defense):
                 rows.append({"protocol": str(protocol), "defense": str(defense), **d.to_json()})
         text = json.dumps(rows, indent=1)
-        write_atomically(self.folder / "disclosure.json", text.encode())
+        write_listed(self.folder, "disclosure.json", text.encode())
 
 
 def check_names(suite: Suite) -> None:
@@ -188,9 +199,14 @@ def reopen(folder: Path) -> Suite:
     Raises
     ------
     UsageError
-        If there is none.
+        If there is none, or its suite cannot be used.
+    StoreError
+        If its suite is not what was written.
     """
     path = folder / "suite.toml"
     if not path.is_file():
         raise UsageError(f"{folder} holds no run to resume (no suite.toml)")
-    return Suite.load(str(path))
+    try:
+        return Suite.parse(read_listed(folder, path.name).decode(), str(path))
+    except (OSError, UnicodeDecodeError) as err:
+        raise StoreError(f"cannot read {path}: {err}; give permission, or begin a new run") from err

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -11,11 +13,17 @@ from pathlib import Path
 from typing import Any
 
 from fedtrees.core.errors import UsageError, did_you_mean
+from fedtrees.core.rows import MOST_WHOLE
 from fedtrees.core.specs import Composed, Spec, parse_composed, parse_list, split_outside
 from fedtrees.core.threat import Threat
 
 DEFAULT_SUITE = "quick"
+CHANGED = "custom"  # a suite of which options replaced a part
 MOST_SEEDS = 1000
+MOST_CLIENTS = 1_000_000
+_SOUND = re.compile("[^\0\ud800-\udfff]*")  # what a path and a file in UTF-8 can hold
+MOST_SECONDS = 1e8  # three years; timers of the system end soon after
+MOST_TRAININGS = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -45,12 +53,23 @@ class DataRef:
         """Read a name or a table ``{csv=..., target=...}``."""
         if isinstance(value, str):
             return cls(value)
+        if not isinstance(value, Mapping):
+            raise UsageError(
+                f"data={value!r}: give a name, or a table such as {{csv = 'file.csv'}}"
+            )
         known = {f.name for f in fields(cls)}
-        for key in value:
+        for key, text in value.items():
             if key not in known:
                 raise UsageError(f"data has no key {key!r}{did_you_mean(key, known)}")
-        ref = cls(**{"name": Path(str(value.get("csv", "?"))).stem, **value})
-        return replace(ref, categorical=tuple(ref.categorical))
+            texts = text if key == "categorical" and isinstance(text, (list, tuple)) else [text]
+            for each in texts:
+                if not isinstance(each, str) or not _SOUND.fullmatch(each):
+                    raise UsageError(f"data has {key}={text!r}; give text")
+        if not value.get("csv"):
+            raise UsageError("data is a table without csv; write {csv = 'file.csv', target = ...}")
+        columns = value.get("categorical", ())
+        given = {**value, "categorical": (columns,) if isinstance(columns, str) else tuple(columns)}
+        return cls(**{**given, "name": value.get("name") or Path(value["csv"]).stem})
 
 
 @dataclass(frozen=True)
@@ -68,17 +87,30 @@ class Grid:
     @classmethod
     def parse(cls, table: Mapping[str, Any]) -> Grid:
         """Read one ``[[grid]]`` table, or the options of a command line."""
+        if not isinstance(table, Mapping):
+            raise UsageError(f"a grid is {table!r}; write its keys below [[grid]]")
         known = {f.name for f in fields(cls)}
         for key in table:
             if key not in known:
                 raise UsageError(f"a grid has no key {key!r}{did_you_mean(key, known)}")
         read: dict[str, Any] = {}
         for key, value in table.items():
-            items = [value] if isinstance(value, (str, int, Mapping)) else list(value)
+            items = list(value) if isinstance(value, (list, tuple)) else [value]
+            if key not in ("data", "clients"):
+                for item in items:
+                    if not isinstance(item, str):
+                        raise UsageError(
+                            f"a grid has {key}={item!r}; give text, or a list of texts"
+                        )
             read[key] = _READERS[key](items)
             if not read[key]:
                 raise UsageError(f"a grid's {key!r} is empty; leave it out for the default")
         return cls(**read)
+
+    @property
+    def size(self) -> int:
+        """Number of combinations, each of them a training with an attack, per seed."""
+        return math.prod(len(getattr(self, item.name)) for item in fields(self))
 
     def with_undefended(self) -> Grid:
         """Return the grid with `none` first among its defenses, everything once."""
@@ -88,8 +120,8 @@ class Grid:
 
 def _clients(items: Sequence[Any]) -> tuple[int, ...]:
     for n in items:
-        if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-            raise UsageError(f"clients={n!r}: give whole numbers, 1 or more")
+        if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= MOST_CLIENTS:
+            raise UsageError(f"clients={n!r}: give whole numbers, 1 to {MOST_CLIENTS}")
     return tuple(items)
 
 
@@ -103,7 +135,8 @@ def _data(items: Iterable[str | Mapping[str, Any]]) -> tuple[DataRef, ...]:
     for item in items:
         pieces = split_outside(item, ",") if isinstance(item, str) else [item]
         for p in pieces:  # name[rows=...] is a grid like any other
-            refs += map(DataRef, map(str, parse_list([p]))) if "[" in p else [DataRef.parse(p)]
+            grid = isinstance(p, str) and "[" in p
+            refs += map(DataRef, map(str, parse_list([p]))) if grid else [DataRef.parse(p)]
     return tuple(refs)
 
 
@@ -148,23 +181,44 @@ class Suite:
         """
         try:
             table = tomllib.loads(text)
-        except tomllib.TOMLDecodeError as err:
+        except RecursionError:
+            raise UsageError(f"{source} is nested too deep; a suite needs three levels") from None
+        except ValueError as err:
             raise UsageError(f"{source} is not readable TOML: {err}") from err
+        try:
+            return cls._of(table, Path(source).stem)
+        except UsageError as err:
+            raise UsageError(f"{source}: {err}") from err
+
+    @classmethod
+    def _of(cls, table: Mapping[str, Any], name: str) -> Suite:
         known = {"name", "description", "seeds", "grid", "time_limit"}
         for key in table:
             if key not in known:
-                raise UsageError(f"{source}: unknown key {key!r}{did_you_mean(key, known)}")
-        try:
-            grids = tuple(Grid.parse(g).with_undefended() for g in table.get("grid", [{}]))
-        except UsageError as err:
-            raise UsageError(f"{source}: {err}") from err
+                raise UsageError(f"unknown key {key!r}{did_you_mean(key, known)}")
+        grids = table.get("grid", [{}])
+        if not isinstance(grids, list) or not grids:
+            raise UsageError(f"grid={grids!r}: write one [[grid]] or more")
         return cls(
-            name=str(table.get("name", Path(source).stem)),
-            description=str(table.get("description", "")),
+            name=_name(table.get("name", name)),
+            description=_text("description", table.get("description", "")),
             seeds=parse_seeds(table.get("seeds", 3)),
-            grids=grids,
-            time_limit=float(table.get("time_limit", 0.0)),
+            grids=tuple(Grid.parse(g).with_undefended() for g in grids),
+            time_limit=table.get("time_limit", 0.0),
         )
+
+    def __post_init__(self) -> None:
+        number = isinstance(self.time_limit, (int, float)) and not isinstance(self.time_limit, bool)
+        if not (number and 0 <= self.time_limit <= MOST_SECONDS):
+            raise UsageError(
+                f"time_limit={self.time_limit!r}: give seconds, 0 for no limit, at most "
+                f"{MOST_SECONDS:g}"
+            )
+        size = len(self.seeds) * sum(grid.size for grid in self.grids)
+        if size > MOST_TRAININGS:
+            raise UsageError(
+                f"{size} combinations of trainings and attacks; at most {MOST_TRAININGS}: split it"
+            )
 
     @classmethod
     def load(cls, name: str) -> Suite:
@@ -177,20 +231,22 @@ class Suite:
         path = Path(name)
         if path.suffix == ".toml" or path.is_file():
             try:
-                return cls.parse(path.read_text(), name)
+                text = path.read_text(encoding="utf-8")
             except (OSError, UnicodeDecodeError) as err:
                 raise UsageError(f"cannot read suite {name!r}: {err}") from err
+            return cls.parse(text, name)
         bundled = bundled_suites()
         if name not in bundled:
             raise UsageError(
                 f"unknown suite {name!r}{did_you_mean(name, bundled)} (or give a .toml file)"
             )
-        return cls.parse(bundled[name].read_text(), name)
+        return cls.parse(bundled[name].read_text(encoding="utf-8"), name)
 
     def override(self, options: Mapping[str, Any], seeds: str | None = None) -> Suite:
         """Return the suite with the given grid keys replaced in every grid.
 
-        A protocol that is named alone meets all attacks of the suite in every grid: those
+        What is replaced is no longer the suite of that name and description: both then tell what
+        is run. A protocol that is named alone meets all attacks of the suite in every grid: those
         that a grid has were chosen for the protocol that it had.
         """
         suite = self
@@ -203,13 +259,27 @@ class Suite:
             merged = (replace(g, **given).with_undefended() for g in self.grids)
             unique = {json.dumps(_grid_table(g), sort_keys=True): g for g in merged}
             suite = replace(suite, grids=tuple(unique.values()))
-        return suite if seeds is None else replace(suite, seeds=parse_seeds(seeds))
+        if seeds is not None:
+            suite = replace(suite, seeds=parse_seeds(seeds))
+        return suite if suite == self else suite._named_by_what_it_runs()
+
+    def _named_by_what_it_runs(self) -> Suite:
+        table: dict[str, dict[str, None]] = {}
+        for grid in self.grids:
+            for item in fields(grid):
+                for value in getattr(grid, item.name):
+                    text = value if isinstance(value, (str, int)) else value.name
+                    table.setdefault(item.name, {})[str(text)] = None
+        what = "; ".join(f"{key} {', '.join(values)}" for key, values in table.items())
+        seeds = ", ".join(map(str, self.seeds[:5])) + (", ..." if len(self.seeds) > 5 else "")
+        description = f"Options of the command line: {what}; seeds {seeds}."
+        return replace(self, name=CHANGED, description=description)
 
     def to_toml(self) -> str:
         """Write the suite so that `parse` reads it back."""
         lines = [
-            f"name = {json.dumps(self.name)}",
-            f"description = {json.dumps(self.description)}",
+            f"name = {_toml(self.name)}",
+            f"description = {_toml(self.description)}",
             f"seeds = {list(self.seeds)}",
             f"time_limit = {self.time_limit}",
         ]
@@ -237,7 +307,13 @@ def parse_seeds(value: Any) -> tuple[int, ...]:
     ------
     UsageError
     """
-    text = ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+    given = value if isinstance(value, (list, tuple)) else [value]
+    for each in given:
+        if isinstance(each, bool) or not isinstance(each, (int, str)):
+            raise UsageError(
+                f"seeds={value!r}: give a count such as 3, or a list such as [0, 1, 2]"
+            )
+    text = ",".join(map(str, given))
     listed = isinstance(value, (list, tuple)) or "," in text
     try:
         numbers = [int(part) for part in text.split(",") if part.strip()]
@@ -245,12 +321,36 @@ def parse_seeds(value: Any) -> tuple[int, ...]:
         raise UsageError(
             f"seeds={text!r}: give a count such as 3, or a list such as 0,1,2"
         ) from None
-    if not listed and numbers and numbers[0] > MOST_SEEDS:
+    if not listed and max(numbers, default=0) > MOST_SEEDS:
         raise UsageError(f"seeds={text!r}: at most {MOST_SEEDS}")
-    seeds = tuple(numbers) if listed else tuple(range(*numbers[:1]))
+    seeds = tuple(numbers) if listed else tuple(range(max(numbers, default=0)))
     if not seeds or min(seeds) < 0 or len(set(seeds)) != len(seeds):
         raise UsageError(f"seeds={text!r}: give at least one, each once, none negative")
+    if max(seeds) > MOST_WHOLE:
+        raise UsageError(f"seeds={text!r}: at most {MOST_WHOLE}, or a table cannot hold it")
     return seeds
+
+
+def _text(key: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise UsageError(f"{key}={value!r}: give text")
+    return value
+
+
+def _name(value: Any) -> str:
+    """Check a suite's name, which also names its folder."""
+    name = _text("name", value)
+    if (
+        not name.strip()
+        or len(name) > 100
+        or not name.isprintable()
+        or name[0] == "."
+        or (set(name) & set("/\\"))
+    ):
+        raise UsageError(
+            f"name={name[:120]!r}: give 1 to 100 characters that can name a folder, no slash"
+        )
+    return name
 
 
 def _grid_table(grid: Grid) -> dict[str, Any]:
@@ -277,4 +377,5 @@ def _toml(value: Any) -> str:
         return "{ " + ", ".join(f"{k} = {_toml(v)}" for k, v in value.items()) + " }"
     if isinstance(value, list):
         return "[" + ", ".join(map(_toml, value)) + "]"
-    return json.dumps(value, ensure_ascii=False)
+    # The one character that JSON writes as it is and TOML does not allow.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -74,8 +74,8 @@ def _suite(request: Request) -> tuple[Suite, Path]:
             )
     else:
         suite = Suite.load(request.suite or DEFAULT_SUITE)
-        folder = Path(request.out) if request.out else fresh_folder(Path("runs"), suite.name)
         suite = suite.override(request.options, request.seeds)
+        folder = Path(request.out) if request.out else fresh_folder(Path("runs"), suite.name)
     if request.time_limit is not None:
         if not 0 <= request.time_limit < float("inf"):
             raise UsageError(f"--time-limit {request.time_limit}: give seconds, 0 for no limit")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import ClassVar
 
 from fedtrees.core.errors import UsageError
+from fedtrees.core.specs import Spec, Value, parse_grid, split_outside
+
+_BUDGETS = ("epsilon", "xi", "rho", "mu")
 
 
 @dataclass(frozen=True)
@@ -15,15 +18,21 @@ class Guarantee:
 
     kind: ClassVar[str] = "none"
 
+    @property
+    def stated(self) -> dict[str, Value]:
+        """The parameters that are not at their defaults."""
+        values = {item.name: getattr(self, item.name) for item in fields(self)}
+        return {item.name: values[item.name] for item in fields(self)
+                if values[item.name] != item.default}  # fmt: skip
+
+    @property
+    def budget(self) -> tuple[str, float] | None:
+        """Name and value of what bounds the leak, None where nothing does."""
+        found = ((key, self.stated.get(key)) for key in _BUDGETS)
+        return next(((k, float(v)) for k, v in found if type(v) in (int, float)), None)  # type: ignore[arg-type]
+
     def __str__(self) -> str:
-        parts = []
-        for item in fields(self):
-            value = getattr(self, item.name)
-            if value != item.default:
-                parts.append(
-                    f"{item.name}={value:g}" if isinstance(value, float) else f"{item.name}={value}"
-                )
-        return f"{self.kind}[{','.join(parts)}]" if parts else self.kind
+        return written(self.kind, {key: show(value) for key, value in self.stated.items()})
 
 
 @dataclass(frozen=True)
@@ -104,3 +113,57 @@ def join(guarantees: Sequence[Guarantee]) -> str:
     """Write the guarantees of composed defenses in order, without the empty ones."""
     texts = [str(g) for g in guarantees if not isinstance(g, NoGuarantee)]
     return "+".join(texts) or "none"
+
+
+@dataclass(frozen=True)
+class Unknown(Guarantee):
+    """A guarantee of a kind that is not imported here, as it was written."""
+
+    spec: Spec
+
+    @property
+    def stated(self) -> dict[str, Value]:
+        """The parameters as written."""
+        return dict(self.spec.params)
+
+    def __str__(self) -> str:
+        return str(self.spec)
+
+
+def show(value: Value) -> str:
+    """Write a parameter of a guarantee: six digits are enough."""
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def written(kind: str, stated: Mapping[str, str]) -> str:
+    """Write a guarantee from the texts of its parameters."""
+    inside = ",".join(f"{key}={text}" for key, text in stated.items())
+    return f"{kind}[{inside}]" if inside else kind
+
+
+def parse(text: str) -> tuple[Guarantee, ...]:
+    """Read what `join` wrote; nothing for the empty text.
+
+    Raises
+    ------
+    UsageError
+        If it is not of the form ``kind[key=value,...]+...``.
+    """
+    return tuple(_one(spec) for piece in split_outside(text, "+") for spec in parse_grid(piece))
+
+
+def _one(spec: Spec) -> Guarantee:
+    known = {made.kind: made for made in _kinds(Guarantee) if made is not Unknown}
+    read = {"float": float, "int": int, "str": str}
+    try:
+        made = known[spec.name]
+        types = {item.name: read[str(item.type)] for item in fields(made)}
+        return made(**{key: types[key](value) for key, value in spec.params.items()})
+    except (KeyError, TypeError, ValueError, OverflowError):
+        return Unknown(spec)
+
+
+def _kinds(base: type[Guarantee]) -> Iterator[type[Guarantee]]:
+    for made in base.__subclasses__():
+        yield made
+        yield from _kinds(made)

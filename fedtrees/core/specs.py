@@ -7,6 +7,7 @@ composes two defenses left to right.
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from dataclasses import dataclass, field
 from fedtrees.core.errors import UsageError
 
 Value = bool | int | float | str | None
+MOST_COMBINATIONS = 10_000  # of one grid; a slip of the keyboard must not fill the memory
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
@@ -102,6 +104,8 @@ def parse_grid(text: str) -> list[Spec]:
         if key is None:
             raise UsageError(f"cannot read {token!r} in {text!r}; write key=value")
         axes[key].append(parse_value(token))
+    if math.prod(map(len, axes.values())) > MOST_COMBINATIONS:
+        raise UsageError(f"{text[:80]!r}... has more than {MOST_COMBINATIONS} combinations")
     combinations = itertools.product(*axes.values())
     return [Spec(name, dict(zip(axes, values, strict=True))) for values in combinations]
 
@@ -146,6 +150,36 @@ def parse_composed(texts: Iterable[str]) -> list[Composed]:
             if piece.startswith("+") or piece.endswith("+"):
                 raise UsageError(f"{piece!r} joins a part to nothing; write a+b, or leave out '+'")
             grids = [parse_grid(p) for p in split_outside(piece, "+")]
+            if math.prod(map(len, grids)) > MOST_COMBINATIONS:
+                raise UsageError(
+                    f"{piece[:80]!r}... has more than {MOST_COMBINATIONS} combinations"
+                )
             for parts in itertools.product(*grids):
                 result.append(Composed(tuple(p for p in parts if p.name != "none")))
     return result
+
+
+def written(names: str, inline: str) -> str:
+    """Write names and parameters, as they stand in two columns of a row, the way a suite does.
+
+    ``written("split-only+laplace-hist", ";epsilon=4")`` is
+    ``split-only+laplace-hist[epsilon=4]``.
+    """
+    parts = names.split("+")
+    inside = inline.split(";") if inline else []
+    inside += [""] * (len(parts) - len(inside))
+    return "+".join(f"{n}[{p}]" if p else n for n, p in zip(parts, inside, strict=False))
+
+
+def parse_one(text: str) -> Composed:
+    """Read one composition, as `written` writes it.
+
+    Raises
+    ------
+    UsageError
+        If the text is none, or a grid of several.
+    """
+    found = parse_composed([text])
+    if len(found) != 1:
+        raise UsageError(f"{text!r} names {len(found)} compositions; give one")
+    return found[0]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
-import zipfile
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -16,6 +14,7 @@ import numpy as np
 
 from fedtrees.core.codec import decode, encode, encoded_size
 from fedtrees.core.errors import DataError
+from fedtrees.core.files import write_whole
 from fedtrees.core.messages import Message
 
 _VERSION = 2
@@ -133,7 +132,13 @@ class Transcript:
         return total
 
     def save(self, path: str | Path, *, compress: bool = True) -> None:
-        """Write the transcript to an ``.npz`` file, atomically; a broadcast is stored once."""
+        """Write the transcript to an ``.npz`` file, atomically; a broadcast is stored once.
+
+        Raises
+        ------
+        DataError
+            If the file cannot be written.
+        """
         blobs: dict[int, int] = {}
         arrays: dict[str, np.ndarray[Any, Any]] = {}
         index = []
@@ -152,14 +157,10 @@ class Transcript:
             "acted": sorted(self.acted),
         }
         arrays["index"] = np.frombuffer(json.dumps(header).encode(), np.uint8)
-        target = Path(path)
-        partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
-        try:
-            with partial.open("wb") as out:
-                (np.savez_compressed if compress else np.savez)(out, allow_pickle=False, **arrays)
-            os.replace(partial, target)
-        finally:
-            partial.unlink(missing_ok=True)
+        pack = np.savez_compressed if compress else np.savez
+        write_whole(
+            Path(path), lambda out: pack(out, allow_pickle=False, **arrays), error=DataError
+        )
 
     @classmethod
     def load(cls, path: str | Path) -> Transcript:
@@ -189,6 +190,6 @@ class Transcript:
                 transcript.events = [BudgetEvent(**e) for e in header["events"]]
                 transcript.coordinator = str(header["coordinator"])
                 transcript.acted = {int(i) for i in header["acted"]}
-        except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as err:
+        except Exception as err:  # what numpy, zip and JSON raise on damage has no common base
             raise DataError(f"{path}: not a readable transcript ({err})") from err
         return transcript

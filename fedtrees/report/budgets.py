@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from fedtrees.core.specs import Composed, Value, parse_one
 from fedtrees.report.rows import UNDEFENDED
 
 
@@ -36,50 +37,44 @@ class Budget:
 
 def family(spec: str) -> str:
     """Return the names of a defense without their parameters."""
-    return re.sub(r"\[[^\]]*\]", "", spec)
+    return parse_one(spec).name
 
 
-def parameters(spec: str) -> dict[str, str]:
-    """Return the parameters of a spec, keyed ``part.name`` so that composed ones stay apart."""
-    found = {}
-    for part, inside in re.findall(r"([^+\[\]]+)\[([^\]]*)\]", spec):
-        for pair in inside.split(","):
-            key, _, value = pair.partition("=")
-            found[f"{part}.{key.strip()}"] = value.strip()
-    return found
+def parameters(defense: Composed) -> dict[str, Value]:
+    """Return the parameters of a defense, keyed ``part.name`` so that parts stay apart."""
+    return {f"{p.name}.{key}": value for p in defense.parts for key, value in p.params.items()}
 
 
 def budgets(specs: Iterable[str]) -> dict[str, Budget]:
     """Find, per family, the numeric parameter that varies; a privacy budget before others."""
-    families: dict[str, dict[str, dict[str, str]]] = {}
+    families: dict[str, dict[str, dict[str, Value]]] = {}
     for spec in specs:
-        families.setdefault(family(spec), {})[spec] = parameters(spec)
+        defense = parse_one(spec)
+        families.setdefault(defense.name, {})[spec] = parameters(defense)
     out = {}
     for members in families.values():
         key = _swept(list(members.values()))
         for spec, mine in members.items():
             rest = str(sorted((k, v) for k, v in mine.items() if k != key))
-            out[spec] = Budget(key.rsplit(".", 1)[-1], _number(mine.get(key, "")), rest)
+            out[spec] = Budget(key.rsplit(".", 1)[-1], _number(mine.get(key)), rest)
     return out
 
 
-def _swept(members: list[dict[str, str]]) -> str:
+def _swept(members: list[dict[str, Value]]) -> str:
     keys = sorted({k for m in members for k in m})
     varying = [
         key
         for key in keys
         if len({m.get(key) for m in members}) > 1
-        and not any(math.isnan(_number(m.get(key, ""))) for m in members)
+        and not any(math.isnan(_number(m.get(key))) for m in members)
     ]
     varying.sort(key=lambda k: k.rsplit(".", 1)[-1] not in ("epsilon", "xi"))
     return varying[0] if varying else ""
 
 
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return math.nan
+def _number(value: Value) -> float:
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return float(value) if number else math.nan  # type: ignore[arg-type]
 
 
 def ordered(specs: Iterable[str]) -> list[str]:

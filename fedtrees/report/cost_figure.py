@@ -4,23 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fedtrees.report import style
 from fedtrees.report.tables import Cost
 from fedtrees.report.web import Drawing, axis, bars, esc, layout
 
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
-
-
-def cost(costs: Sequence[Cost]) -> go.Figure:
-    """Draw bytes per direction and seconds of every defense, on log axes."""
-    return draw_cost(costs).figure()
-
 
 def draw_cost(costs: Sequence[Cost]) -> Drawing:
-    """Return what `cost` draws, for a page."""
+    """Draw bytes per direction and seconds of every defense, on log axes."""
     fig = Drawing(layout=layout())
     names = [esc(c.defense) for c in costs]
     series = [

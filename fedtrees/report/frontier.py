@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
+from fedtrees.core.guarantee import join
 from fedtrees.report import claims
 from fedtrees.report.budgets import Budget, budgets, family, ordered
 from fedtrees.report.intervals import Estimate, estimate
@@ -187,7 +188,7 @@ def _point(
         for seed in sorted({*useful, *leak})
     ]
     claimed, spent = (
-        next((text for part in (trained, attacks) for text in part[column] if text), "")
+        next((stated for part in (trained, attacks) for stated in part[column] if stated), None)
         for column in ("claimed", "spent")
     )
     return Point(
@@ -195,7 +196,7 @@ def _point(
         family=family(spec),
         budget=budget,
         kind=claims.standing(claimed, spent),
-        claimed=claimed,
+        claimed=join(claimed) if claimed else "",
         utility=estimate(useful.values()),
         advantage=estimate(worst["advantage"]),
         score=estimate(worst["value"]),

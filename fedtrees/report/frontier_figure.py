@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fedtrees.report import style
 from fedtrees.report.claims import KINDS
@@ -12,42 +12,23 @@ from fedtrees.report.intervals import Estimate
 from fedtrees.report.rows import UNDEFENDED
 from fedtrees.report.web import Drawing, axis, bars, esc, layout, note
 
-if TYPE_CHECKING:  # plotly is slow to import: only where a figure is made
-    import plotly.graph_objects as go
 
-
-def frontier(
-    data: Frontier,
-    colours: dict[str, tuple[str, str]] | None = None,
-    limits: tuple[float, float] | None = None,
-    legend: bool = True,
-) -> go.Figure:
-    """Draw utility against worst-case advantage.
+def draw_frontier(
+    data: Frontier, colours: dict[str, tuple[str, str]], limits: tuple[float, float]
+) -> Drawing:
+    """Draw utility against worst-case advantage; the page has the legend.
 
     Parameters
     ----------
     data : Frontier
-    colours : dict, optional
-        From `style.palette`; give it to keep colours equal across panels.
-    limits : (float, float), optional
+    colours : dict
+        From `style.palette`, to keep colours equal across panels.
+    limits : (float, float)
         Range of the advantage axis, to make panels comparable.
-    legend : bool
-        Whether the figure carries its own legend.
     """
-    return draw_frontier(data, colours, limits, legend).figure()
-
-
-def draw_frontier(
-    data: Frontier,
-    colours: dict[str, tuple[str, str]] | None = None,
-    limits: tuple[float, float] | None = None,
-    legend: bool = True,
-) -> Drawing:
-    """Return what `frontier` draws, for a page."""
-    colours = colours or style.palette(p.family for p in data.points)
     fig = Drawing(layout=layout())
     low, high = utility_limits(data)
-    y_low, y_high = limits or advantage_limits([data])
+    y_low, y_high = limits
     notes = [_blind_note(y_low), *_reference_notes(data, low, high)]
     notes += [n for p in data.drawn for n in _label(p, data, colours[p.family][0])]
     _front_line(fig, data)
@@ -55,8 +36,6 @@ def draw_frontier(
         _budget_line(fig, [data.point(d) for d in line], colours)
     for family in dict.fromkeys(p.family for p in data.drawn):
         _family(fig, [p for p in data.drawn if p.family == family], colours[family])
-    if legend:
-        _legend_of_shapes(fig, data)
     lower = data.utility in LOWER_IS_BETTER
     name = esc(style.metric_name(data.utility)) + (
         " (lower is better; axis reversed)" if lower else ""
@@ -64,7 +43,7 @@ def draw_frontier(
     fig.layout |= {
         "xaxis": axis(name, range=[high, low] if lower else [low, high]),
         "yaxis": axis(f"worst-case advantage, {esc(data.metric)}", range=[y_low, y_high]),
-        "showlegend": legend,
+        "showlegend": False,
         "hovermode": "closest",
         "shapes": _blind_shapes(y_low) + _reference_shapes(data, low, high),
         "annotations": notes,
@@ -234,14 +213,3 @@ def crowded_above(p: Point, data: Frontier) -> bool:
         and 0 < o.advantage.mean - p.advantage.mean < 0.2 * (top - bottom)
         for o in data.drawn
     )
-
-
-def _legend_of_shapes(fig: Drawing, data: Frontier) -> None:
-    kinds = dict.fromkeys(p.kind for p in data.drawn)
-    entries = [(KINDS[k], style.SHAPES[k][0], style.MUTED) for k in KINDS if k in kinds]
-    if any(p.hollow for p in data.drawn):
-        entries.append(("hollow: an attack failed here", "circle", "white"))
-    for i, (name, symbol, fill) in enumerate(entries):
-        fig.scatter(x=[None], y=[None], mode="markers", name=name, legendrank=3000 + i,
-                        marker={"symbol": symbol, "size": 10, "color": fill,
-                                "line": {"color": style.MUTED, "width": 1.5}})  # fmt: skip

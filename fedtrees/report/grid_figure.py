@@ -3,34 +3,23 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 from fedtrees.report import style
 from fedtrees.report.leaks import Cell, Grid, matrix
-from fedtrees.report.leaks import limit as largest
 from fedtrees.report.web import Drawing, axis, esc, layout, note
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
 
 _ROW = 30  # pixels: a line of text and room for the eye
 
 
-def heatmap(grid: Grid, limit: float = 0.0) -> go.Figure:
+def draw_heatmap(grid: Grid, limit: float) -> Drawing:
     """Draw a grid of advantages; white is blind, orange a leak, blue worse than blind.
 
     Parameters
     ----------
     grid : Grid
     limit : float
-        Advantage at the ends of the colour scale; 0 takes the largest of this grid.
+        Advantage at the ends of the colour scale, which the page shows.
     """
-    return draw_heatmap(grid, limit).figure()
-
-
-def draw_heatmap(grid: Grid, limit: float = 0.0, scale: bool = True) -> Drawing:
-    """Return what `heatmap` draws, for a page; `scale` adds the colour bar."""
-    limit = limit or largest([grid])
     columns = [esc(c) for c in grid.columns]
     rows = [esc(r) for r in grid.rows]
     fig = Drawing(layout=layout())
@@ -40,9 +29,7 @@ def draw_heatmap(grid: Grid, limit: float = 0.0, scale: bool = True) -> Drawing:
         "colorscale": [list(stop) for stop in style.DIVERGING],
         "customdata": [[_cell_hover(r, c, cell) for c, cell in zip(columns, line, strict=True)]
                        for r, line in zip(rows, grid.cells, strict=True)],
-        "hovertemplate": "%{customdata}<extra></extra>", "hoverongaps": True, "showscale": scale,
-        "colorbar": {"title": {"text": "advantage", "side": "right"}, "thickness": 10, "len": 0.9,
-                     "outlinewidth": 0, "tickformat": ".2f"},
+        "hovertemplate": "%{customdata}<extra></extra>", "hoverongaps": True, "showscale": False,
     })  # fmt: skip
     names = [esc(_wrapped(c)).replace("\n", "<br>") for c in grid.columns]
     bare = {"showgrid": False, "showline": False, "ticks": ""}
@@ -57,7 +44,7 @@ def draw_heatmap(grid: Grid, limit: float = 0.0, scale: bool = True) -> Drawing:
             for i, line in enumerate(grid.cells)
             for j, cell in enumerate(line)
         ],
-        "height": top + 24 + max(_ROW * len(rows), 160 if scale else _ROW),
+        "height": top + 24 + max(_ROW * len(rows), _ROW),
         "margin": {"l": 56, "t": top, "b": 16, "r": 24},
     }  # fmt: skip
     return fig

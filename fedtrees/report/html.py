@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
-from fedtrees.core.errors import StoreError
+from fedtrees.core.files import write_whole
 from fedtrees.report import numbers, sections
 from fedtrees.report.markup import Html, join, tag
 from fedtrees.report.page import page
@@ -62,15 +61,7 @@ def write_report(
 
 def write_text(path: Path, text: str) -> Path:
     """Write a file whole or not at all."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")  # two runs may share a folder
-    try:
-        partial.write_text(text, encoding="utf-8", newline="\n")
-        os.replace(partial, path)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise StoreError(
-            f"{path.as_posix()!r} cannot be written ({error.strerror}); the rows are untouched"
-        ) from error
+    write_whole(path, text.encode(), remedy="the rows are untouched")
     return path
 
 
@@ -82,8 +73,7 @@ def render(study: Study, chosen: tuple[str, ...] = ()) -> str:
         tag("section", tag("h2", title), guarded(build, study, charts), id=name)
         for name, _, title, build in kept
     ]
-    names = sorted({r for r in study.rows["run"] if r}) or [study.folder.resolve().name]
-    title = f"{', '.join(names)}: what leaks, and what a defense costs"
+    title = f"{_tables(study)}: what leaks, and what a defense costs"
     links = join(tag("a", short, href=f"#{name}") for name, short, _, _ in kept)
     whole = join(
         [
@@ -114,6 +104,12 @@ def _version(study: Study) -> str:
     return ", ".join(sorted({v for v in study.rows["version"] if v})) or "of unknown version"
 
 
+def _tables(study: Study) -> str:
+    """Name the tables of the run; a suite or a folder may be named after others."""
+    names = sorted({s.dataset for s in study.settings})
+    return ", ".join(names) if 0 < len(names) <= 3 else f"{len(names)} tables"
+
+
 def _many(n: int, word: str) -> str:
     return f"{n} {word}{'s' if n != 1 else ''}"
 
@@ -125,7 +121,9 @@ def _facts(study: Study, charts: Charts) -> Html:
     status = rows.drop_duplicates(cell)["status"].value_counts()
     counts = [f"{int(status.get('ok', 0))} cells finished"]
     counts += [f"{int(status[s])} {s}" for s in NOT_OK if s in status.index]
-    text = f"{_many(len(study.settings), 'setting')}, {_many(seeds, 'seed')}; {', '.join(counts)}."
+    run = ", ".join(sorted({r for r in rows["run"] if r})) or study.folder.resolve().name
+    size = f"{_many(len(study.settings), 'setting')}, {_many(seeds, 'seed')}"
+    text = f"Run {run}: {size}; {', '.join(counts)}."
     return join([tag("p", text, class_="facts"), _filters(study)])
 
 

@@ -7,11 +7,13 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from fedtrees.report import figures, style
-from fedtrees.report.claims import parts, span
+from fedtrees.core.specs import split_outside
+from fedtrees.report import style
+from fedtrees.report.claims import span
+from fedtrees.report.cost_figure import draw_cost
 from fedtrees.report.frontier import LOWER_IS_BETTER, Frontier
 from fedtrees.report.intervals import Estimate
-from fedtrees.report.markup import Html, esc, join, table, tag
+from fedtrees.report.markup import Html, join, table, tag
 from fedtrees.report.rows import UNDEFENDED, Setting, read_json, read_text
 from fedtrees.report.sections import Charts, claim_mark, place
 from fedtrees.report.study import Study
@@ -95,17 +97,13 @@ def _stacked(e: Estimate, seeds: int, signed: bool = False) -> Html:
 def _guarantee(g: Guarantees) -> Html:
     texts = {"claimed": g.claimed, "spent": g.spent, "measured": g.measured}
     if g.claimed == g.spent and not g.measured:
-        return _alternatives(g.claimed or ("not known",))
-    return join(tag("small", f"{k} ", _alternatives(v)) for k, v in texts.items() if v)
-
-
-def _alternatives(texts: Sequence[str]) -> Html:
-    return _breakable(span(texts)) if texts else esc("–")
+        return _breakable(span(g.claimed) or "not known")
+    return join(tag("small", f"{k} ", _breakable(span(v))) for k, v in texts.items() if v)
 
 
 def _breakable(text: str) -> Html:
     """Let a guarantee break between its terms and parameters, not at the hyphens of a name."""
-    pieces = "+\0".join(parts(text)).replace(",", ",\0").split("\0")
+    pieces = "+\0".join(split_outside(text, "+")).replace(",", ",\0").split("\0")
     return join((tag("span", p, class_="nb") for p in pieces), Html("<wbr>"))
 
 
@@ -145,7 +143,7 @@ def cost(study: Study, charts: Charts) -> Html:
         parts: list[object] = [tag("h3", setting)]
         if known:
             about = f"{setting}: bytes and seconds per defense; table below"
-            drawn = figures.draw_cost(known).json()
+            drawn = draw_cost(known).json()
             parts.append(tag("div", charts.add({"": drawn}, about, columns=6), class_="wide"))
         parts += [_cost_totals(str(setting), costs), _cost_types(str(setting), costs)]
         blocks.append(tag("div", join(parts), data_place=place(setting)))

@@ -8,9 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedtrees.core.errors import StoreError
-from fedtrees.report import figures, style
+from fedtrees.report import style
 from fedtrees.report.claims import KINDS
 from fedtrees.report.frontier import LOWER_IS_BETTER, Frontier, Point
+from fedtrees.report.frontier_figure import (
+    advantage_limits,
+    crowded_above,
+    point_label,
+    utility_limits,
+)
+from fedtrees.report.grid_figure import cell_ink, cell_text
 from fedtrees.report.leaks import Grid, limit, matrix
 from fedtrees.report.rows import UNDEFENDED
 
@@ -78,7 +85,7 @@ def frontier(
         axes = figure.subplots(lines, columns, squeeze=False).ravel()
         for ax, data in zip(axes, panels, strict=False):
             beside = [f for f in panels if f.panel.setting == data.panel.setting]
-            _panel(ax, data, figures.advantage_limits(beside), colours)
+            _panel(ax, data, advantage_limits(beside), colours)
             if len(panels) > 1:
                 ax.set_title(_wrapped(str(data.panel)), loc="left", fontsize=7)
         for ax in axes[len(panels) :]:
@@ -104,7 +111,7 @@ def _wrapped(text: str, width: int = 50) -> str:
 def _panel(
     ax: Axes, data: Frontier, limits: tuple[float, float], colours: dict[str, tuple[str, str]]
 ) -> None:
-    low, high = figures.utility_limits(data)
+    low, high = utility_limits(data)
     lower = data.utility in LOWER_IS_BETTER
     ax.set_xlim(*((high, low) if lower else (low, high)))
     ax.set_ylim(*limits)
@@ -143,10 +150,10 @@ def _point(ax: Axes, p: Point, data: Frontier, colour: str) -> None:
     ax.errorbar(p.utility.mean, p.advantage.mean, xerr=_bar(p.utility), yerr=_bar(p.advantage),
                 fmt=shape, ms=4.6, mfc="white" if p.hollow else colour, mec=colour, mew=1.0,
                 ecolor=colour, elinewidth=0.7, capsize=1.5, capthick=0.7, zorder=4)  # fmt: skip
-    text = figures.point_label(p, data)
+    text = point_label(p, data)
     if text:
         plain = text == "undefended"
-        below = not plain and figures.crowded_above(p, data)
+        below = not plain and crowded_above(p, data)
         ax.annotate(text, (p.utility.mean, p.advantage.mean), textcoords="offset points",
                     xytext=(-5 if plain else 0, -5 if below else 5),
                     ha="right" if plain else "center", va="top" if below else "bottom",
@@ -199,8 +206,8 @@ def heatmap(grids: Sequence[Grid]) -> Figure:
                                   edgecolors="white", linewidth=1)  # fmt: skip
             for i, line in enumerate(grid.cells):
                 for j, cell in enumerate(line):
-                    ax.text(j + 0.5, i + 0.5, figures.cell_text(cell), ha="center", va="center",
-                            fontsize=6.5, color=figures.cell_ink(cell, scale))  # fmt: skip
+                    ax.text(j + 0.5, i + 0.5, cell_text(cell), ha="center", va="center",
+                            fontsize=6.5, color=cell_ink(cell, scale))  # fmt: skip
             names = [c.replace("+", "+\n") for c in grid.columns]
             ax.set_xticks([j + 0.5 for j in range(len(names))], names, rotation=40, ha="right",
                           rotation_mode="anchor", fontsize=6.5)  # fmt: skip

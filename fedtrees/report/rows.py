@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import io
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,16 +10,11 @@ from typing import Any
 import pandas as pd
 
 import fedtrees
-from fedtrees.core.errors import StoreError
+from fedtrees.core.errors import StoreError, UsageError
+from fedtrees.core.files import parse_json, read_listed
+from fedtrees.core.rows import COLUMNS, Column
+from fedtrees.core.specs import parse_one, written
 
-TEXT = (
-    "run", "dataset", "partition", "protocol", "protocol_params", "defense", "defense_params",
-    "threat", "attack", "attack_params", "stage", "status", "reason", "metric", "unit",
-    "claimed", "spent", "measured", "version",
-)  # fmt: skip
-NUMBERS = (
-    "seed", "value", "blind", "advantage", "bytes_up", "bytes_down", "rounds", "seconds",
-)  # fmt: skip
 UNDEFENDED = "none"
 NOT_OK = ("failed", "timeout", "skipped")
 
@@ -49,22 +42,11 @@ class Panel:
         return f"{self.setting} · {self.threat}"
 
 
-def spec(name: str, params: str) -> str:
-    """Write a name and its inline parameters the way a suite does.
-
-    ``spec("split-only+laplace-hist", ";epsilon=4")`` is ``split-only+laplace-hist[epsilon=4]``.
-    """
-    names = name.split("+")
-    parts = params.split(";") if params else []
-    parts += [""] * (len(names) - len(parts))
-    return "+".join(f"{n}[{p}]" if p else n for n, p in zip(names, parts, strict=False))
-
-
 def label(rows: pd.DataFrame) -> pd.DataFrame:
     """Add the columns ``setting``, ``defense_spec`` and ``attack_spec`` to tidy rows."""
 
     def joined(a: str, b: str) -> list[str]:
-        return [spec(x, y) for x, y in zip(rows[a], rows[b], strict=True)]
+        return [written(x, y) for x, y in zip(rows[a], rows[b], strict=True)]
 
     protocol = joined("protocol", "protocol_params")
     places = zip(rows["dataset"], rows["partition"], protocol, strict=True)
@@ -87,18 +69,18 @@ def load_rows(run_folder: str | Path) -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        The columns of the file: text ("" where empty), numbers (NaN where empty), plus
-        ``setting``, ``defense_spec`` and ``attack_spec``.
+        The `COLUMNS`, as they read what stands in the file, plus ``setting``, ``defense_spec``
+        and ``attack_spec``.
 
     Raises
     ------
     StoreError
-        The file is missing, empty, cut off, holds text where numbers belong, or was written
-        by a release whose rows mean something else.
+        The file is missing, empty, cut off, not what the run wrote, holds text where numbers
+        belong, or was written by a release whose rows mean something else.
     """
     path = Path(run_folder) / "rows.csv"
     try:
-        text = path.read_bytes().decode("utf-8")
+        text = read_listed(path.parent, path.name).decode("utf-8")
     except OSError as error:
         raise StoreError(
             f"{path.as_posix()!r} cannot be read ({error.strerror}); "
@@ -106,58 +88,56 @@ def load_rows(run_folder: str | Path) -> pd.DataFrame:
         ) from error
     except UnicodeDecodeError as error:
         raise StoreError(f"{path.as_posix()!r} is not UTF-8 text; was it overwritten?") from error
-    records = _records(path, text)
-    header = next(records, (0, []))[1]
-    _check_columns(path, header)
-    kept = [record for _, record in records]
-    frame = pd.DataFrame(kept, columns=header, dtype=object)
-    for column in NUMBERS:
-        frame[column] = _numbers(path, column, frame[column])
+    frame = _records(path, text)
+    for column in COLUMNS:
+        frame[column.name] = _typed(path, column, frame[column.name])
     _check_versions(path, frame["version"])
-    return label(frame).copy()  # one block per type: column by column, filters are slow
+    frame = label(frame)
+    _check_defenses(path, frame)
+    return frame.copy()  # one block per type: column by column, filters are slow
 
 
-def _records(path: Path, text: str):  # type: ignore[no-untyped-def]
-    """Yield (line number, fields); a short or unterminated record is an error."""
+def _records(path: Path, text: str) -> pd.DataFrame:
+    """Return the records as text; a short or unterminated one is an error."""
     if not text.strip():
         raise StoreError(f"{path.as_posix()!r} is empty; run the suite again to refill it")
     cut = f"{path.as_posix()!r} is cut off at line %d; run the suite again: finished cells are kept"
     if not text.endswith("\n"):
         raise StoreError(cut % (text.count("\n") + 1))
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
-    width = 0
-    try:
-        for fields in reader:
-            width = width or len(fields)
-            if len(fields) != width:
-                raise StoreError(cut % reader.line_num)
-            yield reader.line_num, fields
-    except csv.Error as error:
-        raise StoreError(cut % reader.line_num) from error
-
-
-def _check_columns(path: Path, header: list[str]) -> None:
-    missing = [c for c in (*TEXT, *NUMBERS) if c not in header]
+    try:  # only this engine tells a short record from one with empty fields
+        table = pd.read_csv(
+            io.StringIO(text), header=None, dtype=str, keep_default_na=False, engine="python",
+            skip_blank_lines=False,
+        )  # fmt: skip
+    except (pd.errors.ParserError, ValueError) as error:
+        raise StoreError(f"{path.as_posix()!r} is not a table ({error}); run again") from error
+    short = table.isna().any(axis=1).to_numpy()
+    if short.any():
+        raise StoreError(cut % (short.argmax() + 1))
+    header = table.iloc[0].tolist()
+    missing = [c.name for c in COLUMNS if c.name not in header]
     if missing or len(set(header)) != len(header):
         what = f"lacks the columns {missing}" if missing else "names a column twice"
         raise StoreError(
             f"{path.as_posix()!r} {what}; fedtrees {fedtrees.__version__} cannot read it: "
             "report it with the release that wrote it, or run the suite again"
         )
+    return table.iloc[1:].reset_index(drop=True).set_axis(header, axis=1)
 
 
-def _numbers(path: Path, column: str, values: pd.Series) -> pd.Series:
-    empty = values == ""
-    numbers = pd.to_numeric(values.where(~empty), errors="coerce").astype(float)
-    # "nan" is a number that says nothing; anything else that does not parse is damage.
-    bad = numbers.isna() & ~empty & (values.astype(str).str.lower() != "nan")
-    if bad.any():
-        at = int(bad.to_numpy().argmax())
-        raise StoreError(
-            f"{path.as_posix()!r}, record {at + 1}: {column} is {values.iloc[at]!r}, "
-            "not a number; run the suite again"
-        )
-    return numbers
+def _typed(path: Path, column: Column, texts: pd.Series) -> pd.Series:
+    """Read a column, every distinct text once."""
+    values = {}
+    for text in texts.unique():
+        try:
+            values[text] = column.read(text)
+        except UsageError as error:
+            at = int((texts == text).to_numpy().argmax())
+            raise StoreError(
+                f"{path.as_posix()!r}, record {at + 1}: {error}; run the suite again"
+            ) from error
+    kind = float if column.kind in ("whole", "number") else object
+    return pd.Series([values[text] for text in texts], dtype=kind)
 
 
 def _series_of(version: str) -> tuple[str, ...]:
@@ -176,13 +156,31 @@ def _check_versions(path: Path, versions: pd.Series) -> None:
         )
 
 
+def _check_defenses(path: Path, frame: pd.DataFrame) -> None:
+    run = frame["stage"].isin(["train", "attack"])
+    for text in frame.loc[run, "defense_spec"].unique():
+        try:
+            parse_one(text)
+        except UsageError as error:
+            raise StoreError(
+                f"{path.as_posix()!r} names a defense {text!r}: {error}; run the suite again"
+            ) from error
+
+
 def read_text(run_folder: str | Path, name: str) -> str | None:
-    """Return the text of a file of the run, None if the run has none."""
-    path = Path(run_folder) / name
+    """Return the text of a file of the run, None if the run has none.
+
+    Raises
+    ------
+    StoreError
+        The file is not what the run wrote.
+    """
     try:
-        return path.read_text(encoding="utf-8", errors="replace")
+        return read_listed(Path(run_folder), name).decode("utf-8", "replace")
     except FileNotFoundError:
         return None
+    except OSError as error:
+        raise StoreError(f"{name} cannot be read ({error.strerror}); give permission") from error
 
 
 def read_json(run_folder: str | Path, name: str) -> Any:
@@ -191,14 +189,7 @@ def read_json(run_folder: str | Path, name: str) -> Any:
     Raises
     ------
     StoreError
-        The file is not JSON.
+        The file is not JSON, or not what the run wrote.
     """
     text = read_text(run_folder, name)
-    if text is None:
-        return None
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        raise StoreError(
-            f"{name} is not JSON (line {error.lineno}); run the suite again"
-        ) from error
+    return None if text is None else parse_json(text, name)

@@ -6,9 +6,11 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from fedtrees.report import figures, leaks, style
+from fedtrees.report import leaks, style
 from fedtrees.report.claims import KINDS, Kind
 from fedtrees.report.frontier import Frontier
+from fedtrees.report.frontier_figure import advantage_limits, draw_frontier, group_name
+from fedtrees.report.grid_figure import draw_heatmap
 from fedtrees.report.headline import answers
 from fedtrees.report.markup import Html, esc, join, table, tag
 from fedtrees.report.rows import UNDEFENDED, Panel, Setting
@@ -118,8 +120,8 @@ def _panel(
 
 
 def _frontier_json(study: Study, data: Frontier, beside: Sequence[Frontier]) -> str:
-    limits = figures.advantage_limits(beside)
-    return figures.draw_frontier(data, study.colours, limits, legend=False).json()
+    limits = advantage_limits(beside)
+    return draw_frontier(data, study.colours, limits).json()
 
 
 def _listed(title: str, lines: Sequence[str]) -> Html:
@@ -154,7 +156,7 @@ def _legend(study: Study) -> Html:
             "undefended" if name == UNDEFENDED else name,
             type="button",
             aria_pressed="true",
-            data_group=figures.group_name(name),
+            data_group=group_name(name),
             title="show or hide in every panel",
         )
         for name, (colour, _) in study.colours.items()
@@ -246,7 +248,7 @@ def features(study: Study, charts: Charts) -> Html:
 
 def _grid(charts: Charts, grid: leaks.Grid, limit: float, first: str) -> Html:
     about = f"{grid.title}: advantage ({grid.metric}) per {first} and defense; table below"
-    drawn = figures.draw_heatmap(grid, limit, scale=False).json()
+    drawn = draw_heatmap(grid, limit).json()
     chart = charts.add({"": drawn}, about, columns=len(grid.columns))
     lines = [
         [row, *(_grid_cell(cell) for cell in cells)]

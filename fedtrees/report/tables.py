@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from fedtrees.core.guarantee import Guarantee, join
 from fedtrees.report import claims
 from fedtrees.report.budgets import ordered
 from fedtrees.report.frontier import Frontier, Point
@@ -72,9 +73,9 @@ class Guarantees:
     """What a defense claims, what an accountant says was spent, what an audit measured."""
 
     defense: str
-    claimed: tuple[str, ...]
-    spent: tuple[str, ...]
-    measured: tuple[str, ...]
+    claimed: tuple[tuple[Guarantee, ...], ...]
+    spent: tuple[tuple[Guarantee, ...], ...]
+    measured: tuple[tuple[Guarantee, ...], ...]
     verdict: str
 
 
@@ -166,12 +167,14 @@ def guarantee_table(rows: pd.DataFrame, setting: Setting) -> tuple[Guarantees, .
     out = []
     for spec in ordered(set(here["defense_spec"])):
         mine = here[here["defense_spec"] == spec]
-        texts = [tuple(sorted({t for t in mine[c] if t})) for c in ("claimed", "spent", "measured")]
-        firsts = [t[0] if t else "" for t in texts]
-        verdict = claims.compare(*firsts)
-        if any(len(t) > 1 for t in texts):
+        stated = [
+            tuple(sorted({g for g in mine[c] if g}, key=join))
+            for c in ("claimed", "spent", "measured")
+        ]
+        verdict = claims.compare(*(found[0] if found else None for found in stated))
+        if any(len(found) > 1 for found in stated):
             verdict = "; ".join(filter(None, [verdict, "differs between seeds or threats"]))
-        out.append(Guarantees(spec, *texts, verdict))
+        out.append(Guarantees(spec, *stated, verdict))
     return tuple(out)
 
 

@@ -6,13 +6,10 @@ import html
 import json
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fedtrees.report import style
 from fedtrees.report.intervals import Estimate
-
-if TYPE_CHECKING:  # plotly is slow to import and slow to validate: only when a figure is asked for
-    import plotly.graph_objects as go
 
 FONT = "Inter, 'Source Sans 3', 'Helvetica Neue', Helvetica, Arial, 'Liberation Sans', sans-serif"
 
@@ -27,12 +24,6 @@ class Drawing:
     def scatter(self, **trace: Any) -> None:
         """Add a trace of points or lines."""
         self.data.append({"type": "scatter", **trace})
-
-    def figure(self) -> go.Figure:
-        """Return it as a plotly figure, validated."""
-        import plotly.graph_objects as go
-
-        return go.Figure(data=self.data, layout={"template": "none", **self.layout})
 
     def json(self) -> str:
         """Return it as JSON that a browser reads; what is not finite becomes null."""

@@ -15,10 +15,14 @@ import pytest
 from fedtrees.bench.cells import Provenance, Setting, TrainCell, plan
 from fedtrees.bench.federation import load_dataset
 from fedtrees.bench.session import Bench, reopen
-from fedtrees.bench.store import COLUMNS, Store, write_atomically
+from fedtrees.bench.store import Store
 from fedtrees.bench.suite import DataRef, Suite
 from fedtrees.core.errors import StoreError, UsageError
+from fedtrees.core.files import write_whole
+from fedtrees.core.rows import COLUMNS as DESCRIBED
 from fedtrees.core.specs import Composed, Spec
+
+COLUMNS = tuple(column.name for column in DESCRIBED)
 
 SUITE = """
 name = "tiny"
@@ -350,14 +354,14 @@ def test_an_existing_run_is_not_written_over(finished):
 
 def test_a_full_disk_leaves_the_old_file_and_says_what_to_do(tmp_path, monkeypatch):
     path = tmp_path / "cell.json"
-    write_atomically(path, b"old")
+    write_whole(path, b"old")
 
     def full(handle):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(StoreError, match=r"No space left on device.*--resume"):
-        write_atomically(path, b"new")
+    with pytest.raises(StoreError, match=r"No space left on device.*make room"):
+        write_whole(path, b"new")
     assert path.read_bytes() == b"old"
     assert [p.name for p in tmp_path.iterdir()] == ["cell.json"]
 

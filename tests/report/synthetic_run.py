@@ -14,12 +14,9 @@ from pathlib import Path
 import numpy as np
 
 import fedtrees
+from fedtrees.core import rows as columns
 
-COLUMNS = (  # noqa: SIM905 (a header line reads better than 27 quoted words)
-    "run dataset partition protocol protocol_params defense defense_params threat attack "
-    "attack_params seed stage status reason metric value unit blind advantage claimed spent "
-    "measured bytes_up bytes_down rounds seconds version"
-).split()
+COLUMNS = [column.name for column in columns.COLUMNS]
 SEEDS = (0, 1, 2)
 FEATURES = ("age", "avg_glucose_level", "bmi", "gender", "hypertension", "smoking_status")
 THREATS = {"server": ("timberstrike", "midpoint"), "client": ("timberstrike", "milp", "midpoint")}

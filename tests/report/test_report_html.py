@@ -1,6 +1,7 @@
 """The page: complete, self-contained, escaped, the same bytes twice, robust to a broken part."""
 
 import json
+import os
 import re
 from html.parser import HTMLParser
 from itertools import pairwise
@@ -222,7 +223,7 @@ def test_an_unwritable_report_leaves_nothing_behind(small, monkeypatch):
         raise OSError(28, "No space left on device")
 
     before = sorted(p.name for p in small.iterdir())
-    monkeypatch.setattr(page_of.os, "replace", full)
+    monkeypatch.setattr(os, "replace", full)
     with pytest.raises(StoreError, match="No space left"):
         write_report(small)
     assert sorted(p.name for p in small.iterdir()) == before

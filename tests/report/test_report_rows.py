@@ -7,11 +7,12 @@ from synthetic_run import COLUMNS, write_run
 
 import fedtrees
 from fedtrees.core.errors import StoreError
-from fedtrees.report.rows import Setting, load_rows, read_json, spec
+from fedtrees.core.specs import written
+from fedtrees.report.rows import Setting, load_rows, read_json
 
 
 @pytest.mark.parametrize(
-    ("name", "params", "written"),
+    ("name", "params", "text"),
     [
         ("none", "", "none"),
         ("laplace-hist", "epsilon=4", "laplace-hist[epsilon=4]"),
@@ -20,8 +21,8 @@ from fedtrees.report.rows import Setting, load_rows, read_json, spec
         ("a+b", "x=1", "a[x=1]+b"),
     ],
 )
-def test_a_spec_is_written_as_in_a_suite(name, params, written):
-    assert spec(name, params) == written
+def test_a_spec_is_written_as_in_a_suite(name, params, text):
+    assert written(name, params) == text
 
 
 def test_rows_carry_their_setting_and_names(rows):

@@ -1,0 +1,181 @@
+"""Files that appear whole or not at all, and checksums that tell whether they still are."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from fedtrees.core.errors import FedtreesError, StoreError
+
+try:
+    import fcntl
+except ImportError:  # not on Windows: there, two runs in one folder may compute a cell twice
+    fcntl = None  # type: ignore[assignment]
+
+#: Checksums of a folder's files, as ``sha256sum`` writes them: ``sha256sum -c SHA256SUMS``.
+CHECKSUMS = "SHA256SUMS"
+_LOCK = ".claims"
+# Claims lock the byte of their cell's first 12 hexadecimal digits; this one is beyond them all.
+_CHECKSUMS_BYTE = 1 << 48
+_PARTIAL = re.compile(r"\..+\.([0-9]{1,9})\.partial", re.DOTALL)
+_LINE = re.compile(rb"[0-9a-f]{64}  (.+)")
+
+
+def write_whole(
+    path: Path,
+    content: bytes | Callable[[IO[bytes]], object],
+    *,
+    error: type[FedtreesError] = StoreError,
+    remedy: str = "make room or give permission, then do it again",
+) -> None:
+    """Write a file under a temporary name, flush it to disk, then rename it.
+
+    Parameters
+    ----------
+    path : Path
+    content : bytes, or a function that writes to an open binary file
+    error : type of FedtreesError
+        Raised where the disk is full or the folder cannot be written; nothing partial remains.
+    remedy : str
+        What the error tells its reader to do.
+    """
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        with partial.open("wb") as out:
+            if callable(content):
+                content(out)
+            else:
+                out.write(content)
+            out.flush()
+            os.fsync(out.fileno())
+        os.replace(partial, path)
+    except OSError as err:
+        raise error(f"cannot write {path}: {err.strerror or err}; {remedy}") from err
+    finally:
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
+
+
+def sweep(folder: Path) -> None:
+    """Remove what writers that were killed left in a folder; other files stay."""
+    for path in folder.glob(".*.partial"):
+        named = _PARTIAL.fullmatch(path.name)
+        if named and not _alive(int(named[1])):
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
+
+
+def _alive(pid: int) -> bool:
+    """Tell whether a process other than this one has that number."""
+    if pid == os.getpid():
+        return False
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:
+        pass
+    return True
+
+
+@contextlib.contextmanager
+def locked(folder: Path, byte: int) -> Iterator[None]:
+    """Hold one byte of a folder's lock file; whoever else wants it waits.
+
+    The lock ends with the process at the latest. One process holds one lock per folder at a time.
+    """
+    if fcntl is None:
+        yield
+        return
+    with _opened(folder / _LOCK) as file:
+        fcntl.lockf(file, fcntl.LOCK_EX, 1, byte)
+        yield
+
+
+def _opened(path: Path) -> IO[bytes]:
+    try:
+        return path.open("wb")
+    except OSError as err:
+        raise StoreError(
+            f"cannot write {path}: {err.strerror or err}; give permission, then do it again"
+        ) from err
+
+
+def write_listed(folder: Path, name: str, content: bytes) -> None:
+    """Write a file of a folder and list its checksum.
+
+    While the file is exchanged, the old and the new checksum both stand in the list: a reader, or
+    a kill at any moment, finds a file that is listed.
+    """
+    with locked(folder, _CHECKSUMS_BYTE):
+        new = f"{hashlib.sha256(content).hexdigest()}  {name}".encode()
+        known = sorted(line for line in _listed(folder) or () if _LINE.fullmatch(line))
+        others = [line for line in known if line[66:] != name.encode()]
+        _write_lines(folder, sorted({*known, new}))
+        write_whole(folder / name, content)
+        _write_lines(folder, sorted({*others, new}))
+
+
+def _write_lines(folder: Path, lines: list[bytes]) -> None:
+    write_whole(folder / CHECKSUMS, b"".join(line + b"\n" for line in lines))
+
+
+def _listed(folder: Path) -> set[bytes] | None:
+    """Return the lines of the list of checksums, None if the folder has none."""
+    path = folder / CHECKSUMS
+    try:
+        return set(path.read_bytes().splitlines())
+    except FileNotFoundError:
+        return None
+    except OSError as err:
+        raise StoreError(
+            f"{path} cannot be read ({err.strerror or err}); give permission, or delete it to "
+            "take the files of the folder as they are"
+        ) from err
+
+
+def read_listed(folder: Path, name: str) -> bytes:
+    """Read a file of a folder as it was written; without a list of checksums, as it is.
+
+    Raises
+    ------
+    OSError
+        If it cannot be read.
+    StoreError
+        If it is not what was written.
+    """
+    before = _listed(folder)
+    content = (folder / name).read_bytes()
+    after = _listed(folder)  # it may have been exchanged in between
+    line = f"{hashlib.sha256(content).hexdigest()}  {name}".encode()
+    if after is not None and line not in after | (before or set()):
+        raise StoreError(
+            f"{(folder / name).as_posix()!r} is not what was written: its sha256 is not in "
+            f"{CHECKSUMS}. `fedtrees bench --resume --out {folder}` makes rows.csv and "
+            "disclosure.json again; put any other file back, or delete "
+            f"{CHECKSUMS} to take all files as they are"
+        )
+    return content
+
+
+def parse_json(text: str | bytes, name: str, error: type[FedtreesError] = StoreError) -> Any:
+    """Parse JSON.
+
+    Raises
+    ------
+    FedtreesError
+        Of the type given, if it is not JSON or is nested too deep; `name` names the file.
+    """
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise error(f"{name} is nested too deep to be read; run the suite again") from None
+    except ValueError as err:
+        where = f" (line {err.lineno})" if isinstance(err, json.JSONDecodeError) else ""
+        raise error(f"{name} is not JSON{where}; run the suite again") from err

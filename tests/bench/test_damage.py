@@ -1,0 +1,308 @@
+"""Whatever happens to a run folder or a suite: a clear error, or the rows of the undamaged run."""
+
+import csv
+import json
+import random
+import shutil
+from itertools import cycle
+
+import pytest
+
+import fedtrees.bench.runner as runner
+from fedtrees.bench.session import Bench, reopen
+from fedtrees.bench.suite import CHANGED, Suite
+from fedtrees.core.errors import FedtreesError, StoreError
+from fedtrees.report.html import write_report
+from fedtrees.report.rows import load_rows, read_json
+
+SUITE = """
+name = "tiny"
+seeds = [0]
+[[grid]]
+data = ["wine"]
+protocols = ["fedtree-hist[trees=1,max_depth=2,max_bin=8]"]
+defenses = ["laplace-hist[epsilon=8]"]
+attacks = ["random-leaf"]
+"""
+TIMES = ("seconds", "run")
+
+
+def finish(folder, text=SUITE, **options):
+    bench = Bench(Suite.parse(text, "tiny"), folder, **options)
+    bench.open(resume=True)
+    return bench.run()
+
+
+def rows_of(folder):
+    with (folder / "rows.csv").open() as file:
+        rows = [{k: v for k, v in r.items() if k not in TIMES} for r in csv.DictReader(file)]
+    return [r for r in rows if r["metric"] != "cpu_seconds"]
+
+
+def outcome(act, *arguments):
+    """Return what comes out and what is said: no error but our own is caught."""
+    try:
+        return act(*arguments), None
+    except FedtreesError as error:
+        return None, str(error)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    finish(folder)
+    return folder
+
+
+@pytest.fixture
+def copy(whole, tmp_path):
+    return shutil.copytree(whole, tmp_path / "run")
+
+
+def edited(change):
+    def damage(content, other):
+        cell = json.loads(content)
+        change(cell)
+        return json.dumps(cell).encode()
+
+    return damage
+
+
+def digit_changed(content, other):
+    at = content.rindex(b'"seconds": ') + len(b'"seconds": ') + 2
+    return content[:at] + (b"7" if content[at : at + 1] != b"7" else b"3") + content[at + 1 :]
+
+
+CELL_DAMAGE = {
+    "rows missing": edited(lambda cell: cell["rows"].pop()),
+    "rows doubled": edited(lambda cell: cell["rows"].extend(cell["rows"])),
+    "another status": edited(lambda cell: cell.update(status="skipped")),
+    "ill-typed": edited(lambda cell: cell.update(rows=3)),
+    "another cell": lambda content, other: other,
+    "doubled": lambda content, other: content + content,
+    "cut": lambda content, other: content[:-2],
+    "deep": lambda content, other: b"[" * 100_000,
+    "not text": lambda content, other: b"\xff\x00" * 50,
+    "a list": lambda content, other: b"[]",
+    "one bit": lambda content, other: bytes([content[0] ^ 1]) + content[1:],
+    "empty": lambda content, other: b"",
+}
+
+
+@pytest.mark.parametrize("turn", range(3))
+def test_damaged_cells_are_computed_again_and_no_others(copy, whole, turn):
+    cells = sorted((copy / "cells").glob("*.json"))
+    contents = [path.read_bytes() for path in cells]
+    damages = list(CELL_DAMAGE.values())[4 * turn : 4 * turn + 4]
+    for path, content, damage in zip(cells, contents, damages, strict=False):
+        path.write_bytes(damage(content, contents[-1]))
+    assert sum(finish(copy).values()) == len(damages) == 4 < len(cells)
+    assert rows_of(copy) == rows_of(whole)
+    for path, content in zip(cells[4:], contents[4:], strict=True):
+        assert path.read_bytes() == content
+
+
+def mutations(content, rng):
+    """Yield damaged versions of a file: cut, doubled, replaced, single characters changed."""
+    lines = content.splitlines(keepends=True)
+    yield from (content[: int(len(content) * part)] for part in (0, 0.3, 0.999))
+    yield from (content * 2, b"".join(lines[:-1]), b"".join([*lines, lines[-1]]))
+    yield b"".join(lines[: len(lines) // 2] + lines[len(lines) // 2 + 1 :])
+    yield from (b"[" * 100_000, b'{"a":' * 100_000, b"a = " + b"[" * 100_000, b"\xff\xfe", b"\0")
+    yield from (b"null", b"3", b"[]", b"{}", b"[1]", b"NaN", b"1e999", b"9" * 6000)
+    for _ in range(10):
+        at = rng.randrange(len(content))
+        yield content[:at] + bytes([content[at] ^ 1 << rng.randrange(8)]) + content[at + 1 :]
+
+
+@pytest.mark.parametrize(
+    "name", ["rows.csv", "suite.toml", "environment.json", "disclosure.json", "SHA256SUMS"]
+)
+def test_a_changed_file_is_named_and_never_shown(copy, whole, name):
+    read = {
+        "rows.csv": load_rows,
+        "SHA256SUMS": load_rows,
+        "suite.toml": reopen,
+        "environment.json": lambda run: read_json(run, name),
+        "disclosure.json": lambda run: read_json(run, name),
+    }[name]
+    content = (copy / name).read_bytes()
+    refused = 0
+    for damaged in mutations(content, random.Random(name)):
+        (copy / name).write_bytes(damaged)
+        shown, said = outcome(read, copy)
+        if said:
+            assert "SHA256SUMS" in said
+            refused += 1
+        else:  # a line of the list that speaks of another file
+            assert name == "SHA256SUMS"
+            assert shown.drop(columns="run").equals(load_rows(whole).drop(columns="run"))
+    assert refused > 20 if name != "SHA256SUMS" else refused > 10
+
+
+def test_the_table_is_made_again_from_its_cells(copy, whole):
+    (copy / "rows.csv").write_bytes((copy / "rows.csv").read_bytes()[:2000])
+    (copy / "disclosure.json").write_text("[" * 100_000)
+    assert not finish(copy)
+    assert rows_of(copy) == rows_of(whole)
+    assert "could not be made" not in write_report(copy).read_text()
+
+
+def test_without_the_list_files_are_taken_as_they_are(copy, whole):
+    (copy / "SHA256SUMS").unlink()
+    assert reopen(copy) == reopen(whole)
+    (copy / "disclosure.json").write_text("[" * 100_000)
+    with pytest.raises(StoreError, match="nested too deep"):
+        read_json(copy, "disclosure.json")
+    (copy / "environment.json").write_text("[" * 100_000)
+    with pytest.raises(StoreError, match="nested too deep"):
+        finish(copy)
+
+
+def test_stray_files_stay_and_what_killed_writers_left_goes(copy, whole):
+    strange = [".x.partial", ".partial", "...partial", ".a.json.abc.partial", "x.json"]
+    for folder in (copy, copy / "cells"):
+        for name in strange:
+            (folder / name).write_text("x")
+        (folder / ".a.json.999999999.partial").write_text("x")
+        (folder / ".folder.999999999.partial").mkdir()
+    assert not finish(copy)
+    assert rows_of(copy) == rows_of(whole)
+    for folder in (copy, copy / "cells"):
+        assert {p.name for p in folder.iterdir()} >= set(strange)
+        assert not (folder / ".a.json.999999999.partial").exists()
+
+
+def test_a_damaged_checkpoint_costs_a_training_and_no_row(tmp_path, whole, monkeypatch):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    folder = tmp_path / "run"
+    with monkeypatch.context() as context:
+        context.setattr(runner, "evaluate_attack", stop)
+        with pytest.raises(KeyboardInterrupt):
+            finish(folder)
+    kept = list((folder / "cells").glob("*.npz"))
+    assert kept
+    for path, damage in zip(kept, cycle([lambda b: b[: len(b) // 2], lambda b: b"[" * 9999]),
+                            strict=False):  # fmt: skip
+        path.write_bytes(damage(path.read_bytes()))
+    finish(folder)
+    assert rows_of(folder) == rows_of(whole)
+
+
+def test_attacks_that_had_no_blind_line_are_run_again(tmp_path, whole, monkeypatch):
+    def broken(*_):
+        raise RuntimeError("no guess")
+
+    folder = tmp_path / "run"
+    with monkeypatch.context() as context:
+        context.setattr(runner, "evaluate_blind", broken)
+        assert finish(folder)["failed"] == 1
+    assert {r["advantage"] for r in rows_of(folder) if r["metric"] == "ra"} == {""}
+    finish(folder)
+    assert rows_of(folder) == rows_of(whole)
+
+
+KILLER = """
+import os, signal
+from fedtrees.core.attack import Attack
+from fedtrees.core.guess import Guess
+from fedtrees.core.registry import register
+
+@register.attack("dies")
+class Dies(Attack):
+    def __init__(self, times: int = 1, notes: str = ""):
+        self.times, self.notes = times, notes
+
+    def run(self, view, rng):
+        with open(self.notes, "a+") as out:
+            out.write("x")
+            out.seek(0)
+            if len(out.read()) <= self.times:
+                os.kill(os.getpid(), signal.SIGKILL)
+        return Guess(view.own)
+"""
+
+
+def test_a_killed_worker_costs_one_cell_at_most(tmp_path):
+    plugin, folder = tmp_path / "killer.py", tmp_path / "run"
+    plugin.write_text(KILLER)
+    notes = [tmp_path / "once", tmp_path / "twice"]
+    attacks = [f"dies[times={n},notes={path}]" for n, path in zip((1, 2), notes, strict=True)]
+    bare = SUITE.replace('["laplace-hist[epsilon=8]"]', '["none"]')
+    text = bare.replace('["random-leaf"]', json.dumps([*reversed(attacks), "timberstrike"]))
+    assert finish(folder, bare, plugins=(str(plugin),)) == {"ok": 4}
+    counts = finish(folder, text, workers=2, plugins=(str(plugin),))
+    assert counts == {"ok": 3, "failed": 1}  # the training that was there, and three attacks
+    rows = [r for r in rows_of(folder) if r["stage"] == "attack" and r["metric"] in ("", "ra")]
+    status = {r["attack_params"].partition(",")[0] or r["attack"]: r["status"] for r in rows}
+    assert status == {"times=2": "failed", "times=1": "ok", "timberstrike": "ok"}
+    (reason,) = (r["reason"] for r in rows if r["status"] == "failed")
+    assert reason.startswith("its process was killed twice (SIGKILL(-9))")
+    assert [path.read_text() for path in notes] == ["xx", "xx"]
+    assert not list(folder.glob("cells/*.npz"))
+    assert finish(folder, text, plugins=(str(plugin),)) == {"ok": 1}  # nothing else again
+
+
+VALUES = [
+    "3", "-1", "true", "1.5", "nan", "1e400", "9" * 5000, '"' + "9" * 5000 + '"', '""', '"\\u0000"',
+    '"../x"', "[]", "[[1]]", "[{}]", "{}", "{a=1}", "1979-05-27", '["a", 3]', '"a[b"', '"a+"', "",
+    "[" * 2000, "{a=" * 2000, "{csv=3}", '{csv="x\\u0000"}', '{csv=""}', '"[=]"', "[0, 0]",
+    '"a[' + ",".join(f"k{i}=" + ",".join("123456789") for i in range(12)) + ']"',
+]  # fmt: skip
+TOP = {"name": '"x"', "description": '""', "seeds": "[0]", "time_limit": "1.0"}
+GRID = {
+    "data": '["wine"]', "partitions": '["iid"]', "clients": "[3]", "protocols": '["fedtree-hist"]',
+    "defenses": '["split-only"]', "threats": '["client"]', "attacks": '["random-leaf"]',
+}  # fmt: skip
+
+
+def toml(top, grid):
+    lines = [f"{key} = {value}" for key, value in top.items()]
+    return "\n".join([*lines, "[[grid]]", *(f"{key} = {value}" for key, value in grid.items())])
+
+
+@pytest.mark.parametrize("key", [*TOP, *GRID, "grid", "odd"])
+def test_any_value_in_a_suite_is_read_or_refused_with_its_source(key):
+    refused = 0
+    for value in VALUES:
+        if key in GRID:
+            text = toml(TOP, {**GRID, key: value})
+        elif key in TOP:
+            text = toml({**TOP, key: value}, GRID)
+        else:
+            text = f"{key} = {value}"
+        suite, said = outcome(Suite.parse, text, "suite.toml")
+        if said:
+            assert said.startswith("suite.toml")
+            refused += 1
+        else:
+            assert Suite.parse(suite.to_toml(), "again") == suite
+    assert refused >= 15
+
+
+def test_a_cut_or_doubled_suite_is_read_or_refused():
+    text = toml(TOP, GRID)
+    for damaged in (*(text[:end] for end in range(len(text))), text + "\n" + text):
+        suite, said = outcome(Suite.parse, damaged, "suite.toml")
+        assert suite or said.startswith("suite.toml")
+
+
+@pytest.mark.parametrize("text", ["caf\u00e9 \U0001f333", "\x7f", 'a "quoted" \\ text\n'])
+def test_a_description_is_read_back(text):
+    suite = Suite("x", text)
+    assert Suite.parse(suite.to_toml(), "x") == suite
+
+
+def test_a_suite_that_options_change_is_described_by_what_it_runs():
+    quick = Suite.load("quick")
+    assert "breast cancer" in quick.description
+    other = quick.override({"data": ["wine"]})
+    assert other.name == CHANGED
+    assert "wine" in other.description
+    assert "breast" not in other.description
+    assert "client, server" in other.description
+    assert quick.override({}, "1").name == CHANGED
+    assert quick.override({"data": ["breast-cancer"]}) == quick
+    assert other.override({"data": ["wine"]}) == other

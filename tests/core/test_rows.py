@@ -1,0 +1,134 @@
+"""One description of columns: what is written is what is read."""
+
+import csv
+import io
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedtrees.core import rows
+from fedtrees.core.errors import UsageError
+from fedtrees.core.guarantee import (
+    Computational,
+    LabelDP,
+    MutualInformation,
+    NoGuarantee,
+    PureDP,
+    Structural,
+    Unknown,
+    join,
+    parse,
+)
+from fedtrees.core.specs import Composed, Spec, parse_one, written
+
+SIX_DIGITS = st.floats(1e-9, 1e9).map(lambda x: float(f"{x:g}"))
+WORDS = st.sampled_from(["row", "histogram", "Cuts", "Cuts+BaseScore"])
+GUARANTEES = st.one_of(
+    st.just(Structural()),
+    st.builds(Computational, st.integers(0, 4096)),
+    st.builds(LabelDP, SIX_DIGITS),
+    st.builds(MutualInformation, SIX_DIGITS),
+    st.builds(PureDP, SIX_DIGITS | st.just(math.inf), WORDS, SIX_DIGITS, WORDS),
+)
+
+
+@given(st.lists(GUARANTEES, min_size=1, max_size=3))
+def test_a_guarantee_is_read_where_it_is_written(several):
+    assert parse(join(several)) == tuple(several)
+
+
+def test_none_is_a_guarantee_and_nothing_is_not():
+    assert parse(join([])) == (NoGuarantee(),)
+    assert parse("") == ()
+
+
+@pytest.mark.parametrize("text", ["zcdp[rho=0.5]", "something-else", "pure-dp[epsilon=-1]"])
+def test_a_guarantee_that_is_not_known_stays_as_it_was_written(text):
+    (found,) = parse(text)
+    assert isinstance(found, Unknown)
+    assert str(found) == text
+    assert parse("zcdp[rho=0.5]")[0].budget == ("rho", 0.5)
+
+
+def test_a_plus_inside_brackets_does_not_split_a_guarantee():
+    bound, rest = parse("pure-dp[epsilon=1e+2]+structural")
+    assert bound == PureDP(100.0)
+    assert rest == Structural()
+
+
+NAMES = st.sampled_from(["a", "split-only", "laplace-hist", "epsilon", "k2"])
+PARTS = st.lists(
+    st.builds(
+        Spec, NAMES, st.dictionaries(NAMES, st.integers() | SIX_DIGITS | st.booleans(), max_size=3)
+    ),
+    max_size=3,
+)
+
+
+@given(PARTS)
+def test_two_columns_hold_a_composition(parts):
+    composed = Composed(tuple(parts))
+    text = written(composed.name, composed.inline)
+    assert text == str(composed)
+    assert parse_one(text) == composed
+
+
+def test_a_grid_is_not_one_composition_and_its_size_is_bounded():
+    with pytest.raises(UsageError, match="names 2 compositions"):
+        parse_one("x[epsilon=1,4]")
+    axis = ",".join("123456789")
+    with pytest.raises(UsageError, match="more than 10000 combinations"):
+        parse_one("+".join(f"x[a={axis}]" for _ in range(5)))
+
+
+TYPED = {
+    "dataset": 'a, "b"\nc',
+    "seed": np.int64(3),
+    "value": np.float64(0.1),
+    "blind": math.nan,
+    "advantage": None,
+    "bytes_up": 12,
+    "claimed": (Structural(), PureDP(4.0)),
+    "spent": "",
+}
+
+
+def test_a_row_of_typed_values_is_written_and_read_back():
+    text = rows.write([rows.plain(TYPED)])
+    header, line = csv.reader(io.StringIO(text))
+    assert header == [column.name for column in rows.COLUMNS]
+    back = {c.name: c.read(t) for c, t in zip(rows.COLUMNS, line, strict=True)}
+    assert back["dataset"] == TYPED["dataset"]
+    assert (back["seed"], back["value"], back["bytes_up"]) == (3, 0.1, 12)
+    assert math.isnan(back["blind"])
+    assert math.isnan(back["advantage"])
+    assert back["claimed"] == TYPED["claimed"]
+    assert back["spent"] is None
+    assert dict(zip(header, line, strict=True))["bytes_up"] == "12"
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({"sead": 1}, "no column 'sead'"),
+        ({"seed": 1.5}, "'seed' is 1.5; that column holds a whole"),
+        ({"value": "high"}, "'value' is 'high'; that column holds a number"),
+        ({"value": True}, "'value' is True"),
+        ({"reason": 3}, "'reason' is 3; that column holds a text"),
+        ({"claimed": 3}, "'claimed' is 3; that column holds a guarantee"),
+    ],
+)
+def test_a_value_of_another_kind_is_named(row, said):
+    with pytest.raises(UsageError, match=said):
+        rows.plain(row)
+
+
+@pytest.mark.parametrize("text", ["", "0.5", "inf", "nan", "x", "9007199254740993"])
+def test_a_seed_is_a_whole_number_that_a_table_can_hold(text):
+    seed = next(column for column in rows.COLUMNS if column.name == "seed")
+    with pytest.raises(UsageError, match="not a whole number"):
+        seed.read(text)
+    assert seed.read("4") == 4
