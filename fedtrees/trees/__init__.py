@@ -1,1 +1,1 @@
-"""The tree engine: pure arrays in and out, no knowledge of parties or messages."""
+"""The tree engine: pure arrays in and out, no knowledge of who holds the rows."""

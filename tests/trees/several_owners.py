@@ -12,7 +12,7 @@ from fedtrees.trees.boosted.losses import LOGISTIC
 from fedtrees.trees.boosted.sampling import ColumnSampler, drop_rows
 from fedtrees.trees.forest.gini import class_histogram
 from fedtrees.trees.forest.grower import ForestGrower, class_totals, draw_columns, draw_rows
-from fedtrees.trees.forest.random_forest import RandomForest
+from fedtrees.trees.forest.random_forest import RandomForest, keep_best_splits
 from fedtrees.trees.partition import RowPartition
 
 
@@ -63,7 +63,7 @@ def grow_class_tree(parts, weights, cuts, n_classes, params, features, key):
     return grower.finish()
 
 
-def grow_random_forest_over(parts, cuts, params, n_classes, seed=0):
+def grow_random_forest_over(parts, cuts, params, n_classes=2, seed=0):
     """Grow a random forest over (bins, labels), every owner drawing its own rows."""
     streams = Streams(seed)
     trees = []
@@ -73,5 +73,13 @@ def grow_random_forest_over(parts, cuts, params, n_classes, seed=0):
             for i, (_, y) in enumerate(parts)
         ]
         drawn = draw_columns(cuts.n_features, params, streams.deciding().rng("columns", t))
-        trees.append(grow_class_tree(parts, weights, cuts, n_classes, params, *drawn))
+        tree = grow_class_tree(parts, weights, cuts, n_classes, params, *drawn)
+        limit = params.max_leaf_nodes
+        trees.append(tree if limit is None else keep_best_splits(tree, limit))
     return RandomForest(tuple(trees))
+
+
+def rows_of(partition, node):
+    """Return the rows of one node."""
+    begin, end = partition.ranges(np.array([node]))[0]
+    return partition.rows[begin:end]

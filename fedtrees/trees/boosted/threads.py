@@ -1,8 +1,8 @@
 """Several threads over blocks of rows.
 
-Integer sums over blocks are the sums over all rows, exactly, so that any number of threads gives the
-same trees. Kernels and the larger numpy operations release the interpreter lock; the choice of
-splits stays on one thread.
+Integer sums over blocks are the sums over all rows, exactly, so that any number of threads gives
+the same trees. Kernels and the larger numpy operations release the interpreter lock; splits are
+chosen on one thread.
 """
 
 from __future__ import annotations
