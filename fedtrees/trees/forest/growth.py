@@ -1,8 +1,9 @@
-"""A whole classification tree in one kernel, 3 to 8 times as fast as level by level.
+"""A whole classification tree in one kernel: 2 to 14 times as fast as `ForestGrower`, same tree.
 
-For rows that one owner holds. `ForestGrower` grows the same tree from summed counts; of 50 fully
-grown trees it needs 0.52 s against 0.07 s here on 600 rows, of 10 trees 1.36 s against 0.26 s on
-20,000 (28 features, one thread): scikit-learn would be left behind no more, but ahead.
+`ForestGrower` works from summed counts, level by level; where one owner holds all rows, that costs
+too much. 50 trees of 600 rows: 0.03 s of CPU here, 0.21 s there (scikit-learn 0.13 s). A fully
+grown tree of 200,000 rows, 28 features and 10 classes: 0.4 s and 50 MiB here, 5.4 s and 770 MiB
+there, for the counts of a whole level are kept at once.
 """
 
 from __future__ import annotations
