@@ -6,80 +6,144 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedtrees.bench.session import Bench, default_workers, fresh_folder, reopen
-from fedtrees.bench.suite import DEFAULT_SUITE, Suite
+from fedtrees.cli.options import (
+    Categorical,
+    Csv,
+    DataDir,
+    Defenses,
+    Format,
+    Output,
+    Plugins,
+    Positive,
+    Target,
+    csv_table,
+    load_plugins,
+)
 from fedtrees.core.errors import UsageError
-from fedtrees.core.registry import load_plugin
+
+if TYPE_CHECKING:
+    from fedtrees.bench.session import Bench
+    from fedtrees.bench.suite import Suite
 
 
-@dataclass(frozen=True)
-class Request:
-    """The options of one call, as in `fedtrees bench --help`."""
+def bench(
+    protocol: Annotated[
+        list[str] | None,
+        typer.Option(
+            "-p", "--protocol", help="Protocols, with grids: fedtree-hist[max_depth=3,6]."
+        ),
+    ] = None,
+    defense: Defenses = None,
+    attack: Annotated[
+        list[str] | None, typer.Option("-a", "--attack", help="Attacks, with parameters.")
+    ] = None,
+    data: Annotated[
+        list[str] | None, typer.Option("--data", help="Datasets (see `fedtrees list datasets`).")
+    ] = None,
+    csv: Csv = None,
+    target: Target = "",
+    positive: Positive = "",
+    categorical: Categorical = None,
+    partition: Annotated[
+        list[str] | None, typer.Option(help="iid, label-skew[alpha=], quantity-skew, ...")
+    ] = None,
+    clients: Annotated[list[int] | None, typer.Option(help="Number of clients.")] = None,
+    threat: Annotated[
+        list[str] | None,
+        typer.Option(help="Who is curious: client, client[index=0], client[count=2], server."),
+    ] = None,
+    seeds: Annotated[
+        str | None, typer.Option(help="A count, or a list such as 0,1,2 (default: the suite's).")
+    ] = None,
+    suite: Annotated[
+        str | None, typer.Option(help="smoke, quick (default), full, or a .toml file.")
+    ] = None,
+    jobs: Annotated[
+        int | None, typer.Option("-j", "--jobs", help="Processes (default: all cores).")
+    ] = None,
+    out: Annotated[str | None, typer.Option(help="Run folder (default: runs/SUITE).")] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Finish the run in --out; nothing is computed twice.")
+    ] = False,
+    time_limit: Annotated[
+        float | None, typer.Option(help="Seconds one training or attack may take (0: no limit).")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check everything and list the cells; run nothing.")
+    ] = False,
+    data_dir: DataDir = None,
+    plugin: Plugins = None,
+    format: Output = Format.TABLE,
+) -> None:
+    """Train federations with and without defenses, attack them, and report what leaked.
 
-    options: Mapping[str, Any]
-    seeds: str | None
-    suite: str | None
-    jobs: int | None
-    out: str | None
-    resume: bool
-    time_limit: float | None
-    dry_run: bool
-    data_dir: str | None
-    plugins: tuple[str, ...]
-    as_json: bool
-
-
-def run(request: Request) -> None:
-    """Run a bench and print its result.
-
-    Raises
-    ------
-    typer.Exit
-        With code 3 if some cells failed.
+    Options replace the suite's: `fedtrees bench --defense split-only` runs the default suite with
+    that defense. The undefended run and the blind adversary are always added.
     """
-    for plugin in request.plugins:
-        load_plugin(plugin)
-    suite, folder = _suite(request)
-    workers = default_workers() if request.jobs is None else request.jobs
+    from fedtrees.bench.session import Bench, default_workers
+
+    table = csv_table(csv, data, target, categorical, positive=positive)
+    plugins = load_plugins(plugin)
+    replaced = {
+        "protocols": protocol,
+        "defenses": defense,
+        "attacks": attack,
+        "partitions": partition,
+        "clients": clients,
+        "threats": threat,
+        "data": [table] if table else data,
+    }
+    options = {k: v for k, v in replaced.items() if v}
+    chosen, folder = _suite(options, seeds, suite, out, resume, time_limit)
+    workers = default_workers() if jobs is None else jobs
     if workers < 1:
-        raise UsageError(f"--jobs {request.jobs}: give 1 or more")
-    bench = Bench(suite, folder, workers, request.data_dir, request.plugins)
-    if request.dry_run:
-        _dry_run(bench, request.as_json)
+        raise UsageError(f"--jobs {jobs}: give 1 or more")
+    session = Bench(chosen, folder, workers, data_dir, plugins)
+    if dry_run:
+        _dry_run(session, format.is_json)
         return
-    bench.open(request.resume)
-    counts = _run_with_progress(bench)
-    _finish(bench, counts, request.as_json)
+    session.open(resume)
+    counts = _run_with_progress(session)
+    _finish(session, counts, format.is_json)
 
 
-def _suite(request: Request) -> tuple[Suite, Path]:
+def _suite(
+    options: Mapping[str, Any],
+    seeds: str | None,
+    name: str | None,
+    out: str | None,
+    resume: bool,
+    time_limit: float | None,
+) -> tuple[Suite, Path]:
     """Return the suite to run and where."""
-    if request.resume:
-        if request.out is None:
+    from fedtrees.bench.session import fresh_folder, reopen
+    from fedtrees.bench.suite import DEFAULT_SUITE, Suite
+
+    if resume:
+        if out is None:
             raise UsageError("--resume needs --out RUN: which run to finish")
-        folder = Path(request.out)
+        folder = Path(out)
         begun = reopen(folder)
-        suite = Suite.load(request.suite) if request.suite else begun
-        suite = suite.override(request.options, request.seeds)
+        suite = (Suite.load(name) if name else begun).override(options, seeds)
         if replace(suite, time_limit=begun.time_limit) != begun:
             raise UsageError(
                 f"--resume finishes {folder} as it was begun; for other options choose another "
                 "--out"
             )
     else:
-        suite = Suite.load(request.suite or DEFAULT_SUITE)
-        suite = suite.override(request.options, request.seeds)
-        folder = Path(request.out) if request.out else fresh_folder(Path("runs"), suite.name)
-    if request.time_limit is not None:
-        if not 0 <= request.time_limit < float("inf"):
-            raise UsageError(f"--time-limit {request.time_limit}: give seconds, 0 for no limit")
-        suite = replace(suite, time_limit=request.time_limit)
+        suite = Suite.load(name or DEFAULT_SUITE)
+        suite = suite.override(options, seeds)
+        folder = Path(out) if out else fresh_folder(Path("runs"), suite.name)
+    if time_limit is not None:
+        if not 0 <= time_limit < float("inf"):
+            raise UsageError(f"--time-limit {time_limit}: give seconds, 0 for no limit")
+        suite = replace(suite, time_limit=time_limit)
     return suite, folder
 
 

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-import inspect as reflection
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table as TextTable
 
-from fedtrees.cli.inspect import console
+from fedtrees.cli.inspect import about, console, text_table
+from fedtrees.cli.options import (
+    Clients,
+    DataDir,
+    Defenses,
+    Format,
+    Output,
+    Plugins,
+    load_plugins,
+)
 from fedtrees.core.errors import UsageError
-from fedtrees.core.registry import load_plugin, register
 from fedtrees.core.specs import Spec, parse_composed, parse_grid
 
 if TYPE_CHECKING:
@@ -23,25 +28,34 @@ if TYPE_CHECKING:
 APPLIES = "applies"
 
 
-@dataclass(frozen=True)
-class Explanation:
-    """What `explain` is asked: one protocol, one defense, on which rows."""
+def explain(
+    protocol: Annotated[
+        str | None, typer.Argument(help="A protocol, with parameters. None: all, and who attacks.")
+    ] = None,
+    defense: Defenses = None,
+    data: Annotated[str, typer.Option(help="Dataset to run it on.")] = "breast-cancer",
+    clients: Clients = 3,
+    data_dir: DataDir = None,
+    plugin: Plugins = None,
+    format: Output = Format.TABLE,
+) -> None:
+    """Run two trees and show who sees what, why, what guards it, and which attacks apply.
 
-    protocol: str
-    defenses: tuple[str, ...]
-    data: str
-    clients: int
-    data_dir: str | None
-
-
-def explain(request: Explanation, plugins: Sequence[str], as_json: bool) -> None:
-    """Run two trees and print who sees what."""
-    for plugin in plugins:
-        load_plugin(plugin)
-    facts = _explanation(request)
-    if as_json:
+    Without a protocol: which attacks apply to every protocol, for a curious client and server.
+    """
+    load_plugins(plugin)
+    facts: Any
+    if protocol is None:
+        facts, show = exposed(), _print_exposed
+    else:
+        facts, show = _explanation(protocol, defense or (), data, clients, data_dir), _print
+    if format.is_json:
         typer.echo(json.dumps(facts, indent=1))
-        return
+    else:
+        show(facts)
+
+
+def _print(facts: dict[str, Any]) -> None:
     out = console()
     out.print(f"[bold]{facts['protocol']}[/bold]  {facts['about']}")
     if facts["defense"] != "none":
@@ -51,11 +65,9 @@ def explain(request: Explanation, plugins: Sequence[str], as_json: bool) -> None
             markup=False,
         )
     for role in facts["sees"]:
-        table = TextTable(title=f"what a {role} sees", title_justify="left", title_style="bold")
-        for column in ("message", "from", "carries", "not sent", "reveals", "guarded by", "why"):
-            table.add_column(column, overflow="fold")
-        for row in facts["sees"][role]:
-            table.add_row(
+        columns = ("message", "from", "carries", "not sent", "reveals", "guarded by", "why")
+        rows = [
+            (
                 row["type"],
                 "itself" if row["from"] == role else row["from"],
                 ", ".join(row["carries"]),
@@ -64,43 +76,43 @@ def explain(request: Explanation, plugins: Sequence[str], as_json: bool) -> None
                 "; ".join(row["guarded_by"]),
                 row["why"],
             )
-        out.print(table)
+            for row in facts["sees"][role]
+        ]
+        out.print(text_table(f"what a {role} sees", columns, rows))
     sealed = [r["type"] for r in facts["crossings"] if r["readable_by"].startswith("nobody")]
     if sealed:
         out.print(f"passes sealed, nobody opens it: {', '.join(sealed)} (only the sum is opened)")
     title = "attacks on this protocol; what a defense leaves of them is for the bench to tell"
-    table = TextTable(title=title, title_justify="left", title_style="bold")
-    for column in ("attack", *facts["sees"]):
-        table.add_column(column, overflow="fold")
-    for row in facts["attacks"]:
-        table.add_row(*row.values())
-    out.print(table)
+    columns = ("attack", *facts["sees"])
+    out.print(text_table(title, columns, [[r[c] for c in columns] for r in facts["attacks"]]))
 
 
-def _explanation(request: Explanation) -> dict[str, Any]:
+def _explanation(
+    name: str, defenses: Sequence[str], data: str, clients: int, data_dir: str | None
+) -> dict[str, Any]:
     from fedtrees.bench.cells import Setting
     from fedtrees.bench.disclosure import briefly, disclosures, visible_to
     from fedtrees.bench.evaluate import make_defense
     from fedtrees.bench.federation import federation_of
     from fedtrees.bench.suite import DataRef
     from fedtrees.core.guarantee import join
+    from fedtrees.core.registry import register
     from fedtrees.protocols.base import Protocol, train
 
-    grid = parse_grid(request.protocol)
-    composed = parse_composed(request.defenses) or parse_composed(["none"])
+    grid = parse_grid(name)
+    composed = parse_composed(defenses) or parse_composed(["none"])
     if len(grid) != 1 or len(composed) != 1:
         raise UsageError("explain shows one protocol and one defense; compose defenses with +")
-    maker = register.get("protocol", grid[0].name)
     protocol: Protocol = register.make("protocol", briefly(grid[0]))
     defense = make_defense(composed[0])
-    setting = Setting.of(DataRef(request.data), Spec("iid"), request.clients, 0, protocol)
-    federation = federation_of(setting, request.data_dir)
+    setting = Setting.of(DataRef(data), Spec("iid"), clients, 0, protocol)
+    federation = federation_of(setting, data_dir)
     training = train(protocol, federation.holdings, federation.schema, defense=defense)
     rows = disclosures(training.transcript, defense)
     applies = _who_attacks(training, federation.holdings)
     return {
         "protocol": str(grid[0]),
-        "about": (reflection.getdoc(maker) or "").split("\n")[0],
+        "about": about("protocol", grid[0].name),
         "defense": str(composed[0]),
         "claimed": join(defense.claims()),
         "spent": join(defense.spent(training.transcript)),
@@ -114,12 +126,15 @@ def _explanation(request: Explanation) -> dict[str, Any]:
 
 
 def _attacks() -> list[str]:
+    from fedtrees.core.registry import register
+
     names = register.names("attack")
     return [n for n in names if not getattr(register.get("attack", n), "blind", False)]
 
 
 def _who_attacks(training: Training, holdings: Mapping[str, Holding]) -> dict[str, dict[str, str]]:
     """Return, for the last party of every role, which attacks apply, and why others do not."""
+    from fedtrees.core.registry import register
     from fedtrees.protocols.base import view_of
 
     last = {role: name for name, role in training.transcript.roles.items()}
@@ -131,39 +146,26 @@ def _who_attacks(training: Training, holdings: Mapping[str, Holding]) -> dict[st
     return found
 
 
-def exposure(plugins: Sequence[str], as_json: bool) -> None:
-    """Print which attacks apply to every protocol, under every threat."""
-    for plugin in plugins:
-        load_plugin(plugin)
-    facts = exposed()
-    if as_json:
-        typer.echo(json.dumps(facts, indent=1))
-        return
+def _print_exposed(facts: list[dict[str, Any]]) -> None:
+    rows = [
+        (row["protocol"], row["threat"], ", ".join(row["attacks"]) or "none that is here")
+        for row in facts
+    ]
     out = console()
-    table = TextTable(title="which attacks apply", title_justify="left", title_style="bold")
-    for column in ("protocol", "threat", "attacks"):
-        table.add_column(column, overflow="fold")
-    for row in facts:
-        attacks = ", ".join(row["attacks"]) or "none that is here"
-        table.add_row(row["protocol"], row["threat"], attacks)
-    out.print(table)
+    out.print(text_table("which attacks apply", ("protocol", "threat", "attacks"), rows))
     out.print("Two classes, default parameters. fedtrees explain PROTOCOL: who sees what, and why.")
 
 
 def exposed() -> list[dict[str, Any]]:
     """Return, for every protocol and threat, the attacks that apply to a target of two classes."""
     from fedtrees.bench.conformance import sample_training
+    from fedtrees.bench.disclosure import briefly
+    from fedtrees.core.registry import register
 
     found = []
     for name in register.names("protocol"):
-        training, holdings = sample_training(register.make("protocol", Spec(name, _brief(name))))
+        training, holdings = sample_training(register.make("protocol", briefly(Spec(name))))
         for role, reasons in _who_attacks(training, holdings).items():
             attacks = [attack for attack, why in reasons.items() if why == APPLIES]
             found.append({"protocol": name, "threat": role, "attacks": attacks})
     return found
-
-
-def _brief(protocol: str) -> dict[str, Any]:
-    from fedtrees.bench.disclosure import briefly
-
-    return dict(briefly(Spec(protocol)).params)

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import inspect as reflection
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table as TextTable
 
+from fedtrees.cli.options import DataDir, Format, Output, Plugins, load_plugins
 from fedtrees.core.errors import UsageError, did_you_mean
-from fedtrees.core.registry import load_plugin, register
 from fedtrees.core.specs import parse_grid
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table as TextTable
 
 _KINDS = {
     "protocols": "protocol",
@@ -27,31 +28,50 @@ _KINDS = {
 
 def console() -> Console:
     """Return a console for stdout; wide enough for tables where the output is no terminal."""
+    from rich.console import Console
+
     out = Console(highlight=False)
     return out if out.is_terminal else Console(highlight=False, width=160)
 
 
-def list_names(kind: str, plugins: Sequence[str], as_json: bool) -> None:
-    """Print names with the first line of what they are, and their parameters."""
-    for plugin in plugins:
-        load_plugin(plugin)
+def text_table(
+    title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], **options: Any
+) -> TextTable:
+    """Return a table with a bold title; long cells are folded."""
+    from rich.table import Table as TextTable
+
+    table = TextTable(title=title, title_justify="left", title_style="bold", **options)
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def list_(
+    kind: Annotated[
+        str, typer.Argument(help="protocols, defenses, attacks, datasets, suites, or all.")
+    ] = "all",
+    plugin: Plugins = None,
+    format: Output = Format.TABLE,
+) -> None:
+    """List what can be named on the command line, with one line about each."""
+    load_plugins(plugin)
     if kind != "all" and kind not in _KINDS:
         raise UsageError(f"unknown kind {kind!r}{did_you_mean(kind, [*_KINDS, 'all'])}")
     entries = {k: _entries(k) for k in (_KINDS if kind == "all" else [kind])}
-    if as_json:
+    if format.is_json:
         typer.echo(json.dumps(entries, indent=1))
         return
     for title, rows in entries.items():
-        table = TextTable(title=title, title_justify="left", title_style="bold", box=None)
-        for column in ("name", "parameters", ""):
-            table.add_column(column, overflow="fold")
-        for row in rows:
-            table.add_row(row["name"], row["parameters"], row["about"])
-        console().print(table)
+        cells = [(row["name"], row["parameters"], row["about"]) for row in rows]
+        console().print(text_table(title, ("name", "parameters", ""), cells, box=None))
         console().print()
 
 
 def _entries(kind: str) -> list[dict[str, str]]:
+    from fedtrees.core.registry import register
+
     if kind == "suites":
         from fedtrees.bench.suite import Suite, bundled_suites
 
@@ -60,33 +80,44 @@ def _entries(kind: str) -> list[dict[str, str]]:
     if kind == "datasets":
         from fedtrees.data import catalogue
 
-        return [
-            {
-                "name": n,
-                "parameters": "",
-                "about": "bundled"
-                if n in catalogue.BUNDLED
-                else "from the data directory (fedtrees fetch)",
-            }
-            for n in catalogue.names()
-        ] + [{"name": n, "parameters": "", "about": "plugin"} for n in register.names("dataset")]
-    rows = []
-    for name in register.names(_KINDS[kind]):
-        maker = register.get(_KINDS[kind], name)
-        about = (reflection.getdoc(maker) or "").split("\n")[0]
-        rows.append({"name": name, "parameters": _parameters(maker), "about": about})
-    return rows
+        elsewhere = "from the data directory (fedtrees fetch)"
+        found = {n: "bundled" if n in catalogue.BUNDLED else elsewhere for n in catalogue.names()}
+        found |= dict.fromkeys(register.names("dataset"), "plugin")
+        return [{"name": n, "parameters": "", "about": text} for n, text in found.items()]
+    kind = _KINDS[kind]
+    return [
+        {
+            "name": name,
+            "parameters": _parameters(register.get(kind, name)),
+            "about": about(kind, name),
+        }
+        for name in register.names(kind)
+    ]
+
+
+def about(kind: str, name: str) -> str:
+    """Return the first line of what a protocol, defense or attack says of itself."""
+    from inspect import getdoc
+
+    from fedtrees.core.registry import register
+
+    return (getdoc(register.get(kind, name)) or "").split("\n")[0]
 
 
 def _parameters(maker: Any) -> str:
+    from inspect import signature
+
     texts = []
-    for p in reflection.signature(maker).parameters.values():
+    for p in signature(maker).parameters.values():
         texts.append(p.name if p.default is p.empty else f"{p.name}={p.default}")
     return ", ".join(texts)
 
 
-def check(file: str, as_json: bool) -> bool:
-    """Check a plugin file or a built-in; return whether every rule was kept."""
+def check(
+    file: Annotated[str, typer.Argument(help="A plugin file, or the name of a built-in.")],
+    format: Output = Format.TABLE,
+) -> None:
+    """Check that protocols, defenses and attacks keep the rules (conformance)."""
     from fedtrees.bench.conformance import check as run_checks
 
     targets = _targets(file)
@@ -95,18 +126,21 @@ def check(file: str, as_json: bool) -> bool:
         for kind, name in targets
         for f in run_checks(kind, parse_grid(name)[0])
     ]
-    if as_json:
+    if format.is_json:
         typer.echo(json.dumps(results, indent=1))
     else:
         for r in results:
             mark = "ok  " if r["kept"] else "FAIL"
             detail = f"  ({r['detail']})" if r["detail"] else ""
             typer.echo(f"{mark} {r['kind']} {r['name']}: {r['rule']}{detail}")
-    return all(r["kept"] for r in results)
+    if not all(r["kept"] for r in results):
+        raise typer.Exit(4)
 
 
 def _targets(file: str) -> list[tuple[str, str]]:
     """Return (kind, spec) of everything a file registers, or of a built-in of that name."""
+    from fedtrees.core.registry import load_plugin, register
+
     kinds = ("protocol", "defense", "attack")
     if Path(file).suffix == ".py" or Path(file).is_file():
         before = {(k, n) for k in kinds for n in register.names(k)}
@@ -123,8 +157,13 @@ def _targets(file: str) -> list[tuple[str, str]]:
     return found
 
 
-def fetch(name: str, data_dir: str | None, url: str | None, as_json: bool) -> None:
-    """Download a dataset into the data directory."""
+def fetch(
+    name: Annotated[str, typer.Argument(help="A dataset that is not bundled.")],
+    data_dir: DataDir = None,
+    url: Annotated[str | None, typer.Option(help="Take the file from here instead.")] = None,
+    format: Output = Format.TABLE,
+) -> None:
+    """Download a dataset and verify its checksum: the only command that uses the network."""
     from fedtrees.data.fetch import fetch as download
     from fedtrees.data.sources import data_directory
 
@@ -132,11 +171,12 @@ def fetch(name: str, data_dir: str | None, url: str | None, as_json: bool) -> No
     if folder is None:
         raise UsageError("where to? give --data-dir FOLDER or set FEDTREES_DATA")
     path = download(name, folder, url)
-    typer.echo(json.dumps({"name": name, "file": str(path)}) if as_json else f"{name}  {path}")
+    done = {"name": name, "file": str(path)}
+    typer.echo(json.dumps(done) if format.is_json else f"{name}  {path}")
 
 
-def doctor(as_json: bool) -> bool:
-    """Print what the installation looks like; return whether it can run."""
+def doctor(format: Output = Format.TABLE) -> None:
+    """Check the installation: versions, cores, compiled kernels, data folder, browser."""
     from fedtrees.bench.environment import OPTIONAL, browser, environment, library_versions
     from fedtrees.data.sources import data_directory
 
@@ -150,7 +190,7 @@ def doctor(as_json: bool) -> bool:
         "browser": browser(),
         "kernels": _kernels_work(),
     }
-    if as_json:
+    if format.is_json:
         typer.echo(json.dumps(facts, indent=1))
     else:
         for key, value in facts.items():
@@ -162,7 +202,8 @@ def doctor(as_json: bool) -> bool:
                 else value
             )
             typer.echo(f"{key:15} {shown if shown not in ('', None) else '-'}")
-    return not missing and facts["kernels"] == "ok"
+    if missing or facts["kernels"] != "ok":
+        raise typer.Exit(1)
 
 
 def _kernels_work() -> str:

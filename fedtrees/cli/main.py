@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,7 +20,9 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUM
 import typer
 
 from fedtrees import __version__
-from fedtrees.core.errors import FedtreesError, UsageError
+from fedtrees.cli import bench, explain, inspect, train
+from fedtrees.cli.options import Format, Output, RunFolder, columns_of
+from fedtrees.core.errors import FedtreesError
 
 app = typer.Typer(
     name="fedtrees",
@@ -32,288 +33,55 @@ app = typer.Typer(
 )
 
 
-class Format(StrEnum):
-    """How a command writes its result."""
-
-    TABLE = "table"
-    JSON = "json"
-
-
-FormatOption = Annotated[Format, typer.Option("--format", help="How to write the result.")]
-PluginOption = Annotated[
-    list[str] | None,
-    typer.Option("--plugin", help="A Python file with @register decorators (repeatable)."),
-]
-DataDirOption = Annotated[
-    str | None,
-    typer.Option(help="Folder with data files (default: $FEDTREES_DATA)."),
-]
-DefenseOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "-d", "--defense", help="Defenses, with grids: split-only, laplace-hist[epsilon=1,4]."
-    ),
-]
-
-
-@app.command()
-def bench(
-    protocol: Annotated[
-        list[str] | None,
-        typer.Option(
-            "-p", "--protocol", help="Protocols, with grids: fedtree-hist[max_depth=3,6]."
-        ),
-    ] = None,
-    defense: DefenseOption = None,
-    attack: Annotated[
-        list[str] | None, typer.Option("-a", "--attack", help="Attacks, with parameters.")
-    ] = None,
-    data: Annotated[
-        list[str] | None, typer.Option("--data", help="Datasets (see `fedtrees list datasets`).")
-    ] = None,
-    csv: Annotated[str | None, typer.Option(help="A CSV file instead of --data.")] = None,
-    target: Annotated[str, typer.Option(help="Target column of --csv.")] = "",
-    positive: Annotated[str, typer.Option(help="Positive class of --csv.")] = "",
-    categorical: Annotated[
-        list[str] | None, typer.Option(help="Categorical columns of --csv (repeat or commas).")
-    ] = None,
-    partition: Annotated[
-        list[str] | None, typer.Option(help="iid, label-skew[alpha=], quantity-skew, ...")
-    ] = None,
-    clients: Annotated[list[int] | None, typer.Option(help="Number of clients.")] = None,
-    threat: Annotated[
-        list[str] | None,
-        typer.Option(help="Who is curious: client, client[index=0], client[count=2], server."),
-    ] = None,
-    seeds: Annotated[
-        str | None, typer.Option(help="A count, or a list such as 0,1,2 (default: the suite's).")
-    ] = None,
-    suite: Annotated[
-        str | None, typer.Option(help="smoke, quick (default), full, or a .toml file.")
-    ] = None,
-    jobs: Annotated[
-        int | None, typer.Option("-j", "--jobs", help="Processes (default: all cores).")
-    ] = None,
-    out: Annotated[str | None, typer.Option(help="Run folder (default: runs/SUITE).")] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Finish the run in --out; nothing is computed twice.")
-    ] = False,
-    time_limit: Annotated[
-        float | None, typer.Option(help="Seconds one training or attack may take (0: no limit).")
-    ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check everything and list the cells; run nothing.")
-    ] = False,
-    data_dir: DataDirOption = None,
-    plugin: PluginOption = None,
-    format: FormatOption = Format.TABLE,
-) -> None:
-    """Train federations with and without defenses, attack them, and report what leaked.
-
-    Options replace the suite's: `fedtrees bench --defense split-only` runs the default suite with
-    that defense. The undefended run and the blind adversary are always added.
-    """
-    from fedtrees.cli import bench as command
-
-    options = {
-        "protocols": protocol,
-        "defenses": defense,
-        "attacks": attack,
-        "partitions": partition,
-        "clients": clients,
-        "threats": threat,
-    }
-    if csv is not None:
-        if data:
-            raise UsageError("give --data or --csv, not both")
-        if not target:
-            raise UsageError("--csv needs --target COLUMN")
-        columns = [c for text in categorical or () for c in text.split(",") if c]
-        table = {"csv": csv, "target": target, "positive": positive, "categorical": columns}
-        options["data"] = [table]
-    else:
-        if target or positive or categorical:
-            raise UsageError("--target, --positive and --categorical describe a --csv file")
-        options["data"] = data
-    command.run(
-        command.Request(
-            options={k: v for k, v in options.items() if v},
-            seeds=seeds,
-            suite=suite,
-            jobs=jobs,
-            out=out,
-            resume=resume,
-            time_limit=time_limit,
-            dry_run=dry_run,
-            data_dir=data_dir,
-            plugins=tuple(plugin or ()),
-            as_json=format is Format.JSON,
-        )
-    )
-
-
-@app.command()
-def train(
-    protocol: Annotated[
-        str, typer.Option("-p", "--protocol", help="A protocol, with parameters.")
-    ] = "fedtree-hist",
-    defense: Annotated[
-        list[str] | None,
-        typer.Option("-d", "--defense", help="A defense; compose several with +."),
-    ] = None,
-    data: Annotated[
-        str | None, typer.Option(help="A dataset (see `fedtrees list datasets`).")
-    ] = None,
-    csv: Annotated[str | None, typer.Option(help="A CSV file instead of --data.")] = None,
-    target: Annotated[str, typer.Option(help="Target column of --csv.")] = "",
-    task: Annotated[
-        str, typer.Option(help="What the target of --csv is: binary, classes or number.")
-    ] = "",
-    positive: Annotated[str, typer.Option(help="Positive class of --csv.")] = "",
-    categorical: Annotated[
-        list[str] | None, typer.Option(help="Categorical columns of --csv (repeat or commas).")
-    ] = None,
-    partition: Annotated[
-        str, typer.Option(help="iid, label-skew[alpha=], quantity-skew, ...")
-    ] = "iid",
-    clients: Annotated[int, typer.Option(help="Number of clients.")] = 3,
-    seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
-    out: Annotated[
-        str | None,
-        typer.Option(help="Write the model: XGBoost JSON (.json), or a random forest (.npz)."),
-    ] = None,
-    transcript: Annotated[
-        str | None, typer.Option(help="Write every message of the training (.npz).")
-    ] = None,
-    data_dir: DataDirOption = None,
-    plugin: PluginOption = None,
-    format: FormatOption = Format.TABLE,
-) -> None:
-    """Train one federation, score its model on held-out rows, and write model and transcript.
-
-    Training and test rows are those of `fedtrees bench` for the same seed and partition.
-    """
-    from fedtrees.cli import train as command
-
-    table = None
-    if csv is not None:
-        if data:
-            raise UsageError("give --data or --csv, not both")
-        if not target:
-            raise UsageError("--csv needs --target COLUMN")
-        columns = [c for text in categorical or () for c in text.split(",") if c]
-        table = {"csv": csv, "target": target, "task": task or "binary", "categorical": columns}
-        table |= {"positive": positive} if positive else {}
-    elif target or task or positive or categorical:
-        raise UsageError("--target, --task, --positive and --categorical describe a --csv file")
-    command.run(
-        command.Request(
-            protocol=protocol,
-            defenses=tuple(defense or ()),
-            data=data or "breast-cancer",
-            csv=table,
-            partition=partition,
-            clients=clients,
-            seed=seed,
-            out=out,
-            transcript=transcript,
-            data_dir=data_dir,
-            plugins=tuple(plugin or ()),
-            as_json=format is Format.JSON,
-        )
-    )
-
-
-@app.command("list")
-def list_(
-    kind: Annotated[
-        str, typer.Argument(help="protocols, defenses, attacks, datasets, suites, or all.")
-    ] = "all",
-    plugin: PluginOption = None,
-    format: FormatOption = Format.TABLE,
-) -> None:
-    """List what can be named on the command line, with one line about each."""
-    from fedtrees.cli import inspect
-
-    inspect.list_names(kind, plugin or (), format is Format.JSON)
-
-
-@app.command()
-def explain(
-    protocol: Annotated[
-        str | None, typer.Argument(help="A protocol, with parameters. None: all, and who attacks.")
-    ] = None,
-    defense: DefenseOption = None,
-    data: Annotated[str, typer.Option(help="Dataset to run it on.")] = "breast-cancer",
-    clients: Annotated[int, typer.Option(help="Number of clients.")] = 3,
-    data_dir: DataDirOption = None,
-    plugin: PluginOption = None,
-    format: FormatOption = Format.TABLE,
-) -> None:
-    """Run two trees and show who sees what, why, what guards it, and which attacks apply.
-
-    Without a protocol: which attacks apply to every protocol, for a curious client and server.
-    """
-    from fedtrees.cli import explain
-
-    if protocol is None:
-        explain.exposure(plugin or (), format is Format.JSON)
-        return
-    request = explain.Explanation(protocol, tuple(defense or ()), data, clients, data_dir)
-    explain.explain(request, plugin or (), format is Format.JSON)
+# What a command needs is imported when it runs: the help takes no time.
+app.command()(bench.bench)
+app.command()(train.train)
+app.command("list")(inspect.list_)
+app.command()(explain.explain)
 
 
 @app.command()
 def show(
-    run: Annotated[str, typer.Argument(help="A run folder.")],
+    run: RunFolder,
     metric: Annotated[
         str | None, typer.Option(help="Leakage metric: ra (default), exact_rows, leaf_mass_exact.")
     ] = None,
-    format: FormatOption = Format.TABLE,
+    format: Output = Format.TABLE,
 ) -> None:
     """Print the leaderboard of a finished run."""
     from fedtrees.cli import results
 
-    results.show(Path(run), metric, format is Format.JSON)
+    results.show(Path(run), metric, format.is_json)
 
 
 @app.command()
 def plot(
-    run: Annotated[str, typer.Argument(help="A run folder.")],
+    run: RunFolder,
     out: Annotated[
         str | None, typer.Option("-o", "--out", help="FILE.html, .svg, .png or .pdf.")
     ] = None,
     metric: Annotated[str | None, typer.Option(help="Leakage metric (default: ra).")] = None,
     utility: Annotated[str | None, typer.Option(help="Utility metric (default: auc).")] = None,
-    format: FormatOption = Format.TABLE,
+    format: Output = Format.TABLE,
 ) -> None:
     """Draw the frontier: utility against the worst advantage over the applicable attacks."""
     from fedtrees.cli import results
 
-    results.plot(Path(run), out, metric, utility, format is Format.JSON)
+    results.plot(Path(run), out, metric, utility, format.is_json)
 
 
 @app.command()
 def report(
-    run: Annotated[str, typer.Argument(help="A run folder.")],
-    format: FormatOption = Format.TABLE,
+    run: RunFolder,
+    format: Output = Format.TABLE,
 ) -> None:
     """Write the self-contained HTML report of a run again."""
     from fedtrees.cli import results
 
-    results.report(Path(run), format is Format.JSON)
+    results.report(Path(run), format.is_json)
 
 
-@app.command()
-def check(
-    file: Annotated[str, typer.Argument(help="A plugin file, or the name of a built-in.")],
-    format: FormatOption = Format.TABLE,
-) -> None:
-    """Check that protocols, defenses and attacks keep the rules (conformance)."""
-    from fedtrees.cli import inspect
-
-    if not inspect.check(file, format is Format.JSON):
-        raise typer.Exit(4)
+app.command()(inspect.check)
 
 
 @app.command()
@@ -357,7 +125,7 @@ def audit(
         ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the attack.")] = 0,
-    format: FormatOption = Format.TABLE,
+    format: Output = Format.TABLE,
 ) -> None:
     """Say what a model file gives away about its training rows; scrub it; attack it.
 
@@ -373,36 +141,18 @@ def audit(
             truth=truth,
             target=target,
             positive=positive,
-            categorical=tuple(c for text in categorical or () for c in text.split(",") if c),
+            categorical=tuple(columns_of(categorical)),
             scrub=scrub,
             report=report,
             known=Known(rows=rows, learning_rate=learning_rate, reg_lambda=reg_lambda),
             seed=seed,
-            as_json=format is Format.JSON,
+            as_json=format.is_json,
         )
     )
 
 
-@app.command()
-def fetch(
-    name: Annotated[str, typer.Argument(help="A dataset that is not bundled.")],
-    data_dir: DataDirOption = None,
-    url: Annotated[str | None, typer.Option(help="Take the file from here instead.")] = None,
-    format: FormatOption = Format.TABLE,
-) -> None:
-    """Download a dataset and verify its checksum: the only command that uses the network."""
-    from fedtrees.cli import inspect
-
-    inspect.fetch(name, data_dir, url, format is Format.JSON)
-
-
-@app.command()
-def doctor(format: FormatOption = Format.TABLE) -> None:
-    """Check the installation: versions, cores, compiled kernels, data folder, browser."""
-    from fedtrees.cli import inspect
-
-    if not inspect.doctor(format is Format.JSON):
-        raise typer.Exit(1)
+app.command()(inspect.fetch)
+app.command()(inspect.doctor)
 
 
 def _version(value: bool) -> None:

@@ -4,65 +4,92 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedtrees.bench.evaluate import make_defense, training_columns
-from fedtrees.bench.federation import Federation, load_dataset, spread
-from fedtrees.bench.suite import DataRef
+from fedtrees.cli.options import (
+    Categorical,
+    Clients,
+    Csv,
+    DataDir,
+    Format,
+    Output,
+    Plugins,
+    Positive,
+    Target,
+    csv_table,
+    load_plugins,
+)
 from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.guarantee import join
-from fedtrees.core.registry import load_plugin, register
 from fedtrees.core.specs import Composed, Spec, parse_composed, parse_grid
-from fedtrees.data.csv_table import load_csv
-from fedtrees.data.dataset import Dataset
-from fedtrees.data.partition import Partition
-from fedtrees.estimators.boosting import names_for_xgboost
-from fedtrees.metrics.utility import regression_scores, utility_scores
-from fedtrees.protocols.base import Protocol, Training, train
-from fedtrees.trees.boosted.params import TreeParams
-from fedtrees.trees.files.forests import save_random_forest
-from fedtrees.trees.files.xgboost import save_xgboost
-from fedtrees.trees.forest.params import ForestParams
-from fedtrees.trees.forest.random_forest import RandomForest
+
+if TYPE_CHECKING:
+    from fedtrees.bench.federation import Federation
+    from fedtrees.data.dataset import Dataset
+    from fedtrees.data.partition import Partition
+    from fedtrees.protocols.base import Protocol, Training
 
 
-@dataclass(frozen=True)
-class Request:
-    """The options of one call, as in `fedtrees train --help`."""
+def train(
+    protocol: Annotated[
+        str, typer.Option("-p", "--protocol", help="A protocol, with parameters.")
+    ] = "fedtree-hist",
+    defense: Annotated[
+        list[str] | None,
+        typer.Option("-d", "--defense", help="A defense; compose several with +."),
+    ] = None,
+    data: Annotated[
+        str | None, typer.Option(help="A dataset (see `fedtrees list datasets`).")
+    ] = None,
+    csv: Csv = None,
+    target: Target = "",
+    task: Annotated[
+        str, typer.Option(help="What the target of --csv is: binary, classes or number.")
+    ] = "",
+    positive: Positive = "",
+    categorical: Categorical = None,
+    partition: Annotated[
+        str, typer.Option(help="iid, label-skew[alpha=], quantity-skew, ...")
+    ] = "iid",
+    clients: Clients = 3,
+    seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
+    out: Annotated[
+        str | None,
+        typer.Option(help="Write the model: XGBoost JSON (.json), or a random forest (.npz)."),
+    ] = None,
+    transcript: Annotated[
+        str | None, typer.Option(help="Write every message of the training (.npz).")
+    ] = None,
+    data_dir: DataDir = None,
+    plugin: Plugins = None,
+    format: Output = Format.TABLE,
+) -> None:
+    """Train one federation, score its model on held-out rows, and write model and transcript.
 
-    protocol: str
-    defenses: tuple[str, ...]
-    data: str
-    csv: Mapping[str, Any] | None
-    partition: str
-    clients: int
-    seed: int
-    out: str | None
-    transcript: str | None
-    data_dir: str | None
-    plugins: tuple[str, ...]
-    as_json: bool
+    Training and test rows are those of `fedtrees bench` for the same seed and partition.
+    """
+    from fedtrees.bench.evaluate import make_defense
+    from fedtrees.bench.federation import spread
+    from fedtrees.core.registry import register
+    from fedtrees.protocols.base import train as train_federation
 
-
-def run(request: Request) -> None:
-    """Train, score the model on the test rows, write what was asked for, and print the result."""
-    for plugin in request.plugins:
-        load_plugin(plugin)
-    protocol_spec, defense_spec, partition = _specs(request)
-    protocol: Protocol = register.make("protocol", protocol_spec)
-    defense = make_defense(defense_spec)
-    _check_targets(request, protocol)
-    roles = protocol.roles(request.clients)
-    names = [name for name, role in roles.items() if role in protocol.holders]
-    federation = spread(_dataset(request), partition, names, request.seed, protocol.layout)
+    table = csv_table(csv, data, target, categorical, task=task, positive=positive)
+    load_plugins(plugin)
+    protocol_spec, defense_spec, spreading = _specs(protocol, defense or (), partition)
+    made: Protocol = register.make("protocol", protocol_spec)
+    composed = make_defense(defense_spec)
+    _check_targets(out, transcript, made)
+    roles = made.roles(clients)
+    names = [name for name, role in roles.items() if role in made.holders]
+    dataset = _dataset(data, table, data_dir)
+    federation = spread(dataset, spreading, names, seed, made.layout)
     began = time.perf_counter()
-    training = train(
-        protocol, federation.holdings, federation.schema, defense=defense, seed=request.seed
+    training = train_federation(
+        made, federation.holdings, federation.schema, defense=composed, seed=seed
     )
     seconds = time.perf_counter() - began
     facts = {
@@ -71,21 +98,25 @@ def run(request: Request) -> None:
         **_facts(federation, training),
         "seconds": round(seconds, 3),
     }
-    if request.out:
-        _save_model(training, Path(request.out))
-        facts["model"] = request.out
-    if request.transcript:
-        _save_transcript(training, Path(request.transcript))
-        facts["transcript"] = request.transcript
-    if request.as_json:
+    if out:
+        _save_model(training, Path(out))
+        facts["model"] = out
+    if transcript:
+        _save_transcript(training, Path(transcript))
+        facts["transcript"] = transcript
+    if format.is_json:
         typer.echo(json.dumps(facts, indent=1))
     else:
         _print(facts)
 
 
-def _specs(request: Request) -> tuple[Spec, Composed, Partition]:
-    protocols, partitions = parse_grid(request.protocol), parse_grid(request.partition)
-    defenses = parse_composed(request.defenses or ("none",))
+def _specs(
+    protocol: str, defense: Sequence[str], partition: str
+) -> tuple[Spec, Composed, Partition]:
+    from fedtrees.data.partition import Partition
+
+    protocols, partitions = parse_grid(protocol), parse_grid(partition)
+    defenses = parse_composed(defense or ("none",))
     for name, found in (
         ("protocol", protocols),
         ("defense", defenses),
@@ -97,32 +128,41 @@ def _specs(request: Request) -> tuple[Spec, Composed, Partition]:
     return protocols[0], defenses[0], Partition(partitions[0].name, dict(partitions[0].params))
 
 
-def _check_targets(request: Request, protocol: Protocol) -> None:
+def _check_targets(out: str | None, transcript: str | None, protocol: Protocol) -> None:
     """Refuse, before anything is trained, files that could not be written afterwards."""
-    for file in (request.out, request.transcript):
+    from fedtrees.trees.forest.params import ForestParams
+
+    for file in (out, transcript):
         if file and not Path(file).absolute().parent.is_dir():
             raise UsageError(f"{file}: there is no folder {Path(file).parent}; make it first")
         if file and Path(file).is_dir():
             raise UsageError(f"{file} is a folder; name a file")
-    if request.transcript and Path(request.transcript).suffix != ".npz":
-        raise UsageError(f"--transcript {request.transcript}: end the name in .npz")
+    if transcript and Path(transcript).suffix != ".npz":
+        raise UsageError(f"--transcript {transcript}: end the name in .npz")
     wanted, kind = (
         (".npz", "a random forest; XGBoost has no such model")
         if isinstance(protocol, ForestParams)
         else (".json", "an XGBoost model")
     )
-    if request.out and Path(request.out).suffix != wanted:
-        raise UsageError(f"--out {request.out}: end the name in {wanted} ({kind})")
+    if out and Path(out).suffix != wanted:
+        raise UsageError(f"--out {out}: end the name in {wanted} ({kind})")
 
 
-def _dataset(request: Request) -> Dataset:
-    if request.csv is None:
-        return load_dataset(DataRef(request.data), request.data_dir)
-    options = dict(request.csv)
+def _dataset(data: str | None, table: dict[str, Any] | None, data_dir: str | None) -> Dataset:
+    from fedtrees.bench.federation import load_dataset
+    from fedtrees.bench.suite import DataRef
+    from fedtrees.data.csv_table import load_csv
+
+    if table is None:
+        return load_dataset(DataRef(data or "breast-cancer"), data_dir)
+    options = {"task": "binary", **table}
     return load_csv(options.pop("csv"), options.pop("target"), **options)
 
 
 def _facts(federation: Federation, training: Training) -> dict[str, Any]:
+    from fedtrees.bench.evaluate import training_columns
+    from fedtrees.metrics.utility import regression_scores, utility_scores
+
     dataset, test = federation.dataset, federation.test
     predicted = training.predict(test.X)
     scores = regression_scores if dataset.task == "number" else utility_scores
@@ -141,6 +181,12 @@ def _facts(federation: Federation, training: Training) -> dict[str, Any]:
 
 
 def _save_model(training: Training, path: Path) -> None:
+    from fedtrees.estimators.boosting import names_for_xgboost
+    from fedtrees.trees.boosted.params import TreeParams
+    from fedtrees.trees.files.forests import save_random_forest
+    from fedtrees.trees.files.xgboost import save_xgboost
+    from fedtrees.trees.forest.random_forest import RandomForest
+
     model = training.model
     if isinstance(model, RandomForest):
         save_random_forest(model, path)

@@ -31,6 +31,14 @@ class Streams:
         streams._key = self._derive("child", *names)
         return streams
 
+    def deciding(self) -> Streams:
+        """Return the streams of whoever decides on splits."""
+        return self.child("server")
+
+    def holding(self, index: int) -> Streams:
+        """Return the streams of one of those who hold rows."""
+        return self.child(f"client-{index}")
+
     def rng(self, purpose: str, *index: int) -> np.random.Generator:
         """Return the generator for one purpose (and round, tree, ...)."""
         digest = self._derive("rng", purpose, *map(str, index))

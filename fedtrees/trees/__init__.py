@@ -1,1 +1,4 @@
-"""The tree engine: arrays in and out, no knowledge of parties or messages. It may import `core`."""
+"""The tree engine: pure arrays in and out, no knowledge of who holds the rows.
+
+It may import `core`.
+"""

@@ -11,11 +11,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedtrees.core.errors import DataError
-from fedtrees.trees.jit import HAS_NUMBA, kernel
+from fedtrees.core.errors import DataError, UsageError
+from fedtrees.trees.jit import kernel
 
 MOST_BINS = 65534  # of a feature: a code and the mark of a missing value fit in 16 bits
 _MARGIN = np.float32(1e-5)  # XGBoost's distance from the extremes to the outermost cuts
+
+
+def check_max_bin(max_bin: int) -> None:
+    """Raise UsageError unless a feature may have that many bins."""
+    if not 2 <= max_bin <= MOST_BINS:
+        raise UsageError(f"max_bin={max_bin!r}: give a whole number from 2 to {MOST_BINS}")
 
 
 def upper_sentinel(high: np.float32) -> np.float32:
@@ -111,7 +117,7 @@ class Cuts:
         return chosen
 
     def select(self, features: ArrayLike) -> Cuts:
-        """Return the cuts of some features, in the given order (one vertical party's columns)."""
+        """Return the cuts of some features, in the given order."""
         columns = np.asarray(features, dtype=np.intp)
         categorical = None if self.categorical is None else self.categorical[columns]
         return Cuts.join([self.of(int(f)) for f in columns], self.minimum[columns], categorical)
@@ -152,7 +158,7 @@ class Cuts:
     def hidden(n_bins: ArrayLike) -> Cuts:
         """Return cuts that tell bins apart and nothing else: the threshold of bin b reads b + 1.
 
-        For a party that chooses among the bins of somebody else's features.
+        For whoever chooses among the bins of somebody else's features.
         """
         counts = np.asarray(n_bins, dtype=np.int32)
         return Cuts.join([np.arange(1, c + 1) for c in counts], np.zeros(len(counts)))
@@ -244,13 +250,6 @@ def _bin(
                 codes[begin + i, f] = missing if x[i] != x[i] else low[i]
 
 
-def _bin_numpy(X: NDArray[np.float32], cuts: Cuts, missing: int, codes: NDArray[Any]) -> None:
-    for f in range(cuts.n_features):
-        code = np.searchsorted(cuts.of(f), X[:, f], side="right")
-        code = np.minimum(code, cuts.n_bins[f] - 1)
-        codes[:, f] = np.where(np.isnan(X[:, f]), missing, code)
-
-
 def check_rows(X: NDArray[Any], n_features: int | None = None) -> NDArray[np.float32]:
     """Return X as C-contiguous float32, shape (n, d).
 
@@ -300,8 +299,5 @@ def bin_rows(X: NDArray[Any], cuts: Cuts) -> Bins:
     missing = int(cuts.n_bins.max())
     small = missing < 256 or (missing == 256 and not np.isnan(X).any())
     codes = np.empty(X.shape, dtype=np.uint8 if small else np.uint16)
-    if HAS_NUMBA:
-        _bin(X, cuts.values, cuts.offsets, missing, codes)
-    else:
-        _bin_numpy(X, cuts, missing, codes)
+    _bin(X, cuts.values, cuts.offsets, missing, codes)
     return Bins(codes, missing, cuts.offsets)

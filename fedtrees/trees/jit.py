@@ -1,28 +1,30 @@
-"""Compile kernels with numba where it is installed; run them as plain Python where it is not."""
+"""Compile kernels with numba."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
-try:
-    import numba
-    from llvmlite import ir  # type: ignore[import-untyped]
-    from numba.extending import intrinsic
-
-    HAS_NUMBA = True
-except ImportError:  # every result stays the same, only slower
-    HAS_NUMBA = False
+import numba
+import numpy as np
+from llvmlite import ir  # type: ignore[import-untyped]
+from numba.extending import intrinsic
+from numpy.typing import NDArray
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 def kernel(function: F) -> F:
     """Compile a function over arrays and scalars, and keep the machine code between runs."""
-    if not HAS_NUMBA:
-        return function
     # error_model="numpy": a division is guarded where it is written, not by a hidden branch.
     return cast(F, numba.njit(cache=True, nogil=True, error_model="numpy")(function))
+
+
+def readonly(array: NDArray[Any]) -> NDArray[Any]:
+    """Return a read-only view: what comes out of a message and what does not compile alike."""
+    view = np.ascontiguousarray(array).view()
+    view.flags.writeable = False
+    return view
 
 
 def _add_pair(typing: Any, sums: Any, slot: Any, g: Any, h: Any) -> Any:
@@ -66,6 +68,5 @@ def _prefetch(typing: Any, array: Any, row: Any) -> Any:
     return numba.types.void(array, numba.types.int64), emit
 
 
-if HAS_NUMBA:
-    add_pair: Any = intrinsic(_add_pair)
-    prefetch: Any = intrinsic(_prefetch)
+add_pair: Any = intrinsic(_add_pair)
+prefetch: Any = intrinsic(_prefetch)

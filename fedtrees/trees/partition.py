@@ -123,7 +123,7 @@ def _add(
 
 
 class RowPartition:
-    """The rows of one party, grouped by node of the tree being grown.
+    """The rows of one owner, grouped by node of the tree being grown.
 
     The order of rows within a node never changes: rows that were close in memory stay close.
 
@@ -156,11 +156,6 @@ class RowPartition:
             raise DataError(f"nodes {unknown} have no rows here; split their parents first")
         found = [self._ranges[int(n)] for n in nodes]
         return np.array(found, dtype=np.int64).reshape(len(found), 2)
-
-    def rows_of(self, node: int) -> NDArray[np.int32]:
-        """Return the rows of one node, int32, ascending if they started so."""
-        begin, end = self.ranges(np.array([node], dtype=np.int32))[0]
-        return self.rows[begin:end]
 
     def goes_left(self, bins: Bins, decisions: Decisions) -> NDArray[np.bool_]:
         """Return where the rows of the deciding nodes go, bool, in the order of nodes and rows."""

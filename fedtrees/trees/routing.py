@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.errors import DataError
-from fedtrees.trees.jit import kernel
+from fedtrees.trees.jit import kernel, readonly
 
 _BLOCK = 2**14  # rows whose leaves in all trees are kept at once
 
@@ -24,8 +25,8 @@ class Routes:
     start : int64 array, shape (T,)
     feature, threshold, left, right, default_left : arrays, shape (n_nodes of all trees,)
         As in `fedtrees.trees.boosted.forest.Tree`; children are numbered within their tree.
-    categories : bool array, shape (n_nodes of all trees, width), or None
-        Where some split is by categories: those that go right.
+    categories : bool array, shape (n_nodes of all trees, width)
+        Where some split is by categories: those that go right. Of width 0 if none is.
     """
 
     start: NDArray[np.int64]
@@ -34,7 +35,7 @@ class Routes:
     left: NDArray[np.int32]
     right: NDArray[np.int32]
     default_left: NDArray[np.bool_]
-    categories: NDArray[np.bool_] | None
+    categories: NDArray[np.bool_]
 
     @staticmethod
     def of(trees: Sequence[Any]) -> Routes:
@@ -66,19 +67,14 @@ class Routes:
         width = 1 + int(self.feature.max(initial=-1))
         if X.ndim != 2 or X.shape[1] < width:
             raise DataError(f"expected rows of at least {width} features, got shape {X.shape}")
-        rows = np.ascontiguousarray(X, dtype=np.float32).view()
-        rows.flags.writeable = False  # what comes from a table and what does not compile alike
-        return rows
+        return readonly(np.asarray(X, dtype=np.float32))
 
     def apply(self, X: NDArray[Any]) -> NDArray[np.int32]:
         """Return the leaf of every row in every tree, int32, shape (n, T); errors as `rows`."""
         X = self.rows(X)
         out = np.empty((len(X), len(self.start)), dtype=np.int32)
         nodes = (self.feature, self.threshold, self.left, self.right, self.default_left)
-        if self.categories is None:
-            _apply(X, self.start, *nodes, out)
-        else:
-            _apply_categorical(X, self.start, *nodes, self.categories, out)
+        _apply(X, self.start, *nodes, self.categories, out)
         return out
 
     def blocks(self, X: NDArray[Any]) -> Iterator[tuple[slice, NDArray[np.int32]]]:
@@ -88,57 +84,55 @@ class Routes:
             yield block, self.apply(X[block])
 
 
+class Routed:
+    """What ensembles of trees have in common.
+
+    Attributes
+    ----------
+    trees : tuple
+        Trees with the arrays that `Routes.of` takes.
+    """
+
+    trees: tuple[Any, ...]
+
+    def __len__(self) -> int:
+        return len(self.trees)
+
+    @cached_property
+    def _routes(self) -> Routes:
+        return Routes.of(self.trees)
+
+    def apply(self, X: NDArray[Any]) -> NDArray[np.int32]:
+        """Return the leaf of every row in every tree, int32, shape (n, T).
+
+        Parameters
+        ----------
+        X : float array, shape (n, d)
+            Rows; NaN marks a missing value.
+
+        Raises
+        ------
+        DataError
+            If X is narrower than the features the trees use.
+        """
+        return self._routes.apply(X)
+
+
 def _sets(tree: Any) -> NDArray[np.bool_]:
     found: NDArray[np.bool_] | None = getattr(tree, "categories", None)
     return np.zeros((len(tree), 0), dtype=bool) if found is None else found
 
 
-def _joined_sets(trees: Sequence[Any]) -> NDArray[np.bool_] | None:
-    """Return the sets of all nodes, as wide as the widest; None where no split is by categories."""
+def _joined_sets(trees: Sequence[Any]) -> NDArray[np.bool_]:
+    """Return the sets of all nodes, as wide as the widest."""
     sets = [_sets(t) for t in trees]
     width = max((s.shape[1] for s in sets), default=0)
-    if not width:
-        return None
-    return np.concatenate([np.pad(s, ((0, 0), (0, width - s.shape[1]))) for s in sets])
-
-
-@kernel
-def _leaf(
-    x: NDArray[np.float32],
-    start: int,
-    feature: NDArray[np.int32],
-    threshold: NDArray[np.float32],
-    left: NDArray[np.int32],
-    right: NDArray[np.int32],
-    default_left: NDArray[np.bool_],
-) -> int:
-    node = 0
-    while feature[start + node] >= 0:
-        k = start + node
-        value = x[feature[k]]
-        goes_left = default_left[k] if value != value else value < threshold[k]
-        node = left[k] if goes_left else right[k]
-    return node
+    wide = [np.pad(s, ((0, 0), (0, width - s.shape[1]))) for s in sets]
+    return np.concatenate([np.zeros((0, width), dtype=bool), *wide])
 
 
 @kernel
 def _apply(
-    X: NDArray[np.float32],
-    starts: NDArray[np.int64],
-    feature: NDArray[np.int32],
-    threshold: NDArray[np.float32],
-    left: NDArray[np.int32],
-    right: NDArray[np.int32],
-    default_left: NDArray[np.bool_],
-    out: NDArray[np.int32],
-) -> None:
-    for i in range(X.shape[0]):
-        for t in range(starts.shape[0]):
-            out[i, t] = _leaf(X[i], starts[t], feature, threshold, left, right, default_left)
-
-
-@kernel
-def _apply_categorical(
     X: NDArray[np.float32],
     starts: NDArray[np.int64],
     feature: NDArray[np.int32],
@@ -158,7 +152,7 @@ def _apply_categorical(
                 value = X[i, feature[k]]
                 if value != value:
                     goes_left = default_left[k]
-                elif threshold[k] == threshold[k]:
+                elif width == 0 or threshold[k] == threshold[k]:
                     goes_left = value < threshold[k]
                 else:  # by category; what is no code goes left
                     goes_left = not (0 <= value < width and categories[k, int(value)])

@@ -1,4 +1,4 @@
-"""Cut points from quantile summaries that clients can compute alone and a server can merge."""
+"""Cut points from quantile summaries that owners of rows compute alone and anyone can merge."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedtrees.core.errors import DataError, UsageError
-from fedtrees.trees.binning import Cuts, check_rows, lower_sentinel, upper_sentinel
+from fedtrees.core.errors import DataError
+from fedtrees.trees.binning import Cuts, check_max_bin, check_rows, lower_sentinel, upper_sentinel
 
 # Points a summary keeps per final bin: XGBoost's own factor between sketch and cuts.
 POINTS_PER_BIN = 8
@@ -57,7 +57,7 @@ def _summary(column: NDArray[np.float32], size: int) -> tuple[NDArray[Any], NDAr
 
 
 def local_sketch(X: NDArray[Any], max_bin: int = 256) -> Sketch:
-    """Summarise one client's rows.
+    """Summarise one owner's rows.
 
     Features with at most ``8 * max_bin`` distinct values are kept exactly, with counts. Of others,
     ``8 * max_bin`` groups of equal size are represented by their largest value, so that the number
@@ -97,12 +97,12 @@ def _choose(points: NDArray[np.float32], weights: NDArray[np.int64], max_bin: in
 
 
 def merge_sketches(sketches: Sequence[Sketch], max_bin: int = 256) -> Cuts:
-    """Return common cuts from the summaries of all clients.
+    """Return common cuts from the summaries of all owners.
 
     With at most ``max_bin`` distinct points every point gets its own bin. Otherwise cut ``j`` aims
     at rank ``j N / max_bin`` of the ``N`` present values of the feature. The number of rows below
     it is at least that rank and exceeds it by less than ``w + sum_i ceil(n_i / (8 max_bin))``,
-    where client ``i`` holds ``n_i`` of them and ``w`` is the weight of the point reached: the rows
+    where owner ``i`` holds ``n_i`` of them and ``w`` is the weight of the point reached: the rows
     tied at it, or the groups ending there.
 
     Raises
@@ -112,8 +112,7 @@ def merge_sketches(sketches: Sequence[Sketch], max_bin: int = 256) -> Cuts:
     UsageError
         If ``max_bin`` is below 2 or above 65534.
     """
-    if not 2 <= max_bin <= 65534:
-        raise UsageError(f"max_bin={max_bin!r}: give a whole number from 2 to 65534")
+    check_max_bin(max_bin)
     widths = {s.n_features for s in sketches}
     if len(widths) != 1:
         raise DataError(f"sketches of {sorted(widths)} features cannot be merged")
@@ -135,7 +134,7 @@ def merge_sketches(sketches: Sequence[Sketch], max_bin: int = 256) -> Cuts:
 
 
 def quantile_cuts(X: NDArray[Any], max_bin: int = 256) -> Cuts:
-    """Return the cuts of one table: those of a federation with a single client."""
+    """Return the cuts of one table: those of a single owner."""
     return merge_sketches([local_sketch(X, max_bin)], max_bin)
 
 
@@ -145,7 +144,7 @@ def equal_width_cuts(low: ArrayLike, high: ArrayLike, max_bin: int = 256) -> Cut
     Parameters
     ----------
     low, high : float arrays, shape (d,)
-        Smallest and largest value of every feature, over all clients. NaN: none is known.
+        Smallest and largest value of every feature, over all owners. NaN: none is known.
     max_bin : int
         Bins per feature. A constant feature gets one; so does one without values.
 
@@ -159,8 +158,7 @@ def equal_width_cuts(low: ArrayLike, high: ArrayLike, max_bin: int = 256) -> Cut
         raise DataError(f"bounds of shape {lows.shape} and {highs.shape}; give two of shape (d,)")
     if np.isinf(lows).any() or np.isinf(highs).any() or (lows > highs).any():
         raise DataError("equal-width cuts need finite bounds with low <= high")
-    if not 2 <= max_bin <= 65534:
-        raise UsageError(f"max_bin={max_bin!r}: give a whole number from 2 to 65534")
+    check_max_bin(max_bin)
     cuts = []
     lows = np.where(np.isnan(lows) | np.isnan(highs), np.float32(0), lows)
     highs = np.where(np.isnan(highs), lows, highs)

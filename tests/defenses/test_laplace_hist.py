@@ -18,7 +18,7 @@ from fedtrees.messages.boosting import Histogram
 from fedtrees.privacy.accounting import compose_laplace, histogram_sensitivity
 from fedtrees.privacy.mechanisms import discrete_laplace, discrete_laplace_variance
 from fedtrees.protocols.base import train
-from fedtrees.trees.boosted.fixed_point import FIXED_POINT_SCALE
+from fedtrees.trees.boosted.fixed_point import FIXED_POINT_BITS
 from fedtrees.trees.boosted.losses import LOGISTIC, clipped_bounds
 
 
@@ -82,7 +82,7 @@ def test_noise_is_of_the_declared_size_and_each_message_has_its_own():
     noisy = train(protocol, over_clients(clients), schema, defense=Composition((defense,)), seed=2)
     plain = train(protocol, over_clients(clients), schema, seed=2)
     pairs = [
-        (a.message.sums - b.message.sums) / FIXED_POINT_SCALE
+        (a.message.sums - b.message.sums) / 2.0**FIXED_POINT_BITS
         for a, b in zip(noisy.transcript, plain.transcript, strict=True)
         if isinstance(a.message, Histogram) and a.message.tree == 0
     ]

@@ -28,7 +28,7 @@ from fedtrees.core.specs import Spec
 from fedtrees.messages.boosting import ValidationLoss
 from fedtrees.messages.cuts import CutPoints, CutsRequest
 from fedtrees.trees.files.forests import load_random_forest
-from fedtrees.trees.files.sklearn import from_sklearn
+from fedtrees.trees.forest.random_forest import ClassTree, RandomForest
 
 X, Y = load_breast_cancer(return_X_y=True)
 
@@ -368,7 +368,14 @@ def test_random_forests_classify_and_are_saved(protocol, tmp_path):
 def test_forest_importances_are_scikit_learns():
     theirs = RandomForestClassifier(n_estimators=8, random_state=0).fit(X, Y)
     ours = FederatedForestClassifier(n_estimators=1).fit(X, Y)
-    ours.model_ = from_sklearn(theirs)
+    trees = []
+    for t in (e.tree_ for e in theirs.estimators_):
+        counts = np.rint(t.value[:, 0] * t.weighted_n_node_samples[:, None]).astype(np.int64)
+        left, right = t.children_left, t.children_right
+        trees.append(
+            ClassTree(t.feature, t.threshold, left, right, left < 0, t.value[:, 0], counts)
+        )
+    ours.model_ = RandomForest(tuple(trees))
     np.testing.assert_allclose(ours.feature_importances_, theirs.feature_importances_, rtol=1e-9)
 
 

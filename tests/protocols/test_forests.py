@@ -27,7 +27,9 @@ from fedtrees.messages.forests import (
 )
 from fedtrees.protocols.base import train, view_of
 from fedtrees.trees.binning import bin_rows
-from fedtrees.trees.forest.grower import grow_random_forest, grow_random_forest_over
+from fedtrees.trees.forest.grower import draw_columns, draw_rows, grow_random_forest
+from fedtrees.trees.forest.growth import grow_whole_tree
+from fedtrees.trees.forest.random_forest import RandomForest
 from fedtrees.trees.sketch import quantile_cuts
 
 PARTS = ("feature", "threshold", "left", "right", "default_left", "counts")
@@ -68,13 +70,24 @@ def test_without_row_draws_a_federation_grows_the_central_forest(load, count):
 
 
 @pytest.mark.parametrize("count", [1, 5])
-def test_with_row_draws_it_is_the_engines_forest_over_these_owners(count):
+def test_with_row_draws_it_is_the_central_forest_on_the_pooled_draws(count):
     p = protocol("forest-hist", max_samples=0.7, min_samples_leaf=2, max_bin=128)
     clients, schema = made(load_breast_cancer, count)
     cuts = quantile_cuts(Table.concat(clients).X, 128)
-    parts = [(bin_rows(t.X, cuts), t.y) for t in clients]
-    engine = grow_random_forest_over(parts, cuts, p, seed=5)
-    assert same_forest(train(p, over_clients(clients), schema, seed=5).model, engine)
+    rows, coins = Table.concat(clients), Streams(5)
+    trees = []
+    for t in range(p.trees):
+        weights = np.concatenate(
+            [
+                draw_rows(len(c), p, coins.child(f"client-{i}").rng("rows", t))
+                for i, c in enumerate(clients)
+            ]
+        )
+        drawn = draw_columns(cuts.n_features, p, coins.child("server").rng("columns", t))
+        trees.append(grow_whole_tree(bin_rows(rows.X, cuts), rows.y, weights, cuts, 2, p, *drawn))
+    assert same_forest(
+        train(p, over_clients(clients), schema, seed=5).model, RandomForest(tuple(trees))
+    )
 
 
 @pytest.mark.parametrize("cuts", ["equal-width", "public"])

@@ -15,15 +15,14 @@ from fedtrees.messages.shared_trees import ClientModels, ClientTrees, GlobalTree
 from fedtrees.protocols.base import train
 from fedtrees.protocols.horizontal.flower_bagging import FlowerBagging
 from fedtrees.protocols.horizontal.local_ensembles import LocalEnsembles
-from fedtrees.trees.binning import bin_rows
-from fedtrees.trees.boosted.boosting import Owned, grow_forest_over
+from fedtrees.trees.boosted.boosting import grow_forest
 from fedtrees.trees.boosted.xgboost_cuts import xgboost_cuts
 
 
 def forest(params):
     (table, *_), _ = tables(0, missing=0.1)
     cuts = xgboost_cuts(table.X)
-    return grow_forest_over([Owned(bin_rows(table.X, cuts), table.y)], cuts, params)
+    return grow_forest(table.X, table.y, cuts, params)
 
 
 def test_trees_are_read_back_with_the_gradients_behind_them():

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
-import textwrap
 from itertools import combinations
 from pathlib import Path
 
@@ -14,17 +12,17 @@ import xgboost as xgb
 import xgboost_reference as reference
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from several_owners import grow_forest_over, rows_of
 
 from fedtrees.core.errors import DataError, UsageError
 from fedtrees.data.catalogue import load
 from fedtrees.trees.binning import Cuts, bin_rows
-from fedtrees.trees.boosted.boosting import Owned, grow_forest, grow_forest_over
+from fedtrees.trees.boosted.boosting import Owned, grow_forest
 from fedtrees.trees.boosted.fixed_point import to_fixed
 from fedtrees.trees.boosted.losses import LOGISTIC, SQUARED_ERROR, Softmax
 from fedtrees.trees.boosted.params import TreeParams
 from fedtrees.trees.boosted.splitting import best_splits
 from fedtrees.trees.partition import Decisions, RowPartition
-from fedtrees.trees.sketch import quantile_cuts
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from data_dir import data_dir
@@ -274,30 +272,6 @@ def test_gains_beyond_float32_are_refused(least):
     assert not found.categories.any()
 
 
-def test_the_same_forest_without_numba(tmp_path):
-    X, signal, rng = table(150)
-    y = target(LOGISTIC, signal, rng)
-    params = TreeParams(trees=3, max_depth=3)
-    sizes = [SIZES.get(f, 0) for f in range(len(TYPES))]
-    ours = grow_forest(X, y, quantile_cuts(X, 8).with_categories(sizes), params)
-    assert any(t.categories is not None for t in ours.trees)
-    np.savez(tmp_path / "table.npz", X=X, y=y, sizes=sizes)
-    script = textwrap.dedent("""
-        import sys
-        sys.modules["numba"] = None  # every import of it now fails
-        import numpy as np
-        from fedtrees.trees.boosted.boosting import grow_forest
-        from fedtrees.trees.boosted.params import TreeParams
-        from fedtrees.trees.sketch import quantile_cuts
-        table = np.load("table.npz")
-        cuts = quantile_cuts(table["X"], 8).with_categories(table["sizes"])
-        forest = grow_forest(table["X"], table["y"], cuts, TreeParams(trees=3, max_depth=3))
-        np.save("margin.npy", forest.margin(table["X"]))
-    """)
-    subprocess.run([sys.executable, "-W", "error", "-c", script], cwd=tmp_path, check=True)
-    np.testing.assert_array_equal(np.load(tmp_path / "margin.npy"), ours.margin(X))
-
-
 def test_columns_left_out_are_not_split():
     """A sampled or restricted feature is tried only if all of its bins are allowed."""
     X, signal, rng = table(1000, missing=0.0)
@@ -369,8 +343,8 @@ def test_directions_of_nodes_by_category_and_by_threshold():
     bins, rows = bin_rows(X, cuts), RowPartition(6)
     first = decisions([0], [0], [-1], [np.nan], [True], [1], [[False, True, False, True]])
     rows.split(bins, first)
-    assert rows.rows_of(1).tolist() == [0, 2, 4]
-    assert rows.rows_of(2).tolist() == [1, 3, 5]
+    assert rows_of(rows, 1).tolist() == [0, 2, 4]
+    assert rows_of(rows, 2).tolist() == [1, 3, 5]
     second = Decisions.join(
         [
             decisions([1], [1], [0], [0.5], [False], [3], [[False] * 4]),
@@ -378,7 +352,7 @@ def test_directions_of_nodes_by_category_and_by_threshold():
         ]
     )
     rows.split(bins, second)
-    assert [rows.rows_of(k).tolist() for k in (3, 4, 5, 6)] == [[0], [2, 4], [3], [1, 5]]
+    assert [rows_of(rows, k).tolist() for k in (3, 4, 5, 6)] == [[0], [2, 4], [3], [1, 5]]
 
 
 def decisions(nodes, feature, bin, threshold, default_left, left, categories):

@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import xgboost_reference as reference
+from several_owners import grow_forest_over
 
 from fedtrees.core.errors import DataError
 from fedtrees.trees.binning import bin_rows
-from fedtrees.trees.boosted.boosting import Owned, grow_forest, grow_forest_over
+from fedtrees.trees.boosted.boosting import Owned, grow_forest
 from fedtrees.trees.boosted.params import TreeParams
 from fedtrees.trees.sketch import quantile_cuts
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fedtrees.core.errors import DataError, UsageError
 from fedtrees.trees.boosted.fixed_point import from_fixed, to_fixed, weighted
-from fedtrees.trees.boosted.losses import Softmax, base_margin, logistic_gradients, sigmoid
+from fedtrees.trees.boosted.losses import LOGISTIC, Softmax, logistic_gradients, sigmoid
 
 
 @given(st.lists(st.integers(-(2**53), 2**53), max_size=20))
@@ -68,9 +68,9 @@ def test_sigmoid_is_xgboosts_bit_for_bit():
 
 def test_base_margin_inverts_the_sigmoid():
     for score in (0.001, 0.5, 0.9):
-        assert sigmoid(np.array([base_margin(score)]))[0] == pytest.approx(score, rel=1e-6)
+        assert sigmoid(LOGISTIC.base_margin(score))[0] == pytest.approx(score, rel=1e-6)
     with pytest.raises(UsageError, match="strictly between 0 and 1"):
-        base_margin(1.0)
+        LOGISTIC.base_margin(1.0)
 
 
 def test_a_weight_of_three_is_three_rows_to_the_last_unit():

@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 import xgboost as xgb
 import xgboost_reference as reference
+from several_owners import grow_forest_over
 from sklearn.datasets import load_diabetes, load_digits, load_wine
 
 from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.streams import Streams
 from fedtrees.trees.binning import bin_rows
-from fedtrees.trees.boosted.boosting import Owned, grow_forest, grow_forest_over
+from fedtrees.trees.boosted.boosting import Owned, grow_forest
 from fedtrees.trees.boosted.losses import LOGISTIC, SQUARED_ERROR, Softmax, objective_of
 from fedtrees.trees.boosted.params import TreeParams
 from fedtrees.trees.sketch import quantile_cuts

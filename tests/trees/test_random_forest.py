@@ -1,9 +1,6 @@
 """Random forests: brute force, scikit-learn, and the same forest whoever holds the rows."""
 
 import re
-import subprocess
-import sys
-import textwrap
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from several_owners import grow_class_tree, grow_random_forest_over
 from sklearn.datasets import load_breast_cancer, load_digits, load_wine
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.tree import DecisionTreeClassifier
@@ -18,17 +16,11 @@ from sklearn.tree import DecisionTreeClassifier
 from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.streams import Streams
 from fedtrees.trees.binning import bin_rows
-from fedtrees.trees.files.sklearn import from_sklearn
 from fedtrees.trees.forest.gini import feature_orders
-from fedtrees.trees.forest.grower import (
-    draw_rows,
-    grow_class_tree,
-    grow_random_forest,
-    grow_random_forest_over,
-)
+from fedtrees.trees.forest.grower import draw_columns, draw_rows, grow_random_forest
 from fedtrees.trees.forest.growth import grow_whole_tree
 from fedtrees.trees.forest.params import ForestParams, feature_count
-from fedtrees.trees.forest.random_forest import RandomForest, keep_best_splits
+from fedtrees.trees.forest.random_forest import ClassTree, RandomForest, keep_best_splits
 from fedtrees.trees.sketch import quantile_cuts
 
 PARTS = ("feature", "threshold", "left", "right", "default_left", "counts", "probability")
@@ -78,10 +70,8 @@ def test_every_split_is_the_best_there_is(table, min_leaf, seed):
     X, y, k = table
     weight = draw_rows(len(X), ForestParams(), np.random.default_rng(seed))
     params = replace(EVERYTHING, min_samples_leaf=min_leaf)
-    forest = grow_random_forest(
-        X, y, quantile_cuts(X), params, n_classes=k, weights=weight[None], seed=seed
-    )
-    tree = forest.trees[0]
+    cuts, features = quantile_cuts(X), np.arange(X.shape[1])
+    tree = grow_whole_tree(bin_rows(X, cuts), y, weight, cuts, k, params, features, seed)
     rows = [np.flatnonzero(weight)]  # of each node
     for node in range(len(tree)):
         here = rows[node]
@@ -97,6 +87,18 @@ def test_every_split_is_the_best_there_is(table, min_leaf, seed):
         groups = tree.counts[tree.left[node]], tree.counts[tree.right[node]]
         assert min(g.sum() for g in groups) >= min_leaf
         assert purity(*groups) == pytest.approx(best, rel=1e-12)
+
+
+def scikit_learns(model):
+    """Return the trees of a fitted scikit-learn forest, with class counts."""
+    trees = []
+    for t in (e.tree_ for e in model.estimators_):
+        counts = np.rint(t.value[:, 0] * t.weighted_n_node_samples[:, None]).astype(np.int64)
+        left, right = t.children_left, t.children_right
+        inner = left >= 0
+        feature = np.where(inner, t.feature, -1)
+        trees.append(ClassTree(feature, t.threshold, left, right, ~inner, t.value[:, 0], counts))
+    return RandomForest(tuple(trees))
 
 
 def same_splits(ours, theirs, a=0, b=0):
@@ -125,7 +127,7 @@ def test_a_tree_that_tries_everything_is_scikit_learns(load, least):
     params = replace(EVERYTHING, max_depth=4, min_samples_leaf=3)
     ours = grow_random_forest(X, y, quantile_cuts(X), params)
     options = {"max_features": None, "bootstrap": False, "max_depth": 4, "min_samples_leaf": 3}
-    rival = from_sklearn(RandomForestClassifier(1, random_state=0, **options).fit(X, y))
+    rival = scikit_learns(RandomForestClassifier(1, random_state=0, **options).fit(X, y))
     assert same_splits(ours.trees[0], rival.trees[0]) >= least
 
 
@@ -157,7 +159,8 @@ def test_without_row_draws_the_forest_ignores_who_owns_which_row(load, count):
     bins = bin_rows(X, cuts := quantile_cuts(X))
     params = ForestParams(trees=3, bootstrap=False)
     owners = np.array_split(np.random.default_rng(1).permutation(len(X)), count)
-    over = grow_random_forest_over([(bins.take(o), y[o]) for o in owners], cuts, params, seed=4)
+    parts = [(bins.take(o), y[o]) for o in owners]
+    over = grow_random_forest_over(parts, cuts, params, y.max() + 1, seed=4)
     assert same_forest(over, grow_random_forest(X, y, cuts, params, seed=4))
 
 
@@ -171,12 +174,14 @@ def test_with_row_draws_it_is_the_central_forest_on_the_pooled_draws(count, opti
     params = ForestParams(trees=3, **options)
     owners = np.array_split(np.random.default_rng(1).permutation(len(X)), count)
     over = grow_random_forest_over([(bins.take(o), y[o]) for o in owners], cuts, params, seed=4)
-    pooled = np.zeros((3, len(X)), dtype=np.int64)
-    for i, own in enumerate(owners):  # every owner tosses coins of its own
-        coins = Streams(4).child(f"client-{i}")
-        for t in range(3):
-            pooled[t, own] = draw_rows(len(own), params, coins.rng("rows", t))
-    assert same_forest(over, grow_random_forest(X, y, cuts, params, seed=4, weights=pooled))
+    for t, tree in enumerate(over.trees):
+        pooled = np.zeros(len(X), dtype=np.int64)
+        for i, own in enumerate(owners):  # every owner tosses coins of its own
+            coins = Streams(4).child(f"client-{i}")
+            pooled[own] = draw_rows(len(own), params, coins.rng("rows", t))
+        drawn = draw_columns(X.shape[1], params, Streams(4).child("server").rng("columns", t))
+        central = grow_whole_tree(bins, y, pooled, cuts, 2, params, *drawn)
+        assert all(np.array_equal(getattr(tree, p), getattr(central, p)) for p in PARTS)
 
 
 def test_draws_have_the_size_and_kind_asked_for():
@@ -289,37 +294,6 @@ def test_a_forest_survives_being_taken_apart():
         RandomForest.from_arrays({k: v for k, v in arrays.items() if k != "left"})
 
 
-def test_without_numba_the_same_forest_grows(tmp_path):
-    X, y = load_wine(return_X_y=True)
-    X[::7, 3] = np.nan
-    np.savez(tmp_path / "table.npz", X=X, y=y)
-    script = textwrap.dedent("""
-        import sys
-        sys.modules["numba"] = None  # every import of it now fails
-        import numpy as np
-        from fedtrees.trees.forest.grower import grow_random_forest
-        from fedtrees.trees.forest.params import ForestParams
-        from fedtrees.trees.jit import HAS_NUMBA
-        from fedtrees.trees.sketch import quantile_cuts
-        assert not HAS_NUMBA
-        X, y = (np.load("table.npz")[name] for name in "Xy")
-        forest = grow_random_forest(X, y, quantile_cuts(X, 64), ForestParams(trees=3))
-        np.savez("forest.npz", X=forest.predict(X), **forest.to_arrays())
-    """)
-    done = subprocess.run(
-        [sys.executable, "-W", "error::RuntimeWarning", "-c", script],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    found = dict(np.load(tmp_path / "forest.npz"))
-    forest = grow_random_forest(X, y, quantile_cuts(X, 64), ForestParams(trees=3))
-    assert np.array_equal(found.pop("X"), forest.predict(X))
-    assert same_forest(RandomForest.from_arrays(found), forest)
-
-
 def test_a_released_tree_knows_what_its_leaves_tell():
     X, y = load_wine(return_X_y=True)
     tree = grow_random_forest(X, y, quantile_cuts(X), ForestParams(trees=1)).trees[0]
@@ -381,8 +355,6 @@ def test_bad_rows_and_labels_are_refused():
         grow_random_forest(X, y, cuts, params, n_classes=2)
     with pytest.raises(DataError, match="no rows"):
         grow_random_forest(X[:0], y[:0], cuts, params)
-    with pytest.raises(DataError, match="weights of shape"):
-        grow_random_forest(X, y, cuts, params, weights=np.ones((2, len(y))))
     with pytest.raises(DataError, match="at least"):
         grow_random_forest(X, y, cuts, params).predict(X[:, :1])
 
@@ -390,7 +362,7 @@ def test_bad_rows_and_labels_are_refused():
 def test_the_documentation_runs():
     text = (Path(__file__).resolve().parents[2] / "docs" / "forests.md").read_text()
     blocks = re.findall(r"```python\n(.*?)```", text, flags=re.S)
-    assert len(blocks) == 2
+    assert len(blocks) == 1
     known = {}
     for block in blocks:
         exec(block, known)

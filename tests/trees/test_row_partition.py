@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from several_owners import rows_of
 
 from fedtrees.core.errors import DataError
 from fedtrees.trees.binning import bin_rows
@@ -45,7 +46,7 @@ def grown(draw):
 @given(grown())
 def test_leaves_cover_every_row_once_in_stable_order(case):
     X, gh, tree, (partition,) = case
-    rows = [partition.rows_of(leaf) for leaf in tree.leaves]
+    rows = [rows_of(partition, leaf) for leaf in tree.leaves]
     np.testing.assert_array_equal(np.sort(np.concatenate(rows)), np.arange(len(X)))
     for leaf, members in zip(tree.leaves, rows, strict=True):
         assert (np.diff(members) > 0).all()
@@ -59,7 +60,7 @@ def test_bins_and_thresholds_send_rows_to_the_same_leaf(case):
     X, _, tree, (partition,) = case
     where = np.empty(len(X), np.int32)
     for leaf in tree.leaves:
-        where[partition.rows_of(leaf)] = leaf
+        where[rows_of(partition, leaf)] = leaf
     np.testing.assert_array_equal(Forest((tree,), np.float32(0)).apply(X)[:, 0], where)
 
 
@@ -68,8 +69,8 @@ def test_bin_minus_one_sends_only_missing_values_left():
     bins = bin_rows(X, quantile_cuts(X))
     partition = RowPartition(3)
     partition.split(bins, decisions([0], [0], [-1], [True], [1]))
-    np.testing.assert_array_equal(partition.rows_of(1), [1])
-    np.testing.assert_array_equal(partition.rows_of(2), [0, 2])
+    np.testing.assert_array_equal(rows_of(partition, 1), [1])
+    np.testing.assert_array_equal(rows_of(partition, 2), [0, 2])
 
 
 def test_a_party_without_the_feature_follows_directions():
@@ -89,8 +90,8 @@ def test_a_sample_of_rows_is_partitioned():
     X = np.arange(10.0)[:, None]
     partition = RowPartition(np.array([1, 4, 9]))
     partition.split(bin_rows(X, quantile_cuts(X)), decisions([0], [0], [4], [False], [1]))
-    np.testing.assert_array_equal(partition.rows_of(1), [1, 4])
-    np.testing.assert_array_equal(partition.rows_of(2), [9])
+    np.testing.assert_array_equal(rows_of(partition, 1), [1, 4])
+    np.testing.assert_array_equal(rows_of(partition, 2), [9])
     margin = np.zeros(10, np.float32)
     partition.add_to(margin, np.array([1, 2]), np.array([0.5, -1], np.float32))
     np.testing.assert_array_equal(margin, [0, 0.5, 0, 0, 0.5, 0, 0, 0, 0, -1])
@@ -99,7 +100,7 @@ def test_a_sample_of_rows_is_partitioned():
 def test_unknown_nodes_and_wrong_directions_are_refused():
     partition = RowPartition(3)
     with pytest.raises(DataError, match=r"\[7\]"):
-        partition.rows_of(7)
+        rows_of(partition, 7)
     with pytest.raises(DataError, match="2 directions"):
         partition.move(np.array([0]), np.array([1]), np.array([True, False]))
 

@@ -10,14 +10,15 @@ from fedtrees.trees.boosted import threads
 from fedtrees.trees.boosted.boosting import grow_forest
 from fedtrees.trees.boosted.losses import LOGISTIC, named_objective
 from fedtrees.trees.boosted.params import TreeParams
-from fedtrees.trees.boosted.threads import SMALLEST_BLOCK, Workers, row_blocks
+from fedtrees.trees.boosted.threads import SMALLEST_BLOCK, Workers
 from fedtrees.trees.sketch import quantile_cuts
 
 
 @pytest.mark.parametrize("n", [0, 1, SMALLEST_BLOCK, 2 * SMALLEST_BLOCK, 10**6 + 1])
 @pytest.mark.parametrize("count", [1, 2, 3, 8])
 def test_blocks_cover_every_row_once_and_none_is_small(n, count):
-    blocks = row_blocks(n, count)
+    with Workers(count) as workers:
+        blocks = workers.blocks(n)
     every = np.concatenate([np.arange(n)[b] for b in blocks])
     np.testing.assert_array_equal(every, np.arange(n))
     sizes = [b.stop - b.start for b in blocks]

@@ -22,8 +22,7 @@ from fedtrees.messages.shared_trees import ClientModels, ClientTrees, GlobalTree
 from fedtrees.protocols.base import Coordinator
 from fedtrees.protocols.horizontal.boosting_protocol import BoostingProtocol
 from fedtrees.trees.binning import bin_rows
-from fedtrees.trees.boosted.boosting import Owned
-from fedtrees.trees.boosted.continuation import Continuation, add_trees
+from fedtrees.trees.boosted.boosting import Continuation, Owned, add_trees
 from fedtrees.trees.boosted.forest import Forest, Tree
 from fedtrees.trees.boosted.intercept import INTERCEPTS, estimated_score, start_margin
 from fedtrees.trees.boosted.xgboost_cuts import xgboost_cuts

@@ -1,10 +1,11 @@
-"""Boosting over tables in one process: the federation's trees without its messages."""
+"""Boosting on one table, from the start or from given margins, without any messages."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial, reduce
+from functools import cached_property, partial, reduce
 from typing import Any
 
 import numpy as np
@@ -20,8 +21,16 @@ from fedtrees.trees.boosted.histogram import build_histogram, node_sums
 from fedtrees.trees.boosted.losses import LOGISTIC, Objective
 from fedtrees.trees.boosted.params import TreeParams
 from fedtrees.trees.boosted.sampling import ColumnSampler, dropped_rows
-from fedtrees.trees.boosted.threads import Workers, row_blocks
+from fedtrees.trees.boosted.threads import Workers
 from fedtrees.trees.partition import ROOT, Decisions, RowPartition
+from fedtrees.trees.routing import Routes
+
+# A float32 of size 2^-26 or more is a whole number of units, and so finer than XGBoost's own sums,
+# which are float64.
+_FINEST_BITS = 50
+_SUM_BITS = 61  # what int64 has room for, with a bit to spare
+
+Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,11 +90,6 @@ def _split(decisions: Decisions, bins: Bins, rows: RowPartition) -> None:
     rows.split(bins, decisions)
 
 
-def _add(output: int, tree: Tree, rows: RowPartition, margin: NDArray[np.float32]) -> None:
-    leaves = tree.leaves.astype(np.int32)
-    rows.add_to(margin[output], leaves, tree.value[leaves])
-
-
 def grow_tree(
     parts: Sequence[tuple[Bins, NDArray[np.int64]]],
     cuts: Cuts,
@@ -93,27 +97,31 @@ def grow_tree(
     *,
     bits: Bits = UNIT_BITS,
     sampler: ColumnSampler | None = None,
+    allowed: Callable[[NDArray[np.int32], list[RowPartition]], Mask] | None = None,
     workers: Workers | None = None,
 ) -> tuple[Tree, list[RowPartition]]:
-    """Grow one tree over the rows of one or more owners.
+    """Grow one tree over rows in one or more parts.
 
     Parameters
     ----------
     parts : sequence of (Bins, int64 array of shape (n_i, 2))
-        Binned rows and fixed-point gradients of every owner.
+        Binned rows and fixed-point gradients.
     cuts : Cuts
     params : TreeParams
     bits : pair of int
         Binary places of the gradients.
     sampler : ColumnSampler, optional
+    allowed : callable, optional
+        From nodes, shape (k,), and where the rows are, to the splits these nodes may choose, bool,
+        shape (k, total_bins).
     workers : Workers, optional
-        Default: every owner in turn.
+        Default: every part in turn.
 
     Returns
     -------
     tree : Tree
     partitions : list of RowPartition
-        Where every owner's rows ended up.
+        Where the rows of every part ended up.
     """
     at_once = (workers or Workers()).map
     bins, gh = zip(*parts, strict=True)
@@ -123,119 +131,171 @@ def grow_tree(
     while len(grower.nodes):
         found = at_once(partial(_histograms, grower.to_build), bins, gh, rows)
         hist = reduce(lambda total, one: np.add(total, one, out=total), found)
-        decisions = grower.decide(hist, sampler.mask(grower.depths) if sampler else None)
+        mask = allowed(grower.nodes, rows) if allowed else None
+        decisions = grower.decide(hist, sampler.mask(grower.depths, mask) if sampler else mask)
         at_once(partial(_split, decisions), bins, rows)
     return grower.finish(), rows
 
 
-def grow_forest_over(
-    owners: Sequence[Owned],
-    cuts: Cuts,
-    params: TreeParams,
-    objective: Objective = LOGISTIC,
-    streams: Streams | None = None,
-    threads: int = 1,
-) -> Forest:
-    """Boost a forest over the rows of one or more owners; the result ignores who owns which.
+@dataclass(frozen=True, eq=False)
+class Continuation:
+    """One owner's rows and how trees are grown on them, whatever the model so far.
 
-    Only the rows that `subsample` leaves out depend on the owner: each draws its own.
-
-    Parameters
+    Attributes
     ----------
-    owners : sequence of Owned
+    rows : Owned
     cuts : Cuts
     params : TreeParams
     objective : Objective
-    streams : Streams, optional
-        Where samples of rows and columns are drawn from; default ``Streams(0)``.
-    threads : int
-        The result is the same for any number.
-
-    Raises
-    ------
-    DataError
-        If there are no rows, labels do not suit the objective, or all labels are equal and no
-        base score is given.
+    streams : Streams
+        The owner's: samples of rows are drawn from it.
+    least_rows : int
+        A split needs so many rows on either side; 0: `min_child_weight` alone decides. Where a
+        round draws fewer, it draws none.
+    columns : Streams or None
+        Samples of columns are drawn from it. None: from `streams`.
+    bits : pair of int or None
+        Binary places of all sums. None: the most there is room for, anew in every round, which
+        nobody else need agree on.
+    workers : Workers
+        The trees are the same for any number of threads.
     """
-    for owner in owners:
-        objective.check(owner.y)
-    if not sum(len(owner.y) for owner in owners):
-        raise DataError("no rows to train on")
-    totals = np.sum([objective.target_sums(o.y, o.weight) for o in owners], axis=0)
-    bits = objective.bits(totals)
-    score = params.base_score
-    start = objective.start(totals) if score is None else objective.base_margin(score)
-    with Workers(threads) as workers:
-        boosting = _Boosting(owners, cuts, params, objective, bits, streams or Streams(0), workers)
-        blocks = boosting.blocks(threads)
-        margins = [np.repeat(start[:, None], len(b.rows.y), axis=1) for b in blocks]
-        trees = [t for r in range(params.trees) for t in boosting.round(r, blocks, margins)]
-    return Forest(tuple(trees), start, objective)
 
-
-@dataclass(frozen=True, eq=False)
-class _Block:
-    """Consecutive rows of an owner: its number, which of its rows, and these rows."""
-
-    owner: int
-    span: slice
     rows: Owned
-
-
-@dataclass(frozen=True, eq=False)
-class _Boosting:
-    """What stays the same from round to round."""
-
-    owners: Sequence[Owned]
     cuts: Cuts
     params: TreeParams
     objective: Objective
-    bits: Bits
     streams: Streams
-    workers: Workers
+    least_rows: int = 0
+    columns: Streams | None = None
+    bits: Bits | None = None
+    workers: Workers = Workers()
 
-    def blocks(self, threads: int) -> list[_Block]:
-        """Cut the rows of every owner into blocks, one per thread."""
-        return [
-            _Block(i, span, owner.take(span))
-            for i, owner in enumerate(self.owners)
-            for span in row_blocks(len(owner.y), threads)
-        ]
+    @cached_property
+    def _blocks(self) -> list[tuple[slice, Owned]]:
+        """The rows in consecutive blocks, one per thread."""
+        return [(span, self.rows.take(span)) for span in self.workers.blocks(len(self.rows.y))]
 
-    def round(
-        self, round: int, blocks: list[_Block], margins: list[NDArray[np.float32]]
-    ) -> Iterator[Tree]:
-        """Grow one tree per output and add it to the margins, in place."""
+    def round(self, number: int, margin: NDArray[np.float32]) -> list[Tree]:
+        """Grow one tree per output and add them to the margins, shape (K, n), in place.
+
+        Parameters
+        ----------
+        number : int
+            Of the round, from 0: samples are drawn anew in every one.
+        margin : float32 array, shape (K, n)
+        """
         at_once = self.workers.map
-        dropped = [self._dropped(i, round) for i in range(len(self.owners))]
-        gradients = at_once(lambda b, m: self._gradients(b, m, dropped[b.owner]), blocks, margins)
+        spans, blocks = zip(*self._blocks, strict=True)
+        found = at_once(lambda s, b: self.objective.gradients(margin[:, s], b.y), spans, blocks)
+        bits = self.bits or finest_bits(found, [b.weight for b in blocks])
+        dropped = self._dropped(number)
+
+        def units(gh: NDArray[np.float32], span: slice, rows: Owned) -> NDArray[np.int64]:
+            values = weighted(gh, rows.weight, bits)
+            if dropped is not None:
+                values[:, dropped[span]] = 0
+            return to_fixed(values, bits)
+
+        gradients = at_once(units, found, spans, blocks)
+        grown = []
         for k in range(self.objective.n_outputs):
-            number = round * self.objective.n_outputs + k
-            sampler = ColumnSampler(self.cuts, self.params, self.streams.child("server"), number)
-            inputs = [(b.rows.bins, gh[k]) for b, gh in zip(blocks, gradients, strict=True)]
+            sampler = ColumnSampler(
+                self.cuts, self.params, self.columns or self.streams, number * len(margin) + k
+            )
             tree, partitions = grow_tree(
-                inputs,
+                [(b.bins, gh[k]) for b, gh in zip(blocks, gradients, strict=True)],
                 self.cuts,
                 self.params,
-                bits=self.bits,
+                bits=bits,
                 sampler=sampler,
+                allowed=partial(self._roomy, dropped) if self.least_rows > 1 else None,
                 workers=self.workers,
             )
-            at_once(partial(_add, k, tree), partitions, margins)
-            yield tree
+            leaves = tree.leaves.astype(np.int32)
+            values, output = tree.value[leaves], margin[k]
+            at_once(lambda p, s: p.add_to(output[s], leaves, values), partitions, spans)  # noqa: B023
+            grown.append(tree)
+        return grown
 
-    def _dropped(self, owner: int, round: int) -> NDArray[np.bool_] | None:
-        streams, n = self.streams.child(f"client-{owner}"), len(self.owners[owner].y)
-        return dropped_rows(n, self.params.subsample, streams, round)
+    def _dropped(self, number: int) -> Mask | None:
+        n = len(self.rows.y)
+        dropped = dropped_rows(n, self.params.subsample, self.streams, number)
+        if dropped is not None and n - dropped.sum() < self.least_rows:
+            dropped[:] = True
+        return dropped
 
-    def _gradients(
-        self, block: _Block, margin: NDArray[np.float32], dropped: NDArray[np.bool_] | None
-    ) -> NDArray[np.int64]:
-        gh = self.objective.gradients(margin, block.rows.y)
-        gh = weighted(gh, block.rows.weight, self.bits)
+    def _roomy(
+        self, dropped: Mask | None, nodes: NDArray[np.int32], partitions: list[RowPartition]
+    ) -> Mask:
+        """Return which splits leave `least_rows` on both sides."""
+        counted = np.ones((len(self.rows.y), 2), dtype=np.int64)
         if dropped is not None:
-            gh[:, dropped[block.span]] = 0
-        return to_fixed(gh, self.bits)
+            counted[dropped] = 0
+        counts = sum(
+            _histograms(nodes, block.bins, counted[span], rows)[..., 0]
+            for (span, block), rows in zip(self._blocks, partitions, strict=True)
+        )
+        return enough_rows(np.asarray(counts), self.cuts, self.least_rows)
+
+
+def finest_bits(
+    gradients: Sequence[NDArray[np.float32]], weights: Sequence[NDArray[np.float32] | None]
+) -> Bits:
+    """Return the most binary places that int64 sums of these gradients have room for, at most 50.
+
+    Parameters
+    ----------
+    gradients : sequence of float32 array, shape (K, n_i, 2)
+    weights : sequence of float array, shape (n_i,), or None
+    """
+    sizes = sum(
+        (np.abs(gh, dtype=np.float64) * (1.0 if w is None else w[:, None])).sum(axis=1)
+        for gh, w in zip(gradients, weights, strict=True)
+    )
+    g, h = np.max(sizes, axis=0).tolist()
+    room = [_SUM_BITS - math.ceil(math.log2(max(total, 1.0))) for total in (g, h)]
+    return min(room[0], _FINEST_BITS), min(room[1], _FINEST_BITS)
+
+
+def enough_rows(counts: NDArray[np.int64], cuts: Cuts, least: int) -> Mask:
+    """Return which splits leave so many rows on both sides, bool, shape (k, total_bins).
+
+    Rows whose value is missing may go either way and are not counted on.
+
+    Parameters
+    ----------
+    counts : int64 array, shape (k, total_bins)
+        Rows per node and bin.
+    cuts : Cuts
+    least : int
+    """
+    allowed = np.empty(counts.shape, dtype=bool)
+    for begin, end in zip(cuts.offsets[:-1], cuts.offsets[1:], strict=True):
+        below = np.cumsum(counts[:, begin:end], axis=1)
+        above = below[:, -1:] - below
+        allowed[:, begin:end] = (below >= least) & (above >= least)
+    return allowed
+
+
+def add_trees(
+    trees: Sequence[Tree], X: NDArray[np.float32], margin: NDArray[np.float32], first: int = 0
+) -> None:
+    """Add trees to margins in place, one after the other in float32, as XGBoost does.
+
+    Parameters
+    ----------
+    trees : sequence of Tree
+    X : float32 array, shape (n, d)
+    margin : float32 array, shape (K, n)
+    first : int
+        The model's number of the first tree: tree t adds to output ``t % K``.
+    """
+    if not trees or not len(X):
+        return
+    for block, leaves in Routes.of(trees).blocks(X):
+        for t, leaf in enumerate(leaves.T):
+            margin[(first + t) % len(margin), block] += trees[t].value[leaf]
 
 
 def grow_forest(
@@ -249,7 +309,7 @@ def grow_forest(
     streams: Streams | None = None,
     threads: int = 1,
 ) -> Forest:
-    """Boost a forest over one table: the federation with a single owner.
+    """Boost a forest over one table.
 
     Parameters
     ----------
@@ -264,12 +324,28 @@ def grow_forest(
     weight : float array, shape (n,), optional
         Sample weights, 0 or more.
     streams : Streams, optional
-        As in `grow_forest_over`.
+        Where samples of rows and columns are drawn from; default ``Streams(0)``.
+    threads : int
+        The result is the same for any number.
 
     Raises
     ------
     DataError
-        As `grow_forest_over`, and if X does not fit the cuts or is infinite somewhere.
+        If there are no rows, X does not fit the cuts or is infinite somewhere, labels do not suit
+        the objective, or all labels are equal and no base score is given.
     """
-    bins = X if isinstance(X, Bins) else bin_rows(X, cuts)
-    return grow_forest_over([Owned(bins, y, weight)], cuts, params, objective, streams, threads)
+    rows = Owned(X if isinstance(X, Bins) else bin_rows(X, cuts), y, weight)
+    objective.check(rows.y)
+    if not len(rows.y):
+        raise DataError("no rows to train on")
+    totals = objective.target_sums(rows.y, rows.weight)
+    bits, score, coins = objective.bits(totals), params.base_score, streams or Streams(0)
+    start = objective.start(totals) if score is None else objective.base_margin(score)
+    margin = np.repeat(start[:, None], len(rows.y), axis=1)
+    with Workers(threads) as workers:
+        growth = Continuation(
+            rows, cuts, params, objective, coins.holding(0),
+            columns=coins.deciding(), bits=bits, workers=workers,
+        )  # fmt: skip
+        trees = [t for r in range(params.trees) for t in growth.round(r, margin)]
+    return Forest(tuple(trees), start, objective)

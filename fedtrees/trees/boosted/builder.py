@@ -1,6 +1,6 @@
 """Assemble a tree from what is learned of it, level by level.
 
-The coordinator does it as it decides, clients and curious parties as they receive messages.
+Whoever decides on splits does it, and whoever is told of them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The integers that sums of gradients are kept in.
 
-Integer sums do not depend on their order, hence not on how rows are spread over clients, and are
+Integer sums do not depend on their order, hence not on how rows are spread over owners, and are
 what masking modulo 2^64 and Paillier need.
 """
 
@@ -17,7 +17,6 @@ from fedtrees.core.errors import DataError
 # One unit is 2^-30. A float32 of size 2^-7 or more is then a whole number of units, smaller ones
 # are off by at most 2^-31; and |g| <= 1 leaves room for 2^33 rows in an int64.
 FIXED_POINT_BITS = 30
-FIXED_POINT_SCALE = float(2**FIXED_POINT_BITS)
 
 _FINEST_BITS = 50  # of a gradient of weight 1, leaving int64 room for residuals up to 2^12
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ from numpy.typing import NDArray
 
 from fedtrees.core.errors import DataError
 from fedtrees.trees.boosted.losses import LOGISTIC, Objective
-from fedtrees.trees.routing import Routes
+from fedtrees.trees.routing import Routed
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +60,7 @@ class Tree:
 
 
 @dataclass(frozen=True, eq=False)
-class Forest:
+class Forest(Routed):
     """A boosted ensemble of K outputs: tree t adds to output ``t % K``.
 
     Attributes
@@ -92,9 +91,6 @@ class Forest:
             )
         object.__setattr__(self, "base_margin", start)
 
-    def __len__(self) -> int:
-        return len(self.trees)
-
     @property
     def rounds(self) -> int:
         """Number of boosting rounds."""
@@ -104,25 +100,6 @@ class Forest:
         """Return the forest of the first rounds."""
         count = rounds * self.objective.n_outputs
         return Forest(self.trees[:count], self.base_margin, self.objective)
-
-    @cached_property
-    def _routes(self) -> Routes:
-        return Routes.of(self.trees)
-
-    def apply(self, X: NDArray[Any]) -> NDArray[np.int32]:
-        """Return the leaf of every row in every tree, int32, shape (n, T).
-
-        Parameters
-        ----------
-        X : float array, shape (n, d)
-            Rows; NaN marks a missing value.
-
-        Raises
-        ------
-        DataError
-            If X is narrower than the features the trees use.
-        """
-        return self._routes.apply(X)
 
     def _margins(self, X: NDArray[Any]) -> NDArray[np.float32]:
         X = self._routes.rows(X)

@@ -1,4 +1,4 @@
-"""Grow a tree from histogram sums: the coordinator's state."""
+"""Grow a tree from histogram sums."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class _Candidates:
 
 
 class TreeGrower:
-    """The coordinator of one tree: takes histogram sums in, gives split decisions out.
+    """The state of one tree: takes histogram sums in, gives split decisions out.
 
     It never sees a row. While `nodes` is not empty: collect the histograms of `to_build` (summed
     over row owners), call `decide`, and send the decisions to the row owners.
@@ -236,7 +236,7 @@ class TreeGrower:
 def children_to_build(nodes: NDArray[np.int32], sums: NDArray[np.int64]) -> NDArray[np.int32]:
     """Return the lighter child of every pair (the left one if equal), int32, shape (k / 2,).
 
-    Weight is the hessian sum, which the coordinator knows; row counts it need not know.
+    Weight is the hessian sum; row counts need not be known.
 
     Parameters
     ----------

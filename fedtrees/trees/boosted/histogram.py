@@ -8,11 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.trees.binning import Bins
-from fedtrees.trees.jit import HAS_NUMBA, kernel
-
-if HAS_NUMBA:
-    from fedtrees.trees.jit import add_pair, prefetch
-
+from fedtrees.trees.jit import add_pair, kernel, prefetch
 
 # How many rows ahead their data is requested: the rows of a deep node are scattered in memory.
 _AHEAD = 16
@@ -76,23 +72,6 @@ def _sum_nodes(
         out[node, 1] = h
 
 
-def build_histogram_numpy(
-    bins: Bins, gh: NDArray[np.int64], rows: NDArray[np.int32], ranges: NDArray[np.int64]
-) -> NDArray[np.int64]:
-    """Compute the same sums as `build_histogram` without numba."""
-    out = np.zeros((len(ranges), bins.total_bins, 2), dtype=np.int64)
-    for node, (begin, end) in enumerate(ranges):
-        members = rows[begin:end]
-        for f, start in enumerate(bins.offsets[:-1]):
-            codes = bins.codes[members, f]
-            present = codes != bins.missing
-            slots = start + codes[present].astype(np.intp)
-            # add.at sums int64 exactly; bincount would go through float64 and its 53 bits.
-            np.add.at(out[node, :, 0], slots, gh[members[present], 0])
-            np.add.at(out[node, :, 1], slots, gh[members[present], 1])
-    return out
-
-
 def build_histogram(
     bins: Bins, gh: NDArray[np.int64], rows: NDArray[np.int32], ranges: NDArray[np.int64]
 ) -> NDArray[np.int64]:
@@ -103,7 +82,7 @@ def build_histogram(
     bins : Bins
         n rows, d features.
     gh : int64 array, shape (n, 2)
-        Gradient and hessian of every row in fixed point (`fedtrees.trees.boosted.losses.to_fixed`).
+        Gradient and hessian of every row (`fedtrees.trees.boosted.fixed_point.to_fixed`).
     rows : int32 array, shape (m,)
         Row numbers, grouped by node.
     ranges : int64 array, shape (n_nodes, 2)
@@ -114,8 +93,6 @@ def build_histogram(
     int64 array, shape (n_nodes, total_bins, 2)
         Missing values are in no bin: a node's total minus a feature's bins is their share.
     """
-    if not HAS_NUMBA:
-        return build_histogram_numpy(bins, gh, rows, ranges)
     out = np.empty((len(ranges), bins.total_bins, 2), dtype=np.int64)
     gh = np.ascontiguousarray(gh, dtype=np.int64)
     _build(bins.codes, gh, rows, ranges, bins.offsets, bins.missing + 1, out)

@@ -376,11 +376,6 @@ def clipped_bounds(objective: Objective, clip: float) -> tuple[float, float]:
     return min(clip, g), min(2.0 * clip, h)
 
 
-def base_margin(base_score: float) -> np.float32:
-    """Return the log-odds of a probability, in float32 as XGBoost does."""
-    return np.float32(float(LOGISTIC.base_margin(base_score)[0]))
-
-
 def logistic_gradients(margin: NDArray[np.float32], y: NDArray[Any]) -> NDArray[np.float32]:
     """Return gradient and hessian of the binary log loss, float32, shape (n, 2).
 

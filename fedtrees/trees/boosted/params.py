@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedtrees.core.errors import UsageError, did_you_mean
+from fedtrees.trees.binning import MOST_BINS
 
 GROW_POLICIES = ("depthwise", "lossguide")
 _COLUMN_SHARES = ("colsample_bytree", "colsample_bylevel", "colsample_bynode")
@@ -94,7 +95,7 @@ class TreeParams:
             ("trees", 1, 2**31 - 1),
             ("max_depth", 1, 30),
             ("max_leaves", 0, 2**31 - 1),
-            ("max_bin", 2, 65534),
+            ("max_bin", 2, MOST_BINS),
             ("max_cat_to_onehot", 2, 2**31 - 1),
             ("max_cat_threshold", 2, 2**31 - 1),
         ):

@@ -50,7 +50,7 @@ class ColumnSampler:
     cuts : Cuts
     params : TreeParams
     streams : Streams
-        The coordinator's.
+        Of whoever decides on splits.
     tree : int
     """
 

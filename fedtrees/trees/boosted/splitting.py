@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -13,7 +11,7 @@ from fedtrees.trees.boosted.fixed_point import UNIT_BITS, Bits
 from fedtrees.trees.boosted.newton import node_weights
 from fedtrees.trees.boosted.params import TreeParams
 from fedtrees.trees.boosted.splits import Splits
-from fedtrees.trees.jit import kernel
+from fedtrees.trees.jit import kernel, readonly
 
 MIN_GAIN = np.float32(1e-6)  # XGBoost's kRtEps: a split must gain more than rounding can
 
@@ -175,10 +173,10 @@ def _best_thresholds(
         ordered = ~np.repeat(cuts.categorical, cuts.n_bins)
         allowed = np.broadcast_to(ordered, hist.shape[:2]) if mask is None else mask & ordered
     _scan(
-        _readonly(hist),
-        _readonly(totals),
+        readonly(hist),
+        readonly(totals),
         cuts.offsets,
-        _readonly(allowed),
+        readonly(allowed),
         limits,
         found.feature,
         found.bin,
@@ -189,13 +187,6 @@ def _best_thresholds(
     found.threshold[:] = cuts.thresholds(np.maximum(found.feature, 0), found.bin)
     np.subtract(totals, found.left_sums, out=found.right_sums)
     return found
-
-
-def _readonly(array: NDArray[Any]) -> NDArray[Any]:
-    """Return a read-only view: what comes out of a message and what does not compile alike."""
-    view = np.ascontiguousarray(array).view()
-    view.flags.writeable = False
-    return view
 
 
 def leaf_values(

@@ -1,8 +1,8 @@
 """Several threads over blocks of rows.
 
-A block of rows is treated as an owner of its own: integer sums over blocks are the sums over all
-rows, exactly, so that any number of threads gives the same trees. Kernels and the larger numpy
-operations release the interpreter lock; what the coordinator does stays on one thread.
+Integer sums over blocks are the sums over all rows, exactly, so that any number of threads gives
+the same trees. Kernels and the larger numpy operations release the interpreter lock; splits are
+chosen on one thread.
 """
 
 from __future__ import annotations
@@ -19,12 +19,6 @@ T = TypeVar("T")
 # At 50,000 rows a block, two threads were slower than one while another process was running;
 # at 500,000 they were 1.6 times as fast.
 SMALLEST_BLOCK = 2**17
-
-
-def row_blocks(n: int, threads: int) -> list[slice]:
-    """Cut ``n`` rows into equal consecutive blocks: one per thread, fewer where they are few."""
-    count = max(1, min(threads, n // SMALLEST_BLOCK))
-    return [slice(n * i // count, n * (i + 1) // count) for i in range(count)]
 
 
 class Workers:
@@ -44,6 +38,7 @@ class Workers:
     def __init__(self, threads: int = 1) -> None:
         if threads < 1:
             raise UsageError(f"threads={threads!r}: give a whole number of 1 or more")
+        self._threads = threads
         # The calling thread works too.
         self._pool = ThreadPoolExecutor(threads - 1) if threads > 1 else None
 
@@ -58,6 +53,11 @@ class Workers:
     ) -> None:
         if self._pool is not None:
             self._pool.shutdown()
+
+    def blocks(self, n: int) -> list[slice]:
+        """Cut ``n`` rows into equal consecutive blocks: one per thread, fewer where few."""
+        count = max(1, min(self._threads, n // SMALLEST_BLOCK))
+        return [slice(n * i // count, n * (i + 1) // count) for i in range(count)]
 
     def map(self, function: Callable[..., T], *arguments: Sequence[Any]) -> list[T]:
         """Return ``function`` of every argument, in order; the first error is raised."""

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.errors import UsageError
-from fedtrees.trees.binning import Cuts, check_rows, lower_sentinel
+from fedtrees.trees.binning import Cuts, check_max_bin, check_rows, lower_sentinel
 from fedtrees.trees.sketch import POINTS_PER_BIN
 
 _BEYOND = 1e-5  # from the greatest value to the last cut; XGBoost adds it in float64
@@ -36,8 +35,7 @@ def xgboost_cuts(X: NDArray[Any], max_bin: int = 256) -> Cuts:
     UsageError
         If `max_bin` is out of range.
     """
-    if not 2 <= max_bin <= 65534:
-        raise UsageError(f"max_bin={max_bin!r}: give a whole number from 2 to 65534")
+    check_max_bin(max_bin)
     X = check_rows(X)
     cuts, minimum = [], []
     for column in X.T:

@@ -8,13 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.errors import DataError
+from fedtrees.trees.binning import MOST_BINS
 from fedtrees.trees.boosted.forest import Tree
 from fedtrees.trees.boosted.params import TreeParams
 
 _ROOT_PARENT = 2147483647  # how XGBoost marks a node without parent
 DELETED = 2147483647  # split index of a node that pruning removed and that is still listed
 _BY_CATEGORY = np.finfo(np.float32).smallest_subnormal  # XGBoost's condition of such a split
-_MAX_CODE = 65534  # of a category: a column of the engine has no more bins
 _MAX_CELLS = 2**28  # nodes times categories of one tree: a bool each
 
 
@@ -99,8 +99,8 @@ def _read_sets(tree: dict[str, Any], by_category: NDArray[np.bool_]) -> NDArray[
     known = listed and nodes.min() >= 0 and nodes.max() < len(by_category)
     if not known or (sizes < 0).any() or not np.array_equal(begin, ends - sizes):
         raise DataError("not a complete XGBoost model: splits and sets of categories do not match")
-    if ends[-1] != len(codes) or not 0 <= codes.min(initial=0) <= codes.max(initial=0) <= _MAX_CODE:
-        raise DataError(f"a tree splits by categories that are no codes from 0 to {_MAX_CODE}")
+    if ends[-1] != len(codes) or not 0 <= codes.min(initial=0) <= codes.max(initial=0) <= MOST_BINS:
+        raise DataError(f"a tree splits by categories that are no codes from 0 to {MOST_BINS}")
     width = 1 + int(codes.max(initial=0))
     if len(by_category) * width > _MAX_CELLS:
         raise DataError(

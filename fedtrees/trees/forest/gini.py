@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.trees.binning import Bins
-from fedtrees.trees.jit import kernel
+from fedtrees.trees.jit import kernel, readonly
 
 _MASK = 0xFFFFFFFF
 _GOLDEN = 0x9E3779B9  # 2^32 divided by the golden ratio: successive multiples are spread evenly
@@ -20,7 +20,7 @@ _GOLDEN = 0x9E3779B9  # 2^32 divided by the golden ratio: successive multiples a
 
 @kernel
 def mix(x: int) -> int:
-    """Return a well-mixed 32-bit hash; every product stays below 2^63, with numba or without."""
+    """Return a well-mixed 32-bit hash; every product stays below 2^63."""
     x &= _MASK
     x = ((x ^ (x >> 16)) * 0x45D9F3B) & _MASK
     x = ((x ^ (x >> 16)) * 0x45D9F3B) & _MASK
@@ -244,7 +244,7 @@ def choose_splits(
     left, usable = np.zeros((n, n_classes), dtype=np.int64), np.zeros(n, dtype=bool)
     widest = int(np.diff(starts).max(initial=1))
     _choose(
-        _readonly(counts),
+        readonly(counts),
         starts,
         offsets,
         np.ascontiguousarray(totals),
@@ -315,15 +315,15 @@ def class_histogram(
     starts = pair_starts(features, np.diff(bins.offsets))
     out = np.zeros((int(starts[-1]), n_classes), dtype=np.int64)
     _count(
-        _readonly(bins.columns),
+        readonly(bins.columns),
         bins.missing,
-        _readonly(labels),
-        _readonly(weights),
-        _readonly(rows),
-        _readonly(ranges),
-        _readonly(features),
-        _readonly(offsets),
-        _readonly(starts),
+        readonly(labels),
+        readonly(weights),
+        readonly(rows),
+        readonly(ranges),
+        readonly(features),
+        readonly(offsets),
+        readonly(starts),
         out,
     )
     return out
@@ -332,10 +332,3 @@ def class_histogram(
 def pair_starts(features: NDArray[np.int32], n_bins: NDArray[Any]) -> NDArray[np.int64]:
     """Return where each feature's bins begin in a `class_histogram`, and its length, (p + 1,)."""
     return np.concatenate([[0], np.cumsum(n_bins[features], dtype=np.int64)]).astype(np.int64)
-
-
-def _readonly(array: NDArray[Any]) -> NDArray[Any]:
-    """Return a read-only view: what comes out of a message and what does not compile alike."""
-    view = np.ascontiguousarray(array).view()
-    view.flags.writeable = False
-    return view

@@ -1,8 +1,7 @@
-"""Grow random forests: the coordinator's state of one tree, and the engine over tables."""
+"""Grow random forests: a tree from summed class counts, and whole forests over one table."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,16 +14,13 @@ from fedtrees.trees.binning import Bins, Cuts, bin_rows
 from fedtrees.trees.forest.gini import (
     child_keys,
     choose_splits,
-    class_histogram,
     feature_orders,
     pair_starts,
 )
 from fedtrees.trees.forest.growth import assemble, grow_whole_tree
 from fedtrees.trees.forest.params import ForestParams, feature_count
 from fedtrees.trees.forest.random_forest import ClassTree, RandomForest, keep_best_splits
-from fedtrees.trees.partition import Decisions, RowPartition
-
-Part = tuple[Bins, NDArray[np.int64]]
+from fedtrees.trees.partition import Decisions
 
 
 def draw_rows(n: int, params: ForestParams, rng: np.random.Generator) -> NDArray[np.int64]:
@@ -47,7 +43,7 @@ def draw_columns(
 
 
 class ForestGrower:
-    """The coordinator of one tree: asks for class counts, gives split decisions out.
+    """The state of one tree: asks for class counts, gives split decisions out.
 
     It never sees a row. While `nodes` is not empty: collect the counts of `features` at `nodes`
     (summed over row owners), call `decide`, and send the decisions to the row owners. A node
@@ -196,139 +192,11 @@ class _Level:
         return Decisions(nodes, feature, bin, threshold, self.default_left[at], self.left[at])
 
 
-def grow_class_tree(
-    parts: Sequence[Part],
-    weights: Sequence[NDArray[np.int64]],
-    cuts: Cuts,
-    n_classes: int,
-    params: ForestParams,
-    features: NDArray[np.int64],
-    key: int,
-) -> ClassTree:
-    """Grow one tree over the rows of several owners, by summed class counts; see `ForestGrower`.
-
-    Parameters
-    ----------
-    parts : sequence of (Bins, int64 array of shape (n_i,))
-        Binned rows and class codes of every owner.
-    weights : sequence of int64 array, shape (n_i,)
-        How often each row enters.
-    """
-    owners = [
-        (bins, y, w, RowPartition(np.flatnonzero(w).astype(np.int32)))
-        for (bins, y), w in zip(parts, weights, strict=True)
-    ]
-    totals = np.sum([class_totals(y, w, n_classes) for _, y, w, _ in owners], axis=0)
-    grower = ForestGrower(cuts, params, totals, features, key)
-    while len(grower.nodes):
-        counts: Any = 0
-        for bins, y, w, p in owners:
-            ranges = p.ranges(grower.nodes)
-            asked = grower.features, grower.offsets
-            counts = counts + class_histogram(bins, y, w, p.rows, ranges, *asked, n_classes)
-        decisions = grower.decide(counts)
-        for bins, _, _, p in owners:
-            p.split(bins, decisions)
-    return grower.finish()
-
-
 def class_totals(
     labels: NDArray[np.int64], weights: NDArray[np.int64], n_classes: int
 ) -> NDArray[np.int64]:
     """Return how many drawn rows each class has, int64, shape (K,)."""
     return np.bincount(labels, weights=weights, minlength=n_classes).astype(np.int64)
-
-
-def grow_random_forest_over(
-    parts: Sequence[tuple[Bins, NDArray[Any]]],
-    cuts: Cuts,
-    params: ForestParams,
-    *,
-    n_classes: int | None = None,
-    seed: int | Streams = 0,
-    weights: Sequence[NDArray[Any]] | None = None,
-) -> RandomForest:
-    """Grow a forest over the rows of one or more owners.
-
-    Owner i draws its own rows for every tree, from the stream of the party ``client-i``. Given
-    the draws, the forest does not depend on who owns which row; without bootstrap and
-    subsampling there are none.
-
-    Parameters
-    ----------
-    parts : sequence of (Bins, array of shape (n_i,))
-        Binned rows and class codes 0 to K - 1 of every owner.
-    cuts : Cuts
-    params : ForestParams
-    n_classes : int, optional
-        K; by default one more than the largest code, and 2 at least.
-    seed : int or Streams
-        Every draw derives from it; a protocol run with the same seed makes the same draws.
-    weights : sequence of int array, shape (trees, n_i), optional
-        How often each row enters each tree, instead of draws.
-
-    Raises
-    ------
-    DataError
-        If there is no row, a label is no class code, or weights do not fit.
-    """
-    labels = _labels([y for _, y in parts], [len(b) for b, _ in parts], n_classes)
-    n_classes = n_classes or max(2, 1 + max(int(y.max(initial=0)) for y in labels))
-    owners = [(bins, y) for (bins, _), y in zip(parts, labels, strict=True)]
-    streams = seed if isinstance(seed, Streams) else Streams(seed)
-    trees = []
-    for t in range(params.trees):
-        drawn = _drawn(owners, params, streams, t, weights)
-        columns = streams.child("server").rng("columns", t)
-        features, key = draw_columns(cuts.n_features, params, columns)
-        if len(owners) == 1:
-            (bins, y), w = owners[0], drawn[0]
-            tree = grow_whole_tree(bins, y, w, cuts, n_classes, params, features, key)
-        else:
-            tree = grow_class_tree(owners, drawn, cuts, n_classes, params, features, key)
-        limit = params.max_leaf_nodes
-        trees.append(tree if limit is None else keep_best_splits(tree, limit))
-    return RandomForest(tuple(trees))
-
-
-def _drawn(
-    owners: Sequence[Part],
-    params: ForestParams,
-    streams: Streams,
-    tree: int,
-    weights: Sequence[NDArray[Any]] | None,
-) -> list[NDArray[np.int64]]:
-    if weights is None:
-        coins = [streams.child(f"client-{i}") for i in range(len(owners))]
-        return [
-            draw_rows(len(y), params, c.rng("rows", tree))
-            for (_, y), c in zip(owners, coins, strict=True)
-        ]
-    found = [np.asarray(w, dtype=np.int64) for w in weights]
-    for w, (_, y) in zip(found, owners, strict=True):
-        if w.shape != (params.trees, len(y)) or (w.size and w.min() < 0):
-            raise DataError(
-                f"weights of shape {w.shape}; expected {(params.trees, len(y))}, none negative"
-            )
-    return [w[tree] for w in found]
-
-
-def _labels(
-    parts: Sequence[NDArray[Any]], sizes: Sequence[int], n_classes: int | None
-) -> list[NDArray[np.int64]]:
-    """Return class codes as int64, checked."""
-    if not sum(sizes):
-        raise DataError("no rows to train on")
-    limit = np.inf if n_classes is None else n_classes
-    found = []
-    for y, size in zip(map(np.asarray, parts), sizes, strict=True):
-        if y.shape != (size,):
-            raise DataError(f"labels of shape {y.shape} do not fit {size} rows")
-        codes = y.astype(np.int64) if y.dtype.kind in "biuf" else None
-        if codes is None or (codes != y).any() or (codes < 0).any() or (codes >= limit).any():
-            raise DataError("labels must be class codes 0, 1, ... below the number of classes")
-        found.append(codes)
-    return found
 
 
 def grow_random_forest(
@@ -339,24 +207,51 @@ def grow_random_forest(
     *,
     n_classes: int | None = None,
     seed: int | Streams = 0,
-    weights: NDArray[Any] | None = None,
 ) -> RandomForest:
-    """Grow a forest over one table: the federation with a single owner.
+    """Grow a forest over one table.
 
     Parameters
     ----------
     X : float array, shape (n, d), or Bins
         Rows; NaN marks a missing value.
-    weights : int array, shape (trees, n), optional
-        As the others, see `grow_random_forest_over`.
+    y : array, shape (n,)
+        Class codes 0 to K - 1.
+    cuts : Cuts
+    params : ForestParams
+    n_classes : int, optional
+        K; by default one more than the largest code, and 2 at least.
+    seed : int or Streams
+        Every draw derives from it.
 
     Raises
     ------
     DataError
-        As `grow_random_forest_over`, and if X does not fit the cuts or is infinite somewhere.
+        If there is no row, a label is no class code, or X does not fit the cuts or is infinite
+        somewhere.
     """
     bins = X if isinstance(X, Bins) else bin_rows(X, cuts)
-    drawn = None if weights is None else [weights]
-    return grow_random_forest_over(
-        [(bins, y)], cuts, params, n_classes=n_classes, seed=seed, weights=drawn
-    )
+    labels = _labels(y, len(bins), n_classes)
+    n_classes = n_classes or max(2, 1 + int(labels.max()))
+    streams = seed if isinstance(seed, Streams) else Streams(seed)
+    trees = []
+    for t in range(params.trees):
+        weights = draw_rows(len(bins), params, streams.holding(0).rng("rows", t))
+        drawn = draw_columns(cuts.n_features, params, streams.deciding().rng("columns", t))
+        tree = grow_whole_tree(bins, labels, weights, cuts, n_classes, params, *drawn)
+        limit = params.max_leaf_nodes
+        trees.append(tree if limit is None else keep_best_splits(tree, limit))
+    return RandomForest(tuple(trees))
+
+
+def _labels(y: NDArray[Any], n: int, n_classes: int | None) -> NDArray[np.int64]:
+    """Return class codes as int64, checked."""
+    if not n:
+        raise DataError("no rows to train on")
+    limit = np.inf if n_classes is None else n_classes
+    y = np.asarray(y)
+    if y.shape != (n,):
+        raise DataError(f"labels of shape {y.shape} do not fit {n} rows")
+    codes = y.astype(np.int64) if y.dtype.kind in "biuf" else None
+    if codes is None or (codes != y).any() or (codes < 0).any() or (codes >= limit).any():
+        raise DataError("labels must be class codes 0, 1, ... below the number of classes")
+    return codes

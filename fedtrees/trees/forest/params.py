@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedtrees.core.errors import UsageError, did_you_mean
+from fedtrees.trees.binning import MOST_BINS
 
 # Trees and nodes say "unlimited" by a number no tree of 2^31 rows can reach.
 UNLIMITED = 2**31 - 1
@@ -36,7 +37,7 @@ class ForestParams:
     """Hyperparameters, under scikit-learn's names and with its defaults where it has one.
 
     A row drawn three times counts as three rows in `min_samples_split` and `min_samples_leaf`:
-    the class counts that clients send know no difference (scikit-learn counts distinct rows).
+    summed class counts know no difference (scikit-learn counts distinct rows).
 
     Attributes
     ----------
@@ -86,7 +87,7 @@ class ForestParams:
             ("min_samples_split", 2, UNLIMITED),
             ("min_samples_leaf", 1, UNLIMITED),
             ("max_leaf_nodes", 2, UNLIMITED),
-            ("max_bin", 2, 65534),
+            ("max_bin", 2, MOST_BINS),
         ):
             value = getattr(self, name)
             if value is None and name in ("max_depth", "max_leaf_nodes"):

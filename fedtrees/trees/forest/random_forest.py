@@ -5,14 +5,13 @@ from __future__ import annotations
 import heapq
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.errors import DataError
-from fedtrees.trees.routing import Routes
+from fedtrees.trees.routing import Routed
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,7 +80,7 @@ class ClassTree:
 
 
 @dataclass(frozen=True, eq=False)
-class RandomForest:
+class RandomForest(Routed):
     """An ensemble that averages the class probabilities of its trees.
 
     Attributes
@@ -105,9 +104,6 @@ class RandomForest:
                 f"with {sorted(widths)} classes"
             )
 
-    def __len__(self) -> int:
-        return len(self.trees)
-
     @property
     def n_classes(self) -> int:
         """Number of classes K."""
@@ -116,25 +112,6 @@ class RandomForest:
     def first(self, count: int) -> RandomForest:
         """Return the forest of the first ``count`` trees."""
         return RandomForest(self.trees[:count])
-
-    @cached_property
-    def _routes(self) -> Routes:
-        return Routes.of(self.trees)
-
-    def apply(self, X: NDArray[Any]) -> NDArray[np.int32]:
-        """Return the leaf of every row in every tree, int32, shape (n, T).
-
-        Parameters
-        ----------
-        X : float array, shape (n, d)
-            Rows; NaN marks a missing value.
-
-        Raises
-        ------
-        DataError
-            If X is narrower than the features the trees use.
-        """
-        return self._routes.apply(X)
 
     def probabilities(self, X: NDArray[Any]) -> NDArray[np.float64]:
         """Return the mean class probabilities, float64, shape (n, K); errors as `apply`.
