@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.timberstrike import Evidence, Options, reconstruct
 from fedtrees.audit.audit import Audit
+from fedtrees.audit.evidence import Evidence, Options, reconstruct
 from fedtrees.audit.exposure import UNKNOWN, TreeExposure
 from fedtrees.audit.recover import sums_of
 from fedtrees.audit.rows import MOST_TARGETS, OWN_SHARE
@@ -71,7 +71,13 @@ class AttackResult:
     rebuilt: int = 0
 
 
-def attack(audit: Audit, own: Dataset | None, truth: Dataset | None, seed: int = 0) -> AttackResult:
+def attack(
+    audit: Audit,
+    own: Dataset | None,
+    truth: Dataset | None,
+    seed: int = 0,
+    options: Options | None = None,
+) -> AttackResult:
     """Attack the model with TimberStrike and score the rows it returns.
 
     Parameters
@@ -83,6 +89,8 @@ def attack(audit: Audit, own: Dataset | None, truth: Dataset | None, seed: int =
         Training rows to look for. With only one of the two given, the attacker holds a fifth of
         its rows, drawn at random, and looks for the others.
     seed : int
+    options : Options, optional
+        How TimberStrike attacks.
 
     Raises
     ------
@@ -108,7 +116,7 @@ def attack(audit: Audit, own: Dataset | None, truth: Dataset | None, seed: int =
         return AttackResult(NOBODY)
     began = time.perf_counter()
     rng = streams.rng("attack")
-    guesses = [reconstruct(e, held, schema, Options(), rng) for e, _ in clients]
+    guesses = [reconstruct(e, held, schema, options or Options(), rng) for e, _ in clients]
     seconds = time.perf_counter() - began
     found = Table.concat([g.records for g in guesses if g.records is not None])
     if len(found) > len(sought):  # more rows were rebuilt than are known here

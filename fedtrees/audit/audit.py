@@ -7,13 +7,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from fedtrees.audit.evidence import AGREES
 from fedtrees.audit.exposure import UNKNOWN, Summary, TreeExposure, summary
 from fedtrees.audit.fields import Field, fields_of
 from fedtrees.audit.known import Known, Rows
 from fedtrees.audit.leaf_values import table_sizes
 from fedtrees.audit.learning_rates import settings_by_tree
 from fedtrees.audit.model import ModelFile, is_logistic, parameter
-from fedtrees.audit.newton import AGREES, Settings, agreement, infer_settings
+from fedtrees.audit.newton import Settings, agreement, infer_settings
 from fedtrees.audit.recover import (
     Sums,
     recover_boosted,

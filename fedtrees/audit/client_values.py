@@ -12,12 +12,7 @@ from itertools import islice
 
 import numpy as np
 
-from fedtrees.attacks.shared_trees.start_of_values import (
-    PER_ROW,
-    VALUE_ERROR,
-    LeafValues,
-    shares_of_values,
-)
+from fedtrees.audit.evidence import PER_ROW, VALUE_ERROR, LeafValues, shares_of_values
 from fedtrees.audit.exposure import UNKNOWN
 from fedtrees.audit.first_trees import CHANCE, FirstTree
 from fedtrees.audit.leaf_values import certain_counts, may_be_mean, pairs_of, sizes_that_fit

@@ -15,8 +15,6 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.timberstrike.counts import counts_from_sums
-from fedtrees.attacks.timberstrike.sums import LeafSums
 from fedtrees.audit.exposure import UNKNOWN
 
 Floats = NDArray[np.float64]
@@ -81,11 +79,8 @@ def counts_at(statistics: LeafStatistics, p: float, tries: float = 1.0) -> First
         Number of base scores tried; raises the chance that one agrees.
     """
     s, h = statistics, statistics.scale * p * (1 - p)
-    zero = np.zeros(len(s.h))
-    none = np.zeros(len(s.h), dtype=np.int64)
-    sums = LeafSums(s.g, s.h, zero, zero, zero, zero, none, none, none.astype(np.int32))
-    counts = counts_from_sums(sums, p, h, None)
-    n, n1 = counts.n0 + counts.n1, counts.n1
+    n = np.maximum(np.rint(s.h / h), 0).astype(np.int64)
+    n1 = np.clip(np.rint(n * p - s.g), 0, n).astype(np.int64)
     n_error = s.h_error / h + 2 * ROUNDING * n + 1e-9
     n1_error = s.g_error + p * n_error + ROUNDING * n
     off = np.abs(s.h / h - n), np.abs(n * p - s.g - n1)

@@ -19,8 +19,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.shared_trees.start_of_values import subset_sums, union
-from fedtrees.attacks.timberstrike.values import positives_of_value
+from fedtrees.audit.evidence import positives_of_value, subset_sums, union
 
 Ints = NDArray[np.int64]
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fedtrees.audit.evidence import AGREES
 from fedtrees.audit.model import Statistics
-from fedtrees.audit.newton import AGREES, Settings, agreement, infer_settings
+from fedtrees.audit.newton import Settings, agreement, infer_settings
 from fedtrees.trees.boosted.forest import Tree
 
 MOST_RATES = 50

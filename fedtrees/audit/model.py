@@ -87,6 +87,8 @@ class ModelFile:
         ``scale_pos_weight``: how much a row of class 1 counted.
     ranges : mapping of str to str
         What the file says of the values in each column.
+    consistent : bool
+        False where LightGBM's counts of inner nodes are not the sums of those below.
     parameters : mapping of str to str
         Training parameters as the file states them (LightGBM many, XGBoost the trees per round).
     """
@@ -103,6 +105,7 @@ class ModelFile:
     positive_weight: float = 1.0
     ranges: Mapping[str, str] | None = None
     parameters: Mapping[str, str] = field(default_factory=dict)
+    consistent: bool = True
 
     @property
     def library(self) -> str:
@@ -279,6 +282,7 @@ def _read_lightgbm(path: Path, data: bytes) -> ModelFile:
     width = _width(int(header["max_feature_idx"]) + 1)
     names = tuple(header.get("feature_names", "").split(" ")) if header.get("feature_names") else ()
     rows = [rows_of_leaves(block, width) for block in blocks]
+    agree = [known is None or _adds_up(block) for known, block in zip(rows, blocks, strict=True)]
     known = _parameters(lines)
     statistics = tuple(
         Statistics(cover=tree.h, rows=counted)
@@ -306,7 +310,18 @@ def _read_lightgbm(path: Path, data: bytes) -> ModelFile:
         positive_weight=parameter(known, "scale_pos_weight") or 1.0,
         ranges=ranges if len(infos) == width else None,
         parameters=known,
+        consistent=all(agree),
     )
+
+
+def _adds_up(block: dict[str, str]) -> bool:
+    """Tell whether a tree's ``internal_count``, where it has one, is that of the two children."""
+    if not block.get("internal_count"):
+        return True
+    inner, leaves = _numbers(block["internal_count"]), _numbers(block["leaf_count"])
+    count = np.concatenate([inner, leaves[::-1]])  # child ~j is leaf j, -1 the first one
+    left, right = (np.array(block[f"{side}_child"].split(), dtype=int) for side in ("left", "right"))
+    return len(inner) == len(left) and bool((inner == count[left] + count[right]).all())
 
 
 def _numbers(text: str) -> Floats:

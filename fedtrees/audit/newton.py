@@ -14,13 +14,7 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.shared_trees.hessians import (
-    AGREES,
-    FLOAT32,
-    Splits,
-    hessians_from_gains,
-    pieces,
-)
+from fedtrees.audit.evidence import AGREES, FLOAT32, Splits, hessians_from_gains, pieces
 from fedtrees.audit.model import Statistics
 from fedtrees.trees.boosted.forest import Tree
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.audit.evidence import FLOAT32
 from fedtrees.audit.exposure import (
     UNKNOWN,
     TreeExposure,
@@ -22,7 +23,7 @@ from fedtrees.audit.first_trees import (
     find_first_tree,
 )
 from fedtrees.audit.model import ModelFile, Statistics, parameter
-from fedtrees.audit.newton import FLOAT32, Settings, leaf_sums
+from fedtrees.audit.newton import Settings, leaf_sums
 from fedtrees.trees.boosted.forest import Forest, Tree
 from fedtrees.trees.boosted.losses import SQUARED_ERROR, Softmax, sigmoid
 from fedtrees.trees.forest.random_forest import RandomForest
@@ -36,6 +37,7 @@ IF_WHOLE = ", if no tree was taken out of the file"  # several clients: nothing 
 NOT_FOLLOWED = "the second tree does not follow from the leaves of the first: lower bounds only"
 NOT_WHOLE = "sums of hessians are no whole numbers: rows had weights"
 ESTIMATED = "leaf_count, which training on several machines estimates from leaf_weight"
+CONTRADICTED = "leaf_count does not add up to internal_count: one was changed, or estimated"
 UNSURE = "no first tree of whole counts: rows may have had weights, and bounds would not hold"
 
 
@@ -298,7 +300,11 @@ def _whole(sums: Sums) -> bool:
 def recover_lightgbm(model: ModelFile) -> list[TreeExposure]:
     """Return the exposure of every tree of a LightGBM model: it counts the rows of each leaf."""
     assert isinstance(model.forest, Forest)
-    outputs = model.forest.objective.n_outputs
+    outputs, doubt = model.forest.objective.n_outputs, None
+    if model.parameters.get("tree_learner", "serial") in DISTRIBUTED:
+        doubt = ESTIMATED
+    elif not model.consistent:
+        doubt = CONTRADICTED
     out = []
     for t, (tree, known) in enumerate(zip(model.forest.trees, model.statistics, strict=True)):
         nothing = unknown_counts(len(tree.leaves))
@@ -308,8 +314,8 @@ def recover_lightgbm(model: ModelFile) -> list[TreeExposure]:
             continue
         n = known.rows[tree.leaves]
         n_pos, p = _lightgbm_labels(model, t, n)
-        if p is None and model.parameters.get("tree_learner", "serial") in DISTRIBUTED:
-            out.append(_nothing(t, t % outputs, tree, ESTIMATED))
+        if p is None and doubt is not None:  # else leaf_weight and leaf_value bear it out
+            out.append(_nothing(t, t % outputs, tree, doubt))
             continue
         how = "leaf_count" if p is None else "leaf_count; labels from leaf_weight and leaf_value"
         labels = nothing if n_pos is None else n_pos
