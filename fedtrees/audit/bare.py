@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedtrees.audit.model import XGBOOST_STATISTICS, ModelFile
 from fedtrees.core.errors import DataError
@@ -103,9 +102,8 @@ def _base_score(text: Any, outputs: int) -> str:
 
 def _rounds(booster: Mapping[str, Any], trees: int) -> dict[str, Any]:
     """Return how trees make rounds; models before XGBoost 2 do not list where rounds begin."""
-    parallel = str(_of(booster, "gbtree_model_param").get("num_parallel_tree", "1"))
-    if not (parallel.isascii() and parallel.isdigit() and 1 <= int(parallel) <= trees):
-        raise _refused("num_parallel_tree", f"is {parallel!r}, not 1 to {trees} trees")
+    given = _of(booster, "gbtree_model_param").get("num_parallel_tree", "1")
+    parallel = _digits("num_parallel_tree", given, 1, trees)
     out: dict[str, Any] = {
         "gbtree_model_param": {"num_parallel_tree": parallel, "num_trees": str(trees)}
     }
@@ -122,24 +120,21 @@ def _attributes(learner: Mapping[str, Any], trees: int) -> dict[str, str]:
 
     Other attributes are anybody's notes.
     """
-    best = learner.get("attributes", {})
-    best = best.get("best_iteration") if isinstance(best, Mapping) else None
-    if best is None:
+    notes = learner.get("attributes")
+    if not isinstance(notes, Mapping) or "best_iteration" not in notes:
         return {}
-    if not (isinstance(best, str) and best.isascii() and best.isdigit() and int(best) < trees):
-        raise _refused("best_iteration", f"is {best!r}, no round of {trees} trees")
-    return {"best_iteration": best}
+    return {"best_iteration": _digits("best_iteration", notes["best_iteration"], 0, trees - 1)}
 
 
 def _names(listed: Any, width: int) -> list[str]:
-    names = [] if listed is None else list(listed)
+    names = _listed("feature_names", listed)
     if len(names) not in (0, width) or not all(isinstance(name, str) for name in names):
         raise _refused("feature_names", f"are no {width} names")
     return names
 
 
 def _types(listed: Any, width: int) -> list[str]:
-    types = [] if listed is None else list(listed)
+    types = _listed("feature_types", listed)
     if len(types) not in (0, width) or any(kind not in FEATURE_TYPES for kind in types):
         raise _refused("feature_types", f"are no {width} of {', '.join(FEATURE_TYPES)}")
     return types
@@ -149,7 +144,7 @@ def _categories(cats: Any, width: int) -> dict[str, Any]:
     """Return the names of categories (XGBoost 3.1), by which it codes a data frame's columns."""
     if cats is None:
         return {}
-    encoded = list(_of({"cats": cats}, "cats").get("enc", ()))
+    encoded = _listed("cats", _of({"cats": cats}, "cats").get("enc"))
     if len(encoded) not in (0, width):
         raise _refused("cats", f"has {len(encoded)} columns, the model {width}")
     ends = _whole("cats", cats.get("feature_segments"), 0, MOST_VALUES)
@@ -178,14 +173,29 @@ def _encoded(column: Any) -> dict[str, Any]:
     return {"offsets": offsets, "values": values}
 
 
+def _listed(name: str, values: Any) -> list[Any]:
+    """Return a list; of UBJ it is an array."""
+    if isinstance(values, np.ndarray):
+        return list(values.tolist())
+    if not isinstance(values, list | None):
+        raise _refused(name, "is no list")
+    return values or []
+
+
 def _whole(name: str, values: Any, least: int, most: int) -> list[int]:
     """Return a list of whole numbers within bounds."""
-    array: NDArray[Any] = np.asarray([] if values is None else values)
-    fits = array.ndim == 1 and (not array.size or array.dtype.kind in "iu")
-    if not fits or (array.size and not least <= int(array.min()) <= int(array.max()) <= most):
+    listed = _listed(name, values)
+    if not all(type(x) is int and least <= x <= most for x in listed):
         raise _refused(name, f"is no list of whole numbers from {least} to {most}")
-    listed: list[int] = array.tolist()
     return listed
+
+
+def _digits(name: str, text: Any, least: int, most: int) -> str:
+    """Return a whole number within bounds that is written as a text."""
+    usable = isinstance(text, str) and text.isascii() and text.isdigit() and len(text) < 10
+    if not usable or not least <= int(text) <= most:
+        raise _refused(name, f"is {str(text)[:40]!r}, no number from {least} to {most}")
+    return str(text)
 
 
 def _of(parent: Mapping[str, Any], *names: str) -> Mapping[str, Any]:

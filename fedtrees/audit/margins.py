@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-MOST_SECONDS = 600
+# Some ten times what honest models take; a damaged one may run in circles.
+SECONDS, BYTES_PER_SECOND, CELLS_PER_SECOND = 120, 2**19, 5 * 10**7
 # Address space of the process: a damaged file may ask for any size. Ten times the file, parsed,
 # and the rows; each thread of a library takes some more, so there is one of each.
 MOST_BYTES = 8 * 2**30
@@ -43,7 +44,7 @@ def margins_of(models: Sequence[Path], rows: Any) -> list[NDArray[np.float32] | 
                  indptr=rows.indptr, shape=rows.shape)  # fmt: skip
         while len(found) < len(models):  # a model on which it crashed stops those after it
             left = [path.absolute() for path in models[len(found) :]]
-            fault = _run(folder, left)
+            fault = _run(folder, left, _patience(left, rows.shape))
             made = [Path(folder) / f"{k}.npy" for k in range(len(left))]
             margins = [np.load(path) for path in made if path.exists()]
             for path in made:
@@ -52,15 +53,21 @@ def margins_of(models: Sequence[Path], rows: Any) -> list[NDArray[np.float32] | 
     return found
 
 
-def _run(folder: str, models: Sequence[Path]) -> str:
+def _patience(models: Sequence[Path], shape: tuple[int, int]) -> float:
+    """Return how many seconds the process may take."""
+    size = sum(path.stat().st_size for path in models)
+    return SECONDS + size / BYTES_PER_SECOND + shape[0] * shape[1] / CELLS_PER_SECOND
+
+
+def _run(folder: str, models: Sequence[Path], seconds: float) -> str:
     """Run the process and return why it failed; of no meaning if it did not."""
     command = [sys.executable, "-P", __file__, folder, *map(str, models)]
     alone = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL")}
     try:
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False,
-                              timeout=MOST_SECONDS, env=os.environ | alone)  # fmt: skip
+        done = subprocess.run(command, capture_output=True, timeout=seconds,
+                              text=True, errors="replace", env=os.environ | alone)  # fmt: skip
     except subprocess.TimeoutExpired:
-        return f"it took longer than {MOST_SECONDS} seconds"
+        return f"it took longer than {seconds:.0f} seconds"
     if done.returncode < 0:
         return f"it crashed with signal {-done.returncode}"
     said = [line for line in done.stderr.splitlines() if line.strip()] or ["it gave no reason"]

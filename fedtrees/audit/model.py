@@ -158,6 +158,7 @@ def _read_xgboost(path: Path, data: bytes) -> ModelFile:
     learner = learner_of(data)
     _fill_absent(learner)
     forest = from_xgboost_json({"learner": learner})
+    _check_pairs(forest)
     listed = learner["gradient_booster"]["model"]["trees"]
     info = learner["gradient_booster"]["model"]["tree_info"]
     trees = [listed[i] for i in order_of_trees(info, len(listed), forest.objective.n_outputs)]
@@ -185,6 +186,21 @@ def _read_xgboost(path: Path, data: bytes) -> ModelFile:
         positive_weight=_positive_weight(settings),
         parameters={str(k): str(v) for k, v in stated.items()} if isinstance(stated, dict) else {},
     )
+
+
+def _check_pairs(forest: Forest) -> None:
+    """Refuse trees that XGBoost does not walk as they are written.
+
+    It goes to the node after the left child where a row goes right, whatever the file says, and
+    beyond the end of the tree or in circles where the file is damaged.
+    """
+    for t, tree in enumerate(forest.trees):
+        inner = tree.feature >= 0
+        if (tree.right[inner] != tree.left[inner] + 1).any():
+            raise DataError(
+                f"a right child of tree {t} does not follow its left one, as XGBoost takes it to; "
+                "the model is damaged"
+            )
 
 
 def _width(columns: int) -> int:
@@ -320,7 +336,9 @@ def _adds_up(block: dict[str, str]) -> bool:
         return True
     inner, leaves = _numbers(block["internal_count"]), _numbers(block["leaf_count"])
     count = np.concatenate([inner, leaves[::-1]])  # child ~j is leaf j, -1 the first one
-    left, right = (np.array(block[f"{side}_child"].split(), dtype=int) for side in ("left", "right"))
+    left, right = (
+        np.array(block[f"{side}_child"].split(), dtype=int) for side in ("left", "right")
+    )
     return len(inner) == len(left) and bool((inner == count[left] + count[right]).all())
 
 
