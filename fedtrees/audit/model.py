@@ -76,7 +76,7 @@ class ModelFile:
     statistics : tuple of Statistics
         One per tree, in the order of the forest.
     raw : mapping of str to list of float64 array
-        Every statistic of the file, tree by tree, as it is written there.
+        Every statistic of the file, tree by tree, as written.
     feature_names : tuple of str
         Empty where the file names none.
     categorical : tuple of bool
@@ -86,11 +86,11 @@ class ModelFile:
     positive_weight : float
         ``scale_pos_weight``: how much a row of class 1 counted.
     ranges : mapping of str to str
-        What the file says of the values in each column.
+        What the file says of the values of each column.
     consistent : bool
         False where LightGBM's counts of inner nodes are not the sums of those below.
     parameters : mapping of str to str
-        Training parameters as the file states them (LightGBM many, XGBoost the trees per round).
+        Training parameters that the file states (of XGBoost the trees per round).
     """
 
     path: Path
@@ -158,10 +158,10 @@ def _read_xgboost(path: Path, data: bytes) -> ModelFile:
     learner = learner_of(data)
     _fill_absent(learner)
     forest = from_xgboost_json({"learner": learner})
-    _check_pairs(forest)
     listed = learner["gradient_booster"]["model"]["trees"]
     info = learner["gradient_booster"]["model"]["tree_info"]
     trees = [listed[i] for i in order_of_trees(info, len(listed), forest.objective.n_outputs)]
+    _check_children(trees)
     raw = {name: [_kept(tree, name) for tree in trees] for name in XGBOOST_STATISTICS}
     cover, weight, gain = (_usable(name, raw[name]) for name in XGBOOST_STATISTICS)
     statistics = tuple(
@@ -188,18 +188,18 @@ def _read_xgboost(path: Path, data: bytes) -> ModelFile:
     )
 
 
-def _check_pairs(forest: Forest) -> None:
+def _check_children(trees: Sequence[Mapping[str, Any]]) -> None:
     """Refuse trees that XGBoost does not walk as they are written.
 
-    It goes to the node after the left child where a row goes right, whatever the file says, and
-    beyond the end of the tree or in circles where the file is damaged.
+    To it a leaf is a node of left child -1, and the right child is the node after the left one,
+    whatever the file says. Of a damaged file it leaves the tree, or goes round in circles.
     """
-    for t, tree in enumerate(forest.trees):
-        inner = tree.feature >= 0
-        if (tree.right[inner] != tree.left[inner] + 1).any():
+    for t, tree in enumerate(trees):
+        left, right = (np.asarray(tree[f"{side}_children"]) for side in ("left", "right"))
+        if (right != np.where(left == -1, -1, left + 1)).any():
             raise DataError(
-                f"a right child of tree {t} does not follow its left one, as XGBoost takes it to; "
-                "the model is damaged"
+                f"the children of a node of tree {t} are no pair as XGBoost numbers them; the "
+                "model is damaged"
             )
 
 
@@ -252,10 +252,9 @@ def _kept(tree: dict[str, Any], name: str) -> Floats:
 
 
 def _usable(name: str, by_tree: list[Floats]) -> list[Floats] | None:
-    """Return a statistic of all trees, None where it is masked or scrubbed.
+    """Return a statistic of all trees, None where it is one constant: masked or scrubbed.
 
-    A node's sum is that of its children and its weight none of theirs, so a constant over a tree
-    with a split is never what training left.
+    Training leaves no constant where there is a split: a node's sum is that of its children.
     """
     for t, values in enumerate(by_tree):
         if not np.isfinite(values).all():
@@ -269,13 +268,7 @@ def _usable(name: str, by_tree: list[Floats]) -> list[Floats] | None:
 
 
 def state_of(by_tree: Sequence[Floats]) -> tuple[str, float | None]:
-    """Tell whether a statistic ``varies``, is ``zero`` everywhere, or another ``constant``.
-
-    Returns
-    -------
-    tuple of str and float or None
-        The state, and the constant.
-    """
+    """Tell whether a statistic ``varies``, is ``zero`` or ``constant``, and that constant."""
     values = np.concatenate([np.asarray(v).ravel() for v in by_tree] or [np.zeros(0)])
     if not len(values) or (values == 0).all():
         return "zero", 0.0
@@ -385,7 +378,7 @@ def _of_class_tree(tree: ClassTree) -> Statistics:
 
 
 def without_statistics(model: ModelFile) -> ModelFile:
-    """Return what is left of a model when everything prediction does not need is gone."""
+    """Return what is left of a model without what prediction does not need."""
     bare = tuple(Statistics() for _ in model.statistics)
     return replace(model, statistics=bare, raw={}, ranges=None)
 

@@ -14,7 +14,7 @@ import xgboost as xgb
 
 from fedtrees.audit import Known, audit, read_model
 from fedtrees.audit.exposure import UNKNOWN
-from fedtrees.audit.recover import CONTRADICTED
+from fedtrees.audit.stated import CONTRADICTED
 from fedtrees.core.errors import DataError
 from fedtrees.trees.files.forests import save_random_forest
 from fedtrees.trees.forest.random_forest import ClassTree, RandomForest
@@ -75,6 +75,16 @@ def test_hostile_nesting_and_sizes_cost_nothing(tmp_path, content):
         (lambda t: t["base_weights"].__setitem__(0, float("inf")), "base_weights of tree 0 is not"),
         (lambda t: t["left_children"].__setitem__(0, 0), "do not form a tree"),
         (lambda t: t["left_children"].__setitem__(0, 10**9), "do not form a tree"),
+        (lambda t: t["left_children"].__setitem__(-1, -2), "no pair as XGBoost numbers them"),
+        (
+            lambda t: t.update(
+                {
+                    k: [{1: 2, 2: 1}.get(x, x) for x in t[k]]
+                    for k in ("left_children", "right_children")
+                }
+            ),
+            "no pair",
+        ),
         (lambda t: t["sum_hessian"].append(1.0), "differ in length"),
         (lambda t: t.update(sum_hessian="many"), "no list of numbers"),
     ],
