@@ -33,6 +33,8 @@ def no_trees(view: View) -> str | None:
     """Return why the principals see no boosted trees, None if they do."""
     if not shows(view, *TREES):
         return "the protocol shares neither leaf values nor histograms"
+    if "intercept" in view.parameters and not shows(view, SharedTrees):
+        return "the model's trees are those of several clients; `fedtrees audit` tells them apart"
     if classes_of_leaves(view) is None:
         return "it needs threshold splits and leaves that are Newton steps of log loss on all rows"
     return None

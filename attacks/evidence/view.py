@@ -22,6 +22,7 @@ from fedtrees.core.defense import Declared
 from fedtrees.core.schema import Table
 from fedtrees.core.view import View
 from fedtrees.messages.boosting import BaseScore, LeafValues, NodeSplits
+from fedtrees.messages.models import BoostedModel
 from fedtrees.trees.binning import Cuts
 from fedtrees.trees.boosted.builder import TreeBuilder
 from fedtrees.trees.boosted.fixed_point import from_fixed, to_fixed
@@ -48,18 +49,19 @@ def evidence_of(view: View, most: Level = "histograms") -> Evidence | None:
         None where the view holds no trained tree.
     """
     cuts, start, classes = cuts_of(view), _start(view), len(view.schema.classes)
-    if cuts is None or start is None or len(start) != (1 if classes == 2 else classes):
-        return None
     params = params_of(view)
     histograms: tuple[NodeHistograms, ...] | None = None
-    levels = levels_of(view)
-    if levels:
+    level: Level
+    if cuts is None or start is None:  # whoever has the model alone
+        trees, start, level = _released(view)
+        cuts = cuts or _cuts_used(trees, len(view.schema.features))
+    elif levels := levels_of(view):
         trees, histograms = _replay(levels, cuts, params)
-        level: Level = "histograms"
+        level = "histograms"
     else:
         trees = _assemble(view)
         level = "statistics" if trees and trees[0].g is not None else "values"
-    if not trees:
+    if not trees or len(start) != (1 if classes == 2 else classes):
         return None
     if LEVELS.index(most) < LEVELS.index(level):
         level, histograms = most, None
@@ -117,6 +119,24 @@ def _assemble(view: View) -> tuple[Tree, ...]:
         if m.g is not None and m.h is not None:
             builder.set_sums(m.nodes, np.stack([m.g, m.h], axis=1))
     return tuple(builders[t].build() for t in sorted(builders))
+
+
+def _released(view: View) -> tuple[tuple[Tree, ...], NDArray[np.float32], Level]:
+    """Return trees and start of the released model, and how much it tells; without it no tree."""
+    for _, message in view.messages(BoostedModel):
+        forest = message.model()
+        told = all(t.h is not None for t in forest.trees)
+        return forest.trees, forest.base_margin, "statistics" if told else "values"
+    return (), np.zeros(0, dtype=np.float32), "values"
+
+
+def _cuts_used(trees: Sequence[Tree], features: int) -> Cuts:
+    """Return the thresholds of a model as cut points: there are at least these."""
+    feature = np.concatenate([t.feature for t in trees] or [np.zeros(0, dtype=np.int32)])
+    threshold = np.concatenate([t.threshold for t in trees] or [np.zeros(0, dtype=np.float32)])
+    used = [np.unique(threshold[feature == k]) for k in range(features)]
+    used = [values if len(values) else np.zeros(1, dtype=np.float32) for values in used]
+    return Cuts.join(used, [np.nextafter(values[0], np.float32(-np.inf)) for values in used])
 
 
 def _bare(tree: Tree) -> Tree:

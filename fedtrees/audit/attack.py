@@ -11,19 +11,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.evidence import Evidence
+from fedtrees.attacks.evidence import evidence_of as evidence_of_view
 from fedtrees.attacks.timberstrike import Options, reconstruct
 from fedtrees.audit.audit import Audit
 from fedtrees.audit.exposure import UNKNOWN, TreeExposure
 from fedtrees.audit.recover import sums_of
 from fedtrees.audit.rows import MOST_TARGETS, OWN_SHARE
 from fedtrees.core.errors import DataError
-from fedtrees.core.guess import LeafCounts
-from fedtrees.core.schema import Schema, Table
+from fedtrees.core.guess import LeafCounts, Records
+from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.streams import Streams
 from fedtrees.data.dataset import Dataset
-from fedtrees.metrics import advantage, best_scores, blind_guesses, score_records
-from fedtrees.metrics.blind import BlindScore
+from fedtrees.messages.models import public_view
+from fedtrees.metrics import advantage, blind_guesses
 from fedtrees.metrics.leaf_counts import blind_leaf_counts, score_leaf_counts, true_leaf_counts
+from fedtrees.metrics.metric import Best, best_of
+from fedtrees.metrics.victims_rows import RecordMetric, VictimsRows
 from fedtrees.trees.boosted.forest import Forest, Tree
 from fedtrees.trees.boosted.losses import LOGISTIC, SQUARED_ERROR
 
@@ -72,7 +75,13 @@ class AttackResult:
     rebuilt: int = 0
 
 
-def attack(audit: Audit, own: Dataset | None, truth: Dataset | None, seed: int = 0) -> AttackResult:
+def attack(
+    audit: Audit,
+    own: Dataset | None,
+    truth: Dataset | None,
+    seed: int = 0,
+    options: Options | None = None,
+) -> AttackResult:
     """Attack the model with TimberStrike and score the rows it returns.
 
     Parameters
@@ -84,6 +93,8 @@ def attack(audit: Audit, own: Dataset | None, truth: Dataset | None, seed: int =
         Training rows to look for. With only one of the two given, the attacker holds a fifth of
         its rows, drawn at random, and looks for the others.
     seed : int
+    options : Options, optional
+        How TimberStrike attacks.
 
     Raises
     ------
@@ -109,17 +120,17 @@ def attack(audit: Audit, own: Dataset | None, truth: Dataset | None, seed: int =
         return AttackResult(NOBODY)
     began = time.perf_counter()
     rng = streams.rng("attack")
-    guesses = [reconstruct(e, held, schema, Options(), rng) for e, _ in clients]
+    guesses = [reconstruct(e, held, schema, options or Options(), rng) for e, _ in clients]
     seconds = time.perf_counter() - began
-    found = Table.concat([g.records for g in guesses if g.records is not None])
+    found = Table.concat([r.table for g in guesses for r in g.all(Records)])
     if len(found) > len(sought):  # more rows were rebuilt than are known here
         found = found.take(np.sort(rng.choice(len(found), len(sought), replace=False)))
     blind = blind_guesses(held, schema, len(sought), streams.rng("blind")) if len(found) else {}
     scores = _row_scores(found, blind, sought, schema)
-    if len(clients) == 1 and guesses[0].leaf_counts and len(schema.classes) == 2:
-        counts = guesses[0].leaf_counts[0]
-        if _grown_on(*clients[0], held, sought):
-            scores.append(_leaf_score(clients[0][0].trees[0], counts, held, sought))
+    counts = guesses[0].first(LeafCounts)
+    alone = len(clients) == 1 and len(schema.classes) == 2
+    if alone and counts is not None and _grown_on(*clients[0], held, sought):
+        scores.append(_leaf_score(clients[0][0].trees[0], counts, held, sought))
     trees = max(int(g.notes["trees_read"]) for g in guesses)
     return AttackResult(
         None, threat, len(sought), len(held), tuple(scores), trees, seconds, rebuilt=len(found)
@@ -135,8 +146,9 @@ def _row_scores(
     if len(found) < len(sought) and "bootstrap" in blind:  # whom nothing in the file describes
         more = blind["bootstrap"].take(np.arange(len(sought) - len(found)))
         found = Table.concat([found, more])
-    lines = best_scores({k: score_records(g, sought, schema) for k, g in blind.items()})
-    values = score_records(found, sought, schema).as_dict()
+    metric, truth = RecordMetric(), VictimsRows(sought, schema, ())
+    lines = best_of({k: metric.score([Records(g)], truth) for k, g in blind.items()})
+    values = {s.name: s.value for s in metric.score([Records(found)], truth)}
     return [_score(m, values[m], lines[m]) for m in SHOWN if values.get(m) is not None]
 
 
@@ -222,9 +234,9 @@ def _keys(table: Table) -> list[tuple[bytes, float]]:
     return [(row.tobytes(), float(y)) for row, y in zip(table.X, table.y, strict=True)]
 
 
-def _score(metric: str, value: float | None, blind: BlindScore) -> Score:
+def _score(metric: str, value: float | None, blind: Best) -> Score:
     assert value is not None
-    return Score(metric, value, blind.score, advantage(value, blind.score))
+    return Score(metric, value, blind.value, advantage(value, blind.value))
 
 
 def _leaf_score(tree: Tree, guess: LeafCounts, held: Table, sought: Table) -> Score:
@@ -232,7 +244,7 @@ def _leaf_score(tree: Tree, guess: LeafCounts, held: Table, sought: Table) -> Sc
     one = Forest((tree,), np.zeros(1, dtype=np.float32))
     nodes, own = (one.apply(t.X)[:, 0] for t in (sought, held))
     true = true_leaf_counts(0, nodes, sought.y, tree.leaves)
-    blind = blind_leaf_counts(0, own, held.y, tree.leaves, len(sought))
+    blind = blind_leaf_counts(true_leaf_counts(0, own, held.y, tree.leaves), len(sought))
     got, line = (score_leaf_counts([g], [true]).leaf_mass_exact for g in (guess, blind))
     return Score("leaf_mass_exact", got, line, advantage(got, line))
 
@@ -257,14 +269,16 @@ def evidence_of(audit: Audit) -> list[Evidence] | str:
         start = LOGISTIC.base_margin(base)
         moved = (trees[0].value - start[0]) * (trees[0].feature < 0)
         trees[0] = replace(trees[0], value=moved.astype(np.float32))
-    common = Evidence(
-        trees=tuple(trees),
-        level="statistics" if told else "values",
-        base_margin=start[0] if len(start) == 1 else start,
-        learning_rate=settings.learning_rate,
-        reg_lambda=settings.reg_lambda,
-        min_child_weight=0.0,
-    )
+    known = {"learning_rate": settings.learning_rate, "reg_lambda": settings.reg_lambda}
+    forest = Forest(tuple(trees), start, model.forest.objective)
+    width = 1 + max(int(t.feature.max()) for t in trees)
+    columns = tuple(Feature(f"column {k}") for k in range(width))
+    schema = Schema(columns, "label", tuple(map(str, range(max(2, len(start))))))
+    view = public_view(forest, schema, {**known, "min_child_weight": 0.0}, 0)
+    common = evidence_of_view(view)
+    if common is None:
+        return "the file holds no tree"
+    common = replace(common, n_rows=None, cuts=None)
     if audit.sources.kind == "bagging":
         return [_of_client(common, audit, c + 1) for c in range(audit.sources.clients)]
     firsts = sum(t.base_score is not None for t in audit.trees)

@@ -1,4 +1,4 @@
-"""Audit a model file: what it carries, what follows about its training rows, and what to do."""
+"""Audit a model file: what it carries and what follows about its training rows."""
 
 from __future__ import annotations
 
@@ -7,22 +7,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fedtrees.audit.exposure import UNKNOWN, Summary, TreeExposure, summary
+from fedtrees.attacks.evidence import AGREES
+from fedtrees.audit.exposure import Summary, TreeExposure, summary
 from fedtrees.audit.fields import Field, fields_of
 from fedtrees.audit.known import Known, Rows
 from fedtrees.audit.leaf_values import table_sizes
 from fedtrees.audit.learning_rates import settings_by_tree
 from fedtrees.audit.model import ModelFile, is_logistic, parameter
-from fedtrees.audit.newton import AGREES, Settings, agreement, infer_settings
-from fedtrees.audit.recover import (
-    Sums,
-    recover_boosted,
-    recover_forest,
-    recover_lightgbm,
-    start_of,
-    sums_of,
-)
+from fedtrees.audit.newton import Settings, agreement, infer_settings
+from fedtrees.audit.recover import Sums, recover_boosted, start_of, sums_of
 from fedtrees.audit.sources import Sources, find_sources
+from fedtrees.audit.stated import recover_forest, recover_lightgbm
 from fedtrees.audit.values_alone import told_by_values
 from fedtrees.core.errors import UsageError
 from fedtrees.trees.boosted.forest import Forest
@@ -47,7 +42,7 @@ class Audit:
     restored : bool
         Masked sums of hessians were solved for.
     assumes : tuple of str
-        Conditions on which counts from leaf values alone rest, and which the file does not show.
+        Conditions that the file does not show and counts from leaf values alone rest on.
     hint : str
         What would let more be counted, as a sentence; or empty.
     """
@@ -65,32 +60,35 @@ class Audit:
 
 
 def audit(model: ModelFile, known: Known | None = None) -> Audit:
-    """Say what a model file gives away about the rows it was trained on.
+    """Return what a model file gives away about the rows it was trained on.
 
     Parameters
     ----------
     model : ModelFile
     known : Known, optional
-        What the auditor knows beside the file. Nothing that is not certain is counted as known.
+        What the auditor knows beside the file.
+
+    Raises
+    ------
+    UsageError
+        If `known` contradicts the file's statistics.
     """
     known = known or Known()
-    fields = fields_of(model)
     if not isinstance(model.forest, Forest):
-        return _finished(model, fields, None, recover_forest(model), None, known)
+        return _finished(model, None, recover_forest(model), known)
     if model.library == "lightgbm":
-        settings = _stated(model)
-        return _finished(model, fields, settings, recover_lightgbm(model), None, known)
+        return _finished(model, _stated(model), recover_lightgbm(model), known)
     settings, each = _settings_of_trees(model, known)
     every = zip(model.forest.trees, model.statistics, each, strict=True)
     sums = [sums_of(tree, statistics, s) for tree, statistics, s in every]
     trees = recover_boosted(model, sums, known.rows)
     if all(s is None for s in sums):
         told = told_by_values(model, trees, settings, known)
-        found = _finished(model, fields, told.settings, told.trees, sums, known)
+        found = _finished(model, told.settings, told.trees, known, sums)
         rows = found.rows if found.sources.kind == "bagging" else told.rows
         return replace(found, rows=rows, assumes=told.assumes, hint=told.hint)
-    rates = [s and s.learning_rate for s in each]
-    return _finished(model, fields, settings, trees, sums, known, rates)
+    rates = [None if s is None else s.learning_rate for s in each]
+    return _finished(model, settings, trees, known, sums, rates)
 
 
 def _settings_of_trees(
@@ -106,11 +104,17 @@ def _settings_of_trees(
 
 
 def settings_of(model: ModelFile, known: Known) -> Settings | None:
-    """Return eta and lambda: given, or inferred from the statistics of an XGBoost model."""
+    """Return the eta and lambda of all trees of an XGBoost model: given, or inferred.
+
+    Raises
+    ------
+    UsageError
+        If those given contradict the statistics.
+    """
     assert isinstance(model.forest, Forest)
     trees, statistics = model.forest.trees, model.statistics
-    if known.learning_rate is not None and known.reg_lambda is not None:
-        given = Settings(known.learning_rate, known.reg_lambda, "given")
+    if known.settings is not None:
+        given = Settings(*known.settings, "given")
         worst = agreement(given, trees[:CHECKED_TREES], statistics[:CHECKED_TREES])
         if worst > AGREES:
             raise UsageError(
@@ -134,15 +138,14 @@ def _stated(model: ModelFile) -> Settings | None:
 
 def _finished(
     model: ModelFile,
-    fields: tuple[Field, ...],
     settings: Settings | None,
     trees: Sequence[TreeExposure],
-    sums: Sequence[Sums | None] | None,
     known: Known,
+    sums: Sequence[Sums | None] = (),
     rates: Sequence[float | None] = (),
 ) -> Audit:
-    sources = _sources(model, trees, sums, rates)
-    named = tuple(t.of(s) for t, s in zip(trees, sources.names, strict=True))
+    fields, sources = fields_of(model), _sources(model, trees, sums, rates)
+    named = tuple(replace(t, source=s) for t, s in zip(trees, sources.names, strict=True))
     hidden = any(f.name == "sum_hessian" and f.state in ("masked", "zero") for f in fields)
     return Audit(
         model=model,
@@ -152,17 +155,17 @@ def _finished(
         sources=sources,
         trees=named,
         summary=summary(named),
-        restored=hidden and sums is not None and any(s is not None for s in sums),
+        restored=hidden and any(s is not None for s in sums),
     )
 
 
 def _sources(
     model: ModelFile,
     trees: Sequence[TreeExposure],
-    sums: Sequence[Sums | None] | None,
+    sums: Sequence[Sums | None],
     rates: Sequence[float | None],
 ) -> Sources:
-    if sums is None or not is_logistic(model):
+    if not sums or not is_logistic(model):
         names = (None,) * len(trees)
         return Sources("one", 1, names, "sources are told apart in XGBoost's models on log loss")
     h = np.array([np.nan if s is None else s.h.sum() for s in sums])
@@ -171,46 +174,39 @@ def _sources(
 
 
 def _rows(model: ModelFile, trees: Sequence[TreeExposure], sources: Sources, known: Known) -> Rows:
+    """Return the size of the table, as first trees count it or the auditor declares it."""
     share = None
     if is_logistic(model) and model.library == "xgboost":
         assert isinstance(model.forest, Forest)
         sizes = table_sizes(start_of(model.forest, 0))
         share = None if sizes is None else sizes[0]
-    first = [t for t in trees if t.base_score is not None and (t.n != UNKNOWN).all()]
-    if len(first) > 1 and sources.kind != "bagging":
-        first = first[:1]
-    counted = first or [t for t in trees[:1] if (t.n != UNKNOWN).all()]
+    first = [t for t in trees if t.base_score is not None and t.rows is not None]
+    counted = first or [t for t in trees[:1] if t.rows is not None]
+    classes = model.forest.objective.n_outputs if isinstance(model.forest, Forest) else 1
+    if sources.kind != "bagging" or classes > 2:
+        counted = counted[:1]
     if not counted:
-        how = "declared" if known.rows else "does not follow"
-        return Rows(known.rows, None, share, how)
-    n = sum(int(t.n.sum()) for t in counted)
-    same = _of_one_size(trees)
-    labels = all((t.n_pos != UNKNOWN).all() for t in counted)
-    several = model.forest.trees and _classes(model) > 2
-    n_pos = sum(int(t.n_pos.sum()) for t in counted) if labels and not several else None
-    if several:
-        n = int(counted[0].n.sum())
+        return Rows(known.rows, None, share, "declared" if known.rows else "does not follow")
+    n_pos = None
+    if classes <= 2 and all(t.exact.all() for t in counted):
+        n_pos = sum(int(t.n_pos.sum()) for t in counted)
+    same = len({t.rows for t in trees} - {None}) <= 1
+    whole, how = sources.kind == "one" and same, _how(sources, same)
+    return Rows(sum(t.rows or 0 for t in counted), n_pos, share, how, whole)
+
+
+def _how(sources: Sources, same: bool) -> str:
+    """Return how first trees tell the rows; `same`: all trees that are counted hold as many."""
     if sources.kind == "bagging":
-        how = (
+        return (
             f"the leaves of {sources.clients} clients' first trees add up to it; of a client that "
             "joined later no first tree is there"
         )
-    elif sources.kind == "turns":
-        how = "the first client's: the leaves of its first tree add up to it"
-    elif same:
-        how = (
+    if sources.kind == "turns":
+        return "the first client's: the leaves of its first tree add up to it"
+    if same:
+        return (
             "the leaves of the first tree add up to it: all of the table, unless each tree saw a "
             "sample or one client's rows"
         )
-    else:
-        how = "the leaves of the first tree add up to it; other trees were grown on other rows"
-    return Rows(n, n_pos, share, how, whole=sources.kind == "one" and same)
-
-
-def _of_one_size(trees: Sequence[TreeExposure]) -> bool:
-    """Tell whether all trees that are counted were grown on equally many rows."""
-    return len({int(t.n.sum()) for t in trees if (t.n != UNKNOWN).all()}) <= 1
-
-
-def _classes(model: ModelFile) -> int:
-    return model.forest.objective.n_outputs if isinstance(model.forest, Forest) else 2
+    return "the leaves of the first tree add up to it; other trees were grown on other rows"

@@ -1,8 +1,7 @@
-"""Rows and labels of a client's first tree when nothing but its leaf values is in the file.
+"""Rows and labels per leaf of a client's first tree, from its leaf values alone.
 
-In a bagging model each client's first tree starts from that client's own label mean, which is not
-in the file. The leaf values alone tell it: hardly any share of positives but the true one leaves
-every leaf a whole number of rows and of positives that add up to that share of a table.
+In bagging it starts from the client's own label mean, which is not in the file. Hardly any share of
+positives but that one leaves every leaf whole rows and positives that add up to it.
 """
 
 from __future__ import annotations
@@ -12,12 +11,7 @@ from itertools import islice
 
 import numpy as np
 
-from fedtrees.attacks.evidence import (
-    PER_ROW,
-    VALUE_ERROR,
-    LeafValues,
-    shares_of_values,
-)
+from fedtrees.attacks.evidence import PER_ROW, VALUE_ERROR, LeafValues, shares_of_values
 from fedtrees.audit.exposure import UNKNOWN
 from fedtrees.audit.first_trees import CHANCE, FirstTree
 from fedtrees.audit.leaf_values import certain_counts, may_be_mean, pairs_of, sizes_that_fit
@@ -36,16 +30,16 @@ def first_tree_of_values(
     ----------
     tree : Tree
     eta, reg_lambda : float
-        Of the training, which is taken for one on all rows without an L1 penalty. Where lambda is 0
-        any multiple of a table has the same leaf values, and nothing follows.
+        Of a training on all rows without an L1 penalty. With lambda 0 nothing follows: any multiple
+        of a table has the same leaf values.
     expected : float
         A guess at the label mean, where the search begins.
 
     Returns
     -------
     FirstTree or None
-        None unless exactly one share of positives and one size of the table explain every leaf,
-        all rows are counted, and chance would explain values of no meaning with less than `CHANCE`.
+        None unless one share of positives and one size of the table alone explain every leaf, every
+        leaf's rows are certain, and values of no meaning are explained with less than `CHANCE`.
     """
     if reg_lambda == 0 or len(tree.leaves) < 2:
         return None
@@ -78,8 +72,8 @@ def first_tree_of_values(
 def _chance(leaves: LeafValues) -> float:
     """Return a bound on how many shares would explain leaf values of no meaning.
 
-    There are fewer than ``most_rows ** 2`` shares, of which each leaves a leaf a whole number of
-    positives for one of ``most_rows`` numbers of rows as often as the errors of the value allow.
+    There are fewer than ``most_rows ** 2`` shares. How often one leaves a leaf whole positives is
+    the sum of the value's errors over the rows it may hold.
     """
     most = leaves.most_rows
     rows = np.arange(1, most + 1)

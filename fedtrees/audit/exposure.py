@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -20,7 +20,7 @@ SMALL = 5  # rows: groups below this size are small; many statistical offices pu
 
 @dataclass(frozen=True, eq=False)
 class TreeExposure:
-    """The leaves of one tree.
+    """The J leaves of one tree.
 
     Attributes
     ----------
@@ -31,15 +31,15 @@ class TreeExposure:
     leaf : intp array, shape (J,)
         Node numbers of the leaves.
     n, n_pos : int64 array, shape (J,)
-        Rows, and rows of class 1 (of the tree's class, of several); `UNKNOWN` where not certain.
+        Rows, and rows of class 1 (of several classes, the tree's); `UNKNOWN` where not certain.
     at_least, at_most : int64 array, shape (J,)
         Bounds on the rows; `UNKNOWN` where there are none.
+    how : str
+        How the counts follow, or why they do not.
     base_score : float or None
         What every row was predicted before the tree, where that follows.
     source : str or None
         Client the tree comes from, where that follows.
-    how : str
-        How the counts follow, or why they do not.
     """
 
     index: int
@@ -53,15 +53,48 @@ class TreeExposure:
     base_score: float | None = None
     source: str | None = None
 
+    @staticmethod
+    def of(
+        place: tuple[int, int],
+        leaf: NDArray[np.intp],
+        how: str,
+        counts: tuple[Ints | None, Ints | None] = (None, None),
+        bounds: tuple[Ints | None, Ints | None] | None = None,
+        base_score: float | None = None,
+    ) -> TreeExposure:
+        """Return a tree of which only some is known; None stands for unknown in every leaf.
+
+        Parameters
+        ----------
+        place : pair of int
+            `index` and `output`.
+        leaf : intp array, shape (J,)
+        how : str
+        counts : pair of int64 arrays, shape (J,), or None
+            `n` and `n_pos`.
+        bounds : pair of int64 arrays, shape (J,), or None, optional
+            `at_least` and `at_most`; by default `n` for both.
+        base_score : float, optional
+        """
+        parts = (*counts, *(bounds or (counts[0], counts[0])))
+        unknown = np.full(len(leaf), UNKNOWN, dtype=np.int64)
+        n, n_pos, least, most = (unknown if part is None else part for part in parts)
+        return TreeExposure(*place, leaf, n, n_pos, least, most, how, base_score)
+
+    @cached_property
+    def counted(self) -> NDArray[np.bool_]:
+        """Leaves whose rows are certain, bool, shape (J,), as all masks below."""
+        return np.asarray(self.n != UNKNOWN)
+
     @cached_property
     def exact(self) -> NDArray[np.bool_]:
-        """Leaves whose rows and labels are both certain, bool, shape (J,)."""
-        return np.asarray((self.n != UNKNOWN) & (self.n_pos != UNKNOWN))
+        """Leaves whose rows and labels are both certain."""
+        return np.asarray(self.counted & (self.n_pos != UNKNOWN))
 
     @cached_property
     def small(self) -> NDArray[np.bool_]:
         """Leaves of fewer than `SMALL` rows, for certain."""
-        few = (self.n != UNKNOWN) & (self.n < SMALL)
+        few = self.counted & (self.n < SMALL)
         return np.asarray(few | ((self.at_most != UNKNOWN) & (self.at_most < SMALL)))
 
     @cached_property
@@ -74,21 +107,16 @@ class TreeExposure:
         """Leaves whose rows all have one label, for certain."""
         return np.asarray(self.exact & ((self.n_pos == 0) | (self.n_pos == self.n)))
 
-    def of(self, source: str | None) -> TreeExposure:
-        """Return the same with its source."""
-        return replace(self, source=source)
-
-
-def unknown_counts(leaves: int) -> Ints:
-    """Return a count per leaf that says that it is unknown."""
-    return np.full(leaves, UNKNOWN, dtype=np.int64)
+    @property
+    def rows(self) -> int | None:
+        """Rows of all leaves; None where one is not certain."""
+        return int(self.n.sum()) if self.counted.all() else None
 
 
 def least_rows(h: Floats, g: Floats | None, scale: float) -> Ints:
     """Return the fewest rows that can bring these sums, int64, shape (J,).
 
-    A row's hessian is at most scale/4 and its gradient at most 1 (a little is allowed for
-    float32).
+    A row's hessian is at most scale/4 and its gradient at most 1, up to float32.
     """
     need = 4 * h / scale
     if g is not None:
@@ -104,7 +132,7 @@ def most_rows(h: Floats, margins: tuple[float, float], total: int | None) -> Int
     ----------
     h : float64 array, shape (J,)
     margins : pair of float
-        Log-odds between which every row's prediction lies before the tree: the hessian of a row is
+        Log-odds between which every row's prediction lies before the tree. A row's hessian is
         least at one of them.
     total : int or None
         Rows of the table.
@@ -125,16 +153,10 @@ class Summary:
 
     Attributes
     ----------
-    leaves : int
-    counted : int
-        Leaves whose number of rows is certain.
-    exact : int
-        Leaves whose labels are certain too.
-    small, single, pure : int
-        Leaves of fewer than `SMALL` rows, of one row, of one label; each for certain.
+    leaves, counted, exact, small, single, pure : int
+        All leaves, and those of each mask of `TreeExposure`.
     rows_in_pure : int
-        Rows in pure leaves of the tree that has most of them: whoever knows that one of these
-        people is in the training table, and the columns the tree asks for, knows the label.
+        Rows in pure leaves of the tree that has most of them.
     """
 
     leaves: int
@@ -148,12 +170,9 @@ class Summary:
 
 def summary(trees: Sequence[TreeExposure]) -> Summary:
     """Add up the exposure of trees."""
+    masks = ("counted", "exact", "small", "single", "pure")
     return Summary(
         leaves=sum(len(t.leaf) for t in trees),
-        counted=sum(int((t.n != UNKNOWN).sum()) for t in trees),
-        exact=sum(int(t.exact.sum()) for t in trees),
-        small=sum(int(t.small.sum()) for t in trees),
-        single=sum(int(t.single.sum()) for t in trees),
-        pure=sum(int(t.pure.sum()) for t in trees),
         rows_in_pure=max((int(t.n[t.pure].sum()) for t in trees), default=0),
+        **{name: sum(int(getattr(t, name).sum()) for t in trees) for name in masks},
     )

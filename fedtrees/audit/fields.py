@@ -1,4 +1,4 @@
-"""Which statistics a file carries that prediction does not need, and what each one gives away."""
+"""What a file carries beside splits and leaf values, and what each field gives away."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Field:
     Attributes
     ----------
     name : str
-        As the file calls it.
+        Its name in the file.
     state : {"present", "masked", "zero", "absent"}
         ``masked``: one constant everywhere, which training never leaves.
     value : float or None

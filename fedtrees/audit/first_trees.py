@@ -1,9 +1,8 @@
-"""Rows and labels per leaf of a tree that every row entered with the same prediction.
+"""Rows and labels per leaf of a tree that every row entered with the same prediction p.
 
-Such a tree comes first: the first one of a model, or of every client whose trees were joined into
-one file (bagging), each grown from that client's own base score. Its leaves have
-``H = N s p(1-p)`` and ``G = N p - N1`` with one p and whole N and N1 (Di Gennaro et al. 2025,
-Eqs. 4-9). Hardly anything else has, so the tree itself tells whether it is one, and from which p.
+That is the first tree of a model or, in bagging, of every client. Its leaves have
+``H = N s p(1-p)`` and ``G = N p - N1`` with whole N and N1 (Di Gennaro et al. 2025, Eqs. 4-9).
+Hardly anything else has, so the tree itself tells whether it is one, and its p.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.evidence import LeafSums, counts_from_sums
 from fedtrees.audit.exposure import UNKNOWN
 
 Floats = NDArray[np.float64]
@@ -55,7 +53,7 @@ class FirstTree:
     Attributes
     ----------
     p : float
-        What the model predicted for every row before the tree: its base score.
+        Base score: what every row was predicted before the tree.
     n, n1 : int64 array, shape (J,)
         Rows, and rows of the tree's class; `UNKNOWN` where the errors of the sums leave a choice.
     chance : float
@@ -77,14 +75,11 @@ def counts_at(statistics: LeafStatistics, p: float, tries: float = 1.0) -> First
     p : float
         Between 0 and 1.
     tries : float
-        Number of base scores tried; raises the chance that one agrees.
+        Number of base scores tried; each raises the chance that one agrees.
     """
     s, h = statistics, statistics.scale * p * (1 - p)
-    zero = np.zeros(len(s.h))
-    none = np.zeros(len(s.h), dtype=np.int64)
-    sums = LeafSums(s.g, s.h, zero, zero, zero, zero, none, none, none.astype(np.int32))
-    counts = counts_from_sums(sums, p, h, None)
-    n, n1 = counts.n0 + counts.n1, counts.n1
+    n = np.maximum(np.rint(s.h / h), 0).astype(np.int64)
+    n1 = np.clip(np.rint(n * p - s.g), 0, n).astype(np.int64)
     n_error = s.h_error / h + 2 * ROUNDING * n + 1e-9
     n1_error = s.g_error + p * n_error + ROUNDING * n
     off = np.abs(s.h / h - n), np.abs(n * p - s.g - n1)
@@ -99,9 +94,9 @@ def counts_at(statistics: LeafStatistics, p: float, tries: float = 1.0) -> First
 def find_first_tree(statistics: LeafStatistics) -> FirstTree | None:
     """Return the counts of a tree with unknown base score, None unless exactly one fits.
 
-    The smallest leaf holds 1, 2, 3, ... rows; each choice gives the hessian of a row, hence the
-    rows of every other leaf, which must be whole. The rows of the root and its G then give p.
-    Leaves of about the same H leave many choices; of more than `MOST_SCORES` none is looked for.
+    1, 2, 3, ... rows are tried in the smallest leaf. Each choice gives the hessian of a row and the
+    rows of all leaves, which must be whole; root G then gives p. Nothing is looked for among more
+    than `MOST_SCORES` choices, which leaves of about the same H leave.
     """
     s = statistics
     if len(s.h) < 2 or not (s.h > 0).all():
@@ -123,8 +118,8 @@ def _same(a: FirstTree, b: FirstTree) -> bool:
 def _whole_rows(s: LeafStatistics) -> tuple[Floats, float]:
     """Return rows of the root for which every leaf's are whole, and how many choices were tried.
 
-    As many rows of the smallest leaf are tried as a base score allows, but no more than leave the
-    rows of every leaf `CLEAR`: the errors of float32 allow a million of them at most.
+    The rows tried in the smallest leaf are those some base score allows, and no more than leave the
+    rows of every leaf `CLEAR`: a million at most.
     """
     least, low = int(np.argmin(s.h)), s.scale * LEAST_SHARE * (1 - LEAST_SHARE)
     ratio, relative = s.h / s.h[least], s.h_error / s.h

@@ -17,10 +17,15 @@ class Known:
     Attributes
     ----------
     rows : int or None
-        Rows of the training table, of all clients together. Where nothing but leaf values is in the
-        file, counts take it that the first tree was grown on all of them.
+        Rows of the training table, of all clients together. Counts from leaf values alone assume
+        that the first tree was grown on all of them.
     learning_rate, reg_lambda : float or None
-        What the model was trained with.
+        eta and lambda of the training.
+
+    Raises
+    ------
+    UsageError
+        If one is out of its range.
     """
 
     rows: int | None = None
@@ -35,6 +40,13 @@ class Known:
         if self.reg_lambda is not None and not 0 <= self.reg_lambda < np.inf:
             raise UsageError(f"lambda {self.reg_lambda} must be 0 or a positive number")
 
+    @property
+    def settings(self) -> tuple[float, float] | None:
+        """eta and lambda; None unless both are known."""
+        if self.learning_rate is None or self.reg_lambda is None:
+            return None
+        return self.learning_rate, self.reg_lambda
+
 
 @dataclass(frozen=True)
 class Rows:
@@ -42,15 +54,14 @@ class Rows:
 
     Attributes
     ----------
-    n : int or None
-        Rows, all clients together, where that follows.
-    n_pos : int or None
-        Rows of class 1 among them.
+    n, n_pos : int or None
+        Rows, and rows of class 1, where they follow.
     share : Fraction or None
-        N1/N in lowest terms as the base score tells it.
+        N1/N in lowest terms, as the base score tells it.
     how : str
+        How they follow.
     whole : bool
-        False where `n` are the rows of some clients only.
+        False where `n` may be the rows of some clients only.
     """
 
     n: int | None

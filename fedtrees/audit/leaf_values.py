@@ -1,13 +1,12 @@
-"""What a first tree tells when nothing but its leaf values is in the file.
+"""Rows and labels per leaf of a first tree, from its leaf values alone.
 
-A value v = -eta G / (H + lambda) leaves, for each number of rows N of its leaf, at most one whole
-number of positives, and for most N none. Where the number of rows of the table is known too, the
-leaves must add up to it, and their positives to the base score's share of it if that is the label
-mean; a count is certain if every way to add up agrees on it.
+A value ``v = -eta G / (H + lambda)`` leaves for most N of its leaf no whole number of positives,
+and for no N more than one. The leaves add up to the table; positives add up to the base score's
+share of it, if that is the label mean. A count is certain if every way to add up agrees on it.
 
-All of this takes the values for exact: no L1 penalty, no limit on steps, every row of the table in
-the tree. The table's size does not follow where lambda is unknown, too: all counts and lambda times
-one factor give the same values.
+Values are taken for exact: no L1 penalty, no limit on steps, every row of the table in the tree.
+Without lambda the table's size does not follow: all counts and lambda times one factor give the
+same values.
 """
 
 from __future__ import annotations
@@ -45,28 +44,16 @@ class Pairs:
 
 @dataclass(frozen=True, eq=False)
 class ValueCounts:
-    """Counts that follow from leaf values, -1 where more than one is possible.
-
-    Attributes
-    ----------
-    n, n1 : int64 array, shape (J,)
-    rows : int
-        Rows of the table.
-    """
+    """Counts that follow from leaf values, -1 where several are possible; int64, shape (J,)."""
 
     n: Ints
     n1: Ints
-    rows: int
 
 
 def table_sizes(share: float, most: int = MOST_ROWS) -> tuple[Fraction, list[int]] | None:
     """Return N1/N in lowest terms and every N up to `most` it allows, from a float32 base score.
 
-    Returns
-    -------
-    tuple or None
-        None where the score is no mean of labels that float32 tells apart: 0.5, or more than
-        `MOST_DENOMINATOR` rows in lowest terms.
+    None for 0.5, and where N in lowest terms is above `MOST_DENOMINATOR`.
     """
     score = np.float32(share)
     if score == np.float32(0.5) or not 0 < score < 1:
@@ -110,11 +97,12 @@ def pairs_of(
     Parameters
     ----------
     values : float32 array, shape (J,)
-        Of the leaves, learning rate included.
+        Of the leaves, eta included.
     ph : pair of float
         Probability and hessian of every row before the tree.
     settings : pair of float
         eta and lambda.
+    most : int
     """
     n = np.arange(1, most + 1, dtype=np.int64)
     out = []
@@ -129,14 +117,14 @@ def pairs_of(
 def sizes_that_fit(
     pairs: Sequence[Pairs], sizes: Iterable[int], share: Fraction | None = None
 ) -> Iterator[int]:
-    """Yield those table sizes that some choice of pairs adds up to, or may for all one can tell.
+    """Yield those table sizes that some choice of pairs adds up to, and those too large to tell.
 
     Parameters
     ----------
     pairs : sequence of Pairs
     sizes : iterable of int
     share : Fraction, optional
-        Share of positives of the table, where it is known: positives must add up to it, too.
+        Share of the table to which positives must add up.
     """
     sizes = list(sizes)
     reached = subset_sums([leaf.n.tolist() for leaf in pairs], max(sizes, default=0))[-1]
@@ -154,19 +142,10 @@ def sizes_that_fit(
 def certain_counts(
     pairs: Sequence[Pairs], rows: int, share: Fraction | None = None
 ) -> ValueCounts | None:
-    """Return the counts that every choice of pairs adding up to `rows` agrees on.
+    """Return the counts on which every choice of pairs that adds up to `rows` agrees.
 
-    Parameters
-    ----------
-    pairs : sequence of Pairs
-    rows : int
-    share : Fraction, optional
-        As for `sizes_that_fit`.
-
-    Returns
-    -------
-    ValueCounts or None
-        None where no choice adds up, or where telling takes more than `MOST_BITS`.
+    None where no choice adds up, or telling takes more than `MOST_BITS`. `share` is that of
+    `sizes_that_fit`.
     """
     try:
         possible = _possible(pairs, rows, None if share is None else share * rows)
@@ -176,7 +155,7 @@ def certain_counts(
         return None
     n = [int(leaf.n[0]) if len(set(leaf.n.tolist())) == 1 else -1 for leaf in possible]
     n1 = [int(leaf.n1[0]) if len(leaf.n) == 1 else -1 for leaf in possible]
-    return ValueCounts(np.array(n, dtype=np.int64), np.array(n1, dtype=np.int64), rows)
+    return ValueCounts(np.array(n, dtype=np.int64), np.array(n1, dtype=np.int64))
 
 
 class _TooManySumsError(Exception):
@@ -219,14 +198,7 @@ def _adding_up(pairs: Sequence[Pairs], numbers: Sequence[Ints], total: int) -> l
 
 @dataclass(frozen=True)
 class Explanation:
-    """A way in which all leaf values may have come about.
-
-    Attributes
-    ----------
-    learning_rate, reg_lambda : float
-    rows : int
-        Rows of the table.
-    """
+    """eta, lambda and rows of a table from which all leaf values may have come."""
 
     learning_rate: float
     reg_lambda: float
@@ -243,13 +215,9 @@ def explanations(
 ) -> Iterator[Explanation]:
     """Yield every choice of eta and lambda, with every table, that explains all leaves.
 
-    Where neither lambda nor the table is known there is no end of them: all counts and lambda times
-    one factor give the same values.
-
     Parameters
     ----------
-    values : float32 array, shape (J,)
-    ph : pair of float
+    values, ph
         As for `pairs_of`.
     sizes : sequence of int
         Tables there may be.
@@ -258,8 +226,8 @@ def explanations(
     share : Fraction, optional
         As for `sizes_that_fit`.
     chance : float
-        Largest probability at which they may explain values of no meaning; larger tables, of which
-        chance explains more, are left out.
+        Largest probability to explain values of no meaning. Larger tables, of which chance explains
+        more, are left out.
     """
     for choice in choices:
         allowed = chances(values, ph, choice, max(sizes, default=1)) * len(choices) <= chance
@@ -274,10 +242,7 @@ def chances(
 ) -> NDArray[np.float64]:
     """Return the probability that values of no meaning leave every leaf a pair of numbers.
 
-    Returns
-    -------
-    float64 array, shape (most,)
-        For leaves of up to 1, 2, 3, ... rows.
+    float64, shape (most,): for leaves of up to 1, 2, 3, ... rows.
     """
     n = np.arange(1, most + 1, dtype=np.int64)
     chance = np.ones(most)

@@ -76,7 +76,7 @@ class ModelFile:
     statistics : tuple of Statistics
         One per tree, in the order of the forest.
     raw : mapping of str to list of float64 array
-        Every statistic of the file, tree by tree, as it is written there.
+        Every statistic of the file, tree by tree, as written.
     feature_names : tuple of str
         Empty where the file names none.
     categorical : tuple of bool
@@ -86,9 +86,11 @@ class ModelFile:
     positive_weight : float
         ``scale_pos_weight``: how much a row of class 1 counted.
     ranges : mapping of str to str
-        What the file says of the values in each column.
+        What the file says of the values of each column.
+    consistent : bool
+        False where LightGBM's counts of inner nodes are not the sums of those below.
     parameters : mapping of str to str
-        Training parameters as the file states them (LightGBM many, XGBoost the trees per round).
+        Training parameters that the file states (of XGBoost the trees per round).
     """
 
     path: Path
@@ -103,6 +105,7 @@ class ModelFile:
     positive_weight: float = 1.0
     ranges: Mapping[str, str] | None = None
     parameters: Mapping[str, str] = field(default_factory=dict)
+    consistent: bool = True
 
     @property
     def library(self) -> str:
@@ -158,6 +161,7 @@ def _read_xgboost(path: Path, data: bytes) -> ModelFile:
     listed = learner["gradient_booster"]["model"]["trees"]
     info = learner["gradient_booster"]["model"]["tree_info"]
     trees = [listed[i] for i in order_of_trees(info, len(listed), forest.objective.n_outputs)]
+    _check_children(trees)
     raw = {name: [_kept(tree, name) for tree in trees] for name in XGBOOST_STATISTICS}
     cover, weight, gain = (_usable(name, raw[name]) for name in XGBOOST_STATISTICS)
     statistics = tuple(
@@ -182,6 +186,21 @@ def _read_xgboost(path: Path, data: bytes) -> ModelFile:
         positive_weight=_positive_weight(settings),
         parameters={str(k): str(v) for k, v in stated.items()} if isinstance(stated, dict) else {},
     )
+
+
+def _check_children(trees: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse trees that XGBoost does not walk as they are written.
+
+    To it a leaf is a node of left child -1, and the right child is the node after the left one,
+    whatever the file says. Of a damaged file it leaves the tree, or goes round in circles.
+    """
+    for t, tree in enumerate(trees):
+        left, right = (np.asarray(tree[f"{side}_children"]) for side in ("left", "right"))
+        if (right != np.where(left == -1, -1, left + 1)).any():
+            raise DataError(
+                f"the children of a node of tree {t} are no pair as XGBoost numbers them; the "
+                "model is damaged"
+            )
 
 
 def _width(columns: int) -> int:
@@ -233,10 +252,9 @@ def _kept(tree: dict[str, Any], name: str) -> Floats:
 
 
 def _usable(name: str, by_tree: list[Floats]) -> list[Floats] | None:
-    """Return a statistic of all trees, None where it is masked or scrubbed.
+    """Return a statistic of all trees, None where it is one constant: masked or scrubbed.
 
-    A node's sum is that of its children and its weight none of theirs, so a constant over a tree
-    with a split is never what training left.
+    Training leaves no constant where there is a split: a node's sum is that of its children.
     """
     for t, values in enumerate(by_tree):
         if not np.isfinite(values).all():
@@ -250,13 +268,7 @@ def _usable(name: str, by_tree: list[Floats]) -> list[Floats] | None:
 
 
 def state_of(by_tree: Sequence[Floats]) -> tuple[str, float | None]:
-    """Tell whether a statistic ``varies``, is ``zero`` everywhere, or another ``constant``.
-
-    Returns
-    -------
-    tuple of str and float or None
-        The state, and the constant.
-    """
+    """Tell whether a statistic ``varies``, is ``zero`` or ``constant``, and that constant."""
     values = np.concatenate([np.asarray(v).ravel() for v in by_tree] or [np.zeros(0)])
     if not len(values) or (values == 0).all():
         return "zero", 0.0
@@ -279,6 +291,7 @@ def _read_lightgbm(path: Path, data: bytes) -> ModelFile:
     width = _width(int(header["max_feature_idx"]) + 1)
     names = tuple(header.get("feature_names", "").split(" ")) if header.get("feature_names") else ()
     rows = [rows_of_leaves(block, width) for block in blocks]
+    agree = [known is None or _adds_up(block) for known, block in zip(rows, blocks, strict=True)]
     known = _parameters(lines)
     statistics = tuple(
         Statistics(cover=tree.h, rows=counted)
@@ -306,7 +319,20 @@ def _read_lightgbm(path: Path, data: bytes) -> ModelFile:
         positive_weight=parameter(known, "scale_pos_weight") or 1.0,
         ranges=ranges if len(infos) == width else None,
         parameters=known,
+        consistent=all(agree),
     )
+
+
+def _adds_up(block: dict[str, str]) -> bool:
+    """Tell whether a tree's ``internal_count``, where it has one, is that of the two children."""
+    if not block.get("internal_count"):
+        return True
+    inner, leaves = _numbers(block["internal_count"]), _numbers(block["leaf_count"])
+    count = np.concatenate([inner, leaves[::-1]])  # child ~j is leaf j, -1 the first one
+    left, right = (
+        np.array(block[f"{side}_child"].split(), dtype=int) for side in ("left", "right")
+    )
+    return len(inner) == len(left) and bool((inner == count[left] + count[right]).all())
 
 
 def _numbers(text: str) -> Floats:
@@ -352,7 +378,7 @@ def _of_class_tree(tree: ClassTree) -> Statistics:
 
 
 def without_statistics(model: ModelFile) -> ModelFile:
-    """Return what is left of a model when everything prediction does not need is gone."""
+    """Return what is left of a model without what prediction does not need."""
     bare = tuple(Statistics() for _ in model.statistics)
     return replace(model, statistics=bare, raw={}, ranges=None)
 

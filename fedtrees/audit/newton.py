@@ -1,8 +1,7 @@
-"""What ties the statistics of a tree together: every node is a Newton step.
+"""eta and lambda of a training, from how the statistics of its trees fit together.
 
-`fedtrees.attacks.evidence.clients.hessians` has the two equations per split. They tell eta and
-lambda where the sums are in the file; and where they are not, because somebody masked them, they
-give the sums back.
+Two equations per split tie weights, gains and hessian sums (`Splits`). Only the true eta and lambda
+agree with all of them. Where the sums are masked they are unknowns of the same equations.
 """
 
 from __future__ import annotations
@@ -14,13 +13,7 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.evidence import (
-    AGREES,
-    FLOAT32,
-    Splits,
-    hessians_from_gains,
-    pieces,
-)
+from fedtrees.attacks.evidence import AGREES, FLOAT32, Splits, hessians_from_gains, pieces
 from fedtrees.audit.model import Statistics
 from fedtrees.trees.boosted.forest import Tree
 
@@ -37,17 +30,17 @@ NEAR = 1e-3  # relative distance from the fitted learning rate to the round one
 
 @dataclass(frozen=True)
 class Settings:
-    """Learning rate and L2 penalty a model was trained with, and how they are known.
+    """Learning rate and L2 penalty of a training, and how they are known.
 
     Attributes
     ----------
     learning_rate, reg_lambda : float
-        eta and lambda. With several trees a round XGBoost divides eta by their number; so is this.
+        eta and lambda. XGBoost divides eta by the number of trees a round, and so is this one.
     source : {"file", "inferred", "given"}
     equations : int
-        Equations of the file that agree with them (0: nothing to check them on).
+        Equations of the file that agree with them; 0 where there are none to check.
     worst : float
-        Largest residual of those, in units of its float32 error.
+        Largest residual of these, in units of its float32 error.
     """
 
     learning_rate: float
@@ -57,38 +50,26 @@ class Settings:
     worst: float = 0.0
 
 
-def _pieces(tree: Tree, statistics: Statistics) -> list[_Fit]:
-    """Return the equations of a tree, piece by piece; none where weights or gains are missing."""
-    if statistics.weight is None or statistics.gain is None:
-        return []
-    out = []
-    for piece in pieces(tree):
-        cover = statistics.cover
-        h = None if cover is None else cover[piece.nodes[piece.tree.leaves]]
-        out.append(_Fit(piece.splits(statistics.weight, statistics.gain), h))
-    return out
-
-
 def infer_settings(trees: Sequence[Tree], statistics: Sequence[Statistics]) -> Settings | None:
-    """Infer eta and lambda from how the statistics of a file fit together.
+    """Return the eta and lambda that agree with the statistics, rounded as people choose them.
 
     Parameters
     ----------
     trees, statistics : sequences of one length
-        With ``weight`` and ``gain``; where ``cover`` is None the leaves' sums are solved for too.
+        With ``weight`` and ``gain``. Where ``cover`` is None the leaves' sums are unknowns.
 
     Returns
     -------
     Settings or None
-        None where no eta and lambda make the equations agree to float32: another penalty (alpha,
-        a limit on steps) was used, or the trees were changed after training.
+        None where none agree to float32: an L1 penalty or a limit on steps was used, or trees were
+        changed after training. None also where anything would agree.
     """
     found = (fit for k in range(len(trees)) for fit in _pieces(trees[k], statistics[k]))
     usable = list(islice((fit for fit in found if len(fit) > 1), MOST_PIECES))
     usable.sort(key=lambda fit: abs(len(fit) - _GOOD_SIZE))
     fits = usable[:TREES_READ]
     if sum(f.spare for f in fits) < 2:
-        return None  # as many unknowns as equations: anything would agree
+        return None
     eta, reg_lambda = _search(fits)
     short = _round_settings(fits, eta, reg_lambda)
     eta, reg_lambda = short or (eta, reg_lambda)
@@ -103,10 +84,10 @@ def infer_settings(trees: Sequence[Tree], statistics: Sequence[Statistics]) -> S
 def _round_settings(
     fits: Sequence[_Fit], eta: float, reg_lambda: float
 ) -> tuple[float, float] | None:
-    """Return the roundest numbers near eta and lambda that agree: people choose round ones.
+    """Return the roundest numbers near eta and lambda that agree, None where none do.
 
-    A round number may have been divided by the number of clients, as NVFlare does it, or of trees;
-    or multiplied by anything, and only lambda is round.
+    eta may be a round number divided by the number of clients (NVFlare does so) or of trees. It may
+    also be round no more; then only lambda is.
     """
     honest = max(HONEST, 1.5 * _worst(fits, eta, reg_lambda))
     for digits in range(1, 4):
@@ -126,7 +107,9 @@ def _round_settings(
 
 @dataclass(frozen=True, eq=False)
 class _Fit:
-    """The equations of one tree, with the sums of its leaves where they are known."""
+    """The equations of one tree, and the sums of its leaves where they are known."""
+
+    # Of one piece of it, where the tree is large.
 
     splits: Splits
     h: Floats | None
@@ -146,13 +129,14 @@ class _Fit:
         if self.h is not None:
             return _Equations(self.splits, eta, (a, c, b), self.h, True)
         scale = self.splits.error(np.ones(a.shape[1]), eta, 1.0)
-        h = np.maximum(_solve(a, c, b, scale)[:-1], 1e-3)
+        both = np.column_stack([a, c]) / scale[:, None]  # H and lambda
+        h = np.maximum(np.linalg.lstsq(both, b / scale, rcond=None)[0][:-1], 1e-3)
         return _Equations(self.splits, eta, (a, c, b), h, False)
 
 
 @dataclass(frozen=True, eq=False)
 class _Equations:
-    """``A H + c lambda = b``, and the sums: known, or near enough to tell the errors by."""
+    """``A H + c lambda = b``, and H: known, or near enough to tell the errors by."""
 
     splits: Splits
     eta: float
@@ -181,17 +165,12 @@ class _Equations:
         return c - q @ (q.T @ c), b - q @ (q.T @ b)
 
 
-def _solve(a: Floats, c: Floats, b: Floats, scale: Floats) -> Floats:
-    whole = np.column_stack([a, c]) / scale[:, None]
-    return np.asarray(np.linalg.lstsq(whole, b / scale, rcond=None)[0])
-
-
 def _search(fits: Sequence[_Fit]) -> tuple[float, float]:
     """Return eta and lambda of least residual: a grid of eta, refined around its best point.
 
-    lambda follows from eta linearly. Far from the truth residuals are 10^8 of their error, so
-    they are compared in orders of magnitude; the dip at the truth is then narrow, and the grid
-    holds every eta of two digits, which is what people choose.
+    Each eta has its lambda, by least squares. Far from the truth residuals are 10^8 of their error,
+    so their logarithms are added up. The dip at the truth is then narrow, and the grid therefore
+    holds every eta of two digits.
     """
     short = [k * 10.0**-d for d in (1, 2, 3) for k in range(1, 100)]
     even = np.geomspace(*_ETA, 150)
@@ -222,32 +201,35 @@ def _cost(fits: Sequence[_Fit], eta: float) -> float:
     return float(sum(np.arcsinh(np.abs(e.residual(lam))).sum() for e in equations))
 
 
+def _pieces(tree: Tree, statistics: Statistics) -> list[_Fit]:
+    """Return the equations of a tree, piece by piece; none where weights or gains are missing."""
+    if statistics.weight is None or statistics.gain is None:
+        return []
+    out = []
+    for piece in pieces(tree):
+        cover = statistics.cover
+        h = None if cover is None else cover[piece.nodes[piece.tree.leaves]]
+        out.append(_Fit(piece.splits(statistics.weight, statistics.gain), h))
+    return out
+
+
 def _worst(fits: Sequence[_Fit], eta: float, reg_lambda: float) -> float:
     return float(max(np.abs(f.at(eta).residual(reg_lambda)).max() for f in fits))
 
 
 def agreement(settings: Settings, trees: Sequence[Tree], statistics: Sequence[Statistics]) -> float:
     """Return the largest residual over trees, in units of its float32 error; 0 without any."""
-    eta, reg_lambda, worst = settings.learning_rate, settings.reg_lambda, 0.0
-    for tree, known in zip(trees, statistics, strict=True):
-        for fit in _pieces(tree, known):
-            if len(fit) > 1:
-                worst = max(worst, float(np.abs(fit.at(eta).residual(reg_lambda)).max()))
-    return worst
+    eta, reg_lambda = settings.learning_rate, settings.reg_lambda
+    found = (fit for pair in zip(trees, statistics, strict=True) for fit in _pieces(*pair))
+    return max((_worst([fit], eta, reg_lambda) for fit in found if len(fit) > 1), default=0.0)
 
 
 def leaf_sums(
     tree: Tree, statistics: Statistics, settings: Settings
 ) -> tuple[Floats, Floats] | None:
-    """Return the hessian sums of the leaves and their errors, shape (J,) each.
+    """Return the hessian sums of the leaves and their errors, float64, shape (J,) each.
 
-    They are the file's own where it has them. Where they are masked they are solved for from
-    weights and gains.
-
-    Returns
-    -------
-    tuple of float64 arrays, or None
-        None where the file has neither, or no sums fit.
+    They are the file's or, where it masks them, solved for. None where neither is possible.
     """
     if statistics.cover is not None:
         h = statistics.cover[tree.leaves]

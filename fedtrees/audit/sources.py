@@ -24,12 +24,12 @@ class Sources:
     Attributes
     ----------
     kind : {"one", "bagging", "turns"}
-        One table; each client a tree per round; or one client after the other.
+        One table; a tree of each client per round; or one client after the other.
     clients : int
     names : tuple of str or None, length T
-        Source of each tree, None where it does not follow.
+        Client of each tree, None where it does not follow.
     how : str
-        In words.
+        How it follows.
     """
 
     kind: str
@@ -90,9 +90,9 @@ def _one_mean(base_scores: Floats) -> bool:
 
 
 def _bagging(starts: NDArray[np.intp], total: int, h: Floats) -> Sources:
-    """Follow each client from round to round by the sums of its roots.
+    """Follow each client from round to round by Hungarian matching of root H.
 
-    Hungarian matching on root H, seeded by the first round (Di Gennaro et al. 2025, Sec. 5.3).
+    The first round seeds it (Di Gennaro et al. 2025, Sec. 5.3).
     """
     clients, block = len(starts), _block(starts, total)
     names: list[str | None] = [None] * total
@@ -144,11 +144,11 @@ def _block(starts: NDArray[np.intp], total: int) -> int | None:
 
 
 def _distance(h: Floats, h_now: Floats) -> Floats:
-    """Return how unlike one client's sums of one round and the next are, shape (K, K).
+    """Return how unlike the sums of one round and the next are, shape (K, K).
 
-    Squares keep clients in the order of their sizes when the sums of all of them fall, as they do
-    in early rounds; absolute differences, as published, are then indifferent. Root G, which the
-    paper matches too, made it worse (6 clients: 50% of later trees right without, 35% with).
+    The paper takes absolute differences of root H and G. Squares keep clients in the order of their
+    sizes when all sums fall, as in early rounds; G made it worse (6 clients: 50% of later trees
+    right without, 35% with).
     """
     return np.asarray((h[:, None] - h_now) ** 2 / h[:, None])
 
@@ -156,8 +156,7 @@ def _distance(h: Floats, h_now: Floats) -> Floats:
 def _turns(h: Floats) -> tuple[int, int]:
     """Return how many clients take turns and their trees each time, (0, 0) where none seem to.
 
-    The logarithm of a client's root H is a smooth trend and, where clients of unequal size take
-    turns, a step for each of them.
+    The logarithm of root H is then a smooth trend and a step for each client.
     """
     n = len(h)
     if n < 6 or not (np.isfinite(h).all() and (h > 0).all()):

@@ -1,4 +1,4 @@
-"""First trees of a model that carries nothing but leaf values, and what their counts rest on."""
+"""First trees of a model that carries leaf values alone, and what their counts rest on."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ AS_TRAINED = (
 IF = "no L1 penalty and no sampling of rows"  # the same in a table's width
 FACTOR = "leaf values tell counts only up to a factor, unless lambda is known and above 0"
 
-# Leaf values from a simple p lie on a coarse lattice, which other eta, lambda and sizes fit too.
+# Leaf values from a simple p lie on a coarse lattice, which other eta, lambda and sizes fit.
 FIXED = (
     "Somebody may have chosen the base score: leaf values then tell counts only together with "
     "--rows, --learning-rate and --reg-lambda."
@@ -55,8 +55,7 @@ class Told:
     settings : Settings or None
     rows : Rows
     assumes : tuple of str
-        Conditions that leaf values cannot show; where one fails the counts are wrong. Empty where
-        nothing is counted.
+        Conditions that leaf values cannot show; where one fails the counts are wrong.
     hint : str
         What would let more be counted, as a sentence; or empty.
     """
@@ -71,10 +70,10 @@ class Told:
 def told_by_values(
     model: ModelFile, trees: Sequence[TreeExposure], settings: Settings | None, known: Known
 ) -> Told:
-    """Return the counts of first trees that follow, where the loss is that of two classes.
+    """Return what follows of the first trees of a model on the log loss of two classes.
 
-    The base score is a label mean, and the table's size is known, or lambda is and one size alone
-    explains every leaf; or else the size, eta and lambda all are known.
+    From a base score that is a label mean, counts follow if the table's size is known, or if lambda
+    is and one size alone explains every leaf. From another, size, eta and lambda must be known.
 
     Parameters
     ----------
@@ -82,7 +81,7 @@ def told_by_values(
     trees : sequence of TreeExposure
         Without counts.
     settings : Settings or None
-        As far as they are known without leaf values.
+        As far as known without leaf values.
     known : Known
     """
     assert isinstance(model.forest, Forest)
@@ -93,8 +92,7 @@ def told_by_values(
     if not is_logistic(model) or model.positive_weight != 1:
         return nothing
     sizes, mean = _tables(share, known.rows)
-    both = known.learning_rate is not None and known.reg_lambda is not None
-    if mean is None and not (known.rows and both):
+    if mean is None and not (known.rows and known.settings):
         return replace(nothing, hint=FIXED)
     if not sizes:
         return replace(nothing, hint=_no_such_mean(rows))
@@ -147,9 +145,10 @@ def _counted(
     counts = certain_counts(pairs, rows, mean)
     if counts is None or (counts.n == UNKNOWN).all():
         return nothing
+    first = nothing.trees[0]
     how = f"the value of the leaf, if eta {eta:g}, lambda {reg_lambda:g}, N {rows}, {IF}"
-    first = replace(nothing.trees[0], n=counts.n, n_pos=counts.n1, at_least=counts.n,
-                    at_most=counts.n, how=how, base_score=ph[0])  # fmt: skip
+    place = first.index, first.output
+    first = TreeExposure.of(place, first.leaf, how, (counts.n, counts.n1), None, ph[0])
     n_pos = int(counts.n1.sum()) if (counts.n1 != UNKNOWN).all() else None
     explains = (
         "the only size at which the base score and every leaf value are explained and not by "
@@ -157,8 +156,7 @@ def _counted(
     )
     size = Rows(rows, n_pos, nothing.rows.share, "declared" if known.rows else explains,
                 whole=known.rows is not None)  # fmt: skip
-    both = known.learning_rate is not None and known.reg_lambda is not None
-    settings = Settings(eta, reg_lambda, "given" if both else "inferred")
+    settings = Settings(eta, reg_lambda, "given" if known.settings else "inferred")
     trees = _other_clients(forest, [first, *nothing.trees[1:]], settings)
     return Told(trees, settings, size, _assumes(found, mean, known))
 
@@ -211,12 +209,9 @@ def _if_lambda_was(
 def _other_clients(
     forest: Forest, trees: Sequence[TreeExposure], settings: Settings
 ) -> Sequence[TreeExposure]:
-    """Return the trees with the counts of those after the first that start a client of their own.
-
-    A first tree without counts is none: its share of positives is in the file, or there is no mean.
-    """
+    """Return the trees with counts of those after the first that are a client's first."""
     first = trees[0]
-    if first.base_score is None or (first.n == UNKNOWN).any():
+    if first.base_score is None or first.rows is None:
         return trees
     out = [first]
     eta, reg_lambda = settings.learning_rate, settings.reg_lambda
@@ -225,9 +220,8 @@ def _other_clients(
         start = first_tree_of_values(tree, eta, reg_lambda, first.base_score)
         if start is None:
             break
-        n = start.n
-        out.append(replace(exposure, n=n, n_pos=start.n1, at_least=n, at_most=n,
-                           base_score=start.p, how=how))  # fmt: skip
+        place, counts = (exposure.index, exposure.output), (start.n, start.n1)
+        out.append(TreeExposure.of(place, exposure.leaf, how, counts, None, start.p))
     return [*out, *trees[len(out) :]]
 
 

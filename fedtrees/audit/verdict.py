@@ -108,11 +108,16 @@ def advice(audit: Audit, scrubbed: bool = False) -> list[str]:
 
 def leftovers(before: Audit, after: Audit, done: Scrubbed) -> list[str]:
     """Return what scrubbing changed and what is still to be read from leaf values alone."""
-    reached = f"{100 * done.leaves_reached:.0f}% of all leaves"
-    lines = [
-        f"Wrote {done.path} without {', '.join(done.removed)}. Predictions are unchanged, bit for "
-        f"bit, on {done.points} points that reach {reached}. Lost: {LOST}."
-    ]
+    compared = (
+        f"Predictions are unchanged, bit for bit, on {done.points} points that reach "
+        f"{100 * done.leaves_reached:.0f}% of all leaves."
+    )
+    if done.not_compared:
+        compared = (
+            "Splits and leaf values are unchanged, bit for bit; predictions could not be compared: "
+            f"{done.not_compared}."
+        )
+    lines = [f"Wrote {done.path} without {', '.join(done.removed)}. {compared} Lost: {LOST}."]
     left, had = after.summary, before.summary
     if 0 < had.exact == left.exact:
         lines.append(

@@ -64,6 +64,7 @@ def run(request: Request) -> None:
             "file": str(done.path),
             "removed": list(done.removed),
             "predictions_unchanged": done.same,
+            "not_compared": done.not_compared,
             "points": done.points,
             "leaves_reached": done.leaves_reached,
             "summary": vars(after.summary),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import singledispatch
 from itertools import pairwise
@@ -10,8 +11,12 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.core.defense import Composition
 from fedtrees.core.errors import DataError
 from fedtrees.core.messages import Message, Reveal
+from fedtrees.core.schema import Schema
+from fedtrees.core.transcript import PUBLIC
+from fedtrees.core.view import Seen, View
 from fedtrees.trees.boosted.forest import Forest, Tree
 from fedtrees.trees.boosted.losses import named_objective
 from fedtrees.trees.forest.random_forest import RandomForest
@@ -119,6 +124,32 @@ class ForestModel(Message):
     def model(self) -> RandomForest:
         """Return the forest."""
         return RandomForest.from_arrays(vars(self))
+
+
+def public_view(model: Any, schema: Schema, parameters: Mapping[str, Any], n_rows: int) -> View:
+    """Return what somebody sees who was handed a model, and nothing else.
+
+    Parameters
+    ----------
+    model : Model
+    schema : Schema
+    parameters : mapping
+        What is known of its training.
+    n_rows : int
+        Rows it was trained on.
+    """
+    told = Seen(0, "owner", (PUBLIC,), as_message(model), "the released model")
+    return View(
+        principals=(PUBLIC,),
+        roles={PUBLIC: PUBLIC},
+        own=(),
+        schema=schema,
+        protocol="",
+        parameters=parameters,
+        n_rows=n_rows,
+        defense=Composition(),
+        seen=(told,),
+    )
 
 
 @singledispatch

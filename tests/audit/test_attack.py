@@ -6,6 +6,7 @@ import pytest
 import trained_models as trained
 
 import fedtrees.audit.attack as module
+from fedtrees.attacks.timberstrike import Options
 from fedtrees.audit import audit, read_model
 from fedtrees.audit.attack import NOBODY, attack
 from fedtrees.audit.rows import OWN_SHARE
@@ -13,6 +14,7 @@ from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.streams import Streams
 from fedtrees.data.dataset import Dataset
 
+ONE_CHAIN = Options(chains=1)  # chains differ in their draws alone: what one is given, all are
 SCHEMA = Schema(tuple(Feature(f"c{k}") for k in range(30)), "ill")
 
 
@@ -52,7 +54,7 @@ def seen(monkeypatch, *arguments):
     module_reconstruct = module.reconstruct
     with monkeypatch.context() as patched:
         patched.setattr(module, "reconstruct", spy)
-        attack(*arguments)
+        attack(*arguments, options=ONE_CHAIN)
     return out
 
 
@@ -109,7 +111,10 @@ def test_a_fifth_of_a_client_s_rows_tells_which_client_it_is(models, monkeypatch
 def test_leaves_are_scored_where_their_rows_are_known(models):
     """Of clients in turns the first tree counts the rows of the first alone."""
     made, found = models["turns"]
-    whole, first = attack(found, None, rows(made)), attack(found, rows(made, 0), None)
+    whole, first = (
+        attack(found, *given, options=ONE_CHAIN)
+        for given in ((None, rows(made)), (rows(made, 0), None))
+    )
     assert [s.metric for s in whole.scores] == ["ra", "exact_rows"]
     assert (whole.rebuilt, whole.targets) == (len(made.parts[0]), 455)
     scores = {s.metric: s.score for s in first.scores}
@@ -120,10 +125,11 @@ def test_leaves_are_scored_where_their_rows_are_known(models):
 def test_nobody_attacks_his_own_rows(models):
     made, found = models["turns"]
     assert attack(found, rows(made, 0), rows(made, 1, 2)).reason == NOBODY
-    assert attack(found, rows(made, 1), rows(made, 0)).reason is None
+    assert attack(found, rows(made, 1), rows(made, 0), options=ONE_CHAIN).reason is None
 
 
 def test_rows_of_one_other_client_are_scored_by_leaf(models):
     made, found = models["turns"]
-    scores = {s.metric: s.score for s in attack(found, rows(made, 1), rows(made, 0)).scores}
+    done = attack(found, rows(made, 1), rows(made, 0), options=ONE_CHAIN)
+    scores = {s.metric: s.score for s in done.scores}
     assert scores["leaf_mass_exact"] == 1.0

@@ -14,6 +14,7 @@ import xgboost as xgb
 
 from fedtrees.audit import Known, audit, read_model
 from fedtrees.audit.exposure import UNKNOWN
+from fedtrees.audit.stated import CONTRADICTED
 from fedtrees.core.errors import DataError
 from fedtrees.trees.files.forests import save_random_forest
 from fedtrees.trees.forest.random_forest import ClassTree, RandomForest
@@ -74,6 +75,16 @@ def test_hostile_nesting_and_sizes_cost_nothing(tmp_path, content):
         (lambda t: t["base_weights"].__setitem__(0, float("inf")), "base_weights of tree 0 is not"),
         (lambda t: t["left_children"].__setitem__(0, 0), "do not form a tree"),
         (lambda t: t["left_children"].__setitem__(0, 10**9), "do not form a tree"),
+        (lambda t: t["left_children"].__setitem__(-1, -2), "no pair as XGBoost numbers them"),
+        (
+            lambda t: t.update(
+                {
+                    k: [{1: 2, 2: 1}.get(x, x) for x in t[k]]
+                    for k in ("left_children", "right_children")
+                }
+            ),
+            "no pair",
+        ),
         (lambda t: t["sum_hessian"].append(1.0), "differ in length"),
         (lambda t: t.update(sum_hessian="many"), "no list of numbers"),
     ],
@@ -273,3 +284,21 @@ def test_lightgbm_counts_that_do_not_fit_are_refused(tmp_path):
     for bad in ("leaf_count=1 2", "leaf_count=a b c d e", line.replace("=", "=-")):
         with pytest.raises(DataError, match=r"leaf.count"):
             read_model(written(tmp_path, text.replace(line, bad)))
+
+
+@pytest.mark.parametrize("field", ["internal_count", "leaf_count"])
+def test_lightgbm_counts_that_contradict_each_other_are_not_certain(tmp_path, field):
+    """One row more in one node of the last tree: no tree's counts are taken, but the first's.
+
+    Those its leaf_weight and leaf_value bear out.
+    """
+    X, y = trained.table()
+    params = {"objective": "binary", "num_leaves": 5, "num_threads": 1, "verbose": -1}
+    text = lgb.train(params, lgb.Dataset(X, y), 4).model_to_string()
+    assert audit(read_model(written(tmp_path, text))).summary.counted == 20
+    head, line, rest = text.rpartition(f"\n{field}=")
+    count, _, others = rest.partition(" ")
+    found = audit(read_model(written(tmp_path, f"{head}{line}{int(count) + 1} {others}")))
+    assert found.trees[0].exact.all()
+    assert {t.how for t in found.trees[1:]} == {CONTRADICTED}
+    assert all((t.n == UNKNOWN).all() and (t.at_most == UNKNOWN).all() for t in found.trees[1:])

@@ -190,6 +190,12 @@ def test_without_eta_rows_are_known_and_labels_are_not(tmp_path):
     assert (first.n_pos == UNKNOWN).all()
 
 
+def test_without_eta_rows_of_class_1_that_counted_three_times_are_not_counted(tmp_path):
+    """Their sums of hessians are whole, too: those of N0 + 3 N1 rows."""
+    made = trained.central(tmp_path / "m.json", reg_alpha=0.3, scale_pos_weight=3, max_depth=1)
+    assert audit(read_model(made.path)).summary.counted == 0
+
+
 def test_weighted_rows_are_not_counted(tmp_path):
     X, y = trained.table()
     weight = np.random.default_rng(0).uniform(0.5, 2, len(y))

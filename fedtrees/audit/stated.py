@@ -1,0 +1,105 @@
+"""Rows and labels per leaf of models whose files count them: LightGBM's and random forests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.attacks.evidence import FLOAT32
+from fedtrees.audit.exposure import TreeExposure
+from fedtrees.audit.first_trees import FirstTree, LeafStatistics, counts_at
+from fedtrees.audit.model import ModelFile, parameter
+from fedtrees.trees.boosted.forest import Forest
+from fedtrees.trees.boosted.losses import LOGISTIC
+from fedtrees.trees.forest.random_forest import RandomForest
+
+# LightGBM's ways to train on several machines, none of which sees all rows of a leaf.
+DISTRIBUTED = ("data", "voting")
+ESTIMATED = "leaf_count, which training on several machines estimates from leaf_weight"
+CONTRADICTED = "leaf_count does not add up to internal_count: one was changed, or estimated"
+
+
+def recover_forest(model: ModelFile) -> list[TreeExposure]:
+    """Return the exposure of every tree of a random forest that keeps its counts."""
+    assert isinstance(model.forest, RandomForest)
+    out = []
+    for t, (tree, known) in enumerate(zip(model.forest.trees, model.statistics, strict=True)):
+        n = None if known.rows is None else known.rows[tree.leaves]
+        n_pos = None if known.positives is None else known.positives[tree.leaves]
+        how = (
+            "leaves hold shares of classes without counts"
+            if n is None
+            else "the file counts them (a row drawn twice counts twice)"
+        )
+        out.append(TreeExposure.of((t, 0), tree.leaves, how, (n, n_pos)))
+    return out
+
+
+def recover_lightgbm(model: ModelFile) -> list[TreeExposure]:
+    """Return the exposure of every tree of a LightGBM model.
+
+    Where ``leaf_count`` is in doubt, only a first tree is counted whose ``leaf_weight`` and
+    ``leaf_value`` give the same rows.
+    """
+    assert isinstance(model.forest, Forest)
+    outputs, doubt = model.forest.objective.n_outputs, None
+    if model.parameters.get("tree_learner", "serial") in DISTRIBUTED:
+        doubt = ESTIMATED
+    elif not model.consistent:
+        doubt = CONTRADICTED
+    out = []
+    for t, (tree, known) in enumerate(zip(model.forest.trees, model.statistics, strict=True)):
+        place = t, t % outputs
+        if known.rows is None:
+            out.append(TreeExposure.of(place, tree.leaves, "the file holds no leaf_count"))
+            continue
+        n = known.rows[tree.leaves]
+        first = None if t else _first_tree(model, n)
+        if first is not None:
+            how = "leaf_count; labels from leaf_weight and leaf_value"
+            out.append(TreeExposure.of(place, tree.leaves, how, (n, first.n1), None, first.p))
+        elif doubt:
+            out.append(TreeExposure.of(place, tree.leaves, doubt))
+        else:
+            out.append(TreeExposure.of(place, tree.leaves, "leaf_count", (n, None)))
+    return out
+
+
+def _first_tree(model: ModelFile, n: NDArray[np.int64]) -> FirstTree | None:
+    """Return the counts of the first tree on log loss, if its sums give these rows.
+
+    An L1 penalty moves G, and labels with it; then there are none.
+    """
+    assert isinstance(model.forest, Forest)
+    tree, h, eta = model.forest.trees[0], model.statistics[0].cover, model.learning_rate
+    unmoved = parameter({"lambda_l1": "0", **model.parameters}, "lambda_l1") == 0
+    usable = unmoved and model.forest.objective.name == LOGISTIC.name and model.positive_weight == 1
+    if not usable or h is None or not eta or model.reg_lambda is None or not n.any():
+        return None
+    leaf_h, value = h[tree.leaves], tree.value[tree.leaves].astype(np.float64)
+    found = []
+    for start, p in _starts(leaf_h, int(n.sum())):
+        g = -(value - start) / eta * (leaf_h + model.reg_lambda)
+        if not np.isfinite(g).all():
+            continue
+        error = np.abs(g) * 4 * FLOAT32 + (leaf_h + model.reg_lambda) / eta * FLOAT32
+        fit = counts_at(LeafStatistics(g, leaf_h, error, 4 * FLOAT32 * leaf_h), p)
+        if fit is not None and np.array_equal(fit.n, n):
+            found.append(fit)
+    same = found and all(np.array_equal(found[0].n1, fit.n1) for fit in found)
+    return found[0] if same else None
+
+
+def _starts(h: NDArray[np.float64], rows: int) -> Iterator[tuple[float, float]]:
+    """Yield the log-odds that LightGBM may have added to the first leaves, and p before the tree.
+
+    It starts from the label mean, or from 0 without ``boost_from_average``.
+    """
+    spread = np.sqrt(max(0.25 - h.sum() / rows, 0.0))
+    for near in (0.5 - spread, 0.5 + spread):
+        p = float(np.rint(rows * near) / rows)  # the mean of whole labels
+        if 0 < p < 1:
+            yield float(np.log(p / (1 - p))), p
+    yield 0.0, 0.5

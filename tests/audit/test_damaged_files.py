@@ -1,0 +1,202 @@
+"""A damaged file ends in an error of ours or in a correct audit, never in XGBoost's crash.
+
+The damage is drawn from a seed; what is right to say of each file is not known, so the tests assert
+how it ends, and that a copy which was written has the trees that were read.
+"""
+
+import json
+
+import numpy as np
+import pytest
+import trained_models as trained
+import xgboost as xgb
+
+from fedtrees.audit import audit, read_model
+from fedtrees.audit import scrub as module
+from fedtrees.audit.bare import bare_model
+from fedtrees.audit.margins import margins_of
+from fedtrees.audit.model import XGBOOST_STATISTICS
+from fedtrees.audit.scrub import scrub
+from fedtrees.core.errors import DataError, FedtreesError
+from fedtrees.trees.files.xgboost import learner_of
+
+WEIRD = (None, True, -1, 0, 7, 1e39, float("nan"), float("inf"), 10**30, 2**31, "", "x", "1" * 5000,
+         "NaN", "[1,2]", [], {}, [[1], 2], {"a": 1}, "\x1b[2J\ud800", 65535)  # fmt: skip
+NUMBERS = ("split_conditions", "sum_hessian", "split_indices", "left_children", "right_children",
+           "default_left", "categories", "categories_nodes", "categories_sizes")  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models")
+    trained.central(folder / "binary.json", 2)
+    trained.central(folder / "binary.ubj", 2)
+    trained.categorical(folder / "categories.json")
+    return [folder / name for name in ("binary.json", "binary.ubj", "categories.json")]
+
+
+def bytes_changed(data, rng):
+    data = bytearray(data)
+    for _ in range(rng.integers(1, 4)):
+        data[rng.integers(len(data))] = rng.integers(256)
+    return bytes(data[: rng.integers(len(data))] if rng.random() < 0.3 else data)
+
+
+def places(node):
+    """Every place inside a parsed JSON, as its container and key."""
+    pairs = node.items() if isinstance(node, dict) else enumerate(node)
+    for key, value in pairs:
+        yield node, key
+        if isinstance(value, dict | list):
+            yield from places(value)
+
+
+def value_changed(model, rng):
+    parts = list(places({k: v for k, v in model["learner"].items() if k != "gradient_booster"}))
+    booster = model["learner"]["gradient_booster"]["model"]
+    parts += [*places(booster["cats"]), *((booster, key) for key in booster)]
+    trees = booster["trees"]
+    tree = trees[rng.integers(len(trees))]
+    parts += [(tree[name], int(rng.integers(len(tree[name])))) for name in NUMBERS if tree[name]]
+    parts += [(tree, name) for name in tree]
+    container, key = parts[rng.integers(len(parts))]
+    if rng.random() < 0.2:
+        del container[key]
+    else:
+        container[key] = WEIRD[rng.integers(len(WEIRD))]
+    text = json.dumps(model)
+    if rng.random() < 0.2:  # the same key twice
+        name = f'"{rng.choice(NUMBERS)}": '
+        text = text.replace(name, f"{name}{json.dumps(WEIRD[rng.integers(6)])}, {name}", 1)
+    return text.encode()
+
+
+def ends_well(path, out):
+    """Audit and copy a file, all but XGBoost's comparison; return whether that was refused."""
+    try:
+        model = read_model(path)
+        audit(model)
+        out.write_text(json.dumps(bare_model(model, learner_of(path))))
+    except FedtreesError:
+        return False
+    assert module._same_trees(model.forest, read_model(out).forest)
+    return True
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_damage_ends_in_our_errors_or_in_a_copy_of_what_was_read(models, tmp_path, seed):
+    rng, well = np.random.default_rng(seed), 0
+    for k in range(120):
+        source = models[k % len(models)]
+        data = source.read_bytes()
+        as_json = source.suffix == ".json" and rng.random() < 0.7
+        damaged = value_changed(json.loads(data), rng) if as_json else bytes_changed(data, rng)
+        path = tmp_path / f"m{source.suffix}"
+        path.write_bytes(damaged)
+        well += ends_well(path, tmp_path / "out.json")
+    assert 5 < well < 115  # neither are all refused, nor is nothing damaged
+
+
+def changed(models, tmp_path, change):
+    model = json.loads(models[0].read_text())
+    change(model["learner"])
+    path = tmp_path / "bad.json"
+    path.write_text(json.dumps(model))
+    return path
+
+
+def crash(learner):
+    """A child that XGBoost follows outside of its arrays, in a node that nobody reaches."""
+    tree = learner["gradient_booster"]["model"]["trees"][0]
+    tree["parents"] = [10**9] * len(tree["parents"])
+    learner["gradient_booster"]["model"]["tree_info"] = [0, 0]
+    tree["tree_param"]["num_nodes"] = str(10**9)
+    return tree
+
+
+def test_a_file_that_xgboost_refuses_is_copied_and_the_line_says_why(models, tmp_path):
+    path = changed(models, tmp_path, crash)
+    done = scrub(read_model(path), tmp_path / "out.json")
+    assert done.same is None
+    assert done.not_compared.startswith("XGBoost itself does not predict by bad.json: ")
+    X = trained.table()[0]
+    mended, whole = (xgb.Booster(model_file=str(p)) for p in (done.path, models[0]))
+    margins = [b.predict(xgb.DMatrix(X), output_margin=True) for b in (mended, whole)]
+    assert np.array_equal(*margins)
+
+
+def test_a_model_of_no_column_and_no_split_is_copied(tmp_path):
+    made = trained.central(tmp_path / "m.json", 2, gamma=1e9)
+    model = json.loads(made.path.read_text())
+    model["learner"]["learner_model_param"]["num_feature"] = "0"
+    made.path.write_text(json.dumps(model))
+    done = scrub(read_model(made.path), tmp_path / "out.json")
+    assert "0 feature is supplied" in done.not_compared
+    assert len(read_model(done.path).forest) == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda x: x.update(feature_types=["float", "lambda"]), "feature_types are no 30 of float"),
+        (lambda x: x.update(feature_names=[7] * 30), "feature_names are no 30 names"),
+        (lambda x: x["attributes"].update(best_iteration="9" * 5000), "best_iteration is '999"),
+        (lambda x: x["gradient_booster"]["model"].update(iteration_indptr=[0, 2, 1]), "indptr"),
+        (lambda x: x["gradient_booster"]["model"].update(cats={"enc": [1]}), "cats has 1 columns"),
+    ],
+)
+def test_a_part_that_cannot_be_copied_is_named(models, tmp_path, change, message):
+    path = changed(models, tmp_path, change)
+    with pytest.raises(DataError, match=message):
+        scrub(read_model(path), tmp_path / "out.json")
+    assert not (tmp_path / "out.json").exists()
+
+
+def test_notes_and_unknown_keys_are_not_copied(models, tmp_path):
+    def note(learner):
+        learner["attributes"] |= {"patients": "ward 7", "best_iteration": "1"}
+        learner["patients"] = learner["gradient_booster"]["patients"] = "ward 7"
+        learner["gradient_booster"]["model"]["trees"][0]["patients"] = ["ward 7"]
+
+    done = scrub(read_model(changed(models, tmp_path, note)), tmp_path / "out.json")
+    assert done.same
+    assert "ward 7" not in done.path.read_text()
+    assert learner_of(done.path)["attributes"] == {"best_iteration": "1"}
+
+
+def test_names_of_categories_are_copied(tmp_path):
+    """XGBoost codes a data frame's columns by them."""
+    import pandas as pd
+
+    wards = np.random.default_rng(0).choice(["east", "north", "süd"], 400)
+    frame = pd.DataFrame({"ward": pd.Categorical(wards), "age": np.arange(400) % 60})
+    data = xgb.DMatrix(frame, (wards == "süd").astype(int), enable_categorical=True)
+    params = trained.PARAMS | {"max_cat_to_onehot": 1}
+    for ending in ("json", "ubj"):
+        xgb.train(params, data, 3).save_model(tmp_path / f"m.{ending}")
+        done = scrub(read_model(tmp_path / f"m.{ending}"), tmp_path / "out.json")
+        other = pd.DataFrame({"ward": pd.Categorical(["süd", "east"]), "age": [3, 4]})
+        rows = xgb.DMatrix(other, enable_categorical=True)
+        before, after = (
+            xgb.Booster(model_file=str(p)).predict(rows) for p in (tmp_path / "m.json", done.path)
+        )
+        assert np.array_equal(before, after)
+        assert {name for t in trained.trees_in(done.path) for name in XGBOOST_STATISTICS
+                if any(t[name])} == set()  # fmt: skip
+
+
+def test_a_process_that_is_killed_or_slow_is_a_reason(models, tmp_path, monkeypatch):
+    from scipy.sparse import csr_matrix
+
+    from fedtrees.audit import margins
+
+    rows = csr_matrix((1, 30), dtype=np.float32)
+    killed = tmp_path / "killed.py"
+    killed.write_text("import os\nos.kill(os.getpid(), 11)\n")
+    slow = tmp_path / "slow.py"
+    slow.write_text("import time\ntime.sleep(60)\n")
+    monkeypatch.setattr(margins, "SECONDS", 1)
+    for script, reason in ((killed, "it crashed with signal 11"), (slow, "it took longer than 1")):
+        monkeypatch.setattr(margins, "__file__", str(script))
+        (found,) = margins_of(models[:1], rows)
+        assert found.startswith(reason)
