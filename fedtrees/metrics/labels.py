@@ -42,6 +42,7 @@ class LabelScores(Metric[TrueLabels]):
     of: ClassVar[type[Claim]] = Labels
     before_training: ClassVar[bool] = True
     main: ClassVar[tuple[str, ...]] = ("v_measure", "label_accuracy")
+    prominence: ClassVar[int] = 1
 
     def truth(self, case: Case) -> TrueLabels | None:
         """Return the labels of rows that a principal holds without them; None if there are none."""

@@ -208,6 +208,7 @@ class LeafCountMetric(Metric[GrownTrees]):
     """
 
     of: ClassVar[type[Claim]] = LeafCounts
+    headline: ClassVar[tuple[str, ...]] = ("leaf_mass_exact", "leaf_counts_exact")
 
     def truth(self, case: Case) -> GrownTrees | None:
         """Return the true counts of all trees scored; None where no tree covers victims' rows."""

@@ -123,12 +123,18 @@ class Metric(ABC, Generic[T]):
         and threat, in a cell of their own.
     main : tuple of str
         Scores that such a cell tells of every blind guess, the deciding one first.
+    headline : tuple of str
+        Scores that reports show first; empty: `main`.
+    prominence : int
+        Where several metrics could speak for a panel, the greatest does.
     """
 
     name: ClassVar[str] = "metric"
     of: ClassVar[type[Claim]]
     before_training: ClassVar[bool] = False
     main: ClassVar[tuple[str, ...]] = ()
+    headline: ClassVar[tuple[str, ...]] = ()
+    prominence: ClassVar[int] = 0
 
     @abstractmethod
     def truth(self, case: Case) -> T | None:
@@ -237,6 +243,12 @@ def blind_attacks(kind: type[Claim]) -> Iterator[Attack]:
 def metrics_of(kind: type[Claim]) -> list[Metric[Any]]:
     """Return the metrics of one type of claim."""
     return [m for m in all_metrics() if m.of is kind]
+
+
+def headlines() -> list[str]:
+    """Return the scores that reports show first, most prominent metrics before others."""
+    ranked = sorted(all_metrics(), key=lambda m: -m.prominence)
+    return list(dict.fromkeys(name for m in ranked for name in m.headline or m.main))
 
 
 def all_metrics() -> list[Metric[Any]]:

@@ -58,6 +58,8 @@ class RecordMetric(Metric[VictimsRows]):
     of: ClassVar[type[Claim]] = Records
     before_training: ClassVar[bool] = True
     main: ClassVar[tuple[str, ...]] = ("ra", "ra_top", "exact_rows")
+    headline: ClassVar[tuple[str, ...]] = ("ra", "exact_rows", "close_rows")
+    prominence: ClassVar[int] = 2
 
     def truth(self, case: Case) -> VictimsRows | None:
         """Return the victims' rows, None where nobody else holds whole ones."""

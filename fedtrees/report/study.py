@@ -16,7 +16,6 @@ from fedtrees.report.rows import Panel, Setting
 from fedtrees.report.tables import LeaderRow, leaderboard
 from fedtrees.report.worst import attack_metrics, panels
 
-SELECTABLE = ("ra", "exact_rows", "close_rows", "leaf_mass_exact", "leaf_counts_exact")
 MOST_METRICS = 6  # in the report's chooser: each one adds a figure per panel to the file
 
 
@@ -78,10 +77,8 @@ class Study:
     @cached_property
     def other_metrics(self) -> tuple[str, ...]:
         """The metrics a reader can switch to."""
-        known = attack_metrics(self.rows)
-        liked = [m for m in SELECTABLE if m in known]
         shown = {f.metric for f in self.frontiers}
-        rest = [m for m in dict.fromkeys([*liked, *known]) if m not in shown]
+        rest = [m for m in attack_metrics(self.rows) if m not in shown]
         return tuple(rest[: MOST_METRICS - 1])
 
     @cached_property

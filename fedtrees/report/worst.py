@@ -7,6 +7,7 @@ from collections import Counter
 
 import pandas as pd
 
+from fedtrees.metrics.metric import headlines
 from fedtrees.report.rows import Panel
 
 
@@ -19,10 +20,12 @@ def panels(rows: pd.DataFrame) -> tuple[Panel, ...]:
 
 
 def attack_metrics(rows: pd.DataFrame) -> tuple[str, ...]:
-    """Return the attack metrics that have an advantage anywhere; ``ra`` first if present."""
+    """Return the attack metrics that have an advantage anywhere, headlines first."""
     ok = rows[(rows["stage"] == "attack") & (rows["status"] == "ok")]
     names = set(ok.loc[ok["advantage"].notna(), "metric"])
-    return tuple(sorted((n for n in names if ":" not in n), key=lambda n: (n != "ra", n)))
+    order = {name: at for at, name in enumerate(headlines())}
+    plain = (n for n in names if ":" not in n)
+    return tuple(sorted(plain, key=lambda n: (order.get(n, len(order)), n)))
 
 
 def worst_case(rows: pd.DataFrame, metric: str) -> pd.DataFrame:
