@@ -114,13 +114,15 @@ def _parameters(maker: Any) -> str:
 
 
 def check(
-    file: Annotated[str, typer.Argument(help="A plugin file, or the name of a built-in.")],
+    files: Annotated[
+        list[str], typer.Argument(help="Plugin files, or names of built-ins.", metavar="FILE...")
+    ],
     format: Output = Format.TABLE,
 ) -> None:
     """Check that protocols, defenses and attacks keep the rules (conformance)."""
     from fedtrees.bench.conformance import check as run_checks
 
-    targets = _targets(file)
+    targets = [target for file in files for target in _targets(file)]
     results = [
         {"kind": kind, "name": name, "rule": f.rule, "kept": f.kept, "detail": f.detail}
         for kind, name in targets
