@@ -43,16 +43,13 @@ class Regions:
     @staticmethod
     def of(tree: Tree, grid: Grid) -> Regions:
         """Return the boxes of a tree's leaves, in ascending node order."""
-        leaves, d = grid.leaves(tree), len(grid.edges)
-        lo, hi = np.zeros((len(leaves), d), dtype=np.int32), np.tile(grid.width, (len(leaves), 1))
-        at = np.repeat(np.arange(len(leaves)), np.diff(leaves.offsets)), leaves.feature
-        lo[at], hi[at] = leaves.lo, leaves.hi
-        missing = np.ones((len(tree), d), dtype=bool)
+        leaves = grid.leaves(tree)
+        missing = np.ones((len(tree), len(grid.edges)), dtype=bool)
         for node in np.flatnonzero(tree.feature >= 0):  # parents come first
             left, right = tree.left[node], tree.right[node]
             missing[[left, right]] = missing[node]
             missing[right if tree.default_left[node] else left, tree.feature[node]] = False
-        return Regions(lo, hi, missing[leaves.node])
+        return Regions(*leaves.boxes(grid.width), missing[leaves.node])
 
     def take(self, rows: NDArray[np.intp]) -> Regions:
         """Return some of the boxes."""
