@@ -36,6 +36,16 @@ class LeafConstraints:
     def __len__(self) -> int:
         return int(self.node.shape[0])
 
+    def boxes(self, width: NDArray[np.int32]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """Return all cells ``lo <= cell < hi`` of each leaf, int32, shape (J, d) each.
+
+        ``width``, int32 of shape (d,), is the number of cells per feature.
+        """
+        lo, hi = np.zeros((len(self), len(width)), dtype=np.int32), np.tile(width, (len(self), 1))
+        at = np.repeat(np.arange(len(self)), np.diff(self.offsets)), self.feature
+        lo[at], hi[at] = self.lo, self.hi
+        return lo, hi
+
 
 @dataclass(frozen=True, eq=False)
 class Grid:

@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.attacks.evidence.boosted import Evidence
 from fedtrees.trees.boosted.losses import Softmax, logistic_gradients
+from fedtrees.trees.routing import Routes
 
 
 def gradients(
@@ -50,3 +52,20 @@ def sums_by_leaf(
 ) -> NDArray[np.float64]:
     """Return the sum of ``weight`` per node number, float64, shape (n_nodes,)."""
     return np.bincount(leaf, weights=weight, minlength=n_nodes).astype(np.float64)
+
+
+def at_tree(
+    evidence: Evidence, X: NDArray[np.float32], t: int
+) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+    """Return the leaves of rows in tree ``t``, int32 (n,), and their margins before it.
+
+    Parameters
+    ----------
+    evidence : Evidence
+    X : float32 array, shape (n, d)
+    t : int
+    """
+    nodes, margin = Routes.of(evidence.trees[: t + 1]).apply(X), evidence.start(len(X))
+    for k in range(t):
+        add_values(margin, k % evidence.outputs, evidence.trees[k].value[nodes[:, k]])
+    return nodes[:, t], margin

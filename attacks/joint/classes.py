@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import gammaln
 
 from fedtrees.attacks.evidence.prior import Prior
 from fedtrees.trees.jit import kernel
@@ -66,20 +65,6 @@ class Classes(NamedTuple):
         """Count rows (int32, shape (n, d), -1 where missing) in their components."""
         for i in range(len(component)):
             count_row(self, cells, i, component[i], 1)
-
-    def log_probability(self) -> float:
-        """Return the log probability (nats) of classes and cells given labels."""
-        K = len(self.size) // 2
-        total = 0.0
-        for c in (0, 1):
-            rows = slice(c * K, (c + 1) * K)
-            total -= gammaln(self.size[rows].sum() + CLASS_WEIGHT * K)
-            total += gammaln(self.size[rows] + CLASS_WEIGHT).sum()
-            total += (gammaln(self.weight) - gammaln(self.present[rows] + self.weight)).sum()
-            base = np.where(self.base[c] > 0, self.base[c], 1.0)  # cells a feature has not
-            total += (gammaln(self.count[rows] + base) - gammaln(base)).sum()
-        constant = 2 * (gammaln(CLASS_WEIGHT * K) - K * gammaln(CLASS_WEIGHT))
-        return float(total + constant)
 
 
 @kernel

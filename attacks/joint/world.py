@@ -70,7 +70,7 @@ class World(NamedTuple):
             leaves = grid.leaves(tree)
             roots.append(n_nodes)
             parts.append(_on_grid(tree, grid, n_nodes, n_leaves))
-            boxes.append(_boxes(leaves.offsets, leaves.feature, leaves.lo, leaves.hi, grid))
+            boxes.append(np.stack(leaves.boxes(grid.width), axis=2))
             value = tree.value[leaves.node].astype(np.float64)
             target, variance = equations(evidence, t, sums[t], leaves)
             if evidence.is_foreign(t):
@@ -123,14 +123,4 @@ def _on_grid(tree: Tree, grid: Grid, first_node: int, first_leaf: int) -> Ints:
             out[i, 1:] = cut, first_node + tree.left[i], first_node + tree.right[i]
     out[tree.leaves, 1:] = 0
     out[tree.leaves, 2] = first_leaf + np.arange(len(tree.leaves))
-    return out
-
-
-def _boxes(offsets: Ints, feature: Ints, lo: Ints, hi: Ints, grid: Grid) -> Ints:
-    """Return one tree's rows of `World.box`."""
-    out = np.zeros((len(offsets) - 1, len(grid.edges), 2), dtype=np.int32)
-    out[:, :, 1] = grid.width
-    leaf = np.repeat(np.arange(len(out)), np.diff(offsets))
-    out[leaf, feature, 0] = lo
-    out[leaf, feature, 1] = hi
     return out

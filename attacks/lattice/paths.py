@@ -65,7 +65,7 @@ class Paths:
     @staticmethod
     def after_first(tree: Tree, base: np.float32, grid: Grid, counts: Counts) -> Paths:
         """Return the paths after the first tree, whose leaves' class counts are known."""
-        lo, hi = boxes_of(tree, grid)
+        lo, hi = grid.leaves(tree).boxes(grid.width)
         weight = np.concatenate([counts.n0, counts.n1]).astype(np.float64)
         label = np.repeat(np.array([0, 1], dtype=np.int64), len(lo))
         leaf = np.tile(np.arange(len(lo), dtype=np.int32), 2)
@@ -94,7 +94,7 @@ class Paths:
 
     def grow(self, piece: Longs, leaf: Ints, weight: Floats, tree: Tree, grid: Grid) -> None:
         """Send pieces through one more tree, in place: piece ``piece[e]`` to leaf ``leaf[e]``."""
-        lo, hi = boxes_of(tree, grid)
+        lo, hi = grid.leaves(tree).boxes(grid.width)
         self.lo = np.maximum(self.lo[piece], lo[leaf])
         self.hi = np.minimum(self.hi[piece], hi[leaf])
         after = self.margin[piece, -1] + tree.value[tree.leaves][leaf]
@@ -159,13 +159,3 @@ class Paths:
     def _renumber(self) -> None:
         used, slot = np.unique(self.slot, return_inverse=True)
         self.slot, self.size = slot.reshape(-1).astype(np.int64), self.size[used]
-
-
-def boxes_of(tree: Tree, grid: Grid) -> tuple[Ints, Ints]:
-    """Return the cells that keep a row in each leaf, int32, shape (J, d) each."""
-    leaves = grid.leaves(tree)
-    lo = np.zeros((len(leaves), len(grid.edges)), dtype=np.int32)
-    hi = np.tile(grid.width, (len(leaves), 1))
-    leaf = np.repeat(np.arange(len(leaves)), np.diff(leaves.offsets))
-    lo[leaf, leaves.feature], hi[leaf, leaves.feature] = leaves.lo, leaves.hi
-    return lo, hi

@@ -1,4 +1,4 @@
-"""Trees of other clients: they move the margins of the rows sought, and tell nothing else."""
+"""Trees of other clients, which only move the margins of the rows sought."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def expected_values(
 ) -> tuple[Floats, Floats]:
     """Return mean and variance of boxes' values in a tree grown on other rows, float64, (n,) each.
 
-    A leaf weighs as much as own rows of the label reach it inside the box; with no own rows, as
-    much of the box as it holds times its hessian sum, which tells where the other client's rows
-    are (Di Gennaro et al. 2025, Sec. 5.3, weigh reachable leaves by that sum alone).
+    Own rows of the label weigh the leaves that a box reaches. Without own rows, a leaf weighs its
+    part of the box times its hessian sum, which tells where the other client's rows are (Di Gennaro
+    et al. 2025, Sec. 5.3, weigh reachable leaves by that sum alone).
 
     Parameters
     ----------
@@ -67,19 +67,19 @@ def doubt_in_sums(
     slope: Floats | None,
     n_leaves: int,
 ) -> Floats:
-    """Return the variance that unsure margins bring to the sums of leaves, float64, (J, K).
+    """Return the variance of leaf sums due to uncertain margins, float64, shape (J, K).
 
     Parameters
     ----------
     options : Reach
         Reachable leaves of groups of rows.
     doubt : float64 array, shape (n,)
-        Variance of the margin, times the rows of the group.
+        Variance of the margin times the rows of the group.
     gh : tuple of float64 (n,)
     positive : bool array, shape (n,)
         Whether the label is the tree's class.
     slope : float64 array, shape (J,), or None
-        With leaf values alone ``v / eta``, K = 1; None: sums of g and of h, K = 2.
+        ``v / eta`` where only leaf values are seen (K = 1); None where sums of g and h are (K = 2).
     n_leaves : int
     """
     g, h = gh

@@ -11,12 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment
+from scipy.special import gammaln
 from timberstrike_world import structured, world
 
 from fedtrees.attacks.evidence.grid import Grid
 from fedtrees.attacks.evidence.prior import make_prior, value_ranges
 from fedtrees.attacks.evidence.sums import victim_sums
-from fedtrees.attacks.joint.classes import Classes, draw_class
+from fedtrees.attacks.joint.classes import CLASS_WEIGHT, Classes, draw_class
 from fedtrees.attacks.joint.sampler import draw_classes, sample
 from fedtrees.attacks.joint.state import State
 from fedtrees.attacks.joint.world import World
@@ -173,10 +174,23 @@ def _enumerate(setting, cell, wide, hi, precision):
             classes = Classes.of(setting.prior, 2, 2.0)
             component = (2 * state.label + np.array(kinds)).astype(np.int32)
             classes.add(state.cell, component)
-            total += np.exp(classes.log_probability())
+            total += np.exp(log_probability(classes))
         out[cells] = total * np.exp(-energy)
     norm = sum(out.values())
     return {k: v / norm for k, v in out.items()}
+
+
+def log_probability(classes):
+    """Return the log probability (nats) of classes and cells given labels."""
+    K, total = len(classes.size) // 2, 0.0
+    for c in (0, 1):
+        rows = slice(c * K, (c + 1) * K)
+        total -= gammaln(classes.size[rows].sum() + CLASS_WEIGHT * K)
+        total += gammaln(classes.size[rows] + CLASS_WEIGHT).sum()
+        total += (gammaln(classes.weight) - gammaln(classes.present[rows] + classes.weight)).sum()
+        base = np.where(classes.base[c] > 0, classes.base[c], 1.0)  # cells a feature has not
+        total += (gammaln(classes.count[rows] + base) - gammaln(base)).sum()
+    return total + 2 * (gammaln(CLASS_WEIGHT * K) - K * gammaln(CLASS_WEIGHT))
 
 
 def _with(cell, wide, cells):

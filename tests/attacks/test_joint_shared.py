@@ -137,7 +137,7 @@ def test_a_moves_gain_is_the_difference_of_energies(spec, defense, which, seed, 
     new_cell = cell[rows].copy()
     new_cell[:, changed] = rng.integers(victim.grid.width[changed], size=(len(rows), len(changed)))
     new = Proposal.empty(d, len(world.root))
-    new.row[: len(rows)], new.label[: len(rows)] = rows, state.label[rows]
+    new.row[: len(rows)] = rows
     new.cell[: len(rows)], new.changed[: len(changed)] = new_cell, changed
     first, gain = judge(world, state, precision, new, len(rows), len(changed))
     moved = cell.copy()

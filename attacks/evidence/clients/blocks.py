@@ -1,4 +1,4 @@
-"""The trees in a view, by who grew them where that shows."""
+"""The shared trees in a view, cut into what single clients sent."""
 
 from __future__ import annotations
 
@@ -28,20 +28,19 @@ class Block:
     Attributes
     ----------
     round : int
-        Of the federation.
+        Round of the federation.
     first : int
-        Number of the first of them in the released model.
+        Number of the first tree in the released model.
     trees : tuple of Tree
-        With ``g`` and ``h`` where they are told, or follow from what is.
+        They carry ``g`` and ``h`` where the message tells them or they follow from it.
     sender : str or None
-        Who grew them, where the view tells.
+        The client, None where the view does not tell.
     chain : str or None
-        The same for all of one client's blocks, where that shows though its name may not.
+        A mark that all blocks of one client share, where the view tells that they are one client's.
     score : float32 array, shape (K,), or None
-        Base score that the client's own first trees start from, in XGBoost's units, where told.
+        Base score of the client's own first trees in XGBoost's units, None where it is not told.
     h_error : tuple of (float64 array, shape (J,), or None)
-        Error of the hessian sums of each tree's leaves, where they had to be worked out. None: they
-        are told, in float32.
+        Error of each tree's hessian sums per leaf; None where the message tells them in float32.
     """
 
     round: int
@@ -61,10 +60,10 @@ class Blocks:
     ----------
     blocks : tuple of Block
     score : float32 array, shape (K,), or None
-        Base score of the global model; None where there is none, and every block is a model.
+        Base score of the global model; None where every block is a model of its own.
     per_round : bool
-        True where all clients grow on the same model in each round (bagging), False where one
-        follows the other (cyclic).
+        True in bagging, where all clients of a round grow on the same model; False in cyclic
+        boosting, where each grows on the trees of the one before.
     """
 
     blocks: tuple[Block, ...]
@@ -90,7 +89,7 @@ def blocks_of(view: View) -> Blocks | None:
 
 
 def trees_of(view: View, message: SharedTrees) -> list[Told]:
-    """Return the trees of a message, with sums where it tells them, masked ones worked out."""
+    """Return the trees of a message with their sums, masked sums restored where possible."""
     rounded = view.defense.declares(view.schema, view.parameters).rounding
     if not rounded or message.base_weights is None:
         return _told(view, message)
@@ -101,7 +100,7 @@ def trees_of(view: View, message: SharedTrees) -> list[Told]:
 
 
 def _leaf_values(message: SharedTrees, weights: Scores, eta: np.float32) -> Scores:
-    """Return leaf values as weights tell them: without eta where the root is the only leaf."""
+    """Return leaf values from weights, which lack eta where the root is the only leaf."""
     alone = np.repeat(message.sizes == 1, message.sizes)
     return np.where(message.feature < 0, np.where(alone, eta * weights, weights), np.float32(0))
 
@@ -161,7 +160,7 @@ def _parts(view: View, message: GlobalTrees) -> Iterator[Block]:
 
 
 def _named(view: View, blocks: Sequence[Block], per_round: bool) -> list[Block]:
-    """Name the sender of every block where the view tells, by its place or by its replies."""
+    """Name the sender of every block that its place or a principal's reply gives away."""
     if per_round:
         out = [
             replace(b, sender=name) for b, name in zip(blocks, _arrived(view, blocks), strict=True)
@@ -189,7 +188,7 @@ def _named(view: View, blocks: Sequence[Block], per_round: bool) -> list[Block]:
 
 
 def _arrived(view: View, blocks: Sequence[Block]) -> list[str | None]:
-    """Return the senders of a bagging model's blocks, which arrive in the order of the clients."""
+    """Return the sender of every bagging block; None where clients do not arrive in order."""
     names, rounds = _clients(view), [b.round for b in blocks]
     full = all(count == len(names) for count in Counter(rounds).values())
     if view.parameters["arrival"] != "client" or not full:
@@ -198,7 +197,7 @@ def _arrived(view: View, blocks: Sequence[Block]) -> list[str | None]:
 
 
 def _place(reply: Block, places: Sequence[int], blocks: Sequence[Block]) -> int | None:
-    """Return which block a reply became: of those with its splits, the closest in numbers."""
+    """Return the block that a reply became: same splits, closest values and sums."""
 
     def alike(a: Tree, b: Tree) -> bool:
         return np.array_equal(a.feature, b.feature) and np.array_equal(a.threshold, b.threshold)

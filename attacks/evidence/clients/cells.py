@@ -1,8 +1,8 @@
-"""Where a client's rows may stand when its first tree is grown on others' trees.
+"""Margins that a client's rows may have where its first tree was grown on others' trees.
 
-The margin of a row is then one of a few: of every earlier tree it took one leaf, and the leaves it
-can have taken are those whose boxes meet that of its leaf in the new tree. A *cell* is one such
-margin. Not in a paper: Di Gennaro et al. (2025) solve trees of one margin alone.
+A row took one leaf of every earlier tree, and the boxes of those leaves meet the box of its leaf in
+the new tree. So its margin is one of a few; a *cell* is one of them. This goes beyond Di Gennaro et
+al. (2025), who solve trees in which all rows have the same margin.
 """
 
 from __future__ import annotations
@@ -15,10 +15,9 @@ from numpy.typing import NDArray
 
 from fedtrees.attacks.evidence.boosted import Evidence
 from fedtrees.attacks.evidence.grid import Grid
-from fedtrees.attacks.evidence.routing import add_values, gradients
+from fedtrees.attacks.evidence.routing import at_tree, gradients
 from fedtrees.core.schema import Schema, Table
 from fedtrees.trees.boosted.forest import Tree
-from fedtrees.trees.routing import Routes
 
 Floats = NDArray[np.float64]
 
@@ -27,14 +26,14 @@ MOST_BOXES = 20_000  # ways through the earlier trees that end in one leaf
 
 @dataclass(frozen=True, eq=False)
 class Regions:
-    """Where rows may stand: boxes on a grid that tell of missing values, too, one per way there.
+    """Boxes in which rows may lie, and where their values may be missing.
 
     Attributes
     ----------
     lo, hi : int32 array, shape (m, d)
-        Cells of the grid ``lo <= cell < hi``.
+        A row has cells ``lo <= cell < hi`` of the grid.
     missing : bool array, shape (m, d)
-        Whether a row whose value is missing may be there.
+        Whether its value may be missing instead.
     """
 
     lo: NDArray[np.int32]
@@ -43,24 +42,21 @@ class Regions:
 
     @staticmethod
     def of(tree: Tree, grid: Grid) -> Regions:
-        """Return those of a tree's leaves, in ascending node order."""
-        leaves, d = grid.leaves(tree), len(grid.edges)
-        lo, hi = np.zeros((len(leaves), d), dtype=np.int32), np.tile(grid.width, (len(leaves), 1))
-        at = np.repeat(np.arange(len(leaves)), np.diff(leaves.offsets)), leaves.feature
-        lo[at], hi[at] = leaves.lo, leaves.hi
-        missing = np.ones((len(tree), d), dtype=bool)
+        """Return the boxes of a tree's leaves, in ascending node order."""
+        leaves = grid.leaves(tree)
+        missing = np.ones((len(tree), len(grid.edges)), dtype=bool)
         for node in np.flatnonzero(tree.feature >= 0):  # parents come first
             left, right = tree.left[node], tree.right[node]
             missing[[left, right]] = missing[node]
             missing[right if tree.default_left[node] else left, tree.feature[node]] = False
-        return Regions(lo, hi, missing[leaves.node])
+        return Regions(*leaves.boxes(grid.width), missing[leaves.node])
 
     def take(self, rows: NDArray[np.intp]) -> Regions:
-        """Return some of them."""
+        """Return some of the boxes."""
         return Regions(self.lo[rows], self.hi[rows], self.missing[rows])
 
     def meet(self, other: Regions) -> Regions:
-        """Return what each has in common with the other's of the same row."""
+        """Return the intersections with as many other boxes, one by one."""
         return Regions(
             np.maximum(self.lo, other.lo),
             np.minimum(self.hi, other.hi),
@@ -68,12 +64,12 @@ class Regions:
         )
 
     def hold_a_row(self, filled: Sequence[NDArray[np.int64]]) -> NDArray[np.bool_]:
-        """Tell which have a value or a missing one for every feature.
+        """Tell which boxes leave a value, or a missing one, for every feature.
 
         Parameters
         ----------
         filled : sequence of int64 array, shape (cells of the feature + 1,)
-            Number of cells before each that have a value at all.
+            How many of the cells before each cell contain a value.
         """
         out = np.ones(len(self.lo), dtype=bool)
         for f, before in enumerate(filled):
@@ -84,16 +80,16 @@ class Regions:
 
 @dataclass(frozen=True, eq=False)
 class Cells:
-    """The margins that rows of one leaf may have had before its tree.
+    """Margins that rows of one leaf may have had before its tree, as what they contribute.
 
     Attributes
     ----------
     p, h : float64 array, shape (C,)
-        Gradient of a row of class 0, which is its probability, and hessian of any row.
+        Probability (the gradient of a row of class 0), and hessian.
     step : float64 array, shape (C,)
-        What a row of class 1 has less gradient than one of class 0: 1 up to float32.
+        Gradient of class 0 less that of class 1: 1 up to float32.
     own : int64 array, shape (C,)
-        Own rows of the adversary that would be there.
+        How many of the adversary's own rows have this margin in the leaf.
     """
 
     p: Floats
@@ -108,7 +104,7 @@ def cells_of(evidence: Evidence, t: int, own: Table | None, schema: Schema) -> l
     Parameters
     ----------
     evidence : Evidence
-        Whose trees before `t` moved the margins of the rows of tree `t`.
+        The trees before `t` moved the margins of the rows in tree `t`.
     t : int
     own : Table or None
     schema : Schema
@@ -117,7 +113,8 @@ def cells_of(evidence: Evidence, t: int, own: Table | None, schema: Schema) -> l
     grid = Grid.of(trees, len(schema.features))
     regions = [Regions.of(tree, grid) for tree in trees]
     filled = [_filled(schema, grid, f) for f in range(len(schema.features))]
-    here, own_margin = _own_rows(evidence, t, own)
+    rows = Table.empty(schema) if own is None else own
+    here, own_margin = at_tree(evidence, rows.X, t)
     out: list[Cells | None] = []
     for j, leaf in enumerate(trees[t].leaves):
         margin = _margins(evidence, t, regions[t].take(np.array([j])), regions, filled)
@@ -126,25 +123,13 @@ def cells_of(evidence: Evidence, t: int, own: Table | None, schema: Schema) -> l
 
 
 def _filled(schema: Schema, grid: Grid, f: int) -> NDArray[np.int64]:
-    """Return how many cells of a feature before each hold a value: codes are whole numbers."""
+    """Return how many cells before each contain a value, which a code is only if whole."""
     holds = np.ones(grid.width[f], dtype=np.int64)
     codes = len(schema.features[f].categories)
     if codes:
         holds[:] = 0
         holds[np.searchsorted(grid.edges[f], np.arange(codes, dtype=np.float32), side="right")] = 1
     return np.concatenate([[0], np.cumsum(holds)]).astype(np.int64)
-
-
-def _own_rows(
-    evidence: Evidence, t: int, own: Table | None
-) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-    """Return the leaf of every own row in tree `t` and its margin before."""
-    if own is None or not len(own):
-        return np.zeros(0, dtype=np.int32), np.zeros(0, dtype=np.float32)
-    nodes, margin = Routes.of(evidence.trees[: t + 1]).apply(own.X), evidence.start(len(own))
-    for k in range(t):
-        add_values(margin, 0, evidence.trees[k].value[nodes[:, k]])
-    return nodes[:, t], margin
 
 
 def _margins(
@@ -154,7 +139,7 @@ def _margins(
     regions: Sequence[Regions],
     filled: Sequence[NDArray[np.int64]],
 ) -> NDArray[np.float32] | None:
-    """Return every margin, ascending, that rows of a leaf can have had; None if too many ways."""
+    """Return all margins, ascending, that rows of a leaf may have; None if there are too many."""
     ways, margin = leaf, evidence.start(1)
     for k in range(t):
         tree = evidence.trees[k]

@@ -1,11 +1,10 @@
-"""Chains: which tree of a round comes from the same client as which of the round before.
+"""Find which trees of different rounds come from the same client (a *chain*).
 
-Clients of a bagging federation see an ordered list of trees without names. A client's hessian and
-gradient sums change little from one round to the next; Di Gennaro et al. (2025), Sec. 5.3, match
-them by the Hungarian method (their code: the root's hessian alone), where one mistake makes all
-later rounds wrong. Beyond them: every client keeps its own cut points, so that its thresholds come
-back in other rounds, and those of other clients' rows do not. All rounds are therefore matched
-again and again to what the chains show in the other rounds.
+Clients of a bagging federation see a list of trees without names. The sums at a client's roots
+change little from round to round; Di Gennaro et al. (2025), Sec. 5.3, match them by the Hungarian
+method (their code: the root's hessian alone), and one mistake makes all later rounds wrong. We also
+use thresholds: a client keeps its cut points, so its thresholds come back in other rounds, and
+other clients' do not. Every round is matched to the chains in all other rounds, until none changes.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from fedtrees.core.errors import UsageError, did_you_mean
 
 Clues = Literal["hessian", "sums", "all"]
 
-# Pseudo-splits that a chain is expected to take from everybody's; 2 to 20 do about equally.
+# Pseudo-splits of every chain, drawn like everybody's; 2 to 20 do about equally well.
 POOLED = 5.0
 SWEEPS = 20
 # Steps of the sums are no independent normal draws: with full weight they mislead where splits
@@ -44,13 +43,13 @@ def link(rounds: Sequence[Sequence[Block]], clues: Clues = "all") -> list[list[i
         The blocks of the first round start the chains, in their order; later rounds have no more
         blocks than it.
     clues : {"hessian", "sums", "all"}
-        Match root hessians alone, as the authors' code; root hessians and gradients; or these and
-        thresholds. Without sums in the trees, thresholds are all there is.
+        What rounds are matched by: root hessians, as in the authors' code; root hessians and
+        gradients; or both and thresholds. Trees without sums are matched by thresholds alone.
 
     Raises
     ------
     UsageError
-        If the clues have another name.
+        If the clues are none of these.
     """
     if clues not in get_args(Clues):
         raise UsageError(f"unknown clues {clues!r}{did_you_mean(str(clues), get_args(Clues))}")
@@ -65,7 +64,7 @@ def link(rounds: Sequence[Sequence[Block]], clues: Clues = "all") -> list[list[i
 
 
 def _all_roots(rounds: Sequence[Sequence[Block]], clues: Clues) -> list[Floats] | None:
-    """Return the sums at all roots, (blocks, sums) per round; None where they are not told."""
+    """Return the sums at all roots, (blocks, sums) per round; None if some are not told."""
     told = all(
         t.h is not None and (t.g is not None or clues == "hessian")
         for blocks in rounds
@@ -101,11 +100,11 @@ def _again(
 ) -> list[list[int]]:
     """Match every round to all the others until nothing changes.
 
-    A block's splits are taken for draws from those of its chain in other rounds, mixed with
-    everybody's; its sums for those of the chain in the neighbouring rounds, with a normal error.
+    The model: a block draws its splits from those of its chain in other rounds, mixed with
+    everybody's, and its sums are those of the chain in neighbouring rounds plus a normal error.
     """
     draws = _Draws.of(splits, len(chains[0]))
-    for r in range(len(chains)):  # first with what the rounds before show, better and better
+    for r in range(len(chains)):  # the first pass knows the rounds before alone
         step = draws.weight(r)
         if sums is not None and r:
             near = np.zeros_like(sums[r])
@@ -146,7 +145,7 @@ class _Draws:
     blocks : list of float64 array, shape (blocks, n_splits)
         Splits of every round's blocks.
     held : float64 array, shape (m, n_splits)
-        Splits of every chain in the rounds put there.
+        Splits of every chain in the rounds that were put.
     pool : float64 array, shape (n_splits,)
         Shares of the splits in all blocks.
     """
@@ -172,7 +171,7 @@ class _Draws:
         return _Draws(out, np.zeros((m, out[0].shape[1])), total / max(total.sum(), 1.0))
 
     def put(self, r: int, numbers: list[int], sign: int) -> None:
-        """Add the blocks of a round to their chains, or take them out."""
+        """Add the blocks of a round to their chains; with sign -1 take them out."""
         self.held[numbers] += sign * self.blocks[r]
 
     def weight(self, r: int) -> Floats:

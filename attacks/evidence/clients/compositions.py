@@ -1,9 +1,8 @@
-"""All ways to make up a leaf's sums from rows of a few kinds.
+"""List the numbers of rows and positives (N, N1) that make up a leaf's sums.
 
-With C kinds of rows, of probabilities p_c and hessians h_c, a leaf of hessian sum H holds whole
-numbers n_c >= 0 with ``sum h_c n_c = H``, and of positives N1 = ``sum p_c n_c - G``. Both halves of
-a composition are listed, and those that add up to H are met in the middle; what is asked for are
-the totals (N, N1) alone.
+A leaf holds n_c rows of each of C kinds, which have probability p_c and hessian h_c. Then
+``sum h_c n_c = H``, and ``sum p_c n_c - G`` is N1, a whole number. The search lists both halves of
+all compositions, pairs halves that add up to H, and keeps their totals N and N1.
 """
 
 from __future__ import annotations
@@ -21,19 +20,19 @@ from fedtrees.trees.jit import kernel
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-MOST_HALVES = 2**20  # compositions listed on either side: what two float32 sums can tell apart
-MOST_LIKELY = 2**18  # the same where not all are listed
-MOST_MEETINGS = 2**24  # pairs of them that are looked at
-MOST_SCORES = 2**22  # cells times numbers of rows in a cell that are weighed: 32 MB an array
+MOST_HALVES = 2**20  # compositions per half: what two float32 sums can tell apart
+MOST_LIKELY = 2**18  # the same where only likely ones are listed
+MOST_MEETINGS = 2**24  # pairs of halves that are looked at
+MOST_SCORES = 2**22  # cells times rows of a cell that are weighed: 32 MB per array
 MOST_TOTALS = 256  # pairs (N, N1) told apart
 ROWS_BEFORE = 0.3  # pseudo-rows of every cell before own rows are counted
-# Standard deviations around what own rows suggest that are searched: all, then fewer and fewer.
+# Standard deviations searched around what own rows suggest; fewer where the search is too long.
 SPREADS = (np.inf, 4.0, 3.0, 2.0)
 
 
 @dataclass(frozen=True, eq=False)
 class LeafEquations:
-    """What is known of one leaf.
+    """The two equations of one leaf.
 
     Attributes
     ----------
@@ -42,7 +41,7 @@ class LeafEquations:
     slope : float
         ``v / eta``: the gradient sum is ``-slope (H + lambda)``.
     slope_error : float
-        Relative.
+        Relative error of the slope.
     reg_lambda : float
     """
 
@@ -62,9 +61,9 @@ class Totals:
     n, n1 : int64 array, shape (k,)
         The likeliest first.
     weight : float64 array, shape (k,)
-        Logarithm of how likely, by the own rows in each cell.
+        Log weight, from the own rows in each cell.
     complete : bool
-        Whether there are no others.
+        Whether no other pair is possible.
     """
 
     n: Ints
@@ -74,7 +73,7 @@ class Totals:
 
 
 def totals_of(leaf: LeafEquations, cells: Cells) -> Totals:
-    """Return the totals of all compositions; where they are too many to list, of likely ones."""
+    """Return the totals of all compositions, or of the likely ones where there are too many."""
     for spread in SPREADS:
         ranges = _likely(leaf, cells, spread)
         found = None if ranges is None else _totals(leaf, cells, ranges)
@@ -85,10 +84,16 @@ def totals_of(leaf: LeafEquations, cells: Cells) -> Totals:
 
 @dataclass(frozen=True, eq=False)
 class _Ranges:
-    """Rows of every cell that are tried, shape (C,), and the log weight of each number of them.
+    """Numbers of rows that are tried per cell, and their log weights.
 
+    Attributes
+    ----------
+    low, width : int64 array, shape (C,)
+        Tried are ``low`` to ``low + width`` rows.
     score : float64 array, shape (C, largest width + 1)
-        Of ``low + k`` rows, less that of ``low``.
+        Log weight of ``low + k`` rows less that of ``low``.
+    complete : bool
+        Whether all possible numbers are in the ranges.
     """
 
     low: Ints
@@ -100,7 +105,7 @@ class _Ranges:
 def _likely(leaf: LeafEquations, cells: Cells, spread: float) -> _Ranges | None:
     """Return ranges of so many standard deviations around what own rows suggest.
 
-    None where cells and rows are too many to weigh, `MOST_SCORES`.
+    None where there is more to weigh than `MOST_SCORES`.
     """
     most = int((leaf.h + leaf.h_error) / cells.h.min()) + 1
     r = cells.own + ROWS_BEFORE
@@ -120,7 +125,7 @@ def _likely(leaf: LeafEquations, cells: Cells, spread: float) -> _Ranges | None:
 
 
 def _totals(leaf: LeafEquations, cells: Cells, ranges: _Ranges) -> Totals | None:
-    """Return the totals of the compositions in some ranges, None where they are too many."""
+    """Return the totals of all compositions in the ranges, None where there are too many."""
     total = leaf.h + leaf.h_error - float(ranges.low @ cells.h)
     if total < 0:
         return Totals(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0), complete=False)
@@ -155,7 +160,7 @@ def _totals(leaf: LeafEquations, cells: Cells, ranges: _Ranges) -> Totals | None
 
 
 def _alternating(h: Floats) -> NDArray[np.intp]:
-    """Order cells so that both halves hold heavy and light ones."""
+    """Order the cells so that both halves have heavy and light ones."""
     heavy = np.argsort(-h, kind="stable")
     return np.concatenate([heavy[::2], heavy[1::2]])
 
@@ -163,10 +168,10 @@ def _alternating(h: Floats) -> NDArray[np.intp]:
 def _halves(
     h: Floats, width: Ints, total: float, most: int
 ) -> tuple[tuple[slice, float], tuple[slice, float], float] | None:
-    """Return cells and largest sum of either half, and the sum that the first one is to reach.
+    """Return how to halve compositions: cells and largest sum per half, and where to cut sums.
 
-    Either half of the cells up to the whole sum, or all cells up to half of it: many cells hold
-    few rows each.
+    Either each half has half of the cells, or all cells and half of the sum; the latter is shorter
+    where many cells have few rows each. None where both lists are too long.
     """
     c, k = len(h), (len(h) + 1) // 2
     by_cells = ((slice(0, k), total), (slice(k, c), total), -np.inf)
@@ -182,7 +187,7 @@ def _halves(
 def _list(
     h: Floats, p: Floats, width: Ints, score: Floats, limit: float, start: int
 ) -> tuple[NDArray[Any], ...]:
-    """Return sums of h, of p and of scores, rows, lowest and highest cell of all compositions."""
+    """List compositions: their sums of h, p and score; rows, lowest and highest cell."""
     m = _count(h, width, limit, MOST_HALVES)
     sums, cells = np.zeros((m, 3)), np.zeros((m, 3), dtype=np.int64)
     _fill(h, p, width, score, limit, start, sums, cells)
@@ -191,7 +196,7 @@ def _list(
 
 @kernel
 def _count(h: Floats, width: Ints, limit: float, most: int) -> int:
-    """Count the compositions of a sum of at most `limit`, up to `most`."""
+    """Return how many compositions have a sum of at most `limit`; stop at `most`."""
     c = h.shape[0]
     n = np.zeros(c, dtype=np.int64)
     above = np.zeros(c + 1)  # sum over this cell and those after
@@ -222,7 +227,7 @@ def _fill(
     sums: Floats,
     cells: Ints,
 ) -> None:
-    """List what `_count` counts: sums of h, p and score; rows, first and last cell."""
+    """Fill in the compositions that `_count` counts; columns as of `_list`."""
     c = h.shape[0]
     n = np.zeros(c, dtype=np.int64)
     above = np.zeros((c + 1, 3))
@@ -259,9 +264,10 @@ def _meet(
     known: tuple[float, float, float, float], fixed: tuple[float, float, int],
     found: Ints, weight: Floats,
 ) -> int:  # fmt: skip
-    """Collect the totals of all pairs that add up; return how many, one more than fit if many.
+    """Collect the totals of all pairs that add up, and return how many there are.
 
-    A composition is met once: its cells in order, the first half as long as its sum allows.
+    That is one more than fit where they do not fit. The two conditions on cells and ``middle`` let
+    every composition occur in one pair only.
     """
     slope, slope_error, reg_lambda, step_error = known
     many = 0

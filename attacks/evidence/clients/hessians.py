@@ -1,4 +1,4 @@
-"""Hessian sums from weights and gains: what masking ``sum_hessian`` leaves open.
+"""Restore masked hessian sums from weights and gains.
 
 NVFlare's bagging overwrites ``sum_hessian`` with 1 and leaves ``base_weights``, leaf values and
 ``loss_changes``. A node of weight w and hessian sum H has gradient sum ``-w (H + lambda)`` (Chen
@@ -8,8 +8,8 @@ gain of a split is what ``w^2 (H + lambda)`` gains (Eq. 7):
     w_L (H_L + lambda) + w_R (H_R + lambda)     = w (H_L + H_R + lambda)
     w_L^2 (H_L + lambda) + w_R^2 (H_R + lambda) = w^2 (H_L + H_R + lambda) + gain
 
-are two linear equations in the hessian sums of the leaves below each split: twice as many as there
-are leaves, less two. That they give the sums back is in no paper.
+are two linear equations per split in the hessian sums of the leaves below it: for J leaves,
+2 J - 2 equations. No paper solves them.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _PASSES = 3  # an equation's error depends on the sums sought
 
 
 def is_masked(sum_hessian: NDArray[np.float32], sizes: NDArray[np.int64]) -> bool:
-    """Tell whether all sums of a message were overwritten by one number.
+    """Tell whether somebody overwrote all sums of a message by one number.
 
-    Of a tree that splits, the sums are never all equal: a parent's is that of both its children.
-    Those of trees of one leaf may be, and are taken for masked if all are 1.
+    A tree that splits never has equal sums, since a parent's is the sum of its children's. Trees of
+    one leaf may have; they count as masked if all sums are 1.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ class Splits:
     inner, left, right : int array, shape (k,)
     weight, gain : float64 array, shape (k,)
     child : float64 array, shape (n_nodes,)
-        Weight of inner nodes; value of leaves, still to be divided by eta.
+        Weight of inner nodes; value of leaves, which is eta times the weight.
     leaf : bool array, shape (n_nodes,)
     """
 
@@ -76,13 +76,13 @@ class Splits:
 
     @staticmethod
     def of(tree: Tree, weight: NDArray[np.floating], gain: NDArray[np.floating]) -> Splits:
-        """Read them from a tree.
+        """Return the splits of a tree.
 
         Parameters
         ----------
         tree : Tree
         weight : float array, shape (n_nodes,)
-            ``-G / (H + lambda)`` of inner nodes, whatever of leaves: their values count.
+            ``-G / (H + lambda)`` of inner nodes; entries of leaves are not read.
         gain : float array, shape (n_nodes,)
         """
         inner, leaf = np.flatnonzero(tree.feature >= 0), tree.feature < 0
@@ -143,16 +143,16 @@ def leaves_below(tree: Tree) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class Piece:
-    """A subtree whose equations stand alone, and the numbers of its nodes in the whole tree."""
+    """A subtree that is solved by itself, and the numbers of its nodes in the whole tree."""
 
     tree: Tree
     nodes: Nodes
 
     @staticmethod
     def of(tree: Tree, nodes: Nodes) -> Piece:
-        """Take the given nodes, ascending, of which the first is above all others.
+        """Return the subtree of some nodes, ascending; the first is above all others.
 
-        A node whose children are not among them becomes a leaf.
+        A node becomes a leaf if its children are not among them.
         """
         number = np.full(len(tree) + 1, -1, dtype=np.int32)  # the last entry: no child
         number[nodes] = np.arange(len(nodes), dtype=np.int32)
@@ -168,7 +168,7 @@ class Piece:
         return Piece(part, nodes)
 
     def splits(self, weight: NDArray[np.floating], gain: NDArray[np.floating]) -> Splits:
-        """Return its equations; weights and gains are the whole tree's."""
+        """Return its splits from the weights and gains of the whole tree."""
         return Splits.of(self.tree, weight[self.nodes], gain[self.nodes])
 
     def __len__(self) -> int:
@@ -176,7 +176,7 @@ class Piece:
 
 
 def pieces(tree: Tree) -> list[Piece]:
-    """Cut a tree into subtrees of at most `MAX_LEAVES` leaves; small trees are one piece."""
+    """Cut a tree into subtrees of at most `MAX_LEAVES` leaves."""
     below = np.where(tree.feature < 0, 1, 0)
     parent = _parents(tree)
     for node in np.flatnonzero(tree.feature >= 0)[::-1]:
@@ -217,11 +217,11 @@ def hessians_from_gains(
     Returns
     -------
     tuple of float64 arrays, or None
-        None where no sums fit, or the tree has no split.
+        None where no sums fit or the tree has no split.
     """
     if len(tree) < 2:
         return None
-    # from here on leaves, too, carry weights: a node cut off from what is below is like a leaf
+    # leaves carry weights from here on, so that a cut node is like a leaf
     whole = np.where(tree.feature < 0, tree.value / np.float64(eta), weight)
     weighed, parent = replace(tree, value=whole), _parents(tree)
     h, error = np.zeros(len(tree)), np.zeros(len(tree))

@@ -1,8 +1,8 @@
-"""Class counts of a first tree that was grown on others' trees (cyclic boosting).
+"""Class counts of a client's first tree where others' trees came before it (cyclic boosting).
 
-Its rows come with different probabilities, so that Di Gennaro et al. (2025), Eqs. 4-9, do not hold;
-but those are few, and known. Of a small leaf one pair (N, N1) alone makes up its two sums; of a
-large one too many combinations do, and own rows tell which pair is likely.
+Its rows have different probabilities, so Di Gennaro et al. (2025), Eqs. 4-9, do not hold; but the
+probabilities are few and known. In a small leaf a single pair (N, N1) makes up both sums. In a
+large one many pairs do, and own rows tell which is likely.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class LateCounts:
-    """Counts of one tree, shape (J,) each.
+    """Counts of one tree.
 
     Attributes
     ----------
-    n, n1 : int64 array
-        Rows and positives of every leaf, the likeliest where several are possible.
-    certain : bool array
+    n, n1 : int64 array, shape (J,)
+        Rows and positives of every leaf; the likeliest pair where several are possible.
+    certain : bool array, shape (J,)
         Whether no other pair makes up the leaf's sums.
     """
 
@@ -52,17 +52,17 @@ def late_counts(
     Parameters
     ----------
     evidence : Evidence
-        Of one client, whose first tree is grown on foreign ones.
+        Evidence of one client, whose first tree comes after foreign ones.
     own : Table or None
-        The adversary's rows, which say what is likely.
+        The adversary's rows; they tell which counts are likely.
     schema : Schema
     h_error : float64 array, shape (J,), optional
-        Error of the leaves' hessian sums; of float32 sums if not given.
+        Error of the leaves' hessian sums; that of float32 if not given.
 
     Returns
     -------
     LateCounts or None
-        None with more than two classes, without sums, and where values or sums are changed.
+        None with more than two classes, without sums, and where sums are noisy or values rounded.
     """
     t = next(t for t in range(len(evidence.trees)) if not evidence.is_foreign(t))
     tree = evidence.trees[t]
@@ -98,7 +98,7 @@ def late_counts(
 
 
 def _about(leaf: LeafEquations, cells: Cells) -> tuple[int, int]:
-    """Return counts as own rows share out over the cells, scaled to the hessian sum."""
+    """Return the counts of a leaf whose rows are spread over the cells like own rows."""
     n = cells.own + ROWS_BEFORE
     n = n * leaf.h / float(n @ cells.h)
     rows = int(np.rint(n.sum()))

@@ -1,4 +1,4 @@
-"""How many rows each client has whose trees were seen, where that follows."""
+"""How many rows each client has whose trees were seen."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ from fedtrees.attacks.evidence.boosted import Evidence
 from fedtrees.attacks.evidence.clients.late_counts import LateCounts
 from fedtrees.attacks.evidence.counts import first_gradient, share_out
 from fedtrees.attacks.evidence.first_tree import first_counts
-from fedtrees.attacks.evidence.routing import add_values, gradients
+from fedtrees.attacks.evidence.routing import at_tree, gradients
 from fedtrees.attacks.evidence.sums import victim_sums
 from fedtrees.attacks.evidence.values import size_scores
 from fedtrees.core.schema import Table
 from fedtrees.core.view import View
-from fedtrees.trees.routing import Routes
 
 Floats = NDArray[np.float64]
 
@@ -26,19 +25,19 @@ Floats = NDArray[np.float64]
 def sized(
     view: View, evidence: Sequence[Evidence], late: Sequence[LateCounts | None]
 ) -> list[Evidence]:
-    """Return the evidence on each client with the number of its rows added where that follows.
+    """Add the number of rows to the evidence of each client, where it follows.
 
-    The rows of all clients are declared: what is left of them is a single client's, is divided as
-    leaf values make likely where they are all there is, and is shared out among those whose first
-    tree was grown on others' trees.
+    The number of all rows is declared. A single client has what own rows leave of it. Several
+    clients of whom only leaf values are seen share it as those make likely. Clients whose first
+    tree was grown on others' trees share what the others leave.
 
     Parameters
     ----------
     view : View
     evidence : sequence of Evidence
-        Of every client attacked.
+        One per client attacked.
     late : sequence of LateCounts or None
-        Counts of the first trees that were grown on others' trees.
+        Counts of each client's first tree where it was grown on others' trees.
     """
     rest = view.n_rows - (0 if view.rows is None else len(view.rows))
     others = [n for n, r in view.roles.items() if r == "client" and n not in view.principals]
@@ -66,7 +65,7 @@ def sized(
 def _jointly(
     evidence: Sequence[Evidence], view: View, rest: int, everybody: bool
 ) -> list[Evidence]:
-    """Choose the likeliest numbers of rows that leave none over, or not too many rows."""
+    """Choose the likeliest numbers of rows; they sum to `rest`, or at most to it."""
     if any(e.level != "values" for e in evidence):
         return list(evidence)
     total = rest if everybody else None
@@ -80,7 +79,7 @@ def _jointly(
 
 
 def _likeliest(scores: Sequence[Floats], most: int, total: int | None) -> list[int] | None:
-    """Return the numbers of the greatest log weight that sum to a total, or to at most so many."""
+    """Return the numbers of greatest log weight with a given sum (None: of at most `most`)."""
     before = [np.where(np.arange(most + 1) == 0, 0.0, -np.inf)]
     for score in scores:
         before.append(_sum_of(before[-1], score))
@@ -96,13 +95,13 @@ def _likeliest(scores: Sequence[Floats], most: int, total: int | None) -> list[i
 
 
 def _evenly(most: int) -> Floats:
-    """Return the log weights of a client of whom nothing is told: equal numbers are likeliest."""
+    """Return log weights for a client of whom nothing is known; they favour equal numbers."""
     with np.errstate(divide="ignore"):
         return np.log(np.arange(most + 1))
 
 
 def _scores_of(evidence: Evidence, view: View) -> Floats | None:
-    """Return the log weight of every number of rows of a client, all trees of its first round."""
+    """Return the log weight of every number of rows, from all trees of a client's first round."""
     found = [
         size_scores(evidence, sums, first_gradient(evidence, t), t)
         for t, sums in enumerate(victim_sums(evidence, _own(view), evidence.outputs, False))
@@ -114,7 +113,7 @@ def _scores_of(evidence: Evidence, view: View) -> Floats | None:
 
 
 def _sum_of(before: Floats, score: Floats) -> Floats:
-    """Return the best log weight of every sum of two numbers, as long as `before`."""
+    """Return the best log weight of every sum of two numbers, an array as long as `before`."""
     out = np.full(len(before), -np.inf)
     for n in np.flatnonzero(np.isfinite(score[: len(before)])):
         np.maximum(out[n:], before[: len(before) - n] + score[n], out=out[n:])
@@ -126,7 +125,7 @@ def _own(view: View) -> Table:
 
 
 def _first_rows(evidence: Evidence, view: View) -> int:
-    """Return the number of rows of a client whose first tree is grown on no others."""
+    """Return how many rows a client has whose first tree was grown before any other."""
     own = _own(view)
     counts = first_counts(evidence, victim_sums(evidence, own, 1, False)[0], len(own), False)
     return int((counts.n0 + counts.n1).sum())
@@ -140,18 +139,15 @@ def _counted_sizes(late: LateCounts) -> Floats:
 def _class_sizes(evidence: Evidence, own: Table | None) -> Floats:
     """Estimate the rows of each class from the root sums of a first tree on other trees.
 
-    Rows of a class are taken to have the mean gradients that own rows of that class have there;
-    the root's sums are then linear in the class sizes.
+    Rows of a class are assumed to have the mean gradients of own rows of that class. The root's
+    sums are then linear in the class sizes.
     """
     classes, outputs = max(evidence.outputs, 2), evidence.outputs
     first = int(np.flatnonzero(~np.array(evidence.foreign))[0])
     equal = np.ones(classes)
     if evidence.trees[first].h is None or own is None or not len(own):
         return equal if own is None else np.bincount(own.y, minlength=classes) + 0.5
-    margin = evidence.start(len(own))
-    nodes = Routes.of(evidence.trees[:first]).apply(own.X)
-    for t in range(first):
-        add_values(margin, t % outputs, evidence.trees[t].value[nodes[:, t]])
+    margin = at_tree(evidence, own.X, first)[1]
     rows, sums = [], []
     for k in range(outputs):
         tree = evidence.trees[first + k]
@@ -165,7 +161,7 @@ def _class_sizes(evidence: Evidence, own: Table | None) -> Floats:
 
 
 def _mean(own: Table, margin: NDArray[np.float32], label: int, output: int, part: int) -> float:
-    """Return the mean gradient (0) or hessian (1) of own rows, were they all of one class."""
+    """Return the mean gradient (part 0) or hessian (1) of own rows of a class, or of all."""
     of_class = own.y == label
     chosen = margin[of_class] if of_class.any() else margin
     return float(gradients(chosen, np.full(len(chosen), label), output=output)[part].mean())

@@ -1,9 +1,9 @@
-"""Where a client's first trees start: its own base score, from integers.
+"""A client's own base score from the sums of its first trees.
 
-The base score in a shared model is that of the client whose trees arrived first; every other
-client's first trees were grown from its own (Di Gennaro et al. 2025 take the model's for all).
-With N rows of probability p, H = N p (1-p) at the root and every leaf holds whole numbers of rows
-and of positives: few N fit.
+A shared model has the base score of the client whose trees arrived first. Every other client grew
+its first trees from its own (Di Gennaro et al. 2025 take the model's for all). With N rows of
+probability p the root has H = N p (1-p), and every leaf holds whole numbers of rows and of
+positives: few N fit.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from fedtrees.trees.boosted.losses import Logistic, Objective, logistic_gradient
 
 Floats = NDArray[np.float64]
 
-# Largest distance from whole numbers that float32 sums of so many rows explain.
+# Largest distance of a count from a whole number that float32 sums explain.
 LARGEST_OFF = 0.05
-SHARES_OFF = 1e-4  # of the sum of all classes' shares from 1
-# A label mean is 0 or 1 if the hessian sum is less: with both classes it is a (N - a) / N >= 1/2.
+SHARES_OFF = 1e-4  # largest distance of the sum of all classes' shares from 1
+# With both classes the hessian sum is a (N - a) / N >= 1/2; with less, the label mean is 0 or 1.
 ONE_CLASS = 0.25
 
 
 @dataclass(frozen=True, eq=False)
 class Start:
-    """A client's start.
+    """Where a client's boosting starts.
 
     Attributes
     ----------
@@ -54,12 +54,12 @@ def own_start(
     Parameters
     ----------
     trees : sequence of Tree
-        Of the first round, one per output, with sums.
+        The first round: one tree per output, with sums.
     objective : Logistic or Softmax
     most_rows : int
-        Rows the client may have.
+        The client has no more rows than this.
     intercept : {"mean", "newton"}
-        How it estimates its base score.
+        How the client estimates its base score.
     """
     if any(tree.g is None or tree.h is None for tree in trees):
         return None
@@ -92,7 +92,7 @@ def own_start(
 
 
 def _one_class(total: float, objective: Objective, most_rows: int) -> Start | None:
-    """Return the start of a client of one class, all of whose rows have one small hessian."""
+    """Return the start of a client whose rows are all of one class."""
     found = []
     for score in (np.zeros(1, np.float32), np.ones(1, np.float32)):
         gh = logistic_gradients(start_margin(objective, score), np.round(score).astype(np.int64))
@@ -103,9 +103,9 @@ def _one_class(total: float, objective: Objective, most_rows: int) -> Start | No
 
 
 def _fit(n: Floats, g: Floats, h: Floats) -> tuple[Floats, Floats]:
-    """Return for each N both probabilities, each with how far counts are off.
+    """Return for each N both probabilities that fit H, and how far counts are from whole ones.
 
-    Two float64 arrays of shape (2, len(n)): for the smaller and for the larger probability.
+    Two float64 arrays of shape (2, len(n)), for the smaller and for the larger probability.
     """
     total = h.sum()
     root = np.sqrt(np.maximum(1.0 - 4.0 * total / n, 0.0))

@@ -1,9 +1,9 @@
 """A client's own base score from the leaf values of its first tree alone.
 
-Where statistics were stripped (`split-only`), N rows of which N1 are positive start from the
-float32 of N1 / N. A leaf of n rows and n1 positives has the value
-``-eta (n p - n1) / (n h + lambda)``: for a wrong p some leaf has no whole n and n1, or those of all
-leaves do not add up to N and N1.
+A client of N rows, N1 of them positive, starts from the float32 of N1 / N. A leaf of n rows and n1
+positives then has the value ``-eta (n p - n1) / (n h + lambda)``. With a wrong p, some leaf has no
+whole n and n1, or those of all leaves do not add up to N and N1. This is all that `split-only`
+leaves to see.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ Ints = NDArray[np.int64]
 
 # A value is the product of float32 eta and a float32 weight, rounded: half a step each.
 VALUE_ERROR = 1.1 * 2.0**-23
-PER_ROW = 2.0**-29  # of sums that were added up in fixed point, as XGBoost on a GPU and here
-# Shares of positives searched, by their distance from the expected one: near ones, then all.
+PER_ROW = 2.0**-29  # error of fixed-point sums, as of XGBoost on a GPU and of ours
+# Distances from the expected share of positives that are searched: near ones first, then all.
 DISTANCES = (0.05, 0.15, 1.0)
-MOST_SHARES = 3_000_000  # of one distance: more take minutes
+MOST_SHARES = 3_000_000  # shares within one distance; more take minutes
 
 
 @dataclass(frozen=True, eq=False)
 class Shares:
-    """Shares of positives, in lowest terms, and what rows bring that start from them.
+    """Shares of positives, and the gradients of rows that start from them.
 
     Attributes
     ----------
     positives, rows : int64 array, shape (m,)
-        Numerators and denominators; a table may have any multiple of both.
+        Numerators and denominators in lowest terms; a table may have any multiple of both.
     p, h, step : float64 array, shape (m,)
-        Gradient of a row of class 0 and hessian; gradient of class 0 less that of class 1.
+        Gradient of a row of class 0, its hessian, and gradient of class 0 less that of class 1.
     intercept : {"mean", "newton"}
-        How a base score is estimated.
+        How the client estimates its base score.
     """
 
     positives: Ints
@@ -52,7 +52,7 @@ class Shares:
 
     @staticmethod
     def near(expected: float, distance: float, most_rows: int, intercept: str) -> Shares:
-        """Return all shares of at most so many rows within a distance."""
+        """Return all shares within a distance of the expected one, of at most so many rows."""
         rows = np.arange(2, most_rows + 1, dtype=np.int64)
         low = np.maximum(np.ceil((expected - distance) * rows), 1).astype(np.int64)
         high = np.minimum(np.floor((expected + distance) * rows), rows - 1).astype(np.int64)
@@ -69,7 +69,7 @@ class Shares:
         return _scores(self.positives / self.rows, self.intercept)
 
     def take(self, some: NDArray[np.bool_]) -> Shares:
-        """Return some of them."""
+        """Return some of the shares."""
         parts = (self.positives, self.rows, self.p, self.h, self.step)
         return Shares(*(part[some] for part in parts), self.intercept)
 
@@ -100,7 +100,7 @@ class LeafValues:
     slope : float64 array, shape (J,)
         ``v / eta``, eta in float32.
     reg_lambda, least_h : float
-        L2 penalty, and the least hessian sum of a leaf.
+        L2 penalty, and the smallest hessian sum that a leaf may have.
     most_rows : int
     """
 
@@ -111,14 +111,14 @@ class LeafValues:
 
     @staticmethod
     def of(tree: Tree, eta: float, reg_lambda: float, least_h: float, most_rows: int) -> LeafValues:
-        """Read them, those that exclude most first: of a small value the error is small."""
+        """Return the leaf values of a tree, small ones first: they exclude most."""
         slope = tree.value[tree.leaves] / np.float64(np.float32(eta))
         ordered = slope[np.argsort(np.abs(slope))]
         least = 0.0 if len(tree) == 1 else least_h * (1 - 1e-5)
         return LeafValues(ordered, reg_lambda, least, most_rows)
 
     def pairs(self, shares: Shares, k: int) -> list[list[tuple[int, int]]]:
-        """Return rows and positives that each leaf may hold if rows start from share ``k``."""
+        """Return the pairs (rows, positives) of each leaf if rows start from share ``k``."""
         p, h, step = shares.p[k], shares.h[k], shares.step[k]
         n = np.arange(max(int(np.ceil(self.least_h / h)), 1), self.most_rows + 1, dtype=np.int64)
         out = []
@@ -139,14 +139,14 @@ def shares_of_values(leaves: LeafValues, expected: float, intercept: str) -> Sha
     ----------
     leaves : LeafValues
     expected : float
-        A guess at the share: the search starts there, and ends where some share explains all.
+        A guess at the share. The search starts there and ends once a share explains all leaves.
     intercept : {"mean", "newton"}
         How the client estimates its base score.
 
     Returns
     -------
     Shares or None
-        The nearest ones; None where none explains them.
+        The nearest shares that do; None where none does.
     """
     for distance in DISTANCES:
         if distance * leaves.most_rows**2 > MOST_SHARES:
@@ -165,7 +165,7 @@ def shares_of_values(leaves: LeafValues, expected: float, intercept: str) -> Sha
 
 
 def _sizes(leaves: LeafValues, shares: Shares, k: int) -> Iterator[int]:
-    """Yield the numbers of rows that the leaves can add up to, with as many positives."""
+    """Yield the table sizes that the leaves can add up to, positives in the share ``k``."""
     a, d, most = int(shares.positives[k]), int(shares.rows[k]), leaves.most_rows
     row = most + 1  # a pair is the whole number n * row + n1
     pairs = leaves.pairs(shares, k)
@@ -179,9 +179,10 @@ def _sizes(leaves: LeafValues, shares: Shares, k: int) -> Iterator[int]:
 
 
 def subset_sums(parts: Sequence[Iterable[int]], most: int) -> list[int]:
-    """Return, per number of parts from 0, the sums of one number of each, as bits up to `most`.
+    """Return the sums of one number of each of the first k parts, for k = 0, 1, ...
 
-    Sets of sums are the bits of whole numbers: adding a number to all of them is a shift.
+    A set of sums is a whole number: bit s is set if s is a sum. Adding a number to all sums is a
+    shift; sums above `most` are dropped.
     """
     within = (1 << (most + 1)) - 1
     sums = [1]
@@ -191,7 +192,7 @@ def subset_sums(parts: Sequence[Iterable[int]], most: int) -> list[int]:
 
 
 def union(sets: Iterable[int]) -> int:
-    """Return the union of sets that are the bits of whole numbers."""
+    """Return the union of sets of sums (see `subset_sums`)."""
     out = 0
     for s in sets:
         out |= s
@@ -209,7 +210,7 @@ def _explained(
     most_rows: int,
     out: NDArray[np.bool_],
 ) -> None:
-    """Tell for which starts every leaf has some whole number of rows and positives."""
+    """Tell for which starts every leaf has whole numbers of rows and of positives."""
     reg_lambda, least_h, value_error, per_row = known
     leaves = slope.shape[0]
     for k in range(p.shape[0]):

@@ -1,7 +1,7 @@
-"""Whose turn it was: who grew which trees in cyclic boosting, where some clients grow none.
+"""Who grew which trees in cyclic boosting, where some clients grow none.
 
-A client without rows lets its turn pass, and its receiver is not told. But whoever takes part is
-told the model at each of its turns, and knows how many turns there were between.
+A client without rows passes its turn on, and nobody is told. But a principal sees the model at each
+of its own turns, and knows how many turns there were in between.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from fedtrees.messages.shared_trees import ClientTrees, GlobalTrees
 
 @dataclass(frozen=True)
 class Span:
-    """Turns between two looks at the model.
+    """The turns between two looks at the model.
 
     Attributes
     ----------
     who : tuple of str
-        Clients whose turns they were, in order; none twice.
+        Clients in the order of their turns; none twice.
     first, last : int
-        Blocks that came of them, ``first <= block < last``.
+        They grew the blocks ``first <= block < last``.
     """
 
     who: tuple[str, ...]
@@ -39,7 +39,7 @@ class Roll:
     ----------
     present, absent : set of str
     guessed : set of str
-        Those among them that are not known: as many, but maybe others.
+        Clients among them that are guessed: their number is right, but it may be others.
     """
 
     present: set[str]
@@ -47,7 +47,7 @@ class Roll:
     guessed: set[str] = field(default_factory=set)
 
     def call(self, spans: Sequence[Span]) -> None:
-        """Settle who is there from the number of blocks of every span; guess the rest."""
+        """Tell who grows trees from the number of blocks of every span; guess the rest."""
         everyone = [w for span in spans for w in span.who]
         known = True
         while any(map(self.open, everyone)):
@@ -59,7 +59,7 @@ class Roll:
                 self._take(True, next(filter(self.open, everyone)), known)
 
     def open(self, name: str) -> bool:
-        """Tell whether a client is neither known to be there nor not to be."""
+        """Tell whether nothing is settled about a client."""
         return name not in self.present | self.absent
 
     def _settle(self, span: Span, known: bool) -> None:
@@ -89,7 +89,7 @@ def turns_of(view: View, blocks: int, each: int) -> list[tuple[str, bool]]:
     Returns
     -------
     list of (str, bool)
-        Blocks with the same name are one client's, also where it is not known which one's.
+        Blocks with the same name come from one client, even if its name is a guess.
     """
     names = [name for name, role in view.roles.items() if role == "client"]
     looks = {(m.round, (m.first + len(m.sizes)) // each) for _, m in view.messages(GlobalTrees)}

@@ -1,4 +1,4 @@
-"""Attacks on trees that clients grew alone: one reconstruction per client, and their union."""
+"""The union of one reconstruction per client."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def union_of(victims: Sequence[Victim], most: Level, one: Callable[[Evidence], G
     most : {"histograms", "statistics", "values"}
         Use no more than this.
     one : callable
-        From one victim's evidence to a guess about its rows.
+        Turns one victim's evidence into a guess about its rows.
 
     Returns
     -------
     Guess
-        The records' `owner` is set if all victims are known by name; leaf counts are numbered by
-        the released model; notes are sums over victims, residuals their maximum.
+        `owner` is set if all victims are known by name. Leaf counts have tree numbers of the
+        released model. Notes about numbers of trees are sums over victims, others their maximum.
     """
     tables, owners = [], []
     counts: list[LeafCounts] = []

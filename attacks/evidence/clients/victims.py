@@ -1,4 +1,4 @@
-"""One client's trees as evidence: its own in a row, and others' trees between them."""
+"""Evidence of one client: its own trees, and others' trees between them."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class Victim:
     Attributes
     ----------
     owner : str or None
-        Its name, where known.
+        The client's name, None where it is not known.
     blocks : tuple of Block
-        What it sent, in order.
+        What the client sent, in order.
     evidence : Evidence
     late : LateCounts or None
-        Counts of its first tree where that was grown on others' trees.
+        Counts of its first tree, where that was grown on others' trees.
     """
 
     owner: str | None
@@ -48,7 +48,7 @@ class Victim:
 
     @property
     def late_leaves(self) -> LeafCounts:
-        """The same, by the number of the tree in the released model."""
+        """The counts `late`, with the number of the tree in the released model."""
         assert self.late is not None
         first, late = self.blocks[0], self.late
         counts = np.stack([late.n - late.n1, late.n1], axis=1)
@@ -56,15 +56,15 @@ class Victim:
 
 
 def victims_of(view: View, clues: Clues = "all", starts: Starts = "own") -> list[Victim]:
-    """Return the other clients and what their trees tell; empty where none are seen.
+    """Return what the trees of every other client tell; empty where none are seen.
 
     Parameters
     ----------
     view : View
     clues : {"hessian", "sums", "all"}
-        By what blocks without names are told apart, see `fedtrees.attacks.evidence.clients.chains`.
+        How blocks without names are matched; see `fedtrees.attacks.evidence.clients.chains`.
     starts : {"own", "model"}
-        Whose base score a client's first trees are taken to start from.
+        Read a client's first trees with its own base score, or with the model's.
     """
     shared, objective = blocks_of(view), _objective(view)
     if shared is None or objective is None:
@@ -81,7 +81,7 @@ def victims_of(view: View, clues: Clues = "all", starts: Starts = "own") -> list
 
 
 def _objective(view: View) -> Objective | None:
-    """Return what was minimised, None where the attack cannot read it."""
+    """Return the objective, None where attacks cannot read its trees."""
     classes = view.schema.classes
     if not classes:
         return None
@@ -90,7 +90,7 @@ def _objective(view: View) -> Objective | None:
 
 
 def chains_of(shared: Blocks, clues: Clues) -> list[list[Block]]:
-    """Return the blocks of every client: by name where there are names, else linked."""
+    """Group blocks by client: by name where all have one, else by `link`."""
     named = all(b.sender is not None for b in shared.blocks)
     if named or not shared.per_round:
         chains: dict[str | None, list[Block]] = {}
@@ -117,7 +117,7 @@ def _evidence(
     objective: Objective,
     starts: Starts,
 ) -> Evidence:
-    """Return a client's evidence; the number of its rows is still to be added."""
+    """Return a client's evidence without the number of its rows."""
     parameters, outputs = view.parameters, objective.n_outputs
     late = shared.score is not None and not shared.per_round and chain[0].first > 0
     most_rows = max(view.n_rows - (0 if view.rows is None else len(view.rows)), 1)
@@ -156,10 +156,10 @@ def _has_sums(tree: Tree) -> bool:
 
 
 def _foreign(order: Sequence[tuple[Block, bool]], outputs: int, told: bool) -> Iterator[bool]:
-    """Yield which trees say nothing of a client's rows but where their margins go.
+    """Yield whether each tree only moves the margins of a client's rows.
 
-    Others' trees; and where sums are read, rounds whose sums could not be worked out: a masked tree
-    of one leaf has no equation.
+    Others' trees do; and where sums are read, rounds whose masked sums could not be restored (a
+    tree of one leaf has no equation).
     """
     for block, mine in order:
         for i in range(0, len(block.trees), outputs):
@@ -170,7 +170,7 @@ def _foreign(order: Sequence[tuple[Block, bool]], outputs: int, told: bool) -> I
 def _own_score(
     view: View, shared: Blocks, first: Block, objective: Objective, most_rows: int
 ) -> tuple[NDArray[np.float32], bool]:
-    """Return the base score of a client's first trees, and whether it is sure."""
+    """Return the base score of a client's first trees, and whether it is certain."""
     given, intercept = view.parameters["base_score"], view.parameters["intercept"]
     if given is not None:
         return np.full(objective.n_outputs, given, dtype=np.float32), True
@@ -205,10 +205,10 @@ def _shares(view: View, tree: Tree, usual: float, most_rows: int) -> Shares | No
 
 
 def _timeline(shared: Blocks, chain: Sequence[Block]) -> Iterator[tuple[Block, bool]]:
-    """Yield blocks in the order in which they moved the client's margins, and whether they are its.
+    """Yield blocks in the order in which they moved a client's margins, and whether it sent them.
 
-    In bagging a client's trees of a round come before the others' of that round, on which they
-    were not grown.
+    In bagging a client's block comes before the others' of the same round: it was not grown on
+    them.
     """
     if shared.score is None:
         yield from ((block, True) for block in chain)
@@ -223,7 +223,7 @@ def _timeline(shared: Blocks, chain: Sequence[Block]) -> Iterator[tuple[Block, b
 
 
 def _counted(victim: Victim, view: View) -> Victim:
-    """Count the first tree of a client who started on others' trees."""
+    """Count the first tree of a client that started on others' trees."""
     if not victim.evidence.is_foreign(0):
         return victim
     errors = victim.blocks[0].h_error
