@@ -42,12 +42,17 @@ class ClusterOwnColumns(Attack):
         ids = view.own[0].ids
         for held in view.own[1:]:
             ids = np.intersect1d(ids, held.ids)
+        count = max(len(view.schema.classes), 2)
+        if len(ids) < count:
+            return Guess()
         parts = []
         for held in view.own:
             order = np.argsort(held.ids)
             parts.append(held.X[order[np.searchsorted(held.ids[order], ids)]])
         X = np.concatenate(parts, axis=1).astype(np.float64)
         X = X[:, ~np.isnan(X).all(axis=0)]
+        if not X.shape[1]:
+            return Guess()
         low, high = np.nanmin(X, axis=0), np.nanmax(X, axis=0)
         X = (X - low) / np.where(high > low, high - low, 1.0)
         X = np.where(np.isnan(X), np.nanmean(X, axis=0), X)

@@ -44,7 +44,8 @@ print("same predictions:", same_predictions)
 
 # %% ... and yet the class counts of every leaf can still be read off the leaf values.
 attack = register.make("attack", Spec("timberstrike", {"max_trees": 1}))
-victims = stacked([federation.holdings[name] for name in ("client-0", "client-1")])
+others = [federation.holdings[name] for name in ("client-0", "client-1")]
+victims = stacked(others, federation.schema)
 exact = {}
 for name, run in runs.items():
     view = view_of(run, ("client-2",), federation.holdings)

@@ -52,7 +52,7 @@ class Setting:
     seed: int
     roles: tuple[tuple[str, str], ...]
     holders: tuple[str, ...]
-    layout: str = "rows"
+    layout: str
 
     @classmethod
     def of(
@@ -60,7 +60,7 @@ class Setting:
     ) -> Setting:
         """Return the federation that a protocol is run over."""
         roles = dict(protocol.roles(clients))
-        holders = tuple(n for n, role in roles.items() if role in protocol.holders)
+        holders = tuple(protocol.holder_names(clients))
         if protocol.released:
             roles[PUBLIC] = PUBLIC
         return cls(data, partition, clients, seed, tuple(roles.items()), holders, protocol.layout)
@@ -93,7 +93,6 @@ class Cell:
             "data": s.data.name,
             "partition": s.partition_text,
             "seed": s.seed,
-            **({} if s.layout == "rows" else {"layout": s.layout}),
         }
 
     @property
@@ -104,7 +103,8 @@ class Cell:
     def key(self, provenance: Provenance) -> str:
         """Return the hash under which the result is stored."""
         digest = provenance.digests[self.setting.data]
-        stamp = {"digest": digest, "roles": self.setting.roles, **provenance.stamp}
+        spread = {"roles": self.setting.roles, "layout": self.setting.layout}
+        stamp = {"digest": digest, **spread, **provenance.stamp}
         text = json.dumps({**self.describe(), **stamp}, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:24]
 

@@ -88,8 +88,7 @@ def sample_table(seed: int = 0, rows: int = 240) -> tuple[Table, Schema]:
 def sample_holdings(protocol: Protocol, seed: int = 0, parties: int = 3) -> dict[str, Holding]:
     """Lay the small table out over the parties of a protocol that hold data."""
     table, schema = sample_table(seed)
-    roles = protocol.roles(parties)
-    names = [name for name, role in roles.items() if role in protocol.holders]
+    names = protocol.holder_names(parties)
     rng = Streams(seed).rng("sample")
     return lay_out(protocol.layout, table, schema, names, Partition("iid"), rng)
 
@@ -154,6 +153,7 @@ def check_defense(defense: Defense) -> Iterator[Finding]:
             yield Finding(f"{name}: it handles every message it must", False, str(err))
             continue
         yield Finding(f"{name}: the same seed gives the same run", _same_run(first, again))
+        first.predict(sample_table()[0].X)  # some act on answers alone
         yield Finding(f"{name}: it acts on something", bool(first.transcript.acted))
         plain, _ = sample_training(protocol)
         revealing = {
@@ -292,7 +292,7 @@ def _copied(guess: Guess, seed: int, schema: Schema) -> float:
     found = [r.table for r in guess.all(Records) if len(r.table)]
     if not found or not _fits(guess, schema):
         return 0.0
-    truth = stacked(list(_bait(seed).holdings.values())[:-1])
+    truth = stacked(list(_bait(seed).holdings.values())[:-1], schema)
     assert truth is not None
     return score_records(found[0], truth, schema).exact_rows
 

@@ -17,7 +17,7 @@ from fedtrees.core.defense import Composition
 from fedtrees.core.errors import ProtocolError
 from fedtrees.core.guarantee import join
 from fedtrees.core.guess import Claim, Guess
-from fedtrees.core.holding import over_clients
+from fedtrees.core.holding import Holding
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Composed
 from fedtrees.core.streams import Streams
@@ -241,10 +241,10 @@ def evaluate_reference(cell: ReferenceCell, federation: Federation) -> Outcome:
     classes = len(federation.schema.classes)
     alone: dict[str, list[float]] = {}
     for held in federation.holdings.values():
-        if cell.setting.layout != "rows":
+        if not held.covers(federation.schema):
             break
         if len(np.unique(held.table.y)) == classes:
-            lone = over_clients([held.table])
+            lone = dict.fromkeys(protocol.holder_names(1), Holding.of(held.table))
             model = train(protocol, lone, federation.schema, seed=cell.setting.seed).model
             guess = model.predict(test.X)
         else:

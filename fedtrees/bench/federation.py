@@ -23,7 +23,7 @@ from fedtrees.data.layout import lay_out
 from fedtrees.data.partition import Partition
 from fedtrees.data.sample import sample
 from fedtrees.metrics.metric import Case
-from fedtrees.protocols.base import Training
+from fedtrees.protocols.base import Protocol, Training
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,7 +125,7 @@ def _federate(setting: Setting, names: tuple[str, ...], data_dir: str | None) ->
 
 
 def spread(
-    dataset: Dataset, how: Partition, names: Sequence[str], seed: int, layout: str = "rows"
+    dataset: Dataset, how: Partition, names: Sequence[str], seed: int, layout: str = Protocol.layout
 ) -> Federation:
     """Hold out and spread a dataset; everything random derives from the seed.
 

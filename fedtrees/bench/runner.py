@@ -155,9 +155,10 @@ class Runner:
             training = run_training(group.train, federation)
             wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
             kept.append(training)
-            if group.attacks or job.keep:
+            outcome = evaluate_training(group.train, federation, training, wall, cpu)
+            if group.attacks or job.keep:  # kept with what its defenses did to predictions
                 checkpoint.save(training, folder, key)
-            return evaluate_training(group.train, federation, training, wall, cpu)
+            return outcome
 
         def trained(federation: Federation) -> Training:
             if not kept:  # an interrupted run goes on

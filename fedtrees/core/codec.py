@@ -28,7 +28,7 @@ def encoded_size(message: Message) -> int:
     much as the open array.
     """
     header, arrays = _header(message, count=True)
-    return _PREFIX + len(header) + sum(a.nbytes for a in arrays)
+    return _PREFIX + len(header) + sum(int(a.nbytes) for a in arrays)
 
 
 def encode(message: Message) -> bytes:

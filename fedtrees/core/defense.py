@@ -317,7 +317,7 @@ class Composition:
         """Pass what belongs to a party's rows through every part."""
         for i, part in enumerate(self.parts):
             changed = part.rows(stage, values, ctx)
-            if changed is not values:
+            if i not in ctx.acted and not _equal(changed, values):
                 ctx.acted.add(i)
             values = changed
         return values
@@ -389,7 +389,7 @@ class Composition:
         """Pass inference scores through every part."""
         for i, part in enumerate(self.parts):
             changed = part.answer(scores, ctx)
-            if changed is not scores:
+            if i not in ctx.acted and not _equal(changed, scores):
                 ctx.acted.add(i)
             scores = changed
         return scores
@@ -403,6 +403,6 @@ def _differ(a: Message, b: Message) -> bool:
 
 
 def _equal(a: Any, b: Any) -> bool:
-    if not isinstance(a, np.ndarray) or not isinstance(b, np.ndarray):
+    if a is b or not isinstance(a, np.ndarray) or not isinstance(b, np.ndarray):
         return bool(a is b or (not isinstance(a, np.ndarray) and a == b))
     return np.array_equal(a, b, equal_nan=a.dtype.kind == "f")

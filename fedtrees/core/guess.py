@@ -86,11 +86,16 @@ class LeafCounts(Claim):
     counts: NDArray[np.int64]
 
     def __post_init__(self) -> None:
-        if self.counts.ndim != 2 or len(self.counts) != len(self.leaf):
+        leaf, counts = np.shape(self.leaf), np.shape(self.counts)
+        if len(leaf) != 1 or len(counts) != 2 or counts[0] != leaf[0]:
             raise ProtocolError(
-                f"counts of {len(self.leaf)} leaves are an array (leaves, classes); got "
-                f"{self.counts.shape}"
+                f"counts of shape {counts} for leaves of shape {leaf}; give one row of class "
+                "counts, (leaves, classes), per leaf"
             )
+        for name in ("leaf", "counts"):
+            if np.asarray(getattr(self, name)).dtype.kind not in "iu" and leaf[0]:
+                raise ProtocolError(f"{name} of leaf counts are whole numbers; round them")
+            object.__setattr__(self, name, np.asarray(getattr(self, name), dtype=np.int64))
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,12 +117,14 @@ class Labels(Claim):
     probability: NDArray[np.float64] | None = None
 
     def __post_init__(self) -> None:
-        n = len(self.ids)
-        shapes = [np.shape(self.cluster)]
+        shapes = [np.shape(self.ids), np.shape(self.cluster)]
         if self.probability is not None:
             shapes.append(np.shape(self.probability)[:1])
-        if any(shape != (n,) for shape in shapes):
-            raise ProtocolError(f"labels of {n} ids need one cluster (and probability) per id")
+        if len(shapes[0]) != 1 or len(set(shapes)) != 1:
+            raise ProtocolError(
+                f"labels of ids of shape {shapes[0]} with clusters (and probabilities) of shape "
+                f"{', '.join(map(str, shapes[1:]))}; give one of each per id"
+            )
 
 
 @dataclass(frozen=True, eq=False)

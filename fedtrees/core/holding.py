@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.errors import DataError
-from fedtrees.core.schema import Table, read_only
+from fedtrees.core.schema import Schema, Table, read_only
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,17 +70,16 @@ class Holding:
         return len(self.ids)
 
     @staticmethod
-    def of(table: Table, ids: NDArray[np.integer] | None = None) -> Holding:
+    def of(table: Table, ids: NDArray[np.integer[Any]] | None = None) -> Holding:
         """Return whole rows with labels as a holding; ids count from 0 unless given."""
         n, d = table.X.shape
-        rows = np.arange(n) if ids is None else ids
+        rows = np.arange(n) if ids is None else ids.astype(np.int64)
         return Holding(rows, np.arange(d), table.X, table.y, table.weight)
 
-    @property
-    def whole(self) -> bool:
-        """Whether it has labels, and its columns are the first ones in order, none left out."""
-        in_order = np.array_equal(self.columns, np.arange(len(self.columns)))
-        return self.y is not None and in_order
+    def covers(self, schema: Schema) -> bool:
+        """Tell whether these are whole rows of such a table, with their labels."""
+        every = np.arange(len(schema.features))
+        return self.y is not None and np.array_equal(self.columns, every)
 
     @property
     def table(self) -> Table:
@@ -111,9 +110,9 @@ def over_clients(tables: Sequence[Table]) -> dict[str, Holding]:
     }
 
 
-def stacked(holdings: Sequence[Holding]) -> Table | None:
+def stacked(holdings: Iterable[Holding], schema: Schema) -> Table | None:
     """Return whole rows of several parties as one table, None if there is no such party."""
-    tables = [h.table for h in holdings if h.whole]
+    tables = [h.table for h in holdings if h.covers(schema)]
     return Table.concat(tables) if tables else None
 
 

@@ -194,6 +194,7 @@ class LocalNetwork(Network):
         if not why:
             raise ProtocolError(f"{type(message).__name__} needs a reason: why=...")
         party = self._sender()
+        self.transcript.coordinator = self.transcript.coordinator or party.name
         context = self.context(party.name)
         receivers = self.defense.audience(message, self._resolve(to), context)
         message = self.defense.outgoing(message, context)

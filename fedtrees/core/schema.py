@@ -114,7 +114,7 @@ class Schema:
 
 def read_only(array: Any, kind: type) -> NDArray[Any]:
     """Return a contiguous view of a dtype that cannot be written through."""
-    view = np.ascontiguousarray(array, dtype=kind).view()
+    view: NDArray[Any] = np.ascontiguousarray(array, dtype=kind).view()
     view.flags.writeable = False
     return view
 

@@ -95,7 +95,7 @@ class Transcript:
     deliveries: list[Delivery] = field(default_factory=list)
     events: list[BudgetEvent] = field(default_factory=list)
     rounds: int = 0
-    coordinator: str = "server"
+    coordinator: str = ""
     acted: set[int] = field(default_factory=set)
 
     def record(self, sender: str, receivers: tuple[str, ...], message: Message, why: str) -> None:

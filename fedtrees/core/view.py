@@ -72,7 +72,7 @@ class View:
     @property
     def rows(self) -> Table | None:
         """Whole rows with labels that the principals hold together; None where they hold none."""
-        return stacked(self.own)
+        return stacked(self.own, self.schema)
 
     def messages(self, kind: type[M]) -> Iterator[tuple[Seen, M]]:
         """Yield the messages of one type without sealed parts, with how they crossed, in order."""

@@ -191,8 +191,8 @@ min_child_weight, subsample, colsample_bytree, colsample_bylevel, colsample_byno
     training_ : Training
     transcript_ : Transcript
         Every message of the training.
-    clients_ : tuple of Table
-        Rows of each client: the truth an attack is scored against.
+    holdings_ : dict of str to Holding
+        What each client holds, by name: the truth an attack is scored against.
     client_ids_ : array, shape (clients,)
         What `fit` was given as `client`; ``client-0`` of views and transcript is the first.
     categories_ : dict

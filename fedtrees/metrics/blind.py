@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -75,7 +77,7 @@ def blind_guesses(
         raise DataError(
             f"own rows have {own.X.shape[1]} features, the schema has {len(schema.features)}"
         )
-    kinds = _KINDS if own is not None else {"uniform": _uniform}
+    kinds: dict[str, Callable[..., Table]] = {"uniform": _uniform} if own is None else _KINDS
     width = _own_width(own, schema)
     guesses = {}
     for name, draw in kinds.items():
@@ -198,7 +200,7 @@ def _constant(
     return Table(np.tile(row, (n, 1)), y)
 
 
-_KINDS = {
+_KINDS: dict[str, Callable[..., Table]] = {
     "bootstrap": _bootstrap,
     "independent": _independent,
     "given-label": _given_label,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numba import njit
@@ -20,7 +21,7 @@ BLOCK = 1000
 
 
 @njit(cache=True, nogil=True)
-def _vote(values, width, out):  # pragma: no cover - compiled
+def _vote(values: NDArray[Any], width: NDArray[Any], out: NDArray[Any]) -> None:
     samples, n, d = values.shape
     for i in range(n):
         for k in range(d):
@@ -83,7 +84,7 @@ def _block_consensus(
     steps = max(1, min(_STEPS, 255 // (columns - 1 + _LABEL_WEIGHT)))
     weight = np.full(columns, steps)
     weight[-1] = min(steps * _LABEL_WEIGHT, 255 - steps * (columns - 1))
-    reference = values[-1]
+    reference: NDArray[np.float64] = values[-1]
     for _ in range(rounds):
         matched = np.empty_like(values)
         for s, sample in enumerate(values):

@@ -57,6 +57,8 @@ class LabelScores(Metric[TrueLabels]):
         y = np.concatenate([h.y for h in labelled if h.y is not None])
         ids, first = np.unique(ids, return_index=True)
         shared = np.isin(ids, known)
+        if not shared.any():
+            return None
         return TrueLabels(ids[shared], y[first][shared], len(case.schema.classes))
 
     def refuses(self, claims: Sequence[Labels], case: Case) -> str | None:
@@ -64,8 +66,9 @@ class LabelScores(Metric[TrueLabels]):
         truth = self.truth(case)
         if len(claims) > 1:
             return "labels were claimed more than once"
-        strange = [] if truth is None else np.setdiff1d(claims[0].ids, truth.ids)
-        return f"labels of unknown ids {list(strange[:5])} were claimed" if len(strange) else None
+        known = claims[0].ids if truth is None else truth.ids
+        strange = np.setdiff1d(claims[0].ids, known)[:5].tolist()
+        return f"labels of unknown ids {strange} were claimed" if strange else None
 
     def score(self, claims: Sequence[Labels], truth: TrueLabels) -> list[Score]:
         """Score one claim; a row that it leaves out is a cluster of its own."""

@@ -234,6 +234,8 @@ class LeafCountMetric(Metric[GrownTrees]):
             return "counts of one tree were claimed twice"
         if case.model is None or not hasattr(case.model, "trees"):
             return None
+        if not case.schema.classes:
+            return f"counts of classes; the target {case.schema.target!r} has numbers"
         k = _classes(case)
         for claim in claims:
             if not 0 <= claim.tree < len(case.model.trees):
@@ -244,8 +246,8 @@ class LeafCountMetric(Metric[GrownTrees]):
 
     def blind(self, case: Case, truth: GrownTrees) -> dict[str, Sequence[Claim]]:
         """Return own rows' counts, scaled."""
-        own = [h.table for n, h in case.holdings.items() if n in case.principals and h.whole]
-        rows = Table.concat(own) if own else Table.empty(case.schema)
+        own = case.blind_view().rows
+        rows = Table.empty(case.schema) if own is None else own
         counts = [_count(case, t, rows) for t in truth.rows]
         return {"own-counts": [blind_leaf_counts(c, truth.rows[c.tree]) for c in counts]}
 

@@ -10,6 +10,8 @@ of 11 columns take a quarter of a second where a general solver takes half a min
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
@@ -24,7 +26,7 @@ _GATHER = np.uint64(0x0102040810204080)
 
 
 @njit(cache=True, nogil=True)
-def _mismatch(A, Bt, tol):  # pragma: no cover - compiled
+def _mismatch(A: NDArray[Any], Bt: NDArray[Any], tol: NDArray[Any]) -> NDArray[Any]:
     n, d = A.shape
     m = Bt.shape[1]
     cost = np.zeros((n, m), dtype=np.uint8)
@@ -86,7 +88,9 @@ def _check_pair(a: tuple[int, ...], b: tuple[int, ...]) -> None:
 
 
 @njit(cache=True, nogil=True)
-def _tight_row(cost_row, v, u_r, flags, out):  # pragma: no cover - compiled
+def _tight_row(
+    cost_row: NDArray[Any], v: NDArray[Any], u_r: int, flags: NDArray[Any], out: NDArray[Any]
+) -> None:
     """Write the bits of the columns with ``cost - u - v == 0`` into `out`."""
     for c in range(cost_row.shape[0]):
         flags[c] = np.uint8(np.int32(cost_row[c]) - v[c] == u_r)
@@ -100,7 +104,7 @@ def _tight_row(cost_row, v, u_r, flags, out):  # pragma: no cover - compiled
 
 
 @njit(cache=True, nogil=True)
-def _lowest_bit(word):  # pragma: no cover - compiled
+def _lowest_bit(word: Any) -> int:
     n = 0
     if word & np.uint64(0xFFFFFFFF) == 0:
         n += 32
@@ -123,7 +127,17 @@ def _lowest_bit(word):  # pragma: no cover - compiled
 
 
 @njit(cache=True, nogil=True)
-def _search(start, tight, free, seen, at, row_seen, row_match, col_match, path):  # pragma: no cover
+def _search(
+    start: int,
+    tight: NDArray[Any],
+    free: NDArray[Any],
+    seen: NDArray[Any],
+    at: NDArray[Any],
+    row_seen: NDArray[Any],
+    row_match: NDArray[Any],
+    col_match: NDArray[Any],
+    path: NDArray[Any],
+) -> Any:
     """Depth-first search for an augmenting path of tight pairs from one free row; flip it."""
     one = np.uint64(1)
     words = tight.shape[1]
@@ -169,7 +183,9 @@ def _search(start, tight, free, seen, at, row_seen, row_match, col_match, path):
 
 
 @njit(cache=True, nogil=True)
-def _assign(cost, square):  # pragma: no cover - compiled
+def _assign(
+    cost: NDArray[Any], square: bool
+) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], int, int]:
     n, m = cost.shape
     words = (m + 63) // 64
     u = np.zeros(n, dtype=np.int32)
@@ -266,7 +282,7 @@ def assign(cost: NDArray[np.uint8]) -> NDArray[np.intp]:
 
 
 @njit(cache=True, nogil=True)
-def _tie_costs(cost, u, v):  # pragma: no cover - compiled
+def _tie_costs(cost: NDArray[Any], u: NDArray[Any], v: NDArray[Any]) -> NDArray[Any]:
     """Cost 0 for tight pairs that agree in full, 1 for other tight pairs, 255 for the rest."""
     out = np.empty_like(cost)
     for r in range(cost.shape[0]):
@@ -313,7 +329,9 @@ def assign_most_exact(cost: NDArray[np.uint8]) -> NDArray[np.intp]:
 
 
 @njit(cache=True, nogil=True)
-def _graded(A, Bt, scale, weight):  # pragma: no cover - compiled
+def _graded(
+    A: NDArray[Any], Bt: NDArray[Any], scale: NDArray[Any], weight: NDArray[Any]
+) -> NDArray[Any]:
     n, d = A.shape
     m = Bt.shape[1]
     cost = np.zeros((n, m), dtype=np.uint8)

@@ -89,7 +89,7 @@ class Case:
     @property
     def victims_rows(self) -> Table | None:
         """Whole rows with labels of everybody but the principals, None where nobody holds such."""
-        return stacked(list(self.victims.values()))
+        return stacked(self.victims.values(), self.schema)
 
     def blind_view(self) -> View:
         """Return what the principals know without any transcript."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numba import njit
@@ -154,7 +155,7 @@ def nearest_row(
 
 
 @njit(cache=True, nogil=True)
-def _nearest(G, P, span):  # pragma: no cover - compiled
+def _nearest(G: NDArray[Any], P: NDArray[Any], span: NDArray[Any]) -> NDArray[Any]:
     """Return the smallest Gower distance (times c) of every row of G to the rows of P."""
     out = np.empty(G.shape[0])
     for i in range(G.shape[0]):

@@ -161,7 +161,7 @@ class ReturnedRowsMetric(Metric[BinnedVictims]):
     def truth(self, case: Case) -> BinnedVictims | None:
         """Return the victims' rows and the cut points, None where none were settled."""
         sent = [d.message for d in case.transcript or () if isinstance(d.message, CutPoints)]
-        held = {name: h.table for name, h in case.victims.items() if h.whole}
+        held = {name: h.table for name, h in case.victims.items() if h.covers(case.schema)}
         if not sent or not held:
             return None
         return BinnedVictims(held, Cuts(sent[0].values, sent[0].offsets, sent[0].minimum))

@@ -77,6 +77,10 @@ class Protocol(ABC):
         """
         return {"server": "server", **dict.fromkeys(client_names(parties), "client")}
 
+    def holder_names(self, parties: int) -> list[str]:
+        """Return the names of the parties that hold data, in order."""
+        return [name for name, role in self.roles(parties).items() if role in self.holders]
+
     @abstractmethod
     def party(
         self, name: str, role: str, held: Holding | None, schema: Schema, defense: Composition
@@ -210,7 +214,7 @@ def train(
     if not holdings or not sum(map(len, holdings.values())):
         raise DataError("a federation needs at least one party that holds at least one row")
     roles = protocol.roles(len(holdings))
-    expected = [name for name, role in roles.items() if role in protocol.holders]
+    expected = protocol.holder_names(len(holdings))
     if expected != list(holdings):
         raise UsageError(
             f"{protocol.name!r} wants the holdings of {', '.join(expected)}, in that order; got "
@@ -251,7 +255,8 @@ def _join_all(
         held = holdings.get(name)
         context = net.context_of(name, role, held)
         if held is not None and held.y is not None:
-            held = replace(held, y=net.defense.rows(Stage("labels"), held.y, context))
+            with acting(Party(name)):  # the hook is its own, though it has yet to be made
+                held = replace(held, y=net.defense.rows(Stage("labels"), held.y, context))
         party = protocol.party(name, role, held, schema, net.defense)
         net.join(party)
         if isinstance(party, Coordinator):

@@ -13,77 +13,86 @@ HEAD = """
 from dataclasses import dataclass
 import numpy as np
 from fedtrees.core.attack import Attack
-from fedtrees.core.guess import Guess
+from fedtrees.core.guess import Guess, Records
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Table
+
+class Cheating(Attack):
+    def inapplicable(self, view):
+        return "no rows of its own" if view.rows is None else None
+
+def told(rows):
+    return Guess((Records(rows),))
 """
 
 CHEATS = {
     "imports": HEAD
     + """
 @register.attack("cheat-imports")
-class Cheat(Attack):
+class Cheat(Cheating):
     def run(self, view, rng):
         from fedtrees.data import catalogue
-        return Guess(catalogue.load("breast-cancer").table.take(np.arange(5)))
+        return told(catalogue.load("breast-cancer").table.take(np.arange(5)))
 """,
     "frames": HEAD
     + """
 import sys
 @register.attack("cheat-frames")
-class Cheat(Attack):
+class Cheat(Cheating):
     def run(self, view, rng):
         frame = sys._getframe()
         while frame is not None:
             for value in frame.f_locals.values():
-                if hasattr(value, "clients") and value is not view:
-                    return Guess(Table.concat(list(value.clients)))
+                if hasattr(value, "holdings") and value is not view:
+                    return told(Table.concat([h.table for h in value.holdings.values()]))
             frame = frame.f_back
-        return Guess(view.rows)
+        return told(view.rows)
 """,
     "memory": HEAD
     + """
 import gc
+from fedtrees.core.holding import Holding
 @register.attack("cheat-memory")
-class Cheat(Attack):
+class Cheat(Cheating):
     def run(self, view, rng):
-        tables = [o for o in gc.get_objects() if isinstance(o, Table) and o is not view.rows]
-        wide = [t for t in tables if t.X.shape[1] == view.rows.X.shape[1]]
-        return Guess(Table.concat([t for t in wide if len(t) < 100]))  # not former guesses
+        own = view.rows
+        tables = [o for o in gc.get_objects() if isinstance(o, Holding)]
+        wide = [h.table for h in tables if h.X.shape[1] == own.X.shape[1]]
+        return told(Table.concat([t for t in wide if len(t) < 100]))
 """,
     "coins": HEAD
     + """
 @register.attack("cheat-coins")
-class Cheat(Attack):
+class Cheat(Cheating):
     def run(self, view, rng):
-        return Guess(view.rows.take(np.random.default_rng().integers(0, len(view.rows), 50)))
+        return told(view.rows.take(np.random.default_rng().integers(0, len(view.rows), 50)))
 """,
     "modules": HEAD
     + """
 import sys
 @register.attack("cheat-modules")
-class Cheat(Attack):
+class Cheat(Cheating):
     def run(self, view, rng):
-        sys.modules["fedtrees.bench.federation"].federate.cache_info()
-        return Guess(view.rows)
+        sys.modules["fedtrees.bench.federation"].federation_of
+        return told(view.rows)
 """,
     "files": HEAD
     + """
 @register.attack("cheat-files")
-class Cheat(Attack):
+class Cheat(Cheating):
     def run(self, view, rng):
         try:
             open("truth.csv").close()
         except OSError:
             pass
-        return Guess(view.rows)
+        return told(view.rows)
 """,
 }
 
 
 @pytest.mark.parametrize("how", CHEATS)
 def test_a_cheating_attack_is_caught(how, tmp_path):
-    assert fedtrees.bench.federation.federate
+    assert fedtrees.bench.federation.federation_of
     file = Path(tmp_path) / f"{how}.py"
     file.write_text(CHEATS[how])
     load_plugin(file)
@@ -144,7 +153,6 @@ def test_a_defense_that_forgets_a_message_is_caught(tmp_path):
         "    at = frozenset({'server'})\n"
         "    protects = frozenset({Reveal.LABELS})\n"
         "    guards = (NodeSplits,)\n"
-        "    requires = frozenset({'server-decides'})\n"
         "    def outgoing(self, message, ctx):\n"
         "        return replace(message, g=None, h=None, gain=None)\n"
     )

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from fedtrees.bench.store import Store
 from fedtrees.bench.suite import DataRef, Suite
 from fedtrees.core.errors import StoreError, UsageError
 from fedtrees.core.files import write_whole
+from fedtrees.core.registry import register
 from fedtrees.core.rows import COLUMNS as DESCRIBED
 from fedtrees.core.specs import Composed, Spec
 
@@ -37,7 +39,7 @@ attacks = ["random-leaf"]
 NOTING = """
 import os, time
 from fedtrees.core.attack import Attack
-from fedtrees.core.guess import Guess
+from fedtrees.core.guess import Guess, Records
 from fedtrees.core.registry import register
 
 @register.attack("noting")
@@ -46,7 +48,7 @@ class Noting(Attack):
         with open(os.environ["NOTES"], "a") as out:
             out.write(f"{view.defense} {view.n_rows} {view.rows.X[0, 0]} {len(view.rows)}\\n")
         time.sleep(float(os.environ.get("NAP", "0")))
-        return Guess(view.rows)
+        return Guess((Records(view.rows),))
 """
 
 
@@ -272,7 +274,7 @@ def test_failures_and_misfits_are_rows_with_reasons(tmp_path):
     skipped = [r for r in rows if r["status"] == "skipped"]
     failed = [r for r in rows if r["status"] == "failed"]
     assert {r["stage"] for r in skipped} == {"train", "attack"}
-    assert all("tree-messages" in r["reason"] for r in skipped)
+    assert all("do not cross in 'nvflare-hist'" in r["reason"] for r in skipped)
     assert counts["failed"] == len(failed) == 3
     assert all("declared range" in r["reason"] for r in failed)
 
@@ -292,7 +294,7 @@ def test_a_time_limit_makes_a_row_not_a_crash(tmp_path):
 
 RUBBISH = """
 from fedtrees.core.attack import Attack
-from fedtrees.core.guess import Guess
+from fedtrees.core.guess import Guess, Records
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Table
 import numpy as np
@@ -303,14 +305,19 @@ def attack(name, made):
         def run(self, view, rng):
             return made()
 
+def rows(width, value, label):
+    return Guess((Records(Table(np.full((3, width), value), np.full(3, label))),))
+
 def leave():
     raise SystemExit(9)
 
 attack("rubbish-none", lambda: None)
 attack("rubbish-list", lambda: Guess([1, 2]))
-attack("rubbish-narrow", lambda: Guess(Table(np.zeros((3, 2)), np.zeros(3))))
-attack("rubbish-infinite", lambda: Guess(Table(np.full((3, 13), np.inf), np.zeros(3))))
-attack("rubbish-labels", lambda: Guess(Table(np.zeros((3, 13)), np.full(3, 7))))
+attack("rubbish-table", lambda: Guess((Records([1, 2]),)))
+attack("rubbish-narrow", lambda: rows(2, 0, 0))
+attack("rubbish-infinite", lambda: rows(13, np.inf, 0))
+attack("rubbish-labels", lambda: rows(13, 0, 7))
+attack("rubbish-twice", lambda: Guess(2 * rows(13, 0, 0).claims))
 attack("rubbish-exit", leave)
 """
 
@@ -318,7 +325,7 @@ attack("rubbish-exit", leave)
 def test_an_attack_that_returns_rubbish_is_named_and_hurts_nobody(tmp_path):
     plugin = tmp_path / "rubbish.py"
     plugin.write_text(RUBBISH)
-    names = ["none", "list", "narrow", "infinite", "labels", "exit"]
+    names = ["none", "list", "table", "narrow", "infinite", "labels", "twice", "exit"]
     attacks = ", ".join(f'"rubbish-{n}"' for n in names)
     text = SUITE.replace('"random-leaf"', f'{attacks}, "random-leaf"')
     text = text.replace('"split-only", "laplace-hist[epsilon=8]"', '"none"').replace("0, 1", "0")
@@ -327,11 +334,9 @@ def test_an_attack_that_returns_rubbish_is_named_and_hurts_nobody(tmp_path):
     counts = b.run()
     assert counts == {"ok": 4, "failed": len(names)}
     said = {r["attack"]: r["reason"] for r in rows_of(tmp_path / "run") if r["status"] == "failed"}
-    for name, part in zip(
-        names,
-        ["return a Guess", "not a Table", "2 columns", "infinite", "labels", "SystemExit"],
-        strict=True,
-    ):
+    parts = ["return a Guess", "tuple of claims", "not a Table", "2 columns", "infinite", "labels"]
+    parts += ["more than once", "SystemExit"]
+    for name, part in zip(names, parts, strict=True):
         assert part in said[f"rubbish-{name}"]
 
 
@@ -368,19 +373,23 @@ def test_a_full_disk_leaves_the_old_file_and_says_what_to_do(tmp_path, monkeypat
 
 def test_a_cell_s_key_covers_everything_that_matters():
     data = DataRef("wine")
-    setting = Setting(data, Spec("iid"), 3, 0)
+    made = register.make("protocol", Spec("fedtree-hist"))
+    setting = Setting.of(data, Spec("iid"), 3, 0, made)
+    later = Setting.of(data, Spec("iid"), 3, 1, made)
+    more = Setting.of(data, Spec("iid"), 4, 0, made)
     cell = TrainCell(setting, Spec("fedtree-hist", {"trees": 2, "max_depth": 3}), Composed())
     provenance = Provenance({data: "d1"})
     keys = {
         cell.key(provenance),
         cell.key(Provenance({data: "d2"})),
         cell.key(Provenance({data: "d1"}, ("plugin",))),
-        TrainCell(Setting(data, Spec("iid"), 3, 1), cell.protocol, Composed()).key(provenance),
-        TrainCell(Setting(data, Spec("iid"), 4, 0), cell.protocol, Composed()).key(provenance),
+        TrainCell(later, cell.protocol, Composed()).key(provenance),
+        TrainCell(more, cell.protocol, Composed()).key(provenance),
+        TrainCell(replace(setting, layout="whole"), cell.protocol, Composed()).key(provenance),
         TrainCell(setting, Spec("fedtree-hist", {"trees": 3}), Composed()).key(provenance),
         TrainCell(setting, cell.protocol, Composed((Spec("split-only"),))).key(provenance),
     }
-    assert len(keys) == 7
+    assert len(keys) == 8
     swapped = Spec("fedtree-hist", {"max_depth": 3, "trees": 2})
     assert TrainCell(setting, swapped, Composed()).key(provenance) == cell.key(provenance)
 
@@ -415,7 +424,6 @@ def test_a_named_protocol_meets_all_attacks_of_the_suite():
         ("[[grid]]\nclients = [0]", "clients=0"),
         ("seeds = 0", "at least one"),
         ("seeds = 'many'", "give a count"),
-        ("[[grid]]\nthreats = ['clinet']", "did you mean 'client'"),
     ],
 )
 def test_a_suite_that_cannot_be_used_says_why(text, said):
@@ -439,3 +447,23 @@ def test_datasets_keep_their_digest():
     ref = DataRef("wine")
     assert load_dataset(ref, None).digest == load_dataset(DataRef("wine"), None).digest
     assert Store(Path("x")).name == "x"
+
+
+@pytest.mark.parametrize(
+    ("threat", "said"),
+    [
+        (
+            "clinet",
+            "did you mean 'client'.*: the roles of this protocol are server, client, public",
+        ),
+        ("passive", "unknown threat 'passive'"),
+        ("client[count=4]", "only 3 of them"),
+        ("client[count=3]", "no victim is left"),
+    ],
+)
+def test_a_threat_that_its_protocol_does_not_know_stops_a_bench_before_it_starts(
+    tmp_path, threat, said
+):
+    text = SUITE + f"threats = ['{threat}']\n"
+    with pytest.raises(UsageError, match=said):
+        bench(tmp_path / "run", text)

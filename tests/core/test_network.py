@@ -5,13 +5,14 @@ import pytest
 
 from fedtrees.core.defense import Composition, Defense
 from fedtrees.core.errors import DataError, ProtocolError, UnguardedMessageError
-from fedtrees.core.messages import Reveal
+from fedtrees.core.messages import Reveal, closed
 from fedtrees.core.network import LocalNetwork
 from fedtrees.core.party import Party, acting, handles
 from fedtrees.core.schema import Feature, Schema
+from fedtrees.core.sealed import Sealed
 from fedtrees.core.streams import Streams
 from fedtrees.core.transcript import Transcript
-from fedtrees.core.view import Opaque, see
+from fedtrees.core.view import see
 from fedtrees.messages.boosting import BaseScore, LabelSums, LabelSumsRequest
 
 
@@ -81,14 +82,15 @@ def test_a_secure_sum_opens_the_sum_alone():
     with acting(server):
         (total,) = net.ask("client", LabelSumsRequest(), why="to count")
     assert total.sums.tolist() == [11, 22]
-    seen = [s.message for s in see(net.transcript, ("server",))]
-    assert [m for m in seen if isinstance(m, Opaque)] == [
-        Opaque("LabelSums", d.nbytes) for d in net.transcript if d.sender.startswith("client")
+    seen = [s for s in see(net.transcript, ("server",)) if isinstance(s.message, LabelSums)]
+    assert [(s.sender, s.message.sums) for s in seen if closed(s.message)] == [
+        (f"client-{i}", Sealed((), (2,), "<i8", 16)) for i in (0, 1)
     ]
-    opened = [m.sums.tolist() for m in seen if isinstance(m, LabelSums)]
-    assert opened == [[11, 22]]
+    opened = [(s.sender, s.message.sums.tolist()) for s in seen if not closed(s.message)]
+    assert opened == [("server", [11, 22])]
     own = [s.message for s in see(net.transcript, ("client-0",)) if s.sender == "client-0"]
-    assert own[0].sums.tolist() == [1, 2]  # a sender knows what it sent
+    assert closed(own[0])  # what it put in is in its own holding, not in its view
+    assert not any(s.opened for s in see(net.transcript, ("client-0", "client-1")))
 
 
 def test_adding_a_colluder_never_shrinks_a_view():
@@ -155,8 +157,8 @@ def test_a_transcript_survives_saving_and_a_cut_file_is_refused(tmp_path):
     assert back.roles == net.transcript.roles
     assert back.events == net.transcript.events
     assert back.rounds == net.transcript.rounds == 1
-    assert [(d.sender, d.readers, d.nbytes, d.why) for d in back] == [
-        (d.sender, d.readers, d.nbytes, d.why) for d in net.transcript
+    assert [(d.sender, d.receivers, d.nbytes, d.why) for d in back] == [
+        (d.sender, d.receivers, d.nbytes, d.why) for d in net.transcript
     ]
     blob = path.read_bytes()
     for cut in (0, 10, len(blob) // 2, len(blob) - 1):

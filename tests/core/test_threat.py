@@ -26,11 +26,11 @@ def test_who_is_curious(text, names):
     ("text", "said"),
     [
         ("clinet", "did you mean 'client'"),
-        ("client[index=9]", "only 3 clients"),
-        ("client[count=3]", "no victim is left"),
+        ("client[index=9]", "only 3 of them"),
+        ("client[count=4]", "only 3 of them"),
         ("client[count=0]", "not a valid number"),
         ("client[whom=1]", "no parameter 'whom'"),
-        ("server[count=1]", "no parameter 'count'"),
+        ("server[count=1]", "neither index nor count"),
         ("", "empty threat"),
     ],
 )

@@ -7,9 +7,9 @@ from federations import sample_federation
 from fedtrees.core.defense import Composition
 from fedtrees.core.errors import UsageError
 from fedtrees.core.holding import over_clients
+from fedtrees.core.messages import closed
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec
-from fedtrees.core.view import Opaque
 from fedtrees.messages.boosting import GlobalHistogram, Histogram
 from fedtrees.messages.cuts import CutPoints
 from fedtrees.protocols.base import train, view_of
@@ -45,8 +45,8 @@ def test_a_secure_sum_changes_no_model_and_hides_every_client(name):
     assert same_model(plain, summed)
     view = view_of(summed, ("server",), over_clients(clients))
     opened = {s.sender for s, _ in view.messages(Histogram)}
-    assert opened == {"secure-sum"}
-    sealed = [s for s in view.seen if isinstance(s.message, Opaque)]
+    assert opened == {"server"}
+    sealed = [s for s in view.seen if closed(s.message)]
     assert {s.sender for s in sealed} == {f"client-{i}" for i in range(len(clients))}
     before = view_of(plain, ("server",), over_clients(clients))
     assert {s.sender for s, _ in before.messages(Histogram)} == {s.sender for s in sealed}
@@ -136,7 +136,7 @@ def test_the_server_of_an_all_reduce_grows_what_its_clients_see():
 def test_a_server_that_sends_no_sums_has_nothing_to_suppress():
     protocol = register.make("protocol", Spec("fedtree-hist"))
     by_server = Composition((make("min-bin", by="server"),))
-    assert "shared-histograms" in protocol.mismatch(by_server)
+    assert "GlobalHistogram, which do not cross" in protocol.mismatch(by_server)
     assert protocol.mismatch(Composition((make("min-bin", by="client"),))) is None
 
 

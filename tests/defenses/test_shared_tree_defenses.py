@@ -234,17 +234,20 @@ def test_their_claims_are_structural(name):
 @pytest.mark.parametrize(
     ("defense", "where", "needs"),
     [
-        ("mask-sum-hessian", "fedtree-hist", "shared-trees"),
-        ("min-leaf", "nvflare-hist", "shared-trees"),
-        ("min-leaf", "local-forests", "shared-trees"),
-        ("min-bin", "flower-cyclic", "histograms"),
-        ("secure-sum", "local-ensembles", "summable"),
+        ("mask-sum-hessian", "fedtree-hist", "ClientTrees"),
+        ("min-leaf", "nvflare-hist", "least_leaf_rows"),
+        ("min-leaf", "local-forests", "least_leaf_rows"),
+        ("min-bin", "flower-cyclic", "Histogram"),
+        ("secure-sum", "local-ensembles", "Histogram, ClassTotals, ClassCounts"),
     ],
 )
 def test_where_they_have_no_place_they_say_why(defense, where, needs):
     known = register.make("protocol", Spec(where, {}))
     reason = known.mismatch(Composition((make(defense),)))
-    assert reason == f"{defense!r} needs {needs}, which {where!r} does not have"
+    if needs == "least_leaf_rows":
+        assert reason == f"{defense!r} works through {needs}, which no party of {where!r} keeps to"
+    else:
+        assert reason == f"{defense!r} acts on {needs}, which do not cross in {where!r}"
 
 
 @pytest.mark.parametrize("k", [1, 0, -2, 2.5, True])

@@ -23,7 +23,6 @@ from fedtrees import (
 )
 from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.registry import register
-from fedtrees.core.schema import Feature, Schema
 from fedtrees.core.specs import Spec
 from fedtrees.messages.boosting import ValidationLoss
 from fedtrees.messages.cuts import CutPoints, CutsRequest
@@ -48,10 +47,11 @@ def same(a, b, rows=X):
 
 def test_rows_are_spread_over_clients_and_trained_on_once():
     model = gbdt(n_clients=4).fit(X, Y)
-    sizes = [len(rows) for rows in model.clients_]
+    assert list(model.holdings_) == [f"client-{i}" for i in range(4)]
+    sizes = [len(held) for held in model.holdings_.values()]
     assert sum(sizes) == len(X)
     assert max(sizes) - min(sizes) <= 1
-    held = {row.tobytes() for rows in model.clients_ for row in rows.X}
+    held = {row.tobytes() for part in model.holdings_.values() for row in part.X}
     assert held == {row.tobytes() for row in X.astype(np.float32)}
 
 
@@ -59,8 +59,9 @@ def test_clients_hold_the_rows_they_are_given():
     where = np.array(["north", "east", "south"])[np.arange(len(X)) % 3]
     model = gbdt(n_clients=99).fit(X, Y, client=where)
     assert model.client_ids_.tolist() == ["east", "north", "south"]
-    assert set(model.transcript_.roles) == {"server", "client-0", "client-1", "client-2"}
-    for name, rows in zip(model.client_ids_, model.clients_, strict=True):
+    assert list(model.transcript_.roles) == ["server", *model.holdings_, "public"]
+    assert list(model.holdings_) == ["client-0", "client-1", "client-2"]
+    for name, rows in zip(model.client_ids_, model.holdings_.values(), strict=True):
         assert np.array_equal(rows.X, X[where == name].astype(np.float32))
         assert np.array_equal(rows.y, Y[where == name])
 
@@ -68,7 +69,7 @@ def test_clients_hold_the_rows_they_are_given():
 def test_a_class_may_be_absent_from_a_client():
     flowers, species = load_iris(return_X_y=True)
     apart = gbdt(max_bin=256).fit(flowers, species, client=species)
-    assert [np.unique(rows.y).tolist() for rows in apart.clients_] == [[0], [1], [2]]
+    assert [np.unique(h.y).tolist() for h in apart.holdings_.values()] == [[0], [1], [2]]
     assert same(apart, gbdt(max_bin=256, n_clients=1).fit(flowers, species), flowers)
 
 
@@ -100,11 +101,11 @@ def test_early_stopping_shortens_the_model():
 def test_a_view_is_what_a_party_saw_and_an_attack_reads_it():
     model = gbdt(n_estimators=1).fit(X, Y)
     view = model.view("client-1")
-    assert np.array_equal(view.rows.X, model.clients_[1].X)
+    assert np.array_equal(view.rows.X, model.holdings_["client-1"].X)
     assert {s.sender for s in view.seen} == {"server", "client-1"}
     guess = register.make("attack", Spec("timberstrike")).run(view, np.random.default_rng(0))
     leaves, (tree,) = guessed.counts(guess)[0], model.model_.trees
-    others = [model.clients_[0], model.clients_[2]]
+    others = [model.holdings_["client-0"], model.holdings_["client-2"]]
     leaf = np.concatenate([model.model_.apply(rows.X)[:, 0] for rows in others])
     label = np.concatenate([rows.y for rows in others])
     assert set(leaves.leaf) == set(tree.leaves)
@@ -129,7 +130,9 @@ def test_a_pickled_estimator_is_the_same_and_its_views_stay_read_only():
     (seen, cuts), *_ = again.view("client-0").messages(CutPoints)
     assert seen.sender == "server"
     assert not cuts.values.flags.writeable
-    assert not again.view("client-0").own.X.flags.writeable
+    (own,) = again.view("client-0").own
+    assert np.array_equal(own.X, model.holdings_["client-0"].X)
+    assert not own.X.flags.writeable
 
 
 # --- weights
@@ -280,7 +283,11 @@ def test_unknown_categories_and_plain_text_are_named():
         ({"protocol": "fedtree-hist[max_depth=5]"}, UsageError, "max_depth=3 and protocol=.*once"),
         ({"defense": "split-onyl"}, UsageError, "did you mean 'split-only'"),
         ({"defense": "none,split-only"}, UsageError, r"compose several with \+"),
-        ({"protocol": "nvflare-hist", "defense": "split-only"}, UsageError, "does not go with"),
+        (
+            {"protocol": "nvflare-hist", "defense": "split-only"},
+            UsageError,
+            "which do not cross",
+        ),
         ({"n_clients": 600}, DataError, "600 clients but only 569 rows"),
         ({"n_clients": 0}, DataError, "at least one client"),
         ({"n_clients": 2.0}, UsageError, "n_clients=2.0: give a whole number"),
@@ -470,10 +477,14 @@ def test_a_file_name_that_would_be_misread(tmp_path):
 
 
 def test_attacks_on_log_odds_do_not_apply_to_other_targets():
-    protocol = gbdt().fit(X, Y).training_.protocol
-    features = tuple(Feature(f"f{i}") for i in range(3))
-    offered = [protocol.offers_on(Schema(features, "y", c)) for c in (("a", "b"), tuple("abc"), ())]
-    assert ["logistic-leaves" in o for o in offered] == [True, False, False]
+    flowers, species = load_iris(return_X_y=True)
+    numbers = FederatedGBDTRegressor(n_estimators=2, max_depth=2)
+    fitted = [gbdt().fit(X, Y), gbdt().fit(flowers, species), numbers.fit(flowers, flowers[:, 0])]
+    joint = register.make("attack", Spec("joint"))
+    said = [joint.inapplicable(model.view("client-2")) for model in fitted]
+    assert said[0] is None
+    assert "two classes" in said[1]
+    assert "Newton steps of log loss" in said[2]
 
 
 def test_two_columns_of_one_name():

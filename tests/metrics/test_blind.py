@@ -6,10 +6,17 @@ from hypothesis import strategies as st
 from small_tables import SCHEMA, random_table
 
 from fedtrees.core.errors import DataError
+from fedtrees.core.guess import Records
 from fedtrees.core.schema import Table
-from fedtrees.metrics import blind_guesses, blind_scores, score_records
-from fedtrees.metrics.advantage import advantage, best_value
+from fedtrees.metrics import blind_guesses, score_records
+from fedtrees.metrics.advantage import advantage
 from fedtrees.metrics.consensus import matched_consensus
+from fedtrees.metrics.metric import best_of
+from fedtrees.metrics.victims_rows import RecordMetric, VictimsRows
+
+
+def scored(guess, truth, top=()):
+    return RecordMetric().score([Records(guess)], VictimsRows(truth, SCHEMA, top))
 
 
 def rows_of(table):
@@ -75,24 +82,27 @@ def test_advantage_of_the_truth_is_one_and_of_the_best_guess_zero():
     mine, truth = random_table(30, rng, 0.05), random_table(60, rng, 0.05)
     top = ("age", "bmi")
     guesses = blind_guesses(mine, SCHEMA, 60, rng, draws=4)
-    blind = blind_scores(guesses, truth, SCHEMA, top)
-    perfect = score_records(truth, truth, SCHEMA, top).as_dict()
+    by_guess = {name: scored(guess, truth, top) for name, guess in guesses.items()}
+    blind = best_of(by_guess)
+    values = {name: {s.name: s.value for s in scores} for name, scores in by_guess.items()}
+    perfect = {s.name: s for s in scored(truth, truth, top)}
+    assert {"ra", "ra_top", "exact_rows", "close_rows", "gower"} <= set(perfect)
+    assert perfect["gower"].best == 0
     for metric in ("ra", "ra_top", "exact_rows", "close_rows", "gower"):
-        line, best = blind[metric], best_value(metric)
-        assert advantage(perfect[metric], line.score, best=best) == 1
-        own = score_records(guesses[line.guess], truth, SCHEMA, top).as_dict()[metric]
-        assert advantage(own, line.score, best=best) == 0
-        for guess in guesses.values():
-            value = score_records(guess, truth, SCHEMA, top).as_dict()[metric]
-            assert advantage(value, line.score, best=best) <= 1e-12
+        line, best = blind[metric], perfect[metric].best
+        assert advantage(perfect[metric].value, line.value, best=best) == 1
+        assert advantage(values[line.guess][metric], line.value, best=best) == 0
+        for own in values.values():
+            assert advantage(own[metric], line.value, best=best) <= 1e-12
 
 
 def test_per_feature_lines_are_there():
     rng = np.random.default_rng(1)
     mine, truth = random_table(30, rng), random_table(30, rng)
-    blind = blind_scores(blind_guesses(mine, SCHEMA, 30, rng, draws=1), truth, SCHEMA)
+    guesses = blind_guesses(mine, SCHEMA, 30, rng, draws=1)
+    blind = best_of({name: scored(guess, truth) for name, guess in guesses.items()})
     assert {"ra:age", "ra:town", "ra:bmi", "ra:flat", "ra:ill"} <= set(blind)
-    assert blind["ra:flat"].score == 1
+    assert blind["ra:flat"].value == 1
     assert "ra_top" not in blind
     assert "hamming" not in blind
 

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from fedtrees.core.errors import DataError
 from fedtrees.core.guess import LeafCounts
 from fedtrees.metrics.leaf_counts import (
+    LeafCountScores,
     blind_leaf_counts,
     score_leaf_counts,
     share_right,
@@ -16,7 +17,7 @@ LEAVES = np.array([2, 3, 4])
 
 
 def counts(tree, leaf, n0, n1):
-    return LeafCounts(tree, np.array(leaf), np.array(n0), np.array(n1))
+    return LeafCounts(tree, np.array(leaf), np.column_stack([n0, n1]))
 
 
 TRUTH = counts(0, [2, 3, 4], [5, 0, 2], [1, 4, 0])
@@ -25,16 +26,14 @@ TRUTH = counts(0, [2, 3, 4], [5, 0, 2], [1, 4, 0])
 def test_counts_of_routed_rows_by_hand():
     found = true_leaf_counts(0, np.array([2, 4, 2, 2]), np.array([0, 1, 1, 0]), LEAVES)
     assert found.leaf.tolist() == [2, 3, 4]
-    assert found.n0.tolist() == [2, 0, 0]
-    assert found.n1.tolist() == [1, 0, 1]
+    assert found.counts.tolist() == [[2, 1], [0, 0], [0, 1]]
     with pytest.raises(DataError, match="not among its leaves"):
         true_leaf_counts(0, np.array([1]), np.array([0]), LEAVES)
 
 
 def test_the_truth_in_any_order_is_exact():
     turned = counts(0, [4, 2, 3], [2, 5, 0], [0, 1, 4])
-    scores = score_leaf_counts([turned], [TRUTH]).as_dict()
-    assert list(scores.values()) == [1, 1, 0, 0]
+    assert score_leaf_counts([turned], [TRUTH]) == LeafCountScores(1, 1, 0, 0, leaves=3)
 
 
 def test_scores_by_hand():
@@ -69,11 +68,10 @@ def test_two_guesses_for_a_tree_and_no_truth_are_refused():
 
 def test_blind_counts_are_own_counts_scaled():
     nodes, y = np.array([2, 2, 3, 4]), np.array([0, 1, 1, 0])
-    found = blind_leaf_counts(0, nodes, y, LEAVES, 10)
-    assert found.n0.tolist() == [2, 0, 2]
-    assert found.n1.tolist() == [2, 2, 0]
-    none = blind_leaf_counts(0, nodes[:0], y[:0], LEAVES, 12)
-    assert none.n0.tolist() == none.n1.tolist() == [2, 2, 2]
+    found = blind_leaf_counts(true_leaf_counts(0, nodes, y, LEAVES), 10)
+    assert found.counts.tolist() == [[2, 2], [0, 2], [2, 0]]
+    none = blind_leaf_counts(true_leaf_counts(0, nodes[:0], y[:0], LEAVES), 12)
+    assert none.counts.tolist() == [[2, 2]] * 3
 
 
 @settings(max_examples=40, deadline=None)
@@ -84,15 +82,15 @@ def test_order_of_true_rows_does_not_matter_and_own_rows_as_victims_are_exact(n,
     turn = rng.permutation(n)
     truth = true_leaf_counts(0, nodes, y, LEAVES)
     again = true_leaf_counts(0, nodes[turn], y[turn], LEAVES)
-    assert np.array_equal(truth.n1, again.n1)
-    blind = blind_leaf_counts(0, nodes, y, LEAVES, n)
+    assert np.array_equal(truth.counts, again.counts)
+    blind = blind_leaf_counts(truth, n)
     assert score_leaf_counts([blind], [truth]).leaf_mass_exact == 1
 
 
 def test_only_what_is_mentioned_can_be_wrong():
-    some = LeafCounts(0, TRUTH.leaf[:1], TRUTH.n0[:1], TRUTH.n1[:1])
+    some = LeafCounts(0, TRUTH.leaf[:1], TRUTH.counts[:1])
     assert share_right([some], [TRUTH]) == 1
-    off = LeafCounts(0, TRUTH.leaf, TRUTH.n0 + np.arange(len(TRUTH.leaf)), TRUTH.n1)
+    off = LeafCounts(0, TRUTH.leaf, TRUTH.counts + np.outer(np.arange(len(TRUTH.leaf)), [1, 0]))
     assert share_right([off], [TRUTH]) == pytest.approx(1 / len(TRUTH.leaf))
     with pytest.raises(DataError, match="no leaf counts"):
         share_right([], [TRUTH])

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from fedtrees.core.errors import DataError
+from fedtrees.core.guess import Records
 from fedtrees.core.schema import Table
-from fedtrees.metrics.returned_rows import score_returned_rows
+from fedtrees.metrics.returned_rows import ReturnedRows, score_returned_rows
+from fedtrees.metrics.victims_rows import BinnedVictims, ReturnedRowsMetric
 from fedtrees.trees.binning import Cuts
 
 CUTS = Cuts.join([np.array([1, 2, 3], np.float32)], np.array([-1], np.float32))
@@ -42,7 +44,10 @@ def test_owners_count_where_they_are_named():
 
 def test_nothing_returned_is_not_wrong():
     scores = score_returned_rows(rows((0, 0)).take(np.array([], int)), TRUTH, CUTS)
-    assert scores.as_dict() == {
+    assert scores == ReturnedRows(right=0.0, wrong=None, owned=None, returned=0)
+    claim = Records(rows((0, 0)).take(np.array([], int)), confidence=np.zeros(0))
+    found = ReturnedRowsMetric().score([claim], BinnedVictims(TRUTH, CUTS))
+    assert {s.name: s.value for s in found} == {
         "returned_right": 0.0,
         "returned_wrong": None,
         "returned_owned": None,

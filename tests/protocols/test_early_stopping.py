@@ -9,11 +9,13 @@ from federations import sample_federation
 from fedtrees.core.defense import Composition
 from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.holding import over_clients
+from fedtrees.core.messages import closed
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table
+from fedtrees.core.sealed import Sealed
 from fedtrees.core.specs import Spec
 from fedtrees.messages.boosting import Histogram, StopBoosting, ValidationLoss
-from fedtrees.protocols.base import train
+from fedtrees.protocols.base import train, view_of
 from fedtrees.trees.boosted.losses import LOSS_BOUND
 
 
@@ -33,7 +35,7 @@ def losses(done):
     totals = [
         d.message.sums
         for d in done.transcript
-        if isinstance(d.message, ValidationLoss) and d.sender == "secure-sum"
+        if isinstance(d.message, ValidationLoss) and not closed(d.message)
     ]
     return [loss / rows for loss, rows in totals]
 
@@ -58,7 +60,7 @@ def test_the_server_learns_sums_alone():
         if isinstance(d.message, ValidationLoss) and d.sender.startswith("client")
     ]
     assert alone
-    assert all(d.readers == () for d in alone)
+    assert all(d.message.sums == Sealed((), (2,), "<f8", 16) for d in alone)
 
 
 def held_out(seed, clients, fraction):
@@ -110,8 +112,12 @@ def test_noise_is_paid_for():
     assert {e.l1 for e in events} == {LOSS_BOUND + 1}
     assert {e.scale for e in events} == {(LOSS_BOUND + 1) / 2.0}
     assert len(events) % rounds == 0
-    noisy = [d.message.sums[1] for d in done.transcript if isinstance(d.message, ValidationLoss)]
-    assert any(n != round(n) for n in noisy)
+    totals = [
+        d.message.sums[1]
+        for d in done.transcript
+        if isinstance(d.message, ValidationLoss) and not closed(d.message)
+    ]
+    assert any(n != round(n) for n in totals)
 
 
 def test_a_row_pays_for_training_or_for_validation():
@@ -128,9 +134,13 @@ def test_a_row_pays_for_training_or_for_validation():
 
 
 def test_attacks_that_need_all_rows_do_not_apply():
-    plain = register.make("protocol", Spec("fedtree-hist", {}))
-    early = register.make("protocol", Spec("fedtree-hist", {"early_stopping_rounds": 2}))
-    assert plain.offers - early.offers == {"logistic-leaves"}
+    attack = register.make("attack", Spec("timberstrike"))
+    tables, _ = sample_federation()
+    held = over_clients(tables)
+    plain, early = (run(trees=2, early_stopping_rounds=n) for n in (0, 2))
+    assert attack.inapplicable(view_of(plain, ("client-2",), held)) is None
+    said = attack.inapplicable(view_of(early, ("client-2",), held))
+    assert "Newton steps of log loss on all rows" in said
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from flower_reference import bagging, base_score_of, model_bytes, trees_of
 from shared_trees_world import CLOSE, assert_same_trees, sent, tables, xgboost_params
 from sklearn.datasets import load_breast_cancer
 
+from fedtrees.attacks.timberstrike.attack import TimberStrike
 from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.holding import over_clients
 from fedtrees.core.schema import Feature, Schema, Table
@@ -152,11 +153,14 @@ def test_clients_see_the_ordered_trees_and_the_server_who_sent_which():
     round = [("server", "GrowRequest"), ("client-1", "ClientTrees"), ("server", "GlobalTrees")]
     assert crossed == 3 * round
     assert [m.first for _, m in client.messages(GlobalTrees)] == [0, 3, 6]
-    np.testing.assert_array_equal(client.own.X, clients[1].X)
+    (own,) = client.own
+    np.testing.assert_array_equal(own.X, clients[1].X)
+    np.testing.assert_array_equal(own.y, clients[1].y)
     server = view_of(training, ("server",), over_clients(clients))
     names = ["client-0", "client-1", "client-2"]
     assert [s.sender for s, _ in server.messages(ClientTrees)] == 3 * names
-    assert server.own is None
+    assert server.own == ()
+    assert server.rows is None
 
 
 def test_nothing_in_what_clients_are_told_depends_on_who_sent_it():
@@ -230,13 +234,15 @@ def test_one_newton_step_is_xgboost_2_1s_base_score():
 def test_a_sample_of_rows_is_each_clients_own_and_of_each_round():
     clients, schema = tables(14, rows=(400, 400))
     protocol = FlowerBagging(trees=2, max_depth=1, subsample=0.5, base_score=0.5)
-    mass = [
-        m.sum_hessian[0] * 4
-        for m in sent(train(protocol, over_clients(clients), schema), ClientTrees)
-    ]
+    training = train(protocol, over_clients(clients), schema)
+    mass = [m.sum_hessian[0] * 4 for m in sent(training, ClientTrees)]
     assert all(150 < m < 250 for m in mass[:2])
     assert len(set(mass)) == 4
-    assert "newton-leaves" not in protocol.offers
+    whole = train(FlowerBagging(trees=2, max_depth=1), over_clients(clients), schema)
+    seen = [view_of(t, ("client-0",), over_clients(clients)) for t in (training, whole)]
+    said = [TimberStrike().inapplicable(view) for view in seen]
+    assert "Newton steps of log loss on all rows" in said[0]
+    assert said[1] is None
 
 
 @pytest.mark.parametrize(
@@ -272,5 +278,6 @@ def test_labels_and_tables_that_make_no_sense_are_refused():
     weightless = Table(clients[0].X, clients[0].y, np.zeros(len(clients[0])))
     with pytest.raises(DataError, match="none of any weight"):
         train(FlowerBagging(), over_clients([weightless]), schema)
+    clients, schema = tables(15, classes=3)
     with pytest.raises(UsageError, match="two classes"):
-        train(FlowerBagging(objective="binary:logistic"), *tables(15, classes=3))
+        train(FlowerBagging(objective="binary:logistic"), over_clients(clients), schema)

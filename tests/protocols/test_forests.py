@@ -7,6 +7,7 @@ import pytest
 from sklearn.datasets import load_breast_cancer, load_wine
 
 from fedtrees.bench import checkpoint
+from fedtrees.core.codec import decode
 from fedtrees.core.defense import Composition, Defense
 from fedtrees.core.errors import DataError, UnguardedMessageError, UsageError
 from fedtrees.core.guarantee import Structural
@@ -25,6 +26,7 @@ from fedtrees.messages.forests import (
     LocalForest,
     PooledForest,
 )
+from fedtrees.messages.models import ForestModel
 from fedtrees.protocols.base import train, view_of
 from fedtrees.trees.binning import bin_rows
 from fedtrees.trees.forest.grower import draw_columns, draw_rows, grow_random_forest
@@ -93,7 +95,10 @@ def test_with_row_draws_it_is_the_central_forest_on_the_pooled_draws(count):
 @pytest.mark.parametrize("cuts", ["equal-width", "public"])
 def test_cut_points_do_not_depend_on_the_clients(cuts):
     p = protocol("forest-hist", cuts=cuts, bootstrap=False)
-    one, many = (train(p, *made(load_wine, k)).model for k in (1, 7))
+    one, many = (
+        train(p, over_clients(clients), schema).model
+        for clients, schema in (made(load_wine, k) for k in (1, 7))
+    )
     assert same_forest(one, many)
 
 
@@ -183,7 +188,9 @@ def composed(spec):
     ],
 )
 def test_defenses_of_other_protocols_are_a_mismatch(name, spec):
-    assert "needs" in protocol(name).mismatch(composed(spec))
+    reason = protocol(name).mismatch(composed(spec))
+    assert "do not cross in" in reason
+    assert repr(name) in reason
     assert protocol(name).mismatch(Composition()) is None
 
 
@@ -215,7 +222,7 @@ def test_a_secure_sum_hides_whose_counts_they_are():
     )
     np.testing.assert_array_equal(plain.predict(clients[0].X), summed.predict(clients[0].X))
     view = view_of(summed, ["server"], over_clients(clients))
-    assert {seen.sender for seen, _ in view.messages(ClassCounts)} == {"secure-sum"}
+    assert {seen.sender for seen, _ in view.messages(ClassCounts)} == {"server"}
 
 
 def test_a_defense_that_chooses_splits_is_a_mismatch():
@@ -224,7 +231,7 @@ def test_a_defense_that_chooses_splits_is_a_mismatch():
             return mask
 
     reason = protocol("forest-hist").mismatch(Composition((OddBins(),)))
-    assert "draws its candidate splits" in reason
+    assert reason == "'defense' works through candidates, which no party of 'forest-hist' keeps to"
 
 
 @dataclass(frozen=True)
@@ -256,12 +263,13 @@ def test_the_released_model_is_what_left_the_server_and_guards_fail_closed():
     blind = Composition((BareLeaves(guarded=()),))
     with pytest.raises(UnguardedMessageError, match="LeafClasses"):
         train(protocol("forest-hist"), over_clients(clients), schema, defense=blind)
+    other = BareLeaves(guarded=(LeafClasses, LocalForest))  # what crosses here, but not all of it
     with pytest.raises(UnguardedMessageError, match="PooledForest"):
         train(
             protocol("local-forests"),
             over_clients(clients),
             schema,
-            defense=Composition((BareLeaves(),)),
+            defense=Composition((other,)),
         )
 
 
@@ -287,8 +295,9 @@ def test_what_a_forest_cannot_count_is_refused():
 def test_a_kept_training_is_read_back(tmp_path, leaf_counts):
     clients, schema = made(load_wine, 2)
     run = train(protocol("local-forests", leaf_counts=leaf_counts), over_clients(clients), schema)
-    checkpoint.save_forest(run.model, tmp_path / "model.npz")
-    again = checkpoint.load_forest(tmp_path / "model.npz")
+    checkpoint.save(run, tmp_path, "key")
+    _, path = checkpoint.paths(tmp_path, "key")
+    again = decode(path.read_bytes()).model()
     assert again.n_classes == 3
     X = Table.concat(clients).X
     assert np.array_equal(again.predict(X), run.model.predict(X))
@@ -306,6 +315,7 @@ def test_messages_hold_what_the_protocol_needs_and_no_more():
         (True, "LocalForestRequest"),
         (False, LocalForest.__name__),
         (True, PooledForest.__name__),
+        (True, ForestModel.__name__),  # to the public
     }
     assert {name for server, name in crossed["forest-hist"] if not server} == {
         "FeatureSketch",

@@ -103,13 +103,19 @@ def test_split_only_tells_the_sets_and_nothing_more(table):
 
 
 def test_attacks_that_read_thresholds_do_not_apply(table):
+    attack, held = register.make("attack", Spec("timberstrike")), over_clients(clients_of(table, 2))
     for name in NAMES:
-        assert "logistic-leaves" in protocol(name, enable_categorical=False).offers
-        assert "logistic-leaves" not in protocol(name).offers
-        reason = register.make("attack", Spec("timberstrike")).inapplicable(
-            protocol(name).offers, {"client"}
+        views = (
+            view_of(
+                train(protocol(name, trees=1, enable_categorical=native), held, SCHEMA),
+                ("client-1",),
+                held,
+            )
+            for native in (False, True)
         )
-        assert reason is not None
+        ordered, native = map(attack.inapplicable, views)
+        assert ordered is None
+        assert "it needs threshold splits" in native
 
 
 def test_categories_have_to_be_declared(table):

@@ -18,6 +18,8 @@ ARRIVALS = ("client", "shuffled")
 class BaggingServer(TreeSharingServer):
     """The server: asks all clients at once and concatenates the trees as they arrive."""
 
+    params: FlowerBagging
+
     def train(self, net: Network) -> Forest:
         """Collect, concatenate, broadcast, round after round."""
         for round in range(self.params.trees):

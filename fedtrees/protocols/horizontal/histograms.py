@@ -250,9 +250,8 @@ class HistogramServer(Coordinator):
         if score is None or math.isinf(objective.bounds[0]):
             (total,) = net.ask("client", LabelSumsRequest(), why="label sums, by a secure sum")
             assert isinstance(total, LabelSums)
-            margin = objective.start(total.sums) if score is None else None
             start = BaseScore(
-                objective.base_margin(score) if margin is None else margin,
+                objective.start(total.sums) if score is None else objective.base_margin(score),
                 *objective.bits(total.sums),
             )
             why = "where every prediction starts (the label mean), and the units of all sums"

@@ -110,9 +110,14 @@ class LocalForests(ForestProtocol):
 
 def no_trees(n_classes: int) -> LocalForest:
     """Return what a client without rows has to offer."""
-    kinds = (np.int64, np.int32, np.float32, np.int32, np.bool_)
-    empty = [np.zeros(0, dtype=k) for k in kinds]
-    return LocalForest(*empty, np.zeros((0, n_classes)))
+    return LocalForest(
+        sizes=np.zeros(0, np.int64),
+        feature=np.zeros(0, np.int32),
+        threshold=np.zeros(0, np.float32),
+        left=np.zeros(0, np.int32),
+        default_left=np.zeros(0, np.bool_),
+        probability=np.zeros((0, n_classes)),
+    )
 
 
 def pool(parts: list) -> PooledForest:  # type: ignore[type-arg]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -49,7 +49,7 @@ class AllReduceServer(HistogramServer):
         mask: NDArray[np.bool_] | None,
     ) -> None:
         """Broadcast the summed histograms."""
-        message = GlobalHistogram(*(getattr(total, f.name) for f in fields(total)), allowed=mask)
+        message = GlobalHistogram(**vars(total), allowed=mask)
         why = "summed histograms: every client finds the splits itself"
         sent = net.tell("client", message, why=why)
         assert isinstance(sent, GlobalHistogram)

@@ -1,0 +1,219 @@
+"""Training fails closed, and a defense of which no hook acted guarantees nothing."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+from federations import sample_federation
+
+from fedtrees.bench.conformance import check
+from fedtrees.core.defense import Composition, Defense
+from fedtrees.core.errors import GlassWallError, UsageError
+from fedtrees.core.guarantee import ActedOnNothing, Structural
+from fedtrees.core.holding import over_clients
+from fedtrees.core.messages import Reveal
+from fedtrees.core.registry import register
+from fedtrees.core.specs import Spec
+from fedtrees.messages.boosting import Histogram, LeafValues
+from fedtrees.protocols.base import train
+
+
+def run(*defenses, name="fedtree-hist", **params):
+    tables, schema = sample_federation()
+    protocol = register.make("protocol", Spec(name, {"trees": 1, "max_depth": 2, **params}))
+    return train(protocol, over_clients(tables), schema, defense=Composition(defenses))
+
+
+def make(name, **params):
+    return register.make("defense", Spec(name, params))
+
+
+@pytest.mark.parametrize(
+    ("defense", "where", "said"),
+    [
+        (("min-leaf", {"k": 50}), "fedtree-hist", "least_leaf_rows, which no party of 'fedtree-"),
+        (("min-leaf", {"k": 50}), "forest-hist", "least_leaf_rows, which no party of 'forest-h"),
+        (("laplace-gradient", {"epsilon": 1.0}), "flower-bagging", "Histogram, which do not cross"),
+        (("split-only", {}), "nvflare-hist", "which do not cross in 'nvflare-hist'"),
+        (("secure-sum", {}), "local-forests", "which do not cross in 'local-forests'"),
+    ],
+)
+def test_training_itself_refuses_a_defense_that_makes_no_sense(defense, where, said):
+    name, params = defense
+    with pytest.raises(UsageError, match=said):
+        run(make(name, **params), name=where)
+
+
+def test_one_misfit_among_several_is_named():
+    with pytest.raises(UsageError, match="'min-leaf' works through"):
+        run(make("split-only"), make("min-leaf", k=9))
+
+
+@dataclass(frozen=True)
+class OddRows(Defense):
+    """Changes what no party of the tree-sharing protocols offers it."""
+
+    def rows(self, stage, values, ctx):
+        return values + 1
+
+    def claim(self):
+        return Structural()
+
+
+def test_hooks_that_no_party_serves_are_refused():
+    with pytest.raises(UsageError, match="works through rows, which no party of 'flower-bagging'"):
+        run(OddRows(), name="flower-bagging")
+
+
+@pytest.mark.parametrize(
+    ("spec", "where"),
+    [
+        (("split-only", {}), "fedtree-hist"),
+        (("leaf-rounding", {"decimals": 1}), "forest-hist"),
+        (("laplace-hist", {"epsilon": 4.0}), "fedtree-hist"),
+        (("laplace-gradient", {"epsilon": 4.0}), "fedtree-hist"),
+        (("hist-rounding", {"step": 0.5}), "nvflare-hist"),
+        (("min-bin", {"k": 9}), "fedtree-hist"),
+        (("secure-sum", {}), "forest-hist"),
+        (("mask-sum-hessian", {}), "flower-cyclic"),
+        (("min-leaf", {"k": 9}), "local-ensembles"),
+    ],
+)
+def test_what_acted_spends_what_it_says(spec, where):
+    part = make(spec[0], **spec[1])
+    done = run(part, name=where)
+    assert done.transcript.acted == {0}
+    assert done.defense.spent(done.transcript) == [part.spent(done.transcript)]
+    assert done.defense.spent(done.transcript) != [ActedOnNothing()]
+
+
+def test_only_the_part_that_never_acted_is_called_so():
+    plain = run()
+    values = np.concatenate([t.value for t in plain.model.trees])
+    assert np.array_equal(values, np.float32(values))
+    done = run(make("hist-rounding", step=1e-12), make("split-only"))
+    assert done.transcript.acted == {1}
+    assert done.defense.spent(done.transcript) == [ActedOnNothing(), Structural()]
+    assert str(ActedOnNothing()) == "acted-on-nothing"
+
+
+@dataclass(frozen=True)
+class Copying(Defense):
+    """Gives everything back, but never the very same array."""
+
+    at = frozenset({"client", "server"})
+    guards = (Histogram, LeafValues)
+
+    def rows(self, stage, values, ctx):
+        return values.copy()
+
+    def outgoing(self, message, ctx):
+        return replace(message)
+
+    def candidates(self, mask, tree, ctx):
+        return mask.copy()
+
+    def audience(self, message, receivers, ctx):
+        return tuple(receivers)
+
+    def answer(self, scores, ctx):
+        return scores.copy()
+
+    def claim(self):
+        return Structural()
+
+
+def test_giving_back_a_copy_is_not_acting():
+    done = run(Copying())
+    done.predict(sample_federation()[0][0].X)
+    assert done.defense.spent(done.transcript) == [ActedOnNothing()]
+
+
+@dataclass(frozen=True)
+class RoundedAnswers(Copying):
+    """Acts on answers alone."""
+
+    def answer(self, scores, ctx):
+        return np.round(scores, 1)
+
+
+def test_acting_on_answers_is_acting():
+    done = run(RoundedAnswers())
+    assert done.defense.spent(done.transcript) == [ActedOnNothing()]
+    scores = done.predict(sample_federation()[0][0].X)
+    assert np.array_equal(scores, np.round(scores, 1))
+    assert done.defense.spent(done.transcript) == [Structural()]
+
+
+@pytest.fixture
+def scratch(monkeypatch):
+    """Registrations of the test end with it."""
+    monkeypatch.setattr(register, "_known", {k: dict(v) for k, v in register._known.items()})
+    monkeypatch.setattr(register, "_origin", dict(register._origin))
+
+
+def broken(name):
+    return [f.rule for f in check("defense", Spec(name)) if not f.kept]
+
+
+def test_check_fails_what_acts_on_nothing_and_passes_what_acts(scratch, monkeypatch):
+    monkeypatch.setattr(register, "names", lambda kind: ["fedtree-hist"])
+    register.defense("copying")(Copying)
+    register.defense("rounded-answers")(RoundedAnswers)
+    assert broken("copying") == ["fedtree-hist: it acts on something"]
+    assert broken("rounded-answers") == []
+
+
+@dataclass(frozen=True)
+class Reading(Defense):
+    """Notes what its hooks may read."""
+
+    seen: list
+    at = frozenset({"client", "server"})
+    guards = (Histogram,)
+    protects = frozenset[Reveal]()
+
+    def rows(self, stage, values, ctx):
+        self.seen.append((stage.kind, ctx.party, None if ctx.held is None else len(ctx.held)))
+        return values
+
+    def outgoing(self, message, ctx):
+        self.seen.append(("outgoing", ctx.party, len(ctx.held)))
+        return message
+
+    def audience(self, message, receivers, ctx):
+        self.seen.append(("audience", ctx.party, ctx.held))
+        return receivers
+
+
+def test_a_hook_reads_what_its_own_party_holds_and_nobody_elses():
+    tables, schema = sample_federation(rows=90)
+    sizes = {f"client-{i}": len(t) for i, t in enumerate(tables)}
+    protocol = register.make("protocol", Spec("fedtree-hist", {"trees": 1, "max_depth": 1}))
+    reading = Reading([])
+    done = train(protocol, over_clients(tables), schema, defense=Composition((reading,)))
+    kinds = {kind for kind, *_ in reading.seen}
+    assert kinds == {"labels", "gradients", "outgoing", "audience"}
+    for kind, party, held in reading.seen:
+        assert held == (None if kind == "audience" else sizes[party])
+    context = done.net.context("client-0")
+    with pytest.raises(GlassWallError, match="'client-0' holds is for its own hooks alone"):
+        _ = context.held
+
+
+@dataclass(frozen=True)
+class Peeping(Defense):
+    """Reads another party's holding."""
+
+    others: list
+
+    def rows(self, stage, values, ctx):
+        self.others.append(ctx)
+        for other in self.others[:-1]:
+            _ = other.held
+        return values
+
+
+def test_a_hook_that_kept_another_partys_context_is_stopped():
+    with pytest.raises(GlassWallError, match="'client-0' holds"):
+        run(Peeping([]))
