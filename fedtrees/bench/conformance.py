@@ -45,18 +45,21 @@ class Finding:
     detail: str = ""
 
 
-def check(kind: str, spec: Spec) -> list[Finding]:
+def check(kind: str, spec: Spec, protocols: Sequence[str] | None = None) -> list[Finding]:
     """Check one registered thing against the rules of its kind.
 
     Parameters
     ----------
     kind : {"protocol", "defense", "attack"}
     spec : Spec
+    protocols : sequence of str, optional
+        What a defense or an attack is checked beside; None is every protocol there is.
     """
+    beside = register.names("protocol") if protocols is None else protocols
     checks: dict[str, Callable[[Any], Iterator[Finding]]] = {
         "protocol": check_protocol,
-        "defense": check_defense,
-        "attack": check_attack,
+        "defense": lambda made: check_defense(made, beside),
+        "attack": lambda made: check_attack(made, beside),
     }
     try:
         if kind == "protocol":  # a few trees show all there is to see
@@ -112,7 +115,7 @@ def check_protocol(protocol: Protocol) -> Iterator[Finding]:
         yield Finding(f"it runs with {count} clients", done.n_rows == 240)
 
 
-def check_defense(defense: Defense) -> Iterator[Finding]:
+def check_defense(defense: Defense, protocols: Sequence[str]) -> Iterator[Finding]:
     """Check the claim, determinism, message types, and that it fails closed."""
     claim = defense.claim()
     yield Finding("it states its claim as a value", isinstance(claim, Guarantee), str(claim))
@@ -120,7 +123,7 @@ def check_defense(defense: Defense) -> Iterator[Finding]:
     yield Finding("what it protects, it protects somewhere (`at`)", acts)
     clients, schema = sample_federation()
     ran = False
-    for name in register.names("protocol"):
+    for name in protocols:
         protocol = _small(name)
         if protocol is None or protocol.mismatch(Composition((defense,))):
             continue
@@ -185,14 +188,14 @@ def _guards_do_something(
             yield Finding(f"{protocol.name}: its guard changes what {kind.__name__} says", changed)
 
 
-def check_attack(attack: Attack) -> Iterator[Finding]:
+def check_attack(attack: Attack, protocols: Sequence[str]) -> Iterator[Finding]:
     """Check imports, determinism, that truth cannot be reached, and the empty transcript."""
     reached = sorted(_imports(sys.modules[type(attack).__module__]))
     bad = [name for name in reached if name.startswith(_FORBIDDEN)]
     yield Finding("it imports nothing that holds truth", not bad, ", ".join(bad))
     ran = False
     _, schema = sample_federation()
-    for name in register.names("protocol"):
+    for name in protocols:
         protocol = _small(name)
         if protocol is None or attack.inapplicable(protocol.offers_on(schema), {"client"}):
             continue
