@@ -163,7 +163,7 @@ def test_every_built_in_attack_conforms_once_per_family_of_messages(name):
     for family in families():
         for protocol in family:
             *findings, ran = check("attack", Spec(name), [protocol])
-            if ran.kept:  # it reads this one; the others of the family say the same in the same words
+            if ran.kept:  # it reads this one; the others of the family use the same words
                 assert len(findings) > 1
                 assert [f for f in findings if not f.kept] == []
                 met += 1
