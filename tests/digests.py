@@ -30,7 +30,13 @@ DEFENSES = (
     "mask-sum-hessian",
     "min-leaf[k=3]",
 )
-ATTACKS = ("timberstrike[chains=2]", "random-leaf", "lattice", "histogram-peeling")
+ATTACKS = (
+    "timberstrike[chains=2]",
+    "timberstrike-published",
+    "random-leaf",
+    "lattice",
+    "histogram-peeling",
+)
 
 
 def content(thing: Any) -> Iterator[bytes]:
