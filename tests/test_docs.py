@@ -30,6 +30,33 @@ def test_the_readme_has_two_set_up_commands_of_one_line_and_ci_runs_the_second()
     assert (ROOT / ".ci" / "run").read_text().rstrip().endswith(blocks[1])
 
 
+def test_the_constraints_fit_what_is_asked_for_and_both_commands_use_them():
+    from packaging.requirements import Requirement
+
+    blocks = shell_blocks((ROOT / "README.md").read_text())
+    assert all("pip install -q -c constraints.txt -e" in block for block in blocks)
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    pinned = {}
+    for line in lines:
+        if not line.startswith("#"):
+            name, version = re.fullmatch(r"([\w.-]+)==([\w.]+)", line).groups()  # no URL, no hash
+            pinned[name.lower().replace("_", "-")] = version
+    assert "torch" not in pinned
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    for text in [*project["dependencies"], *extras["test"], *extras["docs"], *extras["perf"]]:
+        asked = Requirement(text)
+        assert asked.specifier.contains(pinned[asked.name.lower()]), text
+
+
+def test_the_constraints_are_made_by_the_command_of_the_docs():
+    (made,) = re.findall(
+        r"\$ (python3.11 .* pip)$", (ROOT / "docs/reproducibility.md").read_text(), re.M
+    )
+    head = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if "#" in line]
+    assert f"# {made} > constraints.txt" in head
+
+
 def test_the_readme_shows_commands_that_exist(capsys):
     text = (ROOT / "README.md").read_text() + (ROOT / "docs" / "commands.md").read_text()
     named = set(
@@ -43,14 +70,13 @@ def test_the_readme_shows_commands_that_exist(capsys):
     assert named == set(re.findall(r"^  (\w+)  ", helped, flags=re.M)) - {"Usage"}
 
 
-def test_the_table_of_who_is_exposed_is_the_one_that_is_printed():
+def test_the_table_of_who_is_exposed_is_the_one_that_is_printed(capsys):
     text = (ROOT / "docs" / "exposure.md").read_text()
     lines = text.partition("|---|---|---|\n")[2].partition("<!-- end -->")[0].splitlines()
     shown = [[re.findall(r"[\w-]+", cell) for cell in line.split("|")[1:-1]] for line in lines]
-    # its own process: plugins of other tests stay registered in this one
-    command = [sys.executable, "-m", "fedtrees.cli.main", "explain", "--format", "json"]
-    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    rows = json.loads(printed)
+    with pytest.raises(SystemExit):
+        main(["explain", "--format", "json"])
+    rows = json.loads(capsys.readouterr().out)
     assert shown == [[[row["protocol"]], [row["threat"]], row["attacks"]] for row in rows]
 
 

@@ -6,54 +6,25 @@ import argparse
 import os
 import platform
 import sys
-from collections.abc import Callable, Iterator
-from functools import partial
 
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"):
     os.environ[_name] = "1"
 
-from fedtrees.benchmarks.perf import (
-    attacks,
-    central,
-    federations,
-    forests,
-    growth,
-    memory,
-    objectives,
-    scoring,
-    two_threads,
-    whole_bench,
-)
-from fedtrees.benchmarks.perf.measure import Line, markdown
-
-
-def parts(data_dir: str | None) -> dict[str, Callable[[], Iterator[Line]]]:
-    """Return what can be measured, by name, in order; each takes less than nine minutes."""
-    return {
-        "central": central.small,
-        "central-million": central.large,
-        "memory": memory.lines,
-        "threads": two_threads.lines,
-        "federations": federations.in_process,
-        "plugin": federations.beside_plugin,
-        "multiclass": objectives.multiclass,
-        "forests": forests.lines,
-        "growth-rows": growth.by_rows,
-        "growth-features": growth.by_features,
-        "growth-bins": growth.by_bins,
-        "growth-depth": growth.by_depth,
-        "growth-clients": growth.by_clients,
-        "scoring": scoring.lines,
-        "attacks": partial(attacks.lines, data_dir),
-        "bench": whole_bench.lines,
-    }
+from fedtrees.benchmarks.perf.measure import Size, markdown
+from fedtrees.benchmarks.perf.parts import parts
 
 
 def main() -> None:
     """Measure and print."""
-    names = list(parts(None))
+    names = list(parts())
     parser = argparse.ArgumentParser(prog="python -m fedtrees.benchmarks.perf")
     parser.add_argument("--data-dir", default=None, help="tables that the attacks run on")
+    parser.add_argument(
+        "--scale",
+        type=float,
+        default=1.0,
+        help="share of rows and trees; below 1 it shows that a part works and measures nothing",
+    )
     parser.add_argument(
         "--only",
         action="append",
@@ -68,7 +39,7 @@ def main() -> None:
         if options.only and not {name, name.partition("growth")[1]} & {*options.only}:
             continue
         lines = []
-        for line in measure():
+        for line in measure(Size(options.scale)):
             print(f"  {line.what}: {line.measured}", file=sys.stderr, flush=True)
             lines.append(line)
         print(f"\n## {name}\n\n{markdown(lines)}", flush=True)

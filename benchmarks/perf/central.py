@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fedtrees.benchmarks.perf import rivals
-from fedtrees.benchmarks.perf.measure import Line, medians, ratio
+from fedtrees.benchmarks.perf.measure import FULL, Line, Size, medians, ratio
 from fedtrees.benchmarks.perf.rivals import Work, table
 
 
-def lines(rows: int, trees: int, target: float, repeats: int) -> Iterator[Line]:
+def lines(rows: int, trees: int, target: float, size: Size) -> Iterator[Line]:
     """Compare with and without binning, one thread."""
-    data, work = table(rows), Work(trees)
+    rows = size.rows(rows)
+    data, work = table(rows), Work(size.trees(trees))
     for binned in (True, False):
         calls = {
             "ours": rivals.ours(data, work, binned=binned),
@@ -22,9 +23,9 @@ def lines(rows: int, trees: int, target: float, repeats: int) -> Iterator[Line]:
             calls["LightGBM"] = other
         if not binned:
             calls["scikit-learn HGB"] = rivals.sklearn_hist(data, work)
-        seconds = medians(calls, repeats)
+        seconds = medians(calls, size.repeats)
         how = "binned before" if binned else "binning included"
-        what = f"{rows:,} x 28, {trees} trees depth 6, 256 bins, {how}"
+        what = f"{rows:,} x 28, {work.trees} trees depth 6, 256 bins, {how}"
         for name in list(seconds)[1:]:
             goal = target if name == "XGBoost" else None
             yield ratio(what, seconds["ours"], seconds[name], name, goal)
@@ -32,11 +33,11 @@ def lines(rows: int, trees: int, target: float, repeats: int) -> Iterator[Line]:
             yield Line(what, "not compared", rivals.NO_LIGHTGBM)
 
 
-def small() -> Iterator[Line]:
+def small(size: Size = FULL) -> Iterator[Line]:
     """Compare at 100,000 rows."""
-    yield from lines(100_000, trees=100, target=1.0, repeats=3)
+    yield from lines(100_000, trees=100, target=1.0, size=size)
 
 
-def large() -> Iterator[Line]:
+def large(size: Size = FULL) -> Iterator[Line]:
     """Compare at a million rows; fewer trees, which cost the same each."""
-    yield from lines(1_000_000, trees=10, target=1.5, repeats=3)
+    yield from lines(1_000_000, trees=10, target=1.5, size=size)

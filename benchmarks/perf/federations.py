@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from fedtrees.benchmarks.perf import rivals
-from fedtrees.benchmarks.perf.measure import Line, medians, ratio
+from fedtrees.benchmarks.perf.measure import FULL, Line, Size, medians, ratio
 from fedtrees.benchmarks.perf.rivals import Call, Work, table
 from fedtrees.benchmarks.perf.xgboost_federated import federated_xgboost
 from fedtrees.core.holding import over_clients
@@ -37,33 +37,33 @@ def federation(name: str, data: Table, clients: int) -> Call:
     return lambda: train(protocol, held, schema)
 
 
-def lines(clients: int, target: float | None = None) -> Iterator[Line]:
+def lines(clients: int, target: float | None = None, size: Size = FULL) -> Iterator[Line]:
     """Compare with XGBoost central, CPU seconds, binning included: 50k x 28, 10 trees depth 6."""
-    data = table(ROWS)
+    data = table(size.rows(ROWS))
     calls = {name: federation(name, data, clients) for name in PROTOCOLS}
-    seconds = medians({**calls, "central": rivals.xgboost(data, WORK)})
+    seconds = medians({**calls, "central": rivals.xgboost(data, WORK)}, size.repeats)
     for name in PROTOCOLS:
         what = f"{name}, {clients} clients"
         yield ratio(what, seconds[name], seconds["central"], "XGBoost central", target)
 
 
-def in_process() -> Iterator[Line]:
+def in_process(size: Size = FULL) -> Iterator[Line]:
     """Compare 2 and 10 clients."""
-    yield from lines(2, target=1.5)
-    yield from lines(10, target=2.5)
+    for clients, target in size.cases(((2, 1.5), (10, 2.5))):
+        yield from lines(clients, target, size)
 
 
-def beside_plugin() -> Iterator[Line]:
+def beside_plugin(size: Size = FULL) -> Iterator[Line]:
     """Compare with XGBoost's federated plugin on loopback, wall seconds of training.
 
     Its workers run on both cores at once, ours in turn in one process; starting processes,
     loading and dealing rows is counted on neither side.
     """
-    data = table(ROWS)
-    for clients in (2, 10):
-        theirs = federated_xgboost(parts_of(data, clients), WORK, repeats=3)
+    data = table(size.rows(ROWS))
+    for clients in size.cases((2, 10)):
+        theirs = federated_xgboost(parts_of(data, clients), WORK, size.repeats)
         calls = {name: federation(name, data, clients) for name in PROTOCOLS}
-        seconds = medians(calls, clock=time.perf_counter)
+        seconds = medians(calls, size.repeats, clock=time.perf_counter)
         for name in PROTOCOLS:
             what = f"{name}, {clients} clients, wall"
             yield ratio(what, seconds[name], theirs, "XGBoost's plugin", 1.0)

@@ -8,8 +8,11 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
+
+Case = TypeVar("Case")
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,40 @@ class Line:
     beside: str = ""
     target: str = ""
     met: bool | None = None
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much of a part is run.
+
+    Attributes
+    ----------
+    scale : float
+        Share of the rows and trees. Below 1 nothing is repeated, and of several cases of one
+        part the first is run: enough to see that the part works, and no measurement.
+    """
+
+    scale: float = 1.0
+
+    def rows(self, full: int) -> int:
+        """Return the rows of a table that has so many in full."""
+        return max(round(self.scale * full), 300)
+
+    def trees(self, full: int) -> int:
+        """Return the trees of a model that has so many in full."""
+        return max(round(self.scale * full), 2)
+
+    def cases(self, full: Sequence[Case]) -> Sequence[Case]:
+        """Return the cases to run."""
+        return full if self.scale >= 1 else full[:1]
+
+    @property
+    def repeats(self) -> int:
+        """How often a call is timed."""
+        return 3 if self.scale >= 1 else 1
+
+
+FULL = Size()
 
 
 def ratio(

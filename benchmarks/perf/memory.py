@@ -1,4 +1,4 @@
-"""Peak memory of training at a million rows: `python -m fedtrees.benchmarks.perf.memory WHO`.
+"""Peak memory of training at a million rows: `python -m fedtrees.benchmarks.perf.memory WHO ROWS`.
 
 Each engine has a process of its own, in which the table is there before.
 """
@@ -10,17 +10,17 @@ import sys
 from collections.abc import Iterator
 
 from fedtrees.benchmarks.perf import rivals
-from fedtrees.benchmarks.perf.measure import Line, in_fresh_process, peak_mib, ratio
+from fedtrees.benchmarks.perf.measure import FULL, Line, Size, in_fresh_process, peak_mib, ratio
 from fedtrees.benchmarks.perf.rivals import Work, table
 
 ROWS = 1_000_000
 
 
-def growth(who: str) -> dict[str, float]:
+def growth(who: str, rows: int) -> dict[str, float]:
     """Return by how much binning and training raise the peak, in MiB."""
     call = {"ours": rivals.ours, "xgboost": rivals.xgboost}[who]
     call(table(1000), Work(trees=1))()  # libraries and kernels are loaded
-    data = table(ROWS)
+    data = table(rows)
     with open("/proc/self/clear_refs", "w") as kernel:
         kernel.write("5")  # the peak starts anew (Linux)
     before = _high_water()
@@ -36,14 +36,17 @@ def _high_water() -> float:
     return peak_mib()
 
 
-def lines() -> Iterator[Line]:
+def lines(size: Size = FULL) -> Iterator[Line]:
     """Compare the peaks."""
-    a, b = (
-        in_fresh_process("fedtrees.benchmarks.perf.memory", w)["mib"] for w in ("ours", "xgboost")
+    rows = size.rows(ROWS)
+    ours, theirs = (
+        in_fresh_process("fedtrees.benchmarks.perf.memory", who, str(rows))["mib"]
+        for who in ("ours", "xgboost")
     )
-    what = f"memory for binning and training, {ROWS:,} x 28 (the table itself: 107 MiB)"
-    yield ratio(what, a, b, "XGBoost", 2.0, unit="MiB")
+    table_mib = rows * 28 * 4 / 2**20
+    what = f"memory for binning and training, {rows:,} x 28 (the table itself: {table_mib:.0f} MiB)"
+    yield ratio(what, ours, theirs, "XGBoost", 2.0, unit="MiB")
 
 
 if __name__ == "__main__":
-    print(json.dumps(growth(sys.argv[1])))
+    print(json.dumps(growth(sys.argv[1], int(sys.argv[2]))))

@@ -1,4 +1,4 @@
-"""Two threads against one: `python -m fedtrees.benchmarks.perf.two_threads ROWS TREES`."""
+"""Two threads against one: `python -m fedtrees.benchmarks.perf.two_threads ROWS TREES REPEATS`."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import time
 from collections.abc import Iterator
 
 from fedtrees.benchmarks.perf import rivals
-from fedtrees.benchmarks.perf.measure import Line, in_fresh_process
+from fedtrees.benchmarks.perf.measure import FULL, Line, Size, in_fresh_process
 from fedtrees.benchmarks.perf.rivals import Work, table
 
 _MODULE = "fedtrees.benchmarks.perf.two_threads"
 
 
-def seconds(rows: int, trees: int, repeats: int = 5) -> dict[str, float]:
+def seconds(rows: int, trees: int, repeats: int) -> dict[str, float]:
     """Return wall seconds by engine and threads, rows binned before; the best of some.
 
     Not the median: one more busy process takes a core from the second thread, and that says
@@ -36,10 +36,12 @@ def seconds(rows: int, trees: int, repeats: int = 5) -> dict[str, float]:
     return {name: min(times[1:]) for name, times in spent.items()}
 
 
-def lines() -> Iterator[Line]:
+def lines(size: Size = FULL) -> Iterator[Line]:
     """Compare at several sizes, in a process that may use both cores."""
-    for rows, trees, target in ((10_000, 50, 1.0), (100_000, 30, 1.0), (1_000_000, 10, 1.6)):
-        found = in_fresh_process(_MODULE, str(rows), str(trees), threads=2)
+    cases = ((10_000, 50, 1.0), (100_000, 30, 1.0), (1_000_000, 10, 1.6))
+    for most, many, target in size.cases(cases):
+        rows, trees = size.rows(most), size.trees(many)
+        found = in_fresh_process(_MODULE, str(rows), str(trees), str(size.repeats + 2), threads=2)
         one, two = found["ours-1"], found["ours-2"]
         theirs = found["xgboost-1"] / found["xgboost-2"]
         yield Line(
@@ -52,4 +54,4 @@ def lines() -> Iterator[Line]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(seconds(int(sys.argv[1]), int(sys.argv[2]))))
+    print(json.dumps(seconds(*map(int, sys.argv[1:]))))

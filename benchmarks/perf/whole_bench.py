@@ -10,15 +10,20 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from fedtrees.benchmarks.perf.measure import Line
+from fedtrees.benchmarks.perf.measure import FULL, Line, Size
+
+# Cells of every stage, fewer of them and of a smaller table, in one process.
+SMALL = ["--suite", "smoke", "--data", "wine", "-p", "fedtree-hist[trees=2]", "-a", "random-leaf"]
+SMALL += ["-j", "1"]
 
 
-def lines() -> Iterator[Line]:
+def lines(size: Size = FULL) -> Iterator[Line]:
     """Time the default bench on two processes, kernels compiled before."""
+    less = ["-j", "2"] if size.scale >= 1 else SMALL
     with tempfile.TemporaryDirectory() as folder:
         out = str(Path(folder) / "run")
         started = time.perf_counter()
-        command = [sys.executable, "-m", "fedtrees.cli.main", "bench", "-j", "2", "--out", out]
+        command = [sys.executable, "-m", "fedtrees.cli.main", "bench", "--out", out, *less]
         subprocess.run(command, check=True, capture_output=True)
         wall = time.perf_counter() - started
     # The largest child; its workers hold about the same each.

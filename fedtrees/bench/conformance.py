@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
@@ -49,18 +49,21 @@ class Finding:
     detail: str = ""
 
 
-def check(kind: str, spec: Spec) -> list[Finding]:
+def check(kind: str, spec: Spec, protocols: Sequence[str] | None = None) -> list[Finding]:
     """Check one registered thing against the rules of its kind.
 
     Parameters
     ----------
     kind : {"protocol", "defense", "attack"}
     spec : Spec
+    protocols : sequence of str, optional
+        What a defense or an attack is checked beside; None is every protocol there is.
     """
+    beside = register.names("protocol") if protocols is None else protocols
     checks: dict[str, Callable[[Any], Iterator[Finding]]] = {
         "protocol": check_protocol,
-        "defense": check_defense,
-        "attack": check_attack,
+        "defense": lambda made: check_defense(made, beside),
+        "attack": lambda made: check_attack(made, beside),
     }
     try:
         if kind == "protocol":  # a few trees show all there is to see
@@ -135,14 +138,14 @@ def check_protocol(protocol: Protocol) -> Iterator[Finding]:
         yield Finding(f"it runs with {count} parties, or says why not", done.n_rows == 240)
 
 
-def check_defense(defense: Defense) -> Iterator[Finding]:
+def check_defense(defense: Defense, protocols: Sequence[str]) -> Iterator[Finding]:
     """Check the claim, determinism, message types, that it acts, and that it fails closed."""
     claim = defense.claim()
     yield Finding("it states its claim as a value", isinstance(claim, Guarantee), str(claim))
     acts = not defense.protects or bool(defense.at)
     yield Finding("what it protects, it protects somewhere (`at`)", acts)
     ran, composed = False, Composition((defense,))
-    for name in register.names("protocol"):
+    for name in protocols:
         protocol = _small(name)
         if protocol is None or protocol.mismatch(composed):
             continue
@@ -202,13 +205,13 @@ def _guards_do_something(
             yield Finding(f"{protocol.name}: its guard changes what {kind.__name__} says", changed)
 
 
-def check_attack(attack: Attack) -> Iterator[Finding]:
+def check_attack(attack: Attack, protocols: Sequence[str]) -> Iterator[Finding]:
     """Check imports, determinism, that truth cannot be reached, and the empty transcript."""
     reached = sorted(_imports(sys.modules[type(attack).__module__]))
     bad = [name for name in reached if name.startswith(_FORBIDDEN)]
     yield Finding("it imports nothing that holds truth", not bad, ", ".join(bad))
     ran = False
-    for name, view in _views_without_truth():
+    for name, view in _views_without_truth(protocols):
         if attack.inapplicable(view):
             continue
         ran = True
@@ -249,9 +252,9 @@ def _rng() -> np.random.Generator:
     return Streams(3).rng("conformance")
 
 
-def _views_without_truth() -> Iterator[tuple[str, View]]:
+def _views_without_truth(protocols: Sequence[str]) -> Iterator[tuple[str, View]]:
     """Train every protocol and yield a view per role, of which everybody else's rows are gone."""
-    for name in register.names("protocol"):
+    for name in protocols:
         protocol = _small(name)
         if protocol is not None:
             training, held = sample_training(protocol)

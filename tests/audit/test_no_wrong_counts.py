@@ -1,6 +1,7 @@
 """What a file cannot tell for certain is not called certain."""
 
 import json
+import socket
 import subprocess
 import sys
 
@@ -184,7 +185,10 @@ lgb.train(params, data, 6).save_model(f"{out}/{k}.txt")
 def test_counts_that_lightgbm_estimated_on_two_machines_are_not_certain(tmp_path):
     from sklearn.datasets import load_breast_cancer
 
-    ports = ["34571", "34572"]
+    with socket.socket() as one, socket.socket() as two:
+        for probe in (one, two):
+            probe.bind(("127.0.0.1", 0))
+        ports = [str(probe.getsockname()[1]) for probe in (one, two)]
     call = [sys.executable, "-c", DISTRIBUTED]
     started = [
         subprocess.Popen([*call, str(k), *ports, str(tmp_path)], stdout=subprocess.DEVNULL)

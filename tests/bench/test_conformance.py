@@ -1,5 +1,7 @@
 """The conformance checks pass what keeps the rules and catch what breaks them."""
 
+from collections import defaultdict
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -8,6 +10,9 @@ import fedtrees.bench.federation  # loaded, as it is during a bench
 from fedtrees.bench.conformance import check
 from fedtrees.core.registry import load_plugin, register
 from fedtrees.core.specs import Spec
+
+NEEDED = {name: {"epsilon": 4.0} for name in ("laplace-hist", "laplace-gradient")}
+OWN = {kind: register.names(kind) for kind in ("protocol", "defense", "attack")}
 
 HEAD = """
 from dataclasses import dataclass
@@ -96,7 +101,7 @@ def test_a_cheating_attack_is_caught(how, tmp_path):
     file = Path(tmp_path) / f"{how}.py"
     file.write_text(CHEATS[how])
     load_plugin(file)
-    findings = check("attack", Spec(f"cheat-{how}"))
+    findings = check("attack", Spec(f"cheat-{how}"), ["fedtree-hist"])
     broken = [f.rule for f in findings if not f.kept]
     expected = {
         "imports": "imports nothing that holds truth",
@@ -129,14 +134,56 @@ def test_a_guard_that_does_nothing_is_caught(tmp_path):
     assert any("protects somewhere" in rule for rule in nowhere)
 
 
-@pytest.mark.parametrize("kind", ["protocol", "defense", "attack"])
-def test_everything_built_in_conforms(kind):
-    needed = {n: {"epsilon": 4.0} for n in ("laplace-hist", "laplace-gradient")}
-    own = [n for n in register.names(kind) if not n.startswith(("cheat-", "plugin-", "leaky"))]
-    for name in own:
-        findings = check(kind, Spec(name, needed.get(name, {})))
-        assert findings
-        assert [f for f in findings if not f.kept] == []
+@pytest.mark.parametrize(
+    ("kind", "name"), [(kind, name) for kind in ("protocol", "defense") for name in OWN[kind]]
+)
+def test_every_built_in_protocol_and_defense_conforms(kind, name):
+    findings = check(kind, Spec(name, NEEDED.get(name, {})))
+    assert findings
+    assert [f for f in findings if not f.kept] == []
+
+
+@cache
+def families():
+    """Group the protocols by the modules that their messages come from."""
+    from fedtrees.bench.conformance import sample_federation
+    from fedtrees.protocols.base import train
+
+    alike = defaultdict(list)
+    clients, schema = sample_federation()
+    for name in OWN["protocol"]:
+        run = train(register.make("protocol", Spec(name, {"trees": 1})), clients, schema, seed=5)
+        alike[frozenset(type(d.message).__module__ for d in run.transcript)].append(name)
+    return list(alike.values())
+
+
+def test_each_family_of_messages_has_its_protocols():
+    assert [set(family) for family in families()] == [
+        {"fedtree-hist", "nvflare-hist"},
+        {"flower-bagging", "flower-cyclic", "local-ensembles"},
+        {"forest-hist"},
+        {"local-forests"},
+    ]
+
+
+@pytest.mark.parametrize("name", OWN["attack"])
+def test_every_built_in_attack_conforms_once_per_family_of_messages(name):
+    met = 0
+    for family in families():
+        for protocol in family:
+            *findings, ran = check("attack", Spec(name), [protocol])
+            if ran.kept:  # it reads this one; the others of the family use the same words
+                assert len(findings) > 1
+                assert [f for f in findings if not f.kept] == []
+                met += 1
+                break
+    assert met
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OWN["attack"])
+def test_every_built_in_attack_conforms_beside_every_protocol(name):
+    assert [f for f in check("attack", Spec(name)) if not f.kept] == []
 
 
 def test_a_defense_that_forgets_a_message_is_caught(tmp_path):

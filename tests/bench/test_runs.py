@@ -47,8 +47,23 @@ class Noting(Attack):
     def run(self, view, rng):
         with open(os.environ["NOTES"], "a") as out:
             out.write(f"{view.defense} {view.n_rows} {view.rows.X[0, 0]} {len(view.rows)}\\n")
-        time.sleep(float(os.environ.get("NAP", "0")))
+        if not self.at_once():
+            time.sleep(600)
+            with open(os.environ["NOTES"], "a") as out:
+                out.write("woke\\n")
         return Guess((Records(view.rows),))
+
+    def at_once(self):
+        # the first so many attacks of a run return, the others sleep
+        if "AT_ONCE" not in os.environ:
+            return True
+        for turn in range(int(os.environ["AT_ONCE"])):
+            try:
+                open(f"{os.environ['NOTES']}.{turn}", "x").close()
+                return True
+            except FileExistsError:
+                pass
+        return False
 """
 
 
@@ -160,12 +175,12 @@ def test_a_cut_cell_is_computed_again_and_only_that_one(finished, tmp_path, cont
     assert Counter(map(identity, rows_of(folder))) == Counter(map(identity, rows_of(finished)))
 
 
-def launch(folder, plugin, notes, nap, resume=False, workers=1):
+def launch(folder, plugin, notes, workers, resume=False, **environment):
     suite = folder.parent / "suite.toml"
     suite.write_text(SUITE.replace("random-leaf", "noting"))
     command = [sys.executable, "-m", "fedtrees.cli.main", "bench", "-j", str(workers)]
     command += ["--suite", str(suite), "--plugin", str(plugin), "--out", str(folder)]
-    environment = {**os.environ, "NOTES": str(notes), "NAP": str(nap)}
+    environment = {**os.environ, "NOTES": str(notes), **environment}
     if resume:
         command.append("--resume")
     return subprocess.Popen(
@@ -173,69 +188,46 @@ def launch(folder, plugin, notes, nap, resume=False, workers=1):
     )
 
 
-def test_kill_minus_nine_loses_and_doubles_nothing(tmp_path):
-    plugin, notes, folder = tmp_path / "noting.py", tmp_path / "notes.txt", tmp_path / "run"
+def attacked(folder):
+    """The finished attack cells of a run."""
+    cells = {path.name: path.read_bytes() for path in folder.glob("cells/*.json")}
+    return [c for c in map(json.loads, cells.values()) if c["cell"]["stage"] == "attack"]
+
+
+def test_a_killed_run_takes_its_workers_along_and_two_successors_share_the_rest(tmp_path):
+    """Nothing that was finished is lost or done again, and nothing is done twice."""
+    plugin, folder = tmp_path / "noting.py", tmp_path / "run"
     plugin.write_text(NOTING)
-    first = launch(folder, plugin, notes, nap=1.5)
-    deadline = time.time() + 240
-    while len(list(folder.glob("cells/*.json"))) < 6 and time.time() < deadline:
+    notes = [tmp_path / f"{who}.txt" for who in ("first", "second", "third")]
+    first = launch(folder, plugin, notes[0], workers=2, AT_ONCE="2")
+    while first.poll() is None:  # two attacks are finished, and another one is under way
+        if len(attacked(folder)) == 2 and len(notes[0].read_text().splitlines()) > 2:
+            break
         time.sleep(0.05)
     os.kill(first.pid, signal.SIGKILL)
-    first.communicate()
     finished = {p.name: p.read_bytes() for p in folder.glob("cells/*.json")}
-    assert 6 <= len(finished) < 18
-    second = launch(folder, plugin, notes, nap=0, resume=True)
-    out, err = second.communicate()
-    assert second.returncode == 0, err
+    successors = [
+        launch(folder, plugin, mine, workers, resume=True)
+        for mine, workers in zip(notes[1:], (2, 1), strict=True)
+    ]
+    first.communicate()  # returns when the last worker has let go of the output
+    assert "woke" not in notes[0].read_text()  # so they ended in their sleep
+    said = [run.communicate() for run in successors]
+    assert [run.returncode for run in successors] == [0, 0], said
     for name, content in finished.items():
         assert (folder / "cells" / name).read_bytes() == content
-    attacks = [c for c in map(json.loads, finished.values()) if c["cell"]["stage"] == "attack"]
-    seen = Counter(notes.read_text().splitlines())
-    # one note per attack; the one that was cut off by the kill is the only one made twice
-    assert sum(seen.values()) in (6, 7)
-    assert len(seen) >= 2
-    rows = rows_of(folder)
-    assert max(Counter(map(identity, rows)).values()) == 1
-    assert sum(r["stage"] == "attack" and r["metric"] == "ra" for r in rows) == 6
-    assert len(attacks) < 6
-    assert not list(folder.glob("cells/*.npz"))
-    assert not list(folder.glob("cells/.*"))
-    assert "report" in out
-
-
-def test_workers_end_soon_after_a_killed_run_and_share_no_cell_with_its_successor(tmp_path):
-    plugin, notes, folder = tmp_path / "noting.py", tmp_path / "notes.txt", tmp_path / "run"
-    plugin.write_text(NOTING)
-    first = launch(folder, plugin, notes, nap=60, workers=2)
-    deadline = time.time() + 240
-    while not (notes.is_file() and notes.read_text()) and time.time() < deadline:
-        time.sleep(0.02)
-    os.kill(first.pid, signal.SIGKILL)
-    killed = time.time()
-    second = launch(folder, plugin, notes, nap=0, resume=True, workers=2)
-    first.communicate()  # returns when the last worker has let go of the output
-    assert time.time() - killed < 30
-    _, err = second.communicate()
-    assert second.returncode == 0, err
+    before = notes[0].read_text().splitlines()
+    after = [line for path in notes[1:] if path.is_file() for line in path.read_text().splitlines()]
+    assert len(before) in (3, 4)  # of two workers
+    assert len(after) == 6 - 2
+    assert len({*before, *after}) >= 2
     rows = rows_of(folder)
     assert {r["status"] for r in rows} == {"ok"}, {r["reason"] for r in rows}
-    seen = Counter(notes.read_text().splitlines())
-    assert len(seen) >= 2
-    assert 7 <= sum(seen.values()) <= 8  # the one or two that were cut off are made again
     assert max(Counter(map(identity, rows)).values()) == 1
-
-
-def test_two_runs_in_one_folder_share_the_work(tmp_path):
-    plugin, notes, folder = tmp_path / "noting.py", tmp_path / "notes.txt", tmp_path / "run"
-    plugin.write_text(NOTING)
-    first = launch(folder, plugin, notes, nap=0.3)
-    while not (folder / "suite.toml").is_file() and first.poll() is None:
-        time.sleep(0.02)
-    second = launch(folder, plugin, notes, nap=0.3, resume=True)
-    for run in (first, second):
-        _, err = run.communicate()
-        assert run.returncode == 0, err
-    assert sum(Counter(notes.read_text().splitlines()).values()) == 6
+    assert sum(r["stage"] == "attack" and r["metric"] == "ra" for r in rows) == 6
+    assert not list(folder.glob("cells/*.npz"))
+    assert not list(folder.glob("cells/.*"))
+    assert all("report" in out for out, _ in said)
 
 
 def test_an_interrupted_training_is_kept_for_its_attacks(tmp_path, monkeypatch):

@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
@@ -256,7 +255,7 @@ def test_list_and_doctor(capsys):
     assert json.loads(out)["kernels"] == "ok"
 
 
-def test_help_is_quick_and_loads_nothing_heavy():
+def test_help_loads_nothing_heavy():
     code = (
         "import sys, fedtrees.cli.main\n"
         "heavy = {'numpy', 'numba', 'pandas', 'plotly', 'xgboost', 'ortools', 'torch', 'sklearn'}\n"
@@ -264,7 +263,6 @@ def test_help_is_quick_and_loads_nothing_heavy():
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "[]"
-    started = time.process_time()
     helped = subprocess.run(
         [sys.executable, "-m", "fedtrees.cli.main", "--help"],
         capture_output=True,
@@ -272,4 +270,3 @@ def test_help_is_quick_and_loads_nothing_heavy():
         check=True,
     )
     assert "bench" in helped.stdout
-    assert time.process_time() - started < 5

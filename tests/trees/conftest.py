@@ -7,7 +7,7 @@ import pytest
 from hypothesis import settings
 from sklearn.datasets import load_breast_cancer
 
-settings.register_profile("trees", deadline=None, max_examples=60)
+settings.register_profile("trees", settings.default, max_examples=60)
 settings.load_profile("trees")
 
 

@@ -1,0 +1,44 @@
+"""The parts of the suite, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+from fedtrees.benchmarks.perf import (
+    attacks,
+    central,
+    commands,
+    federations,
+    forests,
+    growth,
+    memory,
+    objectives,
+    scoring,
+    two_threads,
+    whole_bench,
+)
+from fedtrees.benchmarks.perf.measure import Line, Size
+
+
+def parts(data_dir: str | None = None) -> dict[str, Callable[[Size], Iterator[Line]]]:
+    """Return what can be measured, by name, in order; in full each takes less than nine minutes."""
+    return {
+        "central": central.small,
+        "central-million": central.large,
+        "memory": memory.lines,
+        "threads": two_threads.lines,
+        "federations": federations.in_process,
+        "plugin": federations.beside_plugin,
+        "multiclass": objectives.multiclass,
+        "forests": forests.lines,
+        "growth-rows": growth.by_rows,
+        "growth-features": growth.by_features,
+        "growth-bins": growth.by_bins,
+        "growth-depth": growth.by_depth,
+        "growth-clients": growth.by_clients,
+        "scoring": scoring.lines,
+        "attacks": partial(attacks.lines, data_dir=data_dir),
+        "commands": commands.lines,
+        "bench": whole_bench.lines,
+    }

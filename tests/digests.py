@@ -1,0 +1,88 @@
+"""Digests of what a federation sends, learns and leaks: `python tests/digests.py` prints them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from hashlib import sha256
+from typing import Any
+
+import numpy as np
+
+from fedtrees.bench.conformance import sample_federation
+from fedtrees.bench.evaluate import make_defense
+from fedtrees.core.codec import encode
+from fedtrees.core.registry import register
+from fedtrees.core.specs import Spec, parse_composed, parse_grid
+from fedtrees.core.streams import Streams
+from fedtrees.protocols.base import train, view_of
+
+DEFENSES = (
+    "none",
+    "split-only",
+    "leaf-rounding[decimals=2]",
+    "laplace-hist[epsilon=4]",
+    "laplace-gradient[epsilon=4]",
+    "secure-sum",
+    "hist-rounding[step=0.001]",
+    "min-bin[k=3]",
+    "mask-sum-hessian",
+    "min-leaf[k=3]",
+)
+ATTACKS = (
+    "timberstrike[chains=2]",
+    "timberstrike-published",
+    "random-leaf",
+    "lattice",
+    "histogram-peeling",
+)
+
+
+def content(thing: Any) -> Iterator[bytes]:
+    """Walk arrays and numbers, whatever holds them."""
+    if isinstance(thing, np.ndarray):
+        yield f"{thing.dtype}{thing.shape}".encode() + thing.tobytes()
+    elif is_dataclass(thing):
+        for item in fields(thing):
+            yield from content(getattr(thing, item.name))
+    elif isinstance(thing, (tuple, list)):
+        for part in thing:
+            yield from content(part)
+    else:
+        yield repr(thing).encode()
+
+
+def digest(parts: Iterator[bytes]) -> str:
+    """Hash them in order."""
+    whole = sha256()
+    for part in parts:
+        whole.update(part)
+    return whole.hexdigest()
+
+
+def digests() -> dict[str, str]:
+    """Train every protocol with every defense that fits it, and attack the undefended runs."""
+    clients, schema = sample_federation()
+    found = {}
+    for name in register.names("protocol"):
+        protocol = register.make("protocol", Spec(name, {"trees": 3, "max_depth": 3}))
+        for defense in DEFENSES:
+            made = make_defense(parse_composed([defense])[0])
+            if protocol.mismatch(made):
+                continue
+            run, key = train(protocol, clients, schema, defense=made, seed=5), f"{name} {defense}"
+            found[f"{key} messages"] = digest(encode(d.message) for d in run.transcript)
+            found[f"{key} model"] = digest(content(run.model))
+            found[f"{key} predictions"] = digest(content(run.predict(clients[0].X)))
+            for text in ATTACKS if defense == "none" else ():
+                attack = register.make("attack", parse_grid(text)[0])
+                if attack.inapplicable(protocol.offers_on(schema), {"client"}):
+                    continue
+                guess = attack.run(view_of(run, ("client-2",), clients), Streams(0).rng("attack"))
+                found[f"{key} {text}"] = digest(content([guess.records, guess.leaf_counts]))
+    return found
+
+
+if __name__ == "__main__":
+    print(json.dumps(digests()))

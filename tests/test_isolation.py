@@ -1,0 +1,56 @@
+"""No test sees what another one registered."""
+
+import sys
+
+import pytest
+from isolation import registry_as_it_was
+
+from fedtrees.core.errors import UsageError
+from fedtrees.core.messages import message_type
+from fedtrees.core.registry import load_plugin, register
+
+PLUGIN = """
+from dataclasses import dataclass
+from fedtrees.core.attack import Attack
+from fedtrees.core.messages import Message
+from fedtrees.core.registry import register
+
+@dataclass(frozen=True, eq=False)
+class PassingNote(Message):
+    text: str
+
+@register.attack("passing-through")
+class Passing(Attack):
+    pass
+"""
+
+
+def test_names_types_and_modules_of_a_plugin_are_forgotten(tmp_path):
+    file = tmp_path / "passing.py"
+    file.write_text(PLUGIN)
+    names = register.names("attack")
+    for _ in range(2):  # and it can be loaded again
+        with registry_as_it_was():
+            module = f"fedtrees_plugin_{load_plugin(file)[:12]}"
+            assert module in sys.modules
+            assert register.get("attack", "passing-through").__module__ == module
+            assert message_type("PassingNote").__module__ == module
+        assert module not in sys.modules
+        assert register.names("attack") == names
+        assert message_type("PassingNote") is None
+        with pytest.raises(UsageError, match="unknown attack"):
+            register.get("attack", "passing-through")
+
+
+def test_what_the_package_loads_stays():
+    with registry_as_it_was():
+        kept = register.get("protocol", "local-forests")
+    assert register.get("protocol", "local-forests") is kept
+    assert message_type("PooledForest") is not None
+
+
+def test_a_name_taken_over_is_given_back():
+    mine = register.get("attack", "lattice")
+    with registry_as_it_was():
+        register._known["attack"]["lattice"] = object
+    assert register.get("attack", "lattice") is mine

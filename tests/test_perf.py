@@ -1,0 +1,43 @@
+"""Every part of the performance suite works: a thousandth of its rows and trees."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from fedtrees.benchmarks.perf import rivals
+from fedtrees.benchmarks.perf.measure import FULL, Size, markdown
+from fedtrees.benchmarks.perf.parts import parts
+
+TOY = Size(0.001)
+
+
+@pytest.mark.parametrize("name", parts())
+def test_a_part_measures_itself_beside_its_rivals(name):
+    lines = list(parts()[name](TOY))
+    assert lines
+    assert not {line.measured for line in lines} & {"not run", "not compared"}
+    assert all(re.search(r"\d", line.measured) for line in lines)
+    assert markdown(lines).count("\n") == len(lines) + 1
+
+
+def test_the_command_of_the_docs_prints_a_table():
+    command = [sys.executable, "-m", "fedtrees.benchmarks.perf", "--only", "forests"]
+    done = subprocess.run(
+        [*command, "--scale", "0.001"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "## forests" in done.stdout
+    assert done.stdout.count("| random forest, 300 x 28, 2 trees") == 2
+
+
+def test_the_full_size_is_what_the_parts_name():
+    assert [FULL.rows(1_000_000), FULL.trees(100), FULL.repeats] == [1_000_000, 100, 3]
+    assert FULL.cases((1, 2)) == (1, 2)
+
+
+def test_a_forest_and_its_rival_are_scored_alike():
+    table = rivals.table(400)
+    assert rivals.accuracy(table.y, table.y.astype(float)) == 1.0
+    assert rivals.accuracy(table.y, 1.0 - table.y) == 0.0

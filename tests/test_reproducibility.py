@@ -1,0 +1,82 @@
+"""What docs/reproducibility.md calls the same to the bit is: other instructions, same digests."""
+
+import json
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from digests import ATTACKS, DEFENSES, digests
+from llvmlite.binding import get_host_cpu_name
+
+from fedtrees.core.registry import register
+
+BUILD = np.show_config(mode="dicts")
+VECTORS = BUILD["SIMD Extensions"].get("found", [])
+OPENBLAS = "openblas" in BUILD["Build Dependencies"]["blas"]["name"]
+SETTINGS = {
+    "numpy without vector instructions": {"NPY_DISABLE_CPU_FEATURES": " ".join(VECTORS)},
+    "numba for any processor": {"NUMBA_CPU_NAME": "generic"},
+    "OpenBLAS for an old processor": {"OPENBLAS_CORETYPE": "Prescott"},
+}
+NO_EFFECT = {
+    "numpy without vector instructions": not VECTORS
+    and "numpy uses no vector instructions here beyond those it is built for: none to switch off",
+    "numba for any processor": get_host_cpu_name() == "generic"
+    and "numba does not know this processor and compiles for any one already",
+    "OpenBLAS for an old processor": not (OPENBLAS and platform.machine() == "x86_64")
+    and "numpy's linear algebra is not OpenBLAS for x86-64 here: it cannot be told the processor",
+}
+SHARED_TREES = ("flower-bagging", "flower-cyclic", "local-ensembles")
+
+
+def exact(key, setting):
+    """Whether the docs call it the same: sums of shared trees are fitted by linear algebra."""
+    return not (
+        setting.startswith("OpenBLAS")
+        and key.startswith(SHARED_TREES)
+        and key.rsplit(" ", 1)[1] in ATTACKS
+    )
+
+
+@pytest.fixture(scope="module")
+def here():
+    return digests()
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_messages_models_and_guesses_are_the_same_to_the_bit(here, setting):
+    if NO_EFFECT[setting]:
+        pytest.skip(NO_EFFECT[setting])
+    script = Path(__file__).with_name("digests.py")
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        env={**os.environ, **SETTINGS[setting]},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    there = json.loads(done.stdout)
+    compared = {key for key in here if exact(key, setting)}
+    assert len(compared) > len(here) / 2
+    assert {key for key in compared if here[key] != there.get(key)} == set()
+    assert there.keys() == here.keys()
+
+
+def test_every_protocol_defense_and_attack_named_as_exact_is_among_them(here):
+    keys = [key.split(" ") for key in here]
+    assert {protocol for protocol, _, _ in keys} == set(register.names("protocol"))
+    assert {defense for _, defense, _ in keys} == set(DEFENSES)
+    assert {d.partition("[")[0] for d in DEFENSES} == {"none", *register.names("defense")}
+    assert set(ATTACKS) <= {what for _, _, what in keys}
+
+
+def test_the_digests_tell_one_bit_from_another(here):
+    """Different runs have different digests: nothing is hashed that is always the same."""
+    runs = {key.rsplit(" ", 1)[0] for key in here}
+    messages = {here[f"{run} messages"] for run in runs}
+    assert len(messages) > len(runs) / 2
