@@ -9,10 +9,11 @@ from hashlib import sha256
 from typing import Any
 
 import numpy as np
+from federations import sample_federation
 
-from fedtrees.bench.conformance import sample_federation
 from fedtrees.bench.evaluate import make_defense
 from fedtrees.core.codec import encode
+from fedtrees.core.holding import over_clients
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec, parse_composed, parse_grid
 from fedtrees.core.streams import Streams
@@ -64,6 +65,7 @@ def digest(parts: Iterator[bytes]) -> str:
 def digests() -> dict[str, str]:
     """Train every protocol with every defense that fits it, and attack the undefended runs."""
     clients, schema = sample_federation()
+    held = over_clients(clients)
     found = {}
     for name in register.names("protocol"):
         protocol = register.make("protocol", Spec(name, {"trees": 3, "max_depth": 3}))
@@ -71,15 +73,16 @@ def digests() -> dict[str, str]:
             made = make_defense(parse_composed([defense])[0])
             if protocol.mismatch(made):
                 continue
-            run, key = train(protocol, clients, schema, defense=made, seed=5), f"{name} {defense}"
+            run, key = train(protocol, held, schema, defense=made, seed=5), f"{name} {defense}"
             found[f"{key} messages"] = digest(encode(d.message) for d in run.transcript)
             found[f"{key} model"] = digest(content(run.model))
             found[f"{key} predictions"] = digest(content(run.predict(clients[0].X)))
             for text in ATTACKS if defense == "none" else ():
                 attack = register.make("attack", parse_grid(text)[0])
-                if attack.inapplicable(protocol.offers_on(schema), {"client"}):
+                view = view_of(run, ("client-2",), held)
+                if attack.inapplicable(view):
                     continue
-                guess = attack.run(view_of(run, ("client-2",), clients), Streams(0).rng("attack"))
+                guess = attack.run(view, Streams(0).rng("attack"))
                 found[f"{key} {text}"] = digest(content([guess.records, guess.leaf_counts]))
     return found
 
