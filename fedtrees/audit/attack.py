@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fedtrees.audit.audit import Audit
 from fedtrees.audit.evidence import Evidence, Options, reconstruct
-from fedtrees.audit.exposure import UNKNOWN, TreeExposure
+from fedtrees.audit.exposure import TreeExposure
 from fedtrees.audit.recover import sums_of
 from fedtrees.audit.rows import MOST_TARGETS, OWN_SHARE
 from fedtrees.core.errors import DataError
@@ -32,7 +32,7 @@ SHOWN = ("ra", "exact_rows", "leaf_mass_exact")
 
 @dataclass(frozen=True)
 class Score:
-    """One metric of an attack beside the best guess of an adversary who never saw the model."""
+    """One metric of an attack, beside the best guess of somebody who never saw the model."""
 
     metric: str
     score: float
@@ -57,8 +57,7 @@ class AttackResult:
         Trees the attack read.
     seconds : float
     rebuilt : int
-        Rows the attack rebuilt; where they are fewer than those sought, the others are guesses
-        without the model.
+        Rows the attack rebuilt. Of more that are sought the rest is guessed without the model.
     """
 
     reason: str | None
@@ -80,14 +79,15 @@ def attack(
 ) -> AttackResult:
     """Attack the model with TimberStrike and score the rows it returns.
 
+    Of one table alone the attacker holds a random fifth and looks for the other rows.
+
     Parameters
     ----------
     audit : Audit
     own : Dataset or None
-        Rows the attacker holds; they were among the training rows.
+        Training rows the attacker holds.
     truth : Dataset or None
-        Training rows to look for. With only one of the two given, the attacker holds a fifth of
-        its rows, drawn at random, and looks for the others.
+        Training rows to look for.
     seed : int
     options : Options, optional
         How TimberStrike attacks.
@@ -95,7 +95,7 @@ def attack(
     Raises
     ------
     DataError
-        If no rows are left to look for.
+        If no rows are left to look for, or too many to be matched.
     """
     evidence = evidence_of(audit)
     if isinstance(evidence, str):
@@ -152,9 +152,9 @@ def _victims(
 ) -> list[tuple[Evidence, TreeExposure]]:
     """Return the clients to attack, each with its first tree, whose leaves count its rows.
 
-    Only the attacker's rows and the file decide. A client is not attacked where its rows are the
-    attacker's. Where the attacker holds a known share of the rows of a table (`part`), and of one
-    client alone it can be that share, that client is attacked alone, and the rows are inside.
+    The attacker's rows and the file alone decide. No client is attacked whose leaves hold just
+    these rows. Where they are a known share of a table (`part`), and can be that of one client
+    alone, that one is attacked, with the rows inside.
     """
     firsts = [t for t in audit.trees if t.base_score is not None]
     if audit.sources.kind == "turns":  # of the other clients no first tree is there
@@ -176,13 +176,13 @@ def _per_leaf(evidence: Evidence, table: Table) -> NDArray[np.int64]:
     """Return how many rows fall into each leaf of the first tree, int64, shape (J,)."""
     tree = evidence.trees[0]
     leaf = Forest((tree,), np.zeros(1, dtype=np.float32)).apply(table.X)[:, 0]
-    return np.bincount(leaf, minlength=len(tree))[tree.leaves]
+    return np.asarray(np.bincount(leaf, minlength=len(tree))[tree.leaves])
 
 
 def _grown_on(evidence: Evidence, first: TreeExposure, held: Table, sought: Table) -> bool:
     """Tell whether the first tree was grown on the rows at hand, as far as its counts tell."""
     rows = Table.concat([held, sought]) if evidence.own_inside else sought
-    known = first.n != UNKNOWN
+    known = first.counted
     same = np.array_equal(_per_leaf(evidence, rows)[known], first.n[known])
     return same and evidence.n_rows == len(rows)
 
@@ -255,7 +255,7 @@ def evidence_of(audit: Audit) -> list[Evidence] | str:
         return "eta and lambda do not follow from the file; give --learning-rate and --reg-lambda"
     trees, start = _trees(audit), model.forest.base_margin
     told = all(t.h is not None for t in trees)
-    if not told and (audit.trees[0].n == UNKNOWN).all():
+    if not told and not audit.trees[0].counted.any():
         return "the file holds no statistics, and its leaf values alone do not tell the counts"
     if model.library == "lightgbm":
         base = audit.trees[0].base_score
@@ -277,7 +277,7 @@ def evidence_of(audit: Audit) -> list[Evidence] | str:
     firsts = sum(t.base_score is not None for t in audit.trees)
     if audit.sources.kind == "turns":  # only the first client's first tree has one base score
         others = tuple(name != audit.sources.names[0] for name in audit.sources.names)
-        n_rows = _size(audit.trees[0])
+        n_rows = audit.trees[0].rows
         return [replace(common, foreign=others, own_inside=False, n_rows=n_rows)]
     if firsts > len(start):  # grown beside the first, not after it
         return [replace(common, trees=common.trees[: len(start)])]
@@ -287,8 +287,8 @@ def evidence_of(audit: Audit) -> list[Evidence] | str:
 def _of_client(common: Evidence, audit: Audit, client: int) -> Evidence:
     """Return the trees in the order in which they moved the margins of one client's rows.
 
-    In each round its own come before the others', on which they were not grown. Its first trees
-    start from its own base score, all later ones from the model's.
+    In each round its own trees come first: they were grown before the others arrived. Its first
+    trees start from its own base score, later ones from the model's.
     """
     names = audit.sources.names
     starts = [t.index for t in audit.trees if t.base_score is not None]
@@ -304,16 +304,11 @@ def _of_client(common: Evidence, audit: Audit, client: int) -> Evidence:
         common,
         trees=tuple(common.trees[t] for t in order),
         base_margin=own[0],
-        n_rows=_size(first),
+        n_rows=first.rows,
         foreign=tuple(not mine[t] for t in order),
         restart=(block, shift),
         own_inside=False,
     )
-
-
-def _size(first: TreeExposure) -> int | None:
-    """Return the rows of a client as its first tree counts them, None where it leaves some out."""
-    return None if (first.n == UNKNOWN).any() else int(first.n.sum())
 
 
 def _trees(audit: Audit) -> list[Tree]:
