@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -105,13 +105,12 @@ def attack(
     assert given is not None
     schema = given.schema
     held, sought, threat = _parts(own, truth, streams.rng("own-rows"))
-    if audit.sources.kind == "one":
-        if audit.rows.total is None:
-            threat += ", and who knows how many rows there are"
-        rows = audit.rows.total or len(held) + len(sought)
-        clients = [(replace(evidence[0], n_rows=rows), audit.trees[0])]
-    else:
+    if audit.sources.kind != "one":
         clients = _victims(evidence, audit, held, part=own is None or truth is None)
+    else:
+        rows = audit.rows.total or len(held) + len(sought)
+        threat += "" if audit.rows.total else ", and who knows how many rows there are"
+        clients = [(replace(evidence[0], n_rows=rows), audit.trees[0])]
     if not clients:
         return AttackResult(NOBODY)
     began = time.perf_counter()
@@ -121,8 +120,7 @@ def attack(
     found = Table.concat([g.records for g in guesses if g.records is not None])
     if len(found) > len(sought):  # more rows were rebuilt than are known here
         found = found.take(np.sort(rng.choice(len(found), len(sought), replace=False)))
-    blind = blind_guesses(held, schema, len(sought), streams.rng("blind")) if len(found) else {}
-    scores = _row_scores(found, blind, sought, schema)
+    scores = _row_scores(found, held, sought, schema, streams.rng("blind"))
     if len(clients) == 1 and guesses[0].leaf_counts and len(schema.classes) == 2:
         counts = guesses[0].leaf_counts[0]
         if _grown_on(*clients[0], held, sought):
@@ -134,11 +132,12 @@ def attack(
 
 
 def _row_scores(
-    found: Table, blind: Mapping[str, Table], sought: Table, schema: Schema
+    found: Table, held: Table, sought: Table, schema: Schema, rng: np.random.Generator
 ) -> list[Score]:
     """Score rebuilt rows beside blind guesses; none without rows."""
     if not len(found):
         return []
+    blind = blind_guesses(held, schema, len(sought), rng)
     if len(found) < len(sought) and "bootstrap" in blind:  # whom nothing in the file describes
         more = blind["bootstrap"].take(np.arange(len(sought) - len(found)))
         found = Table.concat([found, more])
