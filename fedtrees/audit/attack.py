@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -14,7 +14,7 @@ from fedtrees.attacks.evidence import Evidence
 from fedtrees.attacks.evidence import evidence_of as evidence_of_view
 from fedtrees.attacks.timberstrike import Options, reconstruct
 from fedtrees.audit.audit import Audit
-from fedtrees.audit.exposure import UNKNOWN, TreeExposure
+from fedtrees.audit.exposure import TreeExposure
 from fedtrees.audit.recover import sums_of
 from fedtrees.audit.rows import MOST_TARGETS, OWN_SHARE
 from fedtrees.core.errors import DataError
@@ -36,7 +36,7 @@ SHOWN = ("ra", "exact_rows", "leaf_mass_exact")
 
 @dataclass(frozen=True)
 class Score:
-    """One metric of an attack beside the best guess of an adversary who never saw the model."""
+    """One metric of an attack, beside the best guess of somebody who never saw the model."""
 
     metric: str
     score: float
@@ -61,8 +61,7 @@ class AttackResult:
         Trees the attack read.
     seconds : float
     rebuilt : int
-        Rows the attack rebuilt; where they are fewer than those sought, the others are guesses
-        without the model.
+        Rows the attack rebuilt. Of more that are sought the rest is guessed without the model.
     """
 
     reason: str | None
@@ -84,14 +83,15 @@ def attack(
 ) -> AttackResult:
     """Attack the model with TimberStrike and score the rows it returns.
 
+    Of one table alone the attacker holds a random fifth and looks for the other rows.
+
     Parameters
     ----------
     audit : Audit
     own : Dataset or None
-        Rows the attacker holds; they were among the training rows.
+        Training rows the attacker holds.
     truth : Dataset or None
-        Training rows to look for. With only one of the two given, the attacker holds a fifth of
-        its rows, drawn at random, and looks for the others.
+        Training rows to look for.
     seed : int
     options : Options, optional
         How TimberStrike attacks.
@@ -99,7 +99,7 @@ def attack(
     Raises
     ------
     DataError
-        If no rows are left to look for.
+        If no rows are left to look for, or too many to be matched.
     """
     evidence = evidence_of(audit)
     if isinstance(evidence, str):
@@ -109,13 +109,12 @@ def attack(
     assert given is not None
     schema = given.schema
     held, sought, threat = _parts(own, truth, streams.rng("own-rows"))
-    if audit.sources.kind == "one":
-        if audit.rows.total is None:
-            threat += ", and who knows how many rows there are"
-        rows = audit.rows.total or len(held) + len(sought)
-        clients = [(replace(evidence[0], n_rows=rows), audit.trees[0])]
-    else:
+    if audit.sources.kind != "one":
         clients = _victims(evidence, audit, held, part=own is None or truth is None)
+    else:
+        rows = audit.rows.total or len(held) + len(sought)
+        threat += "" if audit.rows.total else ", and who knows how many rows there are"
+        clients = [(replace(evidence[0], n_rows=rows), audit.trees[0])]
     if not clients:
         return AttackResult(NOBODY)
     began = time.perf_counter()
@@ -125,8 +124,7 @@ def attack(
     found = Table.concat([r.table for g in guesses for r in g.all(Records)])
     if len(found) > len(sought):  # more rows were rebuilt than are known here
         found = found.take(np.sort(rng.choice(len(found), len(sought), replace=False)))
-    blind = blind_guesses(held, schema, len(sought), streams.rng("blind")) if len(found) else {}
-    scores = _row_scores(found, blind, sought, schema)
+    scores = _row_scores(found, held, sought, schema, streams.rng("blind"))
     counts = guesses[0].first(LeafCounts)
     alone = len(clients) == 1 and len(schema.classes) == 2
     if alone and counts is not None and _grown_on(*clients[0], held, sought):
@@ -138,11 +136,12 @@ def attack(
 
 
 def _row_scores(
-    found: Table, blind: Mapping[str, Table], sought: Table, schema: Schema
+    found: Table, held: Table, sought: Table, schema: Schema, rng: np.random.Generator
 ) -> list[Score]:
     """Score rebuilt rows beside blind guesses; none without rows."""
     if not len(found):
         return []
+    blind = blind_guesses(held, schema, len(sought), rng)
     if len(found) < len(sought) and "bootstrap" in blind:  # whom nothing in the file describes
         more = blind["bootstrap"].take(np.arange(len(sought) - len(found)))
         found = Table.concat([found, more])
@@ -157,9 +156,9 @@ def _victims(
 ) -> list[tuple[Evidence, TreeExposure]]:
     """Return the clients to attack, each with its first tree, whose leaves count its rows.
 
-    Only the attacker's rows and the file decide. A client is not attacked where its rows are the
-    attacker's. Where the attacker holds a known share of the rows of a table (`part`), and of one
-    client alone it can be that share, that client is attacked alone, and the rows are inside.
+    The attacker's rows and the file alone decide. No client is attacked whose leaves hold just
+    these rows. Where they are a known share of a table (`part`), and can be that of one client
+    alone, that one is attacked, with the rows inside.
     """
     firsts = [t for t in audit.trees if t.base_score is not None]
     if audit.sources.kind == "turns":  # of the other clients no first tree is there
@@ -181,13 +180,13 @@ def _per_leaf(evidence: Evidence, table: Table) -> NDArray[np.int64]:
     """Return how many rows fall into each leaf of the first tree, int64, shape (J,)."""
     tree = evidence.trees[0]
     leaf = Forest((tree,), np.zeros(1, dtype=np.float32)).apply(table.X)[:, 0]
-    return np.bincount(leaf, minlength=len(tree))[tree.leaves]
+    return np.asarray(np.bincount(leaf, minlength=len(tree))[tree.leaves])
 
 
 def _grown_on(evidence: Evidence, first: TreeExposure, held: Table, sought: Table) -> bool:
     """Tell whether the first tree was grown on the rows at hand, as far as its counts tell."""
     rows = Table.concat([held, sought]) if evidence.own_inside else sought
-    known = first.n != UNKNOWN
+    known = first.counted
     same = np.array_equal(_per_leaf(evidence, rows)[known], first.n[known])
     return same and evidence.n_rows == len(rows)
 
@@ -260,7 +259,7 @@ def evidence_of(audit: Audit) -> list[Evidence] | str:
         return "eta and lambda do not follow from the file; give --learning-rate and --reg-lambda"
     trees, start = _trees(audit), model.forest.base_margin
     told = all(t.h is not None for t in trees)
-    if not told and (audit.trees[0].n == UNKNOWN).all():
+    if not told and not audit.trees[0].counted.any():
         return "the file holds no statistics, and its leaf values alone do not tell the counts"
     if model.library == "lightgbm":
         base = audit.trees[0].base_score
@@ -284,7 +283,7 @@ def evidence_of(audit: Audit) -> list[Evidence] | str:
     firsts = sum(t.base_score is not None for t in audit.trees)
     if audit.sources.kind == "turns":  # only the first client's first tree has one base score
         others = tuple(name != audit.sources.names[0] for name in audit.sources.names)
-        n_rows = _size(audit.trees[0])
+        n_rows = audit.trees[0].rows
         return [replace(common, foreign=others, own_inside=False, n_rows=n_rows)]
     if firsts > len(start):  # grown beside the first, not after it
         return [replace(common, trees=common.trees[: len(start)])]
@@ -294,8 +293,8 @@ def evidence_of(audit: Audit) -> list[Evidence] | str:
 def _of_client(common: Evidence, audit: Audit, client: int) -> Evidence:
     """Return the trees in the order in which they moved the margins of one client's rows.
 
-    In each round its own come before the others', on which they were not grown. Its first trees
-    start from its own base score, all later ones from the model's.
+    In each round its own trees come first: they were grown before the others arrived. Its first
+    trees start from its own base score, later ones from the model's.
     """
     names = audit.sources.names
     starts = [t.index for t in audit.trees if t.base_score is not None]
@@ -311,16 +310,11 @@ def _of_client(common: Evidence, audit: Audit, client: int) -> Evidence:
         common,
         trees=tuple(common.trees[t] for t in order),
         base_margin=own[0],
-        n_rows=_size(first),
+        n_rows=first.rows,
         foreign=tuple(not mine[t] for t in order),
         restart=(block, shift),
         own_inside=False,
     )
-
-
-def _size(first: TreeExposure) -> int | None:
-    """Return the rows of a client as its first tree counts them, None where it leaves some out."""
-    return None if (first.n == UNKNOWN).any() else int(first.n.sum())
 
 
 def _trees(audit: Audit) -> list[Tree]:

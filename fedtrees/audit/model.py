@@ -196,7 +196,7 @@ def _check_children(trees: Sequence[Mapping[str, Any]]) -> None:
     """
     for t, tree in enumerate(trees):
         left, right = (np.asarray(tree[f"{side}_children"]) for side in ("left", "right"))
-        if (right != np.where(left == -1, -1, left + 1)).any():
+        if (left < -1).any() or (right != np.where(left < 0, -1, left + 1)).any():
             raise DataError(
                 f"the children of a node of tree {t} are no pair as XGBoost numbers them; the "
                 "model is damaged"

@@ -237,4 +237,7 @@ def leaf_sums(
     if statistics.weight is None or statistics.gain is None:
         return None
     eta, reg_lambda = settings.learning_rate, settings.reg_lambda
-    return hessians_from_gains(tree, statistics.weight, statistics.gain, eta, reg_lambda)
+    found: tuple[Floats, Floats] | None = hessians_from_gains(
+        tree, statistics.weight, statistics.gain, eta, reg_lambda
+    )
+    return found

@@ -8,7 +8,6 @@ from pathlib import Path
 from fedtrees import __version__
 from fedtrees.audit.attack import AttackResult
 from fedtrees.audit.audit import Audit
-from fedtrees.audit.exposure import UNKNOWN
 from fedtrees.audit.tables import (
     Shown,
     attack_table,
@@ -26,19 +25,26 @@ from fedtrees.report.style import COLOURS, MUTED, RULE
 
 MOST_TREES, MOST_LEAVES, MOST_BARS = 24, 30, 500
 
+FIELDS = (
+    "Splits and leaf values are what a prediction needs. Everything else in the file describes "
+    "the rows the model was trained on."
+)
+TREES = (
+    "Rows of a leaf are known only where they are certain. Blue: leaves whose rows are known; "
+    "orange: whose labels are known too; grey: neither."
+)
+LEAVES = "The groups of fewest training rows, and the conditions a row meets to be in one."
+NO_LEAVES = "No leaf's rows are bounded from above by this file."
+ATTACK = (
+    "Blind is the best guess of somebody with the same rows who never saw the model. One "
+    "attack, one seed: a low figure says that this attack fails."
+)
+
 
 def write_page(
     path: Path, audit: Audit, attacked: AttackResult | None, scrubbed: Sequence[str] = ()
 ) -> Path:
-    """Write the report.
-
-    Parameters
-    ----------
-    path : Path
-    audit : Audit
-    attacked : AttackResult or None
-    scrubbed : sequence of str
-        What scrubbing changed, in sentences.
+    """Write the report; `scrubbed` is what scrubbing changed, in sentences.
 
     Raises
     ------
@@ -50,15 +56,19 @@ def write_page(
 
 def render(audit: Audit, attacked: AttackResult | None, scrubbed: Sequence[str] = ()) -> str:
     """Return the report as one HTML document that loads nothing."""
+    settings = tag("p", f"Training settings: {settings_text(audit)}.")
+    bars = tag("figure", _bars(audit), tag("figcaption", "Leaves per tree, in model order"))
+    leaves = leaves_table(audit, MOST_LEAVES)
     sections = [
         ("verdict", "Verdict", _verdict(audit)),
-        ("fields", "What it carries", _fields(audit)),
-        ("trees", "Trees", _trees(audit)),
-        ("leaves", "Exposed leaves", _leaves(audit)),
+        ("fields", "What it carries", join([_table(FIELDS, fields_table(audit)), settings])),
+        ("trees", "Trees", join([bars, _table(TREES, trees_table(audit, MOST_TREES))])),
+        ("leaves", "Exposed leaves", _table(LEAVES, leaves) if leaves.lines else _note(NO_LEAVES)),
     ]
     if attacked is not None:
         sections.append(("attack", "Attack", _attack(attacked)))
-    sections.append(("todo", "What to do", _advice(audit, scrubbed)))
+    lines = [*scrubbed, *advice(audit, bool(scrubbed))] or ["Nothing in this file can be left out."]
+    sections.append(("todo", "What to do", _list(lines)))
     title = f"{audit.model.path.name}: what this model tells about its training rows"
     links = join(tag("a", short, href=f"#{name}") for name, short, _ in sections)
     body = join(
@@ -80,32 +90,9 @@ def render(audit: Audit, attacked: AttackResult | None, scrubbed: Sequence[str] 
 
 def _verdict(audit: Audit) -> Html:
     first, *others = verdict(audit)
-    more = tag("ul", join(tag("li", line) for line in others)) if others else ""
+    more = _list(others) if others else ""
     answer = tag("article", tag("p", first, class_="leak"), more, class_="answer")
     return tag("div", answer, class_="answers")
-
-
-def _fields(audit: Audit) -> Html:
-    lede = tag(
-        "p",
-        "Splits and leaf values are what a prediction needs. Everything else in the file describes "
-        "the rows the model was trained on.",
-        class_="lede",
-    )
-    settings = tag("p", f"Training settings: {settings_text(audit)}.")
-    return join([lede, _table(fields_table(audit)), settings])
-
-
-def _trees(audit: Audit) -> Html:
-    lede = tag(
-        "p",
-        "Rows of a leaf are known only where they are certain. Blue: leaves whose rows are known; "
-        "orange: whose labels are known too; grey: neither.",
-        class_="lede",
-    )
-    shown = trees_table(audit, MOST_TREES)
-    bars = tag("figure", _bars(audit), tag("figcaption", "Leaves per tree, in model order"))
-    return join([lede, bars, _table(shown)])
 
 
 def _bars(audit: Audit) -> Html:
@@ -118,7 +105,7 @@ def _bars(audit: Audit) -> Html:
     for i, t in enumerate(trees):
         counts = (
             (len(t.leaf), RULE),
-            (int((t.n != UNKNOWN).sum()), COLOURS[0]),
+            (int(t.counted.sum()), COLOURS[0]),
             (int(t.exact.sum()), COLOURS[1]),
         )
         for count, colour in counts:
@@ -135,40 +122,24 @@ def _bars(audit: Audit) -> Html:
     )
 
 
-def _leaves(audit: Audit) -> Html:
-    shown = leaves_table(audit, MOST_LEAVES)
-    if not shown.lines:
-        return tag("p", "No leaf's rows are bounded from above by this file.", class_="note")
-    lede = tag(
-        "p",
-        "The groups of fewest training rows, and the conditions a row meets to be in one.",
-        class_="lede",
-    )
-    return join([lede, _table(shown)])
-
-
 def _attack(attacked: AttackResult) -> Html:
     if attacked.reason is not None:
-        return tag("p", f"No attack was run: {attacked.reason}.", class_="note")
+        return _note(f"No attack was run: {attacked.reason}.")
     shown = attack_table(attacked)
-    caution = tag(
-        "p",
-        "Blind is the best guess of somebody with the same rows who never saw the model. One "
-        "attack, one seed: a low figure says that this attack fails.",
-        class_="lede",
-    )
-    return join([caution, _table(shown), tag("p", f"{shown.note[:1].upper()}{shown.note[1:]}.")])
+    note = tag("p", f"{shown.note[:1].upper()}{shown.note[1:]}.")
+    return join([_table(ATTACK, shown), note])
 
 
-def _advice(audit: Audit, scrubbed: Sequence[str]) -> Html:
-    lines = [*scrubbed, *advice(audit, bool(scrubbed))]
-    if not lines:
-        return tag("p", "Nothing in this file can be left out.")
+def _list(lines: Sequence[str]) -> Html:
     return tag("ul", join(tag("li", line) for line in lines))
 
 
-def _table(shown: Shown) -> Html:
+def _note(text: str) -> Html:
+    return tag("p", text, class_="note")
+
+
+def _table(lede: str, shown: Shown) -> Html:
     note = tag("p", shown.note, class_="lede") if shown.note and "json" in shown.note else ""
     wide = dict.fromkeys(shown.prose, "prose")
     lines = table(shown.title, shown.columns, shown.lines, shown.numeric, column_class=wide)
-    return join([lines, note])
+    return join([tag("p", lede, class_="lede"), lines, note])

@@ -51,13 +51,12 @@ class Columns:
 
 
 def check_sizes(own: str | None, truth: str | None) -> None:
-    """Refuse files of more rows than an attack is scored on, reading no further than that.
+    """Refuse files of too many rows, reading no further than that.
 
     Raises
     ------
     DataError
-        More than `MOST_TARGETS` rows are left to look for, however alike the two files are, or
-        there are more than `MOST_OWN` own rows.
+        If there are more than `MOST_OWN` own rows, or more than `MOST_TARGETS` others for certain.
     """
     if own and truth:
         held = _rows_in(own, MOST_OWN)
@@ -84,20 +83,14 @@ def _rows_in(path: str, most: int) -> int:
 def read_rows(
     model: ModelFile, paths: Sequence[str], columns: Columns
 ) -> tuple[list[Dataset], list[str]]:
-    """Read files with the model's columns, in the model's order, and name columns left out.
+    """Return a table per file, in the model's columns, and notes on the columns left out.
 
-    Classes and categories are those of all files together: one of them alone may lack some, and
-    would otherwise be coded differently.
-
-    Returns
-    -------
-    tuple of list of Dataset and list of str
-        A table per file, and notes on columns that the model does not know.
+    Classes and categories are coded over all files together: one alone may lack some.
 
     Raises
     ------
     DataError
-        A column of the model is missing, or a file cannot be read as `load_csv` reads it.
+        If a column of the model is missing, or a file cannot be read as `load_csv` reads it.
     """
     files = [read_csv(path) for path in paths]
     for file in files:

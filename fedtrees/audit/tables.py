@@ -20,16 +20,7 @@ SHOWN = 12  # lines of the long tables
 
 @dataclass(frozen=True)
 class Shown:
-    """A table as text.
-
-    Attributes
-    ----------
-    title, note : str
-    columns : tuple of str
-    lines : tuple of tuple of str
-    numeric, prose : frozenset of int
-        Columns aligned to the right; columns of sentences, which need room.
-    """
+    """A table as text. `numeric` columns are aligned to the right, `prose` ones need room."""
 
     title: str
     columns: tuple[str, ...]
@@ -80,7 +71,7 @@ def trees_table(audit: Audit, most: int = SHOWN) -> Shown:
     """Return the exposure of the trees of which something is certain, then of the first others."""
     columns = ("tree", "source", "base score", "leaves", "rows known", "labels known", "small",
                "pure", "smallest leaf", "how")  # fmt: skip
-    order = sorted(audit.trees, key=lambda t: (not (t.n != UNKNOWN).any(), t.index))
+    order = sorted(audit.trees, key=lambda t: (not t.counted.any(), t.index))
     left = len(order) - most
     note = f"and {left} more trees; --format json has them all" if left > 0 else ""
     lines = tuple(_tree_line(t, audit.rows.total) for t in order[:most])
@@ -89,24 +80,20 @@ def trees_table(audit: Audit, most: int = SHOWN) -> Shown:
 
 
 def _tree_line(t: TreeExposure, rows: int | None) -> tuple[str, ...]:
-    sizes = [(_size(t, j), j) for j in range(len(t.leaf)) if _size(t, j) is not None]
+    bounded = np.flatnonzero(t.at_most != UNKNOWN)
+    least = bounded[np.argsort(t.at_most[bounded], kind="stable")][:1].tolist()
     return (
         str(t.index),
         t.source or "",
         "" if t.base_score is None else f"{t.base_score:.4g}",
         str(len(t.leaf)),
-        str(int((t.n != UNKNOWN).sum())),
+        str(int(t.counted.sum())),
         str(int(t.exact.sum())),
         str(int(t.small.sum())),
         str(int(t.pure.sum())),
-        _rows_text(t, min(sizes)[1], rows) if sizes else "",
+        "".join(_rows_text(t, j, rows) for j in least),
         t.how,
     )
-
-
-def _size(t: TreeExposure, j: int) -> int | None:
-    """Return the rows of a leaf, at most, where there is a bound."""
-    return None if t.at_most[j] == UNKNOWN else int(t.at_most[j])
 
 
 def _rows_text(t: TreeExposure, j: int, rows: int | None) -> str:

@@ -9,6 +9,14 @@ from fedtrees.audit.audit import Audit
 from fedtrees.audit.exposure import SMALL, UNKNOWN, TreeExposure
 from fedtrees.audit.scrub import LOST, Scrubbed
 
+SETTINGS = {
+    "learning_rate": "learning_rate",
+    "reg_lambda": "reg_lambda",
+    "settings_source": "source",
+    "settings_equations": "equations",
+    "settings_worst_residual": "worst",
+}
+
 
 def verdict(audit: Audit) -> list[str]:
     """Return what an engineer of the data's owner should know, most important first."""
@@ -57,7 +65,7 @@ def verdict(audit: Audit) -> list[str]:
 
 def _counts_line(audit: Audit) -> str:
     s, rows = audit.summary, audit.rows
-    known = [t for t in audit.trees if (t.n != UNKNOWN).any()]
+    known = [t for t in audit.trees if t.counted.any()]
     if not known:
         text = "No leaf's number of rows follows for certain from this file."
         if rows.share is not None:
@@ -97,7 +105,7 @@ def advice(audit: Audit, scrubbed: bool = False) -> list[str]:
         )
     elif carried:
         out.append(f"Prediction needs none of {', '.join(carried)}.")
-    if any((t.n != UNKNOWN).any() for t in audit.trees) and audit.model.library == "xgboost":
+    if any(t.counted.any() for t in audit.trees) and audit.model.library == "xgboost":
         out.append(
             "A fixed base_score (0.5) instead of the label mean, larger leaves "
             "(min_child_weight), rounded leaf values or noise in training make what is left in "
@@ -160,18 +168,10 @@ def to_json(audit: Audit, attacked: AttackResult | None = None) -> dict[str, Any
             "label_share": None
             if rows.share is None
             else f"{rows.share.numerator}/{rows.share.denominator}",
-            "learning_rate": settings and settings.learning_rate,
-            "reg_lambda": settings and settings.reg_lambda,
-            "settings_source": settings and settings.source,
-            "settings_equations": settings and settings.equations,
-            "settings_worst_residual": settings and settings.worst,
-            "sources": {"kind": audit.sources.kind, "clients": audit.sources.clients,
-                        "how": audit.sources.how},
+            **{said: settings and getattr(settings, name) for said, name in SETTINGS.items()},
+            "sources": {name: getattr(audit.sources, name) for name in ("kind", "clients", "how")},
         },
-        "fields": [
-            {"name": f.name, "state": f.state, "value": f.value, "needed": f.needed,
-             "reveals": f.reveals} for f in audit.fields
-        ],
+        "fields": [vars(f) for f in audit.fields],
         "restored": audit.restored,
         "summary": vars(audit.summary),
         "assumes": list(audit.assumes),
@@ -183,24 +183,12 @@ def to_json(audit: Audit, attacked: AttackResult | None = None) -> dict[str, Any
 
 
 def _tree_json(t: TreeExposure) -> dict[str, Any]:
-    leaves = zip(t.leaf.tolist(), t.n.tolist(), t.n_pos.tolist(), t.exact.tolist(),
-                 t.at_least.tolist(), t.at_most.tolist(), strict=True)  # fmt: skip
-    return {
-        "index": t.index,
-        "output": t.output,
-        "source": t.source,
-        "base_score": t.base_score,
-        "how": t.how,
-        "leaves": [
-            {"id": i, "n": _known(n), "n_pos": _known(p), "exact": e,
-             "at_least": _known(low), "at_most": _known(high)}
-            for i, n, p, e, low, high in leaves
-        ],
-    }  # fmt: skip
-
-
-def _known(count: int) -> int | None:
-    return None if count == UNKNOWN else count
+    counts = {"n": t.n, "n_pos": t.n_pos, "at_least": t.at_least, "at_most": t.at_most}
+    known = {name: [None if n == UNKNOWN else n for n in c.tolist()] for name, c in counts.items()}
+    columns = {"id": t.leaf.tolist(), "exact": t.exact.tolist(), **known}
+    leaves = [dict(zip(columns, leaf, strict=True)) for leaf in zip(*columns.values(), strict=True)]
+    about = ("index", "output", "source", "base_score", "how")
+    return {**{name: getattr(t, name) for name in about}, "leaves": leaves}
 
 
 def _attack_json(a: AttackResult) -> dict[str, Any]:

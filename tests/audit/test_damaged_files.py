@@ -83,10 +83,10 @@ def ends_well(path, out):
     return True
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_damage_ends_in_our_errors_or_in_a_copy_of_what_was_read(models, tmp_path, seed):
     rng, well = np.random.default_rng(seed), 0
-    for k in range(120):
+    for k in range(90):
         source = models[k % len(models)]
         data = source.read_bytes()
         as_json = source.suffix == ".json" and rng.random() < 0.7
@@ -94,7 +94,7 @@ def test_damage_ends_in_our_errors_or_in_a_copy_of_what_was_read(models, tmp_pat
         path = tmp_path / f"m{source.suffix}"
         path.write_bytes(damaged)
         well += ends_well(path, tmp_path / "out.json")
-    assert 5 < well < 115  # neither are all refused, nor is nothing damaged
+    assert 5 < well < 85  # neither are all refused, nor is nothing damaged
 
 
 def changed(models, tmp_path, change):
@@ -105,17 +105,13 @@ def changed(models, tmp_path, change):
     return path
 
 
-def crash(learner):
-    """A child that XGBoost follows outside of its arrays, in a node that nobody reaches."""
-    tree = learner["gradient_booster"]["model"]["trees"][0]
-    tree["parents"] = [10**9] * len(tree["parents"])
-    learner["gradient_booster"]["model"]["tree_info"] = [0, 0]
-    tree["tree_param"]["num_nodes"] = str(10**9)
-    return tree
+def refused(learner):
+    """More nodes than there are: XGBoost believes the number, our reader counts."""
+    learner["gradient_booster"]["model"]["trees"][0]["tree_param"]["num_nodes"] = str(10**9)
 
 
 def test_a_file_that_xgboost_refuses_is_copied_and_the_line_says_why(models, tmp_path):
-    path = changed(models, tmp_path, crash)
+    path = changed(models, tmp_path, refused)
     done = scrub(read_model(path), tmp_path / "out.json")
     assert done.same is None
     assert done.not_compared.startswith("XGBoost itself does not predict by bad.json: ")
