@@ -133,8 +133,11 @@ class Runner:
 
         def trained(federation: Federation) -> Training:
             if not kept:  # an interrupted run goes on
-                loaded = checkpoint.load(group.train, federation, folder, key)
-                kept.append(loaded or run_training(group.train, federation))
+                training = checkpoint.load(group.train, federation, folder, key)
+                if training is None:
+                    training = run_training(group.train, federation)
+                    training.predict(federation.test.X)  # that may be on record, too
+                kept.append(training)
             return kept[0]
 
         if self.missing([group.train]):
