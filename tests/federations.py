@@ -3,6 +3,13 @@
 import numpy as np
 
 from fedtrees.bench.conformance import sample_table
+from fedtrees.bench.evaluate import make_defense, score_guess
+from fedtrees.core.guess import Guess, LeafCounts
+from fedtrees.core.holding import over_clients
+from fedtrees.core.registry import register
+from fedtrees.core.schema import Schema, Table
+from fedtrees.core.specs import parse_composed, parse_grid
+from fedtrees.protocols.base import train, view_of
 
 
 def sample_federation(seed=0, rows=240, clients=3):
@@ -20,3 +27,23 @@ def victims_of_all(federation, principals):
     """Return the rows of everybody but some."""
     rows = [h.table for name, h in federation.holdings.items() if name not in principals]
     return type(rows[0]).concat(rows)
+
+
+def view_in(protocol, who, classes=2, defense="none", rows=90):
+    """Return what a party saw of a small training on a target of so many classes."""
+    (table, *_), schema = sample_federation(rows=rows, clients=1)
+    if classes > 2:
+        cuts = np.quantile(table.X[:, 0], np.arange(1, classes) / classes)
+        table = Table(table.X, np.digitize(table.X[:, 0], cuts))
+        schema = Schema(schema.features, schema.target, tuple(map(str, range(classes))))
+    held = over_clients([table.take(part) for part in np.array_split(np.arange(rows), 3)])
+    made = register.make("protocol", parse_grid(protocol)[0])
+    by = make_defense(parse_composed([defense])[0])
+    return view_of(train(made, held, schema, defense=by, seed=1), (who,), held)
+
+
+def leaf_scores(guess, federation, principals, training):
+    """Return the scores of the leaf counts in a guess, by metric."""
+    case = federation.case(training.transcript.roles, tuple(principals), 0, "", training)
+    rows = score_guess("told", Guess(guess.all(LeafCounts)), case, None)
+    return {row["metric"]: row["value"] for row in rows}

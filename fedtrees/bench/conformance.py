@@ -37,6 +37,8 @@ from fedtrees.metrics.records import score_records
 from fedtrees.protocols.base import Protocol, Training, train, view_of
 
 _FORBIDDEN = ("fedtrees.data", "fedtrees.metrics", "fedtrees.bench", "fedtrees.report")
+# What a file needs that brings its own claim: the bases of metrics hold no truth.
+_BASES = "fedtrees.metrics.metric"
 _SMALL: dict[str, Any] = {"trees": 3, "max_depth": 3, "max_bin": 16}
 
 
@@ -208,7 +210,7 @@ def _guards_do_something(
 def check_attack(attack: Attack, protocols: Sequence[str]) -> Iterator[Finding]:
     """Check imports, determinism, that truth cannot be reached, and the empty transcript."""
     reached = sorted(_imports(sys.modules[type(attack).__module__]))
-    bad = [name for name in reached if name.startswith(_FORBIDDEN)]
+    bad = [n for n in reached if n.startswith(_FORBIDDEN) and not f"{n}.".startswith(f"{_BASES}.")]
     yield Finding("it imports nothing that holds truth", not bad, ", ".join(bad))
     ran = False
     for name, view in _views_without_truth(protocols):

@@ -162,10 +162,10 @@ class Runner:
 
         def trained(federation: Federation) -> Training:
             if not kept:  # an interrupted run goes on
-                loaded = _loaded(group.train, federation, folder, key)
-                training = loaded or run_training(group.train, federation)
-                if not training.protocol.released:  # what its predictions told is in the views
-                    training.predict(federation.test.X)
+                training = _loaded(group.train, federation, folder, key)
+                if training is None:
+                    training = run_training(group.train, federation)
+                    training.predict(federation.test.X)  # that may be on record, too
                 kept.append(training)
             return kept[0]
 

@@ -112,6 +112,10 @@ class LocalNetwork(Network):
             )
         return self._contexts[name]
 
+    def party(self, name: str) -> Party:
+        """Return a party, behind its glass wall; act as it to hand it rows to predict."""
+        return self._parties[name]
+
     def context(self, name: str) -> Context:
         """Return the defense context of a party."""
         return self._contexts[name]

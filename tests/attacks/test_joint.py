@@ -7,6 +7,7 @@ from dataclasses import replace
 import guessed
 import numpy as np
 import pytest
+from federations import view_in
 from timberstrike_world import accuracy, structured, world
 
 from fedtrees.attacks.evidence import NodeNoise
@@ -199,10 +200,13 @@ def test_options_are_checked(option, value):
 
 
 def test_it_names_what_it_cannot_read():
-    assert Joint().inapplicable({"leaf-values", "logistic-leaves"}, {"client"}) is None
-    assert "leaf" in Joint().inapplicable(set(), {"client"})
-    assert Joint().inapplicable({"shared-trees", "newton-leaves"}, {"client"}) is None
-    assert "two classes" in Joint().inapplicable({"shared-trees", "softmax-leaves"}, {"client"})
+    small, who = "[trees=1,max_depth=2]", "client-1"
+    for spec in ("fedtree-hist", "nvflare-hist", "flower-bagging"):
+        assert Joint().inapplicable(view_in(spec + small, who)) is None
+        assert "two classes" in Joint().inapplicable(view_in(spec + small, who, classes=3))
+    forests = view_in("forest-hist" + small, who)
+    assert "neither leaf values nor histograms" in Joint().inapplicable(forests)
+    assert "neither leaf values nor histograms" in Joint().inapplicable(forests.blinded())
 
 
 def test_fewer_trees_are_read_on_request(odd):

@@ -8,7 +8,7 @@ from functools import cache
 import guessed
 import numpy as np
 import pytest
-from federations import clients_of, victims_of_all
+from federations import clients_of, victims_of_all, view_in
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from timberstrike_world import accuracy, structured
@@ -271,9 +271,8 @@ def test_own_trees_are_counted_not_others():
 
 
 def test_targets_of_three_classes_are_refused_before_anything_runs():
-    schema = Schema((Feature("x"),), "y", ("a", "b", "c"))
+    sequential = register.make("attack", parse_grid("timberstrike")[0])
     for spec in PROTOCOLS:
-        protocol = register.make("protocol", parse_grid(spec)[0])
-        assert "two classes" in Joint().inapplicable(protocol.offers_on(schema), {"client"})
-        sequential = register.make("attack", parse_grid("timberstrike")[0])
-        assert sequential.inapplicable(protocol.offers_on(schema), {"client"}) is None
+        view = view_in(spec, "client-1", classes=3)
+        assert "two classes" in Joint().inapplicable(view)
+        assert sequential.inapplicable(view) is None

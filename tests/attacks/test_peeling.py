@@ -7,13 +7,14 @@ from collections import Counter
 import guessed
 import numpy as np
 import pytest
+from federations import view_in
 from peeling_world import SERVER, SHARED, Run, made_up, patients, schema_of
 
 from fedtrees.attacks.peeling.attack import HistogramPeeling
 from fedtrees.attacks.peeling.peel import confidence_of
 from fedtrees.attacks.peeling.sources import sources_of
 from fedtrees.core.errors import ProtocolError, UsageError
-from fedtrees.core.guess import Guess
+from fedtrees.core.guess import Records
 from fedtrees.core.schema import Table
 from fedtrees.defenses.hist_rounding import HistogramRounding
 from fedtrees.defenses.laplace_hist import LaplaceHistogram
@@ -48,7 +49,7 @@ def test_the_server_names_the_owner_of_every_row(protocol):
 
 def test_a_colluding_client_is_no_victim_of_the_server():
     run = Run(SHARED, patients(), principals=("server", "client-1"))
-    assert set(run.attack().owner) == {"client-0", "client-2"}
+    assert set(guessed.owner(run.attack())) == {"client-0", "client-2"}
 
 
 @pytest.mark.parametrize("principals", [SERVER, ("server", "client-0")])
@@ -147,11 +148,15 @@ def test_a_bound_on_work_gives_a_partial_result(shared):
 
 def test_it_says_where_it_does_not_apply():
     attack = HistogramPeeling()
-    offers = {"histograms", "logistic-leaves"}
-    assert attack.inapplicable(offers, {"server"}) is None
-    assert "histograms" in attack.inapplicable(offers, {"client"})
-    assert attack.inapplicable(offers | {"shared-histograms"}, {"client"}) is None
-    assert "log loss" in attack.inapplicable({"histograms"}, {"server"})
+    small = "[trees=1,max_depth=2]"
+    assert attack.inapplicable(view_in("fedtree-hist" + small, "server")) is None
+    summed = view_in("fedtree-hist" + small, "server", defense="secure-sum")
+    assert attack.inapplicable(summed) is None
+    client = view_in("fedtree-hist" + small, "client-1")
+    assert "no gradient histograms" in attack.inapplicable(client)
+    assert attack.inapplicable(view_in("nvflare-hist" + small, "client-1")) is None
+    sampled = view_in("fedtree-hist[trees=1,max_depth=2,subsample=0.5]", "server")
+    assert "log loss" in attack.inapplicable(sampled)
     with pytest.raises(UsageError, match="work"):
         HistogramPeeling(work=0)
     with pytest.raises(UsageError, match="confidence"):
@@ -160,9 +165,9 @@ def test_it_says_where_it_does_not_apply():
 
 def test_a_guess_has_one_probability_and_one_owner_per_row():
     rows = patients(2)
-    Guess(rows, confidence=np.array([0.5, 1.0]), owner=("a", "b"))
+    Records(rows, confidence=np.array([0.5, 1.0]), owner=("a", "b"))
     for wrong in ({"confidence": np.array([0.5])}, {"confidence": np.array([0.5, 1.5])}):
         with pytest.raises(ProtocolError, match="probability"):
-            Guess(rows, **wrong)
+            Records(rows, **wrong)
     with pytest.raises(ProtocolError, match="one party name per row"):
-        Guess(rows, owner=("a",))
+        Records(rows, owner=("a",))

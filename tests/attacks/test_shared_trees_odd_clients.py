@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import guessed
 import numpy as np
 import pytest
-from federations import clients_of, victims_of_all
+from federations import clients_of, leaf_scores, victims_of_all
 from sklearn.datasets import load_breast_cancer, load_iris
 
 from fedtrees.attacks.evidence.clients.blocks import blocks_of
@@ -18,7 +18,7 @@ from fedtrees.attacks.evidence.counts import counts_from_sums
 from fedtrees.attacks.evidence.sums import LeafSums
 from fedtrees.bench.evaluate import make_defense
 from fedtrees.bench.federation import Federation
-from fedtrees.bench.leaf_rows import leaf_scores
+from fedtrees.core.holding import over_clients
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.specs import parse_composed, parse_grid
@@ -42,7 +42,8 @@ def federation(sizes, by_class=False, constant=False, classes=2):
     schema = Schema(tuple(map(Feature, "abcd")), "y", tuple(map(str, range(classes))))
     ends = np.cumsum(sizes)
     parts = [table.take(np.arange(e - s, e)) for s, e in zip(sizes, ends, strict=True)]
-    return Federation(SimpleNamespace(schema=schema), tuple(parts), parts[0], None)
+    dataset = SimpleNamespace(schema=schema, top=())
+    return Federation(dataset, over_clients(parts), parts[0], None)
 
 
 def attacked(fed, spec, who, defense="none"):
@@ -51,7 +52,7 @@ def attacked(fed, spec, who, defense="none"):
     done = train(protocol, fed.holdings, fed.schema, defense=made, seed=1)
     view = view_of(done, (who,), fed.holdings)
     guess = register.make("attack", parse_grid(ATTACK)[0]).run(view, np.random.default_rng(0))
-    return view, guess, {m: v for m, v, _ in leaf_scores(guess, fed, (who,), done)}
+    return view, guess, leaf_scores(guess, fed, (who,), done)
 
 
 @pytest.mark.parametrize("who", ["client-0", "client-2", "client-3", "server"])

@@ -7,6 +7,7 @@ from dataclasses import replace
 import guessed
 import numpy as np
 import pytest
+from federations import view_in
 from sklearn.datasets import load_iris, load_wine
 from timberstrike_world import accuracy, structured, world
 
@@ -111,9 +112,9 @@ def test_same_seed_same_guess(wine):
 
 
 def test_who_can_read_softmax_leaves():
-    offers = {"leaf-values", "softmax-leaves"}
-    assert TimberStrike().inapplicable(offers, {"client"}) is None
-    assert "two classes" in (Joint().inapplicable(offers, {"client"}) or "")
+    view = view_in("fedtree-hist[trees=1,max_depth=2]", "client-1", classes=3)
+    assert TimberStrike().inapplicable(view) is None
+    assert "two classes" in Joint().inapplicable(view)
 
 
 def test_blind_labels_of_several_classes_follow_own_rows():

@@ -7,10 +7,11 @@ import pytest
 
 from fedtrees.attacks.evidence.grid import Grid
 from fedtrees.attacks.evidence.prior import value_ranges
+from fedtrees.bench.evaluate import score_guess
 from fedtrees.bench.federation import Federation
-from fedtrees.bench.published_scores import published_scores
 from fedtrees.benchmarks.papers.timberstrike_published import over_real_columns
-from fedtrees.core.guess import Guess
+from fedtrees.core.guess import EveryRecord, Guess
+from fedtrees.core.holding import over_clients
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.data.dataset import prepare
 from fedtrees.trees.sketch import equal_width_cuts, quantile_cuts
@@ -52,19 +53,17 @@ def test_the_extremes_of_all_clients_are_read_off_their_cut_points(how, ranges):
 def test_rows_with_owners_are_scored_on_the_largest_owner():
     clients = tuple(table(n, n) for n in (20, 60, 40))
     dataset = prepare("small", SCHEMA, *_arrays(clients))
-    federation = Federation(dataset, clients, clients[0], None)
-    guess = Guess(
-        Table.concat([clients[0], clients[1]]), owner=("client-0",) * 20 + ("client-1",) * 60
-    )
-    worse = Guess(
-        Table.concat([clients[0], table(60, 5)]), owner=("client-0",) * 20 + ("client-1",) * 60
-    )
-    (right,) = published_scores(guess, federation, ("client-2",), {}, 0)
-    (wrong,) = published_scores(worse, federation, ("client-2",), {}, 0)
-    assert right[:2] == ("ra_owner", 1.0)
-    assert wrong[1] < 1.0
-    assert 0 < wrong[2] < 1
-    assert wrong[2] == right[2]
+    federation = Federation(dataset, over_clients(clients), clients[0], None)
+    owner = ("client-0",) * 20 + ("client-1",) * 60
+    guess = EveryRecord(Table.concat([clients[0], clients[1]]), owner=owner)
+    worse = EveryRecord(Table.concat([clients[0], table(60, 5)]), owner=owner)
+    case = federation.case(dict.fromkeys(federation.holdings, "client"), ("client-2",), 0)
+    (right,) = score_guess("right", Guess((guess,)), case, None)
+    (wrong,) = score_guess("wrong", Guess((worse,)), case, None)
+    assert (right["metric"], right["value"]) == ("ra_owner", 1.0)
+    assert wrong["value"] < 1.0
+    assert 0 < wrong["blind"] < 1
+    assert wrong["blind"] == right["blind"]
 
 
 def _arrays(clients):

@@ -9,7 +9,7 @@ import guessed
 import numpy as np
 import pytest
 from data_dir import data_dir
-from federations import clients_of, victims_of_all
+from federations import clients_of, leaf_scores, victims_of_all
 from sklearn.datasets import load_breast_cancer, load_iris
 from timberstrike_world import accuracy, structured
 
@@ -22,9 +22,9 @@ from fedtrees.attacks.evidence.clients.victims import victims_of
 from fedtrees.attacks.timberstrike.reconstruct import reconstruct_each
 from fedtrees.bench.evaluate import make_defense
 from fedtrees.bench.federation import spread
-from fedtrees.bench.leaf_rows import leaf_scores
 from fedtrees.core.errors import UsageError
-from fedtrees.core.holding import client_names
+from fedtrees.core.guess import EveryRecord
+from fedtrees.core.holding import client_names, over_clients
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema
 from fedtrees.core.specs import parse_composed, parse_grid
@@ -64,7 +64,7 @@ def attack(view, spec="timberstrike[chains=2]", seed=0):
 
 
 def counts_exact(fed, done, view, spec=ONE):
-    got = {m: v for m, v, _ in leaf_scores(attack(view, spec), fed, view.principals, done)}
+    got = leaf_scores(attack(view, spec), fed, view.principals, done)
     return got["leaf_counts_exact"]
 
 
@@ -147,7 +147,7 @@ def test_split_only_leaves_values_and_known_base_scores_still_count():
 def test_leaf_values_count_a_victim_with_fewer_rows_than_the_adversary():
     fed = federation(clients=2)
     small, large = clients_of(fed)
-    fed = replace(fed, clients=(small.take(np.arange(60)), large))
+    fed = replace(fed, holdings=over_clients([small.take(np.arange(60)), large]))
     done, view = run(fed, "local-ensembles[trees=1,max_depth=3]", "client-1", "split-only")
     assert counts_exact(fed, done, view) == 1.0
 
@@ -317,9 +317,11 @@ def share_linked(view, clients, clues, seed=1):
 def test_the_published_variant_takes_the_models_base_score_for_everyones():
     fed = federation()
     done, view = run(fed, "flower-bagging[trees=4,max_depth=4]")
-    spec = "timberstrike-published[max_trees=1]"
-    assert counts_exact(fed, done, view, spec) < 1.0
-    assert counts_exact(fed, done, view, "timberstrike-published[max_trees=1,starts=own]") == 1.0
+    spec = "timberstrike-published[max_trees=1,scope=victims"
+    assert counts_exact(fed, done, view, f"{spec}]") < 1.0
+    assert counts_exact(fed, done, view, f"{spec},starts=own]") == 1.0
+    published = attack(view, "timberstrike-published[max_trees=1]")
+    assert {type(claim) for claim in published.claims} == {EveryRecord}  # as their tables have it
 
 
 def test_same_seed_same_guess():

@@ -5,6 +5,7 @@ import numpy as np
 from federations import sample_federation
 
 from fedtrees.attacks.evidence.view import evidence_of
+from fedtrees.bench.cells import Setting
 from fedtrees.bench.federation import federation_of
 from fedtrees.bench.suite import DataRef
 from fedtrees.core.defense import Composition
@@ -15,10 +16,11 @@ from fedtrees.protocols.base import train, view_of
 
 
 def test_rows_of_a_leaf_that_no_value_reaches_stay_where_they_are():
-    federation = federation_of(DataRef("diabetes"), Spec("iid"), 3, 0, None)
     protocol = register.make(
         "protocol", Spec("fedtree-hist", {"trees": 3, "max_depth": 6, "max_bin": 32})
     )
+    setting = Setting.of(DataRef("diabetes"), Spec("iid"), 3, 0, protocol)
+    federation = federation_of(setting, None)
     defense = Composition((register.make("defense", Spec("min-bin", {"k": 10})),))
     done = train(protocol, federation.holdings, federation.schema, defense=defense, seed=0)
     view = view_of(done, ("client-0",), federation.holdings)

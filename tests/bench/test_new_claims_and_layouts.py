@@ -1,0 +1,325 @@
+"""A file of one's own brings a claim, a role or a layout; nothing else has to know of it."""
+
+import csv
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedtrees.bench.evaluate import blind_line, score_guess
+from fedtrees.cli.main import main
+from fedtrees.core.errors import ProtocolError, UsageError
+from fedtrees.core.guess import Guess, LeafCounts
+from fedtrees.core.holding import Holding, over_clients
+from fedtrees.core.registry import load_plugin, register
+from fedtrees.core.schema import Schema
+from fedtrees.core.specs import Spec
+from fedtrees.core.streams import Streams
+from fedtrees.core.threat import Threat
+from fedtrees.data import layout
+from fedtrees.data.partition import Partition
+from fedtrees.metrics.leaf_counts import true_leaf_counts
+from fedtrees.metrics.metric import Case
+from fedtrees.protocols.base import train
+
+PLUGINS = Path(__file__).parent / "plugins"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def scratch():
+    """What this module registers is gone after it."""
+    known, origin = register._known, register._origin
+    register._known = {kind: dict(names) for kind, names in known.items()}
+    register._origin = dict(origin)
+    for name in ("class_share", "two_sides"):
+        load_plugin(PLUGINS / f"{name}.py")
+    yield
+    register._known, register._origin = known, origin
+
+
+def bench(folder, *arguments):
+    with pytest.raises(SystemExit) as stopped:
+        main(
+            ["bench", "--seeds", "1", "-j", "1", "--data", "wine", "--out", str(folder), *arguments]
+        )
+    assert not stopped.value.code
+    with (folder / "rows.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.fixture(scope="module")
+def over_rows(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("rows") / "run"
+    rows = bench(
+        *(folder, "--plugin", str(PLUGINS / "class_share.py"), "-d", "none"),
+        *("-p", "fedtree-hist[trees=1,max_depth=2]", "-a", "plugin-read-share"),
+        *("--threat", "client,public"),
+    )
+    return folder, rows
+
+
+@pytest.fixture(scope="module")
+def over_columns(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("columns") / "run"
+    plugins = (PLUGINS / "class_share.py", PLUGINS / "two_sides.py")
+    rows = bench(
+        *(folder, *(part for p in plugins for part in ("--plugin", str(p))), "-d", "none"),
+        *("-p", "plugin-two-sides", "-a", "plugin-read-residuals", "--threat", "passive,active"),
+    )
+    return folder, rows
+
+
+def picked(rows, **wanted):
+    return [r for r in rows if all(r[k] == v for k, v in wanted.items())]
+
+
+def test_a_claim_of_ones_own_is_benched_beside_its_blind_line_and_drawn(over_rows):
+    folder, rows = over_rows
+    (row,) = picked(rows, stage="attack", threat="client", metric="share_error")
+    (blind,) = picked(rows, stage="blind", threat="client", metric="share_error", attack_params="")
+    assert blind["reason"] == "best guess: plugin-own-share"
+    assert float(row["value"]) < 1e-6
+    assert row["blind"] == blind["value"] != "0.0"
+    assert float(row["advantage"]) > 0.999
+    (skipped,) = picked(rows, stage="attack", threat="public")
+    assert (skipped["status"], skipped["reason"]) == ("skipped", "the principals see no base score")
+    page = (folder / "report.html").read_text()
+    assert "share_error" in page
+    assert "plugin-read-share" in page
+
+
+def test_a_blind_cell_without_rows_to_reconstruct_works(over_columns):
+    folder, rows = over_columns
+    assert {r["status"] for r in rows if r["threat"] == "passive"} == {"ok"}
+    blind = picked(rows, stage="blind", threat="passive", attack_params="")
+    assert {r["metric"] for r in blind} == {
+        "share_error", "v_measure", "ami", "label_accuracy",
+    }  # fmt: skip
+    assert picked(blind, metric="v_measure")[0]["reason"] == "best guess: cl"
+    found = {r["metric"]: r for r in picked(rows, stage="attack", threat="passive")}
+    for name in ("v_measure", "label_accuracy"):
+        (line,) = picked(blind, metric=name)
+        assert float(found[name]["value"]) == float(found[name]["advantage"]) == 1.0
+        assert found[name]["blind"] == line["value"]
+    assert float(found["label_auc"]["value"]) == 1.0
+    page = (folder / "report.html").read_text()
+    assert "v_measure" in page or "label_accuracy" in page
+    assert "plugin-read-residuals" in page
+
+
+def test_who_has_the_labels_learns_none_and_predictions_are_on_record(over_columns):
+    _, rows = over_columns
+    (active,) = picked(rows, stage="attack", threat="active")
+    assert (active["status"], active["reason"]) == (
+        "skipped",
+        "the principals are told no residuals",
+    )
+    scores = {r["metric"]: float(r["value"]) for r in picked(rows, stage="train") if r["value"]}
+    assert scores["auc"] > 0.9
+    assert scores["bytes_up:PluginScores"] > 0
+    assert {r["protocol"] for r in picked(rows, stage="reference")} == {"majority-class"}
+
+
+@pytest.mark.parametrize("name", ["class_share.py", "two_sides.py"])
+def test_such_files_conform(name, capsys, monkeypatch):
+    known = {"protocol": ["plugin-two-sides"] if "two" in name else ["fedtree-hist"]}
+    real = register.names
+    monkeypatch.setattr(register, "names", lambda kind: known.get(kind) or real(kind))
+    mine = ["two-sides", "read-residuals"] if "two" in name else ["own-share", "read-share"]
+    from fedtrees.bench.conformance import check
+
+    for part in mine:
+        kind = "protocol" if part == "two-sides" else "attack"
+        findings = check(kind, Spec(f"plugin-{part}"))
+        assert len(findings) > 5
+        assert [f for f in findings if not f.kept] == []
+
+
+# --- leaf counts of any model
+
+
+def grown(protocol, table, schema, clients=3, **params):
+    held = over_clients(
+        [table.take(part) for part in np.array_split(np.arange(len(table)), clients)]
+    )
+    made = register.make("protocol", Spec(protocol, params))
+    return train(made, held, schema, seed=1), held
+
+
+def case_of(training, held, schema, principals):
+    return Case(
+        holdings=held,
+        roles=training.transcript.roles,
+        principals=principals,
+        schema=schema,
+        streams=Streams(0),
+        model=training.model,
+        transcript=training.transcript,
+    )
+
+
+def some_rows(classes, n=150, seed=0):
+    from fedtrees.core.schema import Feature, Table
+
+    rng = np.random.default_rng(seed)
+    X, y = rng.normal(size=(n, 4)), rng.integers(0, classes, n)
+    X[:, 0] += y
+    schema = Schema(
+        tuple(Feature(f"x{i}", low=-9, high=9) for i in range(4)),
+        "y",
+        tuple(map(str, range(classes))),
+    )
+    return Table(X, y), schema
+
+
+def tellers(training, held, principals, schema):
+    """Return the true counts of the trees that are scored, and of which victims' rows."""
+    victims = {n: h for n, h in held.items() if n not in principals}
+    if training.protocol.name == "local-forests":
+        each = len(training.model.trees) // len(held)
+        parts = {each * i: [held[n]] for i, n in enumerate(held) if n in victims}
+    else:
+        outputs = getattr(getattr(training.model, "objective", None), "n_outputs", 1)
+        parts = {tree: list(victims.values()) for tree in range(outputs)}
+    claims = []
+    for t, who in parts.items():
+        X, y = np.concatenate([h.X for h in who]), np.concatenate([h.y for h in who])
+        boosted = hasattr(training.model, "objective")
+        label = (y == t) if boosted and len(schema.classes) > 2 else y
+        k = 2 if boosted else len(schema.classes)
+        tree = training.model.trees[t]
+        claims.append(true_leaf_counts(t, training.model.apply(X)[:, t], label, tree.leaves, k))
+    return tuple(claims)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "classes"),
+    [*product(["forest-hist", "local-forests", "fedtree-hist"], [2, 3, 5]), ("flower-bagging", 2)],
+)
+def test_leaf_counts_of_any_model_are_scored(protocol, classes):
+    table, schema = some_rows(classes)
+    training, held = grown(protocol, table, schema, trees=2, max_depth=3)
+    case = case_of(training, held, schema, ("client-2",))
+    if protocol == "flower-bagging":
+        claims = tellers_of_shared(training, held)
+    else:
+        claims = tellers(training, held, case.principals, schema)
+    rows = {r["metric"]: r for r in score_guess("truth", Guess(claims), case, None)}
+    assert rows["leaf_counts_exact"]["value"] == rows["leaf_counts_exact"]["advantage"] == 1
+    assert rows["count_error"]["value"] == 0
+    assert 0 <= rows["leaf_counts_exact"]["blind"] < 1
+    assert ("leaf_counts_right" in rows) == (
+        classes == 2 and protocol in ("forest-hist", "fedtree-hist")
+    )
+    off = [LeafCounts(c.tree, c.leaf, c.counts + 1) for c in claims]
+    rows = {r["metric"]: r for r in score_guess("off", Guess(tuple(off)), case, None)}
+    assert rows["leaf_counts_exact"]["value"] == 0
+    assert rows["count_error"]["value"] == claims[0].counts.shape[1]
+
+
+def tellers_of_shared(training, held):
+    claims = []
+    for i, name in enumerate(["client-0", "client-1"]):
+        nodes = training.model.apply(held[name].X)[:, i]
+        claims.append(true_leaf_counts(i, nodes, held[name].y, training.model.trees[i].leaves))
+    return tuple(claims)
+
+
+def test_shapes_that_make_no_sense_are_refused_and_named():
+    leaf = np.arange(3)
+    for counts, said in (
+        (np.zeros(3, int), r"shape \(3,\) for leaves of shape \(3,\)"),
+        (np.zeros((2, 2), int), r"shape \(2, 2\) for leaves"),
+        ([[1, 2]], r"shape \(1, 2\) for leaves"),
+        (np.zeros((3, 2)), "whole numbers"),
+    ):
+        with pytest.raises(ProtocolError, match=said):
+            LeafCounts(0, leaf, counts)
+    assert LeafCounts(0, [3, 4], [[1, 2], [0, 5]]).counts.dtype == np.int64
+
+
+@pytest.mark.parametrize(
+    ("claims", "said"),
+    [
+        (
+            [LeafCounts(0, np.arange(1), np.zeros((1, 3), int))],
+            "counts of 3 classes; a leaf here has",
+        ),
+        ([LeafCounts(9, np.arange(1), np.zeros((1, 2), int))], "counts of tree 9; the model has 2"),
+        ([LeafCounts(-1, np.arange(1), np.zeros((1, 2), int))], "counts of tree -1"),
+        (
+            [LeafCounts(0, np.arange(1), np.zeros((1, 2), int))] * 2,
+            "counts of one tree were claimed",
+        ),
+    ],
+)
+@pytest.mark.parametrize("protocol", ["forest-hist", "fedtree-hist"])
+def test_counts_of_what_the_model_has_not_are_refused_and_named(protocol, claims, said):
+    table, schema = some_rows(2, n=60)
+    training, held = grown(protocol, table, schema, trees=2, max_depth=2)
+    case = case_of(training, held, schema, ("server",))
+    with pytest.raises(ProtocolError, match=f"attack 'odd': {said}"):
+        list(score_guess("odd", Guess(tuple(claims)), case, None))
+
+
+def test_counts_of_classes_where_the_target_has_numbers_are_refused():
+    table, schema = some_rows(2, n=60)
+    numbers = Schema(schema.features, "y", ())
+    training, held = grown(
+        "fedtree-hist", type(table)(table.X, table.X[:, 0]), numbers, trees=1, max_depth=1
+    )
+    case = case_of(training, held, numbers, ("server",))
+    claim = LeafCounts(0, np.arange(1), np.zeros((1, 2), int))
+    with pytest.raises(ProtocolError, match="the target 'y' has numbers"):
+        list(score_guess("odd", Guess((claim,)), case, None))
+
+
+# --- a layout and roles of one's own
+
+
+class Half(register.get("protocol", "fedtree-hist")):
+    """Boosting of two parties of other names, laid out in another way."""
+
+    name = "plugin-halves"
+    layout = "upper-and-lower"
+    holders = ("top", "bottom")
+
+    def roles(self, parties):
+        return {"hub": "hub", "upper": "top", "lower": "bottom"}
+
+
+def upper_and_lower(table, schema, names, how, rng):
+    order = np.argsort(table.X[:, 0], kind="stable")
+    parts = np.array_split(order, len(names))
+    return {n: Holding.of(table.take(rows), rows) for n, rows in zip(names, parts, strict=True)}
+
+
+def test_a_layout_is_one_entry_and_roles_are_the_protocols_own(monkeypatch):
+    monkeypatch.setitem(layout.LAYOUTS, "upper-and-lower", upper_and_lower)
+    protocol = Half()
+    table, schema = some_rows(2, n=50)
+    rng = np.random.default_rng(0)
+    held = layout.lay_out(
+        protocol.layout, table, schema, protocol.holder_names(2), Partition("iid"), rng
+    )
+    assert list(held) == ["upper", "lower"]
+    assert held["upper"].X[:, 0].max() <= held["lower"].X[:, 0].min()
+    assert sorted(np.concatenate([h.ids for h in held.values()])) == list(range(50))
+    roles = protocol.roles(2)
+    assert Threat.parse("bottom", roles).principals(roles) == ("lower",)
+    with pytest.raises(UsageError, match="did you mean 'bottom'"):
+        Threat.parse("botom", roles)
+    with pytest.raises(UsageError, match="wants the holdings of upper, lower, in that order"):
+        train(protocol, dict(reversed(held.items())), schema)
+
+
+def test_the_blind_line_of_a_cell_is_read_back_from_its_rows(over_columns):
+    _, rows = over_columns
+    blind = [
+        {k: (float(v) if k == "value" else v) for k, v in r.items() if v}
+        for r in picked(rows, stage="blind", threat="passive")
+    ]
+    line = blind_line(blind)
+    assert line.best == {"labels": "cl", "plugin-class-share": "plugin-own-share"}
+    assert set(line.scores) == {"share_error", "v_measure", "ami", "label_accuracy"}

@@ -1,0 +1,159 @@
+"""Guessed labels against true ones: what clusters are called changes nothing."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedtrees.attacks.blind.clusters import ClusterOwnColumns
+from fedtrees.bench.evaluate import score_guess
+from fedtrees.core.errors import ProtocolError
+from fedtrees.core.guess import Guess, Labels
+from fedtrees.core.holding import Holding
+from fedtrees.core.schema import Feature, Schema, Table
+from fedtrees.core.streams import Streams
+from fedtrees.data.layout import columns_of
+from fedtrees.metrics.labels import LabelScores, TrueLabels
+from fedtrees.metrics.metric import Case, best_of
+
+
+def scores(cluster, y, classes, probability=None, ids=None):
+    ids = np.arange(len(y)) if ids is None else ids
+    claim = Labels(np.asarray(ids), np.asarray(cluster), probability)
+    truth = TrueLabels(np.arange(len(y)), np.asarray(y), classes)
+    return {s.name: s.value for s in LabelScores().score([claim], truth)}
+
+
+def case(classes=2, n=60, seed=0, principals=("passive-0",)):
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, classes, n)
+    X = rng.normal(size=(n, 4))
+    X[:, 2:] += 5 * y[:, None]
+    schema = Schema(tuple(Feature(f"x{i}") for i in range(4)), "y", tuple(map(str, range(classes))))
+    table = Table(X, y)
+    held = {
+        "active": columns_of(table, np.array([0]), True),
+        "passive-0": columns_of(table, np.array([2, 3]), False),
+        "passive-1": columns_of(table, np.array([1]), False),
+    }
+    roles = {"active": "active", "passive-0": "passive", "passive-1": "passive"}
+    return Case(held, roles, principals, schema, Streams(seed), "passive"), y
+
+
+@settings(max_examples=15, deadline=None)
+@given(n=st.integers(2, 40), k=st.integers(2, 5), seed=st.integers(0, 2**30))
+def test_names_of_clusters_and_order_of_rows_change_nothing(n, k, seed):
+    rng = np.random.default_rng(seed)
+    y, cluster = rng.integers(0, k, n), rng.integers(0, k + 1, n)
+    names = rng.permutation(k + 1) * 7 - 3
+    turn = rng.permutation(n)
+    plain = scores(cluster, y, k)
+    renamed = scores(names[cluster][turn], y, k, ids=turn)
+    assert renamed == pytest.approx(plain)
+
+
+@settings(max_examples=10, deadline=None)
+@given(n=st.integers(2, 40), k=st.integers(2, 5), seed=st.integers(0, 2**30))
+def test_the_truth_under_any_names_is_perfect(n, k, seed):
+    rng = np.random.default_rng(seed)
+    y = np.concatenate([[0, 1], rng.integers(0, k, n)])
+    got = scores((rng.permutation(k) + 3)[y], y, k)
+    assert [got[s] for s in ("v_measure", "ami", "label_accuracy")] == pytest.approx([1, 1, 1])
+    assert {s.best for s in LabelScores().score(
+        [Labels(np.arange(2), np.arange(2))], TrueLabels(np.arange(2), np.arange(2), 2)
+    )} == {1.0}  # fmt: skip
+
+
+def test_accuracy_is_that_of_the_best_matching_by_hand():
+    y = [0, 0, 0, 1, 1, 2]
+    assert scores([9, 9, 4, 4, 4, 4], y, 3)["label_accuracy"] == pytest.approx(4 / 6)
+    assert scores([0] * 6, y, 3)["label_accuracy"] == pytest.approx(3 / 6)
+    assert scores([0] * 6, y, 3)["v_measure"] == 0
+
+
+def test_rows_that_are_left_out_are_clusters_of_their_own():
+    y = [0, 0, 1, 1]
+    part = scores([0, 1], y, 2, ids=[0, 2])
+    alone = scores([0, 2, 1, 3], y, 2)
+    assert part == alone
+    assert part["label_accuracy"] == 0.5
+    nothing = scores(np.zeros(0, int), y, 2, ids=np.zeros(0, int))
+    assert nothing == scores([5, 6, 7, 8], y, 2)
+
+
+def test_auc_needs_probabilities_of_all_rows_and_two_classes():
+    y = np.array([0, 1, 0, 1])
+    sure = np.column_stack([1 - y, y]).astype(float)
+    assert scores(y, y, 2, sure)["label_auc"] == 1
+    assert scores(y, y, 2, sure[:, ::-1])["label_auc"] == 0
+    turn = np.array([3, 1, 0, 2])
+    assert scores(y[turn], y, 2, sure[turn], ids=turn)["label_auc"] == 1
+    assert scores(y, y, 2)["label_auc"] is None
+    assert scores(y[:3], y, 2, sure[:3], ids=np.arange(3))["label_auc"] is None
+    assert scores([0, 0], [0, 0], 2, np.full((2, 2), 0.5))["label_auc"] is None
+
+
+@pytest.mark.parametrize("classes", [2, 4])
+def test_the_blind_line_clusters_what_somebody_holds_of_the_rows(classes):
+    found, y = case(classes)
+    (claim,) = ClusterOwnColumns().run(found.blind_view(), found.blind_rng()).claims
+    assert claim.ids.tolist() == list(range(60))
+    assert len(np.unique(claim.cluster)) == classes
+    metric = LabelScores()
+    truth = metric.truth(found)
+    np.testing.assert_array_equal(truth.y, y)
+    blind = metric.blind(found, truth)
+    assert list(blind) == ["cl"]
+    best = best_of({name: metric.score(claims, truth) for name, claims in blind.items()})
+    assert best["label_accuracy"].value > 0.9  # these columns say it
+    line = metric.line(found, truth, {})
+    assert line == {name: b.value for name, b in best.items()}
+    both, _ = case(classes, principals=("passive-0", "passive-1"))
+    assert metric.blind(both, truth)["cl"][0].ids.tolist() == list(range(60))
+
+
+def test_missing_values_and_empty_columns_do_not_stop_it():
+    found, _ = case()
+    mine = found.holdings["passive-0"]
+    X = np.column_stack([mine.X, np.full(60, np.nan), np.ones(60)])
+    X[::7, 0] = np.nan
+    found.holdings["passive-0"] = Holding(mine.ids, np.array([2, 3, 0, 1]), X)
+    (claim,) = ClusterOwnColumns().run(found.blind_view(), found.blind_rng()).claims
+    assert len(np.unique(claim.cluster)) == 2
+    found.holdings["passive-0"] = Holding(mine.ids, mine.columns, np.full((60, 2), np.nan))
+    assert ClusterOwnColumns().run(found.blind_view(), found.blind_rng()).claims == ()
+
+
+@pytest.mark.parametrize("principals", [("active",), ("server",)])
+def test_who_has_the_labels_or_no_rows_has_none_to_guess(principals):
+    found, _ = case(principals=principals)
+    assert LabelScores().truth(found) is None
+    assert "no rows without labels" in ClusterOwnColumns().inapplicable(found.blind_view())
+    assert LabelScores().blind(found, None) == {}
+
+
+def test_rows_whose_labels_nobody_else_has_cannot_be_scored():
+    found, _ = case()
+    labelled = found.holdings["active"]
+    found.holdings["active"] = Holding(
+        labelled.ids + 1000, labelled.columns, labelled.X, labelled.y
+    )
+    assert LabelScores().truth(found) is None
+
+
+def test_labels_that_cannot_be_compared_are_refused_and_named():
+    found, _ = case()
+    some = Labels(np.arange(3), np.zeros(3, int))
+    for claims, said in (
+        ((some, some), "claimed more than once"),
+        ((Labels(np.array([1, 77]), np.zeros(2, int)),), r"unknown ids \[77\]"),
+    ):
+        with pytest.raises(ProtocolError, match=f"attack 'odd': labels.*{said}"):
+            list(score_guess("odd", Guess(claims), found, None))
+    for wrong in (
+        (np.arange(3), np.zeros(2, int)),
+        (np.arange(3), np.zeros(3, int), np.zeros((2, 2))),
+        (np.zeros((3, 1)), np.zeros((3, 1))),
+    ):
+        with pytest.raises(ProtocolError, match="give one of each per id"):
+            Labels(*wrong)

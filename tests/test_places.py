@@ -1,0 +1,153 @@
+"""Where a claim, a role or a layout may be named: adding one touches one file of the house each.
+
+Counted are names in code, not words in docstrings. What stands here is all there is; whoever has
+to add a line should ask why the new thing cannot be told by its own file.
+"""
+
+import ast
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from fedtrees.core.guess import Claim, EveryRecord, Labels, LeafCounts, Records
+from fedtrees.core.registry import register
+from fedtrees.core.transcript import PUBLIC
+from fedtrees.data.layout import LAYOUTS
+
+ROOT = Path(__file__).parents[1]
+HOUSE = sorted((ROOT / "fedtrees").rglob("*.py"))
+EVERYTHING = [*HOUSE, *sorted((ROOT / "defenses").rglob("*.py"))]
+
+
+@cache
+def tree_of(path):
+    return ast.parse(path.read_text())
+
+
+def place(path):
+    return path.relative_to(ROOT).as_posix()
+
+
+def imports(path, module, name):
+    return any(
+        isinstance(node, ast.ImportFrom)
+        and node.module == module
+        and any(alias.name == name for alias in node.names)
+        for node in ast.walk(tree_of(path))
+    )
+
+
+@cache
+def strings(path):
+    """Return the string constants of a file that are no docstrings, with their statements."""
+    tree = tree_of(path)
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef)
+    docs = {
+        id(node.body[0].value)
+        for node in ast.walk(tree)
+        if isinstance(node, documented) and node.body and isinstance(node.body[0], ast.Expr)
+    }
+    return [
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docs
+    ]
+
+
+CLAIMS = {
+    # conformance looks for rows that were copied from outside a view
+    Records: {"fedtrees/metrics/victims_rows.py", "fedtrees/bench/conformance.py"},
+    EveryRecord: {"fedtrees/metrics/victims_rows.py"},
+    # the audit tells its reader of the counts themselves
+    LeafCounts: {"fedtrees/metrics/leaf_counts.py", "fedtrees/audit/attack.py"},
+    Labels: {"fedtrees/metrics/labels.py"},
+}
+
+
+def test_these_are_all_claims():
+    from fedtrees.core import guess
+
+    made = {c for c in vars(guess).values() if isinstance(c, type) and issubclass(c, Claim)}
+    assert made - {Claim} == set(CLAIMS)
+
+
+@pytest.mark.parametrize("claim", CLAIMS, ids=lambda c: c.__name__)
+def test_a_claim_is_named_by_its_metric_and_by_attacks(claim):
+    found = {place(p) for p in EVERYTHING if imports(p, "fedtrees.core.guess", claim.__name__)}
+    assert found - {"fedtrees/audit/attack.py"} == CLAIMS[claim] - {"fedtrees/audit/attack.py"}
+
+
+def test_metrics_are_imported_by_nobody_who_scores():
+    homes = {register.get("metric", name).__module__ for name in register.names("metric")}
+    assert homes == {f"fedtrees.metrics.{m}" for m in ("victims_rows", "leaf_counts", "labels")}
+    known = {
+        (place(path), node.module)
+        for path in HOUSE
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.ImportFrom) and node.module in homes
+    }
+    # in and out through the registry; the package's own names are for callers
+    assert {path for path, _ in known} <= {"fedtrees/metrics/__init__.py"}
+
+
+def spelled(path, name):
+    """Tell whether a file names a layout: a string in a statement that speaks of one."""
+    if "layout" not in path.read_text().lower():
+        return False
+    for node in ast.walk(tree_of(path)):
+        if not isinstance(node, (ast.Assign, ast.AnnAssign, ast.Compare, ast.Call, ast.arg)):
+            continue
+        values = {n.value for n in ast.walk(node) if isinstance(n, ast.Constant)}
+        names = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
+        names |= {n.attr for n in ast.walk(node) if isinstance(n, ast.Attribute)}
+        names |= {k.arg for k in ast.walk(node) if isinstance(k, ast.keyword)}
+        if name in values and any("layout" in str(n).lower() for n in names):
+            return True
+    return False
+
+
+def test_layouts_are_named_by_the_data_layer_and_by_protocols():
+    for name in LAYOUTS:
+        found = {place(p) for p in EVERYTHING if spelled(p, name)}
+        assert "fedtrees/data/layout.py" in found
+        assert {p for p in found if not p.startswith("fedtrees/protocols/")} == {
+            "fedtrees/data/layout.py"
+        }
+
+
+#: Roles of whole-row federations, and who besides protocols and defenses may name them.
+ROLES = {
+    "server": set(),
+    # a suite that names no threat means the last client
+    "client": {"fedtrees/bench/suite.py"},
+    "client-": {"fedtrees/core/holding.py"},
+}
+#: The central engines draw the coins of the federation that they are compared with.
+ENGINES = {"fedtrees/trees/boosted/boosting.py", "fedtrees/trees/forest/grower.py"}
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_roles_are_named_by_protocols_and_defenses(role):
+    found = {
+        place(p)
+        for p in EVERYTHING
+        if any(s.startswith(role) if role.endswith("-") else s == role for s in strings(p))
+    }
+    mine = {p for p in found if not p.startswith(("fedtrees/protocols/", "defenses/"))}
+    assert mine - ENGINES == ROLES[role]
+
+
+def test_who_holds_the_released_model_has_one_name():
+    assert PUBLIC == "public"
+    written = {place(p) for p in HOUSE if imports(p, "fedtrees.core.transcript", "PUBLIC")}
+    assert written == {
+        "fedtrees/core/network.py",  # tells it
+        "fedtrees/bench/cells.py",  # may be curious
+        "fedtrees/bench/conformance.py",  # what it is told need not be declared
+    }
+
+
+def test_the_house_knows_no_role_of_other_federations():
+    for path in HOUSE:
+        assert not {"active", "passive", "arbiter", "querier"} & set(strings(path)), place(path)
