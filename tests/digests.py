@@ -83,7 +83,7 @@ def digests() -> dict[str, str]:
                 if attack.inapplicable(view):
                     continue
                 guess = attack.run(view, Streams(0).rng("attack"))
-                found[f"{key} {text}"] = digest(content([guess.records, guess.leaf_counts]))
+                found[f"{key} {text}"] = digest(content(guess.claims))
     return found
 
 

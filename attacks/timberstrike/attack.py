@@ -46,7 +46,7 @@ class TimberStrike(Options, Attack):
         the model's, as the authors' code.
     noise : {"declared", "ignored"}
         Allow for declared noise; or read noisy sums as the authors' code does
-        (`fedtrees.attacks.evidence.view.as_published`).
+        (`fedtrees.attacks.timberstrike.published.as_published`).
     """
 
     most: Level = "histograms"

@@ -184,7 +184,7 @@ def _fails_closed(
         try:
             sample_training(protocol, Composition((broken,)))
             stopped = False
-        except UnguardedMessageError:
+        except (UnguardedMessageError, UsageError):  # or nothing is left that it acts on
             stopped = True
         rule = f"{protocol.name}: without its guard on {kind.__name__} the run stops"
         yield Finding(rule, stopped)

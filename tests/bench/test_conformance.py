@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 import fedtrees.bench.federation  # loaded, as it is during a bench
-from fedtrees.bench.conformance import check
+from fedtrees.bench.conformance import check, sample_training
 from fedtrees.core.registry import load_plugin, register
 from fedtrees.core.specs import Spec
+from fedtrees.core.transcript import PUBLIC
 
 NEEDED = {name: {"epsilon": 4.0} for name in ("laplace-hist", "laplace-gradient")}
 OWN = {kind: register.names(kind) for kind in ("protocol", "defense", "attack")}
@@ -146,14 +147,11 @@ def test_every_built_in_protocol_and_defense_conforms(kind, name):
 @cache
 def families():
     """Group the protocols by the modules that their messages come from."""
-    from fedtrees.bench.conformance import sample_federation
-    from fedtrees.protocols.base import train
-
     alike = defaultdict(list)
-    clients, schema = sample_federation()
     for name in OWN["protocol"]:
-        run = train(register.make("protocol", Spec(name, {"trees": 1})), clients, schema, seed=5)
-        alike[frozenset(type(d.message).__module__ for d in run.transcript)].append(name)
+        run, _ = sample_training(register.make("protocol", Spec(name, {"trees": 1})))
+        crossed = (d for d in run.transcript if d.receivers != (PUBLIC,))
+        alike[frozenset(type(d.message).__module__ for d in crossed)].append(name)
     return list(alike.values())
 
 
