@@ -95,35 +95,63 @@ def test_the_first_audit_finds_what_it_says():
     assert found["insider"].summary.counted == sum(len(tree.leaf) for tree in found["first"])
 
 
+SHORT = ("-p", "fedtree-hist[trees=4,max_depth=3]")
+BENCHED = {  # how each example is benched, and the boards that come of it
+    "rotating_features": (
+        ("-p", "rotating-features[trees=4,max_depth=3]", "-d", "split-only", "-a", "timberstrike"),
+        {"client": 2, "server": 2},
+    ),
+    "rounded_statistics": (
+        (*SHORT, "-d", "rounded-statistics[step=0.5,4]", "-a", "timberstrike"),
+        {"client": 3, "server": 3},
+    ),
+    "forest_counts": (
+        (
+            *("-p", "forest-hist[trees=3,bootstrap=false]", "-d", "split-only"),
+            *("--threat", "public", "-a", "forest-counts"),
+        ),
+        {"public": 2},
+    ),
+    "plain_vertical": (
+        ("-p", "plain-vertical[trees=3]", "-d", "none", "--threat", "passive", "-a", "cl"),
+        {"passive": 1},
+    ),
+    "gradient_signs": (
+        (
+            *("-p", "plain-vertical[trees=3]", "-d", "none"),
+            *("--threat", "passive", "-a", "gradient-signs"),
+        ),
+        {"passive": 1},
+    ),
+}
+BESIDE = {"gradient_signs": ["plain_vertical"]}
+
+
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda p: p.stem)
 def test_an_example_is_short_conforms_and_benches(path, capsys, tmp_path):
-    assert len(path.read_text().splitlines()) < 60
+    lines = [line for line in path.read_text().splitlines() if line.strip()]
+    assert len(lines) < (90 if path.stem == "plain_vertical" else 60)
+    files = [str(path.with_stem(name)) for name in (*BESIDE.get(path.stem, ()), path.stem)]
+    options, boards = BENCHED[path.stem]
+    plugins = [part for file in files for part in ("--plugin", file)]
+    run = ("--out", str(tmp_path / "run"), "--data", "wine", "--seeds", "1", "-j", "1")
     for arguments in (
-        ["check", str(path)],
-        [
-            *("bench", "--plugin", str(path), "--out", str(tmp_path / "run"), "--data", "wine"),
-            *("--seeds", "1", "-j", "1", "-a", "timberstrike", "--format", "json"),
-            *(
-                ("-p", "rotating-features[trees=4,max_depth=3]", "-d", "split-only")
-                if path.stem == "rotating_features"
-                else (
-                    "-p",
-                    "fedtree-hist[trees=4,max_depth=3]",
-                    "-d",
-                    "rounded-statistics[step=0.5,4]",
-                )
-            ),
-        ],
+        ["check", *files],
+        ["bench", *plugins, *run, *options, "--format", "json"],
     ):
         with pytest.raises(SystemExit) as stopped:
             main(arguments)
         out, err = capsys.readouterr()
         assert not stopped.value.code, out + err
-    boards = json.loads(out)["leaderboards"]
-    assert [board["threat"] for board in boards] == ["client", "server"]
-    for board in boards:
-        assert len(board["defenses"]) == (2 if path.stem == "rotating_features" else 3)
-        assert all(d["advantage"]["mean"] is not None for d in board["defenses"])
+    found = json.loads(out)["leaderboards"]
+    assert {board["threat"]: len(board["defenses"]) for board in found} == boards
+    advantages = [d["advantage"]["mean"] for board in found for d in board["defenses"]]
+    assert all(a is not None for a in advantages)
+    if path.stem == "gradient_signs":  # plaintext gradients are labels; `cl` is the blind line
+        assert advantages == [1.0]
+    if path.stem == "plain_vertical":  # who only clusters own columns learns nothing
+        assert advantages[0] <= 0.0
+    assert "v_measure" in (tmp_path / "run" / "report.html").read_text() or "passive" not in boards
 
 
 def test_the_attack_in_the_docs_conforms(tmp_path, capsys):

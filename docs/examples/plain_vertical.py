@@ -59,7 +59,7 @@ class Active(Columns, Coordinator):
             p = 1 / (1 + np.exp(-margin))
             gradients = np.column_stack([p - self.held.y, p * (1 - p)])
             self.trees.append(self.grow(net, rows, gradients, self.params.depth))
-            margin += self.walk(net, self.trees[-1], rows, queried=False)
+            margin += self.trees[-1](net, rows, queried=False)
         return self.trees
 
     def ask(self, net, name, question):
@@ -74,27 +74,26 @@ class Active(Columns, Coordinator):
         gain = score[0] + score[1] - score[2]
         column, bin = np.unravel_index(gain.argmax(), gain.shape)
         if depth == 0 or gain[column, bin] < 1e-6:
-            return float(-0.3 * every[0, 0, 0] / (every[0, 0, 1] + 1))
+            value = -0.3 * every[0, 0, 0] / (every[0, 0, 1] + 1)
+            return lambda net, rows, queried: np.full(len(rows), value)
         owner = np.repeat(self.names, [len(p) for p in parts])[column]
         first = sum(len(p) for p in parts[: self.names.index(owner)])
         split = {"column": int(column) - first, "bin": int(bin)}
         goes = self.ask(net, owner, Question(rows, **split)).values
         sides = [self.grow(net, rows[s], gradients[s], depth - 1) for s in (goes, ~goes)]
-        return owner, split, sides
 
-    def walk(self, net, tree, rows, queried):
-        if isinstance(tree, float):
-            return np.full(len(rows), tree)
-        owner, split, sides = tree
-        goes = self.ask(net, owner, Question(rows, **split, queried=queried)).values
-        out = np.empty(len(rows))
-        for side, here in zip(sides, (goes, ~goes), strict=True):
-            out[here] = self.walk(net, side, rows[here], queried)
-        return out
+        def tree(net, rows, queried):
+            goes = self.ask(net, owner, Question(rows, **split, queried=queried)).values
+            out = np.empty(len(rows))
+            for side, here in zip(sides, (goes, ~goes), strict=True):
+                out[here] = side(net, rows[here], queried)
+            return out
+
+        return tree
 
     def predict(self, net):
         rows = np.arange(len(self.queries))
-        return 1 / (1 + np.exp(-sum(self.walk(net, t, rows, queried=True) for t in self.trees)))
+        return 1 / (1 + np.exp(-sum(tree(net, rows, queried=True) for tree in self.trees)))
 
 
 @register.protocol("plain-vertical")

@@ -199,7 +199,7 @@ def _metric_rows(
         return metric.blind(case, truth)[name] if name else ()
 
     measured = {} if blind is None else blind.scores
-    line = metric.line(case, truth, measured)
+    line = measured if metric.before_training else metric.line(case, truth, measured)
     for score in metric.score(metric.completed(claims, truth, best_blind), truth):
         yield _scored(score, line.get(score.name) if score.blind is None else score.blind)
 

@@ -179,8 +179,6 @@ class Metric(ABC, Generic[T]):
             What the blind cell of this federation and threat measured already, of all metrics that
             need no training.
         """
-        if self.before_training and measured:
-            return dict(measured)
         scored = {
             name: self.score(claims, truth) for name, claims in self.blind(case, truth).items()
         }

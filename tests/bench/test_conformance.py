@@ -120,8 +120,10 @@ def test_a_guard_that_does_nothing_is_caught(tmp_path):
     file.write_text(
         "from fedtrees.defenses.split_only import SplitOnly\n"
         "from fedtrees.core.registry import register\n"
+        "from fedtrees.messages.models import BoostedModel, ForestModel\n"
         "@register.defense('leaky-idle')\n"
         "class Idle(SplitOnly):\n"
+        "    exempts = {**SplitOnly.exempts, BoostedModel: 'as sent', ForestModel: 'as sent'}\n"
         "    def outgoing(self, message, ctx):\n"
         "        return message\n"
         "@register.defense('leaky-nowhere')\n"
@@ -164,7 +166,14 @@ def test_each_family_of_messages_has_its_protocols():
     ]
 
 
-@pytest.mark.parametrize("name", OWN["attack"])
+def test_clustering_own_columns_conforms_where_parties_hold_columns():
+    load_plugin(Path(__file__).parents[2] / "docs" / "examples" / "plain_vertical.py")
+    findings = check("attack", Spec("cl"), ["plain-vertical"])
+    assert findings[-1].kept
+    assert [f for f in findings if not f.kept] == []
+
+
+@pytest.mark.parametrize("name", [n for n in OWN["attack"] if n != "cl"])
 def test_every_built_in_attack_conforms_once_per_family_of_messages(name):
     met = 0
     for family in families():
