@@ -251,10 +251,11 @@ def test_an_interrupted_training_is_kept_for_its_attacks(tmp_path, monkeypatch):
         with pytest.raises(KeyboardInterrupt):
             b.run()
     assert len(trained) == 1
-    assert len(list(b.store.cells.glob("*.npz"))) == 2
+    assert len(list(b.store.cells.glob("*.transcript.npz"))) == 1
+    assert len(list(b.store.cells.glob("*.model"))) == 1
     b.run()
     assert len(trained) == len(set(trained)) == 6
-    assert not list(b.store.cells.glob("*.npz"))
+    assert {p.suffix for p in b.store.cells.iterdir() if not p.is_dir()} == {".json"}
 
 
 def test_failures_and_misfits_are_rows_with_reasons(tmp_path):

@@ -128,7 +128,7 @@ def test_dry_run_computes_nothing(capsys, tmp_path):
         (("bench", "--plugin", "absent.py"), "is not a file"),
         (("bench", "--frmat", "json"), "No such option"),
         (("explain", "fedtree-hits"), "did you mean 'fedtree-hist'"),
-        (("explain", "nvflare-hist", "-d", "split-only"), "tree-messages"),
+        (("explain", "nvflare-hist", "-d", "split-only"), "which do not cross in"),
         (("list", "defences"), "did you mean 'defenses'"),
         (("check", "timberstrik"), "did you mean 'timberstrike'"),
         (("plot", "nowhere", "-o", "x.gif"), "end the name in"),

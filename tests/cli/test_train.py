@@ -116,7 +116,7 @@ def test_the_task_of_a_csv_file(capsys, tmp_path):
         (2, ("-p", "fedtree-hist[trees=1,2]"), "one protocol, not 2"),
         (2, ("-d", "split-only,leaf-rounding"), "one defense, not 2"),
         (2, ("--partition", "label-skew[alpha=1,2]"), "one partition, not 2"),
-        (2, ("-p", "nvflare-hist", "-d", "split-only"), "does not go with nvflare-hist"),
+        (2, ("-p", "nvflare-hist", "-d", "split-only"), "do not cross in 'nvflare-hist'"),
         (2, ("--data", "wine-4"), "did you mean 'wine-3'"),
         (2, ("--data", "wine", "--csv", "t.csv", "--target", "y"), "not both"),
         (2, ("--csv", "t.csv"), "--target COLUMN"),
