@@ -31,8 +31,9 @@ from fedtrees.core.streams import Streams
 from fedtrees.core.transcript import PUBLIC
 from fedtrees.core.view import View
 from fedtrees.data.dataset import prepare
-from fedtrees.data.layout import lay_out
+from fedtrees.data.layout import LAYOUTS, lay_out
 from fedtrees.data.partition import Partition
+from fedtrees.metrics.metric import Case
 from fedtrees.metrics.records import score_records
 from fedtrees.protocols.base import Protocol, Training, train, view_of
 
@@ -179,7 +180,8 @@ def _fails_closed(
         if kind not in revealing:
             continue
         rest = tuple(g for g in defense.guards if g is not kind)
-        bare = type(f"Without{kind.__name__}", (type(defense),), {"guards": rest})
+        kept = {"guards": rest, "requires": defense.requires or defense.guards}
+        bare = type(f"Without{kind.__name__}", (type(defense),), kept)
         broken = bare(**{f.name: getattr(defense, f.name) for f in fields(defense)})  # type: ignore[arg-type]
         try:
             sample_training(protocol, Composition((broken,)))
@@ -213,10 +215,16 @@ def check_attack(attack: Attack, protocols: Sequence[str]) -> Iterator[Finding]:
     bad = [n for n in reached if n.startswith(_FORBIDDEN) and not f"{n}.".startswith(f"{_BASES}.")]
     yield Finding("it imports nothing that holds truth", not bad, ", ".join(bad))
     ran = False
-    for name, view in _views_without_truth(protocols):
+    views = (*_views_without_truth(protocols), *(_blind_views() if attack.blind else ()))
+    for name, view in views:
         if attack.inapplicable(view):
             continue
         ran = True
+        try:  # first, for libraries open files when they are loaded
+            ok, detail = isinstance(attack.run(view.blinded(), _rng()), Guess), ""
+        except Exception as err:
+            ok, detail = False, f"{type(err).__name__}: {err}"
+        yield Finding(f"{name}: it survives an empty transcript", ok, detail)
         guesses, touched = [], []
         for seed in (1, 2):
             guess, used = _run_beside_bait(attack, view, seed)
@@ -241,12 +249,6 @@ def check_attack(attack: Attack, protocols: Sequence[str]) -> Iterator[Finding]:
         yield Finding(
             f"{name}: it opens no file, no socket and no module with truth", not touched, detail
         )
-        try:
-            ok = isinstance(attack.run(view.blinded(), _rng()), Guess)
-            detail = ""
-        except Exception as err:
-            ok, detail = False, f"{type(err).__name__}: {err}"
-        yield Finding(f"{name}: it survives an empty transcript", ok, detail)
     yield Finding("it runs with at least one protocol", ran)
 
 
@@ -264,6 +266,21 @@ def _views_without_truth(protocols: Sequence[str]) -> Iterator[tuple[str, View]]
             views = {role: view_of(training, (who,), held) for role, who in last.items()}
             del training, held
             yield from ((f"{name}, {role}", view) for role, view in views.items())
+
+
+def _blind_views() -> Iterator[tuple[str, View]]:
+    """Yield what every holder of a table knows before any training, whatever the layout."""
+    table, schema = sample_table()
+    for layout in LAYOUTS:
+        for names in (["holder-0", "holder-1"], ["holder-0"]):
+            try:
+                held = lay_out(layout, table, schema, names, Partition("iid"), _rng())
+            except UsageError:  # it is for other numbers of parties
+                continue
+            roles = dict.fromkeys(names, "holder")
+            for name in names:
+                case = Case(held, roles, (name,), schema, Streams(3))
+                yield f"{layout}, {name} of {len(names)}", case.blind_view()
 
 
 def _run_beside_bait(attack: Attack, view: View, seed: int) -> tuple[Guess, list[str]]:

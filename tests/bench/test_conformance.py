@@ -121,11 +121,14 @@ def test_a_guard_that_does_nothing_is_caught(tmp_path):
         "from fedtrees.defenses.split_only import SplitOnly\n"
         "from fedtrees.core.registry import register\n"
         "from fedtrees.messages.models import BoostedModel, ForestModel\n"
-        "@register.defense('leaky-idle')\n"
-        "class Idle(SplitOnly):\n"
-        "    exempts = {**SplitOnly.exempts, BoostedModel: 'as sent', ForestModel: 'as sent'}\n"
+        "@register.defense('leaky-open')\n"
+        "class Open(SplitOnly):\n"
         "    def outgoing(self, message, ctx):\n"
         "        return message\n"
+        "@register.defense('leaky-idle')\n"
+        "class Idle(Open):\n"
+        "    told = {BoostedModel: 'a test', ForestModel: 'a test'}\n"
+        "    exempts = {**SplitOnly.exempts, **told}\n"
         "@register.defense('leaky-nowhere')\n"
         "class Nowhere(SplitOnly):\n"
         "    at = frozenset()\n"
@@ -133,6 +136,9 @@ def test_a_guard_that_does_nothing_is_caught(tmp_path):
     load_plugin(file)
     idle = [f.rule for f in check("defense", Spec("leaky-idle")) if not f.kept]
     assert any("its guard changes what NodeSplits says" in rule for rule in idle)
+    assert "fedtree-hist: it acts on something" in idle
+    released = [f.detail for f in check("defense", Spec("leaky-open")) if not f.kept]
+    assert any("is about to send BoostedModel, which it neither" in said for said in released)
     nowhere = [f.rule for f in check("defense", Spec("leaky-nowhere")) if not f.kept]
     assert any("protects somewhere" in rule for rule in nowhere)
 
