@@ -69,7 +69,7 @@ def _print(facts: dict[str, Any]) -> None:
         rows = [
             (
                 row["type"],
-                "itself" if row["from"] == role else row["from"],
+                _whence(row, role),
                 ", ".join(row["carries"]),
                 ", ".join(row["withheld"]),
                 ", ".join(row["reveals"]),
@@ -78,7 +78,7 @@ def _print(facts: dict[str, Any]) -> None:
             )
             for row in facts["sees"][role]
         ]
-        out.print(text_table(f"what a {role} sees", columns, rows))
+        out.print(text_table(f"what {role} sees", columns, rows))
     sealed = [r["type"] for r in facts["crossings"] if r["readable_by"].startswith("nobody")]
     if sealed:
         out.print(f"passes sealed, nobody opens it: {', '.join(sealed)} (only the sum is opened)")
@@ -123,6 +123,12 @@ def _explanation(
             for name in _attacks()
         ],
     }
+
+
+def _whence(row: Mapping[str, Any], role: str) -> str:
+    if row["from"] == row["to"] == role:
+        return "a sum it opened"
+    return "itself" if row["from"] == role else str(row["from"])
 
 
 def _attacks() -> list[str]:
