@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar
@@ -267,6 +267,14 @@ def _join_all(
     return driving[0]
 
 
+def _endpoint(training: Training) -> Callable[[NDArray[np.float32]], NDArray[np.float64]]:
+    """Return what answers queries; of a released model it leads to no more than the model."""
+    if not training.protocol.released:
+        return training.predict
+    model, defense, context = training.model, training.defense, training.context
+    return lambda X: defense.answer(model.predict(X), context)
+
+
 def view_of(
     training: Training,
     principals: Sequence[str],
@@ -297,5 +305,5 @@ def view_of(
         n_rows=training.n_rows,
         defense=training.defense,
         seen=(*see(training.transcript, who), *served),
-        oracle=Oracle(training.predict, queries) if queries else None,
+        oracle=Oracle(_endpoint(training), queries) if queries else None,
     )
