@@ -250,13 +250,16 @@ def test_the_released_model_is_what_left_the_server_and_guards_fail_closed():
     blind = Composition((BareLeaves(guarded=()),))
     with pytest.raises(UnguardedMessageError, match="LeafClasses"):
         train(protocol("forest-hist"), over_clients(clients), schema, defense=blind)
-    other = BareLeaves(guarded=(LeafClasses, LocalForest))  # what crosses here, but not all of it
+
+    class WhereTreesAreGrownAlone(BareLeaves):
+        requires = (LocalForest,)
+
     with pytest.raises(UnguardedMessageError, match="PooledForest"):
         train(
             protocol("local-forests"),
             over_clients(clients),
             schema,
-            defense=Composition((other,)),
+            defense=Composition((WhereTreesAreGrownAlone(),)),
         )
 
 
