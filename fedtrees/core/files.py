@@ -151,17 +151,21 @@ def read_listed(folder: Path, name: str) -> bytes:
         If it is not what was written.
     """
     before = _listed(folder)
-    content = (folder / name).read_bytes()
-    after = _listed(folder)  # it may have been exchanged in between
-    line = f"{hashlib.sha256(content).hexdigest()}  {name}".encode()
-    if after is not None and line not in after | (before or set()):
-        raise StoreError(
-            f"{(folder / name).as_posix()!r} is not what was written: its sha256 is not in "
-            f"{CHECKSUMS}. `fedtrees bench --resume --out {folder}` makes rows.csv and "
-            "disclosure.json again; put any other file back, or delete "
-            f"{CHECKSUMS} to take all files as they are"
-        )
-    return content
+    while True:
+        content = (folder / name).read_bytes()
+        after = _listed(folder)
+        line = f"{hashlib.sha256(content).hexdigest()}  {name}".encode()
+        if after is None or line in after | (before or set()):
+            return content
+        if before == after:
+            break
+        before = after  # it was exchanged, perhaps more than once, while it was read
+    raise StoreError(
+        f"{(folder / name).as_posix()!r} is not what was written: its sha256 is not in "
+        f"{CHECKSUMS}. `fedtrees bench --resume --out {folder}` makes rows.csv and "
+        "disclosure.json again; put any other file back, or delete "
+        f"{CHECKSUMS} to take all files as they are"
+    )
 
 
 def parse_json(text: str | bytes, name: str, error: type[FedtreesError] = StoreError) -> Any:

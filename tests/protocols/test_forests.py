@@ -264,15 +264,15 @@ def test_the_released_model_is_what_left_the_server_and_guards_fail_closed():
     with pytest.raises(UnguardedMessageError, match="LeafClasses"):
         train(protocol("forest-hist"), over_clients(clients), schema, defense=blind)
 
-    class Elsewhere(BareLeaves):
-        requires = (LocalForest,)  # it crosses here, and nothing that is guarded does
+    class WhereTreesAreGrownAlone(BareLeaves):
+        requires = (LocalForest,)
 
     with pytest.raises(UnguardedMessageError, match="PooledForest"):
         train(
             protocol("local-forests"),
             over_clients(clients),
             schema,
-            defense=Composition((Elsewhere(),)),
+            defense=Composition((WhereTreesAreGrownAlone(),)),
         )
 
 
