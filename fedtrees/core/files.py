@@ -20,6 +20,8 @@ except ImportError:  # not on Windows: there, two runs in one folder may compute
 
 #: Checksums of a folder's files, as ``sha256sum`` writes them: ``sha256sum -c SHA256SUMS``.
 CHECKSUMS = "SHA256SUMS"
+#: A file that is not listed is read so often before it is called changed: writers may be at work.
+READINGS = 5
 _LOCK = ".claims"
 # Claims lock the byte of their cell's first 12 hexadecimal digits; this one is beyond them all.
 _CHECKSUMS_BYTE = 1 << 48
@@ -151,15 +153,13 @@ def read_listed(folder: Path, name: str) -> bytes:
         If it is not what was written.
     """
     before = _listed(folder)
-    while True:
+    for _ in range(READINGS):
         content = (folder / name).read_bytes()
         after = _listed(folder)
         line = f"{hashlib.sha256(content).hexdigest()}  {name}".encode()
         if after is None or line in after | (before or set()):
             return content
-        if before == after:
-            break
-        before = after  # it was exchanged, perhaps more than once, while it was read
+        before = after  # it may have been exchanged while it was read
     raise StoreError(
         f"{(folder / name).as_posix()!r} is not what was written: its sha256 is not in "
         f"{CHECKSUMS}. `fedtrees bench --resume --out {folder}` makes rows.csv and "
