@@ -135,10 +135,7 @@ class Grown:
 
 
 def grow_again(
-    levels: Sequence[TreeLevel],
-    cuts: Cuts,
-    params: TreeParams,
-    released: LeafValues | None = None,
+    levels: Sequence[TreeLevel], cuts: Cuts, params: TreeParams, released: LeafValues | None = None
 ) -> Grown:
     """Grow a tree as its server did, and follow the sums of every source down.
 

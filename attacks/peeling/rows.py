@@ -58,10 +58,7 @@ class BinnedForest:
 
     @staticmethod
     def of(
-        trees: Sequence[Tree],
-        seen: Sequence[Ints],
-        cuts: Cuts,
-        base_margin: np.float32,
+        trees: Sequence[Tree], seen: Sequence[Ints], cuts: Cuts, base_margin: np.float32
     ) -> BinnedForest:
         """Flatten trees; ``seen[t]`` are the nodes of tree t that have a histogram."""
         start = np.concatenate([[0], np.cumsum([len(t) for t in trees])]).astype(np.int32)

@@ -18,11 +18,7 @@ REPEATED = 3.0
 
 
 def expected_values(
-    boxed: Boxed,
-    tree: Tree,
-    leaves: LeafConstraints,
-    own_leaf: NDArray[np.int32],
-    prior: Prior,
+    boxed: Boxed, tree: Tree, leaves: LeafConstraints, own_leaf: NDArray[np.int32], prior: Prior
 ) -> tuple[Floats, Floats]:
     """Return mean and variance of boxes' values in a tree grown on other rows, float64, (n,) each.
 

@@ -169,11 +169,7 @@ def _initial_boxes(evidence: Evidence, grid: Grid, counts: Sequence[Counts]) -> 
 
 
 def reconstruct_each(
-    victims: Sequence[Victim],
-    view: View,
-    options: Options,
-    most: Level,
-    rng: np.random.Generator,
+    victims: Sequence[Victim], view: View, options: Options, most: Level, rng: np.random.Generator
 ) -> Guess:
     """Return the union of TimberStrike's reconstructions of all victims; see `union_of`.
 

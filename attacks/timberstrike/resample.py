@@ -26,12 +26,7 @@ SIGMA = 0.15  # residual (in gradients) at which prior and sums weigh the same; 
 
 
 def redraw_leaves(
-    reach: Reach,
-    x: Floats,
-    target: Floats,
-    variance: Floats,
-    start: NDArray[np.int32],
-    seed: int,
+    reach: Reach, x: Floats, target: Floats, variance: Floats, start: NDArray[np.int32], seed: int
 ) -> tuple[NDArray[np.int32], float]:
     """Return leaves, int32 (n,), and the L1 residual they leave.
 

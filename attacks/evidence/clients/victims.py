@@ -111,11 +111,7 @@ def chains_of(shared: Blocks, clues: Clues) -> list[list[Block]]:
 
 
 def _evidence(
-    view: View,
-    shared: Blocks,
-    chain: Sequence[Block],
-    objective: Objective,
-    starts: Starts,
+    view: View, shared: Blocks, chain: Sequence[Block], objective: Objective, starts: Starts
 ) -> Evidence:
     """Return a client's evidence without the number of its rows."""
     parameters, outputs = view.parameters, objective.n_outputs
