@@ -119,7 +119,6 @@ class Grown:
 
     Attributes
     ----------
-    tree : Tree
     nodes : int32 array, shape (k,)
         Nodes with histograms, in the order in which they waited for a split.
     sums : mapping of str to int64 array, shape (k, total_bins, 2)
@@ -143,8 +142,6 @@ def grow_again(
     ----------
     levels : sequence of TreeLevel
         Of one tree, from the root down.
-    cuts : Cuts
-    params : TreeParams
     released : LeafValues or None
         The leaf values that were sent, which a defense may have changed. None, or other leaves: the
         values are those that the sums suggest.

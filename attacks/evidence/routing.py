@@ -58,9 +58,7 @@ def at_tree(
 
     Parameters
     ----------
-    evidence : Evidence
     X : float32 array, shape (n, d)
-    t : int
     """
     nodes, margin = Routes.of(evidence.trees[: t + 1]).apply(X), evidence.start(len(X))
     for k in range(t):

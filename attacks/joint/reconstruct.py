@@ -111,7 +111,6 @@ class _Known:
     counts : tuple of LeafCounts
     solved : int
         Number of those trees.
-    notes : dict of str to float
     """
 
     boxes: Boxes

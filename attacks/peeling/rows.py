@@ -43,7 +43,6 @@ class BinnedForest:
     cell : int32 array, shape (n_nodes,)
         Row of `Residual.sums` of a terminal visible node, else -1: a node with a histogram whose
         children have none.
-    base_margin : float32
     offsets : int32 array, shape (d + 1,)
         Bins of feature f.
     """

@@ -176,12 +176,10 @@ def reconstruct_each(
     Parameters
     ----------
     victims : sequence of Victim
-    view : View
     options : Options
         Own rows are in no victim's trees; with ``scope="union"`` they are still not sought.
     most : {"histograms", "statistics", "values"}
         Use no more than this.
-    rng : numpy.random.Generator
     """
     return union_of(
         victims, most, lambda evidence: reconstruct(evidence, view.rows, view.schema, options, rng)

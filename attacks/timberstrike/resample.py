@@ -40,7 +40,6 @@ def redraw_leaves(
         Sums to meet, and the variance of the noise on them.
     start : int32 array, shape (n,)
         Leaf positions to start from.
-    seed : int
     """
     precision = 1.0 / np.maximum(variance, SIGMA**2)
     entry = entries(reach.offsets, reach.leaf, start)

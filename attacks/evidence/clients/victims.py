@@ -36,7 +36,6 @@ class Victim:
         The client's name, None where it is not known.
     blocks : tuple of Block
         What the client sent, in order.
-    evidence : Evidence
     late : LateCounts or None
         Counts of its first tree, where that was grown on others' trees.
     """
