@@ -19,8 +19,6 @@ class Basis:
 
     Attributes
     ----------
-    grid : Grid
-    prior : Prior
     sums : list of LeafSums
         Of the rows sought, one per tree.
     """
@@ -44,10 +42,8 @@ class Basis:
 
         Parameters
         ----------
-        evidence : Evidence
         own : Table
             The adversary's rows.
-        schema : Schema
         n_trees : int, optional
             Sums of the first so many trees; of all if not given.
         ranges : {"schema", "own"}

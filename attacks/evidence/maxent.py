@@ -40,7 +40,6 @@ class Solution:
         In the order of `Reach.leaf`; each row's sum to 1.
     residual : float64 array, shape (J, K)
         ``sum_i w_i P_ij x_ij - target_j``.
-    iterations : int
     """
 
     probability: Floats

@@ -99,10 +99,7 @@ def pooled_range(cuts: Cuts, f: int) -> tuple[float | None, float | None]:
     top = float(cuts.of(f)[-1]) - SENTINEL_MARGIN
     bottom = float(cuts.minimum[f]) + SENTINEL_MARGIN
     rounding = 1e-6 * max(abs(top), abs(bottom), 1.0)
-    return (
-        bottom / 2 if bottom < -rounding else None,
-        top / 2 if top > rounding else None,
-    )
+    return (bottom / 2 if bottom < -rounding else None, top / 2 if top > rounding else None)
 
 
 def make_prior(schema: Schema, own: Table, grid: Grid, low: Floats, high: Floats) -> Prior:

@@ -119,7 +119,6 @@ class Grown:
 
     Attributes
     ----------
-    tree : Tree
     nodes : int32 array, shape (k,)
         Nodes with histograms, in the order in which they waited for a split.
     sums : mapping of str to int64 array, shape (k, total_bins, 2)
@@ -135,10 +134,7 @@ class Grown:
 
 
 def grow_again(
-    levels: Sequence[TreeLevel],
-    cuts: Cuts,
-    params: TreeParams,
-    released: LeafValues | None = None,
+    levels: Sequence[TreeLevel], cuts: Cuts, params: TreeParams, released: LeafValues | None = None
 ) -> Grown:
     """Grow a tree as its server did, and follow the sums of every source down.
 
@@ -146,8 +142,6 @@ def grow_again(
     ----------
     levels : sequence of TreeLevel
         Of one tree, from the root down.
-    cuts : Cuts
-    params : TreeParams
     released : LeafValues or None
         The leaf values that were sent, which a defense may have changed. None, or other leaves: the
         values are those that the sums suggest.

@@ -13,10 +13,7 @@ from fedtrees.trees.routing import Routes
 
 
 def gradients(
-    margin: NDArray[np.float32],
-    y: NDArray[Any],
-    constant_hessian: bool = False,
-    output: int = 0,
+    margin: NDArray[np.float32], y: NDArray[Any], constant_hessian: bool = False, output: int = 0
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return first and second derivatives of the log loss (Di Gennaro et al. 2025, Eqs. 3, 18).
 
@@ -61,9 +58,7 @@ def at_tree(
 
     Parameters
     ----------
-    evidence : Evidence
     X : float32 array, shape (n, d)
-    t : int
     """
     nodes, margin = Routes.of(evidence.trees[: t + 1]).apply(X), evidence.start(len(X))
     for k in range(t):

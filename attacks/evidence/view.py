@@ -185,7 +185,6 @@ def _node_noise(tree: Tree, cuts: Cuts, cell: float) -> NodeNoise:
     ----------
     tree : Tree
         With `h`, which decides the sibling that was built.
-    cuts : Cuts
     cell : float
         Variance of the noise on one element of a freshly built histogram, over all clients.
     """

@@ -75,9 +75,7 @@ def count_row(classes, cell, i, component, sign):  # type: ignore[no-untyped-def
 
     Parameters
     ----------
-    classes : Classes
     cell : int32 array, shape (m, d)
-    i, component, sign : int
     """
     classes.size[component] += sign
     for f in range(cell.shape[1]):
@@ -96,7 +94,6 @@ def draw_class(classes, cell, i, label, scratch, u):  # type: ignore[no-untyped-
     classes : Classes
         In which the row is not counted.
     cell : int32 array, shape (m, d)
-    i, label : int
     scratch : float64 array, shape (K,)
     u : float
         Uniform in [0, 1).

@@ -17,8 +17,6 @@ def judge(world, state, precision, new, n_rows, n_changed):  # type: ignore[no-u
 
     Parameters
     ----------
-    world : World
-    state : State
     precision : float64 array, shape (L, 2)
     new : Proposal
         Its leaves and probabilities are filled in.
@@ -46,7 +44,6 @@ def accept(world, state, new, n_rows, first):  # type: ignore[no-untyped-def]
 
     Parameters
     ----------
-    world : World
     state : State
         Cells stay as they are.
     new : Proposal

@@ -69,9 +69,6 @@ def change_one(state, classes, new, shift, bits):  # type: ignore[no-untyped-def
 
     Parameters
     ----------
-    state : State
-    classes : Classes
-    new : Proposal
     shift : bool
         Move the cell by one or two; False: draw it from the prior given all other rows.
     bits : uint64 array, shape (1,)

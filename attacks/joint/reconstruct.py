@@ -111,7 +111,6 @@ class _Known:
     counts : tuple of LeafCounts
     solved : int
         Number of those trees.
-    notes : dict of str to float
     """
 
     boxes: Boxes
@@ -259,11 +258,7 @@ def _start(problem: _Problem, rng: np.random.Generator) -> tuple[State, Classes]
 
 
 def _anneal(
-    problem: _Problem,
-    state: State,
-    classes: Classes,
-    deadline: float,
-    rng: np.random.Generator,
+    problem: _Problem, state: State, classes: Classes, deadline: float, rng: np.random.Generator
 ) -> list[Ints]:
     """Lower sigma step by step, then return the cells of samples at the last sigma."""
     options, world = problem.options, problem.world

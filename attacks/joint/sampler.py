@@ -51,14 +51,10 @@ def sample(
 
     Parameters
     ----------
-    world : World
-    state : State
-    classes : Classes
     precision : float64 array, shape (L, 2)
         Weight of every squared residual.
     moves : int
         Proposals, those of classes included.
-    seed : int
     """
     new = Proposal.empty(state.cell.shape[1], len(world.root))
     accepted: int = _sample(
@@ -107,13 +103,9 @@ def _sample(world, state, classes, precision, mates, moves, new, scratch, bits):
 
     Parameters
     ----------
-    world : World
-    state : State
-    classes : Classes
     precision : float64 array, shape (L, 2)
     mates : int32 array, shape (n, 3)
         As of `_mates`.
-    moves : int
     new : Proposal
         Scratch.
     scratch : float64 array, shape (K,)

@@ -106,10 +106,8 @@ def multinomial_ways(n: int, q: Floats, rest: float, most: int) -> tuple[Longs, 
 
     Parameters
     ----------
-    n : int
     q : float64 array, shape (k,)
         Weight of each look; ``rest`` is that of being elsewhere.
-    rest : float
     most : int
         No more ways than this are kept at each look in turn.
 

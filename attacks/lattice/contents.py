@@ -102,7 +102,6 @@ def find_contents(
 
     Parameters
     ----------
-    choices : Choices
     sums : pair of int
         G and H of the leaf in units.
     rounding : int

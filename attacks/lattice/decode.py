@@ -43,10 +43,8 @@ def decode(
 
     Parameters
     ----------
-    evidence : Evidence
     own : Table or None
         The adversary's training rows, which are in the sums.
-    schema : Schema
     list_bits : int
         See `fedtrees.attacks.lattice.contents.find_contents`.
     doubt : float

@@ -38,13 +38,10 @@ class Problem:
 
     Attributes
     ----------
-    evidence : Evidence
     sums : list of LeafSums
         The victims' sums of every tree, as floats.
     target : list of int64 array, shape (J, 2)
         The same in units (`exact_sums`).
-    grid : Grid
-    prior : Prior
     """
 
     evidence: Evidence
@@ -59,7 +56,6 @@ class Decoder:
 
     Attributes
     ----------
-    paths : Paths
     whole : Paths
         After the last tree up to which every leaf is known.
     known : list of bool array, shape (J,)

@@ -9,13 +9,7 @@ from numpy.typing import NDArray
 
 from fedtrees.attacks.peeling.doubts import doubts
 from fedtrees.attacks.peeling.fingerprints import Sightings
-from fedtrees.attacks.peeling.rows import (
-    BLOCK,
-    BinnedForest,
-    Ints,
-    Residual,
-    has_room,
-)
+from fedtrees.attacks.peeling.rows import BLOCK, BinnedForest, Ints, Residual, has_room
 from fedtrees.attacks.peeling.tracks import Tracks
 from fedtrees.trees.jit import kernel
 

@@ -131,20 +131,7 @@ def _passes(sums, alone, slack, cell, i, last, k, gh):  # type: ignore[no-untype
 
 @kernel
 def _doubts(  # type: ignore[no-untyped-def]
-    sums,
-    alone,
-    slack,
-    needed,
-    bins,
-    cell,
-    gh,
-    columns,
-    start,
-    nodes,
-    sets,
-    cells,
-    offsets,
-    count,
+    sums, alone, slack, needed, bins, cell, gh, columns, start, nodes, sets, cells, offsets, count
 ):
     d = bins.shape[1]
     total = offsets[d]

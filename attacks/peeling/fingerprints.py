@@ -215,7 +215,6 @@ def within(
 
     Parameters
     ----------
-    left : Residual
     seen : Sightings
         Sorted by cell.
     masks : bool array, shape (s, total_bins + d)

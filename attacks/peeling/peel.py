@@ -62,7 +62,6 @@ def peel(
 
     Parameters
     ----------
-    forest : BinnedForest
     left : Residual
         Victims' histograms.
     most_work : float

@@ -43,7 +43,6 @@ class BinnedForest:
     cell : int32 array, shape (n_nodes,)
         Row of `Residual.sums` of a terminal visible node, else -1: a node with a histogram whose
         children have none.
-    base_margin : float32
     offsets : int32 array, shape (d + 1,)
         Bins of feature f.
     """
@@ -58,10 +57,7 @@ class BinnedForest:
 
     @staticmethod
     def of(
-        trees: Sequence[Tree],
-        seen: Sequence[Ints],
-        cuts: Cuts,
-        base_margin: np.float32,
+        trees: Sequence[Tree], seen: Sequence[Ints], cuts: Cuts, base_margin: np.float32
     ) -> BinnedForest:
         """Flatten trees; ``seen[t]`` are the nodes of tree t that have a histogram."""
         start = np.concatenate([[0], np.cumsum([len(t) for t in trees])]).astype(np.int32)

@@ -37,7 +37,6 @@ class Source:
     ----------
     owner : str or None
         Whose rows, where a single party's histograms are seen.
-    residual : Residual
     """
 
     owner: str | None
@@ -50,8 +49,6 @@ class Sources:
 
     Attributes
     ----------
-    forest : BinnedForest
-    cuts : Cuts
     parts : tuple of Source
         Disjoint sets of rows.
     """

@@ -50,8 +50,6 @@ def values_in(
 
     Parameters
     ----------
-    cuts : Cuts
-    schema : Schema
     bins : int32 array, shape (m, d)
         -1 where missing.
     own : float32 array, shape (n, d)

@@ -18,11 +18,7 @@ REPEATED = 3.0
 
 
 def expected_values(
-    boxed: Boxed,
-    tree: Tree,
-    leaves: LeafConstraints,
-    own_leaf: NDArray[np.int32],
-    prior: Prior,
+    boxed: Boxed, tree: Tree, leaves: LeafConstraints, own_leaf: NDArray[np.int32], prior: Prior
 ) -> tuple[Floats, Floats]:
     """Return mean and variance of boxes' values in a tree grown on other rows, float64, (n,) each.
 
@@ -34,11 +30,8 @@ def expected_values(
     ----------
     boxed : tuple of int32 (n, d), int32 (n, d), int64 (n,), bool (n, d)
         Boxes ``lo <= cell < hi``, labels, and where values may be missing.
-    tree : Tree
-    leaves : LeafConstraints
     own_leaf : int32 array, shape (n_own,)
         Position of each own row's leaf.
-    prior : Prior
     """
     lo, hi, y, missing = boxed
     options = reach(leaves, (lo, hi, y), prior, missing)
@@ -80,7 +73,6 @@ def doubt_in_sums(
         Whether the label is the tree's class.
     slope : float64 array, shape (J,), or None
         ``v / eta`` where only leaf values are seen (K = 1); None where sums of g and h are (K = 2).
-    n_leaves : int
     """
     g, h = gh
     p = g + positive

@@ -64,10 +64,7 @@ def rows_from_histograms(
         if len(evidence.trees) >= AUTO_TREES and len(peeled.y) < LEAST_PEELED * n_victims:
             return None
         bins, labels = peeled.bins, peeled.y
-        notes = {
-            "peeled_rows": float(len(labels)),
-            "checksum_failures": float(peeled.rejected),
-        }
+        notes = {"peeled_rows": float(len(labels)), "checksum_failures": float(peeled.rejected)}
 
     def values(bins: Ints) -> NDArray[np.float32]:
         return values_in(cuts, schema, bins, prior.own.X, prior.low, prior.high, rng)
@@ -123,11 +120,7 @@ def binned_forest(evidence: Evidence) -> tuple[BinnedForest, Residual]:
 
 
 def _take_out(
-    evidence: Evidence,
-    forest: BinnedForest,
-    left: Residual,
-    bins: Ints,
-    y: NDArray[np.int64],
+    evidence: Evidence, forest: BinnedForest, left: Residual, bins: Ints, y: NDArray[np.int64]
 ) -> None:
     """Subtract own rows from the histograms, in place; several outputs have one round here."""
     if evidence.outputs == 1:

@@ -169,23 +169,17 @@ def _initial_boxes(evidence: Evidence, grid: Grid, counts: Sequence[Counts]) -> 
 
 
 def reconstruct_each(
-    victims: Sequence[Victim],
-    view: View,
-    options: Options,
-    most: Level,
-    rng: np.random.Generator,
+    victims: Sequence[Victim], view: View, options: Options, most: Level, rng: np.random.Generator
 ) -> Guess:
     """Return the union of TimberStrike's reconstructions of all victims; see `union_of`.
 
     Parameters
     ----------
     victims : sequence of Victim
-    view : View
     options : Options
         Own rows are in no victim's trees; with ``scope="union"`` they are still not sought.
     most : {"histograms", "statistics", "values"}
         Use no more than this.
-    rng : numpy.random.Generator
     """
     return union_of(
         victims, most, lambda evidence: reconstruct(evidence, view.rows, view.schema, options, rng)

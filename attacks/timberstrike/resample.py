@@ -26,12 +26,7 @@ SIGMA = 0.15  # residual (in gradients) at which prior and sums weigh the same; 
 
 
 def redraw_leaves(
-    reach: Reach,
-    x: Floats,
-    target: Floats,
-    variance: Floats,
-    start: NDArray[np.int32],
-    seed: int,
+    reach: Reach, x: Floats, target: Floats, variance: Floats, start: NDArray[np.int32], seed: int
 ) -> tuple[NDArray[np.int32], float]:
     """Return leaves, int32 (n,), and the L1 residual they leave.
 
@@ -45,7 +40,6 @@ def redraw_leaves(
         Sums to meet, and the variance of the noise on them.
     start : int32 array, shape (n,)
         Leaf positions to start from.
-    seed : int
     """
     precision = 1.0 / np.maximum(variance, SIGMA**2)
     entry = entries(reach.offsets, reach.leaf, start)

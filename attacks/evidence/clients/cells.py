@@ -105,9 +105,6 @@ def cells_of(evidence: Evidence, t: int, own: Table | None, schema: Schema) -> l
     ----------
     evidence : Evidence
         The trees before `t` moved the margins of the rows in tree `t`.
-    t : int
-    own : Table or None
-    schema : Schema
     """
     trees = evidence.trees[: t + 1]
     grid = Grid.of(trees, len(schema.features))

@@ -42,7 +42,6 @@ class LeafEquations:
         ``v / eta``: the gradient sum is ``-slope (H + lambda)``.
     slope_error : float
         Relative error of the slope.
-    reg_lambda : float
     """
 
     h: float

@@ -80,7 +80,6 @@ class Splits:
 
         Parameters
         ----------
-        tree : Tree
         weight : float array, shape (n_nodes,)
             ``-G / (H + lambda)`` of inner nodes; entries of leaves are not read.
         gain : float array, shape (n_nodes,)

@@ -55,7 +55,6 @@ def late_counts(
         Evidence of one client, whose first tree comes after foreign ones.
     own : Table or None
         The adversary's rows; they tell which counts are likely.
-    schema : Schema
     h_error : float64 array, shape (J,), optional
         Error of the leaves' hessian sums; that of float32 if not given.
 

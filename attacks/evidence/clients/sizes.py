@@ -33,7 +33,6 @@ def sized(
 
     Parameters
     ----------
-    view : View
     evidence : sequence of Evidence
         One per client attacked.
     late : sequence of LateCounts or None

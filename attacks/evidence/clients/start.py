@@ -55,7 +55,6 @@ def own_start(
     ----------
     trees : sequence of Tree
         The first round: one tree per output, with sums.
-    objective : Logistic or Softmax
     most_rows : int
         The client has no more rows than this.
     intercept : {"mean", "newton"}

@@ -37,7 +37,6 @@ class Roll:
 
     Attributes
     ----------
-    present, absent : set of str
     guessed : set of str
         Clients among them that are guessed: their number is right, but it may be others.
     """
@@ -80,7 +79,6 @@ def turns_of(view: View, blocks: int, each: int) -> list[tuple[str, bool]]:
 
     Parameters
     ----------
-    view : View
     blocks : int
         Number of blocks in the model.
     each : int

@@ -36,7 +36,6 @@ class Victim:
         The client's name, None where it is not known.
     blocks : tuple of Block
         What the client sent, in order.
-    evidence : Evidence
     late : LateCounts or None
         Counts of its first tree, where that was grown on others' trees.
     """
@@ -111,11 +110,7 @@ def chains_of(shared: Blocks, clues: Clues) -> list[list[Block]]:
 
 
 def _evidence(
-    view: View,
-    shared: Blocks,
-    chain: Sequence[Block],
-    objective: Objective,
-    starts: Starts,
+    view: View, shared: Blocks, chain: Sequence[Block], objective: Objective, starts: Starts
 ) -> Evidence:
     """Return a client's evidence without the number of its rows."""
     parameters, outputs = view.parameters, objective.n_outputs
