@@ -8,6 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -80,41 +81,29 @@ def read_csv(path: str | Path) -> TextTable:
         ) from None
     if "\0" in text:
         raise DataError(f"{path}: contains NUL bytes; this is not a CSV file")
-    return _parse(path, text)
-
-
-def _parse(path: Path, text: str) -> TextTable:
     reader = csv.reader(io.StringIO(text, newline=""), strict=True, skipinitialspace=True)
     try:
-        header = next((row for row in reader if row), None)
-        if header is None:
-            raise DataError(f"{path}: the file is empty; it needs a header line and rows")
-        names = tuple(cell.strip() for cell in header)
-        _check_header(path, names)
-        rows, lines = [], []
-        for row in reader:
-            if not row:
-                continue
-            if len(row) != len(names):
-                raise DataError(
-                    f"{path}, line {reader.line_num}: {len(row)} cells, the header has "
-                    f"{len(names)}; the file may be truncated"
-                )
-            rows.append(tuple(cell.strip() for cell in row))
-            lines.append(reader.line_num)
+        found = [(reader.line_num, tuple(cell.strip() for cell in row)) for row in reader if row]
     except csv.Error as error:
         raise DataError(f"{path}, line {reader.line_num}: {error}") from None
-    if not rows:
-        raise DataError(f"{path}: a header but no rows")
-    return TextTable(path, names, tuple(rows), tuple(lines))
-
-
-def _check_header(path: Path, names: tuple[str, ...]) -> None:
+    if not found:
+        raise DataError(f"{path}: the file is empty; it needs a header line and rows")
+    (_, names), *records = found
     twice = sorted({n for n in names if names.count(n) > 1})
     if twice:
         raise DataError(f"{path}: duplicate column names {twice}; give every column its own name")
     if "" in names:
         raise DataError(f"{path}: column {names.index('') + 1} has no name")
+    for line, row in records:
+        if len(row) != len(names):
+            raise DataError(
+                f"{path}, line {line}: {len(row)} cells, the header has {len(names)}; the file may "
+                "be truncated"
+            )
+    if not records:
+        raise DataError(f"{path}: a header but no rows")
+    lines, rows = zip(*records, strict=True)
+    return TextTable(path, names, rows, lines)
 
 
 def missing(cell: str) -> bool:
@@ -231,19 +220,6 @@ def class_target(
     return codes.astype(np.int64), names
 
 
-def number_target(table: TextTable, name: str) -> NDArray[np.float64]:
-    """Return the numbers to predict, shape (n,).
-
-    Raises
-    ------
-    DataError
-        A cell is missing, infinite or not a number.
-    """
-    values = numeric(table, name)
-    _all_there(table, name, values)
-    return values
-
-
 def _all_there(table: TextTable, name: str, values: NDArray[np.float64]) -> None:
     absent = np.flatnonzero(np.isnan(values))
     if len(absent):
@@ -269,7 +245,7 @@ def read_target(
     UsageError
         Unknown task, or a positive class for another task than binary.
     DataError
-        As `binary_target`, `class_target`, `number_target`.
+        As `binary_target`, `class_target` and `numeric`; a number that is missing.
     """
     if task not in TASKS:
         raise UsageError(f"unknown task {task!r}{did_you_mean(str(task), TASKS)}")
@@ -277,7 +253,31 @@ def read_target(
         return binary_target(table, name, positive)
     if positive is not None:
         raise UsageError(f"a positive class ({positive!r}) is for a binary task, not for {task}")
-    return class_target(table, name) if task == "classes" else (number_target(table, name), ())
+    if task == "classes":
+        return class_target(table, name)
+    values = numeric(table, name)
+    _all_there(table, name, values)
+    return values, ()
+
+
+def encoded(
+    table: TextTable,
+    names: Sequence[str],
+    categorical: Sequence[str],
+    ranges: Mapping[str, tuple[float, float]],
+    orders: Mapping[str, Sequence[str]] = MappingProxyType({}),
+) -> tuple[tuple[Feature, ...], NDArray[np.float64]]:
+    """Return features and their columns, shape (n, d): codes of categories, else numbers."""
+    features, columns = [], []
+    for name in names:
+        if name in categorical:
+            column, categories = coded(table, name, orders.get(name, ()))
+            features.append(Feature(name, "categorical", categories=categories))
+        else:
+            column = numeric(table, name)
+            features.append(Feature(name, "continuous", *ranges.get(name, ())))
+        columns.append(column)
+    return tuple(features), np.column_stack(columns)
 
 
 def load_csv(
@@ -327,25 +327,10 @@ def load_csv(
     for column in (target, *categorical, *drop, *ranges, *top):
         table.column(column)
     y, classes = read_target(table, target, task, positive)
-    features, columns = [], []
-    for column in table.names:
-        if column == target or column in drop:
-            continue
-        if column in categorical:
-            codes, names = coded(table, column)
-            features.append(Feature(column, "categorical", categories=names))
-            columns.append(codes)
-        else:
-            low, high = ranges.get(column, (None, None))
-            features.append(Feature(column, "continuous", low, high))
-            columns.append(numeric(table, column))
-    if not columns:
+    names = [n for n in table.names if n != target and n not in drop]
+    if not names:
         raise DataError(f"{path}: no feature columns beside the target {target!r}")
-    return prepare(
-        name or Path(path).stem,
-        Schema(tuple(features), target, classes),
-        np.column_stack(columns),
-        y,
-        top=top,
-        places=[f"line {line}" for line in table.lines],
-    )
+    features, X = encoded(table, names, categorical, ranges)
+    places = [f"line {line}" for line in table.lines]
+    schema = Schema(features, target, classes)
+    return prepare(name or Path(path).stem, schema, X, y, top=top, places=places)
