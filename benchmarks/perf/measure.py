@@ -78,22 +78,18 @@ def ratio(
     """Return the line of one comparison; with a target, the greatest ratio that meets it."""
     met = None if target is None else ours / theirs <= target
     wanted = "" if target is None else f"<= {target}x"
-    return Line(
-        what,
-        f"{ours:.3g} {unit}, **{ours / theirs:.2f}x**",
-        f"{rival} {theirs:.3g} {unit}",
-        wanted,
-        met,
-    )
+    measured = f"{ours:.3g} {unit}, **{ours / theirs:.2f}x**"
+    return Line(what, measured, f"{rival} {theirs:.3g} {unit}", wanted, met)
 
 
 def medians(
     calls: Mapping[str, Callable[[], object]],
     repeats: int = 3,
     clock: Callable[[], float] = time.process_time,
-    warm_up: bool = True,
 ) -> dict[str, float]:
     """Return the median seconds of calls made in turn, so that load falls on all of them.
+
+    Everything is called once before, to compile and to fill caches.
 
     Parameters
     ----------
@@ -101,15 +97,13 @@ def medians(
     repeats : int
     clock : function
         CPU seconds by default; `time.perf_counter` for wall time.
-    warm_up : bool
-        Call everything once before, to compile and to fill caches.
     """
     spent: dict[str, list[float]] = {name: [] for name in calls}
-    for turn in range(repeats + warm_up):
+    for turn in range(repeats + 1):
         for name, call in calls.items():
             started = clock()
             call()
-            if turn >= warm_up:
+            if turn:
                 spent[name].append(clock() - started)
     return {name: sorted(times)[len(times) // 2] for name, times in spent.items()}
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 from fedtrees.bench.cells import Plan, Provenance, plan
 from fedtrees.bench.disclosure import briefly, disclosures
@@ -93,12 +95,12 @@ class Bench:
         """
         counts: Counter[str] = Counter()
 
-        def count(status: str, label: str) -> None:
+        def tally(status: str, label: str) -> None:
             counts[status] += 1
             done(status, label)
 
         try:
-            run_jobs(self.runner, self.remaining(), self.workers, count)
+            run_jobs(self.runner, self.remaining(), self.workers, tally)
         finally:
             keys = [c.key(self.runner.provenance) for c in self.plan.cells()]
             unreadable = self.store.write_rows(keys)
@@ -113,24 +115,19 @@ class Bench:
 
     def _write_disclosures(self) -> None:
         """Write who sees what, from one short run per protocol and defense."""
-        rows = []
-        for protocol, defense in dict.fromkeys(
-            (g.train.protocol, g.train.defense) for g in self.plan.groups
-        ):
-            cell = next(
-                g.train
-                for g in self.plan.groups
-                if (g.train.protocol, g.train.defense) == (protocol, defense)
-            )
+        rows: list[dict[str, Any]] = []
+        cells = {(g.train.protocol, g.train.defense): g.train for g in reversed(self.plan.groups)}
+        kinds = dict.fromkeys((g.train.protocol, g.train.defense) for g in self.plan.groups)
+        for protocol, defense in kinds:
+            cell = cells[protocol, defense]
             federation = federation_of(cell.setting, self.data_dir)
             try:
                 training = run_training(replace(cell, protocol=briefly(cell.protocol)), federation)
             except Exception:  # its cells have said why
                 continue
-            for d in disclosures(training.transcript, training.defense):
-                rows.append({"protocol": str(protocol), "defense": str(defense), **d.to_json()})
-        text = json.dumps(rows, indent=1)
-        write_listed(self.folder, "disclosure.json", text.encode())
+            named = {"protocol": str(protocol), "defense": str(defense)}
+            rows += [named | d for d in disclosures(training.transcript, training.defense)]
+        write_listed(self.folder, "disclosure.json", json.dumps(rows, indent=1).encode())
 
 
 def check_names(suite: Suite) -> None:
@@ -182,15 +179,8 @@ def default_workers() -> int:
 
 def fresh_folder(root: Path, suite: str) -> Path:
     """Return a folder name that is not taken: ``runs/quick``, ``runs/quick-2``, ..."""
-
-    def names() -> Iterator[Path]:
-        yield root / suite
-        n = 2
-        while True:
-            yield root / f"{suite}-{n}"
-            n += 1
-
-    return next(path for path in names() if not path.exists())
+    names = (f"-{n}" if n > 1 else "" for n in count(1))
+    return next(path for name in names if not (path := root / f"{suite}{name}").exists())
 
 
 def reopen(folder: Path) -> Suite:
