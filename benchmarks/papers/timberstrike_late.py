@@ -34,14 +34,9 @@ _BY_SIZE = ("table", "client", "rows in the leaf", "leaves", *_SHARES)
 class Late:
     """Leaves of one client's first tree, shape (J,) each, and CPU seconds for all.
 
-    Attributes
-    ----------
-    rows : int64 array
-    certain, right : bool array
-        Whether one pair of counts alone is possible, and whether the pair returned is the true one.
-    blind : bool array
-        Whether the curious client's own counts, scaled and rounded, are the true pair.
-    seconds : float
+    `certain, right`: Whether one pair of counts alone is possible, and whether the pair returned is
+    the true one. `blind`: Whether the curious client's own counts, scaled and rounded, are the true
+    pair.
     """
 
     rows: NDArray[np.int64]

@@ -17,36 +17,21 @@ Case = TypeVar("Case")
 
 @dataclass(frozen=True)
 class Line:
-    """One row of the table.
-
-    Attributes
-    ----------
-    what : str
-    measured : str
-        With its unit.
-    beside : str
-        What it is compared with, measured in the same run.
-    target : str
-    met : bool or None
-        None where there is no target.
-    """
+    """One row of the table."""
 
     what: str
-    measured: str
-    beside: str = ""
+    measured: str  # with its unit
+    beside: str = ""  # what it is compared with, measured in the same run
     target: str = ""
-    met: bool | None = None
+    met: bool | None = None  # None where there is no target
 
 
 @dataclass(frozen=True)
 class Size:
     """How much of a part is run.
 
-    Attributes
-    ----------
-    scale : float
-        Share of the rows and trees. Below 1 nothing is repeated, and of several cases of one
-        part the first is run: enough to see that the part works, and no measurement.
+    `scale`: Share of the rows and trees. Below 1 nothing is repeated, and of several cases of one
+    part the first is run: enough to see that the part works, and no measurement.
     """
 
     scale: float = 1.0
@@ -91,12 +76,7 @@ def medians(
 
     Everything is called once before, to compile and to fill caches.
 
-    Parameters
-    ----------
-    calls : mapping from name to function
-    repeats : int
-    clock : function
-        CPU seconds by default; `time.perf_counter` for wall time.
+    `clock`: CPU seconds by default; `time.perf_counter` for wall time.
     """
     spent: dict[str, list[float]] = {name: [] for name in calls}
     for turn in range(repeats + 1):

@@ -28,21 +28,11 @@ from fedtrees.protocols.base import Protocol
 
 @dataclass
 class Bench:
-    """One run of a suite in one folder.
-
-    Attributes
-    ----------
-    suite : Suite
-    folder : Path
-    workers : int
-        Processes; 1 runs in this one.
-    data_dir : str or None
-    plugins : tuple of str
-    """
+    """One run of a suite in one folder."""
 
     suite: Suite
     folder: Path
-    workers: int = 1
+    workers: int = 1  # processes; 1 runs in this one
     data_dir: str | None = None
     plugins: tuple[str, ...] = ()
     plan: Plan = field(init=False)
@@ -67,10 +57,8 @@ class Bench:
     def open(self, resume: bool) -> None:
         """Make or reopen the run folder.
 
-        Raises
-        ------
-        StoreError
-            If it holds a run and `resume` is false, or was written by another version.
+        Raises `StoreError` if it holds a run and `resume` is false, or was written by another
+        version.
         """
         if self.store.exists():
             if not resume:
@@ -88,10 +76,7 @@ class Bench:
     def run(self, done: Callable[[str, str], None] = lambda status, label: None) -> Counter[str]:
         """Run what is missing and write ``rows.csv``; interrupted, it keeps what is finished.
 
-        Raises
-        ------
-        StoreError
-            If the folder cannot be written, or somebody else removes cells from it.
+        Raises `StoreError` if the folder cannot be written, or somebody else removes cells from it.
         """
         counts: Counter[str] = Counter()
 
@@ -131,12 +116,7 @@ class Bench:
 
 
 def check_names(suite: Suite) -> None:
-    """Construct everything a suite names once, so that a typo stops it before it starts.
-
-    Raises
-    ------
-    UsageError
-    """
+    """Construct everything a suite names once, so that a typo stops it before it starts."""
     for grid in suite.grids:
         for protocol in grid.protocols:
             register.make("protocol", protocol)
@@ -149,11 +129,8 @@ def check_names(suite: Suite) -> None:
 def check_settings(todo: Plan, data_dir: str | None) -> None:
     """Build every federation and resolve every threat once.
 
-    Raises
-    ------
-    UsageError, DataError
-        More clients than rows, an unknown partition, a threat that leaves no victim, a target
-        without classes, a base score that does not suit the target, ...
+    Raises `UsageError` or `DataError`: more clients than rows, an unknown partition, a threat that
+    leaves no victim, a target without classes, a base score that does not suit the target, ...
     """
     for group in todo.groups:
         schema = federation_of(group.train.setting, data_dir).schema
@@ -186,12 +163,8 @@ def fresh_folder(root: Path, suite: str) -> Path:
 def reopen(folder: Path) -> Suite:
     """Return the suite of an existing run.
 
-    Raises
-    ------
-    UsageError
-        If there is none, or its suite cannot be used.
-    StoreError
-        If its suite is not what was written.
+    Raises `UsageError` if there is none, or its suite cannot be used. Raises `StoreError` if its
+    suite is not what was written.
     """
     path = folder / "suite.toml"
     if not path.is_file():

@@ -47,10 +47,7 @@ def gaps(study: Study) -> list[str]:
 def summary(run: Path, metric: str | None) -> dict[str, Any]:
     """Return the leaderboards as plain JSON types.
 
-    Raises
-    ------
-    StoreError
-        If the run holds no rows.
+    Raises `StoreError` if the run holds no rows.
     """
     rows = load_rows(run)
     if rows.empty:

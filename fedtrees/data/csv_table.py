@@ -27,31 +27,17 @@ MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?"})
 
 @dataclass(frozen=True)
 class TextTable:
-    """A CSV file as text.
-
-    Attributes
-    ----------
-    path : Path
-    names : tuple of str
-        Header.
-    rows : tuple of tuple of str
-        Cells, stripped of surrounding spaces.
-    lines : tuple of int
-        Number in the file (from 1) of the last line of each row.
-    """
+    """A CSV file as text."""
 
     path: Path
-    names: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    lines: tuple[int, ...]
+    names: tuple[str, ...]  # header
+    rows: tuple[tuple[str, ...], ...]  # cells, stripped of surrounding spaces
+    lines: tuple[int, ...]  # number in the file (from 1) of the last line of each row
 
     def column(self, name: str) -> list[str]:
         """Return the cells of one column.
 
-        Raises
-        ------
-        DataError
-            The file has no such column.
+        Raises `DataError`: the file has no such column.
         """
         if name not in self.names:
             raise DataError(f"{self.path}: no column {name!r}{did_you_mean(name, self.names)}")
@@ -62,11 +48,8 @@ class TextTable:
 def read_csv(path: str | Path) -> TextTable:
     """Read a comma-separated UTF-8 file with a header line.
 
-    Raises
-    ------
-    DataError
-        The file is missing, unreadable, empty, not text, has duplicate or empty column names, a
-        row whose number of cells differs from the header's, or no rows.
+    Raises `DataError`: the file is missing, unreadable, empty, not text, has duplicate or empty
+    column names, a row whose number of cells differs from the header's, or no rows.
     """
     path = Path(path)
     try:
@@ -114,10 +97,8 @@ def missing(cell: str) -> bool:
 def numeric(table: TextTable, name: str) -> NDArray[np.float64]:
     """Return one column as numbers, shape (n,), NaN where missing.
 
-    Raises
-    ------
-    DataError
-        A cell is neither a number nor missing, or is infinite; names column, value and line.
+    Raises `DataError`: a cell is neither a number nor missing, or is infinite; names column, value
+    and line.
     """
     out = np.empty(len(table.rows))
     for i, cell in enumerate(table.column(name)):
@@ -143,10 +124,7 @@ def coded(
 
     Codes follow `order` where given, else the alphabet (numbers by value); NaN where missing.
 
-    Raises
-    ------
-    DataError
-        A value outside `order`.
+    Raises `DataError`: a value outside `order`.
     """
     cells = table.column(name)
     present = {cell for cell in cells if not missing(cell)}
@@ -173,17 +151,11 @@ def binary_target(
 ) -> tuple[NDArray[np.int64], tuple[str, str]]:
     """Return the labels, shape (n,), and the names of the classes 0 and 1.
 
-    Parameters
-    ----------
-    positive : str, optional
-        The class coded 1; every other class becomes 0. Default: the second of two classes, in
-        numerical or alphabetical order.
+    Raises `DataError`: missing labels, one class only, an unknown positive class, or more than two
+    classes and no positive one named.
 
-    Raises
-    ------
-    DataError
-        Missing labels, one class only, an unknown positive class, or more than two classes and
-        no positive one named.
+    `positive`: The class coded 1; every other class becomes 0. Default: the second of two classes,
+    in numerical or alphabetical order.
     """
     codes, names = class_target(table, name)
     where = f"{table.path}: target {name!r}"
@@ -207,10 +179,7 @@ def class_target(
 ) -> tuple[NDArray[np.int64], tuple[str, ...]]:
     """Return the labels, shape (n,), and the name of every class, coded as `coded` does.
 
-    Raises
-    ------
-    DataError
-        Missing labels, or one class only.
+    Raises `DataError`: missing labels, or one class only.
     """
     codes, names = coded(table, name, order)
     _all_there(table, name, codes)
@@ -234,18 +203,10 @@ def read_target(
 ) -> tuple[NDArray[Any], tuple[str, ...]]:
     """Return the target, shape (n,), and the names of its classes (none for numbers).
 
-    Parameters
-    ----------
-    task : {"binary", "classes", "number"}
-    positive : str, optional
-        As in `binary_target`; makes no sense for another task.
+    Raises `UsageError`: unknown task, or a positive class for another task than binary. Raises
+    `DataError` as `binary_target`, `class_target` and `numeric`; a number that is missing.
 
-    Raises
-    ------
-    UsageError
-        Unknown task, or a positive class for another task than binary.
-    DataError
-        As `binary_target`, `class_target` and `numeric`; a number that is missing.
+    `positive`: As in `binary_target`; makes no sense for another task.
     """
     if task not in TASKS:
         raise UsageError(f"unknown task {task!r}{did_you_mean(str(task), TASKS)}")

@@ -24,12 +24,8 @@ RESERVE_FROM = 5000
 class Holdout:
     """Row numbers of the three parts, disjoint and covering.
 
-    Attributes
-    ----------
-    train, test : int array
-        Rows of the federation; rows used for utility and nothing else.
-    reserve : int array or None
-        Rows that neither the federation nor the test uses, for the specificity test.
+    `train, test`: Rows of the federation; rows used for utility and nothing else. `reserve`: Rows
+    that neither the federation nor the test uses, for the specificity test.
     """
 
     train: NDArray[np.intp]
@@ -45,12 +41,8 @@ class Holdout:
 def holdout(dataset: Dataset, streams: Streams) -> Holdout:
     """Split a dataset, stratified by class (not by a numeric target) and seeded by name.
 
-    Parameters
-    ----------
-    dataset : Dataset
-        Where a recipe fixes the test rows they are used as they are, and there is no reserve.
-    streams : Streams
-        The ``"holdout"`` stream orders the rows.
+    `dataset`: Where a recipe fixes the test rows they are used as they are, and there is no
+    reserve. `streams`: The ``"holdout"`` stream orders the rows.
     """
     n = len(dataset.table)
     if dataset.test_rows is not None:
