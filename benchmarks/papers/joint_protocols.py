@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from statistics import mean
 from typing import Any
 
-from fedtrees.benchmarks.papers.study import Table, depth_of, percent, run_study
+from fedtrees.benchmarks.papers.study import TITLE, depth_of, percent, run_study
 
 _COLUMNS = (
     "table", "threat", "depth", "protocol", "attack", "RA", "blind", "advantage", "exact rows",
@@ -42,11 +42,5 @@ def gain_table(rows: Any) -> Iterator[list[str]]:
             ]  # fmt: skip
 
 
-def tables(rows: Any) -> list[Table]:
-    """Return what the study prints."""
-    title = "Percent, mean ± standard deviation over seeds."
-    return [(title, _COLUMNS, list(gain_table(rows)))]
-
-
 if __name__ == "__main__":
-    run_study("joint_protocols", tables)
+    run_study("joint_protocols", lambda rows: [(TITLE, _COLUMNS, [*gain_table(rows)])])

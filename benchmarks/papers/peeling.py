@@ -5,7 +5,7 @@ from __future__ import annotations
 from statistics import mean
 from typing import Any
 
-from fedtrees.benchmarks.papers.study import Table, percent, run_study
+from fedtrees.benchmarks.papers.study import TITLE, Table, percent, run_study
 
 _COLUMNS = (
     "table", "protocol", "parameters", "threat", "defense",
@@ -23,22 +23,16 @@ def attack_table(rows: Any) -> list[list[str]]:
     for key, part in attacked.groupby([*train, "threat"], sort=False):
         data, protocol, params, defense, threat = key
         metric = {name: list(of["value"]) for name, of in part.groupby("metric")}
-        blind = list(part[part["metric"] == "returned_right"]["blind"])
-        spreads = [
-            percent(metric.get("returned_right", ())),
-            percent(blind),
-            percent(metric.get("returned_wrong", ())),
-            percent(metric.get("returned_owned", ())),
-        ]
+        right, wrong, owned = (
+            percent(metric.get(f"returned_{what}", ())) for what in ("right", "wrong", "owned")
+        )
+        blind = percent(part[part["metric"] == "returned_right"]["blind"])
         measure = f"{utility[key[:4]]:.3f}" if key[:4] in utility else "-"
         seconds = f"{mean(metric['cpu_seconds']):.1f}" if "cpu_seconds" in metric else "-"
-        lines.append([data, protocol, params, threat, defense, *spreads, measure, seconds])
+        lines.append(
+            [data, protocol, params, threat, defense, right, blind, wrong, owned, measure, seconds]
+        )
     return lines
-
-
-def tables(rows: Any) -> list[Table]:
-    """Return what the study prints."""
-    return [("Percent, mean ± standard deviation over seeds.", _COLUMNS, attack_table(rows))]
 
 
 _SOUND = (
@@ -70,4 +64,4 @@ def sound_tables(rows: Any) -> list[Table]:
 
 
 if __name__ == "__main__":
-    run_study("peeling", tables)
+    run_study("peeling", lambda rows: [(TITLE, _COLUMNS, attack_table(rows))])

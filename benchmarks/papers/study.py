@@ -10,27 +10,74 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
+from fedtrees.bench.cells import Setting
+from fedtrees.bench.evaluate import make_defense
+from fedtrees.bench.federation import Federation, federation_of
 from fedtrees.bench.session import Bench, default_workers
-from fedtrees.bench.suite import Suite
+from fedtrees.bench.suite import DataRef, Suite
+from fedtrees.core.registry import register
+from fedtrees.core.specs import Spec, parse_composed
+from fedtrees.protocols.base import Training, train
 from fedtrees.report.rows import load_rows
 
 Table = tuple[str, Sequence[str], list[list[str]]]  # title, header, lines
+TITLE = "Percent, mean ± standard deviation over seeds."
 
 
 def run_study(name: str, tables: Callable[[Any], Iterable[Table]]) -> Path:
     """Run the study of that name as a command, print the tables made of its rows; return where."""
-    parser = argparse.ArgumentParser(prog=f"python -m fedtrees.benchmarks.papers.{name}")
-    parser.add_argument("--data-dir", default=None)
-    parser.add_argument("--out", default=f"runs/{name}")
-    parser.add_argument("-j", "--jobs", type=int, default=default_workers())
-    options = parser.parse_args()
-    folder = Path(options.out)
-    bench = Bench(Suite.load(name), folder, options.jobs, options.data_dir)
-    bench.open(resume=folder.exists())
-    bench.run(lambda status, label: print(f"{status}: {label}", file=sys.stderr, flush=True))
+    options = options_of(name, "--out", "--jobs")
+    folder = run_suite(Suite.load(name), options.out or f"runs/{name}", options)
     for title, header, lines in tables(load_rows(folder)):
         print(f"{title}\n\n{markdown(header, lines)}\n")
     return folder
+
+
+def options_of(name: str, *options: str, **choices: Sequence[str]) -> Any:
+    """Read the options of a study's command: --data-dir, and which others it has."""
+    parser = argparse.ArgumentParser(prog=f"python -m fedtrees.benchmarks.papers.{name}")
+    parser.add_argument("--data-dir", default=None)
+    for option, among in choices.items():
+        parser.add_argument(option, choices=among)
+    known: dict[str, dict[str, Any]] = {
+        "--out": {},
+        "--jobs": {"type": int, "default": default_workers()},
+        "--fast": {"action": "store_true"},
+        "--tables": {"nargs": "+", "default": ["pima", "stroke"]},
+        "--depths": {"nargs": "+", "type": int, "default": tuple(range(3, 9))},
+    }
+    for option in options:
+        short = ["-j"] if option == "--jobs" else []
+        parser.add_argument(*short, option, **known[option])
+    return parser.parse_args()
+
+
+def run_suite(suite: Suite, out: str, options: Any) -> Path:
+    """Run what is missing of a suite; return its folder."""
+    folder = Path(out)
+    bench = Bench(suite, folder, options.jobs, options.data_dir)
+    bench.open(resume=folder.exists())
+    bench.run(lambda status, label: print(f"{status}: {label}", file=sys.stderr, flush=True))
+    return folder
+
+
+def trained(
+    data: str,
+    protocol: Spec,
+    clients: int,
+    seed: int,
+    data_dir: str | None,
+    *,
+    partition: Spec | None = None,
+    defense: str = "none",
+) -> tuple[Training, Federation, Setting]:
+    """Train one federation, outside any suite."""
+    made = register.make("protocol", protocol)
+    setting = Setting.of(DataRef(data), partition or Spec("iid"), clients, seed, made)
+    federation = federation_of(setting, data_dir)
+    guard = make_defense(parse_composed([defense])[0])
+    run = train(made, federation.holdings, federation.schema, defense=guard, seed=seed)
+    return run, federation, setting
 
 
 def depth_of(parameters: str) -> str:
@@ -50,25 +97,16 @@ class Attacked:
     rows: dict[str, Any]  # by metric
 
     @property
-    def depth(self) -> str:
-        """The deepest a tree may be."""
-        return depth_of(self.parameters)
-
-    @property
-    def ra(self) -> list[str]:
-        """Reconstruction accuracy, that of the best blind guess, and the advantage."""
-        return [
-            self.share("ra"),
-            self.share("ra", "blind"),
-            self.share("ra", "advantage", signed=True),
-        ]
-
-    @property
     def seconds(self) -> str:
         """CPU seconds of the attack."""
-        return (
-            f"{mean(self.rows['cpu_seconds']['value']):.1f}" if "cpu_seconds" in self.rows else "-"
-        )
+        spent = self.rows.get("cpu_seconds")
+        return "-" if spent is None else f"{mean(spent['value']):.1f}"
+
+    @property
+    def over_blind(self) -> str:
+        """Reconstruction accuracy beyond the best blind guess."""
+        ra = self.rows["ra"]
+        return percent(ra["value"] - ra["blind"], signed=True)
 
     def share(
         self, metric: str, column: str = "value", *, signed: bool = False, digits: int = 1
@@ -76,6 +114,33 @@ class Attacked:
         """Return a metric in percent: its value, its blind line or its advantage."""
         values = self.rows[metric][column] if metric in self.rows else ()
         return percent(values, signed=signed, digits=digits)
+
+
+Column = Callable[[Attacked], str]
+#: Columns by name; a colon begins what is not printed.
+COLUMNS: dict[str, Column] = {
+    "table": lambda c: c.data,
+    "depth": lambda c: depth_of(c.parameters),
+    "protocol": lambda c: c.protocol,
+    "defense": lambda c: c.defense,
+    "attack": lambda c: f"`{c.attack}`",
+    "RA": lambda c: c.share("ra"),
+    "blind": lambda c: c.share("ra", "blind"),
+    "advantage": lambda c: c.share("ra", "advantage", signed=True),
+    "over blind": lambda c: c.over_blind,
+    "exact rows": lambda c: c.share("exact_rows"),
+    "blind exact": lambda c: c.share("exact_rows", "blind"),
+    "leaf counts": lambda c: c.share("leaf_counts_exact", digits=0),
+    "their rows": lambda c: c.share("leaf_mass_exact", digits=0),
+    "CPU s": lambda c: c.seconds,
+}
+
+
+def attacked_table(rows: Any, names: Sequence[str], title: str = TITLE, **own: Column) -> Table:
+    """Return a line per attack in the order of the suite; columns of `COLUMNS` or the study's."""
+    columns = [(COLUMNS | own)[name] for name in names]
+    lines = [[column(cell) for column in columns] for cell in attacked(rows)]
+    return title, [name.partition(":")[0] for name in names], lines
 
 
 def attacked(rows: Any) -> Iterator[Attacked]:
@@ -104,7 +169,7 @@ def percent(values: Iterable[float], *, signed: bool = False, digits: int = 1) -
     return f"{text} ± {100 * stdev(known):.{digits}f}" if len(known) > 1 else text
 
 
-def markdown(header: Sequence[str], lines: list[list[str]]) -> str:
+def markdown(header: Sequence[str], lines: Iterable[list[str]]) -> str:
     """Write a Markdown table."""
     rows = [list(header), ["---"] * len(header), *lines]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)

@@ -9,7 +9,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from fedtrees.benchmarks.papers.study import Attacked, Table, attacked, blind_table, run_study
+from fedtrees.benchmarks.papers.study import (
+    Attacked,
+    Table,
+    attacked_table,
+    blind_table,
+    depth_of,
+    run_study,
+)
 from fedtrees.benchmarks.papers.timberstrike_published import PUBLISHED, over_real_columns
 
 _PUBLISHED_IN = {"pima": "table6", "stroke": "table4"}
@@ -19,34 +26,16 @@ _COLUMNS = (
 )  # fmt: skip
 
 
-def attack_table(rows: Any) -> list[list[str]]:
-    """Return one line per table, depth, protocol, defense and attack: means over seeds."""
-    lines = []
-    for cell in attacked(rows):
-        name = cell.protocol
-        if cell.protocol == "fedtree-hist":
-            name += ", base 0.5" if "base_score=0.5" in cell.parameters else ", base mean"
-        lines.append(
-            [
-                cell.data,
-                cell.depth,
-                name,
-                cell.defense,
-                f"`{cell.attack}`",
-                *cell.ra,
-                cell.share("exact_rows"),
-                cell.share("leaf_counts_exact", digits=0),
-                cell.share("leaf_mass_exact", digits=0),
-                cell.seconds,
-                _published(cell) if cell.defense == "none" else "",
-            ]
-        )
-    return lines
+def _name(cell: Attacked) -> str:
+    base = ", base 0.5" if "base_score=0.5" in cell.parameters else ", base mean"
+    return cell.protocol + base * (cell.protocol == "fedtree-hist")
 
 
 def _published(cell: Attacked) -> str:
     """Return the authors' RA (full), nothing for a table or depth that they did not run."""
-    table, depth = _PUBLISHED_IN.get(cell.data, ""), int(cell.depth)
+    if cell.defense != "none":
+        return ""
+    table, depth = _PUBLISHED_IN.get(cell.data, ""), int(depth_of(cell.parameters))
     found = PUBLISHED.get((table, cell.protocol, 0))
     if not found or not 3 <= depth <= 8:
         return ""
@@ -55,8 +44,8 @@ def _published(cell: Attacked) -> str:
 
 def tables(rows: Any) -> list[Table]:
     """Return what the study prints."""
-    title = "Percent, mean ± standard deviation over seeds."
-    return [(title, _COLUMNS, attack_table(rows)), blind_table(rows)]
+    attacks = attacked_table(rows, _COLUMNS, protocol=_name, published=_published)
+    return [attacks, blind_table(rows)]
 
 
 if __name__ == "__main__":

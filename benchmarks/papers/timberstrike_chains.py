@@ -7,20 +7,15 @@ by lot would reach. Nothing was published to compare with.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from fedtrees.attacks.evidence.clients.blocks import Block, blocks_of
 from fedtrees.attacks.evidence.clients.chains import link
-from fedtrees.bench.cells import Setting
-from fedtrees.bench.federation import federation_of
-from fedtrees.bench.suite import DataRef
-from fedtrees.benchmarks.papers.study import markdown, percent
-from fedtrees.core.registry import register
+from fedtrees.benchmarks.papers.study import markdown, options_of, percent, trained
 from fedtrees.core.specs import Spec
-from fedtrees.protocols.base import train, view_of
+from fedtrees.protocols.base import view_of
 
 SEEDS = (0, 1, 2)
 ROUNDS, DEPTH = 30, 6
@@ -46,14 +41,10 @@ def linked(
     by the number of clients, as Flower's example scales it.
     """
     settings = {"trees": ROUNDS, "max_depth": DEPTH, "learning_rate": 0.3 / clients}
-    protocol = register.make(
-        "protocol", Spec("flower-bagging", {**settings, "arrival": "shuffled"})
-    )
-    setting = Setting.of(DataRef(data), partition, clients, seed, protocol)
-    federation = federation_of(setting, data_dir)
-    trained = train(protocol, federation.holdings, federation.schema, seed=seed)
+    protocol = Spec("flower-bagging", {**settings, "arrival": "shuffled"})
+    run, federation, _ = trained(data, protocol, clients, seed, data_dir, partition=partition)
     seen, told = (
-        blocks_of(view_of(trained, (name,), federation.holdings))
+        blocks_of(view_of(run, (name,), federation.holdings))
         for name in (f"client-{clients - 1}", "server")
     )
     assert seen is not None
@@ -96,11 +87,7 @@ def lines(data_dir: str | None) -> Iterator[list[str]]:
 
 def main() -> None:
     """Run all settings and print the table."""
-    parser = argparse.ArgumentParser(
-        prog="python -m fedtrees.benchmarks.papers.timberstrike_chains"
-    )
-    parser.add_argument("--data-dir", default=None)
-    options = parser.parse_args()
+    options = options_of("timberstrike_chains")
     title = f"Percent of blocks after the first round, {ROUNDS} rounds, depth {DEPTH}; mean ± "
     print(f"{title}standard deviation over seeds.\n")
     print(markdown(_COLUMNS, list(lines(options.data_dir))))

@@ -7,7 +7,6 @@ wrong. Nothing was published to compare with: the blind line is own rows, scaled
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,17 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.evidence.clients.victims import victims_of
-from fedtrees.bench.cells import Setting
-from fedtrees.bench.federation import federation_of
-from fedtrees.bench.suite import DataRef
-from fedtrees.benchmarks.papers.study import markdown, percent
-from fedtrees.core.registry import register
+from fedtrees.benchmarks.papers.study import markdown, options_of, percent, trained
 from fedtrees.core.specs import Spec
 from fedtrees.metrics.leaf_counts import blind_leaf_counts, true_leaf_counts
-from fedtrees.protocols.base import train, view_of
+from fedtrees.protocols.base import view_of
 
 SEEDS = (0, 1, 2)
-DEPTHS = tuple(range(3, 9))
 CLIENTS = 3
 SIZES = (1, 10, 20, 50, 100, 1000)  # rows of a leaf, from
 TURNS = {"second": ("client-1", "client-2"), "third": ("client-2", "client-1")}  # victim, curious
@@ -40,14 +34,9 @@ _BY_SIZE = ("table", "client", "rows in the leaf", "leaves", *_SHARES)
 class Late:
     """Leaves of one client's first tree, shape (J,) each, and CPU seconds for all.
 
-    Attributes
-    ----------
-    rows : int64 array
-    certain, right : bool array
-        Whether one pair of counts alone is possible, and whether the pair returned is the true one.
-    blind : bool array
-        Whether the curious client's own counts, scaled and rounded, are the true pair.
-    seconds : float
+    `certain, right`: Whether one pair of counts alone is possible, and whether the pair returned is
+    the true one. `blind`: Whether the curious client's own counts, scaled and rounded, are the true
+    pair.
     """
 
     rows: NDArray[np.int64]
@@ -59,21 +48,19 @@ class Late:
 
 def counted(data: str, depth: int, seed: int, data_dir: str | None) -> dict[str, Late]:
     """Return what another client finds out of the second and of the third client of the cycle."""
-    protocol = register.make("protocol", Spec("flower-cyclic", {"trees": 3, "max_depth": depth}))
-    setting = Setting.of(DataRef(data), Spec("iid"), CLIENTS, seed, protocol)
-    federation = federation_of(setting, data_dir)
-    trained = train(protocol, federation.holdings, federation.schema, seed=seed)
+    protocol = Spec("flower-cyclic", {"trees": 3, "max_depth": depth})
+    run, federation, _ = trained(data, protocol, CLIENTS, seed, data_dir)
     out = {}
     for turn, (name, curious) in TURNS.items():
         begin = time.process_time()
-        victims = victims_of(view_of(trained, (curious,), federation.holdings))
+        victims = victims_of(view_of(run, (curious,), federation.holdings))
         seconds = time.process_time() - begin
         victim = next(v for v in victims if v.owner == name)
         assert victim.late is not None
         late, t = victim.late, victim.blocks[0].first
         held, own = (federation.holdings[client].table for client in (name, curious))
-        leaves = trained.model.trees[t].leaves
-        nodes, own_nodes = (trained.model.apply(rows.X)[:, t] for rows in (held, own))
+        leaves = run.model.trees[t].leaves
+        nodes, own_nodes = (run.model.apply(rows.X)[:, t] for rows in (held, own))
         truth = true_leaf_counts(t, nodes, held.y, leaves)
         guess = blind_leaf_counts(true_leaf_counts(t, own_nodes, own.y, leaves), len(held))
         rows = truth.counts.sum(axis=1)
@@ -111,11 +98,7 @@ def by_size(found: dict[tuple[str, str, int], list[Late]]) -> Iterator[list[str]
 
 def main() -> None:
     """Run the study as a command and print its tables."""
-    parser = argparse.ArgumentParser(prog="python -m fedtrees.benchmarks.papers.timberstrike_late")
-    parser.add_argument("--data-dir", default=None)
-    parser.add_argument("--tables", nargs="+", default=["pima", "stroke"])
-    parser.add_argument("--depths", nargs="+", type=int, default=DEPTHS)
-    options = parser.parse_args()
+    options = options_of("timberstrike_late", "--tables", "--depths")
     found: dict[tuple[str, str, int], list[Late]] = {}
     for data, depth, seed in product(options.tables, options.depths, SEEDS):
         for turn, late in counted(data, depth, seed, options.data_dir).items():

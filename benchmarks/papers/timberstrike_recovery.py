@@ -7,23 +7,18 @@ published to compare with: the blind line is the adversary's own rows, scaled.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator, Sequence
 from itertools import product
 
 import numpy as np
 
-from fedtrees.bench.cells import Setting
-from fedtrees.bench.evaluate import make_defense, score_guess
-from fedtrees.bench.federation import federation_of
-from fedtrees.bench.suite import DataRef
-from fedtrees.benchmarks.papers.study import markdown, percent
+from fedtrees.bench.evaluate import score_guess
+from fedtrees.benchmarks.papers.study import markdown, options_of, percent, trained
 from fedtrees.core.registry import register
-from fedtrees.core.specs import Spec, parse_composed
-from fedtrees.protocols.base import train, view_of
+from fedtrees.core.specs import Spec
+from fedtrees.protocols.base import view_of
 
 SEEDS = (0, 1, 2)
-DEPTHS = tuple(range(3, 9))
 CLIENTS = 3
 THREATS = {"client": ("client-2",), "server": ("server",)}
 TREES = {"flower-bagging": 1, "flower-cyclic": CLIENTS, "local-ensembles": 1}  # a first tree each
@@ -37,22 +32,13 @@ def counted(
     data: str, protocol: str, defense: str, depth: int, seed: int, data_dir: str | None
 ) -> Iterator[tuple[str, float, float]]:
     """Yield threat, share of leaves with exact class counts, and the blind share."""
-    made = register.make("protocol", Spec(protocol, {"trees": TREES[protocol], "max_depth": depth}))
-    setting = Setting.of(DataRef(data), Spec("iid"), CLIENTS, seed, made)
-    federation = federation_of(setting, data_dir)
-    trained = train(
-        made,
-        federation.holdings,
-        federation.schema,
-        defense=make_defense(parse_composed([defense])[0]),
-        seed=seed,
-    )
+    spec = Spec(protocol, {"trees": TREES[protocol], "max_depth": depth})
+    run, federation, setting = trained(data, spec, CLIENTS, seed, data_dir, defense=defense)
     attack = register.make("attack", Spec("timberstrike", {"chains": 1, "max_trees": 1}))
     for threat, principals in THREATS.items():
-        guess = attack.run(
-            view_of(trained, principals, federation.holdings), np.random.default_rng(seed)
-        )
-        case = federation.case(dict(setting.roles), principals, seed, threat, trained)
+        view = view_of(run, principals, federation.holdings)
+        guess = attack.run(view, np.random.default_rng(seed))
+        case = federation.case(dict(setting.roles), principals, seed, threat, run)
         for row in score_guess("timberstrike", guess, case, None):
             if row["metric"] == "leaf_counts_exact":
                 yield threat, row["value"], row["blind"] or 0.0
@@ -68,13 +54,7 @@ def lines(scores: Scores, depths: Sequence[int]) -> Iterator[list[str]]:
 
 def main() -> None:
     """Run the study as a command and print its table."""
-    parser = argparse.ArgumentParser(
-        prog="python -m fedtrees.benchmarks.papers.timberstrike_recovery"
-    )
-    parser.add_argument("--data-dir", default=None)
-    parser.add_argument("--tables", nargs="+", default=["pima", "stroke"])
-    parser.add_argument("--depths", nargs="+", type=int, default=DEPTHS)
-    options = parser.parse_args()
+    options = options_of("timberstrike_recovery", "--tables", "--depths")
     scores: Scores = {}
     for data, protocol, defense, depth, seed in product(
         options.tables, TREES, DEFENSES, options.depths, SEEDS

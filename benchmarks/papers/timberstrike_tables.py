@@ -8,15 +8,11 @@ into `RUN/figure.svg`. `--fast` runs depths 3 and 6, one seed, and 3 and 10 clie
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from pathlib import Path
 
-from fedtrees.bench.session import Bench, default_workers
 from fedtrees.bench.suite import Grid, Suite
-from fedtrees.benchmarks.papers.study import markdown, percent
+from fedtrees.benchmarks.papers.study import markdown, options_of, percent, run_suite
 from fedtrees.benchmarks.papers.timberstrike_comparison import Compared, compared
 from fedtrees.benchmarks.papers.timberstrike_figure import draw
 from fedtrees.report import paper
@@ -99,22 +95,11 @@ def _points(value: float, signed: bool = False) -> str:
 
 def main() -> None:
     """Run what is missing of a table, and print it."""
-    parser = argparse.ArgumentParser(
-        prog="python -m fedtrees.benchmarks.papers.timberstrike_tables"
-    )
-    parser.add_argument("table", choices=TABLES)
-    parser.add_argument("--fast", action="store_true")
-    parser.add_argument("--data-dir", default=None)
-    parser.add_argument("--out", default=None)
-    parser.add_argument("-j", "--jobs", type=int, default=default_workers())
-    options = parser.parse_args()
+    options = options_of("timberstrike_tables", "--fast", "--out", "--jobs", table=TABLES)
     suite = Suite.load(f"timberstrike_{options.table}")
     suite = fast(suite) if options.fast else suite
     name = f"{suite.name}_fast" if options.fast else suite.name
-    folder = Path(options.out or f"runs/{name}")
-    bench = Bench(suite, folder, options.jobs, options.data_dir)
-    bench.open(resume=folder.exists())
-    bench.run(lambda status, label: print(f"{status}: {label}", file=sys.stderr, flush=True))
+    folder = run_suite(suite, options.out or f"runs/{name}", options)
     cells = list(compared(options.table, load_rows(folder)))
     drawn = paper.save(draw(cells), folder / "figure.svg")
     print(f"RA, percent.\n\n{leakage(cells)}\n\n{NOTES}\n")

@@ -11,7 +11,7 @@ from fedtrees.bench.suite import DataRef
 from fedtrees.benchmarks.perf.measure import FULL, Line, Size
 from fedtrees.core.errors import DataError
 from fedtrees.core.registry import register
-from fedtrees.core.specs import Spec
+from fedtrees.core.specs import Spec, parse_grid
 from fedtrees.core.streams import Streams
 from fedtrees.protocols.base import train, view_of
 
@@ -40,14 +40,11 @@ def lines(size: Size = FULL, data_dir: str | None = None) -> Iterator[Line]:
 
 
 def _attack(name: str, attack: str, spec: Spec, view, target: float | None) -> Line:  # type: ignore[no-untyped-def]
-    from fedtrees.core.specs import parse_grid
-
     made = register.make("attack", parse_grid(attack)[0])
     made.run(view, Streams(0).rng("warm-up"))
     started = time.process_time()
     made.run(view, Streams(0).rng("attack"))
     seconds = time.process_time() - started
     what = f"{attack} on {name}, {spec}"
-    if target is None:
-        return Line(what, f"{seconds:.1f} s")
-    return Line(what, f"{seconds:.1f} s", "", f"<= {target:g} s", seconds <= target)
+    goal = () if target is None else ("", f"<= {target:g} s", seconds <= target)
+    return Line(what, f"{seconds:.1f} s", *goal)

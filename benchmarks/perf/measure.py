@@ -17,36 +17,21 @@ Case = TypeVar("Case")
 
 @dataclass(frozen=True)
 class Line:
-    """One row of the table.
-
-    Attributes
-    ----------
-    what : str
-    measured : str
-        With its unit.
-    beside : str
-        What it is compared with, measured in the same run.
-    target : str
-    met : bool or None
-        None where there is no target.
-    """
+    """One row of the table."""
 
     what: str
-    measured: str
-    beside: str = ""
+    measured: str  # with its unit
+    beside: str = ""  # what it is compared with, measured in the same run
     target: str = ""
-    met: bool | None = None
+    met: bool | None = None  # None where there is no target
 
 
 @dataclass(frozen=True)
 class Size:
     """How much of a part is run.
 
-    Attributes
-    ----------
-    scale : float
-        Share of the rows and trees. Below 1 nothing is repeated, and of several cases of one
-        part the first is run: enough to see that the part works, and no measurement.
+    `scale`: Share of the rows and trees. Below 1 nothing is repeated, and of several cases of one
+    part the first is run: enough to see that the part works, and no measurement.
     """
 
     scale: float = 1.0
@@ -78,38 +63,27 @@ def ratio(
     """Return the line of one comparison; with a target, the greatest ratio that meets it."""
     met = None if target is None else ours / theirs <= target
     wanted = "" if target is None else f"<= {target}x"
-    return Line(
-        what,
-        f"{ours:.3g} {unit}, **{ours / theirs:.2f}x**",
-        f"{rival} {theirs:.3g} {unit}",
-        wanted,
-        met,
-    )
+    measured = f"{ours:.3g} {unit}, **{ours / theirs:.2f}x**"
+    return Line(what, measured, f"{rival} {theirs:.3g} {unit}", wanted, met)
 
 
 def medians(
     calls: Mapping[str, Callable[[], object]],
     repeats: int = 3,
     clock: Callable[[], float] = time.process_time,
-    warm_up: bool = True,
 ) -> dict[str, float]:
     """Return the median seconds of calls made in turn, so that load falls on all of them.
 
-    Parameters
-    ----------
-    calls : mapping from name to function
-    repeats : int
-    clock : function
-        CPU seconds by default; `time.perf_counter` for wall time.
-    warm_up : bool
-        Call everything once before, to compile and to fill caches.
+    Everything is called once before, to compile and to fill caches.
+
+    `clock`: CPU seconds by default; `time.perf_counter` for wall time.
     """
     spent: dict[str, list[float]] = {name: [] for name in calls}
-    for turn in range(repeats + warm_up):
+    for turn in range(repeats + 1):
         for name, call in calls.items():
             started = clock()
             call()
-            if turn >= warm_up:
+            if turn:
                 spent[name].append(clock() - started)
     return {name: sorted(times)[len(times) // 2] for name, times in spent.items()}
 

@@ -13,10 +13,8 @@ from fedtrees.benchmarks.perf import (
     forests,
     growth,
     memory,
-    objectives,
     scoring,
     two_threads,
-    whole_bench,
 )
 from fedtrees.benchmarks.perf.measure import Line, Size
 
@@ -30,15 +28,15 @@ def parts(data_dir: str | None = None) -> dict[str, Callable[[Size], Iterator[Li
         "threads": two_threads.lines,
         "federations": federations.in_process,
         "plugin": federations.beside_plugin,
-        "multiclass": objectives.multiclass,
+        "multiclass": central.multiclass,
         "forests": forests.lines,
-        "growth-rows": growth.by_rows,
-        "growth-features": growth.by_features,
-        "growth-bins": growth.by_bins,
-        "growth-depth": growth.by_depth,
+        "growth-rows": partial(growth.by, "rows"),
+        "growth-features": partial(growth.by, "columns"),
+        "growth-bins": partial(growth.by, "bins"),
+        "growth-depth": partial(growth.by, "depth"),
         "growth-clients": growth.by_clients,
         "scoring": scoring.lines,
         "attacks": partial(attacks.lines, data_dir=data_dir),
         "commands": commands.lines,
-        "bench": whole_bench.lines,
+        "bench": commands.bench,
     }

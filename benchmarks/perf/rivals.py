@@ -43,16 +43,11 @@ class Work:
     threads: int = 1
 
     @property
-    def objective(self) -> str:
-        """The objective by XGBoost's name."""
-        return "binary:logistic" if self.classes == 2 else "multi:softprob"
-
-    @property
     def xgboost(self) -> dict[str, Any]:
         """Parameters of ``xgboost.train``."""
         classes = {} if self.classes == 2 else {"num_class": self.classes}
         return {
-            "objective": self.objective,
+            "objective": "multi:softprob" if classes else "binary:logistic",
             "tree_method": "hist",
             "max_depth": self.depth,
             "max_bin": self.bins,
@@ -65,7 +60,7 @@ class Work:
 def ours(data: Table, work: Work, *, binned: bool = False) -> Call:
     """Return a call of this engine; binning is part of it unless it is done before."""
     params = TreeParams(trees=work.trees, max_depth=work.depth, max_bin=work.bins)
-    objective = named_objective(work.objective, work.classes)
+    objective = named_objective(work.xgboost["objective"], work.classes)
     extra: dict[str, Any] = {} if work.threads == 1 else {"threads": work.threads}
 
     def run(X: Any, cuts: Any) -> Any:

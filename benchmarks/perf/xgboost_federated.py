@@ -29,10 +29,7 @@ def federated_xgboost(parts: Sequence[Table], work: Work, repeats: int = 3) -> f
     Rows are split horizontally, nothing is encrypted, each worker has one thread. A run takes as
     long as its slowest worker, from the first matrix to the last tree.
 
-    Raises
-    ------
-    RuntimeError
-        If the server or a worker fails; with what it printed.
+    Raises `RuntimeError` if the server or a worker fails; with what it printed.
     """
     with tempfile.TemporaryDirectory() as folder:
         for rank, part in enumerate(parts):

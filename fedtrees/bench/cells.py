@@ -31,28 +31,16 @@ _NUMERIC_PARTS = (
 class Setting:
     """A federation: which rows, spread how, drawn from which seed, over whom.
 
-    Attributes
-    ----------
-    data : DataRef
-    partition : Spec
-    clients : int
-        Parties that hold data.
-    seed : int
-    roles : tuple of (str, str)
-        Name and role of every party of the protocol, and of whoever gets its model.
-    holders : tuple of str
-        Names of the parties that hold data.
-    layout : str
-        How the table is laid out over them.
+    `roles`: Name and role of every party of the protocol, and of whoever gets its model.
     """
 
     data: DataRef
     partition: Spec
-    clients: int
+    clients: int  # parties that hold data
     seed: int
     roles: tuple[tuple[str, str], ...]
-    holders: tuple[str, ...]
-    layout: str
+    holders: tuple[str, ...]  # names of the parties that hold data
+    layout: str  # how the table is laid out over them
 
     @classmethod
     def of(
@@ -75,11 +63,7 @@ class Setting:
 class Cell:
     """Base of all cells.
 
-    Attributes
-    ----------
-    setting : Setting
-    stage : str
-        ``train``, ``attack``, ``blind`` or ``reference``.
+    `stage`: ``train``, ``attack``, ``blind`` or ``reference``.
     """
 
     setting: Setting
@@ -224,18 +208,10 @@ def canonical(spec: Spec) -> str:
 
 @dataclass(frozen=True)
 class Provenance:
-    """What else a result depends on.
+    """What else a result depends on."""
 
-    Attributes
-    ----------
-    digests : mapping of DataRef to str
-        Content digest of every dataset.
-    plugins : tuple of str
-        sha256 of every plugin file.
-    """
-
-    digests: Mapping[DataRef, str]
-    plugins: tuple[str, ...] = ()
+    digests: Mapping[DataRef, str]  # content digest of every dataset
+    plugins: tuple[str, ...] = ()  # sha256 of every plugin file
 
     @property
     def stamp(self) -> dict[str, Any]:

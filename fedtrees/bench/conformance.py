@@ -55,12 +55,7 @@ class Finding:
 def check(kind: str, spec: Spec, protocols: Sequence[str] | None = None) -> list[Finding]:
     """Check one registered thing against the rules of its kind.
 
-    Parameters
-    ----------
-    kind : {"protocol", "defense", "attack"}
-    spec : Spec
-    protocols : sequence of str, optional
-        What a defense or an attack is checked beside; None is every protocol there is.
+    `protocols`: What a defense or an attack is checked beside; None is every protocol there is.
     """
     beside = register.names("protocol") if protocols is None else protocols
     checks: dict[str, Callable[[Any], Iterator[Finding]]] = {

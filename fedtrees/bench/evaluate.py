@@ -82,10 +82,7 @@ def attack_columns(cell: AttackCell) -> Row:
 def run_training(cell: TrainCell, federation: Federation) -> Training:
     """Train.
 
-    Raises
-    ------
-    Inapplicable
-        If the defense makes no sense with the protocol.
+    Raises `Inapplicable` if the defense makes no sense with the protocol.
     """
     protocol: Protocol = register.make("protocol", cell.protocol)
     defense = make_defense(cell.defense)
@@ -124,18 +121,10 @@ def evaluate_training(
 
 @dataclass(frozen=True)
 class BlindLine:
-    """What blind adversaries scored, by the metrics that need no training.
+    """What blind adversaries scored, by the metrics that need no training."""
 
-    Attributes
-    ----------
-    scores : mapping of str to float
-        The best value of every score.
-    best : mapping of str to str
-        Per metric, the guess that is best by its deciding score.
-    """
-
-    scores: Mapping[str, float]
-    best: Mapping[str, str]
+    scores: Mapping[str, float]  # the best value of every score
+    best: Mapping[str, str]  # per metric, the guess that is best by its deciding score
 
 
 def evaluate_attack(
@@ -143,10 +132,7 @@ def evaluate_attack(
 ) -> Outcome:
     """Run an attack on what its adversary saw, and score the guess against the truth.
 
-    Raises
-    ------
-    Inapplicable
-        If the view has nothing for the attack to read.
+    Raises `Inapplicable` if the view has nothing for the attack to read.
     """
     attack: Attack = register.make("attack", cell.attack)
     setting = cell.setting
@@ -173,10 +159,8 @@ def evaluate_attack(
 def score_guess(attack: str, guess: object, case: Case, blind: BlindLine | None) -> Iterator[Row]:
     """Yield one row per score of every metric of every claim, each beside its blind line.
 
-    Raises
-    ------
-    ProtocolError
-        If the attack returned no `Guess`, or a claim that cannot be compared with anything here.
+    Raises `ProtocolError` if the attack returned no `Guess`, or a claim that cannot be compared
+    with anything here.
     """
     if not isinstance(guess, Guess):
         raise ProtocolError(f"attack {attack!r} returned a {type(guess).__name__}; return a Guess")

@@ -28,22 +28,12 @@ from fedtrees.protocols.base import Protocol, Training
 
 @dataclass(frozen=True, eq=False)
 class Federation:
-    """All the rows of one run; the truth stays here.
-
-    Attributes
-    ----------
-    dataset : Dataset
-    holdings : mapping of str to Holding
-        What each party holds of the training rows, by name.
-    test : Table
-    reserve : Table or None
-        Rows nobody in the federation holds.
-    """
+    """All the rows of one run; the truth stays here."""
 
     dataset: Dataset
-    holdings: Mapping[str, Holding]
+    holdings: Mapping[str, Holding]  # what each party holds of the training rows, by name
     test: Table
-    reserve: Table | None
+    reserve: Table | None  # rows nobody in the federation holds
 
     @property
     def schema(self) -> Schema:
@@ -60,10 +50,7 @@ class Federation:
     ) -> Case:
         """Return what scoring under a threat needs to know.
 
-        Raises
-        ------
-        UsageError
-            If the principals hold everything: no victim is left.
+        Raises `UsageError` if the principals hold everything: no victim is left.
         """
         if set(self.holdings) <= set(principals):
             raise UsageError(
@@ -88,12 +75,8 @@ class Federation:
 def load_dataset(ref: DataRef, data_dir: str | None) -> Dataset:
     """Load a dataset from the catalogue, a plugin, or a CSV file; ``name[rows=n]`` samples it.
 
-    Raises
-    ------
-    UsageError
-        If the name is unknown.
-    DataError
-        If the table cannot be read or used.
+    Raises `UsageError` if the name is unknown. Raises `DataError` if the table cannot be read or
+    used.
     """
     if ref.csv:
         positive = ref.positive or None
@@ -129,10 +112,7 @@ def spread(
 ) -> Federation:
     """Hold out and spread a dataset; everything random derives from the seed.
 
-    Raises
-    ------
-    DataError, UsageError
-        As `holdout` and `lay_out`.
+    Raises `DataError` or `UsageError` as `holdout` and `lay_out`.
     """
     streams = Streams(seed).child("federation")
     train, test, reserve = holdout(dataset, streams).tables(dataset.table)

@@ -63,21 +63,13 @@ class TimeLimit(BaseException):
 class Job:
     """What one worker does in one go: an aux cell, or a group trained once.
 
-    Attributes
-    ----------
-    cells : tuple of Cell
-    step : bool
-        One cell of a group alone, the last of `cells`: its training is read, not run again.
-    keep : bool
-        Another step follows that needs the training.
-    tried : bool
-        The cell lost its process once already.
+    `step`: One cell of a group alone, the last of `cells`: its training is read, not run again.
     """
 
     cells: tuple[Cell, ...]
     step: bool = False
-    keep: bool = False
-    tried: bool = False
+    keep: bool = False  # another step follows that needs the training
+    tried: bool = False  # the cell lost its process once already
 
     def steps(self) -> list[Job]:
         """Return the job cell by cell, in its order."""
@@ -90,25 +82,13 @@ class Job:
 
 @dataclass(frozen=True)
 class Runner:
-    """Everything a worker needs to know.
+    """Everything a worker needs to know."""
 
-    Attributes
-    ----------
-    folder : Path
-        The run folder.
-    provenance : Provenance
-    data_dir : str or None
-    plugins : tuple of str
-        Plugin files to load in every worker.
-    time_limit : float
-        Seconds per cell, 0 for none.
-    """
-
-    folder: Path
+    folder: Path  # the run folder
     provenance: Provenance
     data_dir: str | None = None
-    plugins: tuple[str, ...] = ()
-    time_limit: float = 0.0
+    plugins: tuple[str, ...] = ()  # plugin files to load in every worker
+    time_limit: float = 0.0  # seconds per cell, 0 for none
 
     @property
     def store(self) -> Store:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 from fedtrees.bench.cells import Plan, Provenance, plan
 from fedtrees.bench.disclosure import briefly, disclosures
@@ -26,21 +28,11 @@ from fedtrees.protocols.base import Protocol
 
 @dataclass
 class Bench:
-    """One run of a suite in one folder.
-
-    Attributes
-    ----------
-    suite : Suite
-    folder : Path
-    workers : int
-        Processes; 1 runs in this one.
-    data_dir : str or None
-    plugins : tuple of str
-    """
+    """One run of a suite in one folder."""
 
     suite: Suite
     folder: Path
-    workers: int = 1
+    workers: int = 1  # processes; 1 runs in this one
     data_dir: str | None = None
     plugins: tuple[str, ...] = ()
     plan: Plan = field(init=False)
@@ -65,10 +57,8 @@ class Bench:
     def open(self, resume: bool) -> None:
         """Make or reopen the run folder.
 
-        Raises
-        ------
-        StoreError
-            If it holds a run and `resume` is false, or was written by another version.
+        Raises `StoreError` if it holds a run and `resume` is false, or was written by another
+        version.
         """
         if self.store.exists():
             if not resume:
@@ -86,19 +76,16 @@ class Bench:
     def run(self, done: Callable[[str, str], None] = lambda status, label: None) -> Counter[str]:
         """Run what is missing and write ``rows.csv``; interrupted, it keeps what is finished.
 
-        Raises
-        ------
-        StoreError
-            If the folder cannot be written, or somebody else removes cells from it.
+        Raises `StoreError` if the folder cannot be written, or somebody else removes cells from it.
         """
         counts: Counter[str] = Counter()
 
-        def count(status: str, label: str) -> None:
+        def tally(status: str, label: str) -> None:
             counts[status] += 1
             done(status, label)
 
         try:
-            run_jobs(self.runner, self.remaining(), self.workers, count)
+            run_jobs(self.runner, self.remaining(), self.workers, tally)
         finally:
             keys = [c.key(self.runner.provenance) for c in self.plan.cells()]
             unreadable = self.store.write_rows(keys)
@@ -113,33 +100,23 @@ class Bench:
 
     def _write_disclosures(self) -> None:
         """Write who sees what, from one short run per protocol and defense."""
-        rows = []
-        for protocol, defense in dict.fromkeys(
-            (g.train.protocol, g.train.defense) for g in self.plan.groups
-        ):
-            cell = next(
-                g.train
-                for g in self.plan.groups
-                if (g.train.protocol, g.train.defense) == (protocol, defense)
-            )
+        rows: list[dict[str, Any]] = []
+        cells = {(g.train.protocol, g.train.defense): g.train for g in reversed(self.plan.groups)}
+        kinds = dict.fromkeys((g.train.protocol, g.train.defense) for g in self.plan.groups)
+        for protocol, defense in kinds:
+            cell = cells[protocol, defense]
             federation = federation_of(cell.setting, self.data_dir)
             try:
                 training = run_training(replace(cell, protocol=briefly(cell.protocol)), federation)
             except Exception:  # its cells have said why
                 continue
-            for d in disclosures(training.transcript, training.defense):
-                rows.append({"protocol": str(protocol), "defense": str(defense), **d.to_json()})
-        text = json.dumps(rows, indent=1)
-        write_listed(self.folder, "disclosure.json", text.encode())
+            named = {"protocol": str(protocol), "defense": str(defense)}
+            rows += [named | d for d in disclosures(training.transcript, training.defense)]
+        write_listed(self.folder, "disclosure.json", json.dumps(rows, indent=1).encode())
 
 
 def check_names(suite: Suite) -> None:
-    """Construct everything a suite names once, so that a typo stops it before it starts.
-
-    Raises
-    ------
-    UsageError
-    """
+    """Construct everything a suite names once, so that a typo stops it before it starts."""
     for grid in suite.grids:
         for protocol in grid.protocols:
             register.make("protocol", protocol)
@@ -152,11 +129,8 @@ def check_names(suite: Suite) -> None:
 def check_settings(todo: Plan, data_dir: str | None) -> None:
     """Build every federation and resolve every threat once.
 
-    Raises
-    ------
-    UsageError, DataError
-        More clients than rows, an unknown partition, a threat that leaves no victim, a target
-        without classes, a base score that does not suit the target, ...
+    Raises `UsageError` or `DataError`: more clients than rows, an unknown partition, a threat that
+    leaves no victim, a target without classes, a base score that does not suit the target, ...
     """
     for group in todo.groups:
         schema = federation_of(group.train.setting, data_dir).schema
@@ -182,26 +156,15 @@ def default_workers() -> int:
 
 def fresh_folder(root: Path, suite: str) -> Path:
     """Return a folder name that is not taken: ``runs/quick``, ``runs/quick-2``, ..."""
-
-    def names() -> Iterator[Path]:
-        yield root / suite
-        n = 2
-        while True:
-            yield root / f"{suite}-{n}"
-            n += 1
-
-    return next(path for path in names() if not path.exists())
+    names = (f"-{n}" if n > 1 else "" for n in count(1))
+    return next(path for name in names if not (path := root / f"{suite}{name}").exists())
 
 
 def reopen(folder: Path) -> Suite:
     """Return the suite of an existing run.
 
-    Raises
-    ------
-    UsageError
-        If there is none, or its suite cannot be used.
-    StoreError
-        If its suite is not what was written.
+    Raises `UsageError` if there is none, or its suite cannot be used. Raises `StoreError` if its
+    suite is not what was written.
     """
     path = folder / "suite.toml"
     if not path.is_file():

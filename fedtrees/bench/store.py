@@ -19,12 +19,7 @@ _REMEDY = "finished cells are safe: make room or permission, then run again with
 
 
 class Store:
-    """A run folder.
-
-    Parameters
-    ----------
-    folder : Path
-    """
+    """A run folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -50,12 +45,7 @@ class Store:
         return (self.folder / "suite.toml").is_file()
 
     def check_version(self) -> None:
-        """Refuse a run written by another version.
-
-        Raises
-        ------
-        StoreError
-        """
+        """Refuse a run written by another version."""
         path = self.folder / "environment.json"
         try:
             found = parse_json(path.read_bytes(), path.name).get("fedtrees")
@@ -95,12 +85,8 @@ class Store:
     def write(self, cell: Mapping[str, Any]) -> None:
         """Write one finished cell under a checksum of it.
 
-        Raises
-        ------
-        UsageError
-            If a row has a column that is not known, or a value of the wrong kind.
-        StoreError
-            If the file cannot be written.
+        Raises `UsageError` if a row has a column that is not known, or a value of the wrong kind.
+        Raises `StoreError` if the file cannot be written.
         """
         typed = {"common": rows.plain(cell["common"]), "rows": list(map(rows.plain, cell["rows"]))}
         body = json.dumps({**cell, **typed}, allow_nan=False).encode()[:-1]

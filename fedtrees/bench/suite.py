@@ -30,23 +30,14 @@ MOST_TRAININGS = 1_000_000
 class DataRef:
     """Where a dataset comes from: a catalogue name, or a CSV file.
 
-    Attributes
-    ----------
-    name : str
-        Catalogue name, or the label of the CSV file in results.
-    csv : str
-        Path of a CSV file, empty for a catalogue name.
-    target, positive : str
-        Target column and positive class of a CSV file.
-    categorical : tuple of str
-        Its categorical columns.
+    `target, positive`: Target column and positive class of a CSV file.
     """
 
-    name: str
-    csv: str = ""
+    name: str  # catalogue name, or the label of the CSV file in results
+    csv: str = ""  # path of a CSV file, empty for a catalogue name
     target: str = ""
     positive: str = ""
-    categorical: tuple[str, ...] = ()
+    categorical: tuple[str, ...] = ()  # its categorical columns
 
     @classmethod
     def parse(cls, value: str | Mapping[str, Any]) -> DataRef:
@@ -153,31 +144,19 @@ _READERS = {
 
 @dataclass(frozen=True)
 class Suite:
-    """A named set of grids with its seeds.
-
-    Attributes
-    ----------
-    name, description : str
-    seeds : tuple of int
-    grids : tuple of Grid
-    time_limit : float
-        Seconds one training or one attack may take; 0 is no limit.
-    """
+    """A named set of grids with its seeds."""
 
     name: str
     description: str = ""
     seeds: tuple[int, ...] = (0, 1, 2)
     grids: tuple[Grid, ...] = field(default=(Grid(),))
-    time_limit: float = 0.0
+    time_limit: float = 0.0  # seconds one training or one attack may take; 0 is no limit
 
     @classmethod
     def parse(cls, text: str, source: str) -> Suite:
         """Read a suite from TOML.
 
-        Raises
-        ------
-        UsageError
-            If it is not TOML, or has unknown keys or values; `source` names it.
+        Raises `UsageError` if it is not TOML, or has unknown keys or values; `source` names it.
         """
         try:
             table = tomllib.loads(text)
@@ -301,12 +280,7 @@ def bundled_suites() -> dict[str, Any]:
 
 
 def parse_seeds(value: Any) -> tuple[int, ...]:
-    """Read seeds: a number means 0 .. n - 1; a list or ``4,7,9`` means just these.
-
-    Raises
-    ------
-    UsageError
-    """
+    """Read seeds: a number means 0 .. n - 1; a list or ``4,7,9`` means just these."""
     given = value if isinstance(value, (list, tuple)) else [value]
     for each in given:
         if isinstance(each, bool) or not isinstance(each, (int, str)):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,39 +27,33 @@ from fedtrees.audit.tables import (
     trees_table,
 )
 from fedtrees.audit.verdict import advice, leftovers, to_json, verdict
-from fedtrees.cli.inspect import console
+from fedtrees.cli.inspect import console, text_table
 from fedtrees.core.errors import UsageError
 from fedtrees.data.dataset import Dataset
 
 
-@dataclass(frozen=True)
-class Request:
-    """The options of one call, as in `fedtrees audit --help`."""
-
-    model: str
-    own: str | None
-    truth: str | None
-    target: str
-    positive: str
-    categorical: tuple[str, ...]
-    scrub: str | None
-    report: str | None
-    known: Known
-    seed: int
-    as_json: bool
-
-
-def run(request: Request) -> None:
+def run(
+    model: str,
+    own: str | None,
+    truth: str | None,
+    columns: Columns,
+    copy: str | None,
+    report: str | None,
+    known: Known,
+    seed: int,
+    as_json: bool,
+) -> None:
     """Audit the model, attack and scrub it where asked, and print what was found."""
-    _check(request)
-    found = audit(read_model(request.model), request.known)
-    own, truth, notes = _rows(request, found)
-    notes += _contradiction(request.known, found)
-    attacked = attack(found, own, truth, request.seed) if own or truth else None
+    _check(own, truth, columns, {copy: ".json", report: ".html"})
+    found = audit(read_model(model), known)
+    own_rows, truth_rows, notes = _rows(own, truth, columns, found)
+    notes += _contradiction(known, found)
+    attacked = attack(found, own_rows, truth_rows, seed) if own_rows or truth_rows else None
     facts = to_json(found, attacked) | {"notes": notes}
-    scrubbed = _scrub(request, found, own or truth)
-    if scrubbed is not None:
-        done, after = scrubbed
+    says = []
+    if copy is not None:
+        done, after = _scrub(copy, known, found, own_rows or truth_rows)
+        says = leftovers(found, after, done)
         facts["scrub"] = {
             "file": str(done.path),
             "removed": list(done.removed),
@@ -69,41 +63,40 @@ def run(request: Request) -> None:
             "leaves_reached": done.leaves_reached,
             "summary": vars(after.summary),
             "assumes": list(after.assumes),
-            "says": leftovers(found, after, done),
+            "says": says,
         }
-    if request.report:
-        says = facts["scrub"]["says"] if scrubbed is not None else []
-        facts["report"] = str(write_page(Path(request.report), found, attacked, says))
-    if request.as_json:
+    if report:
+        facts["report"] = str(write_page(Path(report), found, attacked, says))
+    if as_json:
         typer.echo(json.dumps(facts, indent=1))
     else:
         _print(found, attacked, facts)
 
 
-def _check(request: Request) -> None:
+def _check(
+    own: str | None, truth: str | None, columns: Columns, endings: dict[str | None, str]
+) -> None:
     """Refuse, before anything is read, what cannot work."""
-    if (request.own or request.truth) and not request.target:
+    if (own or truth) and not columns.target:
         raise UsageError("--own and --truth need --target COLUMN: the label column of the file")
-    described = request.target or request.positive or request.categorical
-    if described and not (request.own or request.truth):
+    if (columns.target or columns.positive or columns.categorical) and not (own or truth):
         raise UsageError("--target, --positive and --categorical describe --own and --truth")
-    for file, ending in ((request.scrub, ".json"), (request.report, ".html")):
+    for file, ending in endings.items():
         if file and Path(file).suffix != ending:
             raise UsageError(f"{file}: end the name in {ending}")
         if file and not Path(file).absolute().parent.is_dir():
             raise UsageError(f"{file}: there is no folder {Path(file).parent}; make it first")
 
 
-def _rows(request: Request, found: Audit) -> tuple[Dataset | None, Dataset | None, list[str]]:
-    paths = [path for path in (request.own, request.truth) if path]
+def _rows(
+    own: str | None, truth: str | None, columns: Columns, found: Audit
+) -> tuple[Dataset | None, Dataset | None, list[str]]:
+    paths = [path for path in (own, truth) if path]
     if not paths:
         return None, None, []
-    check_sizes(request.own, request.truth)
-    columns = Columns(target=request.target, categorical=request.categorical,
-                      positive=request.positive or None)  # fmt: skip
+    check_sizes(own, truth)
     tables, notes = read_rows(found.model, paths, columns)
-    own = tables[0] if request.own else None
-    return own, tables[-1] if request.truth else None, notes
+    return tables[0] if own else None, tables[-1] if truth else None, notes
 
 
 def _contradiction(known: Known, found: Audit) -> list[str]:
@@ -115,17 +108,11 @@ def _contradiction(known: Known, found: Audit) -> list[str]:
     ]
 
 
-def _scrub(request: Request, found: Audit, rows: Dataset | None) -> tuple[Scrubbed, Audit] | None:
+def _scrub(copy: str, known: Known, found: Audit, rows: Dataset | None) -> tuple[Scrubbed, Audit]:
     """Write the scrubbed copy and audit it as somebody who knows eta, lambda and N would."""
-    if request.scrub is None:
-        return None
-    done = scrub(found.model, Path(request.scrub), None if rows is None else rows.table.X)
-    settings, known = found.settings, request.known
-    told = Known(
-        rows=known.rows,
-        learning_rate=settings.learning_rate if settings else known.learning_rate,
-        reg_lambda=settings.reg_lambda if settings else known.reg_lambda,
-    )
+    done = scrub(found.model, Path(copy), None if rows is None else rows.table.X)
+    settings = found.settings or known
+    told = replace(known, learning_rate=settings.learning_rate, reg_lambda=settings.reg_lambda)
     return done, audit(without_statistics(found.model), told)
 
 
@@ -154,10 +141,8 @@ def _print(found: Audit, attacked: AttackResult | None, facts: dict[str, Any]) -
 
 
 def _text_table(shown: Shown) -> TextTable:
-    table = TextTable(title=shown.title, title_justify="left", title_style="bold",
-                      caption=shown.note or None, caption_justify="left")  # fmt: skip
-    for k, column in enumerate(shown.columns):
-        table.add_column(column, overflow="fold", justify="right" if k in shown.numeric else "left")
-    for line in shown.lines:
-        table.add_row(*line)
+    note = {"caption": shown.note or None, "caption_justify": "left"}
+    table = text_table(shown.title, shown.columns, shown.lines, **note)
+    for k in shown.numeric:
+        table.columns[k].justify = "right"
     return table

@@ -137,8 +137,7 @@ def _suite(
                 "--out"
             )
     else:
-        suite = Suite.load(name or DEFAULT_SUITE)
-        suite = suite.override(options, seeds)
+        suite = Suite.load(name or DEFAULT_SUITE).override(options, seeds)
         folder = Path(out) if out else fresh_folder(Path("runs"), suite.name)
     if time_limit is not None:
         if not 0 <= time_limit < float("inf"):
@@ -148,41 +147,32 @@ def _suite(
 
 
 def _dry_run(bench: Bench, as_json: bool) -> None:
-    cells = [c.describe() for c in bench.plan.cells()]
+    cells = list(bench.plan.cells())
     if as_json:
-        typer.echo(json.dumps({"out": str(bench.folder), "cells": cells}, indent=1))
+        described = [c.describe() for c in cells]
+        typer.echo(json.dumps({"out": str(bench.folder), "cells": described}, indent=1))
         return
     missing = sum(len(job.cells) for phase in bench.remaining() for job in phase)
-    for cell in bench.plan.cells():
+    for cell in cells:
         typer.echo(f"{cell.stage:9} {cell.label}")
     typer.echo(f"{len(cells)} cells, {missing} to compute, into {bench.folder}")
 
 
 def _run_with_progress(bench: Bench) -> Counter[str]:
     """Run with a bar on stderr: cells done, failures, time left."""
+    from rich import progress as bars
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
 
     total = sum(len(job.cells) for phase in bench.remaining() for job in phase)
     console = Console(stderr=True)
     columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("time left"),
-        TimeRemainingColumn(),
+        *(bars.TextColumn("{task.description}"), bars.BarColumn(), bars.MofNCompleteColumn()),
+        *(bars.TextColumn("time left"), bars.TimeRemainingColumn()),
     )
-    print(
-        f"{total} cells to compute, {bench.workers} processes, into {bench.folder}", file=sys.stderr
-    )
+    text = f"{total} cells to compute, {bench.workers} processes, into {bench.folder}"
+    print(text, file=sys.stderr)
     try:
-        with Progress(*columns, console=console, transient=True) as progress:
+        with bars.Progress(*columns, console=console, transient=True) as progress:
             task = progress.add_task("bench", total=total)
 
             def done(status: str, label: str) -> None:
@@ -192,11 +182,8 @@ def _run_with_progress(bench: Bench) -> Counter[str]:
 
             return bench.run(done)
     except KeyboardInterrupt:
-        print(
-            f"\nstopped; finished cells are kept. Go on with: "
-            f"fedtrees bench --resume --out {bench.folder}",
-            file=sys.stderr,
-        )
+        text = "\nstopped; finished cells are kept. Go on with: fedtrees bench --resume --out "
+        print(f"{text}{bench.folder}", file=sys.stderr)
         raise
 
 

@@ -91,7 +91,7 @@ def _explanation(
     name: str, defenses: Sequence[str], data: str, clients: int, data_dir: str | None
 ) -> dict[str, Any]:
     from fedtrees.bench.cells import Setting
-    from fedtrees.bench.disclosure import briefly, disclosures, visible_to
+    from fedtrees.bench.disclosure import briefly, disclosures
     from fedtrees.bench.evaluate import make_defense
     from fedtrees.bench.federation import federation_of
     from fedtrees.bench.suite import DataRef
@@ -116,8 +116,10 @@ def _explanation(
         "defense": str(composed[0]),
         "claimed": join(defense.claims()),
         "spent": join(defense.spent(training.transcript)),
-        "crossings": [r.to_json() for r in rows],
-        "sees": {role: [r.to_json() for r in visible_to(rows, role)] for role in applies},
+        "crossings": rows,
+        "sees": {
+            role: [r for r in rows if role in (r["readable_by"], r["from"])] for role in applies
+        },
         "attacks": [
             {"attack": name, **{role: found[name] for role, found in applies.items()}}
             for name in _attacks()

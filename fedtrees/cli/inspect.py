@@ -17,13 +17,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table as TextTable
 
-_KINDS = {
-    "protocols": "protocol",
-    "defenses": "defense",
-    "attacks": "attack",
-    "datasets": "dataset",
-    "suites": "suite",
-}
+_KINDS = ("protocols", "defenses", "attacks", "datasets", "suites")
+_CHECKED = {"protocols": "protocol", "defenses": "defense", "attacks": "attack"}
 
 
 def console() -> Console:
@@ -84,15 +79,9 @@ def _entries(kind: str) -> list[dict[str, str]]:
         found = {n: "bundled" if n in catalogue.BUNDLED else elsewhere for n in catalogue.names()}
         found |= dict.fromkeys(register.names("dataset"), "plugin")
         return [{"name": n, "parameters": "", "about": text} for n, text in found.items()]
-    kind = _KINDS[kind]
-    return [
-        {
-            "name": name,
-            "parameters": _parameters(register.get(kind, name)),
-            "about": about(kind, name),
-        }
-        for name in register.names(kind)
-    ]
+    kind = _CHECKED[kind]
+    made = {name: _parameters(register.get(kind, name)) for name in register.names(kind)}
+    return [{"name": n, "parameters": p, "about": about(kind, n)} for n, p in made.items()]
 
 
 def about(kind: str, name: str) -> str:
@@ -143,7 +132,7 @@ def _targets(file: str) -> list[tuple[str, str]]:
     """Return (kind, spec) of everything a file registers, or of a built-in of that name."""
     from fedtrees.core.registry import load_plugin, register
 
-    kinds = ("protocol", "defense", "attack")
+    kinds = _CHECKED.values()
     if Path(file).suffix == ".py" or Path(file).is_file():
         before = {(k, n) for k in kinds for n in register.names(k)}
         load_plugin(file)
@@ -196,14 +185,10 @@ def doctor(format: Output = Format.TABLE) -> None:
         typer.echo(json.dumps(facts, indent=1))
     else:
         for key, value in facts.items():
-            shown = (
-                ", ".join(f"{k} {v}" for k, v in value.items())
-                if isinstance(value, dict)
-                else ", ".join(value)
-                if isinstance(value, list)
-                else value
-            )
-            typer.echo(f"{key:15} {shown if shown not in ('', None) else '-'}")
+            if isinstance(value, dict):
+                value = [f"{k} {v}" for k, v in value.items()]
+            shown = ", ".join(value) if isinstance(value, list) else value
+            typer.echo(f"{key:15} {shown or '-'}")
     if missing or facts["kernels"] != "ok":
         raise typer.Exit(1)
 

@@ -7,6 +7,7 @@ out of time; 4 a conformance check failed; 5 data; 6 a protocol or defense broke
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Sequence
@@ -49,9 +50,12 @@ def show(
     format: Output = Format.TABLE,
 ) -> None:
     """Print the leaderboard of a finished run."""
-    from fedtrees.cli import results
+    from fedtrees.cli.results import leaderboards, summary
 
-    results.show(Path(run), metric, format.is_json)
+    if format.is_json:
+        typer.echo(json.dumps(summary(Path(run), metric), indent=1))
+    else:
+        leaderboards(Path(run), metric)
 
 
 @app.command()
@@ -65,20 +69,19 @@ def plot(
     format: Output = Format.TABLE,
 ) -> None:
     """Draw the frontier: utility against the worst advantage over the applicable attacks."""
-    from fedtrees.cli import results
+    from fedtrees.report.plot import plot as draw
 
-    results.plot(Path(run), out, metric, utility, format.is_json)
+    path = str(draw(run, out or Path(run) / "frontier.html", metric, utility))
+    typer.echo(json.dumps({"file": path}) if format.is_json else path)
 
 
 @app.command()
-def report(
-    run: RunFolder,
-    format: Output = Format.TABLE,
-) -> None:
+def report(run: RunFolder, format: Output = Format.TABLE) -> None:
     """Write the self-contained HTML report of a run again."""
-    from fedtrees.cli import results
+    from fedtrees.report.html import write_report
 
-    results.report(Path(run), format.is_json)
+    path = str(write_report(run))
+    typer.echo(json.dumps({"file": path}) if format.is_json else path)
 
 
 app.command()(inspect.check)
@@ -132,23 +135,12 @@ def audit(
     Counts are printed only where they are certain. --own and --truth score an attack.
     """
     from fedtrees.audit.known import Known
+    from fedtrees.audit.rows import Columns
     from fedtrees.cli import audit as command
 
-    command.run(
-        command.Request(
-            model=model,
-            own=own,
-            truth=truth,
-            target=target,
-            positive=positive,
-            categorical=tuple(columns_of(categorical)),
-            scrub=scrub,
-            report=report,
-            known=Known(rows=rows, learning_rate=learning_rate, reg_lambda=reg_lambda),
-            seed=seed,
-            as_json=format.is_json,
-        )
-    )
+    known = Known(rows=rows, learning_rate=learning_rate, reg_lambda=reg_lambda)
+    columns = Columns(target, tuple(columns_of(categorical)), positive or None)
+    command.run(model, own, truth, columns, scrub, report, known, seed, format.is_json)
 
 
 app.command()(inspect.fetch)

@@ -57,10 +57,7 @@ def csv_table(
 ) -> dict[str, Any] | None:
     """Return how to read --csv, as a suite says it; None where there is no such file.
 
-    Raises
-    ------
-    UsageError
-        If options contradict one another.
+    Raises `UsageError` if options contradict one another.
     """
     columns = columns_of(categorical)
     if csv is None:

@@ -1,44 +1,17 @@
-"""The commands that read a run: show, plot, report."""
+"""What a run found, for a terminal or for programs."""
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import Any
 
-import typer
-
 from fedtrees.cli.inspect import console
 from fedtrees.core.errors import StoreError
-from fedtrees.report.html import write_report
 from fedtrees.report.intervals import Estimate
-from fedtrees.report.plot import plot as draw
 from fedtrees.report.rows import NOT_OK, load_rows
 from fedtrees.report.study import Study
 from fedtrees.report.table_text import leaderboard_table
-
-
-def show(run: Path, metric: str | None, as_json: bool) -> None:
-    """Print the leaderboard and what did not run."""
-    if as_json:
-        typer.echo(json.dumps(summary(run, metric), indent=1))
-    else:
-        leaderboards(run, metric)
-
-
-def plot(
-    run: Path, out: str | None, metric: str | None, utility: str | None, as_json: bool
-) -> None:
-    """Draw the frontier into a file."""
-    path = draw(run, Path(out) if out else run / "frontier.html", metric, utility)
-    typer.echo(json.dumps({"file": str(path)}) if as_json else str(path))
-
-
-def report(run: Path, as_json: bool) -> None:
-    """Write ``report.html`` again."""
-    path = write_report(run)
-    typer.echo(json.dumps({"file": str(path)}) if as_json else str(path))
 
 
 def leaderboards(run: Path, metric: str | None) -> None:
@@ -74,10 +47,7 @@ def gaps(study: Study) -> list[str]:
 def summary(run: Path, metric: str | None) -> dict[str, Any]:
     """Return the leaderboards as plain JSON types.
 
-    Raises
-    ------
-    StoreError
-        If the run holds no rows.
+    Raises `StoreError` if the run holds no rows.
     """
     rows = load_rows(run)
     if rows.empty:

@@ -83,10 +83,8 @@ def train(
     made: Protocol = register.make("protocol", protocol_spec)
     composed = make_defense(defense_spec)
     _check_targets(out, transcript, made)
-    roles = made.roles(clients)
-    names = [name for name, role in roles.items() if role in made.holders]
     dataset = _dataset(data, table, data_dir)
-    federation = spread(dataset, spreading, names, seed, made.layout)
+    federation = spread(dataset, spreading, made.holder_names(clients), seed, made.layout)
     began = time.perf_counter()
     training = train_federation(
         made, federation.holdings, federation.schema, defense=composed, seed=seed
@@ -102,7 +100,10 @@ def train(
         _save_model(training, Path(out))
         facts["model"] = out
     if transcript:
-        _save_transcript(training, Path(transcript))
+        try:
+            training.transcript.save(Path(transcript))
+        except OSError as err:
+            raise DataError(f"cannot write the transcript {transcript}: {err.strerror}") from err
         facts["transcript"] = transcript
     if format.is_json:
         typer.echo(json.dumps(facts, indent=1))
@@ -117,11 +118,8 @@ def _specs(
 
     protocols, partitions = parse_grid(protocol), parse_grid(partition)
     defenses = parse_composed(defense or ("none",))
-    for name, found in (
-        ("protocol", protocols),
-        ("defense", defenses),
-        ("partition", partitions),
-    ):
+    given = {"protocol": protocols, "defense": defenses, "partition": partitions}
+    for name, found in given.items():
         if len(found) != 1:
             several = "compose them with +" if name == "defense" else "a grid is for fedtrees bench"
             raise UsageError(f"train takes one {name}, not {len(found)}; {several}")
@@ -194,13 +192,6 @@ def _save_model(training: Training, path: Path) -> None:
     protocol, names = training.protocol, training.schema.names
     params = protocol if isinstance(protocol, TreeParams) else None
     save_xgboost(model, path, len(names), names_for_xgboost(names), params)
-
-
-def _save_transcript(training: Training, path: Path) -> None:
-    try:
-        training.transcript.save(path)
-    except OSError as error:
-        raise DataError(f"cannot write the transcript {path}: {error.strerror}") from error
 
 
 def _print(facts: Mapping[str, Any]) -> None:

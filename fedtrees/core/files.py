@@ -38,14 +38,8 @@ def write_whole(
 ) -> None:
     """Write a file under a temporary name, flush it to disk, then rename it.
 
-    Parameters
-    ----------
-    path : Path
-    content : bytes, or a function that writes to an open binary file
-    error : type of FedtreesError
-        Raised where the disk is full or the folder cannot be written; nothing partial remains.
-    remedy : str
-        What the error tells its reader to do.
+    `error`: Raised where the disk is full or the folder cannot be written; nothing partial remains.
+    `remedy`: What the error tells its reader to do.
     """
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
@@ -145,12 +139,7 @@ def _listed(folder: Path) -> set[bytes] | None:
 def read_listed(folder: Path, name: str) -> bytes:
     """Read a file of a folder as it was written; without a list of checksums, as it is.
 
-    Raises
-    ------
-    OSError
-        If it cannot be read.
-    StoreError
-        If it is not what was written.
+    Raises `OSError` if it cannot be read. Raises `StoreError` if it is not what was written.
     """
     before = _listed(folder)
     for _ in range(READINGS):
@@ -171,10 +160,8 @@ def read_listed(folder: Path, name: str) -> bytes:
 def parse_json(text: str | bytes, name: str, error: type[FedtreesError] = StoreError) -> Any:
     """Parse JSON.
 
-    Raises
-    ------
-    FedtreesError
-        Of the type given, if it is not JSON or is nested too deep; `name` names the file.
+    Raises `FedtreesError`: of the type given, if it is not JSON or is nested too deep; `name` names
+    the file.
     """
     try:
         return json.loads(text)

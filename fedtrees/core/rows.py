@@ -24,12 +24,8 @@ MOST_WHOLE = 2**53 - 1
 class Column:
     """One column.
 
-    Attributes
-    ----------
-    name : str
-    kind : str
-        ``text``; ``whole``, a whole number that every row has; ``number``, NaN where there is
-        none; ``guarantee``, a sequence of `Guarantee`, None where nothing is stated.
+    `kind`: ``text``; ``whole``, a whole number that every row has; ``number``, NaN where there is
+    none; ``guarantee``, a sequence of `Guarantee`, None where nothing is stated.
     """
 
     name: str
@@ -38,10 +34,7 @@ class Column:
     def plain(self, value: Any) -> str | int | float | None:
         """Return a value as a plain JSON type, None for a number that is not there.
 
-        Raises
-        ------
-        UsageError
-            If the column holds something else.
+        Raises `UsageError` if the column holds something else.
         """
         if value is None or value == "":
             return None if self.kind in ("whole", "number") else ""
@@ -59,10 +52,7 @@ class Column:
     def read(self, text: str) -> Value:
         """Return the value that stands in a file.
 
-        Raises
-        ------
-        UsageError
-            If the text is not of the column's kind.
+        Raises `UsageError` if the text is not of the column's kind.
         """
         try:
             if self.kind == "guarantee":
@@ -98,10 +88,7 @@ _BY_NAME = {column.name: column for column in COLUMNS}
 def plain(row: Mapping[str, Any]) -> dict[str, str | int | float | None]:
     """Return a row as plain JSON types.
 
-    Raises
-    ------
-    UsageError
-        If it has a column that is not known, or a value of the wrong kind.
+    Raises `UsageError` if it has a column that is not known, or a value of the wrong kind.
     """
     for name in row:
         if name not in _BY_NAME:

@@ -5,24 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
 from fedtrees.core.errors import UsageError, did_you_mean
-from fedtrees.core.schema import Feature, Schema
+from fedtrees.core.schema import Schema
 from fedtrees.data import bundled
-from fedtrees.data.csv_table import (
-    TextTable,
-    binary_target,
-    class_target,
-    coded,
-    load_csv,
-    missing,
-    numeric,
-    read_csv,
-)
+from fedtrees.data.csv_table import class_target, encoded, load_csv, missing, read_csv
 from fedtrees.data.dataset import Dataset, prepare
 from fedtrees.data.sources import SOURCES, locate
 from fedtrees.data.stroke import stroke, stroke_raw
@@ -64,13 +53,10 @@ def adult(path: Path) -> Dataset:
     return load_csv(path, "income", categorical=categorical, ranges=ranges, name="adult")
 
 
-def phishing(path: Path) -> Dataset:
-    """Return Phishing Websites (11055 x 30), class 1 is ``Result`` = 1 (legitimate).
-
-    Every feature is a code out of -1, 0, 1; they become categories in numerical order.
-    """
-    names = [n for n in read_csv(path).names if n != "Result"]
-    return load_csv(path, "Result", categorical=names, positive="1", name="phishing")
+def _all_coded(name: str, target: str, path: Path) -> Dataset:
+    """Return a table of codes only; they become categories in numerical order."""
+    names = [n for n in read_csv(path).names if n != target]
+    return load_csv(path, target, categorical=names, positive="1", name=name)
 
 
 # From the lightest to the heaviest.
@@ -83,61 +69,36 @@ _OBESITY_CODED = (
 )  # fmt: skip
 
 
-def obesity_7(path: Path) -> Dataset:
-    """Return Obesity (2111 x 16) with its 7 classes, from the lightest to the heaviest.
+def obesity(path: Path, binary: bool = True) -> Dataset:
+    """Return Obesity (2111 x 16): class 1 is type I, II or III, or 7 classes from the lightest on.
 
     CAEC and CALC are coded in their natural order (no, Sometimes, Frequently, Always), the other
     categories alphabetically. One cell of the file is not a number (TUE, line 12, ``D2``) and is
     read as missing.
     """
-    table, damaged = _obesity_table(path)
-    y, classes = class_target(table, "NObeyesdad", _WEIGHT_CLASSES)
-    return _obesity_dataset("obesity-7", table, y, classes, damaged)
-
-
-def obesity(path: Path) -> Dataset:
-    """Return Obesity (see `obesity_7`) made binary: class 1 is obesity of type I, II or III."""
-    table, damaged = _obesity_table(path)
-    obese = _WEIGHT_CLASSES[4:]
-    rows = [(*r[:-1], "obese" if r[-1] in obese else "not obese") for r in table.rows]
-    y, classes = binary_target(replace(table, rows=tuple(rows)), "NObeyesdad", "obese")
-    note = "7 classes made binary: obesity of type I, II or III against the rest"
-    return _obesity_dataset("obesity", table, y, classes, [note, *damaged])
-
-
-def _obesity_table(path: Path) -> tuple[TextTable, list[str]]:
-    """Return the table, target last, its damaged cells emptied, and a note on each of these."""
     table = read_csv(path)
-    tue = table.names.index("TUE")
-    damaged = [i for i, row in enumerate(table.rows) if not _number_or_missing(row[tue])]
-    rows = list(table.rows)
-    for i in damaged:
-        rows[i] = (*rows[i][:tue], "", *rows[i][tue + 1 :])
-    notes = [f"TUE at line {table.lines[i]} is not a number and read as missing" for i in damaged]
-    return replace(table, rows=tuple(rows)), notes
-
-
-def _obesity_dataset(
-    name: str, table: TextTable, y: NDArray[np.int64], classes: tuple[str, ...], notes: list[str]
-) -> Dataset:
-    frequency = ("no", "Sometimes", "Frequently", "Always")
+    tue, lines, notes = table.names.index("TUE"), list(table.rows), []
+    for i, row in enumerate(table.rows):
+        if not _number_or_missing(row[tue]):
+            lines[i] = (*row[:tue], "", *row[tue + 1 :])
+            notes.append(f"TUE at line {table.lines[i]} is not a number and read as missing")
+    if binary:
+        obese = _WEIGHT_CLASSES[4:]
+        lines = [(*r[:-1], "obese" if r[-1] in obese else "not obese") for r in lines]
+        notes.insert(0, "7 classes made binary: obesity of type I, II or III against the rest")
+    table = replace(table, rows=tuple(lines))
+    y, classes = class_target(
+        table, "NObeyesdad", ("not obese", "obese") if binary else _WEIGHT_CLASSES
+    )
     # Years, metres, kilograms: plausible for any person; the answers' scales are the survey's.
     ranges = {
         "Age": (0.0, 120.0), "Height": (1.0, 2.5), "Weight": (20.0, 300.0), "FCVC": (1.0, 3.0),
         "NCP": (1.0, 4.0), "CH2O": (1.0, 3.0), "FAF": (0.0, 3.0), "TUE": (0.0, 2.0),
     }  # fmt: skip
-    features, columns = [], []
-    for column in table.names[:-1]:
-        if column in _OBESITY_CODED:
-            order = frequency if column in ("CAEC", "CALC") else ()
-            codes, categories = coded(table, column, order)
-            features.append(Feature(column, "categorical", categories=categories))
-            columns.append(codes)
-        else:
-            features.append(Feature(column, "continuous", *ranges[column]))
-            columns.append(numeric(table, column))
-    schema = Schema(tuple(features), "NObeyesdad", classes)
-    return prepare(name, schema, np.column_stack(columns), y, notes=notes)
+    orders = dict.fromkeys(("CAEC", "CALC"), ("no", "Sometimes", "Frequently", "Always"))
+    features, X = encoded(table, table.names[:-1], _OBESITY_CODED, ranges, orders)
+    name = "obesity" if binary else "obesity-7"
+    return prepare(name, Schema(features, "NObeyesdad", classes), X, y, notes=notes)
 
 
 def _number_or_missing(cell: str) -> bool:
@@ -148,30 +109,15 @@ def _number_or_missing(cell: str) -> bool:
     return True
 
 
-def compas_binary(path: Path) -> Dataset:
-    """Return binarised COMPAS (7206 x 14), class 1 is recidivism within two years."""
-    return _all_binary(path, "recidivate-within-two-years:1", "compas-binary")
-
-
-def adult_binary(path: Path) -> Dataset:
-    """Return binarised Adult (48842 x 19), class 1 is ``income`` = 1."""
-    return _all_binary(path, "income", "adult-binary")
-
-
-def _all_binary(path: Path, target: str, name: str) -> Dataset:
-    names = [n for n in read_csv(path).names if n != target]
-    return load_csv(path, target, categorical=names, positive="1", name=name)
-
-
 BUNDLED: dict[str, Callable[[], Dataset]] = {
     "breast-cancer": bundled.breast_cancer,
     "wine": bundled.wine,
     "digits": bundled.digits,
     "diabetes": bundled.diabetes,
     "iris": bundled.iris,
-    "wine-3": bundled.wine_3,
-    "digits-10": bundled.digits_10,
-    "diabetes-regression": bundled.diabetes_regression,
+    "wine-3": partial(bundled.wine, binary=False),
+    "digits-10": partial(bundled.digits, binary=False),
+    "diabetes-regression": partial(bundled.diabetes, binary=False),
 }
 #: Name -> key of `SOURCES` and the loader of that file.
 FROM_FILE: dict[str, tuple[str, Callable[[Path], Dataset]]] = {
@@ -179,12 +125,16 @@ FROM_FILE: dict[str, tuple[str, Callable[[Path], Dataset]]] = {
     "stroke": ("stroke", stroke),
     "stroke-raw": ("stroke", stroke_raw),
     "adult": ("adult", adult),
-    "phishing": ("phishing", phishing),
+    # Phishing Websites (11055 x 30); class 1 is legitimate.
+    "phishing": ("phishing", partial(_all_coded, "phishing", "Result")),
     "obesity": ("obesity", obesity),
-    "obesity-7": ("obesity", obesity_7),
-    "compas-binary": ("compas-binary", compas_binary),
-    "adult-binary": ("adult-binary", adult_binary),
-}
+    "obesity-7": ("obesity", partial(obesity, binary=False)),
+    # COMPAS (7206 x 14) and Adult (48842 x 19) in binary columns.
+    "compas-binary": (
+        "compas-binary", partial(_all_coded, "compas-binary", "recidivate-within-two-years:1")
+    ),
+    "adult-binary": ("adult-binary", partial(_all_coded, "adult-binary", "income")),
+}  # fmt: skip
 
 
 def names() -> tuple[str, ...]:

@@ -8,6 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -26,31 +27,17 @@ MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?"})
 
 @dataclass(frozen=True)
 class TextTable:
-    """A CSV file as text.
-
-    Attributes
-    ----------
-    path : Path
-    names : tuple of str
-        Header.
-    rows : tuple of tuple of str
-        Cells, stripped of surrounding spaces.
-    lines : tuple of int
-        Number in the file (from 1) of the last line of each row.
-    """
+    """A CSV file as text."""
 
     path: Path
-    names: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    lines: tuple[int, ...]
+    names: tuple[str, ...]  # header
+    rows: tuple[tuple[str, ...], ...]  # cells, stripped of surrounding spaces
+    lines: tuple[int, ...]  # number in the file (from 1) of the last line of each row
 
     def column(self, name: str) -> list[str]:
         """Return the cells of one column.
 
-        Raises
-        ------
-        DataError
-            The file has no such column.
+        Raises `DataError`: the file has no such column.
         """
         if name not in self.names:
             raise DataError(f"{self.path}: no column {name!r}{did_you_mean(name, self.names)}")
@@ -61,11 +48,8 @@ class TextTable:
 def read_csv(path: str | Path) -> TextTable:
     """Read a comma-separated UTF-8 file with a header line.
 
-    Raises
-    ------
-    DataError
-        The file is missing, unreadable, empty, not text, has duplicate or empty column names, a
-        row whose number of cells differs from the header's, or no rows.
+    Raises `DataError`: the file is missing, unreadable, empty, not text, has duplicate or empty
+    column names, a row whose number of cells differs from the header's, or no rows.
     """
     path = Path(path)
     try:
@@ -80,41 +64,29 @@ def read_csv(path: str | Path) -> TextTable:
         ) from None
     if "\0" in text:
         raise DataError(f"{path}: contains NUL bytes; this is not a CSV file")
-    return _parse(path, text)
-
-
-def _parse(path: Path, text: str) -> TextTable:
     reader = csv.reader(io.StringIO(text, newline=""), strict=True, skipinitialspace=True)
     try:
-        header = next((row for row in reader if row), None)
-        if header is None:
-            raise DataError(f"{path}: the file is empty; it needs a header line and rows")
-        names = tuple(cell.strip() for cell in header)
-        _check_header(path, names)
-        rows, lines = [], []
-        for row in reader:
-            if not row:
-                continue
-            if len(row) != len(names):
-                raise DataError(
-                    f"{path}, line {reader.line_num}: {len(row)} cells, the header has "
-                    f"{len(names)}; the file may be truncated"
-                )
-            rows.append(tuple(cell.strip() for cell in row))
-            lines.append(reader.line_num)
+        found = [(reader.line_num, tuple(cell.strip() for cell in row)) for row in reader if row]
     except csv.Error as error:
         raise DataError(f"{path}, line {reader.line_num}: {error}") from None
-    if not rows:
-        raise DataError(f"{path}: a header but no rows")
-    return TextTable(path, names, tuple(rows), tuple(lines))
-
-
-def _check_header(path: Path, names: tuple[str, ...]) -> None:
+    if not found:
+        raise DataError(f"{path}: the file is empty; it needs a header line and rows")
+    (_, names), *records = found
     twice = sorted({n for n in names if names.count(n) > 1})
     if twice:
         raise DataError(f"{path}: duplicate column names {twice}; give every column its own name")
     if "" in names:
         raise DataError(f"{path}: column {names.index('') + 1} has no name")
+    for line, row in records:
+        if len(row) != len(names):
+            raise DataError(
+                f"{path}, line {line}: {len(row)} cells, the header has {len(names)}; the file may "
+                "be truncated"
+            )
+    if not records:
+        raise DataError(f"{path}: a header but no rows")
+    lines, rows = zip(*records, strict=True)
+    return TextTable(path, names, rows, lines)
 
 
 def missing(cell: str) -> bool:
@@ -125,10 +97,8 @@ def missing(cell: str) -> bool:
 def numeric(table: TextTable, name: str) -> NDArray[np.float64]:
     """Return one column as numbers, shape (n,), NaN where missing.
 
-    Raises
-    ------
-    DataError
-        A cell is neither a number nor missing, or is infinite; names column, value and line.
+    Raises `DataError`: a cell is neither a number nor missing, or is infinite; names column, value
+    and line.
     """
     out = np.empty(len(table.rows))
     for i, cell in enumerate(table.column(name)):
@@ -154,10 +124,7 @@ def coded(
 
     Codes follow `order` where given, else the alphabet (numbers by value); NaN where missing.
 
-    Raises
-    ------
-    DataError
-        A value outside `order`.
+    Raises `DataError`: a value outside `order`.
     """
     cells = table.column(name)
     present = {cell for cell in cells if not missing(cell)}
@@ -184,17 +151,11 @@ def binary_target(
 ) -> tuple[NDArray[np.int64], tuple[str, str]]:
     """Return the labels, shape (n,), and the names of the classes 0 and 1.
 
-    Parameters
-    ----------
-    positive : str, optional
-        The class coded 1; every other class becomes 0. Default: the second of two classes, in
-        numerical or alphabetical order.
+    Raises `DataError`: missing labels, one class only, an unknown positive class, or more than two
+    classes and no positive one named.
 
-    Raises
-    ------
-    DataError
-        Missing labels, one class only, an unknown positive class, or more than two classes and
-        no positive one named.
+    `positive`: The class coded 1; every other class becomes 0. Default: the second of two classes,
+    in numerical or alphabetical order.
     """
     codes, names = class_target(table, name)
     where = f"{table.path}: target {name!r}"
@@ -218,10 +179,7 @@ def class_target(
 ) -> tuple[NDArray[np.int64], tuple[str, ...]]:
     """Return the labels, shape (n,), and the name of every class, coded as `coded` does.
 
-    Raises
-    ------
-    DataError
-        Missing labels, or one class only.
+    Raises `DataError`: missing labels, or one class only.
     """
     codes, names = coded(table, name, order)
     _all_there(table, name, codes)
@@ -229,19 +187,6 @@ def class_target(
         where = f"{table.path}: target {name!r}"
         raise DataError(f"{where} has one class only ({names[0]!r}); both classes must occur")
     return codes.astype(np.int64), names
-
-
-def number_target(table: TextTable, name: str) -> NDArray[np.float64]:
-    """Return the numbers to predict, shape (n,).
-
-    Raises
-    ------
-    DataError
-        A cell is missing, infinite or not a number.
-    """
-    values = numeric(table, name)
-    _all_there(table, name, values)
-    return values
 
 
 def _all_there(table: TextTable, name: str, values: NDArray[np.float64]) -> None:
@@ -258,18 +203,10 @@ def read_target(
 ) -> tuple[NDArray[Any], tuple[str, ...]]:
     """Return the target, shape (n,), and the names of its classes (none for numbers).
 
-    Parameters
-    ----------
-    task : {"binary", "classes", "number"}
-    positive : str, optional
-        As in `binary_target`; makes no sense for another task.
+    Raises `UsageError`: unknown task, or a positive class for another task than binary. Raises
+    `DataError` as `binary_target`, `class_target` and `numeric`; a number that is missing.
 
-    Raises
-    ------
-    UsageError
-        Unknown task, or a positive class for another task than binary.
-    DataError
-        As `binary_target`, `class_target`, `number_target`.
+    `positive`: As in `binary_target`; makes no sense for another task.
     """
     if task not in TASKS:
         raise UsageError(f"unknown task {task!r}{did_you_mean(str(task), TASKS)}")
@@ -277,7 +214,31 @@ def read_target(
         return binary_target(table, name, positive)
     if positive is not None:
         raise UsageError(f"a positive class ({positive!r}) is for a binary task, not for {task}")
-    return class_target(table, name) if task == "classes" else (number_target(table, name), ())
+    if task == "classes":
+        return class_target(table, name)
+    values = numeric(table, name)
+    _all_there(table, name, values)
+    return values, ()
+
+
+def encoded(
+    table: TextTable,
+    names: Sequence[str],
+    categorical: Sequence[str],
+    ranges: Mapping[str, tuple[float, float]],
+    orders: Mapping[str, Sequence[str]] = MappingProxyType({}),
+) -> tuple[tuple[Feature, ...], NDArray[np.float64]]:
+    """Return features and their columns, shape (n, d): codes of categories, else numbers."""
+    features, columns = [], []
+    for name in names:
+        if name in categorical:
+            column, categories = coded(table, name, orders.get(name, ()))
+            features.append(Feature(name, "categorical", categories=categories))
+        else:
+            column = numeric(table, name)
+            features.append(Feature(name, "continuous", *ranges.get(name, ())))
+        columns.append(column)
+    return tuple(features), np.column_stack(columns)
 
 
 def load_csv(
@@ -327,25 +288,10 @@ def load_csv(
     for column in (target, *categorical, *drop, *ranges, *top):
         table.column(column)
     y, classes = read_target(table, target, task, positive)
-    features, columns = [], []
-    for column in table.names:
-        if column == target or column in drop:
-            continue
-        if column in categorical:
-            codes, names = coded(table, column)
-            features.append(Feature(column, "categorical", categories=names))
-            columns.append(codes)
-        else:
-            low, high = ranges.get(column, (None, None))
-            features.append(Feature(column, "continuous", low, high))
-            columns.append(numeric(table, column))
-    if not columns:
+    names = [n for n in table.names if n != target and n not in drop]
+    if not names:
         raise DataError(f"{path}: no feature columns beside the target {target!r}")
-    return prepare(
-        name or Path(path).stem,
-        Schema(tuple(features), target, classes),
-        np.column_stack(columns),
-        y,
-        top=top,
-        places=[f"line {line}" for line in table.lines],
-    )
+    features, X = encoded(table, names, categorical, ranges)
+    places = [f"line {line}" for line in table.lines]
+    schema = Schema(features, target, classes)
+    return prepare(name or Path(path).stem, schema, X, y, top=top, places=places)

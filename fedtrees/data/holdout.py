@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.errors import DataError
 from fedtrees.core.schema import Table
 from fedtrees.core.streams import Streams
 from fedtrees.data.dataset import Dataset
@@ -25,20 +24,13 @@ RESERVE_FROM = 5000
 class Holdout:
     """Row numbers of the three parts, disjoint and covering.
 
-    Attributes
-    ----------
-    train, test : int array
-        Rows of the federation; rows used for utility and nothing else.
-    reserve : int array or None
-        Rows that neither the federation nor the test uses, for the specificity test.
-    no_reserve : str
-        Why there is no reserve, or "".
+    `train, test`: Rows of the federation; rows used for utility and nothing else. `reserve`: Rows
+    that neither the federation nor the test uses, for the specificity test.
     """
 
     train: NDArray[np.intp]
     test: NDArray[np.intp]
     reserve: NDArray[np.intp] | None
-    no_reserve: str = ""
 
     def tables(self, table: Table) -> tuple[Table, Table, Table | None]:
         """Return the train, test and reserve tables."""
@@ -46,59 +38,24 @@ class Holdout:
         return table.take(self.train), table.take(self.test), reserve
 
 
-def holdout(
-    dataset: Dataset,
-    streams: Streams,
-    *,
-    test_share: float = TEST_SHARE,
-    reserve_share: float = RESERVE_SHARE,
-    reserve_from: int = RESERVE_FROM,
-) -> Holdout:
+def holdout(dataset: Dataset, streams: Streams) -> Holdout:
     """Split a dataset, stratified by class (not by a numeric target) and seeded by name.
 
-    Parameters
-    ----------
-    dataset : Dataset
-        Where a recipe fixes the test rows they are used as they are, and there is no reserve.
-    streams : Streams
-        The ``"holdout"`` stream orders the rows.
-    test_share, reserve_share : float
-        Shares of all rows, in [0, 1); their sum must stay below 1.
-    reserve_from : int
-        Tables of fewer rows keep no reserve.
-
-    Raises
-    ------
-    DataError
-        Shares out of range, or a class with no row left for training.
+    `dataset`: Where a recipe fixes the test rows they are used as they are, and there is no
+    reserve. `streams`: The ``"holdout"`` stream orders the rows.
     """
     n = len(dataset.table)
-    stratum = dataset.table.y if dataset.schema.classes else np.zeros(n, dtype=np.int64)
     if dataset.test_rows is not None:
-        train = np.setdiff1d(np.arange(n), dataset.test_rows)
-        return Holdout(train, dataset.test_rows, None, "the recipe fixes training and test rows")
-    reason = ""
-    if n < reserve_from:
-        reserve_share = 0.0
-        reason = f"{n} rows; a reserve is kept from {reserve_from} rows"
-    elif reserve_share == 0:
-        reason = "a reserve was not asked for"
-    if test_share < 0 or reserve_share < 0 or test_share + reserve_share >= 1:
-        raise DataError(
-            f"test_share={test_share} and reserve_share={reserve_share} must be at least 0 and "
-            "leave rows for training"
-        )
+        return Holdout(np.setdiff1d(np.arange(n), dataset.test_rows), dataset.test_rows, None)
+    stratum = dataset.table.y if dataset.schema.classes else np.zeros(n, dtype=np.int64)
+    reserve_share = RESERVE_SHARE if n >= RESERVE_FROM else 0.0
     rng = streams.rng("holdout")
     parts: list[list[NDArray[np.intp]]] = [[], [], []]
     for label in np.unique(stratum):
         rows = rng.permutation(np.flatnonzero(stratum == label))
-        test = round(test_share * len(rows))
+        test = round(TEST_SHARE * len(rows))
         reserve = round(reserve_share * len(rows))
-        if test + reserve >= len(rows):
-            raise DataError(
-                f"{dataset.name}: class {label} has {len(rows)} rows, none left for training"
-            )
         for part, chunk in zip(parts, np.split(rows, [test, test + reserve]), strict=True):
             part.append(chunk)
     test_rows, reserve_rows, train_rows = (np.sort(np.concatenate(p)) for p in parts)
-    return Holdout(train_rows, test_rows, reserve_rows if len(reserve_rows) else None, reason)
+    return Holdout(train_rows, test_rows, reserve_rows if len(reserve_rows) else None)

@@ -18,11 +18,7 @@ Layout = Callable[
 
 
 def by_rows(
-    table: Table,
-    schema: Schema,
-    names: Sequence[str],
-    how: Partition,
-    rng: np.random.Generator,
+    table: Table, schema: Schema, names: Sequence[str], how: Partition, rng: np.random.Generator
 ) -> dict[str, Holding]:
     """Give every party whole rows with their labels, spread as the partition says."""
     parts = split(how, table, schema, len(names), rng)
@@ -30,11 +26,7 @@ def by_rows(
 
 
 def by_columns(
-    table: Table,
-    schema: Schema,
-    names: Sequence[str],
-    how: Partition,
-    rng: np.random.Generator,
+    table: Table, schema: Schema, names: Sequence[str], how: Partition, rng: np.random.Generator
 ) -> dict[str, Holding]:
     """Give every party some columns of all rows, and the labels to the first party.
 
@@ -58,11 +50,7 @@ def columns_of(table: Table, columns: NDArray[np.intp], labelled: bool) -> Holdi
 
 
 def whole(
-    table: Table,
-    schema: Schema,
-    names: Sequence[str],
-    how: Partition,
-    rng: np.random.Generator,
+    table: Table, schema: Schema, names: Sequence[str], how: Partition, rng: np.random.Generator
 ) -> dict[str, Holding]:
     """Give the one party everything."""
     if len(names) != 1:
@@ -83,21 +71,10 @@ def lay_out(
 ) -> dict[str, Holding]:
     """Spread a table over parties.
 
-    Parameters
-    ----------
-    layout : str
-        One of `LAYOUTS`.
-    table : Table
-    schema : Schema
-    names : sequence of str
-        Of the parties that hold data, in order.
-    how : Partition
-    rng : numpy.random.Generator
+    `layout` is one of `LAYOUTS`; `names` are those of the parties that hold data, in order.
 
-    Raises
-    ------
-    UsageError, DataError
-        As `fedtrees.data.partition.split`, or the layout is unknown or has no such partition.
+    Raises `UsageError` or `DataError` as `fedtrees.data.partition.split`, or the layout is unknown or
+    has no such partition.
     """
     if layout not in LAYOUTS:
         raise UsageError(f"unknown layout {layout!r}{did_you_mean(layout, LAYOUTS)}")

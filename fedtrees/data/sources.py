@@ -15,23 +15,12 @@ ENVIRONMENT = "FEDTREES_DATA"
 
 @dataclass(frozen=True)
 class Source:
-    """One file of the data directory.
-
-    Attributes
-    ----------
-    filename : str
-    sha256 : str
-        Hex digest of the exact copy the loaders were written against.
-    url : str or None
-        A public copy to try. The checksum, not the address, decides what is accepted.
-    origin : str
-        Where people obtain the file by hand.
-    """
+    """One file of the data directory."""
 
     filename: str
-    sha256: str
-    url: str | None
-    origin: str
+    sha256: str  # hex digest of the exact copy the loaders were written against
+    url: str | None  # A public copy to try. The checksum, not the address, decides what is accepted
+    origin: str  # where people obtain the file by hand
 
 
 SOURCES: dict[str, Source] = {

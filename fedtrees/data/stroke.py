@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.errors import DataError
-from fedtrees.core.schema import Feature, Schema
-from fedtrees.data.csv_table import TextTable, coded, numeric, read_csv
+from fedtrees.core.schema import Schema
+from fedtrees.data.csv_table import TextTable, encoded, numeric, read_csv
 from fedtrees.data.dataset import Dataset, prepare
 
 #: Column order of the published runs.
@@ -84,23 +85,14 @@ def stroke(path: Path) -> Dataset:
 
 
 def _clean(table: TextTable) -> tuple[Schema, NDArray[np.float64], NDArray[np.int64]]:
-    gender = [("Female" if cell == "Other" else cell) for cell in table.column("gender")]
-    bmi = numeric(table, "bmi")
+    at = table.names.index("gender")
+    rows = ((*r[:at], "Female" if r[at] == "Other" else r[at], *r[at + 1 :]) for r in table.rows)
+    table = replace(table, rows=tuple(rows))
+    # "Unknown" smoking status is a category of its own here, as in the notebook.
+    coded = [name for name in _ORDER if name not in _RANGES]
+    features, X = encoded(table, _ORDER, coded, _RANGES)
+    bmi = X[:, _ORDER.index("bmi")]
     bmi[np.isnan(bmi)] = np.nanmedian(bmi)
-    features, columns = [], []
-    for name in _ORDER:
-        if name in _RANGES:
-            features.append(Feature(name, "continuous", *_RANGES[name]))
-            columns.append(bmi if name == "bmi" else numeric(table, name))
-        elif name == "gender":
-            features.append(Feature(name, "categorical", categories=("Female", "Male")))
-            columns.append(np.array([float(cell == "Male") for cell in gender]))
-        else:
-            # "Unknown" smoking status is a category of its own here, as in the notebook.
-            codes, names = coded(table, name)
-            features.append(Feature(name, "categorical", categories=names))
-            columns.append(codes)
     keep = bmi <= _BMI_LIMIT
     y = numeric(table, "stroke").astype(np.int64)
-    schema = Schema(tuple(features), "stroke", ("no stroke", "stroke"))
-    return schema, np.column_stack(columns)[keep], y[keep]
+    return Schema(features, "stroke", ("no stroke", "stroke")), X[keep], y[keep]

@@ -13,21 +13,11 @@ from fedtrees.report.rows import UNDEFENDED
 
 @dataclass(frozen=True)
 class Budget:
-    """The swept parameter of one defense.
+    """The swept parameter of one defense."""
 
-    Attributes
-    ----------
-    name : str
-        Its name, e.g. "epsilon"; "" where nothing was swept.
-    value : float
-        Its value, NaN where nothing was swept.
-    rest : str
-        The other parameters; only points that agree in them are joined by a line.
-    """
-
-    name: str = ""
-    value: float = math.nan
-    rest: str = ""
+    name: str = ""  # its name, e.g. "epsilon"; "" where nothing was swept
+    value: float = math.nan  # its value, NaN where nothing was swept
+    rest: str = ""  # the other parameters; only points that agree in them are joined by a line
 
     @property
     def known(self) -> bool:

@@ -18,13 +18,8 @@ def draw_frontier(
 ) -> Drawing:
     """Draw utility against worst-case advantage; the page has the legend.
 
-    Parameters
-    ----------
-    data : Frontier
-    colours : dict
-        From `style.palette`, to keep colours equal across panels.
-    limits : (float, float)
-        Range of the advantage axis, to make panels comparable.
+    `colours`: From `style.palette`, to keep colours equal across panels. `limits`: Range of the
+    advantage axis, to make panels comparable.
     """
     fig = Drawing(layout=layout())
     low, high = utility_limits(data)

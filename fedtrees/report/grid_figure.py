@@ -14,11 +14,7 @@ _ROW = 30  # pixels: a line of text and room for the eye
 def draw_heatmap(grid: Grid, limit: float) -> Drawing:
     """Draw a grid of advantages; white is blind, orange a leak, blue worse than blind.
 
-    Parameters
-    ----------
-    grid : Grid
-    limit : float
-        Advantage at the ends of the colour scale, which the page shows.
+    `limit`: Advantage at the ends of the colour scale, which the page shows.
     """
     columns = [esc(c) for c in grid.columns]
     rows = [esc(r) for r in grid.rows]

@@ -17,23 +17,15 @@ from fedtrees.report.tables import LeaderRow
 class Answer:
     """What one setting says under its worst threat.
 
-    Attributes
-    ----------
-    leak : str
-        What training without a defense gives away.
-    changes : tuple of str
-        One sentence per defense.
-    others : tuple of str
-        One sentence per other metric in which anything got past blind.
-    bottom_line : str
-        Whether any defense both stopped the attacks that ran and was worth federating for.
+    `bottom_line`: Whether any defense both stopped the attacks that ran and was worth federating
+    for.
     """
 
     setting: Setting
     threat: str
-    leak: str
-    changes: tuple[str, ...]
-    others: tuple[str, ...]
+    leak: str  # what training without a defense gives away
+    changes: tuple[str, ...]  # one sentence per defense
+    others: tuple[str, ...]  # one sentence per other metric in which anything got past blind
     bottom_line: str
 
 
@@ -42,11 +34,7 @@ def answers(
 ) -> tuple[Answer, ...]:
     """Return one answer per setting, under the threat with the largest undefended advantage.
 
-    Parameters
-    ----------
-    boards : sequence of (Frontier, leaderboard)
-    others : sequence of Frontier
-        The same panels in other metrics.
+    `others`: The same panels in other metrics.
     """
     out = []
     for setting in sorted({f.panel.setting for f, _ in boards}):

@@ -28,9 +28,7 @@ class Estimate:
 def estimate(values: Iterable[float]) -> Estimate:
     """Return mean and 95% interval of the finite values; their order does not matter.
 
-    See Also
-    --------
-    fedtrees.metrics.aggregate.mean_interval : how the interval is computed.
+    See `fedtrees.metrics.aggregate.mean_interval`.
     """
     return _estimate(tuple(sorted(float(v) for v in values if math.isfinite(v))))
 

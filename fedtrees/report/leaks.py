@@ -20,17 +20,9 @@ from fedtrees.report.worst import worst_case
 class Cell:
     """One measured advantage, or the word that says why there is none.
 
-    Attributes
-    ----------
-    state : str
-        "ok", "failed", "timeout", "skipped", "undefined" (blind already scores the best
-        value) or "" (not part of the run).
-    score, blind : float
-        Means of the attack's score and of the blind adversary's.
-    attack : str
-        The attack that reached it, where the cell is a worst case.
-    partial : bool
-        Whether a seed is missing because an attack failed or timed out.
+    `state`: "ok", "failed", "timeout", "skipped", "undefined" (blind already scores the best value)
+    or "" (not part of the run). `score, blind`: Means of the attack's score and of the blind
+    adversary's.
     """
 
     advantage: Estimate = field(default_factory=Estimate)
@@ -38,8 +30,8 @@ class Cell:
     blind: float = math.nan
     state: str = ""
     note: str = ""
-    attack: str = ""
-    partial: bool = False
+    attack: str = ""  # the attack that reached it, where the cell is a worst case
+    partial: bool = False  # whether a seed is missing because an attack failed or timed out
 
 
 @dataclass(frozen=True)

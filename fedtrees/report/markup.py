@@ -42,14 +42,8 @@ def table(
 ) -> Html:
     """Return a table with a caption; the first cell of every line is its header.
 
-    Parameters
-    ----------
-    numeric : iterable of int
-        Columns aligned to the right in tabular figures.
-    row_class : sequence of str
-        A class per line, "" for none.
-    column_class : mapping, optional
-        A class per column index.
+    `numeric`: Columns aligned to the right in tabular figures. `row_class`: A class per line, ""
+    for none. `column_class`: A class per column index.
     """
     classes = dict.fromkeys(numeric, "n") | dict(column_class or {})
 

@@ -182,13 +182,8 @@ SCRIPT = """
 def page(title: str, body: Html, charts: Mapping[str, Mapping[str, str]]) -> str:
     """Return one HTML document that loads nothing from anywhere.
 
-    Parameters
-    ----------
-    title : str
-    body : Html
-    charts : mapping
-        Chart id -> variant -> plotly figure as JSON text; ``<div class="chart"
-        data-chart="id">`` is where it is drawn.
+    `charts`: Chart id -> variant -> plotly figure as JSON text; ``<div class="chart"
+    data-chart="id">`` is where it is drawn.
     """
     from plotly.offline import get_plotlyjs
 

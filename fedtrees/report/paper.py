@@ -43,10 +43,7 @@ RC = {
 def save(figure: Figure, path: Path) -> Path:
     """Write a figure; the same figure gives the same bytes.
 
-    Raises
-    ------
-    StoreError
-        The file cannot be written.
+    Raises `StoreError`: the file cannot be written.
     """
     import matplotlib
 
@@ -66,12 +63,7 @@ def frontier(
 ) -> Figure:
     """Draw frontiers: one panel in a column's width, more side by side across the page.
 
-    Parameters
-    ----------
-    panels : sequence of Frontier
-        Panels of one setting share the advantage axis.
-    colours : dict, optional
-        From `style.palette`.
+    `panels`: Panels of one setting share the advantage axis. `colours`: From `style.palette`.
     """
     import matplotlib
     from matplotlib.figure import Figure

@@ -170,10 +170,7 @@ def _check_defenses(path: Path, frame: pd.DataFrame) -> None:
 def read_text(run_folder: str | Path, name: str) -> str | None:
     """Return the text of a file of the run, None if the run has none.
 
-    Raises
-    ------
-    StoreError
-        The file is not what the run wrote.
+    Raises `StoreError`: the file is not what the run wrote.
     """
     try:
         return read_listed(Path(run_folder), name).decode("utf-8", "replace")
@@ -186,10 +183,7 @@ def read_text(run_folder: str | Path, name: str) -> str | None:
 def read_json(run_folder: str | Path, name: str) -> Any:
     """Return the parsed JSON of a file of the run, None if the run has none.
 
-    Raises
-    ------
-    StoreError
-        The file is not JSON, or not what the run wrote.
+    Raises `StoreError`: the file is not JSON, or not what the run wrote.
     """
     text = read_text(run_folder, name)
     return None if text is None else parse_json(text, name)

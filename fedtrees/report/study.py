@@ -23,10 +23,7 @@ MOST_METRICS = 6  # in the report's chooser: each one adds a figure per panel to
 class Study:
     """The rows of a run and what is derived from them on demand.
 
-    Attributes
-    ----------
-    metric, utility : str or None
-        What to show; None lets each panel use its first.
+    `metric, utility`: What to show; None lets each panel use its first.
     """
 
     folder: Path

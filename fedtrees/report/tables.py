@@ -23,11 +23,8 @@ _BY_TYPE = re.compile(r"^bytes_(up|down):(.+)$")
 class LeaderRow:
     """One defense of a leaderboard: what it keeps, what still leaks, what it costs.
 
-    Attributes
-    ----------
-    exact, exact_blind : Estimate
-        Largest share of the victims' rows that any attack reconstructed exactly, and the blind
-        adversary's.
+    `exact, exact_blind`: Largest share of the victims' rows that any attack reconstructed exactly,
+    and the blind adversary's.
     """
 
     point: Point
@@ -44,13 +41,8 @@ class LeaderRow:
 class Cost:
     """What training one defense took, means over seeds.
 
-    Attributes
-    ----------
-    up, down : Estimate
-        Bytes to and from the coordinating party.
-    rounds, seconds, cpu_seconds : Estimate
-        Communication rounds; wall-clock and processor seconds of the training cell.
-    by_type : tuple of (direction, message type, Estimate in bytes)
+    `up, down`: Bytes to and from the coordinating party. `rounds, seconds, cpu_seconds`:
+    Communication rounds; wall-clock and processor seconds of the training cell.
     """
 
     defense: str

@@ -119,11 +119,11 @@ def test_every_cell_has_its_rows_once(finished):
 
 def test_the_tables_of_a_study_are_means_over_seeds(finished):
     from fedtrees.benchmarks.papers.study import blind_table
-    from fedtrees.benchmarks.papers.timberstrike import attack_table
+    from fedtrees.benchmarks.papers.timberstrike import tables
     from fedtrees.report.rows import load_rows
 
     rows = load_rows(finished)
-    lines = {line[3]: line for line in attack_table(rows)}
+    lines = {line[3]: line for line in tables(rows)[0][2]}
     assert set(lines) == {"none", "split-only", "laplace-hist[epsilon=8]"}
     mine = [r for r in rows_of(finished) if r["defense"] == "none" and r["stage"] == "attack"]
     values = [100 * float(r["value"]) for r in mine if r["metric"] == "ra"]
