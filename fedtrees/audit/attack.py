@@ -46,32 +46,16 @@ class Score:
 
 @dataclass(frozen=True, eq=False)
 class AttackResult:
-    """An attack on the model, or the reason why there is none.
-
-    Attributes
-    ----------
-    reason : str or None
-        Why no attack applies; then there are no scores.
-    threat : str
-        Who is taken to attack, in words.
-    targets, own : int
-        Rows sought, and rows the attacker holds.
-    scores : tuple of Score
-    trees : int
-        Trees the attack read.
-    seconds : float
-    rebuilt : int
-        Rows the attack rebuilt. Of more that are sought the rest is guessed without the model.
-    """
+    """An attack on the model, or the reason why there is none; then there are no scores."""
 
     reason: str | None
-    threat: str = ""
-    targets: int = 0
-    own: int = 0
+    threat: str = ""  # who is taken to attack, in words
+    targets: int = 0  # rows sought
+    own: int = 0  # rows the attacker holds
     scores: tuple[Score, ...] = ()
-    trees: int = 0
+    trees: int = 0  # that the attack read
     seconds: float = 0.0
-    rebuilt: int = 0
+    rebuilt: int = 0  # of more rows that are sought the rest is guessed without the model
 
 
 def attack(
@@ -88,10 +72,8 @@ def attack(
     Parameters
     ----------
     audit : Audit
-    own : Dataset or None
-        Training rows the attacker holds.
-    truth : Dataset or None
-        Training rows to look for.
+    own, truth : Dataset or None
+        Training rows the attacker holds, and those to look for: one of them at least.
     seed : int
     options : Options, optional
         How TimberStrike attacks.
@@ -106,7 +88,6 @@ def attack(
         return AttackResult(evidence)
     streams = Streams(seed).child("audit")
     given = truth or own
-    assert given is not None
     schema = given.schema
     held, sought, threat = _parts(own, truth, streams.rng("own-rows"))
     if audit.sources.kind != "one":
@@ -196,7 +177,6 @@ def _parts(
 ) -> tuple[Table, Table, str]:
     """Return the attacker's rows, the rows sought, and who that attacker is."""
     given = truth or own
-    assert given is not None
     if own is not None and truth is not None:
         sought = _without(truth.table, own.table)
         held, threat = own.table, "somebody who holds the model and the rows of --own"
@@ -234,7 +214,6 @@ def _keys(table: Table) -> list[tuple[bytes, float]]:
 
 
 def _score(metric: str, value: float | None, blind: Best) -> Score:
-    assert value is not None
     return Score(metric, value, blind.value, advantage(value, blind.value))
 
 
@@ -303,7 +282,6 @@ def _of_client(common: Evidence, audit: Audit, client: int) -> Evidence:
     mine = [name == f"client {client}" for name in names]
     order = sorted(range(len(names)), key=lambda t: (t // per_round, not mine[t], t))
     first = audit.trees[starts[client - 1]]
-    assert first.base_score is not None
     own = LOGISTIC.base_margin(first.base_score)
     shift = np.atleast_1d(np.float32(common.base_margin)) - own
     return replace(
@@ -320,7 +298,6 @@ def _of_client(common: Evidence, audit: Audit, client: int) -> Evidence:
 def _trees(audit: Audit) -> list[Tree]:
     """Return the trees with the sums of hessians that are in the file or follow from it."""
     model = audit.model
-    assert isinstance(model.forest, Forest)
     out = []
     for tree, known in zip(model.forest.trees, model.statistics, strict=True):
         sums = sums_of(tree, known, audit.settings)

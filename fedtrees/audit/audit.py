@@ -9,13 +9,19 @@ import numpy as np
 
 from fedtrees.attacks.evidence import AGREES
 from fedtrees.audit.exposure import Summary, TreeExposure, summary
-from fedtrees.audit.fields import Field, fields_of
+from fedtrees.audit.first_trees import LeafStatistics
 from fedtrees.audit.known import Known, Rows
 from fedtrees.audit.leaf_values import table_sizes
-from fedtrees.audit.learning_rates import settings_by_tree
-from fedtrees.audit.model import ModelFile, is_logistic, parameter
-from fedtrees.audit.newton import Settings, agreement, infer_settings
-from fedtrees.audit.recover import Sums, recover_boosted, start_of, sums_of
+from fedtrees.audit.model import (
+    LIGHTGBM_STATISTICS,
+    XGBOOST_STATISTICS,
+    ModelFile,
+    is_logistic,
+    parameter,
+    state_of,
+)
+from fedtrees.audit.newton import Settings, agreement, infer_settings, settings_by_tree
+from fedtrees.audit.recover import recover_boosted, start_of, sums_of
 from fedtrees.audit.sources import Sources, find_sources
 from fedtrees.audit.stated import recover_forest, recover_lightgbm
 from fedtrees.audit.values_alone import told_by_values
@@ -23,6 +29,34 @@ from fedtrees.core.errors import UsageError
 from fedtrees.trees.boosted.forest import Forest
 
 CHECKED_TREES = 50  # whose equations are compared with eta and lambda, spread over the model
+
+
+_REVEALS = {
+    "sum_hessian": "how much the rows of every node weigh: their number, wherever they share one "
+    "prediction",
+    "base_weights": "the step of every inner node; with loss_changes it gives sum_hessian back",
+    "loss_changes": "the gain of every split; with base_weights it gives sum_hessian back",
+    "leaf_count": "the number of training rows in every leaf of every tree",
+    "leaf_weight": "the hessian sum of every leaf; with leaf_value its labels in the first tree",
+    "internal_count": "the number of training rows in every inner node",
+    "internal_weight": "the hessian sum of every inner node",
+    "internal_value": "the step of every inner node",
+    "split_gain": "the gain of every split",
+    "feature_infos": "smallest and largest training value of every column",
+    "counts": "rows of each class in every node",
+    "base_score": "the share of class 1 in the (first) training table",
+}
+
+
+@dataclass(frozen=True)
+class Field:
+    """One kind of number in a model file, by its name there."""
+
+    name: str
+    state: str  # present, masked (one constant, which training never leaves), zero or absent
+    value: float | None  # the constant of a masked field
+    needed: bool  # by a prediction
+    reveals: str  # what it gives away where it is present
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,7 +129,6 @@ def _settings_of_trees(
     model: ModelFile, known: Known
 ) -> tuple[Settings | None, list[Settings | None]]:
     """Return eta and lambda of the first tree and of every tree; mostly they are the same."""
-    assert isinstance(model.forest, Forest)
     settings, trees = settings_of(model, known), model.forest.trees
     if settings is not None or known.learning_rate is not None:
         return settings, [settings] * len(trees)
@@ -111,7 +144,6 @@ def settings_of(model: ModelFile, known: Known) -> Settings | None:
     UsageError
         If those given contradict the statistics.
     """
-    assert isinstance(model.forest, Forest)
     trees, statistics = model.forest.trees, model.statistics
     if known.settings is not None:
         given = Settings(*known.settings, "given")
@@ -141,7 +173,7 @@ def _finished(
     settings: Settings | None,
     trees: Sequence[TreeExposure],
     known: Known,
-    sums: Sequence[Sums | None] = (),
+    sums: Sequence[LeafStatistics | None] = (),
     rates: Sequence[float | None] = (),
 ) -> Audit:
     fields, sources = fields_of(model), _sources(model, trees, sums, rates)
@@ -162,7 +194,7 @@ def _finished(
 def _sources(
     model: ModelFile,
     trees: Sequence[TreeExposure],
-    sums: Sequence[Sums | None],
+    sums: Sequence[LeafStatistics | None],
     rates: Sequence[float | None],
 ) -> Sources:
     if not sums or not is_logistic(model):
@@ -177,7 +209,6 @@ def _rows(model: ModelFile, trees: Sequence[TreeExposure], sources: Sources, kno
     """Return the size of the table, as first trees count it or the auditor declares it."""
     share = None
     if is_logistic(model) and model.library == "xgboost":
-        assert isinstance(model.forest, Forest)
         sizes = table_sizes(start_of(model.forest, 0))
         share = None if sizes is None else sizes[0]
     first = [t for t in trees if t.base_score is not None and t.rows is not None]
@@ -210,3 +241,35 @@ def _how(sources: Sources, same: bool) -> str:
             "sample or one client's rows"
         )
     return "the leaves of the first tree add up to it; other trees were grown on other rows"
+
+
+def fields_of(model: ModelFile) -> tuple[Field, ...]:
+    """Return what the file carries beside splits and leaf values."""
+    names = {"xgboost": XGBOOST_STATISTICS, "lightgbm": LIGHTGBM_STATISTICS}.get(
+        model.library, ("counts",)
+    )
+    out = [_field(model, name) for name in names]
+    if model.library == "lightgbm":
+        state = "present" if model.ranges else "absent"
+        out.append(Field("feature_infos", state, None, False, _REVEALS["feature_infos"]))
+    if model.library == "xgboost":
+        out.append(Field("base_score", "present", None, True, _REVEALS["base_score"]))
+    return tuple(out)
+
+
+def _field(model: ModelFile, name: str) -> Field:
+    found = model.raw.get(name)
+    if found is None:
+        return Field(name, "absent", None, False, _REVEALS[name])
+    state, constant = state_of(found)
+    if name == "base_weights" and _leaves_only(model):
+        # inner nodes are what matters; leaves repeat what prediction needs
+        state, constant = "zero", 0.0
+    named = {"varies": "present", "constant": "masked", "zero": "zero"}[state]
+    return Field(name, named, constant if named == "masked" else None, False, _REVEALS[name])
+
+
+def _leaves_only(model: ModelFile) -> bool:
+    weights = model.raw["base_weights"]
+    inner = [w[t.feature >= 0] for w, t in zip(weights, model.forest.trees, strict=True)]
+    return any(len(w) for w in inner) and all((w == 0).all() for w in inner)

@@ -11,7 +11,7 @@ import numpy as np
 
 from fedtrees.audit.model import XGBOOST_STATISTICS, ModelFile
 from fedtrees.core.errors import DataError
-from fedtrees.trees.boosted.forest import Forest, Tree
+from fedtrees.trees.boosted.forest import Tree
 from fedtrees.trees.boosted.losses import Softmax
 from fedtrees.trees.files.xgboost import order_of_trees
 from fedtrees.trees.files.xgboost_tree import write_tree
@@ -23,23 +23,11 @@ MOST_VALUES = 2**31  # of a list of whole numbers: XGBoost's are int32
 def bare_model(model: ModelFile, learner: Mapping[str, Any]) -> dict[str, Any]:
     """Return an XGBoost model of the same trees, in their order, with statistics of zero.
 
-    Trees come from `model`. Of `learner` only what is listed here is read, checked and written;
-    of the booster's attributes that is ``best_iteration``. XGBoost 1.7 to 3.2 load it.
-
-    Parameters
-    ----------
-    model : ModelFile
-        A boosted XGBoost model.
-    learner : mapping
-        The ``learner`` object of its file.
-
-    Raises
-    ------
-    DataError
-        If a part that prediction needs is not what XGBoost writes.
+    Trees come from `model`. Of `learner`, the object of its file, only what is listed here is read,
+    checked and written; of the booster's attributes that is ``best_iteration``. XGBoost 1.7 to 3.2
+    load it. A part that prediction needs and XGBoost does not write so raises DataError.
     """
     forest = model.forest
-    assert isinstance(forest, Forest)
     booster, width = _of(learner, "gradient_booster", "model"), len(model.categorical)
     outputs = forest.objective.n_outputs
     places = order_of_trees(booster["tree_info"], len(forest), outputs)
@@ -80,7 +68,6 @@ def _bare_tree(number: int, tree: Tree, width: int) -> dict[str, Any]:
 
 
 def _objective(model: ModelFile, name: str) -> dict[str, Any]:
-    assert isinstance(model.forest, Forest)
     objective = model.forest.objective
     if isinstance(objective, Softmax):
         return {"name": name, "softmax_multiclass_param": {"num_class": str(objective.n_outputs)}}

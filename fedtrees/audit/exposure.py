@@ -20,38 +20,18 @@ SMALL = 5  # rows: groups below this size are small; many statistical offices pu
 
 @dataclass(frozen=True, eq=False)
 class TreeExposure:
-    """The J leaves of one tree.
+    """The J leaves of one tree; all arrays have the shape (J,)."""
 
-    Attributes
-    ----------
-    index : int
-        Place of the tree in the model.
-    output : int
-        Class whose margin the tree adds to; 0 where there is one margin.
-    leaf : intp array, shape (J,)
-        Node numbers of the leaves.
-    n, n_pos : int64 array, shape (J,)
-        Rows, and rows of class 1 (of several classes, the tree's); `UNKNOWN` where not certain.
-    at_least, at_most : int64 array, shape (J,)
-        Bounds on the rows; `UNKNOWN` where there are none.
-    how : str
-        How the counts follow, or why they do not.
-    base_score : float or None
-        What every row was predicted before the tree, where that follows.
-    source : str or None
-        Client the tree comes from, where that follows.
-    """
-
-    index: int
-    output: int
-    leaf: NDArray[np.intp]
-    n: Ints
-    n_pos: Ints
-    at_least: Ints
+    index: int  # place of the tree in the model
+    output: int  # class whose margin the tree adds to; 0 of one margin
+    leaf: NDArray[np.intp]  # node numbers
+    n: Ints  # rows; `UNKNOWN` where not certain, as all counts below
+    n_pos: Ints  # rows of class 1 (of several classes, the tree's)
+    at_least: Ints  # bounds on the rows
     at_most: Ints
-    how: str
-    base_score: float | None = None
-    source: str | None = None
+    how: str  # why the counts follow, or why they do not
+    base_score: float | None = None  # every row's prediction before the tree, where it follows
+    source: str | None = None  # client the tree comes from, where that follows
 
     @staticmethod
     def of(
@@ -64,17 +44,8 @@ class TreeExposure:
     ) -> TreeExposure:
         """Return a tree of which only some is known; None stands for unknown in every leaf.
 
-        Parameters
-        ----------
-        place : pair of int
-            `index` and `output`.
-        leaf : intp array, shape (J,)
-        how : str
-        counts : pair of int64 arrays, shape (J,), or None
-            `n` and `n_pos`.
-        bounds : pair of int64 arrays, shape (J,), or None, optional
-            `at_least` and `at_most`; by default `n` for both.
-        base_score : float, optional
+        `place` is `index` and `output`, `counts` are `n` and `n_pos`, `bounds` are `at_least` and
+        `at_most`: by default `n` for both.
         """
         parts = (*counts, *(bounds or (counts[0], counts[0])))
         unknown = np.full(len(leaf), UNKNOWN, dtype=np.int64)
@@ -128,14 +99,8 @@ def least_rows(h: Floats, g: Floats | None, scale: float) -> Ints:
 def most_rows(h: Floats, margins: tuple[float, float], total: int | None) -> Ints:
     """Return the most rows that can bring these hessian sums, int64, shape (J,).
 
-    Parameters
-    ----------
-    h : float64 array, shape (J,)
-    margins : pair of float
-        Log-odds between which every row's prediction lies before the tree. A row's hessian is
-        least at one of them.
-    total : int or None
-        Rows of the table.
+    Every row's log-odds before the tree lie between the two `margins`; its hessian is least at one
+    of them. `total` are the rows of the table, where known.
     """
     p = sigmoid(np.array(margins, dtype=np.float32)).astype(np.float64)
     least = float((p * (1 - p)).min())
@@ -149,15 +114,7 @@ def most_rows(h: Floats, margins: tuple[float, float], total: int | None) -> Int
 
 @dataclass(frozen=True)
 class Summary:
-    """Exposure of a whole model, in leaves and rows.
-
-    Attributes
-    ----------
-    leaves, counted, exact, small, single, pure : int
-        All leaves, and those of each mask of `TreeExposure`.
-    rows_in_pure : int
-        Rows in pure leaves of the tree that has most of them.
-    """
+    """Leaves of a whole model: all, and those of each mask of `TreeExposure`."""
 
     leaves: int
     counted: int
@@ -165,7 +122,7 @@ class Summary:
     small: int
     single: int
     pure: int
-    rows_in_pure: int
+    rows_in_pure: int  # of the tree that has most of them
 
 
 def summary(trees: Sequence[TreeExposure]) -> Summary:

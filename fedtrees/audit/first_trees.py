@@ -32,50 +32,30 @@ MOST_SCORES = 20_000  # base scores tried for one tree, in about a second
 class LeafStatistics:
     """Sums of gradients and hessians over the rows of each leaf, and their errors, shape (J,).
 
-    Attributes
-    ----------
-    g, h, g_error, h_error : float64 array, shape (J,)
-    scale : float
-        Hessian of a row is ``scale * p (1 - p)``: 1, or 2 for XGBoost's softmax.
+    A row's hessian is ``scale * p (1 - p)``: scale is 1, or 2 for XGBoost's softmax.
     """
 
-    g: Floats
+    g: Floats | None  # None where eta is unknown, as g_error
     h: Floats
-    g_error: Floats
+    g_error: Floats | None
     h_error: Floats
     scale: float = 1.0
 
 
 @dataclass(frozen=True, eq=False)
 class FirstTree:
-    """Counts that agree with the statistics of a tree.
+    """Counts that agree with the statistics of a tree, int64, shape (J,)."""
 
-    Attributes
-    ----------
-    p : float
-        Base score: what every row was predicted before the tree.
-    n, n1 : int64 array, shape (J,)
-        Rows, and rows of the tree's class; `UNKNOWN` where the errors of the sums leave a choice.
-    chance : float
-        Bound on the probability that unrelated statistics agree so well with whole counts.
-    """
-
-    p: float
-    n: Ints
-    n1: Ints
-    chance: float
+    p: float  # base score: what every row was predicted before the tree
+    n: Ints  # `UNKNOWN` where the errors of the sums leave a choice
+    n1: Ints  # rows of the tree's class
+    chance: float  # bound on the probability that unrelated statistics agree so well
 
 
 def counts_at(statistics: LeafStatistics, p: float, tries: float = 1.0) -> FirstTree | None:
     """Return the counts of a tree grown from base score p, None where none agree with it.
 
-    Parameters
-    ----------
-    statistics : LeafStatistics
-    p : float
-        Between 0 and 1.
-    tries : float
-        Number of base scores tried; each raises the chance that one agrees.
+    Each of the `tries`, base scores that were tried, raises the chance that one agrees.
     """
     s, h = statistics, statistics.scale * p * (1 - p)
     n = np.maximum(np.rint(s.h / h), 0).astype(np.int64)

@@ -50,25 +50,13 @@ class Known:
 
 @dataclass(frozen=True)
 class Rows:
-    """Size of the training table.
+    """Size of the training table."""
 
-    Attributes
-    ----------
-    n, n_pos : int or None
-        Rows, and rows of class 1, where they follow.
-    share : Fraction or None
-        N1/N in lowest terms, as the base score tells it.
-    how : str
-        How they follow.
-    whole : bool
-        False where `n` may be the rows of some clients only.
-    """
-
-    n: int | None
+    n: int | None  # None where it does not follow, as n_pos
     n_pos: int | None
-    share: Fraction | None
-    how: str
-    whole: bool = True
+    share: Fraction | None  # N1/N in lowest terms, as the base score tells it
+    how: str  # they follow
+    whole: bool = True  # False where `n` may be the rows of some clients only
 
     @property
     def total(self) -> int | None:

@@ -6,7 +6,8 @@ share of it, if that is the label mean. A count is certain if every way to add u
 
 Values are taken for exact: no L1 penalty, no limit on steps, every row of the table in the tree.
 Without lambda the table's size does not follow: all counts and lambda times one factor give the
-same values.
+same values. In bagging a client's first tree starts from its own label mean, which is not in the
+file; hardly any share of positives but that one leaves every leaf whole rows and positives.
 """
 
 from __future__ import annotations
@@ -14,11 +15,24 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.evidence import positives_of_value, subset_sums, union
+from fedtrees.attacks.evidence import (
+    PER_ROW,
+    VALUE_ERROR,
+    LeafValues,
+    positives_of_value,
+    shares_of_values,
+    subset_sums,
+    union,
+)
+from fedtrees.audit.exposure import UNKNOWN
+from fedtrees.audit.first_trees import CHANCE as FIRST_CHANCE
+from fedtrees.audit.first_trees import FirstTree
+from fedtrees.trees.boosted.forest import Tree
 
 Ints = NDArray[np.int64]
 
@@ -32,19 +46,12 @@ REG_LAMBDAS = (1.0, 0.0, 0.1, 0.5, 2.0, 5.0, 10.0)
 ROUND = 1000  # base scores of so few decimals are numbers that people choose
 # Of simpler shares leaf values repeat: other rows and larger tables have the same ones.
 LEAST_DENOMINATOR = 8
+SIZES = (200, 400, 800, 1600)  # rows of a client; the search takes time that grows with the cube
 
 
 @dataclass(frozen=True, eq=False)
 class Pairs:
-    """Numbers (N, N1) that the value of one leaf allows: int64, shape (k,) each."""
-
-    n: Ints
-    n1: Ints
-
-
-@dataclass(frozen=True, eq=False)
-class ValueCounts:
-    """Counts that follow from leaf values, -1 where several are possible; int64, shape (J,)."""
+    """Numbers (N, N1): those one leaf allows, or each leaf's (-1: several); int64, shape (k,)."""
 
     n: Ints
     n1: Ints
@@ -94,15 +101,8 @@ def pairs_of(
 ) -> list[Pairs]:
     """Return what each leaf may hold, up to `most` rows.
 
-    Parameters
-    ----------
-    values : float32 array, shape (J,)
-        Of the leaves, eta included.
-    ph : pair of float
-        Probability and hessian of every row before the tree.
-    settings : pair of float
-        eta and lambda.
-    most : int
+    `values` are the leaves', eta included; `ph` is the probability and hessian of every row before
+    the tree; `settings` are eta and lambda.
     """
     n = np.arange(1, most + 1, dtype=np.int64)
     out = []
@@ -119,12 +119,7 @@ def sizes_that_fit(
 ) -> Iterator[int]:
     """Yield those table sizes that some choice of pairs adds up to, and those too large to tell.
 
-    Parameters
-    ----------
-    pairs : sequence of Pairs
-    sizes : iterable of int
-    share : Fraction, optional
-        Share of the table to which positives must add up.
+    Positives must add up to the share of the table, if one is given.
     """
     sizes = list(sizes)
     reached = subset_sums([leaf.n.tolist() for leaf in pairs], max(sizes, default=0))[-1]
@@ -141,7 +136,7 @@ def sizes_that_fit(
 
 def certain_counts(
     pairs: Sequence[Pairs], rows: int, share: Fraction | None = None
-) -> ValueCounts | None:
+) -> Pairs | None:
     """Return the counts on which every choice of pairs that adds up to `rows` agrees.
 
     None where no choice adds up, or telling takes more than `MOST_BITS`. `share` is that of
@@ -155,7 +150,7 @@ def certain_counts(
         return None
     n = [int(leaf.n[0]) if len(set(leaf.n.tolist())) == 1 else -1 for leaf in possible]
     n1 = [int(leaf.n1[0]) if len(leaf.n) == 1 else -1 for leaf in possible]
-    return ValueCounts(np.array(n, dtype=np.int64), np.array(n1, dtype=np.int64))
+    return Pairs(np.array(n, dtype=np.int64), np.array(n1, dtype=np.int64))
 
 
 class _TooManySumsError(Exception):
@@ -215,19 +210,8 @@ def explanations(
 ) -> Iterator[Explanation]:
     """Yield every choice of eta and lambda, with every table, that explains all leaves.
 
-    Parameters
-    ----------
-    values, ph
-        As for `pairs_of`.
-    sizes : sequence of int
-        Tables there may be.
-    choices : sequence of pairs of float
-        eta and lambda there may be.
-    share : Fraction, optional
-        As for `sizes_that_fit`.
-    chance : float
-        Largest probability to explain values of no meaning. Larger tables, of which chance explains
-        more, are left out.
+    `chance` is the largest probability to explain values of no meaning: larger tables, of which
+    chance explains more, are left out. The rest is as for `pairs_of` and `sizes_that_fit`.
     """
     for choice in choices:
         allowed = chances(values, ph, choice, max(sizes, default=1)) * len(choices) <= chance
@@ -250,3 +234,55 @@ def chances(
         error = positives_of_value(value, n, ph, settings)[1]
         chance *= np.minimum(np.cumsum(np.minimum(2 * error, 1.0)), 1.0)
     return chance
+
+
+def first_tree_of_values(
+    tree: Tree, eta: float, reg_lambda: float, expected: float
+) -> FirstTree | None:
+    """Return the counts of a tree that starts from the label mean of its own rows.
+
+    eta and lambda are those of a training on all rows without an L1 penalty. With lambda 0 nothing
+    follows: any multiple of a table has the same leaf values. The search begins at `expected`.
+
+    None unless one share of positives and one size of the table alone explain every leaf, every
+    leaf's rows are certain, and values of no meaning are explained with less than `FIRST_CHANCE`.
+    """
+    if reg_lambda == 0 or len(tree.leaves) < 2:
+        return None
+    for most in SIZES:
+        leaves = LeafValues.of(tree, eta, reg_lambda, 0.0, most)
+        chance = _chance(leaves)
+        if chance > FIRST_CHANCE:
+            return None  # more rows, more chance
+        shares = shares_of_values(leaves, expected, "mean")  # as XGBoost 3 takes base scores
+        if shares is None:
+            continue
+        denominator = int(shares.rows[0])
+        share = Fraction(int(shares.positives[0]), denominator)
+        if len(shares.rows) > 1 or not may_be_mean(share):
+            return None
+        p = float(shares.p[0])
+        values = tree.value[tree.leaves]
+        pairs = pairs_of(values, (p, float(shares.h[0])), (eta, reg_lambda), most)
+        tables = range(denominator, most + 1, denominator)
+        sizes = list(islice(sizes_that_fit(pairs, tables, share), 2))
+        if len(sizes) != 1:
+            return None
+        counts = certain_counts(pairs, sizes[0], share)
+        if counts is None or (counts.n == UNKNOWN).any():
+            return None
+        return FirstTree(p, counts.n, counts.n1, chance)
+    return None
+
+
+def _chance(leaves: LeafValues) -> float:
+    """Return a bound on how many shares would explain leaf values of no meaning.
+
+    There are fewer than ``most_rows ** 2`` shares. How often one leaves a leaf whole positives is
+    the sum of the value's errors over the rows it may hold.
+    """
+    most = leaves.most_rows
+    rows = np.arange(1, most + 1)
+    pull = np.abs(leaves.slope)[:, None] * (rows * 0.25 + leaves.reg_lambda)
+    error = VALUE_ERROR * pull + PER_ROW * rows + 1e-9
+    return float(most**2 * np.prod(np.minimum(2 * error.sum(axis=1), 1.0)))

@@ -42,25 +42,14 @@ LIGHTGBM_STATISTICS = (
 class Statistics:
     """What a file says of the training rows of one tree, beside its splits and leaf values.
 
-    Attributes
-    ----------
-    cover : float64 array, shape (n_nodes,), or None
-        Sum of hessians of the rows in each node (``sum_hessian``).
-    weight : float64 array, shape (n_nodes,), or None
-        Newton step of each inner node (``base_weights``), not shrunk by the learning rate.
-    gain : float64 array, shape (n_nodes,), or None
-        Split gain of each inner node (``loss_changes``).
-    rows : int64 array, shape (n_nodes,), or None
-        Training rows in each node, where the file counts them.
-    positives : int64 array, shape (n_nodes,), or None
-        Rows of the tree's class among them, where the file counts them.
+    Arrays have the shape (n_nodes,); None where the file lacks them.
     """
 
-    cover: Floats | None = None
-    weight: Floats | None = None
-    gain: Floats | None = None
-    rows: NDArray[np.int64] | None = None
-    positives: NDArray[np.int64] | None = None
+    cover: Floats | None = None  # sum of hessians of each node (sum_hessian)
+    weight: Floats | None = None  # Newton step of each inner node, not shrunk (base_weights)
+    gain: Floats | None = None  # of each split (loss_changes)
+    rows: NDArray[np.int64] | None = None  # training rows in each node
+    positives: NDArray[np.int64] | None = None  # rows of the tree's class among them
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,15 +152,8 @@ def _read_xgboost(path: Path, data: bytes) -> ModelFile:
     trees = [listed[i] for i in order_of_trees(info, len(listed), forest.objective.n_outputs)]
     _check_children(trees)
     raw = {name: [_kept(tree, name) for tree in trees] for name in XGBOOST_STATISTICS}
-    cover, weight, gain = (_usable(name, raw[name]) for name in XGBOOST_STATISTICS)
-    statistics = tuple(
-        Statistics(
-            cover=None if cover is None else cover[t],
-            weight=None if weight is None else weight[t],
-            gain=None if gain is None else gain[t],
-        )
-        for t in range(len(trees))
-    )
+    usable = [_usable(name, raw[name]) for name in XGBOOST_STATISTICS]
+    statistics = tuple(map(Statistics, *usable))
     settings = learner["objective"].get("reg_loss_param") or {}
     stated = learner["gradient_booster"]["model"].get("gbtree_model_param")
     width = _width(int(learner["learner_model_param"]["num_feature"]))
@@ -246,13 +228,12 @@ def _fill_absent(learner: dict[str, Any]) -> None:
 
 def _kept(tree: dict[str, Any], name: str) -> Floats:
     """Return one statistic of the nodes that pruning left, in the order of the forest's tree."""
-    values = np.asarray(tree[name], dtype=np.float64)
     kept = np.asarray(tree["split_indices"]) != DELETED
-    return np.asarray(values[kept])
+    return np.asarray(tree[name], dtype=np.float64)[kept]
 
 
-def _usable(name: str, by_tree: list[Floats]) -> list[Floats] | None:
-    """Return a statistic of all trees, None where it is one constant: masked or scrubbed.
+def _usable(name: str, by_tree: list[Floats]) -> Sequence[Floats | None]:
+    """Return a statistic of all trees, None of each where it is one constant: masked or scrubbed.
 
     Training leaves no constant where there is a split: a node's sum is that of its children.
     """
@@ -263,8 +244,7 @@ def _usable(name: str, by_tree: list[Floats]) -> list[Floats] | None:
             raise DataError(f"{name} of tree {t} is beyond float32; the model is damaged")
         if name == "sum_hessian" and (values < 0).any():
             raise DataError(f"{name} of tree {t} is negative ({values.min():g}); it cannot be")
-    masked = state_of(by_tree)[0] != "varies"
-    return None if masked else by_tree
+    return by_tree if state_of(by_tree)[0] == "varies" else [None] * len(by_tree)
 
 
 def state_of(by_tree: Sequence[Floats]) -> tuple[str, float | None]:
@@ -293,15 +273,12 @@ def _read_lightgbm(path: Path, data: bytes) -> ModelFile:
     rows = [rows_of_leaves(block, width) for block in blocks]
     agree = [known is None or _adds_up(block) for known, block in zip(rows, blocks, strict=True)]
     known = _parameters(lines)
-    statistics = tuple(
-        Statistics(cover=tree.h, rows=counted)
-        for tree, counted in zip(forest.trees, rows, strict=True)
-    )
-    raw = {}
-    for name in LIGHTGBM_STATISTICS:
-        found = [_numbers(block[name]) for block in blocks if block.get(name)]
-        if found:
-            raw[name] = found
+    known_of = zip(forest.trees, rows, strict=True)
+    statistics = tuple(Statistics(cover=tree.h, rows=counted) for tree, counted in known_of)
+    found = {
+        name: [_numbers(block[name]) for block in blocks if block.get(name)]
+        for name in LIGHTGBM_STATISTICS
+    }
     if names == tuple(f"Column_{k}" for k in range(width)):
         names = ()  # how LightGBM calls columns without names
     infos = header.get("feature_infos", "").split(" ")
@@ -311,7 +288,7 @@ def _read_lightgbm(path: Path, data: bytes) -> ModelFile:
         format="LightGBM text",
         forest=forest,
         statistics=statistics,
-        raw=raw,
+        raw={name: values for name, values in found.items() if values},
         feature_names=names if len(names) == width else (),
         categorical=(False,) * width,
         learning_rate=parameter(known, "learning_rate"),
@@ -379,7 +356,7 @@ def _of_class_tree(tree: ClassTree) -> Statistics:
 
 def without_statistics(model: ModelFile) -> ModelFile:
     """Return what is left of a model without what prediction does not need."""
-    bare = tuple(Statistics() for _ in model.statistics)
+    bare = (Statistics(),) * len(model.statistics)
     return replace(model, statistics=bare, raw={}, ranges=None)
 
 

@@ -25,6 +25,8 @@ MOST_PIECES = 200  # of which the ones to fit on are chosen
 _ETA = (0.001, 2.0)  # learning rates searched
 MOST_PARTS = 50  # clients or trees that a round learning rate was divided by
 HONEST = 4.0  # residual up to which round numbers are taken; the largest seen is 1.9
+MOST_RATES = 50
+MOST_FAILURES = 5  # trees that no eta and lambda explain, after which no more are tried
 NEAR = 1e-3  # relative distance from the fitted learning rate to the round one
 
 
@@ -32,37 +34,22 @@ NEAR = 1e-3  # relative distance from the fitted learning rate to the round one
 class Settings:
     """Learning rate and L2 penalty of a training, and how they are known.
 
-    Attributes
-    ----------
-    learning_rate, reg_lambda : float
-        eta and lambda. XGBoost divides eta by the number of trees a round, and so is this one.
-    source : {"file", "inferred", "given"}
-    equations : int
-        Equations of the file that agree with them; 0 where there are none to check.
-    worst : float
-        Largest residual of these, in units of its float32 error.
+    XGBoost divides eta by the number of trees a round, and so is this one.
     """
 
     learning_rate: float
     reg_lambda: float
-    source: str
-    equations: int = 0
-    worst: float = 0.0
+    source: str  # file, inferred or given
+    equations: int = 0  # of the file that agree with them
+    worst: float = 0.0  # largest residual of these, in units of its float32 error
 
 
 def infer_settings(trees: Sequence[Tree], statistics: Sequence[Statistics]) -> Settings | None:
     """Return the eta and lambda that agree with the statistics, rounded as people choose them.
 
-    Parameters
-    ----------
-    trees, statistics : sequences of one length
-        With ``weight`` and ``gain``. Where ``cover`` is None the leaves' sums are unknowns.
-
-    Returns
-    -------
-    Settings or None
-        None where none agree to float32: an L1 penalty or a limit on steps was used, or trees were
-        changed after training. None also where anything would agree.
+    Where `cover` is None the leaves' sums are unknowns. None where no eta and lambda agree to
+    float32 (an L1 penalty or a limit on steps was used, or trees were changed after training), and
+    where any would agree.
     """
     found = (fit for k in range(len(trees)) for fit in _pieces(trees[k], statistics[k]))
     usable = list(islice((fit for fit in found if len(fit) > 1), MOST_PIECES))
@@ -90,26 +77,19 @@ def _round_settings(
     also be round no more; then only lambda is.
     """
     honest = max(HONEST, 1.5 * _worst(fits, eta, reg_lambda))
-    for digits in range(1, 4):
-        for parts in range(1, MOST_PARTS + 1):
-            short = float(f"{eta * parts:.{digits}g}") / parts
-            if abs(short - eta) > NEAR * eta:
-                continue
-            rounded = short, round(reg_lambda, digits)
-            if _worst(fits, *rounded) <= honest:
-                return rounded
-    for digits in range(1, 4):
-        rounded = eta, round(reg_lambda, digits)
-        if _worst(fits, *rounded) <= honest:
-            return rounded
-    return None
+    tried = [
+        (float(f"{eta * parts:.{digits}g}") / parts, digits)
+        for digits in range(1, 4)
+        for parts in range(1, MOST_PARTS + 1)
+    ]
+    near = [(short, digits) for short, digits in tried if abs(short - eta) <= NEAR * eta]
+    rounded = ((x, round(reg_lambda, k)) for x, k in [*near, *((eta, k) for k in range(1, 4))])
+    return next((both for both in rounded if _worst(fits, *both) <= honest), None)
 
 
 @dataclass(frozen=True, eq=False)
 class _Fit:
-    """The equations of one tree, and the sums of its leaves where they are known."""
-
-    # Of one piece of it, where the tree is large.
+    """The equations of one tree, or of a piece of a large one, and its leaves' sums where known."""
 
     splits: Splits
     h: Floats | None
@@ -120,11 +100,9 @@ class _Fit:
     @property
     def spare(self) -> int:
         """Equations beyond the unknown sums."""
-        equations, unknown = 2 * len(self.splits.inner), len(self.splits.inner) + 1
-        return equations - (unknown if self.h is None else 0)
+        return 2 * len(self.splits.inner) - (len(self) if self.h is None else 0)
 
     def at(self, eta: float) -> _Equations:
-        """Return the equations at one eta."""
         a, c, b = self.splits.system(eta)
         if self.h is not None:
             return _Equations(self.splits, eta, (a, c, b), self.h, True)
@@ -237,7 +215,37 @@ def leaf_sums(
     if statistics.weight is None or statistics.gain is None:
         return None
     eta, reg_lambda = settings.learning_rate, settings.reg_lambda
-    found: tuple[Floats, Floats] | None = hessians_from_gains(
-        tree, statistics.weight, statistics.gain, eta, reg_lambda
-    )
-    return found
+    return hessians_from_gains(tree, statistics.weight, statistics.gain, eta, reg_lambda)
+
+
+def settings_by_tree(
+    trees: Sequence[Tree], statistics: Sequence[Statistics]
+) -> list[Settings | None]:
+    """Return eta and lambda of each tree, None where they do not explain a second tree.
+
+    The few equations of one tree agree with some eta by chance; those of two do not. NVFlare's
+    ``lr_mode="scaled"`` shrinks leaves by eta times the client's share of the rows.
+    """
+    pairs = list(zip(trees, statistics, strict=True))
+    found: list[Settings] = []
+    failures = 0
+    for pair in pairs:
+        if failures == MOST_FAILURES or len(found) == MOST_RATES:
+            break
+        if any(_explains(s, *pair) for s in found):
+            continue
+        if alone := infer_settings([pair[0]], [pair[1]]):
+            found.append(alone)
+        else:
+            failures += 1
+    shared: list[Settings] = []
+    for candidate in found:
+        members = [pair for pair in pairs if _explains(candidate, *pair)]
+        if len(members) > 1:
+            shared.append(infer_settings(*zip(*members, strict=True)) or candidate)
+    return [next((s for s in shared if _explains(s, *pair)), None) for pair in pairs]
+
+
+def _explains(settings: Settings, tree: Tree, known: Statistics) -> bool:
+    """Tell whether a tree has equations, and all agree with eta and lambda."""
+    return bool(0 < agreement(settings, [tree], [known]) <= AGREES)

@@ -7,7 +7,7 @@ counted by their hessians, which are 1.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,30 +45,21 @@ MOST_LOOSE = 1e-4  # relative error of H of a root at which nothing is said to f
 LONE_CHANCE = 1e-3
 
 
-@dataclass(frozen=True, eq=False)
-class Sums:
-    """Sums over the leaves of one tree and their errors; g is None where eta is unknown."""
-
-    h: Floats
-    h_error: Floats
-    g: Floats | None
-    g_error: Floats | None
-
-
-def sums_of(tree: Tree, statistics: Statistics, settings: Settings | None) -> Sums | None:
+def sums_of(tree: Tree, statistics: Statistics, settings: Settings | None) -> LeafStatistics | None:
     """Return the sums of the leaves: the file's, or solved for from weights and gains."""
     if settings is None:
         if statistics.cover is None:
             return None
         h = statistics.cover[tree.leaves]
-        return Sums(h, FLOAT32 * h, None, None)
+        return LeafStatistics(None, h, None, FLOAT32 * h)
     found = leaf_sums(tree, statistics, settings)
     if found is None:
         return None
     h, h_error = found
     step = -tree.value[tree.leaves].astype(np.float64) / settings.learning_rate
     g = step * (h + settings.reg_lambda)
-    return Sums(h, h_error, g, np.abs(step) * h_error + 2 * FLOAT32 * np.abs(g))
+    g_error = np.abs(step) * h_error + 2 * FLOAT32 * np.abs(g)
+    return LeafStatistics(g, h, g_error, h_error)
 
 
 def start_of(forest: Forest, k: int) -> float:
@@ -78,18 +69,9 @@ def start_of(forest: Forest, k: int) -> float:
 
 
 def recover_boosted(
-    model: ModelFile, sums: Sequence[Sums | None], total: int | None
+    model: ModelFile, sums: Sequence[LeafStatistics | None], total: int | None
 ) -> list[TreeExposure]:
-    """Return the exposure of every tree of a boosted XGBoost model.
-
-    Parameters
-    ----------
-    model : ModelFile
-    sums : sequence of Sums or None, length T
-    total : int or None
-        Rows of the training table, where declared.
-    """
-    assert isinstance(model.forest, Forest)
+    """Return the exposure of every tree of a boosted XGBoost model; `total` rows were declared."""
     if model.forest.objective.name == SQUARED_ERROR.name:
         return _squared_errors(model, sums)
     forest, outputs = model.forest, model.forest.objective.n_outputs
@@ -109,7 +91,7 @@ def recover_boosted(
 
 
 def _start_followed(
-    first: TreeExposure, margin: float, values: NDArray[np.float32], second: Sums | None
+    first: TreeExposure, margin: float, values: NDArray[np.float32], second: LeafStatistics | None
 ) -> float | None:
     """Return the log-odds from which the first tree leads to the second, None where none does.
 
@@ -174,12 +156,11 @@ def _without_counts(t: TreeExposure, how: str) -> TreeExposure:
 def _classified(
     model: ModelFile,
     t: int,
-    sums: Sums | None,
+    sums: LeafStatistics | None,
     margins: tuple[float, float],
     total: int | None,
 ) -> TreeExposure:
     """Return the exposure of tree t of a model on log loss or softmax."""
-    assert isinstance(model.forest, Forest)
     outputs, leaves = model.forest.objective.n_outputs, model.forest.trees[t].leaves
     place = t, t % outputs
     if sums is None:
@@ -203,7 +184,7 @@ def _classified(
     return TreeExposure.of(place, leaves, LATER, bounds=bounds)
 
 
-def _may_start(sums: Sums, scale: float) -> bool:
+def _may_start(sums: LeafStatistics, scale: float) -> bool:
     """Tell whether some hessian of a row leaves whole rows in every leaf.
 
     Then the tree may be a client's first one, grown from a base score that is not the model's: too
@@ -222,7 +203,7 @@ def _may_start(sums: Sums, scale: float) -> bool:
     return bool(len(row))
 
 
-def _rows_alone(sums: Sums, h: float) -> NDArray[np.int64] | None:
+def _rows_alone(sums: LeafStatistics, h: float) -> NDArray[np.int64] | None:
     """Return rows per leaf from hessians alone, each row's being h; None where they are broken."""
     n = np.rint(sums.h / h)
     error = sums.h_error / h + FLOAT32 * n + 1e-9
@@ -231,15 +212,15 @@ def _rows_alone(sums: Sums, h: float) -> NDArray[np.int64] | None:
 
 
 def _first_tree(
-    sums: Sums, scale: float, p: float, weight: float, starts: bool
+    sums: LeafStatistics, scale: float, p: float, weight: float, starts: bool
 ) -> FirstTree | None:
     """Return the counts of a tree grown from p, if it `starts` there, or from any base score.
 
     With a weight of class 1 other than 1 no other base score is searched for.
     """
-    if sums.g is None or sums.g_error is None:
+    if sums.g is None:
         return None
-    statistics = LeafStatistics(sums.g, sums.h, sums.g_error, sums.h_error, scale)
+    statistics = replace(sums, scale=scale)
     found = counts_at(_unweighted(statistics, p, weight), p) if starts else None
     return find_first_tree(statistics) if found is None and weight == 1 else found
 
@@ -255,12 +236,11 @@ def _unweighted(s: LeafStatistics, p: float, weight: float) -> LeafStatistics:
     return LeafStatistics(n * p - n1, n * s.scale * p * (1 - p), error, error, s.scale)
 
 
-def _squared_errors(model: ModelFile, sums: Sequence[Sums | None]) -> list[TreeExposure]:
+def _squared_errors(model: ModelFile, sums: Sequence[LeafStatistics | None]) -> list[TreeExposure]:
     """Return rows per leaf: every row brings a hessian of 1, in every tree.
 
     One leaf that holds no whole number shows that rows had weights; then no tree is counted.
     """
-    assert isinstance(model.forest, Forest)
     whole = model.positive_weight == 1 and all(s is None or _whole(s) for s in sums)
     out = []
     for t, (tree, s) in enumerate(zip(model.forest.trees, sums, strict=True)):
@@ -272,6 +252,6 @@ def _squared_errors(model: ModelFile, sums: Sequence[Sums | None]) -> list[TreeE
     return out
 
 
-def _whole(sums: Sums) -> bool:
+def _whole(sums: LeafStatistics) -> bool:
     near = np.abs(np.rint(sums.h) - sums.h) <= sums.h_error + 1e-6
     return bool(near.all() and sums.h_error.max() <= 0.25)

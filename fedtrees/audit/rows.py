@@ -33,21 +33,11 @@ OWN_SHARE = 0.2  # of the rows given, what the attacker holds where nothing says
 
 @dataclass(frozen=True, kw_only=True)
 class Columns:
-    """What the columns of the files are.
+    """What the columns of the files are."""
 
-    Attributes
-    ----------
-    target : str
-        Label column.
-    categorical : tuple of str
-        Columns of text, coded alphabetically.
-    positive : str or None
-        The class coded 1.
-    """
-
-    target: str
-    categorical: tuple[str, ...] = ()
-    positive: str | None = None
+    target: str  # label column
+    categorical: tuple[str, ...] = ()  # columns of text, coded alphabetically
+    positive: str | None = None  # the class coded 1
 
 
 def check_sizes(own: str | None, truth: str | None) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,17 +14,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.audit.bare import bare_model
-from fedtrees.audit.covering import compact, covering_points, reached
 from fedtrees.audit.margins import margins_of
 from fedtrees.audit.model import XGBOOST_STATISTICS, ModelFile, read_model
 from fedtrees.core.errors import DataError, UsageError
 from fedtrees.report.html import write_text
-from fedtrees.trees.boosted.forest import Forest
+from fedtrees.trees.boosted.forest import Forest, Tree
 from fedtrees.trees.files.xgboost import learner_of
 from fedtrees.trees.forest.random_forest import RandomForest
 
 MOST_POINTS = 50_000  # rows the predictions are compared on
 MOST_CELLS = 10**10  # rows times columns of the model, through which XGBoost goes for each row
+LEAST = np.finfo(np.float32).min  # XGBoost refuses rows that hold an infinity
+
+# The value of a column on one side of a split, and the codes that are still allowed there.
+Side = tuple[np.float32, NDArray[np.bool_] | None]
 MOST_VALUES = 10**7  # of points held at once
 
 #: What a scrubbed model can no longer do, for people.
@@ -36,27 +39,13 @@ LOST = (
 
 @dataclass(frozen=True)
 class Scrubbed:
-    """What scrubbing did.
-
-    Attributes
-    ----------
-    path : Path
-        The new file. Its splits, leaf values and base score are the model's, bit for bit.
-    removed : tuple of str
-        Statistics that are zero now.
-    points : int
-        Rows on which XGBoost's margins by both files agree bit for bit.
-    leaves_reached : float
-        Share of all leaves that some of them reach.
-    not_compared : str
-        Why XGBoost could not compare the files, as a sentence; or empty.
-    """
+    """What scrubbing did: splits, leaf values and base score are the model's, bit for bit."""
 
     path: Path
-    removed: tuple[str, ...]
-    points: int
-    leaves_reached: float
-    not_compared: str = ""
+    removed: tuple[str, ...]  # statistics that are zero now
+    points: int  # rows on which XGBoost's margins by both files agree bit for bit
+    leaves_reached: float  # share of all leaves that some of them reach
+    not_compared: str = ""  # why XGBoost could not compare the files, as a sentence
 
     @property
     def same(self) -> bool | None:
@@ -107,12 +96,8 @@ def _compare(
 ) -> tuple[int, float, str]:
     """Return the rows compared, the share of leaves they reach, and why none could be.
 
-    Raises
-    ------
-    DataError
-        If a margin, a split or a leaf value differs in a bit, or XGBoost loads the model alone.
+    It refuses a copy of which a margin, a split or a leaf value differs in a bit.
     """
-    assert isinstance(model.forest, Forest)
     if not _same_trees(model.forest, read_model(copy).forest):
         raise DataError(f"the copy of {model.path} has other trees; none was written")
     points, share = _rows_to_compare(model, rows)
@@ -135,7 +120,6 @@ def _rows_to_compare(model: ModelFile, rows: NDArray[np.float32] | None) -> tupl
     """Return rows as a sparse matrix of the model's columns, and the share of leaves they reach."""
     from scipy.sparse import csr_matrix, vstack
 
-    assert isinstance(model.forest, Forest)
     (forest, used), width = compact(model.forest), max(len(model.categorical), 1)
     points = chain(() if rows is None else rows[:, used], covering_points(forest, len(used)))
     seen, parts = np.zeros(sum(len(t.leaves) for t in forest.trees), dtype=bool), []
@@ -165,3 +149,66 @@ def _same_trees(a: Forest, b: Forest | RandomForest) -> bool:
                        np.asarray(getattr(y, name), dtype=np.float64), equal_nan=True)
         for x, y in zip(a.trees, b.trees, strict=True) for name in parts
     )  # fmt: skip
+
+
+def covering_points(forest: Forest, width: int) -> Iterator[NDArray[np.float32]]:
+    """Return a point for each leaf of each tree, float32, shape (width,).
+
+    A point lacks the columns its leaf does not ask for. It misses its leaf where no float32 meets
+    all conditions.
+    """
+    return chain.from_iterable(_points(tree, width) for tree in forest.trees)
+
+
+def compact(forest: Forest) -> tuple[Forest, NDArray[np.intp]]:
+    """Return the forest over the columns it splits on (and column 0), and those columns."""
+    named = np.concatenate([[0], *(tree.feature for tree in forest.trees)])
+    used = np.unique(np.maximum(named, 0)).astype(np.intp)
+
+    def moved(tree: Tree) -> Tree:
+        at = np.searchsorted(used, tree.feature)
+        return replace(tree, feature=np.where(tree.feature < 0, -1, at).astype(np.int32))
+
+    return replace(forest, trees=tuple(map(moved, forest.trees))), used
+
+
+def reached(forest: Forest, points: NDArray[np.float32]) -> NDArray[np.bool_]:
+    """Return which leaves of all trees some point reaches, bool, shape (leaves of all trees,)."""
+    leaves = forest.apply(points)
+    found = (np.isin(tree.leaves, leaves[:, t]) for t, tree in enumerate(forest.trees))
+    return np.concatenate([np.zeros(0, dtype=bool), *found])
+
+
+def _points(tree: Tree, width: int) -> Iterator[NDArray[np.float32]]:
+    """Walk a tree depth first."""
+    todo: list[tuple[int, dict[int, Side]]] = [(0, {})]
+    while todo:
+        node, sides = todo.pop()
+        f = int(tree.feature[node])
+        if f < 0:
+            point = np.full(width, np.nan, dtype=np.float32)
+            point[list(sides)] = [value for value, _ in sides.values()]
+            yield point
+            continue
+        split = _by_category if np.isnan(tree.threshold[node]) else _by_threshold
+        left, right = split(tree, node, sides.get(f, (np.float32(np.nan), None)))
+        todo.append((int(tree.right[node]), sides | {f: right}))
+        todo.append((int(tree.left[node]), sides | {f: left}))
+
+
+def _by_threshold(tree: Tree, node: int, before: Side) -> tuple[Side, Side]:
+    value, cut = before[0], tree.threshold[node]
+    left = value if value < cut else np.nextafter(cut, LEAST)
+    right = value if value >= cut else cut
+    return (left, before[1]), (right, before[1])
+
+
+def _by_category(tree: Tree, node: int, before: Side) -> tuple[Side, Side]:
+    goes_right, out = tree.categories[node], []
+    allowed = np.ones(len(goes_right), dtype=bool) if before[1] is None else before[1]
+    for side in (~goes_right, goes_right):
+        left = allowed & side
+        # a code that no node names goes left everywhere
+        code = int(np.argmax(left)) if left.any() else len(goes_right)
+        out.append((np.float32(code), left))
+    return out[0], out[1]

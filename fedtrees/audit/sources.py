@@ -19,23 +19,12 @@ TURNS = 0.15
 
 @dataclass(frozen=True)
 class Sources:
-    """How the trees of a model divide among clients.
+    """How the trees of a model divide among clients."""
 
-    Attributes
-    ----------
-    kind : {"one", "bagging", "turns"}
-        One table; a tree of each client per round; or one client after the other.
-    clients : int
-    names : tuple of str or None, length T
-        Client of each tree, None where it does not follow.
-    how : str
-        How it follows.
-    """
-
-    kind: str
+    kind: str  # one table; bagging: each client's tree per round; turns: one after the other
     clients: int
-    names: tuple[str | None, ...]
-    how: str
+    names: tuple[str | None, ...]  # client of each tree, None where it does not follow
+    how: str  # it follows
 
 
 def find_sources(
@@ -44,18 +33,11 @@ def find_sources(
     rates: Sequence[float | None] = (),
     parallel: int = 1,
 ) -> Sources:
-    """Divide trees among clients.
+    """Divide T trees among clients.
 
-    Parameters
-    ----------
-    base_scores : sequence of float or None, length T
-        Of trees that every row entered with one prediction; None for later ones.
-    h : float64 array, shape (T,)
-        Sum of hessians over the root of each tree; NaN where unknown.
-    rates : sequence of float or None, length T or 0
-        Learning rate of each tree, where it follows.
-    parallel : int
-        Trees that one table grows side by side (`num_parallel_tree`).
+    Of each tree: the base score, None where rows entered with several predictions; the root's sum
+    of hessians, NaN where unknown; the learning rate, where all follow. One table grows `parallel`
+    trees side by side (`num_parallel_tree`).
     """
     starts = np.flatnonzero([p is not None for p in base_scores])
     total, several = len(base_scores), len(starts) > 1

@@ -11,9 +11,7 @@ from fedtrees.attacks.evidence import FLOAT32
 from fedtrees.audit.exposure import TreeExposure
 from fedtrees.audit.first_trees import FirstTree, LeafStatistics, counts_at
 from fedtrees.audit.model import ModelFile, parameter
-from fedtrees.trees.boosted.forest import Forest
 from fedtrees.trees.boosted.losses import LOGISTIC
-from fedtrees.trees.forest.random_forest import RandomForest
 
 # LightGBM's ways to train on several machines, none of which sees all rows of a leaf.
 DISTRIBUTED = ("data", "voting")
@@ -23,7 +21,6 @@ CONTRADICTED = "leaf_count does not add up to internal_count: one was changed, o
 
 def recover_forest(model: ModelFile) -> list[TreeExposure]:
     """Return the exposure of every tree of a random forest that keeps its counts."""
-    assert isinstance(model.forest, RandomForest)
     out = []
     for t, (tree, known) in enumerate(zip(model.forest.trees, model.statistics, strict=True)):
         n = None if known.rows is None else known.rows[tree.leaves]
@@ -43,7 +40,6 @@ def recover_lightgbm(model: ModelFile) -> list[TreeExposure]:
     Where ``leaf_count`` is in doubt, only a first tree is counted whose ``leaf_weight`` and
     ``leaf_value`` give the same rows.
     """
-    assert isinstance(model.forest, Forest)
     outputs, doubt = model.forest.objective.n_outputs, None
     if model.parameters.get("tree_learner", "serial") in DISTRIBUTED:
         doubt = ESTIMATED
@@ -72,7 +68,6 @@ def _first_tree(model: ModelFile, n: NDArray[np.int64]) -> FirstTree | None:
 
     An L1 penalty moves G, and labels with it; then there are none.
     """
-    assert isinstance(model.forest, Forest)
     tree, h, eta = model.forest.trees[0], model.statistics[0].cover, model.learning_rate
     unmoved = parameter({"lambda_l1": "0", **model.parameters}, "lambda_l1") == 0
     usable = unmoved and model.forest.objective.name == LOGISTIC.name and model.positive_weight == 1

@@ -142,7 +142,6 @@ def conditions(model: ModelFile, tree: Tree, leaf: int) -> str:
     for node, left in _path(tree, leaf):
         f, cut = int(tree.feature[node]), float(tree.threshold[node])
         if math.isnan(cut):
-            assert tree.categories is not None
             codes = np.flatnonzero(tree.categories[node]).tolist()
             shown = ", ".join(map(str, codes[:6])) + (", ..." if len(codes) > 6 else "")
             sets.append(f"{model.name_of(f)} {'not in' if left else 'in'} {{{shown}}}")

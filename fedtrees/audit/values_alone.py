@@ -9,7 +9,6 @@ from itertools import islice, product
 
 import numpy as np
 
-from fedtrees.audit.client_values import first_tree_of_values
 from fedtrees.audit.exposure import UNKNOWN, TreeExposure
 from fedtrees.audit.known import Known, Rows
 from fedtrees.audit.leaf_values import (
@@ -20,6 +19,7 @@ from fedtrees.audit.leaf_values import (
     Explanation,
     certain_counts,
     explanations,
+    first_tree_of_values,
     may_be_mean,
     pairs_of,
     table_sizes,
@@ -47,18 +47,7 @@ FIXED = (
 
 @dataclass(frozen=True, eq=False)
 class Told:
-    """What leaf values alone tell.
-
-    Attributes
-    ----------
-    trees : sequence of TreeExposure
-    settings : Settings or None
-    rows : Rows
-    assumes : tuple of str
-        Conditions that leaf values cannot show; where one fails the counts are wrong.
-    hint : str
-        What would let more be counted, as a sentence; or empty.
-    """
+    """What leaf values alone tell; the names are those of `Audit`."""
 
     trees: Sequence[TreeExposure]
     settings: Settings | None
@@ -74,17 +63,7 @@ def told_by_values(
 
     From a base score that is a label mean, counts follow if the table's size is known, or if lambda
     is and one size alone explains every leaf. From another, size, eta and lambda must be known.
-
-    Parameters
-    ----------
-    model : ModelFile
-    trees : sequence of TreeExposure
-        Without counts.
-    settings : Settings or None
-        As far as known without leaf values.
-    known : Known
     """
-    assert isinstance(model.forest, Forest)
     share = table_sizes(start_of(model.forest, 0)) if is_logistic(model) else None
     rows = Rows(known.rows, None, share and share[0],
                 "declared" if known.rows else "does not follow")  # fmt: skip

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedtrees.audit.client_values import first_tree_of_values
 from fedtrees.audit.exposure import UNKNOWN
 from fedtrees.audit.leaf_values import (
     LEARNING_RATES,
@@ -17,6 +16,7 @@ from fedtrees.audit.leaf_values import (
     Pairs,
     certain_counts,
     explanations,
+    first_tree_of_values,
     may_be_mean,
     pairs_of,
     sizes_that_fit,

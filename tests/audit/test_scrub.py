@@ -10,9 +10,8 @@ import xgboost as xgb
 
 from fedtrees.audit import audit, read_model
 from fedtrees.audit import scrub as module
-from fedtrees.audit.covering import covering_points
 from fedtrees.audit.model import XGBOOST_STATISTICS
-from fedtrees.audit.scrub import scrub
+from fedtrees.audit.scrub import covering_points, scrub
 from fedtrees.core.errors import DataError, UsageError
 
 
