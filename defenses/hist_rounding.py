@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.defense import Context, Declared, Defense
-from fedtrees.core.errors import UsageError
-from fedtrees.core.guarantee import Guarantee, Structural
+from fedtrees.core.errors import UsageError, check_positive
+from fedtrees.core.guarantee import Structural
 from fedtrees.core.messages import Message
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
@@ -34,17 +33,12 @@ class HistogramRounding(Defense):
 
     step: float = 0.001
 
+    guarantee = Structural()
     at = frozenset({"client"})
     guards = (Histogram,)
 
     def __post_init__(self) -> None:
-        number = isinstance(self.step, int | float) and not isinstance(self.step, bool)
-        if not number or not 0 < self.step < math.inf:
-            raise UsageError(f"step must be a finite number > 0; got {self.step!r}")
-
-    def claim(self) -> Guarantee:
-        """Return a structural guarantee."""
-        return Structural()
+        check_positive("step", self.step)
 
     def declares(self, schema: Schema, parameters: Mapping[str, Any]) -> Declared:
         """Publish the step."""

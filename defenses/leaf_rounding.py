@@ -10,7 +10,7 @@ import numpy as np
 
 from fedtrees.core.defense import Context, Declared, Defense
 from fedtrees.core.errors import UsageError
-from fedtrees.core.guarantee import Guarantee, Structural
+from fedtrees.core.guarantee import Structural
 from fedtrees.core.messages import Message
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
@@ -36,6 +36,7 @@ class LeafRounding(Defense):
 
     decimals: int = 3
 
+    guarantee = Structural()
     at = frozenset({"server", "client"})
     guards = (LeafValues, LeafClasses, ClientTrees, GlobalTrees, ClientModels)
 
@@ -46,10 +47,6 @@ class LeafRounding(Defense):
             or not 0 <= self.decimals <= 12
         ):
             raise UsageError(f"decimals must be an integer from 0 to 12; got {self.decimals!r}")
-
-    def claim(self) -> Guarantee:
-        """Return a structural guarantee."""
-        return Structural()
 
     def declares(self, schema: Schema, parameters: Mapping[str, Any]) -> Declared:
         """Publish the step."""

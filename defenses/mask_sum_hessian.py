@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fedtrees.core.defense import Context, Defense
-from fedtrees.core.guarantee import Guarantee, Structural
+from fedtrees.core.guarantee import Structural
 from fedtrees.core.messages import Message, Reveal
 from fedtrees.core.registry import register
 from fedtrees.messages.shared_trees import ClientTrees
@@ -25,13 +25,10 @@ class MaskSumHessian(Defense):
     rate solves for all of them but where two leaves weigh the same (see `docs/`).
     """
 
+    guarantee = Structural()
     at = frozenset({"client"})
     protects = frozenset({Reveal.COUNTS})
     guards = (ClientTrees,)
-
-    def claim(self) -> Guarantee:
-        """Return a structural guarantee."""
-        return Structural()
 
     def outgoing(self, message: Message, ctx: Context) -> Message:
         """Mask the sums."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedtrees.core.defense import Context, Declared, Defense
 from fedtrees.core.errors import UsageError
-from fedtrees.core.guarantee import Guarantee, Structural
+from fedtrees.core.guarantee import Structural
 from fedtrees.core.messages import Message
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
@@ -42,6 +42,7 @@ class MinBin(Defense):
     k: int = 5
     by: str = "client"
 
+    guarantee = Structural()
     bounds_hessian = True
 
     def __post_init__(self) -> None:
@@ -59,10 +60,6 @@ class MinBin(Defense):
     def guards(self) -> tuple[type[Message], ...]:  # type: ignore[override]
         """Histograms that clients send; for the server, their sum that it sends back."""
         return (Histogram,) if self.by == "client" else (GlobalHistogram,)
-
-    def claim(self) -> Guarantee:
-        """Return a structural guarantee."""
-        return Structural()
 
     def declares(self, schema: Schema, parameters: Mapping[str, Any]) -> Declared:
         """Publish the smallest number of rows a visible bin holds."""

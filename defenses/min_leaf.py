@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from fedtrees.core.defense import Defense
 from fedtrees.core.errors import UsageError
-from fedtrees.core.guarantee import Guarantee, Structural
+from fedtrees.core.guarantee import Structural
 from fedtrees.core.registry import register
 
 
@@ -27,6 +27,8 @@ class MinLeaf(Defense):
 
     k: int = 5
 
+    guarantee = Structural()
+
     def __post_init__(self) -> None:
         if not isinstance(self.k, int) or isinstance(self.k, bool) or self.k < 2:
             raise UsageError(f"k must be a whole number of 2 or more; got {self.k!r}")
@@ -35,7 +37,3 @@ class MinLeaf(Defense):
     def least_leaf_rows(self) -> int:  # type: ignore[override]
         """Rows that clients leave on either side of a split."""
         return self.k
-
-    def claim(self) -> Guarantee:
-        """Return a structural guarantee."""
-        return Structural()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fedtrees.core.defense import Defense
-from fedtrees.core.guarantee import Guarantee, Structural
+from fedtrees.core.guarantee import Structural
 from fedtrees.core.messages import Message, Reveal
 from fedtrees.core.registry import register
 from fedtrees.messages.boosting import Histogram, LabelSums, ValidationLoss
@@ -27,6 +27,7 @@ class SecureSum(Defense):
     client still receives it.
     """
 
+    guarantee = Structural()
     at = frozenset({"client"})
     protects = frozenset({Reveal.LABELS, Reveal.COUNTS, Reveal.FEATURES})
     guards = _HISTOGRAMS
@@ -36,10 +37,6 @@ class SecureSum(Defense):
         FeatureSketch: _SUMMARY,
         FeatureRanges: _SUMMARY,
     }
-
-    def claim(self) -> Guarantee:
-        """Return a structural guarantee."""
-        return Structural()
 
     def summed(self) -> tuple[type[Message], ...]:
         """Name the histograms."""

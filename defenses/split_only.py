@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from fedtrees.core.defense import Context, Defense
-from fedtrees.core.guarantee import Guarantee, Structural
+from fedtrees.core.guarantee import Structural
 from fedtrees.core.messages import Message, Reveal
 from fedtrees.core.registry import register
 from fedtrees.messages.boosting import (
@@ -37,6 +37,7 @@ class SplitOnly(Defense):
     still reveal most leaf counts (measured in `docs/`), so nothing is bounded.
     """
 
+    guarantee = Structural()
     at = frozenset({"server", "client"})
     protects = frozenset({Reveal.LABELS, Reveal.COUNTS, Reveal.FEATURES})
     guards = (NodeSplits, LeafValues, LeafClasses, ClientTrees, GlobalTrees, ClientModels)
@@ -52,10 +53,6 @@ class SplitOnly(Defense):
         ClassTotals: _TO_SERVER,
         ClassCounts: _TO_SERVER,
     }
-
-    def claim(self) -> Guarantee:
-        """Return a structural guarantee."""
-        return Structural()
 
     def outgoing(self, message: Message, ctx: Context) -> Message:
         """Strip the statistics."""

@@ -145,6 +145,8 @@ class Defense:
         Types let through although they reveal it, each with the reason why that is acceptable.
     requires : tuple of Message types
         It makes sense only where one of these crosses; empty: one of `guards`.
+    guarantee : Guarantee
+        What is claimed, where that does not depend on parameters.
     gradient_clip : float or None
         Clients clip each row's gradient to [-R, R] and hessian to [0, 2R] before summing.
     least_leaf_rows : int
@@ -161,14 +163,15 @@ class Defense:
     guards: ClassVar[tuple[type[Message], ...]] = ()
     exempts: ClassVar[Mapping[type[Message], str]] = {}
     requires: ClassVar[tuple[type[Message], ...]] = ()
+    guarantee: ClassVar[Guarantee] = NoGuarantee()
     gradient_clip: float | None = None
     least_leaf_rows: int = 0
     unit_hessian: ClassVar[bool] = False
     bounds_hessian: ClassVar[bool] = False
 
     def claim(self) -> Guarantee:
-        """State what is guaranteed, as published."""
-        return NoGuarantee()
+        """State what is guaranteed, as published; by default `guarantee`."""
+        return self.guarantee
 
     def declares(self, schema: Schema, parameters: Mapping[str, Any]) -> Declared:
         """Publish what the defense does to the statistics (its parameters are no secret)."""

@@ -61,32 +61,7 @@ class _Boosting(FederatedEstimator):
         ranges: Any = None,
         random_state: Any = None,
     ) -> None:
-        self.n_estimators = n_estimators
-        self.learning_rate = learning_rate
-        self.max_depth = max_depth
-        self.max_leaves = max_leaves
-        self.grow_policy = grow_policy
-        self.max_bin = max_bin
-        self.reg_lambda = reg_lambda
-        self.reg_alpha = reg_alpha
-        self.gamma = gamma
-        self.min_child_weight = min_child_weight
-        self.subsample = subsample
-        self.colsample_bytree = colsample_bytree
-        self.colsample_bylevel = colsample_bylevel
-        self.colsample_bynode = colsample_bynode
-        self.base_score = base_score
-        self.early_stopping_rounds = early_stopping_rounds
-        self.validation_fraction = validation_fraction
-        self.enable_categorical = enable_categorical
-        self.max_cat_to_onehot = max_cat_to_onehot
-        self.max_cat_threshold = max_cat_threshold
-        self.protocol = protocol
-        self.defense = defense
-        self.n_clients = n_clients
-        self.cuts = cuts
-        self.ranges = ranges
-        self.random_state = random_state
+        self._keep(locals())
 
     @property
     def n_iter_(self) -> int:

@@ -45,6 +45,10 @@ class FederatedEstimator(BaseEstimator):
     ranges: Mapping[str, tuple[float, float]] | None
     random_state: Any
 
+    def _keep(self, given: Mapping[str, Any]) -> None:
+        """Keep what a constructor was given, as scikit-learn wants it: as it is, under its name."""
+        vars(self).update({name: value for name, value in given.items() if name != "self"})
+
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = True

@@ -70,22 +70,7 @@ feature_names_in_, feature_importances_
         ranges: Any = None,
         random_state: Any = None,
     ) -> None:
-        self.n_estimators = n_estimators
-        self.max_depth = max_depth
-        self.min_samples_split = min_samples_split
-        self.min_samples_leaf = min_samples_leaf
-        self.max_features = max_features
-        self.tree_features = tree_features
-        self.bootstrap = bootstrap
-        self.max_samples = max_samples
-        self.max_leaf_nodes = max_leaf_nodes
-        self.max_bin = max_bin
-        self.protocol = protocol
-        self.defense = defense
-        self.n_clients = n_clients
-        self.cuts = cuts
-        self.ranges = ranges
-        self.random_state = random_state
+        self._keep(locals())
 
     def fit(self, X: Any, y: ArrayLike, client: Any = None) -> Self:
         """Train; parameters and errors as in `FederatedGBDTClassifier.fit`, without weights."""

@@ -101,12 +101,9 @@ class LocalForestRequest(Message):
     discloses: ClassVar[frozenset[Reveal]] = frozenset()
 
 
-_GROWN_ALONE = frozenset({Reveal.MODEL, Reveal.THRESHOLDS, Reveal.FEATURES})
-
-
 @dataclass(frozen=True, eq=False)
-class LocalForest(Message):
-    """A forest that one client grew alone: its thresholds are values of that client's rows.
+class ForestArrays(Message):
+    """A random forest as `RandomForest.to_arrays` takes it apart.
 
     Attributes
     ----------
@@ -123,7 +120,7 @@ class LocalForest(Message):
         Training rows of each class, where they are shared.
     """
 
-    discloses: ClassVar[frozenset[Reveal]] = _GROWN_ALONE | _COUNTING
+    discloses: ClassVar[frozenset[Reveal]] = _COUNTING | {Reveal.MODEL, Reveal.THRESHOLDS}
     sizes: NDArray[np.int64]
     feature: NDArray[np.int32]
     threshold: NDArray[np.float32]
@@ -135,9 +132,16 @@ class LocalForest(Message):
     @property
     def reveals(self) -> frozenset[Reveal]:
         """Labels and counts only with counts."""
-        return _GROWN_ALONE if self.counts is None else self.discloses
+        return self.discloses - _COUNTING if self.counts is None else self.discloses
+
+
+@dataclass(frozen=True, eq=False)
+class LocalForest(ForestArrays):
+    """A forest that one client grew alone: its thresholds are values of that client's rows."""
+
+    discloses: ClassVar[frozenset[Reveal]] = ForestArrays.discloses | {Reveal.FEATURES}
 
 
 @dataclass(frozen=True, eq=False)
 class PooledForest(LocalForest):
-    """The trees of all clients, in the order of the clients; fields as in `LocalForest`."""
+    """The trees of all clients, in the order of the clients."""

@@ -17,9 +17,11 @@ from fedtrees.core.messages import Message, Reveal
 from fedtrees.core.schema import Schema
 from fedtrees.core.transcript import PUBLIC
 from fedtrees.core.view import Seen, View
+from fedtrees.messages.forests import ForestArrays
 from fedtrees.trees.boosted.forest import Forest, Tree
 from fedtrees.trees.boosted.losses import named_objective
 from fedtrees.trees.forest.random_forest import RandomForest
+from fedtrees.trees.routing import joined_sets
 
 _ALWAYS = {
     "feature": np.int32,
@@ -93,33 +95,8 @@ class BoostedModel(Message):
 
 
 @dataclass(frozen=True, eq=False)
-class ForestModel(Message):
-    """A random forest, its trees end to end (`RandomForest.to_arrays`).
-
-    Attributes
-    ----------
-    sizes : int64 array, shape (T,)
-        Nodes of each tree.
-    feature, threshold, left, default_left : array, shape (n_nodes,)
-    probability : float64 array, shape (n_nodes, K)
-        Class shares; NaN at an inner node.
-    counts : int64 array, shape (n_nodes, K), or None
-        Training rows of each class, where the model keeps them.
-    """
-
-    discloses: ClassVar[frozenset[Reveal]] = _MODEL | {Reveal.LABELS, Reveal.COUNTS}
-    sizes: NDArray[np.int64]
-    feature: NDArray[np.int32]
-    threshold: NDArray[np.float32]
-    left: NDArray[np.int32]
-    default_left: NDArray[np.bool_]
-    probability: NDArray[np.float64]
-    counts: NDArray[np.int64] | None = None
-
-    @property
-    def reveals(self) -> frozenset[Reveal]:
-        """Labels and counts only with counts."""
-        return _MODEL if self.counts is None else self.discloses
+class ForestModel(ForestArrays):
+    """A random forest."""
 
     def model(self) -> RandomForest:
         """Return the forest."""
@@ -177,20 +154,10 @@ def _boosted(model: Forest) -> Message:
         parts = [getattr(t, name) for t in model.trees]
         known = bool(parts) and all(p is not None for p in parts)
         arrays[name] = np.concatenate(parts) if known else None
-    masks = [t.categories for t in model.trees]
-    width = max((m.shape[1] for m in masks if m is not None), default=0)
-    if width:
-        arrays["categories"] = np.concatenate(
-            [_padded(m, len(t), width) for m, t in zip(masks, model.trees, strict=True)]
-        )
+    categories = joined_sets(model.trees)
+    if categories.shape[1]:
+        arrays["categories"] = categories
     return BoostedModel(model.objective.name, model.base_margin, sizes, **arrays)
-
-
-def _padded(mask: NDArray[np.bool_] | None, nodes: int, width: int) -> NDArray[np.bool_]:
-    wide = np.zeros((nodes, width), dtype=bool)
-    if mask is not None:
-        wide[:, : mask.shape[1]] = mask
-    return wide
 
 
 @as_message.register

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from fedtrees.core.errors import DataError
 from fedtrees.messages.shared_trees import SharedTrees
 from fedtrees.trees.boosted.forest import Tree
+from fedtrees.trees.boosted.newton import weights_of
 from fedtrees.trees.boosted.params import TreeParams
 
 NODE_FIELDS = (
@@ -58,13 +59,8 @@ def base_weights(tree: Tree, params: TreeParams) -> NDArray[np.float32]:
     assert tree.g is not None
     assert tree.h is not None
     alone = np.arange(len(tree)) == 0  # the root
-    heavy = (tree.h > 0) & (tree.h >= np.float32(params.min_child_weight))
-    beyond = np.maximum(np.abs(tree.g) - np.float64(np.float32(params.reg_alpha)), 0.0)
-    regular = np.where(heavy, tree.h + np.float64(np.float32(params.reg_lambda)), 1.0)
-    weight = np.where(heavy, -np.sign(tree.g) * beyond / regular, 0.0)
-    found: NDArray[np.float32] = np.where(
-        (tree.feature >= 0) | alone, weight.astype(np.float32), tree.value
-    )
+    weight = weights_of(tree.g, tree.h, params)
+    found: NDArray[np.float32] = np.where((tree.feature >= 0) | alone, weight, tree.value)
     return found
 
 

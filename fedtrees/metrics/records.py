@@ -255,19 +255,3 @@ def _without_equal_rows(
         kept[order] = rank >= spare[mine[order]]
         keep.append(kept)
     return A[keep[0]], B[keep[1]]
-
-
-def subsample_to_smaller(
-    guess: Table, truth: Table, rng: np.random.Generator
-) -> tuple[Table, Table]:
-    """Cut both tables to the smaller size at random, as the published scores do.
-
-    Only for comparison with published figures: an attack that guesses fewer rows is not
-    penalised by it.
-    """
-    size = min(len(guess), len(truth))
-    cut = [
-        t if len(t) == size else t.take(np.sort(rng.choice(len(t), size, replace=False)))
-        for t in (guess, truth)
-    ]
-    return cut[0], cut[1]

@@ -92,6 +92,8 @@ def specificity(
     root of that. Tolerances are those of the victims throughout. A guess of more than 4 k rows is
     cut to its first 4 k, to bound the time.
     """
+    from scipy.stats import norm
+
     if len(reserve) < 2 or samples < 2 or len(guess) == 0:
         raise DataError(
             f"specificity needs a guess, 2 reserve rows and 2 samples; got {len(guess)} guessed "
@@ -115,18 +117,12 @@ def specificity(
     z = (victims - float(fresh.mean())) / deviation if deviation > 0 else None
     return Specificity(
         z=z,
-        tail=None if z is None else _upper_tail(z),
+        tail=None if z is None else float(norm.sf(z)),
         rank=float((1 + (fresh >= victims).sum()) / (1 + samples)),
         victims=victims,
         fresh=float(fresh.mean()),
         rows=k,
     )
-
-
-def _upper_tail(z: float) -> float:
-    from scipy.stats import norm
-
-    return float(norm.sf(z))
 
 
 def nearest_row(

@@ -39,9 +39,3 @@ def discrete_laplace(
     p = -np.expm1(-1.0 / scale)
     # The difference of two geometric variates; numpy draws them by inversion for small p.
     return rng.geometric(p, shape) - rng.geometric(p, shape)
-
-
-def discrete_laplace_variance(scale: float) -> float:
-    """Return the variance of `discrete_laplace`, in squared grid steps."""
-    q = np.exp(-1.0 / scale)
-    return float(2.0 * q / np.expm1(-1.0 / scale) ** 2)

@@ -52,7 +52,7 @@ class Routes:
             joined("left", np.int32),
             joined("right", np.int32),
             joined("default_left", bool),
-            _joined_sets(trees),
+            joined_sets(trees),
         )
 
     def rows(self, X: NDArray[Any]) -> NDArray[np.float32]:
@@ -118,14 +118,13 @@ class Routed:
         return self._routes.apply(X)
 
 
-def _sets(tree: Any) -> NDArray[np.bool_]:
-    found: NDArray[np.bool_] | None = getattr(tree, "categories", None)
-    return np.zeros((len(tree), 0), dtype=bool) if found is None else found
-
-
-def _joined_sets(trees: Sequence[Any]) -> NDArray[np.bool_]:
-    """Return the sets of all nodes, as wide as the widest."""
-    sets = [_sets(t) for t in trees]
+def joined_sets(trees: Sequence[Any]) -> NDArray[np.bool_]:
+    """Return the categories that go right, by node of all trees, as wide as the widest."""
+    given = [getattr(t, "categories", None) for t in trees]
+    sets = [
+        np.zeros((len(t), 0), dtype=bool) if s is None else s
+        for t, s in zip(trees, given, strict=True)
+    ]
     width = max((s.shape[1] for s in sets), default=0)
     wide = [np.pad(s, ((0, 0), (0, width - s.shape[1]))) for s in sets]
     return np.concatenate([np.zeros((0, width), dtype=bool), *wide])

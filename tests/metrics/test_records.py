@@ -10,7 +10,7 @@ from small_tables import SCHEMA, random_table
 from fedtrees.core.errors import DataError
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.metrics import Tolerance, score_records
-from fedtrees.metrics.records import gower_distance, sorted_rows, subsample_to_smaller
+from fedtrees.metrics.records import gower_distance, sorted_rows
 
 TOP = ("age", "town")
 cases = given(n=st.integers(1, 40), m=st.integers(1, 40), seed=st.integers(0, 2**30))
@@ -129,12 +129,6 @@ def test_gower_is_close_to_the_optimal_matching(n, seed):
     best = full[linear_sum_assignment(full)].mean() / A.shape[1]
     found = gower_distance(A, B, span)
     assert best - 1e-9 <= found <= best + 1 / 16
-
-
-def test_published_subsampling_gives_equal_sizes():
-    rng = np.random.default_rng(0)
-    guess, truth = subsample_to_smaller(random_table(9, rng), random_table(5, rng), rng)
-    assert (len(guess), len(truth)) == (5, 5)
 
 
 def test_what_cannot_be_scored_is_refused():

@@ -26,7 +26,13 @@ def node_weights(
         Binary places of the sums.
     """
     values = from_fixed(sums, bits)
-    g, h = values[..., 0], values[..., 1]
+    return weights_of(values[..., 0], values[..., 1], params)
+
+
+def weights_of(
+    g: NDArray[np.float64], h: NDArray[np.float64], params: TreeParams
+) -> NDArray[np.float32]:
+    """Return what `node_weights` returns, from sums in float64."""
     usable = (h > 0) & (h >= np.float32(params.min_child_weight))
     reg = np.where(usable, h + np.float64(np.float32(params.reg_lambda)), 1.0)
     weight: NDArray[np.float64] = np.where(usable, -np.sign(g) * _beyond(g, params) / reg, 0.0)
