@@ -53,6 +53,12 @@ def check_positive(name: str, value: Any) -> None:
         raise UsageError(f"{name} must be a finite number > 0; got {value!r}")
 
 
+def check_known(what: str, value: Any, known: Iterable[str]) -> None:
+    """Raise UsageError unless a parameter has one of the known values."""
+    if value not in known:
+        raise UsageError(f"unknown {what} {value!r}{did_you_mean(str(value), known)}")
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return ``"; did you mean 'x'?"`` for the closest known name, else the list of names."""
     names = sorted(known)

@@ -106,9 +106,7 @@ class Registry:
                 raise UsageError(f"{kind} {spec.name!r} needs a value: {spec.name}[{key}=...]")
         try:
             return maker(**spec.params)
-        except UsageError as err:
-            raise UsageError(f"{spec}: {err}") from err
-        except TypeError as err:
+        except (UsageError, TypeError) as err:
             raise UsageError(f"{spec}: {err}") from err
 
 

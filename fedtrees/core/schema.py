@@ -61,14 +61,8 @@ class Feature:
 
     def to_json(self) -> dict[str, Any]:
         """Return the feature as plain JSON types; cut points only where they are declared."""
-        plain = {
-            "name": self.name,
-            "kind": self.kind,
-            "low": self.low,
-            "high": self.high,
-            "categories": list(self.categories),
-        }
-        return {**plain, "cuts": list(self.cuts)} if self.cuts else plain
+        plain = {**vars(self), "categories": list(self.categories), "cuts": list(self.cuts)}
+        return {k: v for k, v in plain.items() if k != "cuts" or v}
 
 
 @dataclass(frozen=True)

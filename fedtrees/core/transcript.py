@@ -100,17 +100,9 @@ class Transcript:
 
     def record(self, sender: str, receivers: tuple[str, ...], message: Message, why: str) -> None:
         """Append one crossing."""
-        self.deliveries.append(
-            Delivery(
-                index=len(self.deliveries),
-                round=self.rounds,
-                sender=sender,
-                receivers=receivers,
-                message=message,
-                why=why,
-                nbytes=0 if sender in receivers else encoded_size(message),
-            )
-        )
+        nbytes = 0 if sender in receivers else encoded_size(message)
+        crossing = (len(self.deliveries), self.rounds, sender, receivers, message, why, nbytes)
+        self.deliveries.append(Delivery(*crossing))
 
     def __iter__(self) -> Iterator[Delivery]:
         return iter(self.deliveries)

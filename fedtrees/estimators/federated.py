@@ -23,8 +23,14 @@ from fedtrees.core.specs import Spec, parse_composed, parse_grid
 from fedtrees.core.streams import Streams
 from fedtrees.core.view import View
 from fedtrees.data.partition import Rows, split
-from fedtrees.estimators.columns import categories_of, coded, features_of, float32_rows, validated
-from fedtrees.estimators.given_cuts import read_cuts
+from fedtrees.estimators.columns import (
+    categories_of,
+    coded,
+    features_of,
+    float32_rows,
+    read_cuts,
+    validated,
+)
 from fedtrees.protocols.base import Protocol, train, view_of
 from fedtrees.trees.forest.params import ForestParams
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fedtrees.core.errors import UsageError, did_you_mean
+from fedtrees.core.errors import UsageError, check_known
 from fedtrees.core.schema import Schema
 from fedtrees.protocols.base import Protocol
 from fedtrees.trees.boosted.losses import OBJECTIVES, Logistic, Objective, objective_of
@@ -25,9 +25,8 @@ class BoostingProtocol(TreeParams, Protocol):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.objective is not None and self.objective not in OBJECTIVES:
-            hint = did_you_mean(str(self.objective), OBJECTIVES)
-            raise UsageError(f"unknown objective {self.objective!r}{hint}")
+        if self.objective is not None:
+            check_known("objective", self.objective, OBJECTIVES)
         if self.objective == Logistic.name:
             self._check_probability()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedtrees.core.errors import UsageError, did_you_mean
+from fedtrees.core.errors import check_known
 from fedtrees.core.network import Network
 from fedtrees.core.registry import register
 from fedtrees.messages.shared_trees import ClientTrees, GrowRequest
@@ -64,6 +64,4 @@ class FlowerBagging(FlowerProtocol):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.arrival not in ARRIVALS:
-            hint = did_you_mean(str(self.arrival), ARRIVALS)
-            raise UsageError(f"unknown arrival {self.arrival!r}{hint}")
+        check_known("arrival", self.arrival, ARRIVALS)

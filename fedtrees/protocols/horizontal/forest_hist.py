@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from fedtrees.core.defense import Composition
-from fedtrees.core.errors import UsageError, did_you_mean
+from fedtrees.core.errors import UsageError, check_known
 from fedtrees.core.holding import Holding
 from fedtrees.core.messages import Message
 from fedtrees.core.network import Network, add_messages
@@ -160,10 +160,7 @@ class ForestHist(ForestProtocol):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.cuts not in CUT_METHODS:
-            raise UsageError(
-                f"unknown cuts {self.cuts!r}{did_you_mean(str(self.cuts), CUT_METHODS)}"
-            )
+        check_known("cuts", self.cuts, CUT_METHODS)
         if self.max_leaf_nodes is not None:
             raise UsageError(
                 f"max_leaf_nodes={self.max_leaf_nodes}: levels are grown whole here; limit "

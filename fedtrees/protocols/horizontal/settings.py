@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.errors import DataError, UsageError, did_you_mean
+from fedtrees.core.errors import DataError, UsageError, check_known
 from fedtrees.core.messages import Message
 from fedtrees.core.schema import Schema
 from fedtrees.messages.boosting import (
@@ -63,10 +63,7 @@ class HistogramProtocol(BoostingProtocol):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.cuts not in CUT_METHODS:
-            raise UsageError(
-                f"unknown cuts {self.cuts!r}{did_you_mean(str(self.cuts), CUT_METHODS)}"
-            )
+        check_known("cuts", self.cuts, CUT_METHODS)
         if not isinstance(self.enable_categorical, bool):
             raise UsageError(f"enable_categorical={self.enable_categorical!r}: give true or false")
         patience, share = self.early_stopping_rounds, self.validation_fraction

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.defense import Composition
-from fedtrees.core.errors import DataError, UsageError, did_you_mean
+from fedtrees.core.errors import DataError, UsageError, check_known
 from fedtrees.core.holding import Holding
 from fedtrees.core.messages import Message
 from fedtrees.core.network import Network
@@ -47,9 +47,7 @@ class TreeSharingProtocol(BoostingProtocol):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.intercept not in INTERCEPTS:
-            hint = did_you_mean(str(self.intercept), INTERCEPTS)
-            raise UsageError(f"unknown intercept {self.intercept!r}{hint}")
+        check_known("intercept", self.intercept, INTERCEPTS)
 
     says: ClassVar[tuple[type[Message], ...]] = (GrowRequest, ClientTrees, GlobalTrees)
     serves: ClassVar[frozenset[str]] = frozenset({"least_leaf_rows"})

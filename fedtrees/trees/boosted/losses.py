@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedtrees.core.errors import DataError, UsageError, did_you_mean
+from fedtrees.core.errors import DataError, UsageError, check_known
 from fedtrees.trees.boosted.fixed_point import Bits, bits_for
 from fedtrees.trees.jit import kernel
 
@@ -360,8 +360,7 @@ def named_objective(name: str, n_classes: int) -> Objective:
     UsageError
         If the name is unknown.
     """
-    if name not in OBJECTIVES:
-        raise UsageError(f"unknown objective {name!r}{did_you_mean(str(name), OBJECTIVES)}")
+    check_known("objective", name, OBJECTIVES)
     simple: dict[str, Objective] = {Logistic.name: LOGISTIC, SquaredError.name: SQUARED_ERROR}
     return simple[name] if name in simple else Softmax(n_classes)
 
