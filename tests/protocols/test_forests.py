@@ -29,12 +29,8 @@ from fedtrees.messages.forests import (
 from fedtrees.messages.models import ForestModel
 from fedtrees.protocols.base import train, view_of
 from fedtrees.trees.binning import bin_rows
-from fedtrees.trees.forest.grower import (
-    draw_columns,
-    draw_rows,
-    grow_class_tree,
-    grow_random_forest,
-)
+from fedtrees.trees.forest.grower import draw_columns, draw_rows, grow_random_forest
+from fedtrees.trees.forest.growth import grow_whole_tree
 from fedtrees.trees.forest.random_forest import RandomForest
 from fedtrees.trees.sketch import quantile_cuts
 
@@ -90,7 +86,7 @@ def test_with_row_draws_it_is_the_central_forest_on_the_pooled_draws(count):
             ]
         )
         drawn = draw_columns(cuts.n_features, p, coins.child("server").rng("columns", t))
-        trees.append(grow_class_tree(bin_rows(rows.X, cuts), rows.y, weights, cuts, 2, p, *drawn))
+        trees.append(grow_whole_tree(bin_rows(rows.X, cuts), rows.y, weights, cuts, 2, p, *drawn))
     assert same_forest(
         train(p, over_clients(clients), schema, seed=5).model, RandomForest(tuple(trees))
     )

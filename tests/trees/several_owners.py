@@ -43,7 +43,7 @@ def grow_forest_over(owners, cuts, params, objective=LOGISTIC, streams=None):
     return Forest(tuple(trees), start, objective)
 
 
-def grow_class_tree_over(parts, weights, cuts, n_classes, params, features, key):
+def grow_class_tree(parts, weights, cuts, n_classes, params, features, key):
     """Grow one classification tree over (bins, labels) by summed class counts."""
     owners = [
         (bins, y, w, RowPartition(np.flatnonzero(w).astype(np.int32)))
@@ -73,7 +73,7 @@ def grow_random_forest_over(parts, cuts, params, n_classes=2, seed=0):
             for i, (_, y) in enumerate(parts)
         ]
         drawn = draw_columns(cuts.n_features, params, streams.deciding().rng("columns", t))
-        tree = grow_class_tree_over(parts, weights, cuts, n_classes, params, *drawn)
+        tree = grow_class_tree(parts, weights, cuts, n_classes, params, *drawn)
         limit = params.max_leaf_nodes
         trees.append(tree if limit is None else keep_best_splits(tree, limit))
     return RandomForest(tuple(trees))

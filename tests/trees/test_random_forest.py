@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from several_owners import grow_class_tree_over, grow_random_forest_over
+from several_owners import grow_class_tree, grow_random_forest_over
 from sklearn.datasets import load_breast_cancer, load_digits, load_wine
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.tree import DecisionTreeClassifier
@@ -17,12 +17,8 @@ from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.streams import Streams
 from fedtrees.trees.binning import bin_rows
 from fedtrees.trees.forest.gini import feature_orders
-from fedtrees.trees.forest.grower import (
-    draw_columns,
-    draw_rows,
-    grow_class_tree,
-    grow_random_forest,
-)
+from fedtrees.trees.forest.grower import draw_columns, draw_rows, grow_random_forest
+from fedtrees.trees.forest.growth import grow_whole_tree
 from fedtrees.trees.forest.params import ForestParams, feature_count
 from fedtrees.trees.forest.random_forest import ClassTree, RandomForest, keep_best_splits
 from fedtrees.trees.sketch import quantile_cuts
@@ -75,7 +71,7 @@ def test_every_split_is_the_best_there_is(table, min_leaf, seed):
     weight = draw_rows(len(X), ForestParams(), np.random.default_rng(seed))
     params = replace(EVERYTHING, min_samples_leaf=min_leaf)
     cuts, features = quantile_cuts(X), np.arange(X.shape[1])
-    tree = grow_class_tree(bin_rows(X, cuts), y, weight, cuts, k, params, features, seed)
+    tree = grow_whole_tree(bin_rows(X, cuts), y, weight, cuts, k, params, features, seed)
     rows = [np.flatnonzero(weight)]  # of each node
     for node in range(len(tree)):
         here = rows[node]
@@ -136,7 +132,7 @@ def test_a_tree_that_tries_everything_is_scikit_learns(load, least):
 
 
 @given(tables(), st.sampled_from([1, 2, 5, 20]), st.integers(0, 9))
-def test_a_tree_is_the_same_whoever_holds_which_rows(table, count, seed):
+def test_growing_level_by_level_over_owners_is_growing_at_once(table, count, seed):
     X, y, k = table
     rng = np.random.default_rng(seed)
     bins = bin_rows(X, cuts := quantile_cuts(X, 16))
@@ -149,11 +145,9 @@ def test_a_tree_is_the_same_whoever_holds_which_rows(table, count, seed):
     features, key = np.flatnonzero(rng.random(X.shape[1]) < 0.8), int(rng.integers(2**32))
     features = features if len(features) else np.array([0])
     owners = np.array_split(rng.permutation(len(X)), count)
-    whole = grow_class_tree(bins, y, weight, cuts, k, params, features, key)
+    whole = grow_whole_tree(bins, y, weight, cuts, k, params, features, key)
     parts = [(bins.take(o), y[o]) for o in owners]
-    summed = grow_class_tree_over(
-        parts, [weight[o] for o in owners], cuts, k, params, features, key
-    )
+    summed = grow_class_tree(parts, [weight[o] for o in owners], cuts, k, params, features, key)
     assert all(np.array_equal(getattr(whole, p), getattr(summed, p)) for p in PARTS)
 
 
@@ -186,7 +180,7 @@ def test_with_row_draws_it_is_the_central_forest_on_the_pooled_draws(count, opti
             coins = Streams(4).child(f"client-{i}")
             pooled[own] = draw_rows(len(own), params, coins.rng("rows", t))
         drawn = draw_columns(X.shape[1], params, Streams(4).child("server").rng("columns", t))
-        central = grow_class_tree(bins, y, pooled, cuts, 2, params, *drawn)
+        central = grow_whole_tree(bins, y, pooled, cuts, 2, params, *drawn)
         assert all(np.array_equal(getattr(tree, p), getattr(central, p)) for p in PARTS)
 
 

@@ -28,27 +28,36 @@ def mix(x: int) -> int:
 
 
 @kernel
-def child_keys(keys: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the keys of all children, in pairs, int64, shape (2 k,).
+def child_key(key: int, side: int) -> int:
+    """Return the key of a child: a node's coins depend on its path, not on the order of growth."""
+    key = mix(key + (side + 1) * _GOLDEN)
+    return key
 
-    A node's coins depend on its path, not on the order of growth.
-    """
+
+@kernel
+def child_keys(keys: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the keys of all children, in pairs, int64, shape (2 k,)."""
     out = np.empty(2 * keys.shape[0], dtype=np.int64)
     for i in range(out.shape[0]):
-        out[i] = mix(keys[i >> 1] + ((i & 1) + 1) * _GOLDEN)
+        out[i] = child_key(keys[i >> 1], i & 1)
     return out
 
 
 @kernel
+def draw_feature(key: int, order: NDArray[np.int64], j: int) -> int:
+    """Draw the j-th feature of a node without replacement: swap it to place j, return its place."""
+    at: int = j + ((mix(key + (j + 3) * _GOLDEN) * (order.shape[0] - j)) >> 32)
+    chosen = order[at]
+    order[at] = order[j]
+    order[j] = chosen
+    return at
+
+
+@kernel
 def _draw_orders(keys: NDArray[np.int64], orders: NDArray[np.int64]) -> None:
-    n_features = orders.shape[1]
     for node in range(keys.shape[0]):
-        order = orders[node]
-        for j in range(n_features):  # drawn without replacement, by swaps
-            at = j + ((mix(keys[node] + (j + 3) * _GOLDEN) * (n_features - j)) >> 32)
-            chosen = order[at]
-            order[at] = order[j]
-            order[j] = chosen
+        for j in range(orders.shape[1]):
+            draw_feature(keys[node], orders[node], j)
 
 
 def feature_orders(keys: NDArray[np.int64], features: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -66,7 +75,7 @@ def feature_orders(keys: NDArray[np.int64], features: NDArray[np.int64]) -> NDAr
 
 
 @kernel
-def _scan(
+def scan_feature(
     counts: NDArray[np.int64],
     codes: NDArray[np.int64],
     n_codes: int,
@@ -83,10 +92,26 @@ def _scan(
     Of the borders between two occupied bins the middle one is taken: the rows at hand cannot tell
     them apart, and scikit-learn takes the middle of two values too.
 
-    `counts` has class k of bin b at ``b * K + k``, missing values in bin `missing`; the first
-    `n_codes` of `codes` are the occupied bins. Returns the purity ``sum_k left_k^2 / n_left +
-    sum_k right_k^2 / n_right`` of the best split so far, which has to beat `best`, and overwrites
-    `best_left` (rows that go left) and `found` (last bin that goes left, missing values or not).
+    Parameters
+    ----------
+    counts : int64 array, shape (>= (missing + 1) * K,)
+        Rows of class k in bin b at ``b * K + k``; missing values are bin ``missing``.
+    codes : int64 array
+        The first `n_codes` are the occupied bins, ascending.
+    totals : int64 array, shape (K,)
+        Rows of the node, missing values included.
+    best : float
+        Purity to beat, strictly.
+    left : int64 array, shape (K,)
+        Scratch.
+    best_left : int64 array, shape (K,), found : int64 array, shape (2,)
+        Overwritten by a better split: rows that go left; last bin that goes left, and whether
+        missing values go left.
+
+    Returns
+    -------
+    float
+        Purity ``sum_k left_k^2 / n_left + sum_k right_k^2 / n_right`` of the best split so far.
     """
     n_classes = totals.shape[0]
     total = 0
@@ -171,7 +196,7 @@ def _choose(
                 continue
             usable[node] = True
             before = best
-            best = _scan(
+            best = scan_feature(
                 flat, codes, n_codes, n_bins, totals[node], min_leaf, best,
                 scratch, left[node], found[node],
             )  # fmt: skip

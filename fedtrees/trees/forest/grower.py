@@ -14,13 +14,13 @@ from fedtrees.trees.binning import Bins, Cuts, bin_rows
 from fedtrees.trees.forest.gini import (
     child_keys,
     choose_splits,
-    class_histogram,
     feature_orders,
     pair_starts,
 )
+from fedtrees.trees.forest.growth import assemble, grow_whole_tree
 from fedtrees.trees.forest.params import ForestParams, feature_count
-from fedtrees.trees.forest.random_forest import ClassTree, RandomForest, keep_best_splits, shares
-from fedtrees.trees.partition import Decisions, RowPartition
+from fedtrees.trees.forest.random_forest import ClassTree, RandomForest, keep_best_splits
+from fedtrees.trees.partition import Decisions
 
 
 def draw_rows(n: int, params: ForestParams, rng: np.random.Generator) -> NDArray[np.int64]:
@@ -159,18 +159,8 @@ class ForestGrower:
         def joined(name: str) -> NDArray[Any]:
             return np.concatenate([getattr(level, name) for level in self._levels])
 
-        feature, left, counts = joined("feature"), joined("left"), joined("counts")
-        leaf, column = feature < 0, np.maximum(feature, 0)
-        bin = np.minimum(joined("bin"), self._cuts.n_bins[column] - 1)
-        return ClassTree(
-            feature=feature,
-            threshold=np.where(leaf, np.float32(0), self._cuts.thresholds(column, bin)),
-            left=left,
-            right=np.where(leaf, -1, left + 1).astype(np.int32),
-            default_left=joined("default_left"),
-            probability=shares(counts),
-            counts=counts,
-        )
+        structure = joined("feature"), joined("bin"), joined("default_left"), joined("left")
+        return assemble(*structure, joined("counts"), self._cuts)
 
 
 @dataclass(frozen=True, eq=False)
@@ -207,39 +197,6 @@ def class_totals(
 ) -> NDArray[np.int64]:
     """Return how many drawn rows each class has, int64, shape (K,)."""
     return np.bincount(labels, weights=weights, minlength=n_classes).astype(np.int64)
-
-
-def grow_class_tree(
-    bins: Bins,
-    labels: NDArray[np.int64],
-    weights: NDArray[np.int64],
-    cuts: Cuts,
-    n_classes: int,
-    params: ForestParams,
-    features: NDArray[np.int64],
-    key: int,
-) -> ClassTree:
-    """Grow one tree over one owner's rows.
-
-    Parameters
-    ----------
-    bins : Bins
-        n rows.
-    labels, weights : int64 array, shape (n,)
-        Class code and multiplicity of every row; rows of multiplicity 0 are left out.
-    cuts, params, features, key
-        As in `ForestGrower`.
-    n_classes : int
-    """
-    partition = RowPartition(np.flatnonzero(weights).astype(np.int32))
-    totals = class_totals(labels, weights, n_classes)
-    grower = ForestGrower(cuts, params, totals, features, key)
-    while len(grower.nodes):
-        ranges = partition.ranges(grower.nodes)
-        asked = grower.features, grower.offsets
-        counts = class_histogram(bins, labels, weights, partition.rows, ranges, *asked, n_classes)
-        partition.split(bins, grower.decide(counts))
-    return grower.finish()
 
 
 def grow_random_forest(
@@ -280,7 +237,7 @@ def grow_random_forest(
     for t in range(params.trees):
         weights = draw_rows(len(bins), params, streams.holding(0).rng("rows", t))
         drawn = draw_columns(cuts.n_features, params, streams.deciding().rng("columns", t))
-        tree = grow_class_tree(bins, labels, weights, cuts, n_classes, params, *drawn)
+        tree = grow_whole_tree(bins, labels, weights, cuts, n_classes, params, *drawn)
         limit = params.max_leaf_nodes
         trees.append(tree if limit is None else keep_best_splits(tree, limit))
     return RandomForest(tuple(trees))
