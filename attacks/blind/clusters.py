@@ -56,9 +56,6 @@ class ClusterOwnColumns(Attack):
         low, high = np.nanmin(X, axis=0), np.nanmax(X, axis=0)
         X = (X - low) / np.where(high > low, high - low, 1.0)
         X = np.where(np.isnan(X), np.nanmean(X, axis=0), X)
-        count = max(len(view.schema.classes), 2)
-        if len(ids) < count:
-            return Guess()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # fewer different rows than classes
             runs = [kmeans2(X, count, minit="++", seed=rng) for _ in range(STARTS)]

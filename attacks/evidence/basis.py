@@ -15,17 +15,11 @@ from fedtrees.core.schema import Schema, Table
 
 @dataclass(frozen=True, eq=False)
 class Basis:
-    """The thresholds of the trees, the prior on their grid, and sums per leaf.
-
-    Attributes
-    ----------
-    sums : list of LeafSums
-        Of the rows sought, one per tree.
-    """
+    """The thresholds of the trees, the prior on their grid, and sums per leaf."""
 
     grid: Grid
     prior: Prior
-    sums: list[LeafSums]
+    sums: list[LeafSums]  # Of the rows sought, one per tree
 
     @staticmethod
     def of(
@@ -40,18 +34,9 @@ class Basis:
     ) -> Basis:
         """Work it out from all trees of the evidence.
 
-        Parameters
-        ----------
-        own : Table
-            The adversary's rows.
-        n_trees : int, optional
-            Sums of the first so many trees; of all if not given.
-        ranges : {"schema", "own"}
-            Where value ranges come from that cut points do not tell.
-        use_prior : bool
-            Use own rows as knowledge of the distribution.
-        subtract : bool
-            Take own rows out of the sums where they are in.
+        Sums are those of the first ``n_trees`` (all), less own rows where these are in them and
+        ``subtract`` says so. ``ranges`` says where value ranges come from that cut points do not
+        tell; without ``use_prior`` own rows are no knowledge of the distribution.
         """
         grid = Grid.of(evidence.trees, len(schema.features))
         low, high = value_ranges(schema, own, grid, evidence.cuts, ranges)

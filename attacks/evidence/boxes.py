@@ -19,32 +19,23 @@ Floats = NDArray[np.float64]
 
 @dataclass(eq=False)
 class Boxes:
-    """The reconstruction so far; arrays change in place from tree to tree.
+    """The reconstruction so far; arrays change in place from tree to tree."""
 
-    Attributes
-    ----------
-    lo, hi : int32 array, shape (n, d)
-        Cells ``lo <= cell < hi`` of each feature.
-    y : int64 array, shape (n,)
-    margin : float32 array, shape (n,) or (n, K)
-        Log-odds after the trees seen; of more than two classes, a margin for each.
-    history : int64 array, shape (n,)
-        Rows with equal label and equal leaves so far share a number.
-    residual : list of float
-        L1 distance from the broadcast sums, per tree.
-    doubt : float64 array of the shape of `margin`, or None
-        Variance of the margins, from trees grown on rows of others.
-    missing : bool array, shape (n, d)
-        Whether the value may be missing (at first: nowhere); it must be where ``lo == hi``.
-    """
-
+    # int32 (n, d): cells ``lo <= cell < hi`` of each feature
     lo: NDArray[np.int32]
     hi: NDArray[np.int32]
-    y: NDArray[np.int64]
+    y: NDArray[np.int64]  # int64 (n,)
+    # float32 (n,) or (n, K): log-odds after the trees seen; of more than two classes, a margin for
+    # each
     margin: NDArray[np.float32]
+    # int64 (n,): rows with equal label and equal leaves so far share a number
     history: NDArray[np.int64]
+    # L1 distance from the broadcast sums, per tree
     residual: list[float] = field(default_factory=list)
+    # Variance of the margins, from trees grown on rows of others
     doubt: Floats | None = None
+    # bool (n, d): whether the value may be missing (at first: nowhere); it must be where ``lo ==
+    # hi``
     missing: NDArray[np.bool_] = field(init=False)
 
     def __post_init__(self) -> None:

@@ -42,12 +42,8 @@ def tolerances(prior: Prior, schema: Schema) -> Floats:
 def merge(samples: list[Table], block: NDArray[np.int64], tolerance: Floats) -> Table:
     """Return the matched consensus of tables whose rows agree on label and block.
 
-    Parameters
-    ----------
-    samples : list of Table
-        n rows each, row ``i`` of every table in the same block and with the same label.
-    block : int64 array, shape (n,)
-    tolerance : float64 array, shape (d,)
+    Row ``i`` is in ``block[i]`` (int64, shape (n,)) in all of them; ``tolerance`` is float64, shape
+    (d,).
     """
     if len(samples) == 1 or len(block) == 0:
         return samples[-1]

@@ -24,19 +24,12 @@ NOISE_FLOOR = 1e-9  # below this variance, sums are exact up to float32
 
 @dataclass(frozen=True, eq=False)
 class Counts:
-    """Victims' rows per leaf and class, with how well they fit.
+    """Victims' rows per leaf and class, with how well they fit."""
 
-    Attributes
-    ----------
-    n0, n1 : int64 array, shape (J,)
-        Rows of other classes than the tree's, and of that class.
-    residual : float
-        Largest distance of a solved count from the integer it was rounded to (rows).
-    """
-
+    # int64 (J,): rows of other classes than the tree's, and of that class
     n0: Ints
     n1: Ints
-    residual: float
+    residual: float  # Largest distance of a solved count from the integer it was rounded to (rows)
 
 
 def first_gradient(evidence: Evidence, t: int = 0) -> tuple[float, float]:

@@ -12,25 +12,16 @@ from fedtrees.trees.boosted.forest import Tree
 
 @dataclass(frozen=True, eq=False)
 class LeafConstraints:
-    """The intervals that lead to each leaf of one tree, in compressed rows.
+    """The intervals that lead to each leaf of one tree, in compressed rows."""
 
-    Attributes
-    ----------
-    node : int32 array, shape (J,)
-        Node number of leaf ``j``.
-    offsets : int32 array, shape (J + 1,)
-        Constraints ``offsets[j]:offsets[j + 1]`` belong to leaf ``j``.
-    feature, lo, hi : int32 array, shape (c,)
-        Cells ``lo <= cell < hi`` of the feature.
-    missing : bool array, shape (c,)
-        Whether a missing value of the feature goes that way too.
-    """
-
-    node: NDArray[np.int32]
+    node: NDArray[np.int32]  # int32 (J,): node number of leaf ``j``
+    # int32 (J + 1,): constraints ``offsets[j]:offsets[j + 1]`` belong to leaf ``j``
     offsets: NDArray[np.int32]
+    # int32 (c,): cells ``lo <= cell < hi`` of the feature
     feature: NDArray[np.int32]
     lo: NDArray[np.int32]
     hi: NDArray[np.int32]
+    # bool (c,): whether a missing value of the feature goes that way too
     missing: NDArray[np.bool_]
 
     def __len__(self) -> int:
@@ -53,16 +44,10 @@ class Grid:
 
     A feature with ``m`` thresholds has cells ``0 .. m``; cell ``k`` holds
     ``edges[k-1] <= x < edges[k]``.
-
-    Attributes
-    ----------
-    edges : tuple of float32 array
-    missing : bool array, shape (d,)
-        Features whose value may be missing (at first none).
     """
 
     edges: tuple[NDArray[np.float32], ...]
-    missing: NDArray[np.bool_]
+    missing: NDArray[np.bool_]  # bool (d,): features whose value may be missing (at first none)
 
     @staticmethod
     def of(trees: tuple[Tree, ...], d: int) -> Grid:

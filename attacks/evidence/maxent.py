@@ -13,8 +13,6 @@ noise on the target (a Gaussian likelihood), or a small constant where sums are 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
@@ -30,37 +28,17 @@ TOLERANCE = 1e-3  # on the largest unmet equation
 ARMIJO = 1e-4
 
 
-@dataclass(frozen=True, eq=False)
-class Solution:
-    """Probabilities per reachable leaf, and what is left of the equations.
-
-    Attributes
-    ----------
-    probability : float64 array, shape (nnz,)
-        In the order of `Reach.leaf`; each row's sum to 1.
-    residual : float64 array, shape (J, K)
-        ``sum_i w_i P_ij x_ij - target_j``.
-    """
-
-    probability: Floats
-    residual: Floats
-    iterations: int
-
-
-def max_entropy(reach: Reach, weight: Floats, x: Floats, target: Floats, ridge: Floats) -> Solution:
-    """Solve the dual.
+def max_entropy(reach: Reach, weight: Floats, x: Floats, target: Floats, ridge: Floats) -> Floats:
+    """Return P in the order of `Reach.leaf`, float64, shape (nnz,); each row's sums to 1.
 
     Parameters
     ----------
     reach : Reach
-        Reachable leaves and log prior of n rows.
-    weight : float64 array, shape (n,)
-        How many identical rows each row stands for.
+        Reachable leaves and log prior of n rows, each of which stands for ``weight`` equal ones.
     x : float64 array, shape (nnz, K)
         What one row brings to each equation of a leaf.
-    target : float64 array, shape (J, K)
-    ridge : float64 array, shape (J, K)
-        Variance of the error of each target.
+    target, ridge : float64 array, shape (J, K)
+        What they add up to, and the variance of its error.
     """
     J, K = target.shape
     ridge = np.maximum(ridge, EXACT_RIDGE).reshape(-1)
@@ -73,14 +51,12 @@ def max_entropy(reach: Reach, weight: Floats, x: Floats, target: Floats, ridge: 
     args = (reach.offsets, reach.leaf, reach.log_prior, weight, x)
     value, mean, P = _evaluate(*args, theta, J)
     value += -theta @ goal
-    iterations = 0
-    while iterations < MAX_ITERATIONS:
+    for _ in range(MAX_ITERATIONS):
         gradient = np.where(mask, mean - goal + ridge * theta, 0.0)
         if np.abs(gradient).max(initial=0.0) < TOLERANCE:
             break
         H = _hessian(reach.offsets, reach.leaf, weight, x, P, J)
         H[np.diag_indices_from(H)] += ridge
-        iterations += 1
         try:
             direction = -cho_solve(cho_factor(H, check_finite=False), gradient)
         except LinAlgError:
@@ -96,7 +72,7 @@ def max_entropy(reach: Reach, weight: Floats, x: Floats, target: Floats, ridge: 
         if step < 1e-6:
             break
         theta, value, mean, P = trial, new, new_mean, new_P
-    return Solution(P, (mean - target.reshape(-1)).reshape(J, K), iterations)
+    return P
 
 
 @njit(cache=True)
@@ -148,14 +124,9 @@ def _hessian(offsets, leaf, weight, x, P, J):  # type: ignore[no-untyped-def]
 
 
 def draw_leaves(reach: Reach, P: Floats, rows: NDArray[np.intp], u: Floats) -> NDArray[np.int32]:
-    """Draw one leaf per row from P by inversion.
+    """Draw one leaf per row from P by inversion, int32, shape (m,).
 
-    Parameters
-    ----------
-    rows : int array, shape (m,)
-        The row of `reach` each drawn row belongs to.
-    u : float64 array, shape (m,)
-        Uniform draws in [0, 1).
+    Row ``rows[k]`` of `reach` is drawn from with the uniform ``u[k]``.
     """
     out: NDArray[np.int32] = _draw(reach.offsets, reach.leaf, P, rows, u)
     return out

@@ -25,29 +25,19 @@ SENTINEL_MARGIN = 1e-5  # what XGBoost adds beyond twice the extremes
 
 @dataclass(frozen=True, eq=False)
 class Prior:
-    """Own rows on the grid, per-class cell masses, and value ranges.
+    """Own rows on the grid, per-class cell masses, and value ranges."""
 
-    Attributes
-    ----------
-    cumulative : float64 array, shape (C, d, w)
-        ``cumulative[c, f, hi] - cumulative[c, f, lo]`` is the mass of cells lo..hi-1 for class c.
-    missing : float64 array, shape (C, d)
-        Mass of a missing value beside those of the cells (which add up to about 1): the odds of
-        one, 0 where none of the own rows' values is missing.
-    low, high : float64 array, shape (d,)
-        Range of each feature.
-    own : Table
-        Own rows used as knowledge (none where they must not be used).
-    own_cells : int32 array, shape (n_own, d)
-        Their cells, -1 where missing.
-    """
-
+    # float64 (C, d, w): ``cumulative[c, f, hi] - cumulative[c, f, lo]`` is the mass of cells
+    # lo..hi-1 for class c
     cumulative: Floats
+    # float64 (C, d): mass of a missing value beside those of the cells (which add up to about 1):
+    # the odds of one, 0 where none of the own rows' values is missing
     missing: Floats
+    # float64 (d,): range of each feature
     low: Floats
     high: Floats
-    own: Table
-    own_cells: NDArray[np.int32]
+    own: Table  # Own rows used as knowledge (none where they must not be used)
+    own_cells: NDArray[np.int32]  # int32 (n_own, d): their cells, -1 where missing
 
     @property
     def classes(self) -> int:
@@ -149,19 +139,13 @@ def _uniform_cells(
 
 @dataclass(frozen=True, eq=False)
 class Reach:
-    """Reachable leaves of rows, in compressed rows.
+    """Reachable leaves of rows, in compressed rows."""
 
-    Attributes
-    ----------
-    offsets : int64 array, shape (n + 1,)
-    leaf : int32 array, shape (nnz,)
-        Leaf positions ``offsets[i]:offsets[i + 1]`` that row ``i`` can reach.
-    log_prior : float64 array, shape (nnz,)
-        Log probability (nats) of the leaf given box and label, up to a constant per row.
-    """
-
-    offsets: NDArray[np.int64]
+    offsets: NDArray[np.int64]  # int64 (n + 1,)
+    # int32 (nnz,): leaf positions ``offsets[i]:offsets[i + 1]`` that row ``i`` can reach
     leaf: NDArray[np.int32]
+    # float64 (nnz,): log probability (nats) of the leaf given box and label, up to a constant per
+    # row
     log_prior: Floats
 
 
@@ -170,19 +154,42 @@ def reach(
     boxes: tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int64]],
     prior: Prior,
     missing: NDArray[np.bool_] | None = None,
+    own_leaf: NDArray[np.int32] | None = None,
 ) -> Reach:
     """Return the reachable leaves of boxes (lo, hi, label) under the marginal prior.
 
-    Values may be missing where ``missing``, of the boxes' shape, says so (None: nowhere).
+    Values may be missing where ``missing``, of the boxes' shape, says so (None: nowhere). Own rows
+    weigh the leaves that a box reaches where ``own_leaf``, the position of their leaves, is given.
     """
     lo, hi, y = boxes
-    missing = np.zeros(lo.shape, dtype=bool) if missing is None else missing
+    may = np.zeros(lo.shape, dtype=bool) if missing is None else missing
     offsets, leaf, mass = _reach(
-        lo, hi, y, missing,
+        lo, hi, y, may,
         leaves.offsets, leaves.feature, leaves.lo, leaves.hi, leaves.missing,
         prior.cumulative, prior.missing,
     )  # fmt: skip
-    return Reach(offsets, leaf, np.log(mass))
+    out = Reach(offsets, leaf, np.log(mass))
+    if own_leaf is not None and len(prior.own):
+        add_own_rows(out, boxes, prior, own_leaf, len(leaves), missing)
+    return out
+
+
+def add_own_rows(
+    options: Reach,
+    boxes: tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int64]],
+    prior: Prior,
+    own_leaf: NDArray[np.int32],
+    n_leaves: int,
+    missing: NDArray[np.bool_] | None = None,
+) -> None:
+    """Mix own rows of the same label into the marginal prior, in place.
+
+    Own row r counts exp(-1.5 * features outside the box) in its own leaf; the marginal prior
+    counts as three pseudo-rows. A missing value is outside where ``missing``, bool (n, d), is
+    False (None: nowhere).
+    """
+    own = (prior.own_cells, prior.own.y, own_leaf, n_leaves, missing)
+    _add_own_rows(options.offsets, options.leaf, options.log_prior, *boxes, *own)
 
 
 @njit(cache=True)
@@ -227,15 +234,9 @@ def _reach(  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def add_own_rows(  # type: ignore[no-untyped-def]
-    offsets, leaf, log_prior, lo, hi, y, own_cells, own_y, own_leaf, n_leaves, missing=None
+def _add_own_rows(  # type: ignore[no-untyped-def]
+    offsets, leaf, log_prior, lo, hi, y, own_cells, own_y, own_leaf, n_leaves, missing
 ):
-    """Mix own rows of the same label into the marginal prior, in place.
-
-    Own row r counts exp(-1.5 * features outside the box) in its own leaf; the marginal prior
-    counts as three pseudo-rows. A missing value is outside where ``missing``, bool (n, d), is
-    False (None: nowhere).
-    """
     d = lo.shape[1]
     weight = np.exp(-VIOLATION_COST * np.arange(d + 1))
     mass = np.zeros(n_leaves)

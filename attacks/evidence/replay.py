@@ -44,28 +44,18 @@ def serves(view: View) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class TreeLevel:
-    """Histograms of one level of one tree.
+    """Histograms of one level of one tree."""
 
-    Attributes
-    ----------
-    sums : mapping of str to int64 array, shape (m, total_bins, 2)
-        Of the nodes that were asked for, by source: a client, or `EVERYONE`.
-    totals : mapping of str to int64 array, shape (1, 2) or (0, 2)
-        Of the root, by source.
-    shared, shared_totals : int64 array
-        The same over all sources: splits were chosen from them.
-    allowed : bool array, shape (k, total_bins), or None
-        Splits that might be chosen at the nodes that waited.
-    bits : pair of int
-        Binary places of gradients and hessians.
-    """
-
+    # int64 (m, total_bins, 2): of the nodes that were asked for, by source: a client, or `EVERYONE`
     sums: Mapping[str, Sums]
+    # int64 (1, 2) or (0, 2): of the root, by source
     totals: Mapping[str, Sums]
+    # int64 array: the same over all sources: splits were chosen from them
     shared: Sums
     shared_totals: Sums
+    # bool (k, total_bins): splits that might be chosen at the nodes that waited
     allowed: NDArray[np.bool_] | None
-    bits: Bits
+    bits: Bits  # Binary places of gradients and hessians
 
     def summed(self) -> TreeLevel:
         """Return the same with one source, `EVERYONE`."""
@@ -115,36 +105,24 @@ def sum_of(parts: Mapping[str, Sums]) -> Sums:
 
 @dataclass(frozen=True, eq=False)
 class Grown:
-    """A tree and its histograms.
-
-    Attributes
-    ----------
-    nodes : int32 array, shape (k,)
-        Nodes with histograms, in the order in which they waited for a split.
-    sums : mapping of str to int64 array, shape (k, total_bins, 2)
-        Their histograms, by source.
-    totals : mapping of str to int64 array, shape (k, 2)
-        Sums over all rows of each node, by source.
-    """
+    """A tree and its histograms."""
 
     tree: Tree
+    # int32 (k,): nodes with histograms, in the order in which they waited for a split
     nodes: NDArray[np.int32]
+    # int64 (k, total_bins, 2): their histograms, by source
     sums: Mapping[str, Sums]
+    # int64 (k, 2): sums over all rows of each node, by source
     totals: Mapping[str, Sums]
 
 
 def grow_again(
     levels: Sequence[TreeLevel], cuts: Cuts, params: TreeParams, released: LeafValues | None = None
 ) -> Grown:
-    """Grow a tree as its server did, and follow the sums of every source down.
+    """Grow a tree as its server did, from the root down, and follow the sums of every source.
 
-    Parameters
-    ----------
-    levels : sequence of TreeLevel
-        Of one tree, from the root down.
-    released : LeafValues or None
-        The leaf values that were sent, which a defense may have changed. None, or other leaves: the
-        values are those that the sums suggest.
+    ``released`` are the leaf values that were sent, which a defense may have changed. None, or
+    other leaves: the values are those that the sums suggest.
     """
     grower = TreeGrower(cuts, params, sum_of(levels[0].totals)[0], bits=levels[0].bits)
     sources = {o: _Source(cuts, totals) for o, totals in levels[0].totals.items()}

@@ -17,13 +17,9 @@ def gradients(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return first and second derivatives of the log loss (Di Gennaro et al. 2025, Eqs. 3, 18).
 
-    Computed in float32, as training libraries do, and returned as float64, shape (n,).
-
-    Parameters
-    ----------
-    margin : float32 array, shape (n,) or (n, K)
-        Log-odds of class 1; or a margin per class, of which ``output`` is differentiated by.
-        XGBoost's h is then twice the p(1-p) of the paper.
+    Computed in float32, as training libraries do, and returned as float64, shape (n,). Margins are
+    log-odds of class 1, (n,); or one per class, (n, K), of which ``output`` is differentiated by:
+    XGBoost's h is then twice the p(1-p) of the paper.
     """
     if margin.ndim == 1:
         gh = logistic_gradients(margin, y).astype(np.float64)
@@ -44,22 +40,10 @@ def add_values(margin: NDArray[Any], output: int, value: NDArray[Any]) -> None:
     part += value
 
 
-def sums_by_leaf(
-    leaf: NDArray[Any], weight: NDArray[np.float64], n_nodes: int
-) -> NDArray[np.float64]:
-    """Return the sum of ``weight`` per node number, float64, shape (n_nodes,)."""
-    return np.bincount(leaf, weights=weight, minlength=n_nodes).astype(np.float64)
-
-
 def at_tree(
     evidence: Evidence, X: NDArray[np.float32], t: int
 ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-    """Return the leaves of rows in tree ``t``, int32 (n,), and their margins before it.
-
-    Parameters
-    ----------
-    X : float32 array, shape (n, d)
-    """
+    """Return the leaves of rows X in tree ``t``, int32 (n,), and their margins before it."""
     nodes, margin = Routes.of(evidence.trees[: t + 1]).apply(X), evidence.start(len(X))
     for k in range(t):
         add_values(margin, k % evidence.outputs, evidence.trees[k].value[nodes[:, k]])

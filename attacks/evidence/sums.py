@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.evidence.boosted import Evidence
-from fedtrees.attacks.evidence.routing import add_values, gradients, sums_by_leaf
+from fedtrees.attacks.evidence.routing import add_values, gradients
 from fedtrees.core.schema import Table
 from fedtrees.trees.boosted.forest import Tree
 from fedtrees.trees.routing import Routes
@@ -77,11 +77,8 @@ def _one_tree(
 ) -> LeafSums:
     tree = evidence.trees[t]
     leaves, n = tree.leaves, len(tree)
-    own_g, own_h = (sums_by_leaf(node, part, n)[leaves] for part in own_gh)
-    own_n0, own_n1 = (
-        sums_by_leaf(node, of.astype(np.float64), n)[leaves].astype(np.int64)
-        for of in (~positive, positive)
-    )
+    own_g, own_h = (np.bincount(node, part, n)[leaves].astype(np.float64) for part in own_gh)
+    own_n0, own_n1 = (np.bincount(node[of], minlength=n)[leaves] for of in (~positive, positive))
     if not subtract:
         own_g, own_h = np.zeros_like(own_g), np.zeros_like(own_h)
     seen = leaf_sums(evidence, t)

@@ -21,6 +21,8 @@ from fedtrees.attacks.evidence.counts import (
     DIRICHLET_PRIOR,
     NOISE_FLOOR,
     Counts,
+    counts_from_sums,
+    first_gradient,
     share_out,
     shrink_positives,
 )
@@ -44,6 +46,20 @@ class Candidates:
     n: Ints
     n1: Ints
     score: Floats
+
+
+def first_counts(evidence: Evidence, sums: LeafSums, n_own: int, whole: bool, t: int = 0) -> Counts:
+    """Return the counts of tree ``t`` of the first round by the best means there are."""
+    ph = first_gradient(evidence, t)
+    if sums.g is not None:
+        n = evidence.n_rows
+        inside = n_own if evidence.own_inside and not whole else 0
+        n_victims = None if n is None else max(n - inside, 0)
+        return counts_from_sums(sums, *ph, n_victims, evidence.most_rows)
+    counts = counts_from_values(evidence, sums, ph, t)
+    if whole and evidence.own_inside:
+        return Counts(counts.n0 + sums.own_n0, counts.n1 + sums.own_n1, counts.residual)
+    return counts
 
 
 def counts_from_values(
@@ -73,10 +89,8 @@ def size_scores(
 ) -> Floats | None:
     """Return the log weight of every number of rows, that of the best counts of so many.
 
-    Returns
-    -------
-    float64 array, shape (most rows + 1,), or None
-        None where no whole numbers have such leaf values, or the values are noisy.
+    Float64, shape (most rows + 1,); None where no whole numbers have such leaf values, or the
+    values are noisy.
     """
     leaves = _Leaves(evidence, evidence.trees[t], sums, *ph)
     if _noisy(sums):

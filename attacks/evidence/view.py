@@ -181,12 +181,8 @@ def _expected_rows(view: View, trees: tuple[Tree, ...]) -> list[NDArray[np.float
 def _node_noise(tree: Tree, cuts: Cuts, cell: float) -> NodeNoise:
     """Follow the variance of the noise through splits and sibling subtraction.
 
-    Parameters
-    ----------
-    tree : Tree
-        With `h`, which decides the sibling that was built.
-    cell : float
-        Variance of the noise on one element of a freshly built histogram, over all clients.
+    ``cell`` is that of one element of a freshly built histogram, over all clients; ``tree.h``
+    decides which sibling was built.
     """
     node = np.zeros(len(tree))
     cells = np.full(len(tree), cell)

@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fedtrees.attacks.evidence.boosted import Level
-from fedtrees.attacks.evidence.clients.union import union_of
-from fedtrees.attacks.evidence.clients.victims import victims_of
+from fedtrees.attacks.evidence.clients.victims import union_of, victims_of
 from fedtrees.attacks.evidence.readable import classes_of_leaves, no_trees
 from fedtrees.attacks.evidence.view import LEVELS, evidence_of
 from fedtrees.attacks.joint.reconstruct import Options, reconstruct

@@ -27,26 +27,14 @@ class Classes(NamedTuple):
     """Rows counted per component; a component is a class of a label. Counts change in place.
 
     Kernels take it as it is.
-
-    Attributes
-    ----------
-    base : float64 array, shape (2, d, w)
-        Prior counts per label, feature and cell: a0 times the label's marginal.
-    weight : float
-        a0.
-    count : int32 array, shape (2 * K, d, w)
-        Rows per component, feature and cell.
-    present : int32 array, shape (2 * K, d)
-        Rows per component whose feature is not missing.
-    size : int32 array, shape (2 * K,)
-        Rows per component.
     """
 
+    # float64 (2, d, w): prior counts per label, feature and cell: a0 times the label's marginal
     base: Floats
-    weight: float
-    count: Ints
-    present: Ints
-    size: Ints
+    weight: float  # a0
+    count: Ints  # int32 (2 * K, d, w): rows per component, feature and cell
+    present: Ints  # int32 (2 * K, d): rows per component whose feature is not missing
+    size: Ints  # int32 (2 * K,): rows per component
 
     @staticmethod
     def of(prior: Prior, n_classes: int, weight: float) -> Classes:
@@ -69,14 +57,7 @@ class Classes(NamedTuple):
 
 @kernel
 def count_row(classes, cell, i, component, sign):  # type: ignore[no-untyped-def]
-    """Add row ``i`` of ``cell`` to a component, or with sign -1 remove it.
-
-    A missing cell (-1) is in no feature's counts.
-
-    Parameters
-    ----------
-    cell : int32 array, shape (m, d)
-    """
+    """Add row ``i`` of ``cell`` to a component, or with sign -1 remove it; -1 is a missing cell."""
     classes.size[component] += sign
     for f in range(cell.shape[1]):
         c = cell[i, f]
@@ -87,16 +68,9 @@ def count_row(classes, cell, i, component, sign):  # type: ignore[no-untyped-def
 
 @kernel
 def draw_class(classes, cell, i, label, scratch, u):  # type: ignore[no-untyped-def]
-    """Return a component for row ``i`` of ``cell``, drawn by its probability given the rest.
+    """Return a component for row ``i``, which is in none, by its probability given the rest.
 
-    Parameters
-    ----------
-    classes : Classes
-        In which the row is not counted.
-    cell : int32 array, shape (m, d)
-    scratch : float64 array, shape (K,)
-    u : float
-        Uniform in [0, 1).
+    ``scratch`` is float64, shape (K,); ``u`` uniform in [0, 1).
     """
     base, count, present = classes.base, classes.count, classes.present
     K = scratch.shape[0]

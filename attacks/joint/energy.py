@@ -13,22 +13,10 @@ from fedtrees.trees.jit import kernel
 
 @kernel
 def judge(world, state, precision, new, n_rows, n_changed):  # type: ignore[no-untyped-def]
-    """Route the rows of a proposal and return what it would do.
+    """Route a proposal, fill in its leaves and probabilities, and return what it would do.
 
-    Parameters
-    ----------
-    precision : float64 array, shape (L, 2)
-    new : Proposal
-        Its leaves and probabilities are filled in.
-    n_rows, n_changed : int
-        Rows, and features changed, that count.
-
-    Returns
-    -------
-    first : int
-        The first tree in which a row changes leaf; the number of trees where none does.
-    gain : float
-        How much less energy there would be (nats).
+    That is the first tree in which a row changes leaf (the number of trees where none does), and
+    how much less energy there would be (nats).
     """
     first, gain = world.root.shape[0], 0.0
     for s in range(n_rows):
@@ -40,16 +28,9 @@ def judge(world, state, precision, new, n_rows, n_changed):  # type: ignore[no-u
 
 @kernel
 def accept(world, state, new, n_rows, first):  # type: ignore[no-untyped-def]
-    """Bring leaves, probabilities and residuals of the state up to date, in place.
+    """Bring leaves, probabilities and residuals of the state up to date after `judge`, in place.
 
-    Parameters
-    ----------
-    state : State
-        Cells stay as they are.
-    new : Proposal
-        As `judge` filled it in.
-    n_rows, first : int
-        As of `judge`.
+    Cells stay as they are.
     """
     for s in range(n_rows):
         i = new.row[s]

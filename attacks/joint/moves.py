@@ -19,24 +19,14 @@ class Proposal(NamedTuple):
     """One or two rows as a move would have them; every move fills the same arrays anew.
 
     Kernels take it as it is, with the numbers of rows and of features that count.
-
-    Attributes
-    ----------
-    row : int64 array, shape (2,)
-    cell : int32 array, shape (2, d)
-        Their cells after the move.
-    changed : int64 array, shape (d,)
-        Features in which cells change.
-    leaf : int32 array, shape (2, T)
-        Their leaves after the move.
-    p : float64 array, shape (2, T)
-        Probability of label 1 before each tree, from the first tree on whose leaf changes.
     """
 
-    row: NDArray[np.int64]
-    cell: NDArray[np.int32]
-    changed: NDArray[np.int64]
-    leaf: NDArray[np.int32]
+    row: NDArray[np.int64]  # int64 (2,)
+    cell: NDArray[np.int32]  # int32 (2, d): their cells after the move
+    changed: NDArray[np.int64]  # int64 (d,): features in which cells change
+    leaf: NDArray[np.int32]  # int32 (2, T): their leaves after the move
+    # float64 (2, T): probability of label 1 before each tree, from the first tree on whose leaf
+    # changes
     p: NDArray[np.float64]
 
     @staticmethod
@@ -67,18 +57,8 @@ def below(bits, n):  # type: ignore[no-untyped-def]
 def change_one(state, classes, new, shift, bits):  # type: ignore[no-untyped-def]
     """Propose another cell for one feature of ``new.row[0]``.
 
-    Parameters
-    ----------
-    shift : bool
-        Move the cell by one or two; False: draw it from the prior given all other rows.
-    bits : uint64 array, shape (1,)
-
-    Returns
-    -------
-    n_changed : int
-        How many features change.
-    factor : float
-        Of prior and proposal in the acceptance.
+    With ``shift`` it moves by one or two; else it is drawn from the prior given all other rows.
+    Returned are how many features change, and the factor of prior and proposal in the acceptance.
     """
     a, d = new.row[0], state.cell.shape[1]
     f = below(bits, d)

@@ -12,12 +12,12 @@ from fedtrees.attacks.evidence.basis import Basis
 from fedtrees.attacks.evidence.boosted import Evidence
 from fedtrees.attacks.evidence.boxes import Boxes, boxes_after_first_tree, open_boxes
 from fedtrees.attacks.evidence.consensus import merge, tolerances
-from fedtrees.attacks.evidence.first_tree import first_counts
+from fedtrees.attacks.evidence.values import first_counts
 from fedtrees.attacks.joint.classes import Classes
 from fedtrees.attacks.joint.sampler import draw_classes, sample
 from fedtrees.attacks.joint.state import State
 from fedtrees.attacks.joint.world import World
-from fedtrees.attacks.lattice.decode import decode_sums
+from fedtrees.attacks.lattice.decode import decode
 from fedtrees.attacks.lattice.rows import rows_of
 from fedtrees.attacks.timberstrike.options import Options as TimberStrikeOptions
 from fedtrees.attacks.timberstrike.points import points
@@ -100,23 +100,12 @@ class Options:
 
 @dataclass(frozen=True, eq=False)
 class _Known:
-    """Rows after the trees whose leaves are known; chains keep to them.
+    """Rows after the trees whose leaves are known; chains keep to them."""
 
-    Attributes
-    ----------
-    boxes : Boxes
-        Open where the first tree is foreign: then no tree is known.
-    block : int64 array, shape (n,)
-        Rows that nothing known tells apart share a number.
-    counts : tuple of LeafCounts
-    solved : int
-        Number of those trees.
-    """
-
-    boxes: Boxes
-    block: NDArray[np.int64]
+    boxes: Boxes  # Open where the first tree is foreign: then no tree is known
+    block: NDArray[np.int64]  # int64 (n,): rows that nothing known tells apart share a number
     counts: tuple[LeafCounts, ...]
-    solved: int
+    solved: int  # Number of those trees
     notes: dict[str, float]
 
 
@@ -139,33 +128,19 @@ def reconstruct(
     options: Options,
     rng: np.random.Generator,
 ) -> Guess:
-    """Reconstruct the victims' rows from the leaf sums of all trees.
+    """Reconstruct the victims' rows from the leaf sums or values of all trees.
 
-    First exactly, as far as that goes (``options.exact``), then by Markov chains.
-
-    Parameters
-    ----------
-    evidence : Evidence
-        Of level "statistics" or "values".
-    own : Table or None
-        The adversary's training rows: subtracted from every sum, and known to the prior.
-    schema : Schema
-    options : Options
-    rng : numpy.random.Generator
-        The only source of randomness.
-
-    Returns
-    -------
-    Guess
-        As of `fedtrees.attacks.timberstrike.reconstruct`; where there is no tree, no split or no
-        victim it is that guess.
+    First exactly, as far as that goes (``options.exact``), then by Markov chains. Own rows are
+    subtracted from every sum, and known to the prior. Parameters and guess are those of
+    `fedtrees.attacks.timberstrike.reconstruct`, which guesses where there is no tree, no split or
+    no victim.
     """
     own = Table.empty(schema) if own is None else own
     evidence = _first(evidence, options.max_trees)
     if not any(len(tree) > 1 for tree in evidence.trees):
         return timberstrike(evidence, own, schema, TimberStrikeOptions(), rng)
     basis = Basis.of(evidence, own, schema)
-    known = _known(evidence, own, basis, options.exact)
+    known = _known(evidence, own, schema, basis, options.exact)
     world = World.of(evidence, basis.sums, basis.grid)
     problem = _Problem(evidence, schema, options, basis, world, known)
     if known.solved == len(evidence.trees) > 1:
@@ -179,7 +154,7 @@ def reconstruct(
     return Guess((Records(records), *known.counts), notes)
 
 
-def _known(evidence: Evidence, own: Table, basis: Basis, exact: bool) -> _Known:
+def _known(evidence: Evidence, own: Table, schema: Schema, basis: Basis, exact: bool) -> _Known:
     """Return where rows are beyond doubt: after the first tree, or further by exact sums."""
     if evidence.is_foreign(0):
         boxes = open_boxes(evidence.sizes or (0, 0), basis.grid, evidence)
@@ -187,7 +162,7 @@ def _known(evidence: Evidence, own: Table, basis: Basis, exact: bool) -> _Known:
     counts = first_counts(evidence, basis.sums[0], len(own), False)
     notes = {"first_tree_residual": counts.residual}
     if exact:
-        found = decode_sums(evidence, own, basis, LIST_BITS, DOUBT)
+        found = decode(evidence, own, schema, LIST_BITS, DOUBT, basis)
         if found.paths is not None:
             boxes, block = rows_of(found.paths, counts)
             return _Known(boxes, block, tuple(found.leaf_counts), found.paths.trees, notes)

@@ -47,14 +47,9 @@ def draw_classes(state: State, classes: Classes, seed: int) -> None:
 def sample(
     world: World, state: State, classes: Classes, precision: Floats, moves: int, seed: int
 ) -> int:
-    """Make moves in place and return how many that change a row were accepted.
+    """Make so many moves in place and return how many that change a row were accepted.
 
-    Parameters
-    ----------
-    precision : float64 array, shape (L, 2)
-        Weight of every squared residual.
-    moves : int
-        Proposals, those of classes included.
+    ``precision``, float64 (L, 2), weighs every squared residual. Moves of classes are moves too.
     """
     new = Proposal.empty(state.cell.shape[1], len(world.root))
     accepted: int = _sample(
@@ -99,19 +94,7 @@ def _count_in_new_class(i, state, classes, scratch, bits):  # type: ignore[no-un
 
 @kernel
 def _sample(world, state, classes, precision, mates, moves, new, scratch, bits):  # type: ignore[no-untyped-def]
-    """Make moves in place and return how many that change a row were accepted.
-
-    Parameters
-    ----------
-    precision : float64 array, shape (L, 2)
-    mates : int32 array, shape (n, 3)
-        As of `_mates`.
-    new : Proposal
-        Scratch.
-    scratch : float64 array, shape (K,)
-    bits : uint64 array, shape (1,)
-        State of the random bits.
-    """
+    """Do the work of `sample`; ``mates`` as of `_mates`, ``new`` and ``scratch`` (K,) to fill."""
     accepted = 0
     for _ in range(moves):
         kind = uniform(bits)

@@ -19,30 +19,20 @@ class State(NamedTuple):
     """Rows on the grid and what follows from them; arrays change in place.
 
     Kernels take it as it is.
-
-    Attributes
-    ----------
-    cell : int32 array, shape (m, d)
-        Victims' rows, then own ones (whose cells stay).
-    lo, hi : int32 array, shape (n, d)
-        Cells ``lo <= cell < hi`` a victim's row may have.
-    label, component : int32 array, shape (m,)
-    leaf : int32 array, shape (n, T)
-        Leaf of each victim's row in each tree, leaves numbered through.
-    p : float64 array, shape (n, T)
-        Probability of label 1 before each tree; 0 before foreign trees, which need none.
-    residual : float64 array, shape (L, 2)
-        The rows' sums less the sums to meet.
     """
 
-    cell: Ints
+    cell: Ints  # int32 (m, d): victims' rows, then own ones (whose cells stay)
+    # int32 (n, d): cells ``lo <= cell < hi`` a victim's row may have
     lo: Ints
     hi: Ints
+    # int32 (m,)
     label: Ints
     component: Ints
-    leaf: Ints
+    leaf: Ints  # int32 (n, T): leaf of each victim's row in each tree, leaves numbered through
+    # float64 (n, T): probability of label 1 before each tree; 0 before foreign trees, which need
+    # none
     p: Floats
-    residual: Floats
+    residual: Floats  # float64 (L, 2): the rows' sums less the sums to meet
 
     @property
     def n(self) -> int:

@@ -27,39 +27,27 @@ class World(NamedTuple):
     h = p(1-p). With statistics the slope is 0 and both sums are known; with leaf values alone
     the first is (Newton's step written as an equation), with slope v / eta, and the second is
     not. Kernels take it as it is.
-
-    Attributes
-    ----------
-    root : int32 array, shape (T,)
-    node : int32 array, shape (n_nodes, 4)
-        Feature, cut (a row goes left iff its cell is below), left and right child; a leaf has
-        feature -1 and its number as left child.
-    box : int32 array, shape (L, d, 2)
-        Cells ``box[l, f, 0] <= cell < box[l, f, 1]`` that keep a row in the leaf.
-    value, slope : float64 array, shape (L,)
-        Change of the log-odds; see above.
-    target, variance : float64 array, shape (L, 2)
-        Sums of x over the victims, and the variance of their declared error; infinite where
-        unknown.
-    start : float64 array, shape (T,)
-        What the log-odds of every row rise by before each tree, apart from the trees' values: the
-        base margin at the first, 0 later unless boosting restarts from another base.
-    foreign : bool array, shape (T,)
-        Trees grown on rows of others: their values count, their sums do not.
-    flat : bool
-        True where the protocol uses h = 1.
     """
 
-    root: Ints
+    root: Ints  # int32 (T,)
+    # int32 (n_nodes, 4): feature, cut (a row goes left iff its cell is below), left and right
+    # child; a leaf has feature -1 and its number as left child
     node: Ints
+    # int32 (L, d, 2): cells ``box[l, f, 0] <= cell < box[l, f, 1]`` that keep a row in the leaf
     box: Ints
+    # float64 (L,): change of the log-odds; see above
     value: Floats
     slope: Floats
+    # float64 (L, 2): sums of x over the victims, and the variance of their declared error; infinite
+    # where unknown
     target: Floats
     variance: Floats
+    # float64 (T,): what the log-odds of every row rise by before each tree, apart from the trees'
+    # values: the base margin at the first, 0 later unless boosting restarts from another base
     start: Floats
+    # bool (T,): trees grown on rows of others: their values count, their sums do not
     foreign: NDArray[np.bool_]
-    flat: bool
+    flat: bool  # True where the protocol uses h = 1
 
     @staticmethod
     def of(evidence: Evidence, sums: list[LeafSums], grid: Grid) -> World:

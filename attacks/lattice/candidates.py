@@ -24,31 +24,15 @@ class Candidates:
     """Slots that have pieces in one leaf.
 
     A *look* is a pair (p, h) of margins before the tree: what sums tell rows apart by.
-
-    Attributes
-    ----------
-    slot : int64 array, shape (k,)
-    size : int64 array, shape (k,)
-        Rows of each.
-    weight : float64 array, shape (k, looks)
-        Of them probably in the leaf, per look.
-    gradients : int64 array, shape (looks, 2)
-        p and h of each look in units.
-    bound : bool array, shape (k,)
-        Slots without a piece elsewhere.
-    look : int64 array, shape (m,)
-        Look of every piece of all paths; -1 where it is not in the leaf.
-    rounding : int
-        As of `find_contents`.
     """
 
-    slot: Longs
-    size: Longs
-    weight: Floats
-    gradients: Longs
-    bound: NDArray[np.bool_]
-    look: Longs
-    rounding: int
+    slot: Longs  # int64 (k,)
+    size: Longs  # int64 (k,): rows of each
+    weight: Floats  # float64 (k, looks): of them probably in the leaf, per look
+    gradients: Longs  # int64 (looks, 2): p and h of each look in units
+    bound: NDArray[np.bool_]  # bool (k,): slots without a piece elsewhere
+    look: Longs  # int64 (m,): look of every piece of all paths; -1 where it is not in the leaf
+    rounding: int  # As of `find_contents`
 
     @staticmethod
     def of(paths: Paths, t: int, j: int) -> Candidates:
@@ -71,10 +55,7 @@ class Candidates:
     def choices(self, least: float) -> tuple[Choices, list[tuple[NDArray[np.intp], Longs]]]:
         """Return the ways of every slot, and per slot its looks and rows per way and look.
 
-        Parameters
-        ----------
-        least : float
-            Probabilities are kept this far from 0 and 1.
+        Probabilities are kept ``least`` away from 0 and 1.
         """
         ways, costs, sums = [], [], []
         for i, n in enumerate(self.size):
@@ -102,20 +83,10 @@ class Candidates:
 
 
 def multinomial_ways(n: int, q: Floats, rest: float, most: int) -> tuple[Longs, Floats]:
-    """Return counts of n rows over k looks, the likeliest ones, and what each costs.
+    """Return counts of n rows over k looks, the likeliest, and their minus log probability (nats).
 
-    Parameters
-    ----------
-    q : float64 array, shape (k,)
-        Weight of each look; ``rest`` is that of being elsewhere.
-    most : int
-        No more ways than this are kept at each look in turn.
-
-    Returns
-    -------
-    rows : int64 array, shape (ways, k)
-    cost : float64 array, shape (ways,)
-        Minus log probability (nats).
+    Looks weigh ``q``, float64 (k,), and being elsewhere ``rest``; no more than ``most`` ways are
+    kept at each look in turn. Shapes (ways, k) and (ways,).
     """
     rows, cost = np.zeros((1, 0), dtype=np.int64), np.zeros(1)
     left_weight = q.sum() + rest

@@ -33,25 +33,15 @@ CUT = 25.0  # ways of one candidate less likely than its likeliest by exp(-25) a
 
 @dataclass(frozen=True, eq=False)
 class Choices:
-    """Candidates for a leaf, each there in one of several ways, independent of the others.
+    """Candidates for a leaf, each there in one of several ways, independent of the others."""
 
-    Attributes
-    ----------
-    start : int64 array, shape (k + 1,)
-        Ways ``start[i]:start[i + 1]`` belong to candidate ``i``.
-    cost : float64 array, shape (ways,)
-        Minus log probability (nats); those of a candidate add up to 1 at most.
-    h, p : int64 array, shape (ways,)
-        What each way brings, in units.
-    rows : int64 array, shape (ways,)
-        How many rows it puts in the leaf.
-    """
-
-    start: Longs
+    start: Longs  # int64 (k + 1,): ways ``start[i]:start[i + 1]`` belong to candidate ``i``
+    # float64 (ways,): minus log probability (nats); those of a candidate add up to 1 at most
     cost: Floats
+    # int64 (ways,): what each way brings, in units
     h: Longs
     p: Longs
-    rows: Longs
+    rows: Longs  # int64 (ways,): how many rows it puts in the leaf
 
     def bits(self) -> Floats:
         """Return the entropy (bits) of every candidate, float64, shape (k,)."""
@@ -65,24 +55,12 @@ class Choices:
 
 @dataclass(frozen=True, eq=False)
 class Contents:
-    """What a leaf holds, and what speaks for it.
+    """What a leaf holds, and what speaks for it."""
 
-    Attributes
-    ----------
-    way : int64 array, shape (k,)
-        The way of every candidate, counted from its first.
-    positives : int
-        Rows with label 1.
-    cost : float
-        Minus log probability (nats) of these ways before the sums were seen.
-    chance : float
-        Probability that given contents meet the sums by accident.
-    """
-
-    way: Longs
-    positives: int
-    cost: float
-    chance: float
+    way: Longs  # int64 (k,): the way of every candidate, counted from its first
+    positives: int  # Rows with label 1
+    cost: float  # Minus log probability (nats) of these ways before the sums were seen
+    chance: float  # Probability that given contents meet the sums by accident
 
     @property
     def doubt(self) -> float:
@@ -100,14 +78,8 @@ def find_contents(
 ) -> Contents | None:
     """Return the contents that meet a leaf's sums, None where none or several are found.
 
-    Parameters
-    ----------
-    sums : pair of int
-        G and H of the leaf in units.
-    rounding : int
-        Bound on \\|e\\| in units; see above.
-    list_bits : int
-        Each of the two lists has up to 2^list_bits entries.
+    ``sums`` are G and H in units, ``rounding`` bounds \\|e\\| in units (see above); each of the two
+    lists has up to 2^list_bits entries.
     """
     bits = choices.bits()
     order = np.argsort(-bits, kind="stable")

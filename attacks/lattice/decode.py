@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from fedtrees.attacks.evidence.basis import Basis
 from fedtrees.attacks.evidence.boosted import Evidence
-from fedtrees.attacks.lattice.decoder import Decoder, Problem
+from fedtrees.attacks.lattice.decoder import Decoder
 from fedtrees.attacks.lattice.exact_sums import exact_sums, first_counts
 from fedtrees.attacks.lattice.paths import Paths
 from fedtrees.core.guess import LeafCounts
@@ -16,59 +16,42 @@ from fedtrees.core.schema import Schema, Table
 
 @dataclass(frozen=True, eq=False)
 class Decoded:
-    """What is certain.
+    """What is certain."""
 
-    Attributes
-    ----------
-    leaf_counts : tuple of LeafCounts
-        Of solved leaves.
-    paths : Paths or None
-        Rows after the last tree up to which every leaf is solved.
-    notes : mapping of str to float
-        ``trees_certified``: all leaves are; ``trees_followed``: so are those of all trees before;
-        ``leaves_certified``, ``leaves_open`` and ``least_open_bits``: of the trees read;
-        ``rows_followed``: victims whose margin after the last tree read is certain;
-        ``false_expected``: sum of the odds against the leaves certified.
-    """
-
-    leaf_counts: tuple[LeafCounts, ...] = ()
-    paths: Paths | None = None
+    leaf_counts: tuple[LeafCounts, ...] = ()  # Of solved leaves
+    paths: Paths | None = None  # Rows after the last tree up to which every leaf is solved
+    # ``trees_certified``: all leaves are; ``trees_followed``: so are those of all trees before;
+    # ``leaves_certified``, ``leaves_open`` and ``least_open_bits``: of the trees read;
+    # ``rows_followed``: victims whose margin after the last tree read is certain;
+    # ``false_expected``: sum of the odds against the leaves certified
     notes: Mapping[str, float] = field(default_factory=lambda: {"trees_certified": 0.0})
 
 
 def decode(
-    evidence: Evidence, own: Table | None, schema: Schema, list_bits: int, doubt: float
+    evidence: Evidence,
+    own: Table | None,
+    schema: Schema,
+    list_bits: int,
+    doubt: float,
+    basis: Basis | None = None,
 ) -> Decoded:
     """Follow the victims' rows through all trees as far as exact sums tell.
 
-    Parameters
-    ----------
-    own : Table or None
-        The adversary's training rows, which are in the sums.
-    list_bits : int
-        See `fedtrees.attacks.lattice.contents.find_contents`.
-    doubt : float
-        Odds against a leaf's contents above which they are not believed.
+    Own rows are in the sums. No leaf is believed with odds above ``doubt`` against its contents;
+    ``list_bits`` as of `fedtrees.attacks.lattice.contents.find_contents`. The basis is worked out
+    where it is not at hand.
     """
     own = Table.empty(schema) if own is None else own
     if not evidence.trees:
         return Decoded()
-    basis = Basis.of(evidence, own, schema)
-    return decode_sums(evidence, own, basis, list_bits, doubt)
-
-
-def decode_sums(
-    evidence: Evidence, own: Table, basis: Basis, list_bits: int, doubt: float
-) -> Decoded:
-    """Do the same with the basis at hand."""
+    basis = Basis.of(evidence, own, schema) if basis is None else basis
     target = exact_sums(evidence, own)
     if target is None:
         return Decoded()
     first = first_counts(target[0], evidence.base_margin)
     if first is None:
         return Decoded()
-    parts = (evidence, basis.sums, target, basis.grid, basis.prior)
-    decoder = Decoder(Problem(*parts), first, list_bits, doubt)
+    decoder = Decoder(evidence, basis, target, first, list_bits, doubt)
     decoder.run()
     open_bits = decoder.open_bits()
     notes = {
@@ -82,6 +65,4 @@ def decode_sums(
     }
     if len(open_bits):
         notes["least_open_bits"] = open_bits.min()
-    return Decoded(
-        decoder.leaf_counts(), decoder.whole, {key: float(value) for key, value in notes.items()}
-    )
+    return Decoded(decoder.leaf_counts(), decoder.whole, {k: float(v) for k, v in notes.items()})

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.attacks.evidence.basis import Basis
 from fedtrees.attacks.evidence.boosted import Evidence
 from fedtrees.attacks.evidence.counts import Counts
-from fedtrees.attacks.evidence.grid import Grid
-from fedtrees.attacks.evidence.prior import Prior
-from fedtrees.attacks.evidence.sums import LeafSums
 from fedtrees.attacks.lattice.candidates import Candidates
 from fedtrees.attacks.lattice.contents import find_contents
 from fedtrees.attacks.lattice.paths import Paths
@@ -32,25 +28,6 @@ MOST_PIECES = 12  # per row: beyond, paths multiply faster than leaves are solve
 LAG = 25  # trees after which a leaf that is still open stays so
 
 
-@dataclass(frozen=True, eq=False)
-class Problem:
-    """What is decoded.
-
-    Attributes
-    ----------
-    sums : list of LeafSums
-        The victims' sums of every tree, as floats.
-    target : list of int64 array, shape (J, 2)
-        The same in units (`exact_sums`).
-    """
-
-    evidence: Evidence
-    sums: list[LeafSums]
-    target: list[Longs]
-    grid: Grid
-    prior: Prior
-
-
 class Decoder:
     """Paths of all rows, and the leaves that are solved.
 
@@ -66,10 +43,19 @@ class Decoder:
         Sum over known leaves of the odds that other contents explain their sums.
     """
 
-    def __init__(self, problem: Problem, first: Counts, list_bits: int, doubt: float) -> None:
-        self.problem, self.list_bits, self.limit = problem, list_bits, doubt
-        evidence = problem.evidence
-        self.paths = Paths.after_first(evidence.trees[0], evidence.base_margin, problem.grid, first)
+    def __init__(
+        self,
+        evidence: Evidence,
+        basis: Basis,
+        target: list[Longs],
+        first: Counts,
+        list_bits: int,
+        doubt: float,
+    ) -> None:
+        """Start after the first tree; ``target`` is what `exact_sums` returns."""
+        self.evidence, self.basis, self.target = evidence, basis, target
+        self.list_bits, self.limit = list_bits, doubt
+        self.paths = Paths.after_first(evidence.trees[0], evidence.base_margin, basis.grid, first)
         self.whole = self.paths.copy()
         self.known = [np.ones(len(first.n0), dtype=bool)]
         self.count, self.positives = [first.n0 + first.n1], [first.n1]
@@ -78,7 +64,7 @@ class Decoder:
 
     def run(self) -> None:
         """Read trees until paths multiply out of hand, or all are read."""
-        trees = self.problem.evidence.trees
+        trees = self.evidence.trees
         rows = int(self.paths.size.sum())
         while self.paths.trees < len(trees) and rows and self._hopeful(rows):
             self._read(self.paths.trees)
@@ -93,7 +79,7 @@ class Decoder:
         for t, known in enumerate(self.known):
             if known.any():
                 n, n1 = self.count[t][known], self.positives[t][known]
-                leaves = self.problem.evidence.trees[t].leaves[known]
+                leaves = self.evidence.trees[t].leaves[known]
                 out.append(LeafCounts(t, leaves, np.stack([n - n1, n1], axis=1)))
         return tuple(out)
 
@@ -104,9 +90,8 @@ class Decoder:
 
     def _read(self, t: int) -> None:
         """Read one more tree, and solve what can be solved now."""
-        problem = self.problem
-        grow(self.paths, problem.evidence, t, problem.sums[t], problem.grid, problem.prior)
-        J = len(problem.target[t])
+        grow(self.paths, self.evidence, t, self.basis)
+        J = len(self.target[t])
         self.known.append(np.zeros(J, dtype=bool))
         self.count.append(np.zeros(J, dtype=np.int64))
         self.positives.append(np.zeros(J, dtype=np.int64))
@@ -121,7 +106,7 @@ class Decoder:
         fit_labels(self.paths, self.known, self.count, self.positives)
         for t, known in enumerate(self.known):
             if not known.all():
-                fit_sums(self.paths, t, self.problem.sums[t])
+                fit_sums(self.paths, t, self.basis.sums[t])
 
     def _solve_some(self, list_bits: int) -> int:
         """Try open leaves of all trees, the surest first; return how many were solved."""
@@ -155,7 +140,7 @@ class Decoder:
 
     def _solve(self, t: int, j: int, list_bits: int) -> bool:
         """Solve one leaf; returns whether its contents are beyond doubt."""
-        target = self.problem.target[t][j]
+        target = self.target[t][j]
         candidates = Candidates.of(self.paths, t, j)
         for least in LEAST if len(candidates.slot) else ():
             choices, ways = candidates.choices(least)

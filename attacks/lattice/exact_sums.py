@@ -60,15 +60,9 @@ def exact_sums(evidence: Evidence, own: Table) -> list[Longs] | None:
 def first_counts(target: Longs, base: np.float32) -> Counts | None:
     """Return the first tree's class counts, None unless its sums divide without rest.
 
-    Every row brings the same p and h to it, so that N and N1 follow by division; sums of anything
-    but whole rows (rounded, suppressed, of other rows) leave a rest.
-
-    Parameters
-    ----------
-    target : int64 array, shape (J, 2)
-        G and H of every leaf in units.
-    base : float32
-        Log-odds before the first tree.
+    Every row brings the same p and h to it (``base`` is its log-odds), so that N and N1 follow from
+    G and H in units, int64 (J, 2), by division; sums of anything but whole rows (rounded,
+    suppressed, of other rows) leave a rest.
     """
     margin = np.array([base], dtype=np.float32)
     p, h = units_of(margin, 0)[0]

@@ -36,31 +36,17 @@ class Inside(NamedTuple):
 
 @dataclass(eq=False)
 class Paths:
-    """Slots and pieces after the trees read so far; arrays are replaced as it goes.
+    """Slots and pieces after the trees read so far; arrays are replaced as it goes."""
 
-    Attributes
-    ----------
-    size : int64 array, shape (S,)
-        Rows of each slot.
-    slot : int64 array, shape (m,)
-    weight : float64 array, shape (m,)
-    label : int64 array, shape (m,)
-    lo, hi : int32 array, shape (m, d)
-        Box of each piece: cells ``lo <= cell < hi``.
-    leaf : int32 array, shape (m, t)
-        Position of the piece's leaf in each tree.
-    margin : float32 array, shape (m, t + 1)
-        Log-odds before each tree, and after the last.
-    """
-
-    size: Longs
-    slot: Longs
-    weight: Floats
-    label: Longs
+    size: Longs  # int64 (S,): rows of each slot
+    slot: Longs  # int64 (m,)
+    weight: Floats  # float64 (m,)
+    label: Longs  # int64 (m,)
+    # int32 (m, d): box of each piece: cells ``lo <= cell < hi``
     lo: Ints
     hi: Ints
-    leaf: Ints
-    margin: NDArray[np.float32]
+    leaf: Ints  # int32 (m, t): position of the piece's leaf in each tree
+    margin: NDArray[np.float32]  # float32 (m, t + 1): log-odds before each tree, and after the last
 
     @staticmethod
     def after_first(tree: Tree, base: np.float32, grid: Grid, counts: Counts) -> Paths:
@@ -104,14 +90,9 @@ class Paths:
         self._take(self.weight > LIGHTEST * self.size[self.slot])
 
     def confine(self, t: int, j: int, look: Longs, inside: list[Inside]) -> None:
-        """Keep to the contents of leaf ``j`` of tree ``t``, in place.
+        """Keep to the contents of leaf ``j`` of tree ``t``: these rows are inside, all others not.
 
-        Parameters
-        ----------
-        look : int64 array, shape (m,)
-            Look of every piece in the tree.
-        inside : list of Inside
-            Rows that are in the leaf; all others are not.
+        ``look``, int64 (m,), is that of every piece in the tree.
         """
         here = self.leaf[:, t] == j
         kept, slot, size = ~here, self.slot.copy(), self.size.tolist()

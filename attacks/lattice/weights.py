@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.attacks.evidence.basis import Basis
 from fedtrees.attacks.evidence.boosted import Evidence
 from fedtrees.attacks.evidence.equations import contributions, equations
-from fedtrees.attacks.evidence.grid import Grid
 from fedtrees.attacks.evidence.maxent import max_entropy
-from fedtrees.attacks.evidence.prior import Prior, Reach, add_own_rows, reach
+from fedtrees.attacks.evidence.prior import Reach, reach
 from fedtrees.attacks.evidence.routing import gradients
 from fedtrees.attacks.evidence.sums import LeafSums
 from fedtrees.attacks.lattice.paths import Paths
@@ -23,29 +23,23 @@ FLOOR = 1e-4
 SWEEPS = 2  # over the label counts of all trees
 
 
-def grow(
-    paths: Paths, evidence: Evidence, t: int, sums: LeafSums, grid: Grid, prior: Prior
-) -> None:
+def grow(paths: Paths, evidence: Evidence, t: int, basis: Basis) -> None:
     """Send all pieces through tree ``t``, to every leaf they can reach, in place.
 
     What they bring to its leaves together is what the sums say; otherwise they go where own rows
     would (maximum entropy).
     """
-    tree = evidence.trees[t]
-    leaves = grid.leaves(tree)
-    options = reach(leaves, (paths.lo, paths.hi, paths.label), prior)
-    if len(prior.own):
-        add_own_rows(
-            options.offsets, options.leaf, options.log_prior, paths.lo, paths.hi, paths.label,
-            prior.own_cells, prior.own.y, sums.own_leaf, len(leaves),
-        )  # fmt: skip
+    tree, sums = evidence.trees[t], basis.sums[t]
+    leaves = basis.grid.leaves(tree)
+    boxed = (paths.lo, paths.hi, paths.label)
+    options = reach(leaves, boxed, basis.prior, own_leaf=sums.own_leaf)
     gh = gradients(paths.margin[:, -1], paths.label)
     x = contributions(evidence, t, sums, leaves, options, gh)
     target, ridge = equations(evidence, t, sums, leaves)
-    solution = max_entropy(options, paths.weight, x, target, ridge)
+    share = max_entropy(options, paths.weight, x, target, ridge)
     piece = np.repeat(np.arange(len(paths.slot)), np.diff(options.offsets))
-    weight = paths.weight[piece] * np.maximum(solution.probability, FLOOR)
-    paths.grow(piece, options.leaf, weight, tree, grid)
+    weight = paths.weight[piece] * np.maximum(share, FLOOR)
+    paths.grow(piece, options.leaf, weight, tree, basis.grid)
 
 
 def fit_labels(
@@ -76,8 +70,8 @@ def fit_sums(paths: Paths, t: int, sums: LeafSums) -> None:
     )
     x = np.stack(gradients(paths.margin[order, t], paths.label[order]), axis=1)
     target = np.stack([sums.g, sums.h], axis=1)
-    solution = max_entropy(options, paths.size.astype(np.float64), x, target, np.zeros_like(target))
+    share = max_entropy(options, paths.size.astype(np.float64), x, target, np.zeros_like(target))
     weight = np.empty_like(paths.weight)
-    weight[order] = np.repeat(paths.size, width) * np.maximum(solution.probability, FLOOR)
+    weight[order] = np.repeat(paths.size, width) * np.maximum(share, FLOOR)
     paths.weight = weight
     paths.normalise()

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedtrees.attacks.evidence.readable import classes_of_leaves, shows
+from fedtrees.attacks.evidence.replay import EVERYONE
 from fedtrees.attacks.peeling.peel import LEAST_CONFIDENCE, MOST_WORK, Peeled, peel
 from fedtrees.attacks.peeling.rows import take_out
 from fedtrees.attacks.peeling.sources import Sources, sources_of, unreadable
@@ -58,27 +59,17 @@ class HistogramPeeling(Attack):
 
     def run(self, view: View, rng: np.random.Generator) -> Guess:
         """Guess rows of the victims, with owner where single histograms were seen."""
-        if unreadable(view) is not None:
-            return _nothing(view)
-        sources = sources_of(view)
+        own = Table.empty(view.schema) if view.rows is None else view.rows
+        sources = None if unreadable(view) else sources_of(view)
         if sources is None:
-            return _nothing(view)
-        own = _own(view)
+            none = own.take(np.zeros(0, dtype=np.intp))
+            return Guess((Records(none, np.zeros(0)),), {"readable": 0.0})
         found: list[Peeled] = []
-        for part in sources.parts:
-            if part.owner is None:
-                take_out(sources.forest, part.residual, to_bins(sources.cuts, own.X), own.y)
-            found.append(peel(sources.forest, part.residual, self.work, self.confidence))
+        for owner, left in sources.parts.items():
+            if owner == EVERYONE:
+                take_out(sources.forest, left, to_bins(sources.cuts, own.X), own.y)
+            found.append(peel(sources.forest, left, self.work, self.confidence))
         return _guess(view, sources, found, own, rng)
-
-
-def _own(view: View) -> Table:
-    return Table.empty(view.schema) if view.rows is None else view.rows
-
-
-def _nothing(view: View) -> Guess:
-    none = _own(view).take(np.zeros(0, dtype=np.intp))
-    return Guess((Records(none, np.zeros(0)),), {"readable": 0.0})
 
 
 def _guess(
@@ -88,19 +79,16 @@ def _guess(
     bins, y = (np.concatenate([getattr(p, k) for p in found]) for k in ("bins", "y"))
     low, high = ranges_of(view.schema, own.X, sources.cuts)
     X = values_in(sources.cuts, view.schema, bins, own.X, low, high, rng)
-    named = all(part.owner is not None for part in sources.parts)
-    owner = tuple(
-        str(part.owner) for part, p in zip(sources.parts, found, strict=True) for _ in p.y
-    )
+    owner = tuple(o for o, p in zip(sources.parts, found, strict=True) for _ in p.y)
     confidence = np.concatenate([p.confidence for p in found])
     return Guess(
-        (Records(Table(X, y), confidence, owner if named else None),),
+        (Records(Table(X, y), confidence, None if EVERYONE in sources.parts else owner),),
         notes={
             "readable": 1.0,
             "trees_read": float(sources.forest.trees),
             "checksum_failures": float(sum(p.rejected for p in found)),
             "finished": float(all(p.finished for p in found)),
             "work": float(sum(p.work for p in found)),
-            "bins_unexplained": float(sum(part.residual.unexplained for part in sources.parts)),
+            "bins_unexplained": float(sum(left.unexplained for left in sources.parts.values())),
         },
     )

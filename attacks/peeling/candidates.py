@@ -18,30 +18,16 @@ MOST_CHOICES = 24  # rows tried for one track
 
 @dataclass(frozen=True, eq=False)
 class Candidates:
-    """Rows that pass every test, the only ones of their track to do so.
+    """Rows that pass every test, the only ones of their track to do so."""
 
-    Attributes
-    ----------
-    bins : int32 array, shape (m, d)
-        -1 where missing.
-    y : int64 array, shape (m,)
-    copies : int32 array, shape (m,)
-        Rows that share the fingerprint.
-    doubts, checks : int32 array, shape (m,)
-        As in `confidence_of`.
-    tried : int
-        Rows put to the test.
-    rejected : int
-        Tracks none of whose rows passed.
-    """
-
-    bins: Ints
-    y: NDArray[np.int64]
-    copies: Ints
+    bins: Ints  # int32 (m, d): -1 where missing
+    y: NDArray[np.int64]  # int64 (m,)
+    copies: Ints  # int32 (m,): rows that share the fingerprint
+    # int32 (m,): as in `confidence_of`
     doubts: Ints
     checks: Ints
-    tried: int
-    rejected: int
+    tried: int  # Rows put to the test
+    rejected: int  # Tracks none of whose rows passed
 
 
 def complete(

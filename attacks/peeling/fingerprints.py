@@ -28,21 +28,15 @@ MOST_SLACK = 1e3  # beyond it, too many sums of several rows look like one row
 
 @dataclass(frozen=True, eq=False)
 class Entries:
-    """Bins in which a single row, or k equal ones, show.
+    """Bins in which a single row, or k equal ones, show."""
 
-    Attributes
-    ----------
-    cell, column : int32 array, shape (e,)
-    g, h : int64 array, shape (e,)
-        Of one row, in units of 2^-30.
-    copies : int32 array, shape (e,)
-    """
-
+    # int32 (e,)
     cell: Ints
     column: Ints
+    # int64 (e,): of one row, in units of 2^-30
     g: Sums
     h: Sums
-    copies: Ints
+    copies: Ints  # int32 (e,)
 
     def __len__(self) -> int:
         return len(self.cell)
@@ -62,35 +56,22 @@ class Entries:
         return Entries(*(a[new] for a in every))
 
     @staticmethod
-    def none() -> Entries:
-        """Return no entries."""
-        return Entries(
-            *(np.zeros(0, t) for t in (np.int32, np.int32, np.int64, np.int64, np.int32))
-        )
+    def empty(n: int) -> Entries:
+        """Return so many entries to be filled in."""
+        return Entries(*(np.empty(n, t) for t in _TYPES))
 
 
 @dataclass(frozen=True, eq=False)
 class Sightings:
-    """A fingerprint in a node, with the bins it showed in.
+    """A fingerprint in a node, with the bins it showed in."""
 
-    Attributes
-    ----------
-    cell : int32 array, shape (s,)
-        Ascending.
-    g, h : int64 array, shape (s,)
-    columns : int32 array, shape (s, d)
-        Column of `Residual.sums` by feature; -1 where it did not show.
-    copies : int32 array, shape (s,)
-        Rows that share it.
-    margin, error : float64 array, shape (s,)
-        Log-odds behind it, and how far off they may be.
-    """
-
-    cell: Ints
+    cell: Ints  # int32 (s,): ascending
+    # int64 (s,)
     g: Sums
     h: Sums
-    columns: Ints
-    copies: Ints
+    columns: Ints  # int32 (s, d): column of `Residual.sums` by feature; -1 where it did not show
+    copies: Ints  # int32 (s,): rows that share it
+    # float64 (s,): log-odds behind it, and how far off they may be
     margin: Floats
     error: Floats
 
@@ -105,13 +86,7 @@ class Sightings:
 def singles(left: Residual) -> Entries:
     """Return every bin that holds a single row, or equal ones; mark the former."""
     size = int(np.count_nonzero(left.sums[..., 1] > 0))
-    out = Entries(
-        np.empty(size, np.int32),
-        np.empty(size, np.int32),
-        np.empty(size, np.int64),
-        np.empty(size, np.int64),
-        np.empty(size, np.int32),
-    )
+    out = Entries.empty(size)
     n = _scan(left.sums, left.alone, left.slack, *vars(out).values())
     return out.where(np.arange(n))
 
@@ -208,50 +183,18 @@ def _scan(sums, alone, slack, cell, column, g, h, copies):  # type: ignore[no-un
 def within(
     left: Residual, seen: Sightings, masks: NDArray[np.bool_], feature_of: Ints, work: float
 ) -> tuple[Entries, float]:
-    """Decode bins of several rows with the fingerprints of their node.
+    """Decode bins of several rows with the fingerprints of their node, which are sorted by cell.
 
     A row that can be in no other bin of a feature is subtracted; of the others one or two are, if
-    what then remains is nothing or a single row, and only if a single choice does that.
-
-    Parameters
-    ----------
-    seen : Sightings
-        Sorted by cell.
-    masks : bool array, shape (s, total_bins + d)
-        Columns each may be in.
-    feature_of : int32 array, shape (total_bins + d,)
-    work : float
-        Largest number of sums tried.
-
-    Returns
-    -------
-    Entries
-    float
-        Sums tried.
+    what then remains is nothing or a single row, and only if a single choice does that. ``masks``,
+    bool (s, total_bins + d), tells which columns each may be in. About ``work`` sums are tried;
+    returned is also how many were.
     """
     start = np.searchsorted(seen.cell, np.arange(len(left.sums) + 1)).astype(np.int64)
     certain = _certain(masks, feature_of)
-    room = 8 * len(seen) + 64
-    out = Entries(
-        np.empty(room, np.int32),
-        np.empty(room, np.int32),
-        np.empty(room, np.int64),
-        np.empty(room, np.int64),
-        np.empty(room, np.int32),
-    )
-    n, used = _within(
-        left.sums,
-        start,
-        seen.g,
-        seen.h,
-        seen.copies,
-        masks,
-        certain,
-        feature_of,
-        left.slack,
-        work,
-        *vars(out).values(),
-    )
+    out = Entries.empty(8 * len(seen) + 64)
+    parts = (seen.g, seen.h, seen.copies), (masks, certain)
+    n, used = _within(left.sums, start, *parts, left.slack, work, tuple(vars(out).values()))
     return out.where(np.arange(n)), used
 
 
@@ -308,23 +251,10 @@ def _same(g1, h1, g2, h2, near):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _within(  # type: ignore[no-untyped-def]
-    sums,
-    start,
-    g,
-    h,
-    copies,
-    masks,
-    certain,
-    feature_of,
-    slack,
-    work,
-    out_cell,
-    out_column,
-    out_g,
-    out_h,
-    out_copies,
-):
+def _within(sums, start, seen, where, slack, work, out):  # type: ignore[no-untyped-def]
+    g, h, copies = seen
+    masks, certain = where
+    out_cell, out_column, out_g, out_h, out_copies = out
     n, used = 0, 0.0
     room = out_cell.shape[0]
     free = np.empty(8 * MOST_CANDIDATES, dtype=np.int64)

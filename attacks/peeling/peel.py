@@ -27,29 +27,14 @@ _RIGHT = np.array([0.999, 0.98, 0.75])
 
 @dataclass(frozen=True, eq=False)
 class Peeled:
-    """Rows read off the histograms.
+    """Rows read off the histograms."""
 
-    Attributes
-    ----------
-    bins : int32 array, shape (m, d)
-        -1 where missing.
-    y : int64 array, shape (m,)
-    confidence : float64 array, shape (m,)
-        Probability that a row is right in every bin and the label.
-    rejected : int
-        Complete rows that the histograms had no room for.
-    work : float
-        Elementary steps taken.
-    finished : bool
-        False where the bound on work ended the search.
-    """
-
-    bins: Ints
-    y: NDArray[np.int64]
-    confidence: Floats
-    rejected: int
-    work: float
-    finished: bool
+    bins: Ints  # int32 (m, d): -1 where missing
+    y: NDArray[np.int64]  # int64 (m,)
+    confidence: Floats  # float64 (m,): probability that a row is right in every bin and the label
+    rejected: int  # Complete rows that the histograms had no room for
+    work: float  # Elementary steps taken
+    finished: bool  # False where the bound on work ended the search
 
 
 def peel(
@@ -60,21 +45,15 @@ def peel(
 ) -> Peeled:
     """Read off rows and take them out of ``left``, in place, until nothing more is found.
 
-    Parameters
-    ----------
-    left : Residual
-        Victims' histograms.
-    most_work : float
-        Bound on elementary steps, so that large tables give a partial result in bounded time.
-    least_confidence : float
-        Rows below it are left where they are.
+    ``most_work`` bounds elementary steps, so that large tables give a partial result in bounded
+    time; rows below ``least_confidence`` are left where they are.
     """
     d = len(forest.offsets) - 1
     feature_of = np.repeat(np.arange(d), np.diff(forest.offsets))
     feature_of = np.concatenate([feature_of, np.arange(d)]).astype(np.int32)
     parts = [(np.zeros((0, d), np.int32), np.zeros(0, np.int64), np.zeros(0))]
     rejected, work, tried, moved = 0, 0.0, 0, True
-    known = Entries.none()
+    known = Entries.empty(0)
     for _ in range(MOST_ROUNDS):
         entries = Entries.join([_still(known, left), singles(left)])
         seen = group(entries, feature_of, left.slack)
@@ -109,15 +88,11 @@ def confidence_of(doubts: Ints, checks: Ints, tried: int, slack: float) -> Float
     checks : int32 array, shape (m,)
         Trees in which a bin holds this row and nothing else.
     tried : int
-        Rows tried so far, each of which might have passed by chance.
+        Rows tried so far, each of which might have passed by chance: the odds against that are
+        those of so many rows each matching gradients in ``checks`` trees.
     slack : float
-        Deviation of sums, in units of 2^-30.
-
-    Notes
-    -----
-    The odds against chance are those of ``tried`` rows each matching gradients in ``checks``
-    trees; more noise means wider matches, hence lower odds for everything. Under noise one doubt
-    counts as two: bins that have no room may seem to.
+        Deviation of sums, in units of 2^-30. More means wider matches, hence lower odds. Under
+        noise one doubt counts as two: bins that have no room may seem to.
     """
     by_chance = tried * chance_of_match(slack) ** np.asarray(checks, dtype=np.float64)
     weight = 1 if slack == 0 else 2

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,32 +28,21 @@ FEATURE, CUT, LEFT, RIGHT, DEFAULT_LEFT, SET = range(6)
 
 @dataclass(frozen=True, eq=False)
 class BinnedForest:
-    """All trees in one array, splits as bins: a row goes left iff ``bin <= cut``.
+    """All trees in one array, splits as bins: a row goes left iff ``bin <= cut``."""
 
-    Attributes
-    ----------
-    start : int32 array, shape (T + 1,)
-        Nodes of tree ``t`` are ``start[t]:start[t + 1]``; children are numbered over all trees.
-    nodes : int32 array, shape (n_nodes, 6)
-        Split feature (-1 at a leaf), cut, left and right child, whether missing values go left, and
-        the row of `sets` of a split by categories, else -1.
-    sets : bool array, shape (splits by categories, width)
-        Bins that go right.
-    value : float32 array, shape (n_nodes,)
-    cell : int32 array, shape (n_nodes,)
-        Row of `Residual.sums` of a terminal visible node, else -1: a node with a histogram whose
-        children have none.
-    offsets : int32 array, shape (d + 1,)
-        Bins of feature f.
-    """
-
+    # int32 (T + 1,): nodes of tree ``t`` are ``start[t]:start[t + 1]``; children are numbered over
+    # all trees
     start: Ints
+    # int32 (n_nodes, 6): split feature (-1 at a leaf), cut, left and right child, whether missing
+    # values go left, and the row of `sets` of a split by categories, else -1
     nodes: Ints
-    sets: NDArray[np.bool_]
-    value: NDArray[np.float32]
+    sets: NDArray[np.bool_]  # bool (splits by categories, width): bins that go right
+    value: NDArray[np.float32]  # float32 (n_nodes,)
+    # int32 (n_nodes,): row of `Residual.sums` of a terminal visible node, else -1: a node with a
+    # histogram whose children have none
     cell: Ints
     base_margin: np.float32
-    offsets: Ints
+    offsets: Ints  # int32 (d + 1,): bins of feature f
 
     @staticmethod
     def of(
@@ -104,6 +93,12 @@ class BinnedForest:
         """Tree of every cell, int32, shape (cells,)."""
         return (np.searchsorted(self.start, self.node_of, side="right") - 1).astype(np.int32)
 
+    def terminal(self, t: int, nodes: Ints) -> NDArray[np.intp]:
+        """Return which of some nodes of a tree are terminal, in the order of their cells."""
+        cell = self.cell[self.start[t] + nodes]
+        order = np.argsort(cell, kind="stable")
+        return order[cell[order] >= 0]
+
     def columns(self, bins: Ints) -> Ints:
         """Return where bins, shape (m, d), stand in `Residual.sums`; the missing come last."""
         d = len(self.offsets) - 1
@@ -140,23 +135,15 @@ def _sets(trees: Sequence[Tree], by_set: NDArray[np.intp], cuts: Cuts) -> NDArra
 
 @dataclass(frozen=True, eq=False)
 class Residual:
-    """What no known row explains yet; changed in place as rows are taken out.
+    """What no known row explains yet; changed in place as rows are taken out."""
 
-    Attributes
-    ----------
-    sums : int64 array, shape (cells, total_bins + d, 2)
-        Sums of g and h per bin in units of 2^-30; column ``total_bins + f`` counts the missing
-        of feature ``f``. A bin that is not seen has h about `ANYTHING`.
-    totals : int64 array, shape (cells, 2)
-    alone : bool array, shape (cells, total_bins + d)
-        Bins known to hold a single row.
-    slack : float
-        Largest deviation of a sum that noise or rounding explains, in the same units; 0: exact.
-    """
-
+    # int64 (cells, total_bins + d, 2): sums of g and h per bin in units of 2^-30; column
+    # ``total_bins + f`` counts the missing of feature ``f``. A bin that is not seen has h about
+    # `ANYTHING`.
     sums: Sums
-    totals: Sums
-    alone: NDArray[np.bool_]
+    totals: Sums  # int64 (cells, 2)
+    alone: NDArray[np.bool_]  # bool (cells, total_bins + d): bins known to hold a single row
+    # Largest deviation of a sum that noise or rounding explains, in the same units; 0: exact
     slack: float = 0.0
 
     @property
@@ -190,13 +177,20 @@ class Residual:
         return int(np.count_nonzero((h > 0) & (h < ANYTHING // 2)))
 
 
-def take_out(forest: BinnedForest, left: Residual, bins: Ints, y: NDArray[np.int64]) -> None:
-    """Subtract rows from every histogram, in place, each with its own float32 margin."""
+def _blocks(
+    forest: BinnedForest, bins: Ints, y: NDArray[np.int64]
+) -> Iterator[tuple[slice, Ints, Ints, Sums]]:
+    """Yield which rows, and their cells, columns and gradients, `BLOCK` rows at a time."""
     for a in range(0, len(y), BLOCK):
         part = slice(a, a + BLOCK)
         cell, margin = forest.route(bins[part])
-        gh = forest.gradients(margin, y[part])
-        _subtract(left.sums, left.totals, cell, forest.columns(bins[part]), gh)
+        yield part, cell, forest.columns(bins[part]), forest.gradients(margin, y[part])
+
+
+def take_out(forest: BinnedForest, left: Residual, bins: Ints, y: NDArray[np.int64]) -> None:
+    """Subtract rows from every histogram, in place, each with its own float32 margin."""
+    for _, cell, columns, gh in _blocks(forest, bins, y):
+        _subtract(left.sums, left.totals, cell, columns, gh)
 
 
 def accept(
@@ -208,23 +202,15 @@ def accept(
     share a path; in some other tree they part, and one of the bins there has no such row.
     """
     good, checks = np.zeros(len(y), dtype=bool), np.zeros(len(y), dtype=np.int32)
-    for a in range(0, len(y), BLOCK):
-        part = slice(a, a + BLOCK)
-        cell, margin = forest.route(bins[part])
-        gh = forest.gradients(margin, y[part])
-        columns = forest.columns(bins[part])
+    for part, cell, columns, gh in _blocks(forest, bins, y):
         _accept(*left.arrays, cell, columns, gh, True, good[part], checks[part])
     return good
 
 
 def has_room(left: Residual, cell: Ints, columns: Ints, gh: Sums) -> tuple[NDArray[np.bool_], Ints]:
-    """Tell which rows all histograms have room for, each by itself, and how well that is known.
+    """Tell which rows all histograms have room for, each by itself, bool (m,).
 
-    Returns
-    -------
-    bool array, shape (m,)
-    int32 array, shape (m,)
-        Trees in which some bin holds this row and nothing else.
+    And in how many trees some bin holds the row and nothing else, int32 (m,).
     """
     good, checks = np.zeros(len(cell), dtype=bool), np.zeros(len(cell), dtype=np.int32)
     _accept(*left.arrays, cell, columns, gh, False, good, checks)
@@ -291,15 +277,10 @@ def _accept(sums, totals, alone, slack, cell, columns, gh, take, good, checks): 
                 break
         if not (good[i] and take):
             continue
+        _subtract_row(sums, totals, cell, columns, gh, i)
         for t in range(cell.shape[1]):
             c = cell[i, t]
-            if c < 0:
-                continue
-            for s in range(2):
-                totals[c, s] -= gh[i, t, s]
-                for f in range(d):
-                    sums[c, columns[i, f], s] -= gh[i, t, s]
-            for f in range(d):
+            for f in range(d if c >= 0 else 0):
                 if sums[c, columns[i, f], 1] <= slack:
                     alone[c, columns[i, f]] = False
 
@@ -307,10 +288,14 @@ def _accept(sums, totals, alone, slack, cell, columns, gh, take, good, checks): 
 @kernel
 def _subtract(sums, totals, cell, columns, gh):  # type: ignore[no-untyped-def]
     for i in range(columns.shape[0]):
-        for t in range(cell.shape[1]):
-            c = cell[i, t]
-            if c >= 0:
-                for s in range(2):
-                    totals[c, s] -= gh[i, t, s]
-                    for f in range(columns.shape[1]):
-                        sums[c, columns[i, f], s] -= gh[i, t, s]
+        _subtract_row(sums, totals, cell, columns, gh, i)
+
+
+@kernel
+def _subtract_row(sums, totals, cell, columns, gh, i):  # type: ignore[no-untyped-def]
+    for t in range(cell.shape[1]):
+        c = cell[i, t]
+        for s in range(2 if c >= 0 else 0):
+            totals[c, s] -= gh[i, t, s]
+            for f in range(columns.shape[1]):
+                sums[c, columns[i, f], s] -= gh[i, t, s]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedtrees.attacks.evidence.replay import (
-    EVERYONE,
     Grown,
     cuts_of,
     grow_again,
@@ -30,32 +29,13 @@ _DEVIATIONS = 4.5
 
 
 @dataclass(frozen=True, eq=False)
-class Source:
-    """Histograms of one party's rows, or of everybody's.
-
-    Attributes
-    ----------
-    owner : str or None
-        Whose rows, where a single party's histograms are seen.
-    """
-
-    owner: str | None
-    residual: Residual
-
-
-@dataclass(frozen=True, eq=False)
 class Sources:
-    """The trees of a run and all histograms of their terminal visible nodes.
-
-    Attributes
-    ----------
-    parts : tuple of Source
-        Disjoint sets of rows.
-    """
+    """The trees of a run and all histograms of their terminal visible nodes."""
 
     forest: BinnedForest
     cuts: Cuts
-    parts: tuple[Source, ...]
+    # Disjoint sets of rows, by owner; `EVERYONE` where sums alone are seen
+    parts: Mapping[str, Residual]
 
 
 def unreadable(view: View) -> str | None:
@@ -97,24 +77,16 @@ def sources_of(view: View) -> Sources | None:
             break
         kept.append(grown)
     forest = BinnedForest.of([g.tree for g in kept], [g.nodes for g in kept], cuts, start.margin[0])
-    last = [_terminal(g, s, forest) for g, s in zip(kept, forest.start, strict=False)]
+    last = [forest.terminal(t, g.nodes) for t, g in enumerate(kept)]
     slack = _slack(view, params, len(owners))
-    parts = []
+    parts = {}
     for o in owners:
         if o in view.principals:
             continue  # a colluding party's own rows
         sums = np.concatenate([g.sums[o][k] for g, k in zip(kept, last, strict=True)])
         totals = np.concatenate([g.totals[o][k] for g, k in zip(kept, last, strict=True)])
-        residual = Residual.of(sums, totals, forest.offsets, slack, params.max_depth)
-        parts.append(Source(None if o == EVERYONE else o, residual))
-    return Sources(forest, cuts, tuple(parts))
-
-
-def _terminal(grown: Grown, start: int, forest: BinnedForest) -> NDArray[np.intp]:
-    """Return which histograms belong to terminal nodes, in the order of their cells."""
-    cell = forest.cell[start + grown.nodes]
-    order = np.argsort(cell, kind="stable")
-    return order[cell[order] >= 0]
+        parts[o] = Residual.of(sums, totals, forest.offsets, slack, params.max_depth)
+    return Sources(forest, cuts, parts)
 
 
 def _slack(view: View, params: TreeParams, sources: int) -> float:

@@ -30,18 +30,10 @@ from fedtrees.trees.jit import kernel
 
 @dataclass(frozen=True, eq=False)
 class Tracks:
-    """Sightings of the same person in consecutive trees.
+    """Sightings of the same person in consecutive trees."""
 
-    Attributes
-    ----------
-    of : int32 array, shape (s,)
-        Track of each sighting.
-    masks : bool array, shape (tracks, total_bins + d)
-        Columns each may be in.
-    """
-
-    of: Ints
-    masks: NDArray[np.bool_]
+    of: Ints  # int32 (s,): track of each sighting
+    masks: NDArray[np.bool_]  # bool (tracks, total_bins + d): columns each may be in
 
 
 def follow(forest: BinnedForest, left: Residual, seen: Sightings, feature_of: Ints) -> Tracks:
@@ -51,25 +43,10 @@ def follow(forest: BinnedForest, left: Residual, seen: Sightings, feature_of: In
     node = forest.node_of[seen.cell]
     first = np.ones(len(seen), dtype=bool)
     first[nxt[nxt >= 0]] = False
-    n = _narrow(
-        left.sums,
-        left.alone,
-        left.slack,
-        seen.cell,
-        seen.g,
-        seen.h,
-        seen.columns,
-        nxt,
-        side,
-        first,
-        node,
-        forest.nodes,
-        forest.sets,
-        forest.offsets,
-        feature_of,
-        of,
-        masks,
-    )
+    fingerprints = (seen.cell, seen.g, seen.h, seen.columns, node)
+    trees = (forest.nodes, forest.sets, forest.offsets, feature_of)
+    residual = (left.sums, left.alone, left.slack)
+    n = _narrow(residual, fingerprints, (nxt, side, first), trees, of, masks)
     return Tracks(of, masks[:n])
 
 
@@ -117,25 +94,11 @@ def _links(forest: BinnedForest, seen: Sightings) -> tuple[Ints, NDArray[np.int8
 
 
 @kernel
-def _narrow(  # type: ignore[no-untyped-def]
-    sums,
-    alone,
-    slack,
-    cell,
-    g,
-    h,
-    columns,
-    nxt,
-    side,
-    first,
-    node,
-    nodes,
-    sets,
-    offsets,
-    feature_of,
-    of,
-    masks,
-):
+def _narrow(residual, seen, links, trees, of, masks):  # type: ignore[no-untyped-def]
+    sums, alone, slack = residual
+    cell, g, h, columns, node = seen
+    nxt, side, first = links
+    nodes, sets, offsets, feature_of = trees
     d, width = columns.shape[1], sums.shape[1]
     trial = np.empty(width, dtype=np.bool_)
     alive = np.empty(d, dtype=np.bool_)

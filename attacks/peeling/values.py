@@ -46,17 +46,9 @@ def values_in(
     high: Floats,
     rng: np.random.Generator,
 ) -> NDArray[np.float32]:
-    """Return a value inside every bin: an own value where there is one, else its middle.
+    """Return a value inside every bin (-1: missing): an own value if there is one, else its middle.
 
-    Parameters
-    ----------
-    bins : int32 array, shape (m, d)
-        -1 where missing.
-    own : float32 array, shape (n, d)
-    low, high : float64 array, shape (d,)
-        Range of each feature; it stands in for open ends.
-    rng : numpy.random.Generator
-        Chooses among own values.
+    ``low`` and ``high``, float64 (d,), stand in for open ends; ``rng`` chooses among own values.
     """
     out = np.empty(bins.shape, dtype=np.float32)
     own_bins = to_bins(cuts, own)

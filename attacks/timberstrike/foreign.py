@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.evidence.grid import LeafConstraints
-from fedtrees.attacks.evidence.prior import Prior, Reach, add_own_rows, reach
+from fedtrees.attacks.evidence.prior import Prior, Reach, reach
 from fedtrees.trees.boosted.forest import Tree
 
 Floats = NDArray[np.float64]
@@ -22,26 +22,13 @@ def expected_values(
 ) -> tuple[Floats, Floats]:
     """Return mean and variance of boxes' values in a tree grown on other rows, float64, (n,) each.
 
-    Own rows of the label weigh the leaves that a box reaches. Without own rows, a leaf weighs its
-    part of the box times its hessian sum, which tells where the other client's rows are (Di Gennaro
-    et al. 2025, Sec. 5.3, weigh reachable leaves by that sum alone).
-
-    Parameters
-    ----------
-    boxed : tuple of int32 (n, d), int32 (n, d), int64 (n,), bool (n, d)
-        Boxes ``lo <= cell < hi``, labels, and where values may be missing.
-    own_leaf : int32 array, shape (n_own,)
-        Position of each own row's leaf.
+    Own rows of the label, in leaves ``own_leaf``, weigh the leaves that a box reaches. Without own
+    rows, a leaf weighs its part of the box times its hessian sum, which tells where the other
+    client's rows are (Di Gennaro et al. 2025, Sec. 5.3, weigh reachable leaves by that sum alone).
     """
     lo, hi, y, missing = boxed
-    options = reach(leaves, (lo, hi, y), prior, missing)
-    weight = options.log_prior.copy()
-    if len(prior.own):
-        add_own_rows(
-            options.offsets, options.leaf, weight, lo, hi, y,
-            prior.own_cells, prior.own.y, own_leaf, len(leaves), missing,
-        )  # fmt: skip
-    weight = np.exp(weight)
+    options = reach(leaves, (lo, hi, y), prior, missing, own_leaf)
+    weight = np.exp(options.log_prior)
     if tree.h is not None and not len(prior.own):
         weight *= np.maximum(tree.h[leaves.node], 1e-9)[options.leaf]
     value = tree.value[leaves.node].astype(np.float64)[options.leaf]
@@ -65,10 +52,9 @@ def doubt_in_sums(
     Parameters
     ----------
     options : Reach
-        Reachable leaves of groups of rows.
+        Reachable leaves of n groups of rows, which bring ``gh``.
     doubt : float64 array, shape (n,)
         Variance of the margin times the rows of the group.
-    gh : tuple of float64 (n,)
     positive : bool array, shape (n,)
         Whether the label is the tree's class.
     slope : float64 array, shape (J,), or None

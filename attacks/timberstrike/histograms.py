@@ -107,10 +107,8 @@ def binned_forest(evidence: Evidence) -> tuple[BinnedForest, Residual]:
     start = np.float32(np.ravel(evidence.base_margin)[0])
     forest = BinnedForest.of(evidence.trees, seen, evidence.cuts, start)
     sums, totals = [], []
-    for start, hist in zip(forest.start, evidence.histograms, strict=False):
-        cell = forest.cell[start + hist.nodes]
-        order = np.argsort(cell, kind="stable")
-        order = order[cell[order] >= 0]
+    for t, hist in enumerate(evidence.histograms):
+        order = forest.terminal(t, hist.nodes)
         sums.append(hist.sums[order])
         totals.append(hist.totals[order])
     left = Residual.of(

@@ -9,8 +9,6 @@ gives the same answer whatever else the machine does.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -21,37 +19,13 @@ Floats = NDArray[np.float64]
 SCALE = 1e6  # sums are known to about 1e-6 (float32 gradients)
 
 
-@dataclass(frozen=True, eq=False)
-class GroupCounts:
-    """How many rows of each group go to each leaf it can reach.
-
-    Attributes
-    ----------
-    count : int64 array, shape (nnz,)
-        In the order of `Reach.leaf`.
-    residual : float
-        L1 residual of the leaf sums; NaN if the solver found nothing in its time.
-    """
-
-    count: NDArray[np.int64]
-    residual: float
-
-
 def solve_counts(
     reach: Reach, weight: NDArray[np.int64], x: Floats, target: Floats, time_limit: float
-) -> GroupCounts | None:
-    """Return the counts the solver found, or None if it found none in its time.
+) -> tuple[NDArray[np.int64], float] | None:
+    """Return how many rows of a group go to each leaf, int64 (nnz,), and the L1 residual.
 
-    Parameters
-    ----------
-    reach : Reach
-        Reachable leaves of the groups.
-    weight : int64 array, shape (n,)
-        Rows per group.
-    x : float64 array, shape (nnz, K)
-    target : float64 array, shape (J, K)
-    time_limit : float
-        Deterministic seconds.
+    A group of ``weight`` rows brings ``x`` (nnz, K) to the leaves it reaches, which add up to
+    ``target`` (J, K). None where the solver found nothing in its deterministic seconds.
     """
     from ortools.sat.python import cp_model
 
@@ -84,4 +58,4 @@ def solve_counts(
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         return None
     count = np.array([solver.value(v) for v in z], dtype=np.int64)
-    return GroupCounts(count, solver.objective_value / SCALE)
+    return count, solver.objective_value / SCALE

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, get_args, get_origin, get_type_hints
 
 from fedtrees.attacks.evidence.prior import Ranges
 from fedtrees.core.errors import UsageError, did_you_mean
@@ -60,16 +60,10 @@ class Options:
     ranges: Ranges = "schema"
 
     def __post_init__(self) -> None:
-        known = {
-            "solver": get_args(Solver),
-            "points": get_args(Points),
-            "scope": get_args(Scope),
-            "ranges": get_args(Ranges),
-        }
-        for name, values in known.items():
+        for name, kind in get_type_hints(type(self)).items():
             value = getattr(self, name)
-            if value not in values:
-                raise UsageError(f"unknown {name} {value!r}{did_you_mean(value, values)}")
+            if get_origin(kind) is Literal and value not in get_args(kind):
+                raise UsageError(f"unknown {name} {value!r}{did_you_mean(value, get_args(kind))}")
         if self.max_trees is not None and self.max_trees < 0:
             raise UsageError(f"max_trees {self.max_trees} must be at least 0")
         if self.chains is not None and self.chains < 1:

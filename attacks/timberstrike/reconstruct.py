@@ -8,15 +8,13 @@ from dataclasses import replace
 import numpy as np
 
 from fedtrees.attacks.evidence.basis import Basis
-from fedtrees.attacks.evidence.boosted import Evidence, Level
+from fedtrees.attacks.evidence.boosted import Evidence
 from fedtrees.attacks.evidence.boxes import (
     Boxes,
     boxes_after_first_tree,
     boxes_by_class,
     open_boxes,
 )
-from fedtrees.attacks.evidence.clients.union import union_of
-from fedtrees.attacks.evidence.clients.victims import Victim
 from fedtrees.attacks.evidence.consensus import chains_for, merge, tolerances
 from fedtrees.attacks.evidence.counts import (
     NOISE_FLOOR,
@@ -25,16 +23,15 @@ from fedtrees.attacks.evidence.counts import (
     share_out,
     sums_of_counts,
 )
-from fedtrees.attacks.evidence.first_tree import first_counts
 from fedtrees.attacks.evidence.grid import Grid
 from fedtrees.attacks.evidence.sums import LeafSums
+from fedtrees.attacks.evidence.values import first_counts
 from fedtrees.attacks.timberstrike.histograms import rows_from_histograms
 from fedtrees.attacks.timberstrike.options import AUTO_TREES, Options
 from fedtrees.attacks.timberstrike.points import points
 from fedtrees.attacks.timberstrike.sequence import follow
 from fedtrees.core.guess import Guess, LeafCounts, Records
 from fedtrees.core.schema import Schema, Table
-from fedtrees.core.view import View
 
 
 def reconstruct(
@@ -166,21 +163,3 @@ def _initial_boxes(evidence: Evidence, grid: Grid, counts: Sequence[Counts]) -> 
     if evidence.outputs > 1:
         return boxes_by_class(evidence, grid, counts)
     return boxes_after_first_tree(evidence, grid, counts[0])
-
-
-def reconstruct_each(
-    victims: Sequence[Victim], view: View, options: Options, most: Level, rng: np.random.Generator
-) -> Guess:
-    """Return the union of TimberStrike's reconstructions of all victims; see `union_of`.
-
-    Parameters
-    ----------
-    victims : sequence of Victim
-    options : Options
-        Own rows are in no victim's trees; with ``scope="union"`` they are still not sought.
-    most : {"histograms", "statistics", "values"}
-        Use no more than this.
-    """
-    return union_of(
-        victims, most, lambda evidence: reconstruct(evidence, view.rows, view.schema, options, rng)
-    )

@@ -19,10 +19,9 @@ from fedtrees.attacks.evidence.prior import Prior, Reach, add_own_rows, reach
 from fedtrees.attacks.evidence.routing import add_values, gradients, of_output
 from fedtrees.attacks.evidence.sums import LeafSums
 from fedtrees.attacks.timberstrike.foreign import doubt_in_sums, expected_values
-from fedtrees.attacks.timberstrike.local_search import search_leaves
 from fedtrees.attacks.timberstrike.milp import solve_counts
+from fedtrees.attacks.timberstrike.moves import redraw_leaves, search_leaves
 from fedtrees.attacks.timberstrike.options import Options
-from fedtrees.attacks.timberstrike.resample import redraw_leaves
 from fedtrees.trees.boosted.forest import Tree
 
 Floats = NDArray[np.float64]
@@ -120,8 +119,7 @@ def _assign(
     sub, x = _only(options_of, x, free)
     if options.solver == "max-ent" and len(prior.own):
         boxed = lo[free], hi[free], y[free]
-        own = prior.own_cells, prior.own.y, sums.own_leaf
-        add_own_rows(sub.offsets, sub.leaf, sub.log_prior, *boxed, *own, len(leaves), missing[free])
+        add_own_rows(sub, boxed, prior, sums.own_leaf, len(leaves), missing[free])
     rows = (np.cumsum(free) - 1)[group[row_free]]
     chosen[row_free], left_over = _solve(sub, size[free], x, target, ridge, rows, options, rng)
     boxes.residual.append(left_over)
@@ -140,25 +138,17 @@ def _solve(
 ) -> tuple[NDArray[np.int32], float]:
     """Return the leaves of rows that have a choice, and what the sums are off by then.
 
-    Parameters
-    ----------
-    sub : Reach
-        Of every group of equal rows.
-    size : int array, shape (n_groups,)
-    x : float64 array, shape (nnz, K)
-    target, ridge : float64 array, shape (J, K)
-    rows : int array, shape (n,)
-        The group of each row.
+    ``sub`` is of groups of ``size`` equal rows; ``rows`` tells the group of each row.
     """
     if options.solver == "max-ent":
-        solution = max_entropy(sub, size.astype(np.float64), x, target, ridge)
-        start = draw_leaves(sub, solution.probability, rows, rng.random(len(rows)))
+        P = max_entropy(sub, size.astype(np.float64), x, target, ridge)
+        start = draw_leaves(sub, P, rows, rng.random(len(rows)))
         each, x_each = _expand(sub, x, rows)
         return redraw_leaves(each, x_each, target, ridge, start, int(rng.integers(2**63)))
     if options.solver == "milp":
         found = solve_counts(sub, size, x, target, options.time_limit)
         if found is not None:
-            return _hand_out(sub, found.count, rows), found.residual
+            return _hand_out(sub, found[0], rows), found[1]
     each, x_each = _expand(sub, x, rows)
     start = draw_leaves(each, _evenly(each), np.arange(len(rows)), rng.random(len(rows)))
     return search_leaves(each, x_each, target, start, int(rng.integers(2**63)))

@@ -12,7 +12,7 @@ from fedtrees.attacks.evidence.grid import Grid
 from fedtrees.attacks.evidence.sums import leaf_sums, victim_sums
 from fedtrees.attacks.evidence.view import evidence_of
 from fedtrees.attacks.peeling.sources import unreadable
-from fedtrees.attacks.timberstrike.published import as_published
+from fedtrees.attacks.timberstrike.attack import as_published
 from fedtrees.core.defense import Composition
 from fedtrees.core.holding import over_clients
 from fedtrees.core.registry import register

@@ -18,8 +18,8 @@ from fedtrees.attacks.evidence.clients.chains import link
 from fedtrees.attacks.evidence.clients.hessians import hessians_from_gains
 from fedtrees.attacks.evidence.clients.start import own_start
 from fedtrees.attacks.evidence.clients.start_of_values import LeafValues, shares_of_values
-from fedtrees.attacks.evidence.clients.victims import victims_of
-from fedtrees.attacks.timberstrike.reconstruct import reconstruct_each
+from fedtrees.attacks.evidence.clients.victims import union_of, victims_of
+from fedtrees.attacks.timberstrike import reconstruct
 from fedtrees.bench.evaluate import make_defense
 from fedtrees.bench.federation import spread
 from fedtrees.core.errors import UsageError
@@ -272,7 +272,8 @@ def test_other_clients_trees_matter():
     scores = []
     for victims in (victims_of(view), [_alone(v) for v in victims_of(view)]):
         options = register.make("attack", parse_grid("timberstrike[chains=3]")[0])
-        guess = reconstruct_each(victims, view, options, "statistics", np.random.default_rng(0))
+        parts, rng = (view.rows, view.schema, options), np.random.default_rng(0)
+        guess = union_of(victims, "statistics", lambda e, p=parts, r=rng: reconstruct(e, *p, r))
         scores.append(accuracy(guessed.rows(guess), truth, schema))
     assert scores[0] > scores[1]
 

@@ -26,19 +26,12 @@ MOST_BOXES = 20_000  # ways through the earlier trees that end in one leaf
 
 @dataclass(frozen=True, eq=False)
 class Regions:
-    """Boxes in which rows may lie, and where their values may be missing.
+    """Boxes in which rows may lie, and where their values may be missing."""
 
-    Attributes
-    ----------
-    lo, hi : int32 array, shape (m, d)
-        A row has cells ``lo <= cell < hi`` of the grid.
-    missing : bool array, shape (m, d)
-        Whether its value may be missing instead.
-    """
-
+    # int32 (m, d): a row has cells ``lo <= cell < hi`` of the grid
     lo: NDArray[np.int32]
     hi: NDArray[np.int32]
-    missing: NDArray[np.bool_]
+    missing: NDArray[np.bool_]  # bool (m, d): whether its value may be missing instead
 
     @staticmethod
     def of(tree: Tree, grid: Grid) -> Regions:
@@ -66,10 +59,7 @@ class Regions:
     def hold_a_row(self, filled: Sequence[NDArray[np.int64]]) -> NDArray[np.bool_]:
         """Tell which boxes leave a value, or a missing one, for every feature.
 
-        Parameters
-        ----------
-        filled : sequence of int64 array, shape (cells of the feature + 1,)
-            How many of the cells before each cell contain a value.
+        ``filled`` says, per feature, how many of the cells before each contain a value.
         """
         out = np.ones(len(self.lo), dtype=bool)
         for f, before in enumerate(filled):
@@ -80,31 +70,20 @@ class Regions:
 
 @dataclass(frozen=True, eq=False)
 class Cells:
-    """Margins that rows of one leaf may have had before its tree, as what they contribute.
+    """Margins that rows of one leaf may have had before its tree, as what they contribute."""
 
-    Attributes
-    ----------
-    p, h : float64 array, shape (C,)
-        Probability (the gradient of a row of class 0), and hessian.
-    step : float64 array, shape (C,)
-        Gradient of class 0 less that of class 1: 1 up to float32.
-    own : int64 array, shape (C,)
-        How many of the adversary's own rows have this margin in the leaf.
-    """
-
+    # float64 (C,): probability (the gradient of a row of class 0), and hessian
     p: Floats
     h: Floats
-    step: Floats
+    step: Floats  # float64 (C,): gradient of class 0 less that of class 1: 1 up to float32
+    # int64 (C,): how many of the adversary's own rows have this margin in the leaf
     own: NDArray[np.int64]
 
 
 def cells_of(evidence: Evidence, t: int, own: Table | None, schema: Schema) -> list[Cells | None]:
     """Return the cells of every leaf of tree `t`, two classes; None where they are too many.
 
-    Parameters
-    ----------
-    evidence : Evidence
-        The trees before `t` moved the margins of the rows in tree `t`.
+    The trees before `t` moved the margins of its rows.
     """
     trees = evidence.trees[: t + 1]
     grid = Grid.of(trees, len(schema.features))

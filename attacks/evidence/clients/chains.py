@@ -37,14 +37,10 @@ Floats = NDArray[np.float64]
 def link(rounds: Sequence[Sequence[Block]], clues: Clues = "all") -> list[list[int]]:
     """Return for every block of every round the number of its chain.
 
-    Parameters
-    ----------
-    rounds : sequence of sequence of Block
-        The blocks of the first round start the chains, in their order; later rounds have no more
-        blocks than it.
-    clues : {"hessian", "sums", "all"}
-        What rounds are matched by: root hessians, as in the authors' code; root hessians and
-        gradients; or both and thresholds. Trees without sums are matched by thresholds alone.
+    The blocks of the first round start the chains, in their order; later rounds have no more
+    blocks. Rounds are matched by root hessians, as in the authors' code ("hessian"); by root
+    hessians and gradients ("sums"); or by both and thresholds ("all"). Trees without sums are
+    matched by thresholds alone.
 
     Raises
     ------
@@ -138,21 +134,11 @@ def _best(weight: Floats) -> list[int]:
 
 @dataclass(eq=False)
 class _Draws:
-    """How often every chain has drawn every split.
+    """How often every chain has drawn every split."""
 
-    Attributes
-    ----------
-    blocks : list of float64 array, shape (blocks, n_splits)
-        Splits of every round's blocks.
-    held : float64 array, shape (m, n_splits)
-        Splits of every chain in the rounds that were put.
-    pool : float64 array, shape (n_splits,)
-        Shares of the splits in all blocks.
-    """
-
-    blocks: list[Floats]
-    held: Floats
-    pool: Floats
+    blocks: list[Floats]  # list of float64 (blocks, n_splits): splits of every round's blocks
+    held: Floats  # float64 (m, n_splits): splits of every chain in the rounds that were put
+    pool: Floats  # float64 (n_splits,): shares of the splits in all blocks
 
     @staticmethod
     def of(splits: list[list[Counter[Split]]], m: int) -> _Draws:

@@ -32,43 +32,25 @@ SPREADS = (np.inf, 4.0, 3.0, 2.0)
 
 @dataclass(frozen=True, eq=False)
 class LeafEquations:
-    """The two equations of one leaf.
+    """The two equations of one leaf."""
 
-    Attributes
-    ----------
-    h, h_error : float
-        Hessian sum and its error.
-    slope : float
-        ``v / eta``: the gradient sum is ``-slope (H + lambda)``.
-    slope_error : float
-        Relative error of the slope.
-    """
-
+    # Hessian sum and its error
     h: float
     h_error: float
-    slope: float
-    slope_error: float
+    slope: float  # ``v / eta``: the gradient sum is ``-slope (H + lambda)``
+    slope_error: float  # Relative error of the slope
     reg_lambda: float
 
 
 @dataclass(frozen=True, eq=False)
 class Totals:
-    """Rows and positives that a leaf may hold.
+    """Rows and positives that a leaf may hold."""
 
-    Attributes
-    ----------
-    n, n1 : int64 array, shape (k,)
-        The likeliest first.
-    weight : float64 array, shape (k,)
-        Log weight, from the own rows in each cell.
-    complete : bool
-        Whether no other pair is possible.
-    """
-
+    # int64 (k,): the likeliest first
     n: Ints
     n1: Ints
-    weight: Floats
-    complete: bool
+    weight: Floats  # float64 (k,): log weight, from the own rows in each cell
+    complete: bool  # Whether no other pair is possible
 
 
 def totals_of(leaf: LeafEquations, cells: Cells) -> Totals:
@@ -83,22 +65,14 @@ def totals_of(leaf: LeafEquations, cells: Cells) -> Totals:
 
 @dataclass(frozen=True, eq=False)
 class _Ranges:
-    """Numbers of rows that are tried per cell, and their log weights.
+    """Numbers of rows that are tried per cell, and their log weights."""
 
-    Attributes
-    ----------
-    low, width : int64 array, shape (C,)
-        Tried are ``low`` to ``low + width`` rows.
-    score : float64 array, shape (C, largest width + 1)
-        Log weight of ``low + k`` rows less that of ``low``.
-    complete : bool
-        Whether all possible numbers are in the ranges.
-    """
-
+    # int64 (C,): tried are ``low`` to ``low + width`` rows
     low: Ints
     width: Ints
+    # float64 (C, largest width + 1): log weight of ``low + k`` rows less that of ``low``
     score: Floats
-    complete: bool
+    complete: bool  # Whether all possible numbers are in the ranges
 
 
 def _likely(leaf: LeafEquations, cells: Cells, spread: float) -> _Ranges | None:

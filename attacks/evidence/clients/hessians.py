@@ -37,13 +37,7 @@ def is_masked(sum_hessian: NDArray[np.float32], sizes: NDArray[np.int64]) -> boo
     """Tell whether somebody overwrote all sums of a message by one number.
 
     A tree that splits never has equal sums, since a parent's is the sum of its children's. Trees of
-    one leaf may have; they count as masked if all sums are 1.
-
-    Parameters
-    ----------
-    sum_hessian : float32 array, shape (n_nodes,)
-    sizes : int64 array, shape (T,)
-        Nodes of every tree.
+    one leaf may have (``sizes``, int64 (T,), counts nodes); they count as masked if all sums are 1.
     """
     if not len(sum_hessian) or np.any(sum_hessian != sum_hessian[0]):
         return False

@@ -29,39 +29,22 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class LateCounts:
-    """Counts of one tree.
+    """Counts of one tree."""
 
-    Attributes
-    ----------
-    n, n1 : int64 array, shape (J,)
-        Rows and positives of every leaf; the likeliest pair where several are possible.
-    certain : bool array, shape (J,)
-        Whether no other pair makes up the leaf's sums.
-    """
-
+    # int64 (J,): rows and positives of every leaf; the likeliest pair where several are possible
     n: Ints
     n1: Ints
-    certain: NDArray[np.bool_]
+    certain: NDArray[np.bool_]  # bool (J,): whether no other pair makes up the leaf's sums
 
 
 def late_counts(
     evidence: Evidence, own: Table | None, schema: Schema, h_error: Floats | None = None
 ) -> LateCounts | None:
-    """Return the counts of the first tree that is not foreign.
+    """Return the counts of a client's first tree, which comes after foreign ones.
 
-    Parameters
-    ----------
-    evidence : Evidence
-        Evidence of one client, whose first tree comes after foreign ones.
-    own : Table or None
-        The adversary's rows; they tell which counts are likely.
-    h_error : float64 array, shape (J,), optional
-        Error of the leaves' hessian sums; that of float32 if not given.
-
-    Returns
-    -------
-    LateCounts or None
-        None with more than two classes, without sums, and where sums are noisy or values rounded.
+    Own rows tell which counts are likely. ``h_error``, float64 (J,), is the error of the leaves'
+    hessian sums; that of float32 if not given. None with more than two classes, without sums, and
+    where sums are noisy or values rounded.
     """
     t = next(t for t in range(len(evidence.trees)) if not evidence.is_foreign(t))
     tree = evidence.trees[t]

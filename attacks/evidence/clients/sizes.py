@@ -12,10 +12,9 @@ from scipy.optimize import nnls
 from fedtrees.attacks.evidence.boosted import Evidence
 from fedtrees.attacks.evidence.clients.late_counts import LateCounts
 from fedtrees.attacks.evidence.counts import first_gradient, share_out
-from fedtrees.attacks.evidence.first_tree import first_counts
 from fedtrees.attacks.evidence.routing import at_tree, gradients
 from fedtrees.attacks.evidence.sums import victim_sums
-from fedtrees.attacks.evidence.values import size_scores
+from fedtrees.attacks.evidence.values import first_counts, size_scores
 from fedtrees.core.schema import Table
 from fedtrees.core.view import View
 
@@ -25,18 +24,11 @@ Floats = NDArray[np.float64]
 def sized(
     view: View, evidence: Sequence[Evidence], late: Sequence[LateCounts | None]
 ) -> list[Evidence]:
-    """Add the number of rows to the evidence of each client, where it follows.
+    """Add the number of rows to the evidence of each client attacked, where it follows.
 
     The number of all rows is declared. A single client has what own rows leave of it. Several
     clients of whom only leaf values are seen share it as those make likely. Clients whose first
-    tree was grown on others' trees share what the others leave.
-
-    Parameters
-    ----------
-    evidence : sequence of Evidence
-        One per client attacked.
-    late : sequence of LateCounts or None
-        Counts of each client's first tree where it was grown on others' trees.
+    tree was grown on others' trees (``late`` has its counts) share what the others leave.
     """
     rest = view.n_rows - (0 if view.rows is None else len(view.rows))
     others = [n for n, r in view.roles.items() if r == "client" and n not in view.principals]

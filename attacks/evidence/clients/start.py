@@ -29,21 +29,11 @@ ONE_CLASS = 0.25
 
 @dataclass(frozen=True, eq=False)
 class Start:
-    """Where a client's boosting starts.
+    """Where a client's boosting starts."""
 
-    Attributes
-    ----------
-    score : float32 array, shape (K,)
-        Base score in XGBoost's units.
-    rows : int
-        Number of the client's rows.
-    off : float
-        Largest distance of a count from a whole number (rows).
-    """
-
-    score: NDArray[np.float32]
-    rows: int
-    off: float
+    score: NDArray[np.float32]  # float32 (K,): base score in XGBoost's units
+    rows: int  # Number of the client's rows
+    off: float  # Largest distance of a count from a whole number (rows)
 
 
 def own_start(
@@ -51,14 +41,7 @@ def own_start(
 ) -> Start | None:
     """Return the start of a client's first trees, None where no number of rows fits.
 
-    Parameters
-    ----------
-    trees : sequence of Tree
-        The first round: one tree per output, with sums.
-    most_rows : int
-        The client has no more rows than this.
-    intercept : {"mean", "newton"}
-        How the client estimates its base score.
+    ``trees`` are one per output, with sums; the client has at most ``most_rows`` rows.
     """
     if any(tree.g is None or tree.h is None for tree in trees):
         return None

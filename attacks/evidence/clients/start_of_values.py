@@ -31,24 +31,17 @@ MOST_SHARES = 3_000_000  # shares within one distance; more take minutes
 
 @dataclass(frozen=True, eq=False)
 class Shares:
-    """Shares of positives, and the gradients of rows that start from them.
+    """Shares of positives, and the gradients of rows that start from them."""
 
-    Attributes
-    ----------
-    positives, rows : int64 array, shape (m,)
-        Numerators and denominators in lowest terms; a table may have any multiple of both.
-    p, h, step : float64 array, shape (m,)
-        Gradient of a row of class 0, its hessian, and gradient of class 0 less that of class 1.
-    intercept : {"mean", "newton"}
-        How the client estimates its base score.
-    """
-
+    # int64 (m,): numerators and denominators in lowest terms; a table may have any multiple of both
     positives: Ints
     rows: Ints
+    # float64 (m,): gradient of a row of class 0, its hessian, and gradient of class 0 less that of
+    # class 1
     p: Floats
     h: Floats
     step: Floats
-    intercept: str = "mean"
+    intercept: str = "mean"  # {"mean", "newton"}: how the client estimates its base score
 
     @staticmethod
     def near(expected: float, distance: float, most_rows: int, intercept: str) -> Shares:

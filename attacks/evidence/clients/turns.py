@@ -16,33 +16,21 @@ from fedtrees.messages.shared_trees import ClientTrees, GlobalTrees
 
 @dataclass(frozen=True)
 class Span:
-    """The turns between two looks at the model.
+    """The turns between two looks at the model."""
 
-    Attributes
-    ----------
-    who : tuple of str
-        Clients in the order of their turns; none twice.
-    first, last : int
-        They grew the blocks ``first <= block < last``.
-    """
-
-    who: tuple[str, ...]
+    who: tuple[str, ...]  # Clients in the order of their turns; none twice
+    # They grew the blocks ``first <= block < last``
     first: int
     last: int
 
 
 @dataclass
 class Roll:
-    """Which clients grow trees.
-
-    Attributes
-    ----------
-    guessed : set of str
-        Clients among them that are guessed: their number is right, but it may be others.
-    """
+    """Which clients grow trees."""
 
     present: set[str]
     absent: set[str]
+    # Clients among them that are guessed: their number is right, but it may be others
     guessed: set[str] = field(default_factory=set)
 
     def call(self, spans: Sequence[Span]) -> None:
@@ -75,19 +63,9 @@ class Roll:
 
 
 def turns_of(view: View, blocks: int, each: int) -> list[tuple[str, bool]]:
-    """Return who grew each block of a cyclic model, and whether that is known.
+    """Return who grew each block (of ``each`` trees) of a cyclic model, and whether that is known.
 
-    Parameters
-    ----------
-    blocks : int
-        Number of blocks in the model.
-    each : int
-        Trees per block.
-
-    Returns
-    -------
-    list of (str, bool)
-        Blocks with the same name come from one client, even if its name is a guess.
+    Blocks with the same name come from one client, even if its name is a guess.
     """
     names = [name for name, role in view.roles.items() if role == "client"]
     looks = {(m.round, (m.first + len(m.sizes)) // each) for _, m in view.messages(GlobalTrees)}

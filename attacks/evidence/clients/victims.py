@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.evidence.boosted import Evidence
+from fedtrees.attacks.evidence.boosted import Evidence, Level
 from fedtrees.attacks.evidence.clients.blocks import Block, Blocks, blocks_of
 from fedtrees.attacks.evidence.clients.chains import Clues, link
 from fedtrees.attacks.evidence.clients.late_counts import LateCounts, late_counts
 from fedtrees.attacks.evidence.clients.sizes import sized
 from fedtrees.attacks.evidence.clients.start import own_start
 from fedtrees.attacks.evidence.clients.start_of_values import LeafValues, Shares, shares_of_values
-from fedtrees.core.guess import LeafCounts
+from fedtrees.core.guess import Guess, LeafCounts, Records
+from fedtrees.core.schema import Table
 from fedtrees.core.view import View
 from fedtrees.trees.boosted.forest import Tree
 from fedtrees.trees.boosted.intercept import estimated_score, start_margin
@@ -224,3 +225,42 @@ def _counted(victim: Victim, view: View) -> Victim:
     errors = victim.blocks[0].h_error
     late = late_counts(victim.evidence, view.rows, view.schema, errors[0] if errors else None)
     return replace(victim, late=late)
+
+
+def union_of(victims: Sequence[Victim], most: Level, one: Callable[[Evidence], Guess]) -> Guess:
+    """Return the union of the reconstructions of all victims, using no more than ``most``.
+
+    ``one`` turns one victim's evidence into a guess about its rows. The owner is set if all victims
+    are known by name. Leaf counts have tree numbers of the released model. Notes about numbers of
+    trees are sums over victims, others their maximum.
+    """
+    tables, owners = [], []
+    counts: list[LeafCounts] = []
+    notes: dict[str, float] = {"victims": float(len(victims))}
+    for victim in victims:
+        guess = one(_at_most(victim.evidence, most))
+        (records,) = guess.all(Records)
+        tables.append(records.table)
+        owners += [victim.owner] * len(records.table)
+        first = victim.blocks[0].first
+        counts += [replace(c, tree=first + c.tree) for c in guess.all(LeafCounts)]
+        if most != "values" and victim.late is not None:
+            counts.append(victim.late_leaves)
+            notes["late_leaves"] = notes.get("late_leaves", 0.0) + len(victim.late.n)
+            certain = notes.get("late_leaves_certain", 0.0)
+            notes["late_leaves_certain"] = certain + float(victim.late.certain.sum())
+        for key, value in guess.notes.items():
+            if key.startswith("trees"):
+                notes[key] = notes.get(key, 0.0) + value
+            else:
+                notes[key] = max(notes.get(key, 0.0), value)
+    named = tuple(o for o in owners if o is not None)
+    owner = named if len(named) == len(owners) else None
+    return Guess((Records(Table.concat(tables), owner=owner), *counts), notes)
+
+
+def _at_most(evidence: Evidence, most: Level) -> Evidence:
+    if most != "values" or evidence.level == "values":
+        return evidence
+    bare = tuple(replace(t, g=None, h=None) for t in evidence.trees)
+    return replace(evidence, trees=bare, level="values")
