@@ -139,7 +139,8 @@ def audit(
     from fedtrees.cli import audit as command
 
     known = Known(rows=rows, learning_rate=learning_rate, reg_lambda=reg_lambda)
-    columns = Columns(target, tuple(columns_of(categorical)), positive or None)
+    given = {"target": target, "categorical": tuple(columns_of(categorical))}
+    columns = Columns(**given, positive=positive or None)
     command.run(model, own, truth, columns, scrub, report, known, seed, format.is_json)
 
 
