@@ -62,9 +62,7 @@ def linked(
 
 
 def _right(
-    rounds: Sequence[Sequence[Block]],
-    chains: Sequence[Sequence[int]],
-    owner: dict[int, str | None],
+    rounds: Sequence[Sequence[Block]], chains: Sequence[Sequence[int]], owner: dict[int, str | None]
 ) -> float:
     starters = [owner[block.first] for block in rounds[0]]
     hits = [

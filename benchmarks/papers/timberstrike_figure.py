@@ -19,13 +19,7 @@ _LINES: tuple[tuple[str, Callable[[Compared], float], str, str, str], ...] = (
     ("their attack, rebuilt", lambda c: _mean(c.rebuilt["value"]), style.COLOURS[4], "-", "s"),
     ("blind, scored as theirs", lambda c: _mean(c.rebuilt["blind"]), style.COLOURS[1], "--", ""),
     ("published F-TP (random leaves)", lambda c: c.theirs("ftp"), style.MUTED, ":", "v"),
-    (
-        "timberstrike, victims only",
-        lambda c: _mean(c.default["value"]),
-        style.COLOURS[0],
-        "-",
-        "D",
-    ),
+    ("timberstrike, victims only", lambda c: _mean(c.default["value"]), style.COLOURS[0], "-", "D"),
     ("blind, victims only", lambda c: _mean(c.default["blind"]), style.COLOURS[0], "--", ""),
 )
 

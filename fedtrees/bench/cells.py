@@ -72,12 +72,8 @@ class Cell:
     def describe(self) -> dict[str, Any]:
         """Return what identifies the cell, as plain JSON types."""
         s = self.setting
-        return {
-            "stage": self.stage,
-            "data": s.data.name,
-            "partition": s.partition_text,
-            "seed": s.seed,
-        }
+        place = {"data": s.data.name, "partition": s.partition_text, "seed": s.seed}
+        return {"stage": self.stage, **place}
 
     @property
     def label(self) -> str:
@@ -127,11 +123,8 @@ class TrainCell(Cell):
 
     def describe(self) -> dict[str, Any]:
         """Add protocol and defense."""
-        return {
-            **super().describe(),
-            "protocol": canonical(self.protocol),
-            "defense": "+".join(map(canonical, self.defense.parts)) or "none",
-        }
+        defense = "+".join(map(canonical, self.defense.parts)) or "none"
+        return {**super().describe(), "protocol": canonical(self.protocol), "defense": defense}
 
 
 @dataclass(frozen=True)

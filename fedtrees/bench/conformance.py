@@ -64,10 +64,8 @@ def check(kind: str, spec: Spec, protocols: Sequence[str] | None = None) -> list
         "attack": lambda made: check_attack(made, beside),
     }
     try:
-        if kind == "protocol":  # a few trees show all there is to see
-            known = inspect.signature(register.get(kind, spec.name)).parameters
-            small = {k: v for k, v in _SMALL.items() if k in known}
-            spec = Spec(spec.name, {**small, **spec.params})
+        if kind == "protocol":
+            spec = _small(spec)
         return list(checks[kind](register.make(kind, spec)))
     except Exception as err:
         text = str(err) if isinstance(err, FedtreesError) else f"{type(err).__name__}: {err}"
@@ -129,11 +127,10 @@ def check_protocol(protocol: Protocol) -> Iterator[Finding]:
     )
     for count in (1, 5):
         try:
-            done, _ = sample_training(protocol, parties=count)
+            ran, why = sample_training(protocol, parties=count)[0].n_rows == 240, ""
         except UsageError as err:  # it says how many it needs
-            yield Finding(f"it runs with {count} parties, or says why not", True, str(err))
-            continue
-        yield Finding(f"it runs with {count} parties, or says why not", done.n_rows == 240)
+            ran, why = True, str(err)
+        yield Finding(f"it runs with {count} parties, or says why not", ran, why)
 
 
 def check_defense(defense: Defense, protocols: Sequence[str]) -> Iterator[Finding]:
@@ -144,7 +141,7 @@ def check_defense(defense: Defense, protocols: Sequence[str]) -> Iterator[Findin
     yield Finding("what it protects, it protects somewhere (`at`)", acts)
     ran, composed = False, Composition((defense,))
     for name in protocols:
-        protocol = _small(name)
+        protocol = _made(name)
         if protocol is None or protocol.mismatch(composed):
             continue
         ran = True
@@ -178,13 +175,12 @@ def _fails_closed(
         kept = {"guards": rest, "requires": defense.requires or defense.guards}
         bare = type(f"Without{kind.__name__}", (type(defense),), kept)
         broken = bare(**{f.name: getattr(defense, f.name) for f in fields(defense)})  # type: ignore[arg-type]
+        rule = f"{protocol.name}: without its guard on {kind.__name__} the run stops"
         try:
             sample_training(protocol, Composition((broken,)))
-            stopped = False
+            yield Finding(rule, False)
         except (UnguardedMessageError, UsageError):  # or nothing is left that it acts on
-            stopped = True
-        rule = f"{protocol.name}: without its guard on {kind.__name__} the run stops"
-        yield Finding(rule, stopped)
+            yield Finding(rule, True)
 
 
 def _guards_do_something(
@@ -240,10 +236,14 @@ def check_attack(attack: Attack, protocols: Sequence[str]) -> Iterator[Finding]:
             copied < 0.5,
             f"{copied:.0%} of unseen rows returned exactly",
         )
-        detail = ", ".join(dict.fromkeys(touched))
-        yield Finding(
-            f"{name}: it opens no file, no socket and no module with truth", not touched, detail
-        )
+        rule = f"{name}: it opens no file, no socket and no module with truth"
+        yield Finding(rule, not touched, ", ".join(dict.fromkeys(touched)))
+        try:
+            ok = isinstance(attack.run(view.blinded(), _rng()), Guess)
+            detail = ""
+        except Exception as err:
+            ok, detail = False, f"{type(err).__name__}: {err}"
+        yield Finding(f"{name}: it survives an empty transcript", ok, detail)
     yield Finding("it runs with at least one protocol", ran)
 
 
@@ -254,7 +254,7 @@ def _rng() -> np.random.Generator:
 def _views_without_truth(protocols: Sequence[str]) -> Iterator[tuple[str, View]]:
     """Train every protocol and yield a view per role, of which everybody else's rows are gone."""
     for name in protocols:
-        protocol = _small(name)
+        protocol = _made(name)
         if protocol is not None:
             training, held = sample_training(protocol)
             last = {role: who for who, role in training.transcript.roles.items()}
@@ -384,13 +384,15 @@ def _imports(module: ModuleType, seen: set[str] | None = None) -> set[str]:
     return found
 
 
-def _small(name: str) -> Protocol | None:
-    """Return a small run of a protocol: few trees where it has such parameters."""
+def _small(spec: Spec) -> Spec:
+    """Return a protocol with few trees where it has such parameters: they show all there is."""
+    known = inspect.signature(register.get("protocol", spec.name)).parameters
+    return Spec(spec.name, {**{k: v for k, v in _SMALL.items() if k in known}, **spec.params})
+
+
+def _made(name: str) -> Protocol | None:
     try:
-        maker = register.get("protocol", name)
-        known = inspect.signature(maker).parameters
-        params = {k: v for k, v in _SMALL.items() if k in known}
-        protocol = maker(**params)
+        protocol = register.make("protocol", _small(Spec(name)))
     except FedtreesError:
         return None
     return protocol if isinstance(protocol, Protocol) else None

@@ -49,11 +49,7 @@ def make_defense(composed: Composed) -> Composition:
 
 def setting_columns(setting: Setting) -> Row:
     """Return the columns that name a federation."""
-    return {
-        "dataset": setting.data.name,
-        "partition": setting.partition_text,
-        "seed": setting.seed,
-    }
+    return {"dataset": setting.data.name, "partition": setting.partition_text, "seed": setting.seed}
 
 
 def train_columns(cell: TrainCell) -> Row:
@@ -111,10 +107,8 @@ def evaluate_training(
     scores = training.predict(federation.test.X)
     rows = [_row(k, v) for k, v in utility_scores(federation.test.y, scores).items()]
     traffic = training.transcript.traffic()
-    rows.append(_row("bytes", sum(traffic.values()), "bytes"))
-    rows.append(_row("cpu_seconds", cpu, "seconds"))
-    for (way, kind), size in sorted(traffic.items()):
-        rows.append(_row(f"bytes_{way}:{kind}", size, "bytes"))
+    rows += [_row("bytes", sum(traffic.values()), "bytes"), _row("cpu_seconds", cpu, "seconds")]
+    rows += [_row(f"bytes_{way}:{kind}", n, "bytes") for (way, kind), n in sorted(traffic.items())]
     common = {**train_columns(cell), **training_columns(training), "seconds": round(wall, 4)}
     return Outcome(rows, {**common, "stage": "train"})
 
@@ -280,9 +274,8 @@ def blind_line(rows: Sequence[Row]) -> BlindLine:
     scores = {r["metric"]: r["value"] for r in known if "attack_params" not in r}
     best = {}
     for metric in all_metrics():
-        named = [
-            r for r in known if "attack_params" in r and r["metric"] == next(iter(metric.main), "")
-        ]
+        main = next(iter(metric.main), "")
+        named = [r for r in known if "attack_params" in r and r["metric"] == main]
         if named:
             best[metric.name] = max(named, key=lambda r: r["value"])["attack_params"]
     return BlindLine(scores, best)

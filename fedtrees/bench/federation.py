@@ -100,13 +100,6 @@ def _by_name(name: str, data_dir: str | None) -> Dataset:
     return register.get("dataset", name)()
 
 
-@lru_cache(maxsize=4)
-def _federate(setting: Setting, names: tuple[str, ...], data_dir: str | None) -> Federation:
-    dataset = load_dataset(setting.data, data_dir)
-    how = Partition(setting.partition.name, dict(setting.partition.params))
-    return spread(dataset, how, names, setting.seed, setting.layout)
-
-
 def spread(
     dataset: Dataset, how: Partition, names: Sequence[str], seed: int, layout: str = Protocol.layout
 ) -> Federation:
@@ -121,6 +114,9 @@ def spread(
     return Federation(dataset, held, test, reserve)
 
 
+@lru_cache(maxsize=4)
 def federation_of(setting: Setting, data_dir: str | None) -> Federation:
     """Return the federation of one setting; the last few are kept in memory."""
-    return _federate(setting, setting.holders, data_dir)
+    dataset = load_dataset(setting.data, data_dir)
+    how = Partition(setting.partition.name, dict(setting.partition.params))
+    return spread(dataset, how, setting.holders, setting.seed, setting.layout)

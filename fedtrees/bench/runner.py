@@ -17,7 +17,7 @@ from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any
 
-from fedtrees.bench import checkpoint
+from fedtrees.bench import checkpoint, evaluate
 from fedtrees.bench.cells import (
     AttackCell,
     BlindCell,
@@ -28,19 +28,7 @@ from fedtrees.bench.cells import (
     ReferenceCell,
     TrainCell,
 )
-from fedtrees.bench.evaluate import (
-    Inapplicable,
-    Outcome,
-    attack_columns,
-    blind_line,
-    evaluate_attack,
-    evaluate_blind,
-    evaluate_reference,
-    evaluate_training,
-    run_training,
-    setting_columns,
-    train_columns,
-)
+from fedtrees.bench.evaluate import Inapplicable, Outcome, run_training
 from fedtrees.bench.federation import Federation, federation_of
 from fedtrees.bench.store import Store
 from fedtrees.core.errors import FedtreesError, StoreError
@@ -120,9 +108,9 @@ class Runner:
             load_plugin(plugin)
         head = job.cells[0]
         if isinstance(head, BlindCell):
-            return [self._run(head, lambda f: evaluate_blind(head, f))]
+            return [self._run(head, lambda f: evaluate.evaluate_blind(head, f))]
         if isinstance(head, ReferenceCell):
-            return [self._run(head, lambda f: evaluate_reference(head, f))]
+            return [self._run(head, lambda f: evaluate.evaluate_reference(head, f))]
         return list(self._run_group(job, Group(head, job.cells[1:])))  # type: ignore[arg-type]
 
     def _run_group(self, job: Job, group: Group) -> Iterator[tuple[str, str]]:
@@ -135,14 +123,16 @@ class Runner:
             training = run_training(group.train, federation)
             wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
             kept.append(training)
-            outcome = evaluate_training(group.train, federation, training, wall, cpu)
+            outcome = evaluate.evaluate_training(group.train, federation, training, wall, cpu)
             if group.attacks or job.keep:  # kept with what its defenses did to predictions
                 checkpoint.save(training, folder, key)
             return outcome
 
         def trained(federation: Federation) -> Training:
             if not kept:  # an interrupted run goes on
-                training = _loaded(group.train, federation, folder, key)
+                training = None
+                with contextlib.suppress(Exception):  # if it is damaged, it can be trained again
+                    training = checkpoint.load(group.train, federation, folder, key)
                 if training is None:
                     training = run_training(group.train, federation)
                     training.predict(federation.test.X)  # that may be on record, too
@@ -186,12 +176,11 @@ class Runner:
             text = reason if status == "skipped" else f"training {status}: {reason}"
             return self._write(cell, _bare(cell, skipped, text), skipped)
         blind = self.store.read(BlindCell(cell.setting, cell.threat).key(self.provenance))
-
         seen = blind is not None and blind["status"] == "ok"
 
         def attack(federation: Federation) -> Outcome:
-            line = blind_line(blind["rows"]) if blind and seen else None
-            return evaluate_attack(cell, federation, trained(federation), line)
+            line = evaluate.blind_line(blind["rows"]) if blind and seen else None
+            return evaluate.evaluate_attack(cell, federation, trained(federation), line)
 
         return self._run(cell, attack, seen)
 
@@ -209,11 +198,10 @@ class Runner:
     def _compute(
         self, cell: Cell, compute: Callable[[Federation], Outcome], blind: bool
     ) -> tuple[str, str]:
-        s = cell.setting
         detail = ""
         try:
             with _limited(self.time_limit):
-                federation = federation_of(s, self.data_dir)
+                federation = federation_of(cell.setting, self.data_dir)
                 outcome, status = compute(federation), "ok"
         except Inapplicable as err:
             outcome, status = _bare(cell, "skipped", str(err)), "skipped"
@@ -253,20 +241,14 @@ def _again(result: dict[str, Any]) -> bool:
     return result["status"] in AGAIN or not result["blind"]
 
 
-def _loaded(cell: TrainCell, federation: Federation, folder: Path, key: str) -> Training | None:
-    with contextlib.suppress(Exception):  # whatever is wrong with it, it can be trained again
-        return checkpoint.load(cell, federation, folder, key)
-    return None
-
-
 def _bare(cell: Cell, status: str, reason: str) -> Outcome:
     """Return the one row of a cell that measured nothing."""
-    columns = {**setting_columns(cell.setting), "stage": cell.stage}
+    columns = {**evaluate.setting_columns(cell.setting), "stage": cell.stage}
     with contextlib.suppress(FedtreesError):  # a defense that cannot even be constructed
         if isinstance(cell, AttackCell):
-            columns |= attack_columns(cell)
+            columns |= evaluate.attack_columns(cell)
         elif isinstance(cell, TrainCell):
-            columns |= train_columns(cell)
+            columns |= evaluate.train_columns(cell)
         elif isinstance(cell, ReferenceCell):
             columns |= {"protocol": "local-only", "protocol_params": str(cell.protocol)}
     return Outcome([{"status": status, "reason": " ".join(reason.split())}], columns)
@@ -310,10 +292,7 @@ def _end_with(parent: int) -> None:
 
 
 def run_jobs(
-    runner: Runner,
-    phases: Sequence[Sequence[Job]],
-    workers: int,
-    done: Callable[[str, str], None],
+    runner: Runner, phases: Sequence[Sequence[Job]], workers: int, done: Callable[[str, str], None]
 ) -> None:
     """Run jobs in this process, or in several; `done(status, label)` follows each cell.
 

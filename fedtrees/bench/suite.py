@@ -87,12 +87,9 @@ class Grid:
         read: dict[str, Any] = {}
         for key, value in table.items():
             items = list(value) if isinstance(value, (list, tuple)) else [value]
-            if key not in ("data", "clients"):
-                for item in items:
-                    if not isinstance(item, str):
-                        raise UsageError(
-                            f"a grid has {key}={item!r}; give text, or a list of texts"
-                        )
+            for item in () if key in ("data", "clients") else items:
+                if not isinstance(item, str):
+                    raise UsageError(f"a grid has {key}={item!r}; give text, or a list of texts")
             read[key] = _READERS[key](items)
             if not read[key]:
                 raise UsageError(f"a grid's {key!r} is empty; leave it out for the default")
@@ -131,14 +128,18 @@ def _data(items: Iterable[str | Mapping[str, Any]]) -> tuple[DataRef, ...]:
     return tuple(refs)
 
 
+def _specs(items: Iterable[str]) -> tuple[Spec, ...]:
+    return tuple(parse_list(items))
+
+
 _READERS = {
     "data": _data,
-    "partitions": lambda items: tuple(parse_list(items)),
+    "partitions": _specs,
     "clients": _clients,
-    "protocols": lambda items: tuple(parse_list(items)),
+    "protocols": _specs,
     "defenses": lambda items: tuple(parse_composed(items)),
     "threats": _threats,
-    "attacks": lambda items: tuple(parse_list(items)),
+    "attacks": _specs,
 }
 
 
@@ -282,19 +283,15 @@ def bundled_suites() -> dict[str, Any]:
 def parse_seeds(value: Any) -> tuple[int, ...]:
     """Read seeds: a number means 0 .. n - 1; a list or ``4,7,9`` means just these."""
     given = value if isinstance(value, (list, tuple)) else [value]
-    for each in given:
-        if isinstance(each, bool) or not isinstance(each, (int, str)):
-            raise UsageError(
-                f"seeds={value!r}: give a count such as 3, or a list such as [0, 1, 2]"
-            )
+    if any(isinstance(each, bool) or not isinstance(each, (int, str)) for each in given):
+        raise UsageError(f"seeds={value!r}: give a count such as 3, or a list such as [0, 1, 2]")
     text = ",".join(map(str, given))
     listed = isinstance(value, (list, tuple)) or "," in text
     try:
         numbers = [int(part) for part in text.split(",") if part.strip()]
     except ValueError:
-        raise UsageError(
-            f"seeds={text!r}: give a count such as 3, or a list such as 0,1,2"
-        ) from None
+        rule = "give a count such as 3, or a list such as 0,1,2"
+        raise UsageError(f"seeds={text!r}: {rule}") from None
     if not listed and max(numbers, default=0) > MOST_SEEDS:
         raise UsageError(f"seeds={text!r}: at most {MOST_SEEDS}")
     seeds = tuple(numbers) if listed else tuple(range(max(numbers, default=0)))
@@ -314,36 +311,22 @@ def _text(key: str, value: Any) -> str:
 def _name(value: Any) -> str:
     """Check a suite's name, which also names its folder."""
     name = _text("name", value)
-    if (
-        not name.strip()
-        or len(name) > 100
-        or not name.isprintable()
-        or name[0] == "."
-        or (set(name) & set("/\\"))
-    ):
-        raise UsageError(
-            f"name={name[:120]!r}: give 1 to 100 characters that can name a folder, no slash"
-        )
+    if not (name.strip() and name.isprintable()) or not re.fullmatch(r"[^./\\][^/\\]{0,99}", name):
+        rule = "give 1 to 100 characters that can name a folder, no slash"
+        raise UsageError(f"name={name[:120]!r}: {rule}")
     return name
 
 
 def _grid_table(grid: Grid) -> dict[str, Any]:
-    table: dict[str, Any] = {}
-    for item in fields(grid):
-        values = getattr(grid, item.name)
-        table[item.name] = [_plain(v) for v in values]
-    return table
+    return {item.name: list(map(_plain, getattr(grid, item.name))) for item in fields(grid)}
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, DataRef):
-        given = {f.name: getattr(value, f.name) for f in fields(value)}
-        return (
-            {k: list(v) if isinstance(v, tuple) else v for k, v in given.items() if v}
-            if value.csv
-            else value.name
-        )
-    return value if isinstance(value, int) else str(value)
+    if not isinstance(value, DataRef):
+        return value if isinstance(value, int) else str(value)
+    if not value.csv:
+        return value.name
+    return {k: list(v) if isinstance(v, tuple) else v for k, v in vars(value).items() if v}
 
 
 def _toml(value: Any) -> str:

@@ -9,15 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedtrees.cli.inspect import about, console, text_table
-from fedtrees.cli.options import (
-    Clients,
-    DataDir,
-    Defenses,
-    Format,
-    Output,
-    Plugins,
-    load_plugins,
-)
+from fedtrees.cli.options import Clients, DataDir, Defenses, Format, Output, Plugins, load_plugins
 from fedtrees.core.errors import UsageError
 from fedtrees.core.specs import Spec, parse_composed, parse_grid
 

@@ -39,8 +39,7 @@ def train(
         str, typer.Option("-p", "--protocol", help="A protocol, with parameters.")
     ] = "fedtree-hist",
     defense: Annotated[
-        list[str] | None,
-        typer.Option("-d", "--defense", help="A defense; compose several with +."),
+        list[str] | None, typer.Option("-d", "--defense", help="A defense; compose several with +.")
     ] = None,
     data: Annotated[
         str | None, typer.Option(help="A dataset (see `fedtrees list datasets`).")

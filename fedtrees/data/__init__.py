@@ -5,13 +5,4 @@ from fedtrees.data.csv_table import load_csv
 from fedtrees.data.dataset import Dataset, prepare
 from fedtrees.data.partition import PARTITIONS, Partition, split
 
-__all__ = [
-    "PARTITIONS",
-    "Dataset",
-    "Partition",
-    "load",
-    "load_csv",
-    "names",
-    "prepare",
-    "split",
-]
+__all__ = ["PARTITIONS", "Dataset", "Partition", "load", "load_csv", "names", "prepare", "split"]

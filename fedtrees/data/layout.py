@@ -73,8 +73,8 @@ def lay_out(
 
     `layout` is one of `LAYOUTS`; `names` are those of the parties that hold data, in order.
 
-    Raises `UsageError` or `DataError` as `fedtrees.data.partition.split`, or where the layout is
-    unknown or has no such partition.
+        Raises `UsageError` or `DataError` as `fedtrees.data.partition.split`, or the layout is unknown
+    or has no such partition.
     """
     if layout not in LAYOUTS:
         raise UsageError(f"unknown layout {layout!r}{did_you_mean(layout, LAYOUTS)}")

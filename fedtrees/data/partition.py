@@ -25,12 +25,7 @@ def iid(table: Table, schema: Schema, clients: int, rng: np.random.Generator) ->
 
 
 def label_skew(
-    table: Table,
-    schema: Schema,
-    clients: int,
-    rng: np.random.Generator,
-    *,
-    alpha: float = 0.5,
+    table: Table, schema: Schema, clients: int, rng: np.random.Generator, *, alpha: float = 0.5
 ) -> list[Rows]:
     """Spread the rows of each class over the clients in Dirichlet(alpha) proportions.
 
@@ -173,11 +168,7 @@ def parameters(name: str) -> dict[str, Any]:
 
 
 def split(
-    partition: Partition | str,
-    table: Table,
-    schema: Schema,
-    clients: int,
-    rng: np.random.Generator,
+    partition: Partition | str, table: Table, schema: Schema, clients: int, rng: np.random.Generator
 ) -> list[Rows]:
     """Return the row numbers of each client: disjoint, covering, sorted, none empty.
 

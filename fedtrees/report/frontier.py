@@ -119,15 +119,9 @@ def _frontier(
     specs = ordered({*trains["defense_spec"], *attacks["defense_spec"]})
     varying = budgets(specs)
     empty = rows.iloc[:0]
+    parts = (trained, cells, worst)
     points = tuple(
-        _point(
-            spec,
-            trained.get(spec, empty),
-            cells.get(spec, empty),
-            worst.get(spec, empty),
-            utility,
-            varying[spec],
-        )
+        _point(spec, *(part.get(spec, empty) for part in parts), utility, varying[spec])
         for spec in specs
     )
     refs = references(rows, panel.setting, utility)

@@ -8,7 +8,6 @@ from typing import Any
 from fedtrees.report import style
 from fedtrees.report.claims import KINDS
 from fedtrees.report.frontier import LOWER_IS_BETTER, Frontier, Point
-from fedtrees.report.intervals import Estimate
 from fedtrees.report.rows import UNDEFENDED
 from fedtrees.report.web import Drawing, axis, bars, esc, layout, note
 
@@ -24,11 +23,17 @@ def draw_frontier(
     fig = Drawing(layout=layout())
     low, high = utility_limits(data)
     y_low, y_high = limits
-    notes = [_blind_note(y_low), *_reference_notes(data, low, high)]
+    below = note("below the dashed line: no more than blind", xref="paper", x=1, y=y_low,
+                 xanchor="right", yanchor="bottom")  # fmt: skip
+    notes = [below, *_reference_notes(data, low, high)]
     notes += [n for p in data.drawn for n in _label(p, data, colours[p.family][0])]
-    _front_line(fig, data)
+    _join(fig, list(map(data.point, data.front)), {"color": "#d5dae1", "width": 7},
+          name="non-dominated", legendgroup="front", legendrank=2000)  # fmt: skip
     for line in data.lines:
-        _budget_line(fig, [data.point(d) for d in line], colours)
+        kept = [p for p in map(data.point, line) if p]
+        colour, dash = colours[kept[0].family]
+        _join(fig, kept, {"color": colour, "width": 1.3, "dash": dash},
+              opacity=0.7, showlegend=False, legendgroup=esc(kept[0].family))  # fmt: skip
     for family in dict.fromkeys(p.family for p in data.drawn):
         _family(fig, [p for p in data.drawn if p.family == family], colours[family])
     lower = data.utility in LOWER_IS_BETTER
@@ -40,7 +45,8 @@ def draw_frontier(
         "yaxis": axis(f"worst-case advantage, {esc(data.metric)}", range=[y_low, y_high]),
         "showlegend": False,
         "hovermode": "closest",
-        "shapes": _blind_shapes(y_low) + _reference_shapes(data, low, high),
+        "shapes": _blind_shapes(y_low)
+        + [_line("dot", x0=x, x1=x, yref="paper", y0=0, y1=1) for _, x in _near(data, low, high)],
         "annotations": notes,
     }
     return fig
@@ -48,10 +54,7 @@ def draw_frontier(
 
 def utility_limits(data: Frontier) -> tuple[float, float]:
     """Return the range of the utility axis; a reference joins it only if it is near."""
-    points = data.drawn
-    low, high = style.utility_range(
-        [(_ends(p.utility), [s.utility for s in p.seeds]) for p in points]
-    )
+    low, high = style.padded(_values(data.drawn, "utility"))
     for _, e in data.references:
         if e.known and low - 0.35 * (high - low) < e.mean < high + 0.35 * (high - low):
             pad = 0.05 * (high - low)
@@ -62,18 +65,14 @@ def utility_limits(data: Frontier) -> tuple[float, float]:
 def advantage_limits(panels: Sequence[Frontier]) -> tuple[float, float]:
     """Return one range of the advantage axis for several panels; zero is always inside."""
     points = [p for f in panels for p in f.drawn]
-    pairs = [(_ends(p.advantage), [s.advantage for s in p.seeds]) for p in points]
-    low, high = style.utility_range([*pairs, ([0.0], [0.05])])
-    return low, high
+    return style.padded([*_values(points, "advantage"), 0.0, 0.05])
 
 
-def _ends(e: Estimate) -> list[float]:
-    return [e.mean, e.low, e.high]
-
-
-def group_name(family: str) -> str:
-    """Return the legend group of a defense, by which a page shows or hides it."""
-    return esc(family)
+def _values(points: Sequence[Point], name: str) -> list[float]:
+    """Return means, ends of intervals and single seeds of one coordinate."""
+    estimates = [getattr(p, name) for p in points]
+    seeds = [getattr(s, name) for p in points for s in p.seeds]
+    return [v for e in estimates for v in (e.mean, e.low, e.high)] + seeds
 
 
 def _line(dash: str, **where: Any) -> dict[str, Any]:
@@ -87,19 +86,9 @@ def _blind_shapes(bottom: float) -> list[dict[str, Any]]:
     return [band, _line("dash", xref="paper", x0=0, x1=1, y0=0, y1=0)]
 
 
-def _blind_note(bottom: float) -> dict[str, Any]:
-    text = "below the dashed line: no more than blind"
-    return note(text, xref="paper", x=1, y=bottom, xanchor="right", yanchor="bottom")
-
-
 def _near(data: Frontier, low: float, high: float) -> list[tuple[str, float]]:
     known = [(esc(name), e.mean) for name, e in data.references if e.known]
     return [(name, mean) for name, mean in known if low <= mean <= high]
-
-
-def _reference_shapes(data: Frontier, low: float, high: float) -> list[dict[str, Any]]:
-    near = _near(data, low, high)
-    return [_line("dot", x0=x, x1=x, yref="paper", y0=0, y1=1) for _, x in near]
 
 
 def _reference_notes(data: Frontier, low: float, high: float) -> list[dict[str, Any]]:
@@ -117,25 +106,11 @@ def _reference_notes(data: Frontier, low: float, high: float) -> list[dict[str, 
     return notes
 
 
-def _front_line(fig: Drawing, data: Frontier) -> None:
-    points = [p for p in map(data.point, data.front) if p]
-    fig.scatter(
-        x=[p.utility.mean for p in points], y=[p.advantage.mean for p in points], mode="lines",
-        line={"color": "#d5dae1", "width": 7}, name="non-dominated", hoverinfo="skip",
-        legendgroup="front", legendrank=2000,
-    )  # fmt: skip
-
-
-def _budget_line(
-    fig: Drawing, points: list[Point | None], colours: dict[str, tuple[str, str]]
-) -> None:
+def _join(fig: Drawing, points: Sequence[Point | None], line: dict[str, Any], **more: Any) -> None:
+    """Draw a line through the means of some points."""
     kept = [p for p in points if p]
-    colour, dash = colours[kept[0].family]
-    fig.scatter(
-        x=[p.utility.mean for p in kept], y=[p.advantage.mean for p in kept], mode="lines",
-        line={"color": colour, "width": 1.3, "dash": dash}, opacity=0.7, hoverinfo="skip",
-        showlegend=False, legendgroup=esc(kept[0].family),
-    )  # fmt: skip
+    x, y = [p.utility.mean for p in kept], [p.advantage.mean for p in kept]
+    fig.scatter(x=x, y=y, mode="lines", line=line, hoverinfo="skip", **more)
 
 
 def _family(fig: Drawing, points: list[Point], look: tuple[str, str]) -> None:

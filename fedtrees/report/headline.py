@@ -40,13 +40,14 @@ def answers(
     for setting in sorted({f.panel.setting for f, _ in boards}):
         mine = [b for b in boards if b[0].panel.setting == setting]
         frontier, board = max(mine, key=lambda b: _undefended_leak(b[0]))
+        base = next((r for r in board if r.point.defense == UNDEFENDED), None)
         beside = [_other(f) for f in others if f.panel == frontier.panel and _anything_past(f)]
         out.append(
             Answer(
                 setting,
                 frontier.panel.threat,
                 _leak(frontier),
-                tuple(_change(frontier, group, _base(board)) for group in _families(board)),
+                tuple(_change(frontier, group, base) for group in _families(board)),
                 tuple(beside),
                 _bottom_line(frontier, board, bool(beside)),
             )
@@ -57,10 +58,6 @@ def answers(
 def _undefended_leak(frontier: Frontier) -> float:
     p = frontier.point(UNDEFENDED)
     return p.advantage.mean if p and p.advantage.known else -math.inf
-
-
-def _base(board: Sequence[LeaderRow]) -> LeaderRow | None:
-    return next((r for r in board if r.point.defense == UNDEFENDED), None)
 
 
 def _families(board: Sequence[LeaderRow]) -> list[list[LeaderRow]]:
@@ -163,9 +160,8 @@ def _bottom_line(frontier: Frontier, board: Sequence[LeaderRow], more: bool) -> 
     base = frontier.point(UNDEFENDED)
     if base and base.advantage.known and not base.hollow and not _past_blind(base.advantage):
         if more:
-            return (
-                f"By {name} no attack gets past blind here; judge the defenses by what else leaks."
-            )
+            judge = "judge the defenses by what else leaks"
+            return f"By {name} no attack gets past blind here; {judge}."
         return (
             "The attacks that ran do not get past blind even without a defense, so this setting "
             "says nothing about the defenses."
@@ -175,9 +171,7 @@ def _bottom_line(frontier: Frontier, board: Sequence[LeaderRow], more: bool) -> 
     useful, useless = [], []
     for row in board:
         p = row.point
-        if p.defense == UNDEFENDED or not p.drawn or p.hollow:
-            continue
-        if _past_blind(p.advantage):
+        if p.defense == UNDEFENDED or not p.drawn or p.hollow or _past_blind(p.advantage):
             continue
         worth = not local.known or sign * p.utility.mean > sign * local.mean
         (useful if worth else useless).append(p.defense)

@@ -59,10 +59,7 @@ def table(
         name = row_class[at] if at < len(row_class) else ""
         body.append(tag("tr", join(cell(i, c) for i, c in enumerate(line)), class_=name or None))
     whole = tag(
-        "table",
-        tag("caption", caption),
-        tag("thead", tag("tr", head)),
-        tag("tbody", join(body)),
+        "table", tag("caption", caption), tag("thead", tag("tr", head)), tag("tbody", join(body))
     )
     # Wide tables scroll on their own; a scrolling region must be reachable by keyboard.
     return tag("div", whole, class_="scroll", tabindex="0", role="region", aria_label=caption)

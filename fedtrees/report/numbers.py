@@ -10,12 +10,12 @@ from typing import Any
 from fedtrees.core.specs import split_outside
 from fedtrees.report import style
 from fedtrees.report.claims import span
-from fedtrees.report.cost_figure import draw_cost
 from fedtrees.report.frontier import LOWER_IS_BETTER, Frontier
+from fedtrees.report.grid_figure import draw_cost
 from fedtrees.report.intervals import Estimate
 from fedtrees.report.markup import Html, join, table, tag
 from fedtrees.report.rows import UNDEFENDED, Setting, read_json, read_text
-from fedtrees.report.sections import Charts, claim_mark, place
+from fedtrees.report.sections import Charts, marker, place
 from fedtrees.report.study import Study
 from fedtrees.report.table_text import exact_rows
 from fedtrees.report.tables import (
@@ -58,7 +58,9 @@ def _board(study: Study, frontier: Frontier, board: Sequence[LeaderRow]) -> Html
 
 def _line(study: Study, row: LeaderRow, seeds: int) -> list[object]:
     p = row.point
-    name = join([claim_mark(p.kind, study.colours[p.family][0], p.hollow), " ", p.defense])
+    name = join(
+        [marker(style.SHAPES[p.kind][0], study.colours[p.family][0], p.hollow), " ", p.defense]
+    )
     attacks = join(
         [a if n == p.advantage.n else f"{a} ({n} of {p.advantage.n})" for a, n in p.attacks], ", "
     )
@@ -119,11 +121,7 @@ def guarantees(study: Study, charts: Charts) -> Html:
     blocks = []
     for entries, settings in same.items():
         lines = [
-            [
-                g.defense,
-                *(span(t) or "–" for t in (g.claimed, g.spent, g.measured)),
-                g.verdict,
-            ]
+            [g.defense, *(span(t) or "–" for t in (g.claimed, g.spent, g.measured)), g.verdict]
             for g in entries
         ]
         header = ["defense", "claimed", "spent", "measured", "reading"]
@@ -207,7 +205,8 @@ def _crossing(entry: dict[str, Any]) -> list[object]:
     return [
         entry.get("type", ""), entry.get("from", ""), to, _reveals(entry),
         ", ".join(_texts(entry.get("withheld"))) or "–", entry.get("why", ""),
-        "; ".join(_texts(entry.get("guarded_by"))) or "–", _count(entry.get("count")),
+        "; ".join(_texts(entry.get("guarded_by"))) or "–",
+        style.number(_float(entry.get("count")), 0),
         style.bytes_text(_float(entry.get("bytes"))),
     ]  # fmt: skip
 
@@ -233,10 +232,6 @@ def _float(value: object) -> float:
         return float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError):
         return math.nan
-
-
-def _count(value: object) -> str:
-    return style.number(_float(value), 0)
 
 
 def trouble(study: Study, charts: Charts) -> Html:

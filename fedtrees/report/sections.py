@@ -7,14 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from fedtrees.report import leaks, style
-from fedtrees.report.claims import KINDS, Kind
+from fedtrees.report.claims import KINDS
 from fedtrees.report.frontier import Frontier
-from fedtrees.report.frontier_figure import advantage_limits, draw_frontier, group_name
+from fedtrees.report.frontier_figure import advantage_limits, draw_frontier
 from fedtrees.report.grid_figure import draw_heatmap
 from fedtrees.report.headline import answers
 from fedtrees.report.markup import Html, esc, join, table, tag
 from fedtrees.report.rows import UNDEFENDED, Panel, Setting
 from fedtrees.report.study import Study
+from fedtrees.report.web import esc as plotly_esc
 
 
 @dataclass
@@ -112,16 +113,14 @@ def _panel(
     )
     title = tag("figcaption", tag("strong", f"Threat: {data.panel.threat}"))
     after = tag("div", _listed("Not drawn", notes), _listed("Hollow", hollow), class_="after")
-    chart = (
-        charts.add(variants, about) if variants else tag("p", "No point to draw.", class_="note")
-    )
+    empty = tag("p", "No point to draw.", class_="note")
+    chart = charts.add(variants, about) if variants else empty
     where = place(data.panel.setting, data.panel.threat)
     return tag("figure", title, chart, after, data_place=where)
 
 
 def _frontier_json(study: Study, data: Frontier, beside: Sequence[Frontier]) -> str:
-    limits = advantage_limits(beside)
-    return draw_frontier(data, study.colours, limits).json()
+    return draw_frontier(data, study.colours, advantage_limits(beside)).json()
 
 
 def _listed(title: str, lines: Sequence[str]) -> Html:
@@ -139,11 +138,8 @@ def _metric_chooser(study: Study) -> Html:
     if len(names) < 2:
         return Html("")
     options = join(tag("option", f"{style.metric_name(m)} ({m})", value=m) for m in names)
-    return tag(
-        "p",
-        tag("label", "Leak measured by ", tag("select", options, id="metric")),
-        class_="filters",
-    )
+    label = tag("label", "Leak measured by ", tag("select", options, id="metric"))
+    return tag("p", label, class_="filters")
 
 
 def _legend(study: Study) -> Html:
@@ -156,7 +152,7 @@ def _legend(study: Study) -> Html:
             "undefended" if name == UNDEFENDED else name,
             type="button",
             aria_pressed="true",
-            data_group=group_name(name),
+            data_group=plotly_esc(name),
             title="show or hide in every panel",
         )
         for name, (colour, _) in study.colours.items()
@@ -191,11 +187,6 @@ def marker(symbol: str, colour: str, hollow: bool = False) -> Html:
         f'<svg width="14" height="14" viewBox="0 0 14 14" aria-hidden="true" fill="{esc(fill)}" '
         f'stroke="{esc(colour)}" stroke-width="1.6">{_PATHS[symbol]}</svg>'
     )
-
-
-def claim_mark(kind: Kind, colour: str, hollow: bool) -> Html:
-    """Return the marker a point has in the frontier."""
-    return marker(style.SHAPES[kind][0], colour, hollow)
 
 
 def heatmaps(study: Study, charts: Charts) -> Html:
@@ -235,14 +226,10 @@ def features(study: Study, charts: Charts) -> Html:
     limit = leaks.limit(grids.values())
     lede = tag("p", "Worst-case advantage on each column; columns that the undefended run leaks "
                "most come first.", class_="lede")  # fmt: skip
-    blocks = [
-        tag(
-            "div",
-            join([tag("h3", p), _grid(charts, g, limit, "feature")]),
-            data_place=place(p.setting, p.threat),
-        )
-        for p, g in grids.items()
-    ]
+    blocks = []
+    for p, g in grids.items():
+        body = join([tag("h3", p), _grid(charts, g, limit, "feature")])
+        blocks.append(tag("div", body, data_place=place(p.setting, p.threat)))
     return join([lede, _scale(limit), *blocks])
 
 
@@ -251,19 +238,14 @@ def _grid(charts: Charts, grid: leaks.Grid, limit: float, first: str) -> Html:
     drawn = draw_heatmap(grid, limit).json()
     chart = charts.add({"": drawn}, about, columns=len(grid.columns))
     lines = [
-        [row, *(_grid_cell(cell) for cell in cells)]
-        for row, cells in zip(grid.rows, grid.cells, strict=True)
+        [row, *map(_grid_cell, cells)] for row, cells in zip(grid.rows, grid.cells, strict=True)
     ]
     caption = f"{grid.title}: advantage ({grid.metric}), 95% interval; score and blind below"
     right = range(1, len(grid.columns) + 1)
     numbers = table(caption, [first, *grid.columns], lines, right)
-    return join(
-        [
-            tag("h4", f"By {style.metric_name(grid.metric)} ({grid.metric})"),
-            tag("div", chart, class_="wide"),
-            tag("details", tag("summary", "The same as a table"), numbers),
-        ]
-    )
+    title = tag("h4", f"By {style.metric_name(grid.metric)} ({grid.metric})")
+    details = tag("details", tag("summary", "The same as a table"), numbers)
+    return join([title, tag("div", chart, class_="wide"), details])
 
 
 def _scale(limit: float) -> Html:

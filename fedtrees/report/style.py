@@ -10,7 +10,7 @@ from fedtrees.report.claims import Kind
 from fedtrees.report.intervals import Estimate
 from fedtrees.report.rows import UNDEFENDED
 
-INK, MUTED, RULE, FAINT = "#1b1f24", "#5b6470", "#c9ced6", "#f3f5f8"
+INK, MUTED, RULE = "#1b1f24", "#5b6470", "#c9ced6"
 # Okabe and Ito (2008) without black (undefended) and yellow (too pale on white), then four of
 # Tol's muted scheme: told apart under the common colour-vision deficiencies.
 COLOURS = (
@@ -101,13 +101,11 @@ def seconds_text(value: float) -> str:
     return f"{value:,.0f} s" if value >= 100 else f"{value:.3g} s"
 
 
-def utility_range(
-    frontiers: Iterable[tuple[list[float], list[float]]],
-) -> tuple[float, float]:
-    """Return padded limits around points and their intervals; (0, 1) if there are none."""
-    values = [v for pair in frontiers for part in pair for v in part if math.isfinite(v)]
-    if not values:
+def padded(values: Iterable[float]) -> tuple[float, float]:
+    """Return padded limits around the finite values; (0, 1) if there are none."""
+    known = [v for v in values if math.isfinite(v)]
+    if not known:
         return 0.0, 1.0
-    low, high = min(values), max(values)
+    low, high = min(known), max(known)
     pad = 0.08 * (high - low) or 0.02
     return low - pad, high + pad

@@ -137,20 +137,10 @@ def _cost(defense: str, train: pd.DataFrame) -> Cost:
     ok = train[train["status"] == "ok"]
     # The cell's totals stand on each of its rows: one row per seed is enough.
     firsts = ok.groupby("seed")[["bytes_up", "bytes_down", "rounds", "seconds"]].first()
-    types = sorted({m for m in ok["metric"] if _BY_TYPE.match(m)})
-    by_type = []
-    for metric in types:
-        direction, name = _BY_TYPE.match(metric).groups()  # type: ignore[union-attr]
-        by_type.append((direction, name, estimate(by_seed(ok, metric).values())))
-    return Cost(
-        defense,
-        up=estimate(firsts["bytes_up"]),
-        down=estimate(firsts["bytes_down"]),
-        rounds=estimate(firsts["rounds"]),
-        seconds=estimate(firsts["seconds"]),
-        cpu_seconds=estimate(by_seed(ok, "cpu_seconds").values()),
-        by_type=tuple(by_type),
-    )
+    types = filter(None, map(_BY_TYPE.match, sorted(set(ok["metric"]))))
+    by_type = [(*m.groups(), estimate(by_seed(ok, m[0]).values())) for m in types]
+    cpu = estimate(by_seed(ok, "cpu_seconds").values())
+    return Cost(defense, *(estimate(firsts[name]) for name in firsts), cpu, tuple(by_type))
 
 
 def guarantee_table(rows: pd.DataFrame, setting: Setting) -> tuple[Guarantees, ...]:
@@ -182,10 +172,9 @@ def trouble_table(rows: pd.DataFrame) -> tuple[Trouble, ...]:
         Trouble(status, stage, setting, defense, threat, attack, tuple(sorted(seeds)), reason)
         for (status, stage, setting, defense, threat, attack, reason), seeds in groups.items()
     ]
-    return tuple(
-        sorted(
-            found,
-            key=lambda t: (order.get(t.status, 2), t.setting, t.stage != "train", t.defense,
-                           t.threat, t.attack, t.reason),
-        )
-    )  # fmt: skip
+
+    def rank(t: Trouble) -> tuple[object, ...]:
+        rest = (t.defense, t.threat, t.attack, t.reason)
+        return order.get(t.status, 2), t.setting, t.stage != "train", *rest
+
+    return tuple(sorted(found, key=rank))
