@@ -40,6 +40,7 @@ from fedtrees.protocols.base import Protocol, Training, train, view_of
 _FORBIDDEN = ("fedtrees.data", "fedtrees.metrics", "fedtrees.bench", "fedtrees.report")
 # What a file needs that brings its own claim: the bases of metrics hold no truth.
 _BASES = "fedtrees.metrics.metric"
+QUERIES = 10**6  # rows that attacks which ask may ask for, over all checks
 _SMALL: dict[str, Any] = {"trees": 3, "max_depth": 3, "max_bin": 16}
 
 
@@ -258,7 +259,7 @@ def _views_without_truth(protocols: Sequence[str]) -> Iterator[tuple[str, View]]
         if protocol is not None:
             training, held = sample_training(protocol)
             last = {role: who for who, role in training.transcript.roles.items()}
-            views = {role: view_of(training, (who,), held) for role, who in last.items()}
+            views = {role: view_of(training, (who,), held, QUERIES) for role, who in last.items()}
             del training, held
             yield from ((f"{name}, {role}", view) for role, view in views.items())
 

@@ -158,15 +158,25 @@ def score_guess(attack: str, guess: object, case: Case, blind: BlindLine | None)
     """
     if not isinstance(guess, Guess):
         raise ProtocolError(f"attack {attack!r} returned a {type(guess).__name__}; return a Guess")
+    compared = not guess.claims
     for kind in dict.fromkeys(type(c) for c in guess.claims):
         claims = [c for c in guess.claims if type(c) is kind]
-        for metric in metrics_of(kind):
+        metrics = metrics_of(kind)
+        if not metrics:
+            raise ProtocolError(
+                f"attack {attack!r} claims {kind.__name__}, which no metric scores; register one "
+                "(`of` names the very type)"
+            )
+        for metric in metrics:
             reason = metric.refuses(claims, case)
             if reason:
                 raise ProtocolError(f"attack {attack!r}: {reason}")
             truth = metric.truth(case)
             if truth is not None:
+                compared = True
                 yield from _metric_rows(metric, claims, truth, case, blind)
+    if not compared:
+        raise Inapplicable("nothing here that its claims could be compared with")
 
 
 def _metric_rows(
@@ -276,6 +286,7 @@ def blind_line(rows: Sequence[Row]) -> BlindLine:
     for metric in all_metrics():
         main = next(iter(metric.main), "")
         named = [r for r in known if "attack_params" in r and r["metric"] == main]
-        if named:
-            best[metric.name] = max(named, key=lambda r: r["value"])["attack_params"]
+        if named:  # the one that the best value is of, whether more is better or less
+            reached = (r for r in named if r["value"] == scores.get(r["metric"]))
+            best[metric.name] = next(reached, named[0])["attack_params"]
     return BlindLine(scores, best)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table as TextTable
 
-_KINDS = ("protocols", "defenses", "attacks", "datasets", "suites")
+_KINDS = ("protocols", "defenses", "attacks", "metrics", "datasets", "suites")
 _CHECKED = {"protocols": "protocol", "defenses": "defense", "attacks": "attack"}
 
 
@@ -45,7 +45,7 @@ def text_table(
 
 def list_(
     kind: Annotated[
-        str, typer.Argument(help="protocols, defenses, attacks, datasets, suites, or all.")
+        str, typer.Argument(help="protocols, defenses, attacks, metrics, datasets, suites, or all.")
     ] = "all",
     plugin: Plugins = None,
     format: Output = Format.TABLE,
@@ -79,7 +79,7 @@ def _entries(kind: str) -> list[dict[str, str]]:
         found = {n: "bundled" if n in catalogue.BUNDLED else elsewhere for n in catalogue.names()}
         found |= dict.fromkeys(register.names("dataset"), "plugin")
         return [{"name": n, "parameters": "", "about": text} for n, text in found.items()]
-    kind = _CHECKED[kind]
+    kind = kind.removesuffix("s")
     made = {name: _parameters(register.get(kind, name)) for name in register.names(kind)}
     return [{"name": n, "parameters": p, "about": about(kind, n)} for n, p in made.items()]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -147,6 +147,8 @@ class Defense:
         It makes sense only where one of these crosses; empty: one of `guards`.
     guarantee : Guarantee
         What is claimed, where that does not depend on parameters.
+    stages : frozenset of str
+        Kinds of `Stage` that `rows` acts on; labels are there in every protocol.
     gradient_clip : float or None
         Clients clip each row's gradient to [-R, R] and hessian to [0, 2R] before summing.
     least_leaf_rows : int
@@ -164,6 +166,7 @@ class Defense:
     exempts: ClassVar[Mapping[type[Message], str]] = {}
     requires: ClassVar[tuple[type[Message], ...]] = ()
     guarantee: ClassVar[Guarantee] = NoGuarantee()
+    stages: ClassVar[frozenset[str]] = frozenset({"labels", "gradients", "example-gradients"})
     gradient_clip: float | None = None
     least_leaf_rows: int = 0
     unit_hessian: ClassVar[bool] = False
@@ -292,7 +295,7 @@ class Composition:
                 names = ", ".join(t.__name__ for t in wanted)
                 return f"{part.name!r} acts on {names}, which do not cross in {protocol!r}"
             uses = {
-                "rows": type(part).rows is not Defense.rows,
+                "rows": type(part).rows is not Defense.rows and part.stages != {"labels"},
                 "candidates": type(part).candidates is not Defense.candidates,
                 "gradient_clip": part.gradient_clip is not None,
                 "least_leaf_rows": part.least_leaf_rows > 0,
@@ -383,7 +386,7 @@ class Composition:
         """Pass the model through every part."""
         for i, part in enumerate(self.parts):
             repaired = part.finish(model, ctx)
-            if repaired is not model:
+            if i not in ctx.acted and not _equal(repaired, model):
                 ctx.acted.add(i)
             model = repaired
         return model
@@ -400,12 +403,17 @@ class Composition:
 
 def _differ(a: Message, b: Message) -> bool:
     """Tell whether two messages say different things."""
-    return type(a) is not type(b) or any(
-        not _equal(getattr(a, f.name), getattr(b, f.name)) for f in fields(b)
-    )
+    return not _equal(a, b)
 
 
 def _equal(a: Any, b: Any) -> bool:
-    if a is b or not isinstance(a, np.ndarray) or not isinstance(b, np.ndarray):
-        return bool(a is b or (not isinstance(a, np.ndarray) and a == b))
-    return np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
+    """Tell whether two values are the same: arrays, and what dataclasses and tuples hold."""
+    if a is b or type(a) is not type(b):
+        return a is b
+    if isinstance(a, np.ndarray):
+        return np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
+    if isinstance(a, tuple):
+        return len(a) == len(b) and all(map(_equal, a, b))
+    if is_dataclass(a):
+        return all(_equal(getattr(a, f.name), getattr(b, f.name)) for f in fields(a))
+    return bool(a == b)

@@ -120,3 +120,38 @@ def rows_of(holdings: Mapping[str, Holding]) -> int:
     """Return how many different rows are held."""
     ids = [h.ids for h in holdings.values()]
     return len(np.unique(np.concatenate(ids))) if ids else 0
+
+
+def check_holdings(holdings: Mapping[str, Holding], schema: Schema) -> None:
+    """Refuse holdings that do not make up a table.
+
+    Raises
+    ------
+    DataError
+        If a row is held twice, lacks a column or has one twice, has no label, or stands in another
+        order with another party.
+    """
+    every = np.arange(len(schema.features))
+    groups: dict[bytes, list[str]] = {}
+    for name, held in holdings.items():
+        if not isinstance(held, Holding):
+            raise DataError(f"{name!r} holds a {type(held).__name__}; give it a Holding")
+        if (np.diff(held.columns) <= 0).any():
+            raise DataError(f"{name!r} names its columns out of order; sort them as the schema")
+        if len(held):
+            groups.setdefault(held.ids.tobytes(), []).append(name)
+    for names in groups.values():
+        columns = np.sort(np.concatenate([holdings[n].columns for n in names]))
+        if not np.array_equal(columns, every):
+            raise DataError(
+                f"together {', '.join(names)} hold the columns {columns.tolist()} of their rows; "
+                f"the schema has 0 to {len(every) - 1}, each held once"
+            )
+        if all(holdings[n].y is None for n in names):
+            raise DataError(f"nobody of {', '.join(names)} holds the labels of their rows")
+    held_ids = [holdings[names[0]].ids for names in groups.values()]
+    if held_ids and len(np.unique(np.concatenate(held_ids))) < sum(map(len, held_ids)):
+        raise DataError(
+            "two parties name some of the same rows, but not all of them in the same order; give "
+            "whole rows ids of their own (`over_clients`), or align the columns of the same rows"
+        )

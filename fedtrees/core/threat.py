@@ -55,12 +55,17 @@ class Threat:
                         f"threat {spec.name!r} has no parameter {key!r}{did_you_mean(key, _LEAST)}"
                     )
                 if type(value) is not int or value < _LEAST[key]:
-                    raise UsageError(f"threat {piece!r}: {key}={value} is not a valid number")
+                    raise UsageError(
+                        f"threat {piece!r}: {key}={value} is not a valid number; give a whole "
+                        f"number, {_LEAST[key]} or more"
+                    )
             if {"index", "count"} <= set(spec.params):
                 raise UsageError(f"threat {piece!r}: give index or count, not both")
             parts.append(spec)
         if not parts:
             raise UsageError("an empty threat; write a role, such as client, or several with +")
+        if len({str(part) for part in parts}) < len(parts):
+            raise UsageError(f"threat {text!r} names a party twice; client[count=2] is two clients")
         threat = cls(tuple(parts))
         if roles is not None:
             threat.principals(roles)

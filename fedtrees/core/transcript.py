@@ -100,7 +100,7 @@ class Transcript:
 
     def record(self, sender: str, receivers: tuple[str, ...], message: Message, why: str) -> None:
         """Append one crossing."""
-        nbytes = 0 if sender in receivers else encoded_size(message)
+        nbytes = 0 if receivers == (sender,) else encoded_size(message)
         crossing = (len(self.deliveries), self.rounds, sender, receivers, message, why, nbytes)
         self.deliveries.append(Delivery(*crossing))
 

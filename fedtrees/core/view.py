@@ -29,7 +29,7 @@ class Seen:
     @property
     def opened(self) -> bool:
         """Whether it is a sum that its receiver opened, rather than what somebody sent."""
-        return self.sender in self.receivers
+        return self.receivers == (self.sender,)
 
 
 @dataclass(frozen=True, eq=False)

@@ -71,10 +71,8 @@ def lay_out(
 ) -> dict[str, Holding]:
     """Spread a table over parties.
 
-    `layout` is one of `LAYOUTS`; `names` are those of the parties that hold data, in order.
-
-        Raises `UsageError` or `DataError` as `fedtrees.data.partition.split`, or the layout is unknown
-    or has no such partition.
+    `layout` is one of `LAYOUTS`; `names` are those of the parties that hold data, in order. Raises
+    `UsageError` or `DataError` as `fedtrees.data.partition.split`, or where the layout is unknown.
     """
     if layout not in LAYOUTS:
         raise UsageError(f"unknown layout {layout!r}{did_you_mean(layout, LAYOUTS)}")

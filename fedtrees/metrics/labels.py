@@ -61,6 +61,13 @@ class LabelScores(Metric[TrueLabels]):
             return None
         return TrueLabels(ids[shared], y[first][shared], len(case.schema.classes))
 
+    def blind(self, case: Case, truth: TrueLabels) -> dict[str, Sequence[Claim]]:
+        """Return one cluster for all, and what blind attacks claim."""
+        n = len(truth.ids)
+        even = np.full((n, truth.classes), 1 / truth.classes)
+        alike = Labels(truth.ids, np.zeros(n, dtype=np.int64), even)
+        return {"one-cluster": [alike], **super().blind(case, truth)}
+
     def refuses(self, claims: Sequence[Labels], case: Case) -> str | None:
         """Refuse several claims of labels, or ids that nobody has."""
         truth = self.truth(case)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fedtrees.core.defense import Composition, Context, Stage
 from fedtrees.core.errors import DataError, ProtocolError, UsageError
-from fedtrees.core.holding import Holding, client_names, rows_of
+from fedtrees.core.holding import Holding, check_holdings, client_names, rows_of
 from fedtrees.core.messages import Message
 from fedtrees.core.model import Model
 from fedtrees.core.network import LocalNetwork, Network
@@ -102,6 +102,13 @@ class Protocol(ABC):
 
     def mismatch(self, defense: Composition) -> str | None:
         """Return why a defense makes no sense here, None if it does."""
+        roles = set(self.roles(2).values())
+        for part in defense.parts:
+            if part.guards and part.at and not part.at & roles:
+                return (
+                    f"{part.name!r} acts at {', '.join(sorted(part.at))}; the roles of "
+                    f"{self.name!r} are {', '.join(sorted(roles))}"
+                )
         return defense.mismatch(self.name, self.says, self.serves)
 
     def predict(
@@ -163,7 +170,7 @@ class Training:
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "net": None}  # the parties stay where they are
 
-    def predict(self, X: NDArray[np.float32]) -> NDArray[np.float64]:
+    def predict(self, X: NDArray[np.float32], on: Transcript | None = None) -> NDArray[np.float64]:
         """Return what an inference query gets, float64.
 
         Probabilities of class 1, shape (n,); of every class, (n, K), if there are more; or values.
@@ -173,7 +180,14 @@ class Training:
             name: Holding(rows, columns, np.asarray(X, dtype=np.float32)[:, columns])
             for name, columns in self.columns.items()
         }
-        scores = self.protocol.predict(self.net, self.model, queries)
+        if self.net is None or on is None:
+            scores = self.protocol.predict(self.net, self.model, queries)
+        else:
+            kept, self.net.inference = self.net.inference, on
+            try:
+                scores = self.protocol.predict(self.net, self.model, queries)
+            finally:
+                self.net.inference = kept
         return self.defense.answer(scores, self.context)
 
 
@@ -220,7 +234,7 @@ def train(
             f"{protocol.name!r} wants the holdings of {', '.join(expected)}, in that order; got "
             f"{', '.join(holdings)}"
         )
-    limits = (p.gradient_clip is not None or p.least_leaf_rows > 0 for p in defense.parts)
+    check_holdings(holdings, schema)
     net = LocalNetwork(
         defense=defense,
         schema=schema,
@@ -228,7 +242,8 @@ def train(
         streams=Streams(seed),
         summed=protocol.summed,
     )
-    net.transcript.acted.update(i for i, kept in enumerate(limits) if kept)
+    limits = (i for i, part in enumerate(defense.parts) if part.least_leaf_rows > 0)
+    net.transcript.acted.update(limits)
     coordinator = _join_all(net, protocol, roles, holdings, schema)
     with acting(coordinator):
         model = coordinator.train(net)
@@ -269,10 +284,11 @@ def _join_all(
 
 def _endpoint(training: Training) -> Callable[[NDArray[np.float32]], NDArray[np.float64]]:
     """Return what answers queries; of a released model it leads to no more than the model."""
-    if not training.protocol.released:
-        return training.predict
     model, defense, context = training.model, training.defense, training.context
-    return lambda X: defense.answer(model.predict(X), context)
+    if training.protocol.released:
+        return lambda X: defense.answer(model.predict(X), context)
+    asked = Transcript()  # of one who asks alone: nobody else's view has it
+    return lambda X: training.predict(X, asked)
 
 
 def view_of(

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-from fedtrees.core.guarantee import join
+from fedtrees.core.guarantee import ActedOnNothing, Guarantee, join
 from fedtrees.report import claims
 from fedtrees.report.budgets import Budget, budgets, family, ordered
 from fedtrees.report.intervals import Estimate, estimate
@@ -190,7 +190,7 @@ def _point(
         family=family(spec),
         budget=budget,
         kind=claims.standing(claimed, spent),
-        claimed=join(claimed) if claimed else "",
+        claimed=_stated(claimed, spent),
         utility=estimate(useful.values()),
         advantage=estimate(worst["advantage"]),
         score=estimate(worst["value"]),
@@ -253,3 +253,10 @@ def _front(points: tuple[Point, ...], utility: str) -> tuple[str, ...]:
     )
     kept = [p for p, keep in zip(solid, mask, strict=True) if keep]
     return tuple(p.defense for p in sorted(kept, key=lambda p: (p.utility.mean, p.advantage.mean)))
+
+
+def _stated(claimed: tuple[Guarantee, ...] | None, spent: tuple[Guarantee, ...] | None) -> str:
+    """Write what a defense claims; of one that never acted in a run, that it did not."""
+    if any(isinstance(g, ActedOnNothing) for g in spent or ()):
+        return ActedOnNothing.kind
+    return join(claimed) if claimed else ""

@@ -103,7 +103,7 @@ def test_the_blind_line_clusters_what_somebody_holds_of_the_rows(classes):
     truth = metric.truth(found)
     np.testing.assert_array_equal(truth.y, y)
     blind = metric.blind(found, truth)
-    assert list(blind) == ["cl"]
+    assert list(blind) == ["one-cluster", "cl"]
     best = best_of({name: metric.score(claims, truth) for name, claims in blind.items()})
     assert best["label_accuracy"].value > 0.9  # these columns say it
     line = metric.line(found, truth, {})
@@ -129,7 +129,18 @@ def test_who_has_the_labels_or_no_rows_has_none_to_guess(principals):
     found, _ = case(principals=principals)
     assert LabelScores().truth(found) is None
     assert "no rows without labels" in ClusterOwnColumns().inapplicable(found.blind_view())
-    assert LabelScores().blind(found, None) == {}
+    assert ClusterOwnColumns().run(found.blind_view(), found.blind_rng()).claims == ()
+
+
+def test_one_cluster_is_a_blind_guess_too():
+    """With 9 in 10 rows of one class, who says nothing is right of 9 in 10."""
+    metric, y = LabelScores(), np.array([1] * 6 + [0] * 54)
+    truth = TrueLabels(np.arange(60), y, 2)
+    found, _ = case()
+    blind = metric.blind(found, truth)
+    (scores,) = ({s.name: s.value for s in metric.score(blind["one-cluster"], truth)},)
+    assert scores["label_accuracy"] == 0.9
+    assert (scores["v_measure"], scores["label_auc"]) == (0, 0.5)
 
 
 def test_rows_whose_labels_nobody_else_has_cannot_be_scored():
