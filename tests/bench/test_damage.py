@@ -179,7 +179,7 @@ def test_a_damaged_checkpoint_costs_a_training_and_no_row(tmp_path, whole, monke
 
     folder = tmp_path / "run"
     with monkeypatch.context() as context:
-        context.setattr(runner, "evaluate_attack", stop)
+        context.setattr(runner.evaluate, "evaluate_attack", stop)
         with pytest.raises(KeyboardInterrupt):
             finish(folder)
     kept = list((folder / "cells").glob("*.npz"))
@@ -197,7 +197,7 @@ def test_attacks_that_had_no_blind_line_are_run_again(tmp_path, whole, monkeypat
 
     folder = tmp_path / "run"
     with monkeypatch.context() as context:
-        context.setattr(runner, "evaluate_blind", broken)
+        context.setattr(runner.evaluate, "evaluate_blind", broken)
         assert finish(folder)["failed"] == 1
     assert {r["advantage"] for r in rows_of(folder) if r["metric"] == "ra"} == {""}
     finish(folder)

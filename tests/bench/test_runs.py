@@ -248,7 +248,7 @@ def test_an_interrupted_training_is_kept_for_its_attacks(tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as context:
-        context.setattr(runner, "evaluate_attack", stop)
+        context.setattr(runner.evaluate, "evaluate_attack", stop)
         with pytest.raises(KeyboardInterrupt):
             b.run()
     assert len(trained) == 1
