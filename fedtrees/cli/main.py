@@ -131,7 +131,7 @@ def audit(
 
     Counts are printed only where they are certain. --own and --truth score an attack.
     """
-    from fedtrees.audit.known import Known
+    from fedtrees.audit.exposure import Known
     from fedtrees.cli import audit as command
 
     command.run(
