@@ -1,7 +1,7 @@
 """What a model that already exists gives away about the rows it was trained on."""
 
 from fedtrees.audit.audit import Audit, audit
-from fedtrees.audit.known import Known
+from fedtrees.audit.exposure import Known
 from fedtrees.audit.model import ModelFile, read_model
 
 __all__ = ["Audit", "Known", "ModelFile", "audit", "read_model"]

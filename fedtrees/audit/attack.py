@@ -25,7 +25,7 @@ from fedtrees.data.dataset import Dataset
 from fedtrees.messages.models import public_view
 from fedtrees.metrics import advantage, blind_guesses
 from fedtrees.metrics.leaf_counts import blind_leaf_counts, score_leaf_counts, true_leaf_counts
-from fedtrees.metrics.metric import Best, best_of
+from fedtrees.metrics.metric import best_of
 from fedtrees.metrics.victims_rows import RecordMetric, VictimsRows
 from fedtrees.trees.boosted.forest import Forest, Tree
 from fedtrees.trees.boosted.losses import LOGISTIC, SQUARED_ERROR
@@ -129,7 +129,8 @@ def _row_scores(
     metric, truth = RecordMetric(), VictimsRows(sought, schema, ())
     lines = best_of({k: metric.score([Records(g)], truth) for k, g in blind.items()})
     values = {s.name: s.value for s in metric.score([Records(found)], truth)}
-    return [_score(m, values[m], lines[m]) for m in SHOWN if values.get(m) is not None]
+    pairs = [(m, values[m], lines[m].value) for m in SHOWN if values.get(m) is not None]
+    return [Score(m, value, line, advantage(value, line)) for m, value, line in pairs]
 
 
 def _victims(
@@ -200,21 +201,16 @@ def _parts(
 
 def _without(truth: Table, own: Table) -> Table:
     """Return the true rows less the attacker's, each of which takes away one like it."""
-    left = Counter(_keys(own))
+    keys, mine = (
+        [(row.tobytes(), float(y)) for row, y in zip(t.X, t.y, strict=True)] for t in (truth, own)
+    )
+    left = Counter(mine)
     keep = np.ones(len(truth), dtype=bool)
-    for i, key in enumerate(_keys(truth)):
+    for i, key in enumerate(keys):
         if left[key]:
             left[key] -= 1
             keep[i] = False
     return truth.take(keep)
-
-
-def _keys(table: Table) -> list[tuple[bytes, float]]:
-    return [(row.tobytes(), float(y)) for row, y in zip(table.X, table.y, strict=True)]
-
-
-def _score(metric: str, value: float | None, blind: Best) -> Score:
-    return Score(metric, value, blind.value, advantage(value, blind.value))
 
 
 def _leaf_score(tree: Tree, guess: LeafCounts, held: Table, sought: Table) -> Score:
@@ -300,11 +296,9 @@ def _trees(audit: Audit) -> list[Tree]:
     model = audit.model
     out = []
     for tree, known in zip(model.forest.trees, model.statistics, strict=True):
-        sums = sums_of(tree, known, audit.settings)
-        if sums is None:
-            out.append(replace(tree, h=None, g=None))
-            continue
-        h = np.zeros(len(tree))  # only those of leaves are read
-        h[tree.leaves] = sums.h
+        sums, h = sums_of(tree, known, audit.settings), None
+        if sums is not None:
+            h = np.zeros(len(tree))  # only those of leaves are read
+            h[tree.leaves] = sums.h
         out.append(replace(tree, h=h, g=None))
     return out

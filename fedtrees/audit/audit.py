@@ -8,10 +8,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fedtrees.attacks.evidence import AGREES
-from fedtrees.audit.exposure import Summary, TreeExposure, summary
+from fedtrees.audit.exposure import Known, Rows, Summary, TreeExposure, summary
 from fedtrees.audit.first_trees import LeafStatistics
-from fedtrees.audit.known import Known, Rows
-from fedtrees.audit.leaf_values import table_sizes
+from fedtrees.audit.leaf_values import label_share
 from fedtrees.audit.model import (
     LIGHTGBM_STATISTICS,
     XGBOOST_STATISTICS,
@@ -28,6 +27,7 @@ from fedtrees.audit.values_alone import told_by_values
 from fedtrees.core.errors import UsageError
 from fedtrees.trees.boosted.forest import Forest
 
+STATISTICS = {"xgboost": XGBOOST_STATISTICS, "lightgbm": LIGHTGBM_STATISTICS}
 CHECKED_TREES = 50  # whose equations are compared with eta and lambda, spread over the model
 
 
@@ -111,7 +111,9 @@ def audit(model: ModelFile, known: Known | None = None) -> Audit:
     if not isinstance(model.forest, Forest):
         return _finished(model, None, recover_forest(model), known)
     if model.library == "lightgbm":
-        return _finished(model, _stated(model), recover_lightgbm(model), known)
+        stated = model.learning_rate, model.reg_lambda
+        settings = None if None in stated else Settings(*stated, "file")
+        return _finished(model, settings, recover_lightgbm(model), known)
     settings, each = _settings_of_trees(model, known)
     every = zip(model.forest.trees, model.statistics, each, strict=True)
     sums = [sums_of(tree, statistics, s) for tree, statistics, s in every]
@@ -119,7 +121,7 @@ def audit(model: ModelFile, known: Known | None = None) -> Audit:
     if all(s is None for s in sums):
         told = told_by_values(model, trees, settings, known)
         found = _finished(model, told.settings, told.trees, known, sums)
-        rows = found.rows if found.sources.kind == "bagging" else told.rows
+        rows = found.rows if found.sources.kind == "bagging" else told.rows or found.rows
         return replace(found, rows=rows, assumes=told.assumes, hint=told.hint)
     rates = [None if s is None else s.learning_rate for s in each]
     return _finished(model, settings, trees, known, sums, rates)
@@ -129,21 +131,15 @@ def _settings_of_trees(
     model: ModelFile, known: Known
 ) -> tuple[Settings | None, list[Settings | None]]:
     """Return eta and lambda of the first tree and of every tree; mostly they are the same."""
-    settings, trees = settings_of(model, known), model.forest.trees
+    settings, trees = _settings_of(model, known), model.forest.trees
     if settings is not None or known.learning_rate is not None:
         return settings, [settings] * len(trees)
     each = settings_by_tree(trees, model.statistics)
     return each[0] if each else None, each
 
 
-def settings_of(model: ModelFile, known: Known) -> Settings | None:
-    """Return the eta and lambda of all trees of an XGBoost model: given, or inferred.
-
-    Raises
-    ------
-    UsageError
-        If those given contradict the statistics.
-    """
+def _settings_of(model: ModelFile, known: Known) -> Settings | None:
+    """Return the eta and lambda of all trees of an XGBoost model: given, or inferred."""
     trees, statistics = model.forest.trees, model.statistics
     if known.settings is not None:
         given = Settings(*known.settings, "given")
@@ -160,12 +156,6 @@ def settings_of(model: ModelFile, known: Known) -> Settings | None:
     chosen = np.unique(np.linspace(0, len(trees) - 1, CHECKED_TREES).astype(int)).tolist()
     worst = agreement(found, [trees[k] for k in chosen], [statistics[k] for k in chosen])
     return replace(found, worst=max(worst, found.worst)) if worst <= AGREES else None
-
-
-def _stated(model: ModelFile) -> Settings | None:
-    if model.learning_rate is None or model.reg_lambda is None:
-        return None
-    return Settings(model.learning_rate, model.reg_lambda, "file")
 
 
 def _finished(
@@ -209,8 +199,7 @@ def _rows(model: ModelFile, trees: Sequence[TreeExposure], sources: Sources, kno
     """Return the size of the table, as first trees count it or the auditor declares it."""
     share = None
     if is_logistic(model) and model.library == "xgboost":
-        sizes = table_sizes(start_of(model.forest, 0))
-        share = None if sizes is None else sizes[0]
+        share = label_share(start_of(model.forest, 0))
     first = [t for t in trees if t.base_score is not None and t.rows is not None]
     counted = first or [t for t in trees[:1] if t.rows is not None]
     classes = model.forest.objective.n_outputs if isinstance(model.forest, Forest) else 1
@@ -245,28 +234,19 @@ def _how(sources: Sources, same: bool) -> str:
 
 def fields_of(model: ModelFile) -> tuple[Field, ...]:
     """Return what the file carries beside splits and leaf values."""
-    names = {"xgboost": XGBOOST_STATISTICS, "lightgbm": LIGHTGBM_STATISTICS}.get(
-        model.library, ("counts",)
-    )
-    out = [_field(model, name) for name in names]
+    out = []
+    for name in STATISTICS.get(model.library, ("counts",)):
+        state, constant = state_of(model.raw[name]) if name in model.raw else ("absent", None)
+        if name == "base_weights" and state == "present" and _leaves_only(model):
+            # inner nodes are what matters; leaves repeat what prediction needs
+            state, constant = "zero", None
+        out.append(Field(name, state, constant, False, _REVEALS[name]))
     if model.library == "lightgbm":
         state = "present" if model.ranges else "absent"
         out.append(Field("feature_infos", state, None, False, _REVEALS["feature_infos"]))
     if model.library == "xgboost":
         out.append(Field("base_score", "present", None, True, _REVEALS["base_score"]))
     return tuple(out)
-
-
-def _field(model: ModelFile, name: str) -> Field:
-    found = model.raw.get(name)
-    if found is None:
-        return Field(name, "absent", None, False, _REVEALS[name])
-    state, constant = state_of(found)
-    if name == "base_weights" and _leaves_only(model):
-        # inner nodes are what matters; leaves repeat what prediction needs
-        state, constant = "zero", 0.0
-    named = {"varies": "present", "constant": "masked", "zero": "zero"}[state]
-    return Field(name, named, constant if named == "masked" else None, False, _REVEALS[name])
 
 
 def _leaves_only(model: ModelFile) -> bool:

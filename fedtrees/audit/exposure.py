@@ -1,14 +1,16 @@
-"""What a model says of the training rows in its leaves: counts where certain, else bounds."""
+"""What a model says of the training rows: counts where certain, else bounds; what is known."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.core.errors import UsageError
 from fedtrees.trees.boosted.losses import sigmoid
 
 Ints = NDArray[np.int64]
@@ -104,10 +106,9 @@ def most_rows(h: Floats, margins: tuple[float, float], total: int | None) -> Int
     """
     p = sigmoid(np.array(margins, dtype=np.float32)).astype(np.float64)
     least = float((p * (1 - p)).min())
-    limit = np.inf if total is None else float(total)
-    most = np.full(len(h), limit)
+    most = np.full(len(h), np.inf if total is None else float(total))
     if least > 0:
-        most = np.minimum(h / least * (1 + 1e-5) + 1e-6, limit)
+        most = np.minimum(h / least * (1 + 1e-5) + 1e-6, most)
     known = np.isfinite(most) & (most < 2**53)
     return np.where(known, np.floor(np.where(known, most, 0)), UNKNOWN).astype(np.int64)
 
@@ -133,3 +134,57 @@ def summary(trees: Sequence[TreeExposure]) -> Summary:
         rows_in_pure=max((int(t.n[t.pure].sum()) for t in trees), default=0),
         **{name: sum(int(getattr(t, name).sum()) for t in trees) for name in masks},
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Known:
+    """What the auditor knows beside the file.
+
+    Attributes
+    ----------
+    rows : int or None
+        Rows of the training table, of all clients together. Counts from leaf values alone assume
+        that the first tree was grown on all of them.
+    learning_rate, reg_lambda : float or None
+        eta and lambda of the training.
+
+    Raises
+    ------
+    UsageError
+        If one is out of its range.
+    """
+
+    rows: int | None = None
+    learning_rate: float | None = None
+    reg_lambda: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.rows is not None and self.rows < 1:
+            raise UsageError(f"rows {self.rows} must be at least 1")
+        if self.learning_rate is not None and not 0 < self.learning_rate < np.inf:
+            raise UsageError(f"learning rate {self.learning_rate} must be a positive number")
+        if self.reg_lambda is not None and not 0 <= self.reg_lambda < np.inf:
+            raise UsageError(f"lambda {self.reg_lambda} must be 0 or a positive number")
+
+    @property
+    def settings(self) -> tuple[float, float] | None:
+        """eta and lambda; None unless both are known."""
+        if self.learning_rate is None or self.reg_lambda is None:
+            return None
+        return self.learning_rate, self.reg_lambda
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Size of the training table."""
+
+    n: int | None  # None where it does not follow, as n_pos
+    n_pos: int | None
+    share: Fraction | None  # N1/N in lowest terms, as the base score tells it
+    how: str  # they follow
+    whole: bool = True  # False where `n` may be the rows of some clients only
+
+    @property
+    def total(self) -> int | None:
+        """Rows of the whole table, None where that does not follow."""
+        return self.n if self.whole else None

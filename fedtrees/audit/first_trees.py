@@ -86,13 +86,11 @@ def find_first_tree(statistics: LeafStatistics) -> FirstTree | None:
     found: list[FirstTree] = []
     for p in scores if len(scores) <= MOST_SCORES else ():
         fit = counts_at(s, p, tries)
-        if fit is not None and not any(_same(fit, f) for f in found):
+        if fit is not None and not any(
+            np.array_equal(fit.n, f.n) and np.array_equal(fit.n1, f.n1) for f in found
+        ):
             found.append(fit)
     return found[0] if len(found) == 1 else None
-
-
-def _same(a: FirstTree, b: FirstTree) -> bool:
-    return np.array_equal(a.n, b.n) and np.array_equal(a.n1, b.n1)
 
 
 def _whole_rows(s: LeafStatistics) -> tuple[Floats, float]:

@@ -57,12 +57,12 @@ class Pairs:
     n1: Ints
 
 
-def table_sizes(share: float, most: int = MOST_ROWS) -> tuple[Fraction, list[int]] | None:
-    """Return N1/N in lowest terms and every N up to `most` it allows, from a float32 base score.
+def label_share(base_score: float) -> Fraction | None:
+    """Return N1/N in lowest terms as a float32 base score tells it.
 
     None for 0.5, and where N in lowest terms is above `MOST_DENOMINATOR`.
     """
-    score = np.float32(share)
+    score = np.float32(base_score)
     if score == np.float32(0.5) or not 0 < score < 1:
         return None
     near = Fraction(float(score)).limit_denominator(MOST_DENOMINATOR)
@@ -72,8 +72,7 @@ def table_sizes(share: float, most: int = MOST_ROWS) -> tuple[Fraction, list[int
     # the mean may have been taken in float32; one step beside is still that fraction
     if abs(np.float32(float(simple)) - score) > np.spacing(score):
         return None
-    d = simple.denominator
-    return (simple, list(range(d, most + 1, d))) if d <= MOST_DENOMINATOR else None
+    return simple if simple.denominator <= MOST_DENOMINATOR else None
 
 
 def may_be_mean(share: Fraction) -> bool:
@@ -94,10 +93,7 @@ def _convergents(x: Fraction) -> Iterator[Fraction]:
 
 
 def pairs_of(
-    values: NDArray[np.float32],
-    ph: tuple[float, float],
-    settings: tuple[float, float],
-    most: int,
+    values: NDArray[np.float32], ph: tuple[float, float], settings: tuple[float, float], most: int
 ) -> list[Pairs]:
     """Return what each leaf may hold, up to `most` rows.
 

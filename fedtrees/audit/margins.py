@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -61,7 +62,12 @@ def _main(folder: str, model: str) -> None:
     import xgboost
     from scipy.sparse import csr_matrix
 
-    _limit_memory(os.path.getsize(model))
+    with suppress(ImportError):  # of other systems
+        import resource
+
+        hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+        most = MOST_BYTES + PER_BYTE * os.path.getsize(model)
+        resource.setrlimit(resource.RLIMIT_AS, (min(most, hard) if hard > 0 else most, hard))
     given = np.load(os.path.join(folder, "rows.npz"))
     rows = csr_matrix((given["data"], given["indices"], given["indptr"]), tuple(given["shape"]))
     booster = xgboost.Booster({"nthread": 1}, model_file=model)
@@ -70,17 +76,6 @@ def _main(folder: str, model: str) -> None:
                            enable_categorical="c" in (kinds or ()), nthread=1)  # fmt: skip
     margins = booster.predict(data, output_margin=True)
     np.save(os.path.join(folder, "margins.npy"), np.asarray(margins, dtype=np.float32))
-
-
-def _limit_memory(size: int) -> None:
-    """Keep the process from taking the memory of the machine, where the system can."""
-    try:
-        import resource
-    except ImportError:
-        return
-    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
-    most = MOST_BYTES + PER_BYTE * size
-    resource.setrlimit(resource.RLIMIT_AS, (min(most, hard) if hard > 0 else most, hard))
 
 
 if __name__ == "__main__":

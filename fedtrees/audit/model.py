@@ -20,7 +20,7 @@ from fedtrees.trees.files.lightgbm import from_lightgbm_text, rows_of_leaves, se
 from fedtrees.trees.files.model_file import read_model_file
 from fedtrees.trees.files.xgboost import from_xgboost_json, is_ubjson, learner_of, order_of_trees
 from fedtrees.trees.files.xgboost_tree import DELETED
-from fedtrees.trees.forest.random_forest import ClassTree, RandomForest
+from fedtrees.trees.forest.random_forest import RandomForest
 
 Floats = NDArray[np.float64]
 
@@ -58,10 +58,8 @@ class ModelFile:
 
     Attributes
     ----------
-    path : Path
     format : str
         For people: ``XGBoost JSON`` and so on.
-    forest : Forest or RandomForest
     statistics : tuple of Statistics
         One per tree, in the order of the forest.
     raw : mapping of str to list of float64 array
@@ -74,12 +72,10 @@ class ModelFile:
         Where the file states them (LightGBM does, XGBoost does not).
     positive_weight : float
         ``scale_pos_weight``: how much a row of class 1 counted.
-    ranges : mapping of str to str
-        What the file says of the values of each column.
+    ranges, parameters : mapping of str to str
+        What the file says of the values of each column, and of the training.
     consistent : bool
         False where LightGBM's counts of inner nodes are not the sums of those below.
-    parameters : mapping of str to str
-        Training parameters that the file states (of XGBoost the trees per round).
     """
 
     path: Path
@@ -244,17 +240,17 @@ def _usable(name: str, by_tree: list[Floats]) -> Sequence[Floats | None]:
             raise DataError(f"{name} of tree {t} is beyond float32; the model is damaged")
         if name == "sum_hessian" and (values < 0).any():
             raise DataError(f"{name} of tree {t} is negative ({values.min():g}); it cannot be")
-    return by_tree if state_of(by_tree)[0] == "varies" else [None] * len(by_tree)
+    return by_tree if state_of(by_tree)[0] == "present" else [None] * len(by_tree)
 
 
 def state_of(by_tree: Sequence[Floats]) -> tuple[str, float | None]:
-    """Tell whether a statistic ``varies``, is ``zero`` or ``constant``, and that constant."""
-    values = np.concatenate([np.asarray(v).ravel() for v in by_tree] or [np.zeros(0)])
-    if not len(values) or (values == 0).all():
-        return "zero", 0.0
+    """Tell whether a statistic is ``present``, ``zero``, or ``masked`` by one constant: which."""
+    values = np.concatenate([*by_tree, np.zeros(0)])
+    if (values == 0).all():
+        return "zero", None
     if (values == values[0]).all() and any(len(v) > 1 for v in by_tree):
-        return "constant", float(values[0])
-    return "varies", None
+        return "masked", float(values[0])
+    return "present", None
 
 
 def _categorical(forest: Forest, width: int) -> tuple[bool, ...]:
@@ -340,18 +336,19 @@ def parameter(known: Mapping[str, str], name: str) -> float | None:
 def _read_random_forest(path: Path) -> ModelFile:
     forest = load_random_forest(path)
     width = _width(1 + max((int(t.feature.max(initial=-1)) for t in forest.trees), default=-1))
-    statistics = tuple(_of_class_tree(tree) for tree in forest.trees)
+    statistics = tuple(
+        Statistics()
+        if tree.counts is None
+        else Statistics(
+            rows=tree.counts.sum(axis=1),
+            positives=tree.counts[:, 1] if tree.n_classes == 2 else None,
+        )
+        for tree in forest.trees
+    )
     counted = [t.counts.astype(np.float64) for t in forest.trees if t.counts is not None]
     raw = {"counts": counted} if counted else {}
     return ModelFile(path, "fedtrees forest (.npz)", forest, statistics, raw,
                      categorical=(False,) * width)  # fmt: skip
-
-
-def _of_class_tree(tree: ClassTree) -> Statistics:
-    if tree.counts is None:
-        return Statistics()
-    positives = tree.counts[:, 1] if tree.n_classes == 2 else None
-    return Statistics(rows=tree.counts.sum(axis=1), positives=positives)
 
 
 def without_statistics(model: ModelFile) -> ModelFile:

@@ -58,8 +58,7 @@ def infer_settings(trees: Sequence[Tree], statistics: Sequence[Statistics]) -> S
     if sum(f.spare for f in fits) < 2:
         return None
     eta, reg_lambda = _search(fits)
-    short = _round_settings(fits, eta, reg_lambda)
-    eta, reg_lambda = short or (eta, reg_lambda)
+    eta, reg_lambda = _round_settings(fits, eta, reg_lambda) or (eta, reg_lambda)
     worst = _worst(fits, eta, reg_lambda)
     count = sum(2 * len(f.splits.inner) for f in fits)
     if not (worst <= AGREES and reg_lambda > -1e-6):
@@ -103,41 +102,41 @@ class _Fit:
         return 2 * len(self.splits.inner) - (len(self) if self.h is None else 0)
 
     def at(self, eta: float) -> _Equations:
+        """Return the equations at one eta, and H: known, or near enough to tell the errors by."""
         a, c, b = self.splits.system(eta)
         if self.h is not None:
-            return _Equations(self.splits, eta, (a, c, b), self.h, True)
+            return _Equations(self, eta, (a, c, b), self.h)
         scale = self.splits.error(np.ones(a.shape[1]), eta, 1.0)
         both = np.column_stack([a, c]) / scale[:, None]  # H and lambda
         h = np.maximum(np.linalg.lstsq(both, b / scale, rcond=None)[0][:-1], 1e-3)
-        return _Equations(self.splits, eta, (a, c, b), h, False)
+        return _Equations(self, eta, (a, c, b), h)
 
 
 @dataclass(frozen=True, eq=False)
 class _Equations:
-    """``A H + c lambda = b``, and H: known, or near enough to tell the errors by."""
+    """``A H + c lambda = b``."""
 
-    splits: Splits
+    fit: _Fit
     eta: float
     system: tuple[Floats, Floats, Floats]
     h: Floats
-    known: bool
 
     def weighted(self, reg_lambda: float) -> tuple[Floats, Floats, Floats]:
         """Return A, c, b in units of each equation's float32 error."""
         a, c, b = self.system
-        scale = self.splits.error(self.h, self.eta, reg_lambda)
+        scale = self.fit.splits.error(self.h, self.eta, reg_lambda)
         return a / scale[:, None], c / scale, b / scale
 
     def residual(self, reg_lambda: float) -> Floats:
         a, c, b = self.weighted(reg_lambda)
         target = b - c * reg_lambda
-        h = self.h if self.known else np.linalg.lstsq(a, target, rcond=None)[0]
+        h = np.linalg.lstsq(a, target, rcond=None)[0] if self.fit.h is None else self.h
         return np.asarray(a @ h - target)
 
     def without_sums(self) -> tuple[Floats, Floats]:
         """Return c and b with the unknown sums projected out."""
         a, c, b = self.weighted(1.0)
-        if self.known:
+        if self.fit.h is not None:
             return c, b - a @ self.h
         q = np.linalg.qr(a)[0]
         return c - q @ (q.T @ c), b - q @ (q.T @ b)
@@ -183,12 +182,14 @@ def _pieces(tree: Tree, statistics: Statistics) -> list[_Fit]:
     """Return the equations of a tree, piece by piece; none where weights or gains are missing."""
     if statistics.weight is None or statistics.gain is None:
         return []
-    out = []
-    for piece in pieces(tree):
-        cover = statistics.cover
-        h = None if cover is None else cover[piece.nodes[piece.tree.leaves]]
-        out.append(_Fit(piece.splits(statistics.weight, statistics.gain), h))
-    return out
+    cover = statistics.cover
+    return [
+        _Fit(
+            piece.splits(statistics.weight, statistics.gain),
+            None if cover is None else cover[piece.nodes[piece.tree.leaves]],
+        )
+        for piece in pieces(tree)
+    ]
 
 
 def _worst(fits: Sequence[_Fit], eta: float, reg_lambda: float) -> float:

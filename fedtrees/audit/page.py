@@ -103,12 +103,8 @@ def _bars(audit: Audit) -> Html:
     top = max((len(t.leaf) for t in trees), default=1)
     parts = []
     for i, t in enumerate(trees):
-        counts = (
-            (len(t.leaf), RULE),
-            (int(t.counted.sum()), COLOURS[0]),
-            (int(t.exact.sum()), COLOURS[1]),
-        )
-        for count, colour in counts:
+        counts = len(t.leaf), int(t.counted.sum()), int(t.exact.sum())
+        for count, colour in zip(counts, (RULE, *COLOURS[:2]), strict=True):
             tall = height * count / top
             parts.append(
                 f'<rect x="{i * step:.2f}" y="{height - tall:.2f}" width="{0.86 * step:.2f}" '

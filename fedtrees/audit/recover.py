@@ -118,9 +118,8 @@ def _agreeing(trees: list[TreeExposure], outputs: int) -> list[TreeExposure]:
     for k in range(0, len(trees) if outputs > 1 else 0, outputs):
         together = trees[k : k + outputs]
         if any(t.base_score is None and len(t.leaf) > 1 for t in together):
-            out[k : k + outputs] = [
-                t if t.base_score is None else _without_counts(t, UNSURE) for t in together
-            ]
+            for t in together:
+                out[t.index] = t if t.base_score is None else _without_counts(t, UNSURE)
     return out
 
 
@@ -244,11 +243,10 @@ def _squared_errors(model: ModelFile, sums: Sequence[LeafStatistics | None]) -> 
     whole = model.positive_weight == 1 and all(s is None or _whole(s) for s in sums)
     out = []
     for t, (tree, s) in enumerate(zip(model.forest.trees, sums, strict=True)):
-        if s is None or not whole:
-            out.append(TreeExposure.of((t, 0), tree.leaves, NO_SUMS if s is None else NOT_WHOLE))
-        else:
-            n = np.rint(s.h).astype(np.int64)
-            out.append(TreeExposure.of((t, 0), tree.leaves, SQUARED, (n, None)))
+        how, n = NO_SUMS if s is None else NOT_WHOLE, None
+        if s is not None and whole:
+            how, n = SQUARED, np.rint(s.h).astype(np.int64)
+        out.append(TreeExposure.of((t, 0), tree.leaves, how, (n, None)))
     return out
 
 

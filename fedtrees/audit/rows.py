@@ -15,13 +15,7 @@ from numpy.typing import NDArray
 from fedtrees.audit.model import ModelFile
 from fedtrees.core.errors import DataError, did_you_mean
 from fedtrees.core.schema import Feature, Schema
-from fedtrees.data.csv_table import (
-    TextTable,
-    coded,
-    numeric,
-    read_csv,
-    read_target,
-)
+from fedtrees.data.csv_table import TextTable, coded, numeric, read_csv, read_target
 from fedtrees.data.dataset import Dataset, prepare
 from fedtrees.trees.boosted.forest import Forest
 from fedtrees.trees.boosted.losses import SQUARED_ERROR
@@ -90,15 +84,14 @@ def read_rows(
     notes = []
     for file in files:
         given = [name for name in file.names if name != columns.target]
+        extra = [name for name in given if name not in wanted]
         for name in wanted:
             if name not in given:
-                others = [n for n in given if n not in wanted]
-                guess = did_you_mean(name, others) if others else ""
+                guess = did_you_mean(name, extra) if extra else ""
                 raise DataError(
                     f"{file.path}: no column {name!r}, which {model.path.name} was trained "
                     f"on{guess}"
                 )
-        extra = [name for name in given if name not in wanted]
         if extra:
             listed = ", ".join(extra)
             notes.append(f"{file.path}: columns the model does not know were left out: {listed}")
@@ -136,8 +129,7 @@ def _datasets(
     schema = Schema(tuple(features), columns.target, classes)
     places = [f"line {line} of {file.path}" for file in files for line in file.lines]
     whole = prepare("rows", schema, np.column_stack(values), y, places=places)
-    ends = np.cumsum([len(file.rows) for file in files])
-    parts = np.split(np.arange(len(y)), ends[:-1])
+    parts = np.split(np.arange(len(y)), np.cumsum([len(file.rows) for file in files])[:-1])
     return [
         Dataset(file.path.stem, schema, whole.table.take(part))
         for file, part in zip(files, parts, strict=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from fedtrees.audit.bare import bare_model
 from fedtrees.audit.margins import margins_of
-from fedtrees.audit.model import XGBOOST_STATISTICS, ModelFile, read_model
+from fedtrees.audit.model import ModelFile, read_model
 from fedtrees.core.errors import DataError, UsageError
 from fedtrees.report.html import write_text
 from fedtrees.trees.boosted.forest import Forest, Tree
@@ -42,7 +42,6 @@ class Scrubbed:
     """What scrubbing did: splits, leaf values and base score are the model's, bit for bit."""
 
     path: Path
-    removed: tuple[str, ...]  # statistics that are zero now
     points: int  # rows on which XGBoost's margins by both files agree bit for bit
     leaves_reached: float  # share of all leaves that some of them reach
     not_compared: str = ""  # why XGBoost could not compare the files, as a sentence
@@ -88,16 +87,13 @@ def scrub(model: ModelFile, out: Path, rows: NDArray[np.float32] | None = None) 
         copy.write_text(text, encoding="utf-8")
         points, share, fault = _compare(model, copy, rows)
     write_text(out, text)
-    return Scrubbed(out, XGBOOST_STATISTICS, points, share, fault)
+    return Scrubbed(out, points, share, fault)
 
 
 def _compare(
     model: ModelFile, copy: Path, rows: NDArray[np.float32] | None
 ) -> tuple[int, float, str]:
-    """Return the rows compared, the share of leaves they reach, and why none could be.
-
-    It refuses a copy of which a margin, a split or a leaf value differs in a bit.
-    """
+    """Return the rows compared, the share of leaves they reach, and why none could be."""
     if not _same_trees(model.forest, read_model(copy).forest):
         raise DataError(f"the copy of {model.path} has other trees; none was written")
     points, share = _rows_to_compare(model, rows)
@@ -122,21 +118,17 @@ def _rows_to_compare(model: ModelFile, rows: NDArray[np.float32] | None) -> tupl
 
     (forest, used), width = compact(model.forest), max(len(model.categorical), 1)
     points = chain(() if rows is None else rows[:, used], covering_points(forest, len(used)))
+    points = islice(points, min(MOST_POINTS, MOST_CELLS // width))
     seen, parts = np.zeros(sum(len(t.leaves) for t in forest.trees), dtype=bool), []
-    for batch in _batches(islice(points, min(MOST_POINTS, MOST_CELLS // width)), len(used)):
-        seen |= reached(forest, batch)
+    while some := list(islice(points, max(MOST_VALUES // len(used), 1))):
+        batch = np.array(some, dtype=np.float32)
+        pairs = zip(forest.trees, forest.apply(batch).T, strict=True)
+        seen |= np.concatenate([seen[:0], *(np.isin(t.leaves, found) for t, found in pairs)])
         given = ~np.isnan(batch)
         ends = np.concatenate([[0], np.cumsum(given.sum(axis=1))])
         columns = used[np.nonzero(given)[1]]
         parts.append(csr_matrix((batch[given], columns, ends), (len(batch), width)))
     return vstack(parts, format="csr"), float(seen.mean())
-
-
-def _batches(points: Iterable[NDArray[np.float32]], width: int) -> Iterator[NDArray[np.float32]]:
-    """Yield points together, up to `MOST_VALUES` values each time, float32, shape (b, width)."""
-    points = iter(points)
-    while batch := list(islice(points, max(MOST_VALUES // width, 1))):
-        yield np.array(batch, dtype=np.float32)
 
 
 def _same_trees(a: Forest, b: Forest | RandomForest) -> bool:
@@ -170,13 +162,6 @@ def compact(forest: Forest) -> tuple[Forest, NDArray[np.intp]]:
         return replace(tree, feature=np.where(tree.feature < 0, -1, at).astype(np.int32))
 
     return replace(forest, trees=tuple(map(moved, forest.trees))), used
-
-
-def reached(forest: Forest, points: NDArray[np.float32]) -> NDArray[np.bool_]:
-    """Return which leaves of all trees some point reaches, bool, shape (leaves of all trees,)."""
-    leaves = forest.apply(points)
-    found = (np.isin(tree.leaves, leaves[:, t]) for t, tree in enumerate(forest.trees))
-    return np.concatenate([np.zeros(0, dtype=bool), *found])
 
 
 def _points(tree: Tree, width: int) -> Iterator[NDArray[np.float32]]:

@@ -42,7 +42,8 @@ def find_sources(
     starts = np.flatnonzero([p is not None for p in base_scores])
     total, several = len(base_scores), len(starts) > 1
     known = np.array([p for p in base_scores if p is not None])
-    if several and (_one_mean(known) or (_equal(known) and len(known) == parallel)):
+    equal = several and np.ptp(known) < 1e-6 * known.min()
+    if equal and (abs(known[0] - 0.5) > 1e-6 or len(known) == parallel):  # 1/2 is a default
         how = f"{len(starts)} trees start from one base score: parallel trees on one table"
         return Sources("one", 1, (None,) * total, how)
     if several and len(set(rates)) == len(starts) and None not in rates:
@@ -62,15 +63,6 @@ def find_sources(
     return Sources("one", 1, names, "nothing in the file tells more than one source apart")
 
 
-def _equal(base_scores: Floats) -> bool:
-    return bool(np.ptp(base_scores) < 1e-6 * float(base_scores.min()))
-
-
-def _one_mean(base_scores: Floats) -> bool:
-    """Tell whether first trees share the label mean of one table; 1/2 is no mean but a default."""
-    return _equal(base_scores) and abs(float(base_scores[0]) - 0.5) > 1e-6
-
-
 def _bagging(starts: NDArray[np.intp], total: int, h: Floats) -> Sources:
     """Follow each client from round to round by Hungarian matching of root H.
 
@@ -78,27 +70,27 @@ def _bagging(starts: NDArray[np.intp], total: int, h: Floats) -> Sources:
     """
     clients, block = len(starts), _block(starts, total)
     names: list[str | None] = [None] * total
-    begin = f"the first trees of {clients} clients start from base scores of their own; "
-    if block is None:
-        for c, t in enumerate(starts.tolist()):
-            names[t] = f"client {c + 1}"
-        how = begin + "later trees are of no regular number: more clients may have joined"
-        return Sources("bagging", clients, tuple(names), how)
-    for c, (t, end) in enumerate(zip(starts, [*starts[1:], starts[-1] + block], strict=True)):
+    ends = starts + 1 if block is None else [*starts[1:], starts[-1] + block]
+    for c, (t, end) in enumerate(zip(starts, ends, strict=True)):
         names[t:end] = [f"client {c + 1}"] * (end - t)
-    at = starts
-    if not np.isfinite(h).all():
-        how = begin + "of later trees nothing tells whose they are"
-        return Sources("bagging", clients, tuple(names), how)
-    for start in range(int(starts[-1]) + block, total, clients * block):
-        now = start + np.arange(clients) * block
-        chosen = linear_sum_assignment(_distance(h[at], h[now]))[1]
-        for c in range(clients):
-            where = int(now[chosen[c]])
-            names[where : where + block] = [f"client {c + 1}"] * block
-        at = now[chosen]
-    how = begin + "later trees are matched by the sums of their roots (likely, not certain)"
-    return Sources("bagging", clients, tuple(names), how)
+    if block is None:
+        how = "later trees are of no regular number: more clients may have joined"
+    elif not np.isfinite(h).all():
+        how = "of later trees nothing tells whose they are"
+    else:
+        how = "later trees are matched by the sums of their roots (likely, not certain)"
+        at = starts
+        for start in range(int(starts[-1]) + block, total, clients * block):
+            now = start + np.arange(clients) * block
+            # The paper takes absolute differences of root H and G. Squares keep clients in the
+            # order of their sizes when all sums fall, as in early rounds; G made it worse (6
+            # clients: 50% of later trees right without, 35% with).
+            distance = (h[at][:, None] - h[now]) ** 2 / h[at][:, None]
+            at = now[linear_sum_assignment(distance)[1]]
+            for c, where in enumerate(at.tolist()):
+                names[where : where + block] = [f"client {c + 1}"] * block
+    begin = f"the first trees of {clients} clients start from base scores of their own; "
+    return Sources("bagging", clients, tuple(names), begin + how)
 
 
 def _by_rate(rates: Sequence[float | None]) -> Sources:
@@ -123,16 +115,6 @@ def _block(starts: NDArray[np.intp], total: int) -> int | None:
         and (total - (first - block)) % (len(starts) * block) == 0
     ]
     return fitting[0] if len(fitting) == 1 else None
-
-
-def _distance(h: Floats, h_now: Floats) -> Floats:
-    """Return how unlike the sums of one round and the next are, shape (K, K).
-
-    The paper takes absolute differences of root H and G. Squares keep clients in the order of their
-    sizes when all sums fall, as in early rounds; G made it worse (6 clients: 50% of later trees
-    right without, 35% with).
-    """
-    return np.asarray((h[:, None] - h_now) ** 2 / h[:, None])
 
 
 def _turns(h: Floats) -> tuple[int, int]:

@@ -23,14 +23,11 @@ def recover_forest(model: ModelFile) -> list[TreeExposure]:
     """Return the exposure of every tree of a random forest that keeps its counts."""
     out = []
     for t, (tree, known) in enumerate(zip(model.forest.trees, model.statistics, strict=True)):
-        n = None if known.rows is None else known.rows[tree.leaves]
-        n_pos = None if known.positives is None else known.positives[tree.leaves]
-        how = (
-            "leaves hold shares of classes without counts"
-            if n is None
-            else "the file counts them (a row drawn twice counts twice)"
-        )
-        out.append(TreeExposure.of((t, 0), tree.leaves, how, (n, n_pos)))
+        counts = tuple(x if x is None else x[tree.leaves] for x in (known.rows, known.positives))
+        how = "the file counts them (a row drawn twice counts twice)"
+        if known.rows is None:
+            how = "leaves hold shares of classes without counts"
+        out.append(TreeExposure.of((t, 0), tree.leaves, how, counts))
     return out
 
 
@@ -47,19 +44,16 @@ def recover_lightgbm(model: ModelFile) -> list[TreeExposure]:
         doubt = CONTRADICTED
     out = []
     for t, (tree, known) in enumerate(zip(model.forest.trees, model.statistics, strict=True)):
-        place = t, t % outputs
+        how, n, n_pos, start = doubt or "leaf_count", None, None, None
         if known.rows is None:
-            out.append(TreeExposure.of(place, tree.leaves, "the file holds no leaf_count"))
-            continue
-        n = known.rows[tree.leaves]
-        first = None if t else _first_tree(model, n)
-        if first is not None:
+            how = "the file holds no leaf_count"
+        elif t == 0 and (first := _first_tree(model, known.rows[tree.leaves])) is not None:
             how = "leaf_count; labels from leaf_weight and leaf_value"
-            out.append(TreeExposure.of(place, tree.leaves, how, (n, first.n1), None, first.p))
-        elif doubt:
-            out.append(TreeExposure.of(place, tree.leaves, doubt))
-        else:
-            out.append(TreeExposure.of(place, tree.leaves, "leaf_count", (n, None)))
+            n, n_pos, start = known.rows[tree.leaves], first.n1, first.p
+        elif not doubt:
+            n = known.rows[tree.leaves]
+        place = t, t % outputs
+        out.append(TreeExposure.of(place, tree.leaves, how, (n, n_pos), None, start))
     return out
 
 

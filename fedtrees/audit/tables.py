@@ -80,18 +80,13 @@ def trees_table(audit: Audit, most: int = SHOWN) -> Shown:
 
 
 def _tree_line(t: TreeExposure, rows: int | None) -> tuple[str, ...]:
-    bounded = np.flatnonzero(t.at_most != UNKNOWN)
-    least = bounded[np.argsort(t.at_most[bounded], kind="stable")][:1].tolist()
     return (
         str(t.index),
         t.source or "",
         "" if t.base_score is None else f"{t.base_score:.4g}",
         str(len(t.leaf)),
-        str(int(t.counted.sum())),
-        str(int(t.exact.sum())),
-        str(int(t.small.sum())),
-        str(int(t.pure.sum())),
-        "".join(_rows_text(t, j, rows) for j in least),
+        *(str(int(mask.sum())) for mask in (t.counted, t.exact, t.small, t.pure)),
+        "".join(_rows_text(t, j, rows) for j in _smallest(t, 1)),
         t.how,
     )
 
@@ -162,8 +157,8 @@ def conditions(model: ModelFile, tree: Tree, leaf: int) -> str:
 def _path(tree: Tree, leaf: int) -> Iterator[tuple[int, bool]]:
     """Yield the nodes from a leaf up to the root and whether the way goes left there."""
     inner = np.flatnonzero(tree.feature >= 0)
-    parent = {int(tree.left[k]): (int(k), True) for k in inner}
-    parent |= {int(tree.right[k]): (int(k), False) for k in inner}
+    sides = ((tree.left, True), (tree.right, False))
+    parent = {int(side[k]): (int(k), left) for side, left in sides for k in inner}
     node = leaf
     while node in parent:
         node, left = parent[node]
@@ -172,10 +167,12 @@ def _path(tree: Tree, leaf: int) -> Iterator[tuple[int, bool]]:
 
 def exposed_leaves(audit: Audit, most: int) -> list[tuple[TreeExposure, int]]:
     """Return the leaves of fewest rows as (tree, place); certain and pure ones first."""
-    found = []
-    for t in audit.trees:
-        bounded = np.flatnonzero(t.at_most != UNKNOWN)
-        for j in bounded[np.argsort(t.at_most[bounded], kind="stable")][:most].tolist():
-            key = (int(t.at_most[j]), bool(t.n[j] == UNKNOWN), not bool(t.pure[j]), t.index, j)
-            found.append((key, t, j))
-    return [(t, j) for _, t, j in sorted(found, key=lambda x: x[0])[:most]]
+    found = [(t, j) for t in audit.trees for j in _smallest(t, most)]
+    found.sort(key=lambda x: (x[0].at_most[x[1]], x[0].n[x[1]] == UNKNOWN, not x[0].pure[x[1]]))
+    return found[:most]
+
+
+def _smallest(t: TreeExposure, most: int) -> list[int]:
+    """Return the places of the leaves of fewest rows."""
+    bounded = np.flatnonzero(t.at_most != UNKNOWN)
+    return list(bounded[np.argsort(t.at_most[bounded], kind="stable")][:most].tolist())

@@ -9,8 +9,7 @@ from itertools import islice, product
 
 import numpy as np
 
-from fedtrees.audit.exposure import UNKNOWN, TreeExposure
-from fedtrees.audit.known import Known, Rows
+from fedtrees.audit.exposure import UNKNOWN, Known, Rows, TreeExposure
 from fedtrees.audit.leaf_values import (
     CHANCE,
     LEARNING_RATES,
@@ -20,9 +19,9 @@ from fedtrees.audit.leaf_values import (
     certain_counts,
     explanations,
     first_tree_of_values,
+    label_share,
     may_be_mean,
     pairs_of,
-    table_sizes,
 )
 from fedtrees.audit.model import ModelFile, is_logistic
 from fedtrees.audit.newton import Settings
@@ -51,7 +50,7 @@ class Told:
 
     trees: Sequence[TreeExposure]
     settings: Settings | None
-    rows: Rows
+    rows: Rows | None = None  # where they are counted
     assumes: tuple[str, ...] = ()
     hint: str = ""
 
@@ -64,17 +63,15 @@ def told_by_values(
     From a base score that is a label mean, counts follow if the table's size is known, or if lambda
     is and one size alone explains every leaf. From another, size, eta and lambda must be known.
     """
-    share = table_sizes(start_of(model.forest, 0)) if is_logistic(model) else None
-    rows = Rows(known.rows, None, share and share[0],
-                "declared" if known.rows else "does not follow")  # fmt: skip
-    nothing = Told(trees, settings, rows)
+    nothing = Told(trees, settings)
     if not is_logistic(model) or model.positive_weight != 1:
         return nothing
+    share = label_share(start_of(model.forest, 0))
     sizes, mean = _tables(share, known.rows)
     if mean is None and not (known.rows and known.settings):
         return replace(nothing, hint=FIXED)
     if not sizes:
-        return replace(nothing, hint=_no_such_mean(rows))
+        return replace(nothing, hint=_no_such_mean(known.rows, share))
     if known.rows is None and not known.reg_lambda:  # 0 leaves the factor open, too
         first = replace(trees[0], how=FACTOR)
         hint = _if_lambda_was(model.forest, sizes, mean, known)
@@ -83,13 +80,12 @@ def told_by_values(
     return nothing if found is None else _counted(model.forest, nothing, found, mean, known)
 
 
-def _tables(
-    share: tuple[Fraction, list[int]] | None, rows: int | None
-) -> tuple[list[int], Fraction | None]:
+def _tables(share: Fraction | None, rows: int | None) -> tuple[list[int], Fraction | None]:
     """Return the sizes there may be, and the share of positives if the base score must be it."""
-    if share is None or not may_be_mean(share[0]):
+    if share is None or not may_be_mean(share):
         return [rows] if rows and rows <= MOST_ROWS else [], None
-    return share[1] if rows is None else [n for n in share[1] if n == rows], share[0]
+    sizes = list(range(share.denominator, MOST_ROWS + 1, share.denominator))
+    return sizes if rows is None else [n for n in sizes if n == rows], share
 
 
 def _explained(
@@ -125,16 +121,16 @@ def _counted(
     if counts is None or (counts.n == UNKNOWN).all():
         return nothing
     first = nothing.trees[0]
-    how = f"the value of the leaf, if eta {eta:g}, lambda {reg_lambda:g}, N {rows}, {IF}"
+    value = f"the value of the leaf, if eta {eta:g}, lambda {reg_lambda:g}, N {rows}, {IF}"
     place = first.index, first.output
-    first = TreeExposure.of(place, first.leaf, how, (counts.n, counts.n1), None, ph[0])
+    first = TreeExposure.of(place, first.leaf, value, (counts.n, counts.n1), None, ph[0])
     n_pos = int(counts.n1.sum()) if (counts.n1 != UNKNOWN).all() else None
     explains = (
         "the only size at which the base score and every leaf value are explained and not by "
         "chance; it may be the first of several clients'"
     )
-    size = Rows(rows, n_pos, nothing.rows.share, "declared" if known.rows else explains,
-                whole=known.rows is not None)  # fmt: skip
+    share, how = label_share(start_of(forest, 0)), "declared" if known.rows else explains
+    size = Rows(rows, n_pos, share, how, whole=known.rows is not None)
     settings = Settings(eta, reg_lambda, "given" if known.settings else "inferred")
     trees = _other_clients(forest, [first, *nothing.trees[1:]], settings)
     return Told(trees, settings, size, _assumes(found, mean, known))
@@ -157,11 +153,11 @@ def _assumes(found: Explanation, mean: Fraction | None, known: Known) -> tuple[s
     return tuple(out)
 
 
-def _no_such_mean(rows: Rows) -> str:
-    if rows.n is None or rows.share is None or rows.n % rows.share.denominator == 0:
+def _no_such_mean(rows: int | None, share: Fraction | None) -> str:
+    if rows is None or share is None or rows % share.denominator == 0:
         return ""  # a table too large to be searched
     return (
-        f"The base score is that of a multiple of {rows.share.denominator} rows, and {rows.n} were "
+        f"The base score is that of a multiple of {share.denominator} rows, and {rows} were "
         "declared: the first tree was grown on others, or on some of them."
     )
 

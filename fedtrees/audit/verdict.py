@@ -7,6 +7,7 @@ from typing import Any
 from fedtrees.audit.attack import AttackResult
 from fedtrees.audit.audit import Audit
 from fedtrees.audit.exposure import SMALL, UNKNOWN, TreeExposure
+from fedtrees.audit.model import XGBOOST_STATISTICS
 from fedtrees.audit.scrub import LOST, Scrubbed
 
 SETTINGS = {
@@ -70,9 +71,8 @@ def _counts_line(audit: Audit) -> str:
         text = "No leaf's number of rows follows for certain from this file."
         if rows.share is not None:
             text += (
-                f" Its base score is {rows.share.numerator}/{rows.share.denominator} in lowest "
-                f"terms: if that is the share of class 1, the table has a multiple of "
-                f"{rows.share.denominator} rows."
+                f" Its base score is {rows.share} in lowest terms: if that is the share of class "
+                f"1, the table has a multiple of {rows.share.denominator} rows."
             )
         return f"{text} {audit.hint}".strip()
     where = (
@@ -125,7 +125,7 @@ def leftovers(before: Audit, after: Audit, done: Scrubbed) -> list[str]:
             "Splits and leaf values are unchanged, bit for bit; predictions could not be compared: "
             f"{done.not_compared}."
         )
-    lines = [f"Wrote {done.path} without {', '.join(done.removed)}. {compared} Lost: {LOST}."]
+    lines = [f"Wrote {done.path} without {', '.join(XGBOOST_STATISTICS)}. {compared} Lost: {LOST}."]
     left, had = after.summary, before.summary
     if 0 < had.exact == left.exact:
         lines.append(
@@ -165,9 +165,7 @@ def to_json(audit: Audit, attacked: AttackResult | None = None) -> dict[str, Any
             "rows_whole": rows.whole,
             "positives": rows.n_pos,
             "rows_how": rows.how,
-            "label_share": None
-            if rows.share is None
-            else f"{rows.share.numerator}/{rows.share.denominator}",
+            "label_share": None if rows.share is None else str(rows.share),
             **{said: settings and getattr(settings, name) for said, name in SETTINGS.items()},
             "sources": {name: getattr(audit.sources, name) for name in ("kind", "clients", "how")},
         },

@@ -12,8 +12,8 @@ from rich.table import Table as TextTable
 
 from fedtrees.audit.attack import AttackResult, attack
 from fedtrees.audit.audit import Audit, audit
-from fedtrees.audit.known import Known
-from fedtrees.audit.model import read_model, without_statistics
+from fedtrees.audit.exposure import Known
+from fedtrees.audit.model import XGBOOST_STATISTICS, read_model, without_statistics
 from fedtrees.audit.page import write_page
 from fedtrees.audit.rows import Columns, check_sizes, read_rows
 from fedtrees.audit.scrub import Scrubbed, scrub
@@ -56,7 +56,7 @@ def run(
         says = leftovers(found, after, done)
         facts["scrub"] = {
             "file": str(done.path),
-            "removed": list(done.removed),
+            "removed": list(XGBOOST_STATISTICS),
             "predictions_unchanged": done.same,
             "not_compared": done.not_compared,
             "points": done.points,

@@ -134,7 +134,7 @@ def audit(
 
     Counts are printed only where they are certain. --own and --truth score an attack.
     """
-    from fedtrees.audit.known import Known
+    from fedtrees.audit.exposure import Known
     from fedtrees.audit.rows import Columns
     from fedtrees.cli import audit as command
 
