@@ -245,7 +245,7 @@ def _usable(name: str, by_tree: list[Floats]) -> Sequence[Floats | None]:
 
 def state_of(by_tree: Sequence[Floats]) -> tuple[str, float | None]:
     """Tell whether a statistic is ``present``, ``zero``, or ``masked`` by one constant: which."""
-    values = np.concatenate([*by_tree, np.zeros(0)])
+    values = np.concatenate([*map(np.ravel, by_tree), np.zeros(0)])
     if (values == 0).all():
         return "zero", None
     if (values == values[0]).all() and any(len(v) > 1 for v in by_tree):
