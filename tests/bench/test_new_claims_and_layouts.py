@@ -94,7 +94,7 @@ def test_a_blind_cell_without_rows_to_reconstruct_works(over_columns):
     assert {r["status"] for r in rows if r["threat"] == "passive"} == {"ok"}
     blind = picked(rows, stage="blind", threat="passive", attack_params="")
     assert {r["metric"] for r in blind} == {
-        "share_error", "v_measure", "ami", "label_accuracy",
+        "share_error", "v_measure", "ami", "label_accuracy", "label_auc",
     }  # fmt: skip
     assert picked(blind, metric="v_measure")[0]["reason"] == "best guess: cl"
     found = {r["metric"]: r for r in picked(rows, stage="attack", threat="passive")}
@@ -322,4 +322,4 @@ def test_the_blind_line_of_a_cell_is_read_back_from_its_rows(over_columns):
     ]
     line = blind_line(blind)
     assert line.best == {"labels": "cl", "plugin-class-share": "plugin-own-share"}
-    assert set(line.scores) == {"share_error", "v_measure", "ami", "label_accuracy"}
+    assert set(line.scores) == {"share_error", "v_measure", "ami", "label_accuracy", "label_auc"}
