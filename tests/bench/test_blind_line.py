@@ -1,0 +1,32 @@
+"""Which blind guess is the best one is read back from a cell's rows, for errors as for shares."""
+
+import pytest
+
+from fedtrees.bench.evaluate import blind_line
+from fedtrees.core.guess import Claim
+from fedtrees.core.registry import register
+from fedtrees.metrics.metric import Best, Metric, Score, best_of
+
+
+@pytest.mark.parametrize(("best", "whose"), [(0.0, "near"), (1.0, "far")])
+def test_the_best_guess_is_the_one_that_the_best_value_is_of(best, whose):
+    @register.metric("tested-line")
+    class Tested(Metric[float]):
+        of, main = Claim, ("tested",)
+
+        def truth(self, case):
+            return None
+
+        def score(self, claims, truth):
+            return []
+
+    scored = {name: [Score("tested", v, best)] for name, v in (("near", 0.1), ("far", 0.9))}
+    top = best_of(scored)["tested"]
+    assert top == Best({"near": 0.1, "far": 0.9}[whose], whose, best)
+    rows = [{"metric": "tested", "value": top.value}]
+    rows += [
+        {"metric": "tested", "value": scores[0].value, "attack_params": name}
+        for name, scores in scored.items()
+    ]
+    line = blind_line(rows)
+    assert (line.scores["tested"], line.best["tested-line"]) == (top.value, whose)

@@ -1,0 +1,75 @@
+"""What is refused before anything is trained, and what a party that asks itself is counted for."""
+
+import numpy as np
+import pytest
+
+from fedtrees.core.defense import Composition, Defense, Stage
+from fedtrees.core.errors import DataError, UsageError
+from fedtrees.core.holding import Holding, check_holdings
+from fedtrees.core.messages import Message
+from fedtrees.core.schema import Feature, Schema
+from fedtrees.core.threat import Threat
+from fedtrees.core.transcript import Transcript
+from fedtrees.messages.boosting import Histogram, LabelSums
+from fedtrees.protocols.horizontal.fedtree_hist import FedTreeHist
+
+SCHEMA = Schema((Feature("a"), Feature("b")), "y")
+Y = np.array([0, 1, 1])
+
+
+def part(columns, ids=(0, 1, 2), y=None):
+    return Holding(np.array(ids), np.array(columns), np.zeros((3, len(columns)), np.float32), y)
+
+
+def test_whole_rows_and_columns_of_the_same_rows_make_a_table():
+    check_holdings({"p": part([0, 1], y=Y), "q": part([0, 1], (3, 4, 5), Y)}, SCHEMA)
+    check_holdings({"p": part([0], y=Y), "q": part([1])}, SCHEMA)
+
+
+@pytest.mark.parametrize(
+    ("held", "said"),
+    [
+        ({"p": part([0], y=Y)}, "hold the columns"),
+        ({"p": part([0, 1], y=Y), "q": part([1])}, "hold the columns"),
+        ({"p": part([0]), "q": part([1])}, "nobody of p, q holds the labels"),
+        ({"p": part([0, 1], y=Y), "q": part([0, 1], (2, 1, 0), Y)}, "same order"),
+        ({"p": part([0, 1], y=Y), "q": part([0, 1], (2, 3, 4), Y)}, "same order"),
+        ({"p": part([1, 0], y=Y)}, "out of order"),
+        ({"p": None}, "give it a Holding"),
+    ],
+)
+def test_what_makes_no_table_is_refused(held, said):
+    with pytest.raises(DataError, match=said):
+        check_holdings(held, SCHEMA)
+
+
+def test_a_threat_that_names_a_party_twice_is_refused():
+    with pytest.raises(UsageError, match="twice"):
+        Threat.parse("client+client")
+
+
+def test_only_what_a_party_tells_itself_alone_costs_nothing():
+    transcript = Transcript({"p": "peer", "q": "peer"}, coordinator="p")
+    message: Message = LabelSums(np.ones(2))
+    transcript.record("p", ("p", "q"), message, "to all peers")
+    transcript.record("p", ("p",), message, "a sum it opened")
+    asked, opened = transcript.deliveries
+    assert (asked.nbytes > 0, opened.nbytes) == (True, 0)
+    assert sum(transcript.traffic().values()) == 2 * asked.nbytes
+
+
+class Labels(Defense):
+    name, stages = "flip", frozenset({"labels"})
+
+    def rows(self, stage: Stage, values, ctx):
+        return 1 - values if stage.kind == "labels" else values
+
+
+class Nowhere(Defense):
+    name, at, guards = "nowhere", frozenset({"cleint"}), (Histogram,)
+
+
+def test_labels_pass_defenses_everywhere_and_a_role_that_is_not_there_is_named():
+    flip = Composition((Labels(),))
+    assert flip.mismatch("p", (), frozenset()) is None
+    assert "acts at cleint" in FedTreeHist().mismatch(Composition((Nowhere(),)))
