@@ -75,7 +75,7 @@ def values_in(
 ) -> NDArray[np.float32]:
     """Return a value inside every bin (-1: missing).
 
-    An own value if there is one, else the bin's middle: a whole number where own values are; its
+    An own value if there is one, else the bin's middle, in columns of whole numbers a whole one; its
     lower edge where ``edges``, bool (d,), says so (None: nowhere). ``ranges``, lowest and highest
     values, float64 (d,) each, stand in for open ends; ``rng`` chooses among own values.
     """
@@ -85,8 +85,8 @@ def values_in(
         upper = cuts.of(f).astype(np.float64)
         lower = np.concatenate([[-np.inf], upper[:-1]])
         present = own[own_bins[:, f] >= 0, f]
-        inner = upper[:-1] if edges is not None and edges[f] else present
-        whole = bool(len(inner)) and bool((inner % 1 == 0).all())
+        known_values = upper[:-1] if edges is not None and edges[f] else present
+        whole = _whole(known_values, lower, upper, bins[:, f])
         first, middle = _middle(lower, upper, ranges[0][f], ranges[1][f], whole)
         if schema.categorical[f] or (edges is not None and edges[f]):
             middle = np.where(np.isfinite(lower), lower, first)
@@ -103,6 +103,18 @@ def values_in(
         pick = order[at[has]] if has.any() else order[:0]
         out[has, f] = own[pick, f]
     return out
+
+
+def _whole(known: NDArray[Any], lower: Floats, upper: Floats, bins: Ints) -> bool:
+    """Tell whether a column seems to be of whole numbers.
+
+    Values known are; where none are, rows lie in bins that have a whole number, and others stay
+    empty.
+    """
+    if len(known):
+        return bool((known % 1 == 0).all())
+    has_one = np.ceil(lower) < upper  # the first bin is open below
+    return bool(has_one[bins[bins >= 0]].all()) and not has_one.all()
 
 
 def _middle(
