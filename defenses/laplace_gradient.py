@@ -25,7 +25,10 @@ from fedtrees.privacy.accounting import compose_laplace
 from fedtrees.privacy.mechanisms import discrete_laplace
 from fedtrees.trees.boosted.losses import clipped_bounds, objective_of
 
-_EXEMPT = "not covered by the published rule; `spent` counts it as unprotected"
+_EXEMPT = (
+    "not covered by the published rule and exact (a sketch is the column itself); `spent` counts "
+    "it as unprotected"
+)
 
 # Half of the budget of a tree is for its leaves; the other half is for choosing splits by the
 # exponential mechanism, which the code leaves out.

@@ -25,7 +25,10 @@ from fedtrees.privacy.mechanisms import discrete_laplace
 from fedtrees.trees.boosted.fixed_point import LOSS_BITS
 from fedtrees.trees.boosted.losses import LOSS_BOUND, Objective, clipped_bounds, objective_of
 
-_EXEMPT = "not covered by the published rule; `spent` counts it as unprotected"
+_EXEMPT = (
+    "not covered by the published rule and exact (a sketch is the column itself); `spent` counts "
+    "it as unprotected"
+)
 
 
 @register.defense("laplace-hist")

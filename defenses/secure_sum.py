@@ -14,7 +14,9 @@ from fedtrees.messages.forests import ClassCounts, ClassTotals
 
 _HISTOGRAMS: tuple[type[Message], ...] = (Histogram, ClassTotals, ClassCounts)
 _SUMMED = "the protocol itself sums it securely"
-_SUMMARY = "a summary of columns is no sum; cuts=public sends none"
+_SUMMARY = (
+    "not covered: a summary of columns is no sum (a sketch is the columns); cuts=public sends none"
+)
 
 
 @register.defense("secure-sum")
@@ -24,7 +26,7 @@ class SecureSum(Defense):
 
     The ideal functionality: what any correct secure aggregation leaves visible, whatever its
     cryptography. It hides who holds what, and not what is in the sum: with ``nvflare-hist`` every
-    client still receives it.
+    client still receives it. Sketches of columns cross beside it as they are.
     """
 
     guarantee = Structural()

@@ -41,6 +41,8 @@ class FeatureSketch(Message):
         Feature f owns ``points[offsets[f]:offsets[f + 1]]``.
     low : float32 array, shape (d,)
         Smallest value of every feature, NaN where all are missing.
+    owner : str or None
+        Whose it is, where it is passed on; None: its sender's.
     """
 
     discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.FEATURES, Reveal.COUNTS})
@@ -48,6 +50,7 @@ class FeatureSketch(Message):
     weights: NDArray[np.int64]
     offsets: NDArray[np.int32]
     low: NDArray[np.float32]
+    owner: str | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_breast_cancer
 
+from fedtrees.core.codec import encoded_size
 from fedtrees.core.defense import Composition
 from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.holding import over_clients
@@ -12,7 +13,7 @@ from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.specs import Spec
 from fedtrees.messages.boosting import GlobalHistogram, Histogram, LabelSums, LeafValues, NodeSplits
-from fedtrees.messages.cuts import CutsRequest, FeatureRanges
+from fedtrees.messages.cuts import CutsRequest, FeatureRanges, FeatureSketch
 from fedtrees.protocols.base import train, view_of
 from fedtrees.trees.boosted.boosting import grow_forest
 from fedtrees.trees.sketch import quantile_cuts
@@ -168,3 +169,30 @@ def test_split_only_has_no_place_where_clients_find_the_splits():
     reason = protocol("nvflare-hist").mismatch(defense(Spec("split-only")))
     assert reason.startswith("'split-only' acts on NodeSplits, LeafValues, ")
     assert reason.endswith(", which do not cross in 'nvflare-hist'")
+
+
+@pytest.mark.parametrize(
+    ("name", "cuts", "expected"),
+    [
+        ("nvflare-hist", "sketch", ("client-0", "client-1", "client-2")),
+        ("nvflare-hist", "equal-width", ()),
+        ("nvflare-hist", "public", ()),
+        ("fedtree-hist", "sketch", ()),
+        ("forest-hist", "sketch", ()),
+    ],
+)
+def test_who_receives_everybodys_sketches(name, cuts, expected, table, schema):
+    held = over_clients(spread(table, 3))
+    made = register.make("protocol", Spec(name, {"trees": 1, "max_depth": 2, "cuts": cuts}))
+    run = train(made, held, schema)
+    client, server = (view_of(run, (who,), held) for who in ("client-1", "server"))
+    told = [(s, m) for s, m in client.messages(FeatureSketch) if s.sender == "server"]
+    assert tuple(m.owner for _, m in told) == expected
+    for _, m in told:
+        own = held[m.owner].table.X
+        values = np.unique(own[~np.isnan(own[:, 4]), 4])
+        assert np.array_equal(m.points[m.offsets[4] : m.offsets[5]], values)
+    sent = [s.sender for s, _ in server.messages(FeatureSketch) if s.sender != "server"]
+    assert sent == ([] if cuts != "sketch" else ["client-0", "client-1", "client-2"])
+    down = run.transcript.traffic()["down", "FeatureSketch"]
+    assert down == 3 * sum(encoded_size(m) for _, m in told)

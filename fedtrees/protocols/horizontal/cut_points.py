@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.errors import DataError
+from fedtrees.core.messages import Message
 from fedtrees.core.network import Network
 from fedtrees.core.party import Party, handles
 from fedtrees.core.schema import Schema, Table
@@ -56,6 +60,8 @@ def settle_cuts(
     max_bin: int,
     schema: Schema,
     categories: NDArray[np.int32] | None = None,
+    *,
+    gather: bool = False,
 ) -> Cuts:
     """Agree on cut points and tell all clients.
 
@@ -68,12 +74,16 @@ def settle_cuts(
         Its cut points and public ranges are used where the method is "public".
     categories : int32 array, shape (d,), optional
         Number of categories of each feature that is split by categories, else 0.
+    gather : bool
+        Pass every client's sketch on to all of them, as XGBoost's collective does.
     """
     if method == "public":
         cuts = public_cuts(schema, max_bin)
         why = "cut points, from what the schema declares"
     else:
         parts = net.ask("client", CutsRequest(method, max_bin), why="to settle cut points")
+        if gather:
+            share_sketches(net, parts)
         cuts = merge_summaries(parts, max_bin)
         why = f"cut points, merged from the clients' {method} summaries"
     if categories is not None:
@@ -81,6 +91,14 @@ def settle_cuts(
     message = CutPoints(cuts.values, cuts.offsets, cuts.minimum, cuts.categorical)
     net.tell("client", message, why=why)
     return cuts
+
+
+def share_sketches(net: Network, parts: Sequence[Message]) -> None:
+    """Tell all clients every client's sketch; other summaries stay with who asked for them."""
+    for owner, part in zip(net.members("client"), parts, strict=True):
+        if isinstance(part, FeatureSketch):
+            why = "every client merges the sketches of all by itself"
+            net.tell("client", replace(part, owner=owner), why=why)
 
 
 def column_ranges(X: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:

@@ -6,6 +6,7 @@ import math
 from abc import abstractmethod
 from dataclasses import replace
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -169,7 +170,14 @@ class HistogramServer(Coordinator):
     ----------
     protocol : HistogramProtocol
     schema : Schema
+
+    Attributes
+    ----------
+    gathers_sketches : bool
+        Whether every client receives everybody's sketch.
     """
+
+    gathers_sketches: ClassVar[bool] = False
 
     def __init__(self, protocol: HistogramProtocol, schema: Schema) -> None:
         super().__init__("server")
@@ -179,7 +187,8 @@ class HistogramServer(Coordinator):
     def train(self, net: Network) -> Forest:
         """Boost tree by tree, level by level."""
         categories = self.params.category_counts(self.schema)
-        self.cuts = settle_cuts(net, self.params.cuts, self.params.max_bin, self.schema, categories)
+        how, gather = (self.params.cuts, self.params.max_bin), self.gathers_sketches
+        self.cuts = settle_cuts(net, *how, self.schema, categories, gather=gather)
         start = self.settle_start(net)
         per_round, trees = self.objective.n_outputs, list[Tree]()
         losses: list[float] = []

@@ -16,6 +16,7 @@ from fedtrees.core.party import handles
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
 from fedtrees.messages.boosting import GlobalHistogram, Histogram
+from fedtrees.messages.cuts import FeatureSketch
 from fedtrees.protocols.horizontal.histograms import HistogramClient, HistogramServer
 from fedtrees.protocols.horizontal.settings import HistogramProtocol
 from fedtrees.trees.boosted.forest import Tree
@@ -24,6 +25,10 @@ from fedtrees.trees.boosted.grower import TreeGrower
 
 class AllReduceClient(HistogramClient):
     """A client that receives all histogram sums and grows the very same tree as everyone."""
+
+    @handles(FeatureSketch)
+    def note(self, message: FeatureSketch) -> None:
+        """Take note: the cut points merged from all sketches follow."""
 
     @handles(GlobalHistogram)
     def follow(self, message: GlobalHistogram) -> None:
@@ -40,6 +45,8 @@ class AllReduceClient(HistogramClient):
 
 class AllReduceServer(HistogramServer):
     """A server that only sums: what it finds out of the sums, every client finds too."""
+
+    gathers_sketches: ClassVar[bool] = True
 
     def share_level(
         self,
@@ -66,7 +73,9 @@ class NVFlareHist(HistogramProtocol):
     """NVFlare's histogram-based XGBoost: an all-reduce of gradient histograms.
 
     What crosses is read from the published set-up's own notes (Di Gennaro et al. 2025,
-    artefact): every client receives the summed histogram of every candidate node.
+    artefact): every client receives the summed histogram of every candidate node. Before the first
+    tree, with ``cuts=sketch``, every client receives every other's sketch of every column, as
+    XGBoost sends them (`GatherSketchInfo` in ``src/common/quantile.cc`` of XGBoost 3.2).
     """
 
     says: ClassVar[tuple[type[Message], ...]] = (*HistogramProtocol.says, GlobalHistogram)
