@@ -9,13 +9,14 @@ from fedtrees.core.guarantee import Structural
 from fedtrees.core.messages import Message, Reveal
 from fedtrees.core.registry import register
 from fedtrees.messages.boosting import Histogram, LabelSums, ValidationLoss
-from fedtrees.messages.cuts import FeatureRanges, FeatureSketch
+from fedtrees.messages.cuts import FeatureRanges, FeatureSketch, GridCounts
 from fedtrees.messages.forests import ClassCounts, ClassTotals
 
-_HISTOGRAMS: tuple[type[Message], ...] = (Histogram, ClassTotals, ClassCounts)
+_HISTOGRAMS: tuple[type[Message], ...] = (Histogram, ClassTotals, ClassCounts, GridCounts)
 _SUMMED = "the protocol itself sums it securely"
 _SUMMARY = (
-    "not covered: a summary of columns is no sum (a sketch is the columns); cuts=public sends none"
+    "not covered: a summary of columns is no sum (a sketch is the columns); grid-cuts sends "
+    "counts in its place, public-cuts nothing"
 )
 
 

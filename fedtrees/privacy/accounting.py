@@ -9,12 +9,12 @@ from collections.abc import Iterable
 from fedtrees.core.transcript import BudgetEvent
 
 
-def compose_laplace(events: Iterable[BudgetEvent]) -> float:
+def compose_pure(events: Iterable[BudgetEvent]) -> float:
     """Return the pure epsilon, in nats, that a sequence of releases costs one row.
 
     Releases by one party add up (adaptive sequential composition, Dwork et al. 2006); parties
-    hold disjoint rows, so the largest party counts (parallel composition). A mechanism other
-    than Laplace has no finite pure epsilon here.
+    hold disjoint rows, so the largest party counts (parallel composition). Mechanisms other than
+    Laplace's and the exponential one have no finite pure epsilon here.
 
     Parameters
     ----------
@@ -22,7 +22,7 @@ def compose_laplace(events: Iterable[BudgetEvent]) -> float:
     """
     by_party: dict[str, float] = defaultdict(float)
     for event in events:
-        pure = event.mechanism == "laplace" and event.scale > 0
+        pure = event.mechanism in ("laplace", "exponential") and event.scale > 0
         by_party[event.party] += event.l1 / event.scale if pure else math.inf
     return max(by_party.values(), default=0.0)
 
