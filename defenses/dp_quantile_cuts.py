@@ -73,8 +73,8 @@ class PrivateQuantileCuts(SettledCuts):
         rows = max(int(len(X) + discrete_laplace(1 / each, 1, rng)[0]), 1)
         weight = max(rows // (self.quantiles + 1), 1)
         columns = [
-            self._quantiles(column, *ends, each, rng)
-            for column, *ends in zip(X.T, *ctx.schema.ranges, strict=True)
+            self._quantiles(column, (low, high), each, rng)
+            for column, low, high in zip(X.T, *ctx.schema.ranges, strict=True)
         ]
         pairs = [np.unique(column, return_counts=True) for column in columns]
         return replace(
@@ -88,22 +88,22 @@ class PrivateQuantileCuts(SettledCuts):
     def _quantiles(
         self,
         column: NDArray[np.float32],
-        low: np.float32,
-        high: np.float32,
+        ends: tuple[float, float],
         epsilon: float,
         rng: np.random.Generator,
     ) -> NDArray[np.float32]:
         """Return the private quantiles of one column, float32, shape (quantiles,)."""
         present = column[~np.isnan(column)]
+        low, high = map(float, ends)
         if np.isnan(low):
             top = int(float_rank(LARGEST))
             return of_rank(
                 private_quantiles(float_rank(present), self.quantiles, -top, top, epsilon, rng)
             )
-        a, span = float(low), float(high) - float(low) or 1.0
-        steps = np.floor((present.astype(np.float64) - a) / span * _STEPS).astype(np.int64)
+        span = high - low or 1.0
+        steps = np.floor((present.astype(np.float64) - low) / span * _STEPS).astype(np.int64)
         chosen = private_quantiles(steps, self.quantiles, 0, _STEPS, epsilon, rng)
-        return (a + chosen * (span / _STEPS)).astype(np.float32)
+        return (low + chosen * (span / _STEPS)).astype(np.float32)
 
     def spent(self, transcript: Transcript) -> Guarantee:
         """Compose the summaries."""

@@ -57,7 +57,7 @@ class BinningClient(Party):
         return FeatureRanges(*column_ranges(self.summarised_rows))
 
     @handles(GridRequest)
-    def count(self, message: GridRequest) -> GridCounts:
+    def count_rows(self, message: GridRequest) -> GridCounts:
         """Answer with the number of rows in every cell."""
         m = message
         borders = np.split(m.borders, m.offsets[1:-1])
@@ -179,4 +179,5 @@ def public_ranges(schema: Schema) -> tuple[NDArray[np.float32], NDArray[np.float
             "the defense grid-cuts, which need none"
         )
     beside_cuts = np.array([bool(f.cuts) for f in schema.features])
-    return tuple(np.where(beside_cuts, np.float32(np.nan), end) for end in (low, high))
+    low[beside_cuts] = high[beside_cuts] = np.nan
+    return low, high
