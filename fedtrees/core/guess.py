@@ -99,6 +99,46 @@ class LeafCounts(Claim):
 
 
 @dataclass(frozen=True, eq=False)
+class ColumnValues(Claim):
+    """Values that one victim holds in one column, without telling in which rows.
+
+    Attributes
+    ----------
+    owner : str
+        Party that holds them.
+    feature : int
+        Position of the column in the schema.
+    values : float32 array, shape (k,)
+        Different values, ascending; missing ones are left out.
+    counts : int64 array, shape (k,)
+        Rows of the owner that have each value, at least 1.
+    exact : bool
+        Whether these are all values that the owner has, each as often as it says; else they are
+        some of its values, and counts stand for what lies between them.
+    """
+
+    owner: str
+    feature: int
+    values: NDArray[np.float32]
+    counts: NDArray[np.int64]
+    exact: bool
+
+    def __post_init__(self) -> None:
+        values, counts = np.asarray(self.values), np.asarray(self.counts)
+        if values.ndim != 1 or counts.shape != values.shape:
+            raise ProtocolError(
+                f"column values of shape {values.shape} with counts of shape {counts.shape}; give "
+                "one count per value"
+            )
+        if not np.isfinite(values).all() or (np.diff(values) <= 0).any():
+            raise ProtocolError("column values are finite and ascending; add up equal ones")
+        if len(counts) and (counts.dtype.kind not in "iu" or counts.min() < 1):
+            raise ProtocolError("counts of column values are whole numbers of 1 or more")
+        object.__setattr__(self, "values", values.astype(np.float32))
+        object.__setattr__(self, "counts", counts.astype(np.int64))
+
+
+@dataclass(frozen=True, eq=False)
 class Labels(Claim):
     """Labels of rows that the principals know by id, without their labels.
 

@@ -64,6 +64,8 @@ class RecordScores:
         The same on the named columns and the label, with a matching of its own.
     exact_rows, close_rows : float
         Share of true rows whose pair agrees in every column, in at least 90% of the columns.
+    bit_exact_rows : float
+        Share of true rows that were guessed to the last bit of every float32, label included.
     per_feature : mapping of str to float
         Share of true rows whose pair agrees in that column; the label under its own name.
     gower : float
@@ -78,6 +80,7 @@ class RecordScores:
     ra_top: float | None
     exact_rows: float
     close_rows: float
+    bit_exact_rows: float
     per_feature: Mapping[str, float]
     gower: float
     hamming: float | None
@@ -142,6 +145,7 @@ def score_records(
         ra_top=_top_score(A, B, schema, top, tolerance) if top else None,
         exact_rows=float(agree.all(axis=1).mean()),
         close_rows=float((share >= CLOSE_SHARE - 1e-12).mean()),
+        bit_exact_rows=1.0 - len(_without_equal_rows(A, B)[0]) / n,
         per_feature=dict(zip(names, agree.mean(axis=0).tolist(), strict=True)),
         gower=gower_distance(A, B, tolerance.range),
         # Differences of bits are 0 or 1 and every tolerance is below 1: the matching is the same.

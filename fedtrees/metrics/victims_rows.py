@@ -101,6 +101,7 @@ class RecordMetric(Metric[VictimsRows]):
             Score("ra_top", got.ra_top),
             Score("exact_rows", got.exact_rows),
             Score("close_rows", got.close_rows),
+            Score("bit_exact_rows", got.bit_exact_rows),
             Score("gower", got.gower, 0.0, "distance"),
             Score("hamming", got.hamming, 0.0, "distance"),
             *(Score(f"ra:{column}", share) for column, share in got.per_feature.items()),

@@ -1,0 +1,159 @@
+"""The victims' columns as their sketches tell them, and rows that have these columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.core.schema import Table
+from fedtrees.core.view import View
+from fedtrees.messages.cuts import FeatureRanges, FeatureSketch
+from fedtrees.trees.sketch import POINTS_PER_BIN
+
+Floats = NDArray[np.float32]
+Longs = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Column:
+    """What is known of the present values of one column of one owner, or of several."""
+
+    values: Floats  # float32 (k,): values that are there, ascending
+    counts: Longs  # int64 (k,): rows they stand for
+    # Whether these are all values, each as often as it says; else counts stand for what lies
+    # between, too, but the outermost values are there
+    exact: bool
+
+    @property
+    def present(self) -> int:
+        """Number of rows whose value is not missing."""
+        return int(self.counts.sum())
+
+    def spread(self, m: int) -> Floats:
+        """Return m values, ascending, at even ranks; as many as are present: all of them."""
+        at = ((np.arange(m) + 0.5) * (self.present / max(m, 1))).astype(np.int64)
+        every: Floats = np.repeat(self.values, self.counts)[np.minimum(at, self.present - 1)]
+        return every
+
+
+def columns_of(view: View) -> dict[str, tuple[Column, ...]]:
+    """Return the columns of every victim whose sketch is seen, by owner.
+
+    Where a defense changes sketches, values are what it made of them: nothing is exact.
+    """
+    altered = any(issubclass(FeatureSketch, p.guards) for p in view.defense.parts)
+    # rows held out for early stopping are in no sketch
+    some = bool(view.parameters.get("early_stopping_rounds"))
+    size = POINTS_PER_BIN * int(view.parameters.get("max_bin", 0))
+    found: dict[str, tuple[Column, ...]] = {}
+    for item, sketch in view.messages(FeatureSketch):
+        owner = sketch.owner or item.sender
+        if owner not in view.principals and owner not in found:
+            whole = not (altered or some)
+            found[owner] = tuple(_column(sketch, f, size, whole) for f in range(len(sketch.low)))
+    return found
+
+
+def _column(sketch: FeatureSketch, f: int, size: int, whole: bool) -> Column:
+    part = slice(sketch.offsets[f], sketch.offsets[f + 1])
+    values, counts = sketch.points[part], sketch.weights[part]
+    below = len(values) > 0 and sketch.low[f] < values[0]
+    exact = whole and not below and holds_all_values(counts, size)
+    if below:  # the first point stands for the smallest value, too
+        values = np.concatenate([sketch.low[f : f + 1], values])
+        counts = np.concatenate([[1], counts[:1] - 1, counts[1:]])
+        values, counts = values[counts > 0], counts[counts > 0]
+    return Column(values, counts, exact)
+
+
+def holds_all_values(counts: Longs, size: int) -> bool:
+    """Tell whether a summary of at most ``size`` points must be of all values, from its weights.
+
+    Columns of more values are cut into ``size`` groups of equal size, each told by its last value
+    (`fedtrees.trees.sketch.local_sketch`). So between two points a group ends, and what is not
+    told lies before that end: too little for more than ``size`` values, or no end there at all,
+    and the summary is no such one.
+    """
+    n = int(counts.sum())
+    if n <= size:
+        return True
+    reached = np.cumsum(counts)
+    before = reached - counts
+    ends = np.linspace(0, n, size + 1).astype(np.int64)[1:]
+    first = ends[np.minimum(np.searchsorted(ends, before, side="right"), size - 1)]
+    return bool((first > reached).any() or (first - before).sum() <= size)
+
+
+def ranges_of_owners(view: View) -> dict[str, FeatureRanges]:
+    """Return the extremes that every victim told, by owner."""
+    return {
+        item.sender: m
+        for item, m in view.messages(FeatureRanges)
+        if item.sender not in view.principals
+    }
+
+
+def pooled(view: View) -> tuple[Column, ...] | None:
+    """Return the columns of all victims together; None unless every victim's sketch is seen."""
+    found = columns_of(view)
+    clients = {name for name, role in view.roles.items() if role == "client"}
+    if not found or set(found) != clients - set(view.principals):
+        return None
+    return tuple(_together(parts) for parts in zip(*found.values(), strict=True))
+
+
+def _together(parts: Sequence[Column]) -> Column:
+    values, group = np.unique(np.concatenate([p.values for p in parts]), return_inverse=True)
+    counts = np.zeros(len(values), dtype=np.int64)
+    np.add.at(counts, group, np.concatenate([p.counts for p in parts]))
+    return Column(values, counts, all(p.exact for p in parts))
+
+
+def rows_with(
+    columns: Sequence[Column], own: Table, y: Longs, rng: np.random.Generator
+) -> Table:
+    """Return rows of these labels whose columns are the victims', and depend as own rows do.
+
+    Own rows of each label are drawn with replacement; in every column the drawn rows keep their
+    order (equal values: any) and take the victims' values in that order (a copula, Nelsen 2006). No
+    own rows: columns do not depend on one another.
+
+    Parameters
+    ----------
+    columns : sequence of Column
+    own : Table
+    y : int64 array, shape (n,)
+    rng : numpy.random.Generator
+    """
+    n = len(y)
+    drawn = np.full((n, len(columns)), np.nan, dtype=np.float32)
+    for label in np.unique(y) if len(own) else ():
+        mine = np.flatnonzero(y == label)
+        pool = np.flatnonzero(own.y == label)
+        pool = pool if len(pool) else np.arange(len(own))
+        drawn[mine] = own.X[rng.choice(pool, len(mine))]
+    X = np.full((n, len(columns)), np.nan, dtype=np.float32)
+    for f, column in enumerate(columns):
+        m = min(round(column.present * n / max(_rows(columns), 1)), n)
+        order = rng.permutation(n)
+        # own rows that miss the value come last: theirs are missing first
+        told = order[np.argsort(np.isnan(drawn[order, f]), kind="stable")][:m]
+        rank = drawn[told, f]
+        gaps = np.isnan(rank)
+        if gaps.any() and not gaps.all():
+            rank[gaps] = rng.choice(rank[~gaps], int(gaps.sum()))
+        X[told[np.argsort(rank, kind="stable")], f] = column.spread(m)
+    return Table(X, y)
+
+
+def _rows(columns: Sequence[Column]) -> int:
+    """Return how many rows there are at least."""
+    return max((c.present for c in columns), default=0)
+
+
+def owners_rows(columns: Mapping[str, Sequence[Column]]) -> dict[str, int]:
+    """Return how many rows each owner has at least, by its fullest column."""
+    return {owner: _rows(parts) for owner, parts in columns.items()}

@@ -1,0 +1,1 @@
+"""The victims' columns, read off the summaries that settle the cut points."""

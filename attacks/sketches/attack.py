@@ -1,0 +1,142 @@
+"""Sketch reading as an attack on a view."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.attacks.evidence.consensus import chains_for, merge
+from fedtrees.attacks.evidence.marginals import (
+    Column,
+    columns_of,
+    owners_rows,
+    ranges_of_owners,
+    rows_with,
+)
+from fedtrees.attacks.evidence.readable import shows
+from fedtrees.core.attack import Attack
+from fedtrees.core.errors import UsageError
+from fedtrees.core.guess import Claim, ColumnValues, Guess, Records
+from fedtrees.core.registry import register
+from fedtrees.core.schema import Schema, Table
+from fedtrees.core.view import View
+from fedtrees.messages.boosting import BaseScore
+from fedtrees.messages.cuts import FeatureRanges, FeatureSketch
+
+
+@register.attack("sketch-reading")
+@dataclass(frozen=True, kw_only=True)
+class SketchReading(Attack):
+    """Read the victims' columns off the summaries from which cut points are made.
+
+    Before the first tree, XGBoost's collective sends every worker's sketch of every column to all
+    (measured: docs/sketches.md). With no more than ``8 max_bin`` different values it is the column.
+    Rows are guessed besides: own rows, redrawn so that every column is the victims'.
+
+    Attributes
+    ----------
+    draws : int or None
+        Tables of rows merged by matched consensus. None: as many as TimberStrike merges.
+    """
+
+    draws: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.draws is not None and self.draws < 1:
+            raise UsageError(f"draws={self.draws!r}: give a whole number of 1 or more")
+
+    def inapplicable(self, view: View) -> str | None:
+        """Return why the principals see no summary of others' columns, None if they do."""
+        if shows(view, FeatureSketch, FeatureRanges):
+            return None
+        return "the principals see no summary of others' columns"
+
+    def run(self, view: View, rng: np.random.Generator) -> Guess:
+        """Return every victim's columns, and rows that have them, with their owner."""
+        columns = columns_of(view)
+        claims = [*_told(columns), *_extremes(view)]
+        seen = [c for parts in columns.values() for c in parts]
+        cells = max(sum(c.present for c in seen), 1)
+        notes = {
+            "columns_exact": float(sum(c.exact for c in seen)),
+            "columns_seen": float(len(seen)),
+            "values_of_one_row": float(sum((c.counts == 1).sum() for c in seen)) / cells,
+        }
+        if columns and view.schema.classes:
+            claims.append(self._rows(view, columns, rng))
+        return Guess(tuple(claims), notes)
+
+    def _rows(
+        self, view: View, columns: Mapping[str, Sequence[Column]], rng: np.random.Generator
+    ) -> Records:
+        own = Table.empty(view.schema) if view.rows is None else view.rows
+        sizes = owners_rows(columns)
+        owner = np.repeat(np.arange(len(sizes)), list(sizes.values()))
+        y = _labels(label_shares(view, own), owner, rng)
+        tables = []
+        for _ in range(self.draws or chains_for(len(y))):
+            X = np.concatenate(
+                [rows_with(c, own, y[owner == k], rng).X for k, c in enumerate(columns.values())]
+            )
+            tables.append(Table(X, y))
+        block = owner * max(len(view.schema.classes), 2) + y
+        merged = merge(tables, block, _tolerances(tables[0], view.schema))
+        names = list(sizes)
+        return Records(merged, owner=tuple(names[k] for k in owner))
+
+
+def _told(columns: Mapping[str, Sequence[Column]]) -> Iterator[Claim]:
+    """Yield what is known of every column of every owner."""
+    for owner, parts in columns.items():
+        for f, c in enumerate(parts):
+            yield ColumnValues(owner, f, c.values, c.counts, c.exact)
+
+
+def _extremes(view: View) -> Iterator[Claim]:
+    """Yield the smallest and largest value of every column, where ranges were told."""
+    for owner, told in ranges_of_owners(view).items():
+        for f, ends in enumerate(zip(told.low, told.high, strict=True)):
+            values, counts = np.unique(np.array(ends), return_counts=True)
+            if np.isfinite(values).all():
+                yield ColumnValues(owner, f, values, np.ones_like(counts), False)
+
+
+def label_shares(view: View, own: Table) -> NDArray[np.float64]:
+    """Return the victims' share of every class: by the base score, else as own rows.
+
+    The base score, where it is not a fixed one, is the label mean of all rows.
+    """
+    classes = max(len(view.schema.classes), 2)
+    mine = np.bincount(own.y, minlength=classes).astype(np.float64)
+    told = [m for _, m in view.messages(BaseScore)]
+    if told and view.parameters.get("base_score") is None:
+        margin = told[0].margin.astype(np.float64)
+        odds = np.array([1.0, np.exp(margin[0])]) if len(margin) == 1 else np.exp(margin)
+        rest = np.maximum(view.n_rows * odds / odds.sum() - mine, 0.0)
+        if rest.sum() > 0:
+            return np.asarray(rest / rest.sum())
+    return mine / mine.sum() if len(own) else np.full(classes, 1 / classes)
+
+
+def _labels(
+    share: NDArray[np.float64], owner: NDArray[np.int64], rng: np.random.Generator
+) -> NDArray[np.int64]:
+    """Return labels of rows, the same share of every owner's as near as whole rows allow."""
+    y = np.empty(len(owner), dtype=np.int64)
+    for k in np.unique(owner):
+        mine = np.flatnonzero(owner == k)
+        ends = np.rint(np.cumsum(share) * len(mine)).astype(np.int64)
+        y[rng.permutation(mine)] = np.searchsorted(ends, np.arange(len(mine)), side="right")
+    return np.minimum(y, len(share) - 1)
+
+
+def _tolerances(rows: Table, schema: Schema) -> NDArray[np.float64]:
+    """Return the tolerance of the record scores, of columns that are known."""
+    from fedtrees.attacks.evidence.consensus import TOLERANCE
+
+    X = rows.X.astype(np.float64)
+    sigma = np.array([np.std(c[~np.isnan(c)]) if (~np.isnan(c)).any() else 0.0 for c in X.T])
+    return np.where(schema.categorical, 0.0, TOLERANCE * sigma)

@@ -1,0 +1,129 @@
+"""Guessed columns against the victims': which values somebody has, though not in which row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.core.guess import Claim, ColumnValues
+from fedtrees.core.registry import register
+from fedtrees.core.schema import Schema
+from fedtrees.metrics.metric import Case, Metric, Score
+
+Values = tuple[NDArray[np.float32], NDArray[np.int64]]
+
+
+@dataclass(frozen=True, eq=False)
+class VictimsColumns:
+    """Present values of every column of every victim, with counts, by (owner, feature)."""
+
+    columns: Mapping[tuple[str, int], Values]
+    schema: Schema
+
+
+@register.metric("column-values")
+class ColumnValuesMetric(Metric[VictimsColumns]):
+    """How many cells of the victims' tables are known exactly, as columns and not as rows.
+
+    ``column_values``: per owner and column the multisets of true and claimed values meet in some
+    cells; their share of the larger one, averaged by true cells, so that claiming more than there
+    is never pays. ``column_extremes``: share of smallest and largest values that are known.
+    ``column_singles``: share of the cells whose value no other row of the owner has (k-anonymity
+    with k = 1), and which are claimed as such.
+    """
+
+    of: ClassVar[type[Claim]] = ColumnValues
+    main: ClassVar[tuple[str, ...]] = ("column_values", "column_extremes", "column_singles")
+
+    def truth(self, case: Case) -> VictimsColumns | None:
+        """Return the victims' columns, None where nobody else holds whole rows."""
+        found = {
+            (name, f): np.unique(column[~np.isnan(column)], return_counts=True)
+            for name, held in case.victims.items()
+            if held.covers(case.schema)
+            for f, column in enumerate(held.table.X.T + np.float32(0))  # -0 and 0 are one value
+        }
+        return VictimsColumns(found, case.schema) if found else None
+
+    def refuses(self, claims: Sequence[ColumnValues], case: Case) -> str | None:
+        """Refuse columns that no victim has, or one that is claimed twice."""
+        named = [(c.owner, c.feature) for c in claims]
+        if len(set(named)) < len(named):
+            return "it claimed the values of a column more than once"
+        for owner, feature in named:
+            if owner not in case.victims or not 0 <= feature < len(case.schema.features):
+                return f"it claimed column {feature} of {owner!r}; no victim has it"
+        return None
+
+    def blind(self, case: Case, truth: VictimsColumns) -> dict[str, Sequence[Claim]]:
+        """Return own columns, with every victim's number of values, or declared values.
+
+        Told the number of cells, which it would have to guess, the line is no lower than it is.
+        """
+        own = case.blind_view().rows
+        made: dict[str, Sequence[Claim]] = {"declared": _guessed(truth, _declared(case.schema))}
+        if own is not None and len(own):
+            columns = [np.unique(c[~np.isnan(c)], return_counts=True) for c in own.X.T]
+            made["own-columns"] = _guessed(truth, columns)
+        return {**made, **super().blind(case, truth)}
+
+    def score(self, claims: Sequence[ColumnValues], truth: VictimsColumns) -> list[Score]:
+        """Score all columns together; those that are not claimed count 0."""
+        claimed = {(c.owner, c.feature): (c.values, c.counts) for c in claims}
+        cells = singles = 0
+        right, singles_right, ends = 0.0, 0, []
+        for key, (values, counts) in truth.columns.items():
+            cells, singles = cells + int(counts.sum()), singles + int((counts == 1).sum())
+            guessed, copies = claimed.get(key, (values[:0], counts[:0]))
+            _, mine, theirs = np.intersect1d(values, guessed, return_indices=True)
+            met = np.minimum(counts[mine], copies[theirs]).sum()
+            most = max(int(counts.sum()), int(copies.sum()), 1)
+            right += float(met) * int(counts.sum()) / most
+            singles_right += int(((counts[mine] == 1) & (copies[theirs] == 1)).sum())
+            if len(values):
+                some = len(guessed) > 0
+                ends += [some and values[k] == guessed[k] for k in (0, -1)]
+        return [
+            Score("column_values", right / cells if cells else None),
+            Score("column_extremes", float(np.mean(ends)) if ends else None),
+            Score("column_singles", singles_right / singles if singles else None),
+        ]
+
+
+def _guessed(truth: VictimsColumns, columns: Sequence[Values]) -> list[Claim]:
+    """Return the same column for every victim, with as many cells as there are."""
+    return [
+        ColumnValues(owner, f, *_scaled(columns[f], int(counts.sum())), False)
+        for (owner, f), (_, counts) in truth.columns.items()
+    ]
+
+
+def _scaled(column: Values, n: int) -> Values:
+    """Return the values with counts that add up to n, by largest remainder."""
+    values, counts = column
+    if not len(values) or not n:
+        return values[:0], counts[:0]
+    exact = counts * (n / counts.sum())
+    whole = np.floor(exact).astype(np.int64)
+    rest = np.argsort(whole - exact, kind="stable")[: n - int(whole.sum())]
+    whole[rest] += 1
+    return values[whole > 0], whole[whole > 0]
+
+
+def _declared(schema: Schema) -> list[Values]:
+    """Return the values that the schema names: categories, whole numbers in a declared range."""
+    found: list[Values] = []
+    for feature in schema.features:
+        low, high = feature.low, feature.high
+        if feature.categories:
+            low, high = 0.0, float(len(feature.categories) - 1)
+        if low is None or high is None:
+            values = np.array([v for v in (low, high) if v is not None], dtype=np.float32)
+        else:
+            values = np.unique(np.append(np.arange(low, high), high).astype(np.float32))
+        found.append((values, np.ones(len(values), dtype=np.int64)))
+    return found
