@@ -7,14 +7,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.defense import Context, CutPlan
+from fedtrees.core.defense import Context, CutPlan, Defense
 from fedtrees.core.errors import UsageError, check_positive
 from fedtrees.core.guarantee import Guarantee, PureDP
-from fedtrees.core.messages import Message
+from fedtrees.core.messages import Message, Reveal
 from fedtrees.core.registry import register
 from fedtrees.core.transcript import Transcript
-from fedtrees.defenses.settled_cuts import SettledCuts, spent_on
-from fedtrees.messages.cuts import FeatureSketch
+from fedtrees.defenses.settled_cuts import LATER
+from fedtrees.messages.cuts import CutPoints, FeatureSketch
+from fedtrees.privacy.accounting import spent_on_cuts
 from fedtrees.privacy.mechanisms import discrete_laplace
 from fedtrees.privacy.quantiles import private_quantiles
 from fedtrees.trees.grid import LARGEST, float_rank, of_rank
@@ -25,7 +26,7 @@ _STEPS = 1 << 20
 
 @register.defense("dp-quantile-cuts")
 @dataclass(frozen=True)
-class PrivateQuantileCuts(SettledCuts):
+class PrivateQuantileCuts(Defense):
     """Send, in place of each column's summary, quantiles chosen by the exponential mechanism.
 
     Kaplan, Schnapp and Stemmer (2022), at every client, on all of its rows; the server merges them
@@ -45,7 +46,11 @@ class PrivateQuantileCuts(SettledCuts):
     epsilon: float
     quantiles: int = 15
 
+    at = frozenset({"client"})
+    protects = frozenset({Reveal.FEATURES})
     guards = (FeatureSketch,)
+    exempts = LATER
+    requires = (CutPoints,)
 
     def __post_init__(self) -> None:
         check_positive("epsilon", self.epsilon)
@@ -107,4 +112,4 @@ class PrivateQuantileCuts(SettledCuts):
 
     def spent(self, transcript: Transcript) -> Guarantee:
         """Compose the summaries."""
-        return spent_on(FeatureSketch, transcript)
+        return spent_on_cuts(FeatureSketch, transcript)

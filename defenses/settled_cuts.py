@@ -13,7 +13,7 @@ from fedtrees.core.transcript import Transcript
 from fedtrees.messages.boosting import Histogram
 from fedtrees.messages.cuts import CutPoints, GridCounts
 from fedtrees.messages.forests import ClassCounts, ClassTotals
-from fedtrees.privacy.accounting import compose_pure
+from fedtrees.privacy.accounting import spent_on_cuts
 from fedtrees.privacy.mechanisms import discrete_laplace_share
 
 _LATER = "the claim speaks of how cut points are settled, not of what is summed on them"
@@ -132,13 +132,7 @@ class PrivateGridCuts(SummedCounts):
 
     def spent(self, transcript: Transcript) -> Guarantee:
         """Compose the counts; where none were asked for, nothing private was."""
-        return spent_on(GridCounts, transcript)
-
-
-def spent_on(kind: type[Message], transcript: Transcript) -> Guarantee:
-    """Return what noisy summaries of one type cost, pure DP of the cut points."""
-    events = [e for e in transcript.events if e.what == kind.__name__]
-    return PureDP(compose_pure(events), unit="cuts") if events else Structural()
+        return spent_on_cuts(GridCounts, transcript)
 
 
 def check_grid(cells: int, rounds: int) -> None:

@@ -8,17 +8,18 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.defense import Context
+from fedtrees.core.defense import Context, Defense
 from fedtrees.core.errors import UsageError
-from fedtrees.core.messages import Message
+from fedtrees.core.guarantee import Structural
+from fedtrees.core.messages import Message, Reveal
 from fedtrees.core.registry import register
-from fedtrees.defenses.settled_cuts import SettledCuts
+from fedtrees.defenses.settled_cuts import LATER
 from fedtrees.messages.cuts import FeatureSketch
 
 
 @register.defense("sketch-rounding")
 @dataclass(frozen=True)
-class SketchRounding(SettledCuts):
+class SketchRounding(Defense):
     """Round every value of a client's quantile summary to `digits` significant decimal digits.
 
     Values that become equal are sent once, with their rows together. Rounding is no noise: it
@@ -33,8 +34,11 @@ class SketchRounding(SettledCuts):
 
     digits: int = 2
 
+    guarantee = Structural()
+    at = frozenset({"client"})
+    protects = frozenset({Reveal.FEATURES})
     guards = (FeatureSketch,)
-    requires = (FeatureSketch,)
+    exempts = LATER
 
     def __post_init__(self) -> None:
         whole = isinstance(self.digits, int) and not isinstance(self.digits, bool)

@@ -112,9 +112,7 @@ def _together(parts: Sequence[Column]) -> Column:
     return Column(values, counts, all(p.exact for p in parts))
 
 
-def rows_with(
-    columns: Sequence[Column], own: Table, y: Longs, rng: np.random.Generator
-) -> Table:
+def rows_with(columns: Sequence[Column], own: Table, y: Longs, rng: np.random.Generator) -> Table:
     """Return rows of these labels whose columns are the victims', and depend as own rows do.
 
     Own rows of each label are drawn with replacement; in every column the drawn rows keep their

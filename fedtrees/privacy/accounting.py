@@ -6,7 +6,9 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable
 
-from fedtrees.core.transcript import BudgetEvent
+from fedtrees.core.guarantee import Guarantee, PureDP, Structural
+from fedtrees.core.messages import Message
+from fedtrees.core.transcript import BudgetEvent, Transcript
 
 
 def compose_pure(events: Iterable[BudgetEvent]) -> float:
@@ -25,6 +27,15 @@ def compose_pure(events: Iterable[BudgetEvent]) -> float:
         pure = event.mechanism in ("laplace", "exponential") and event.scale > 0
         by_party[event.party] += event.l1 / event.scale if pure else math.inf
     return max(by_party.values(), default=0.0)
+
+
+def spent_on_cuts(kind: type[Message], transcript: Transcript) -> Guarantee:
+    """Return what the noisy summaries of one type cost, as pure DP of the cut points alone.
+
+    Where none crossed nobody was asked, and nothing private went into the cut points.
+    """
+    events = [e for e in transcript.events if e.what == kind.__name__]
+    return PureDP(compose_pure(events), unit="cuts") if events else Structural()
 
 
 def histogram_sensitivity(features: int, gradient_bound: float, hessian_bound: float) -> float:
