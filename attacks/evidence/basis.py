@@ -8,8 +8,8 @@ import numpy as np
 
 from fedtrees.attacks.evidence.boosted import Evidence
 from fedtrees.attacks.evidence.grid import Grid
-from fedtrees.attacks.evidence.prior import Prior, Ranges, make_prior, value_ranges
-from fedtrees.attacks.evidence.sums import LeafSums, victim_sums
+from fedtrees.attacks.evidence.prior import Prior, Ranges, make_prior, ranges_within, value_ranges
+from fedtrees.attacks.evidence.sums import LeafSums, victim_sums, with_leaves_of
 from fedtrees.core.schema import Schema, Table
 
 
@@ -36,14 +36,20 @@ class Basis:
 
         Sums are those of the first ``n_trees`` (all), less own rows where these are in them and
         ``subtract`` says so. ``ranges`` says where value ranges come from that cut points do not
-        tell; without ``use_prior`` own rows are no knowledge of the distribution.
+        tell; without ``use_prior`` neither own rows nor sketches are knowledge of the distribution.
         """
         grid = Grid.of(evidence.trees, len(schema.features))
         low, high = value_ranges(schema, own, grid, evidence.cuts, ranges)
         known = own if use_prior else own.take(np.zeros(0, dtype=np.intp))
+        told = use_prior and evidence.likely is not None
+        if told and evidence.likely is not None:
+            known = evidence.likely
+            low, high = ranges_within(known, low, high)
         trees = len(evidence.trees) if n_trees is None else n_trees
         sums = victim_sums(evidence, own, trees, evidence.own_inside and subtract)
-        return Basis(grid, make_prior(schema, known, grid, low, high), sums)
+        if told:
+            sums = with_leaves_of(known, evidence, sums)
+        return Basis(grid, make_prior(schema, known, grid, low, high, told), sums)
 
     def with_missing_values(self) -> Basis:
         """Return the same where values may be missing of features that own rows miss some of.

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.errors import DataError, UsageError, did_you_mean
+from fedtrees.core.schema import Table
 from fedtrees.trees.binning import Cuts
 from fedtrees.trees.boosted.forest import Tree
 
@@ -101,6 +102,9 @@ class Evidence:
         Whether the base margin is known to be that of the label mean of the rows.
     sizes : tuple of int, or None
         Rows of each class, as far as can be told, where the first tree is foreign.
+    likely : Table or None
+        Rows whose columns are the victims', where sketches told these
+        (`fedtrees.attacks.evidence.marginals.likely_rows`). None: own rows stand for them.
     """
 
     trees: tuple[Tree, ...]
@@ -121,6 +125,7 @@ class Evidence:
     most_rows: int | None = None
     mean_start: bool = False
     sizes: tuple[int, ...] | None = None
+    likely: Table | None = None
 
     def __post_init__(self) -> None:
         if self.level not in get_args(Level):

@@ -10,11 +10,14 @@ from numpy.typing import NDArray
 
 from fedtrees.core.schema import Table
 from fedtrees.core.view import View
+from fedtrees.messages.boosting import BaseScore
 from fedtrees.messages.cuts import FeatureRanges, FeatureSketch
 from fedtrees.trees.sketch import POINTS_PER_BIN
 
 Floats = NDArray[np.float32]
 Longs = NDArray[np.int64]
+
+MOST_LIKELY_ROWS = 2000  # attacks compare every row with every such row in every tree
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,9 +36,9 @@ class Column:
         return int(self.counts.sum())
 
     def spread(self, m: int) -> Floats:
-        """Return m values, ascending, at even ranks; as many as are present: all of them."""
-        at = ((np.arange(m) + 0.5) * (self.present / max(m, 1))).astype(np.int64)
-        every: Floats = np.repeat(self.values, self.counts)[np.minimum(at, self.present - 1)]
+        """Return m values, ascending, at even ranks and both ends; at most those present."""
+        at = np.arange(m) * (self.present - 1) // max(m - 1, 1)
+        every: Floats = np.repeat(self.values, self.counts)[at]
         return every
 
 
@@ -145,6 +148,47 @@ def rows_with(columns: Sequence[Column], own: Table, y: Longs, rng: np.random.Ge
             rank[gaps] = rng.choice(rank[~gaps], int(gaps.sum()))
         X[told[np.argsort(rank, kind="stable")], f] = column.spread(m)
     return Table(X, y)
+
+
+def likely_rows(view: View, rng: np.random.Generator) -> Table | None:
+    """Return rows as the victims' may be, by `rows_with`; None unless every sketch is seen.
+
+    They are as many as the victims' rows, but no more than own rows or `MOST_LIKELY_ROWS`.
+    """
+    columns = pooled(view)
+    if columns is None or not view.schema.classes:
+        return None
+    own = Table.empty(view.schema) if view.rows is None else view.rows
+    n = min(_rows(columns), max(len(own), MOST_LIKELY_ROWS))
+    owner = np.zeros(n, dtype=np.int64)
+    return rows_with(columns, own, labels_of(label_shares(view, own), owner, rng), rng)
+
+
+def label_shares(view: View, own: Table) -> NDArray[np.float64]:
+    """Return the victims' share of every class: by the base score, else as own rows.
+
+    The base score, where it is not a fixed one, is the label mean of all rows.
+    """
+    classes = max(len(view.schema.classes), 2)
+    mine = np.bincount(own.y, minlength=classes).astype(np.float64)
+    told = [m for _, m in view.messages(BaseScore)]
+    if told and view.parameters.get("base_score") is None:
+        margin = told[0].margin.astype(np.float64)
+        odds = np.array([1.0, np.exp(margin[0])]) if len(margin) == 1 else np.exp(margin)
+        rest = np.maximum(view.n_rows * odds / odds.sum() - mine, 0.0)
+        if rest.sum() > 0:
+            return np.asarray(rest / rest.sum())
+    return mine / mine.sum() if len(own) else np.full(classes, 1 / classes)
+
+
+def labels_of(share: NDArray[np.float64], owner: Longs, rng: np.random.Generator) -> Longs:
+    """Return labels of rows, the same share of every owner's as near as whole rows allow."""
+    y = np.empty(len(owner), dtype=np.int64)
+    for k in np.unique(owner):
+        mine = np.flatnonzero(owner == k)
+        ends = np.rint(np.cumsum(share) * len(mine)).astype(np.int64)
+        y[rng.permutation(mine)] = np.searchsorted(ends, np.arange(len(mine)), side="right")
+    return np.minimum(y, len(share) - 1)
 
 
 def _rows(columns: Sequence[Column]) -> int:

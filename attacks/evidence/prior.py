@@ -36,8 +36,9 @@ class Prior:
     # float64 (d,): range of each feature
     low: Floats
     high: Floats
-    own: Table  # Own rows used as knowledge (none where they must not be used)
+    own: Table  # Own rows used as knowledge (none where they must not be used), or likely ones
     own_cells: NDArray[np.int32]  # int32 (n_own, d): their cells, -1 where missing
+    told: bool = False  # Whether these have the victims' own values, as sketches told them
 
     @property
     def classes(self) -> int:
@@ -92,14 +93,31 @@ def pooled_range(cuts: Cuts, f: int) -> tuple[float | None, float | None]:
     return (bottom / 2 if bottom < -rounding else None, top / 2 if top > rounding else None)
 
 
-def make_prior(schema: Schema, own: Table, grid: Grid, low: Floats, high: Floats) -> Prior:
-    """Put own rows on the grid and compute the cell masses of each class."""
+def ranges_within(rows: Table, low: Floats, high: Floats) -> tuple[Floats, Floats]:
+    """Return the range of these rows' columns, the given one where all values are missing."""
+    some = ~np.isnan(rows.X).all(axis=0)
+    X, low, high = rows.X[:, some].astype(np.float64), low.copy(), high.copy()
+    low[some], high[some] = np.nanmin(X, axis=0), np.nanmax(X, axis=0)
+    return low, high
+
+
+def make_prior(
+    schema: Schema, own: Table, grid: Grid, low: Floats, high: Floats, told: bool = False
+) -> Prior:
+    """Put own rows on the grid and compute the cell masses of each class.
+
+    Where rows have the victims' own values (``told``), a class is smoothed by all rows, not by a
+    uniform.
+    """
     width = grid.width
     classes = max(len(schema.classes), 2)
     cumulative = np.zeros((classes, len(width), int(width.max(initial=1)) + 1))
     cells = grid.cells(own.X)
     for f, w in enumerate(width):
         uniform = _uniform_cells(grid.edges[f], low[f], high[f], schema.categorical[f])
+        if told and (cells[:, f] >= 0).any():
+            mine = cells[cells[:, f] >= 0, f]
+            uniform = np.bincount(mine, minlength=w) / len(mine)
         for c in range(classes):
             mine = cells[(own.y == c) & (cells[:, f] >= 0), f]
             if mine.size == 0:
@@ -108,7 +126,7 @@ def make_prior(schema: Schema, own: Table, grid: Grid, low: Floats, high: Floats
             mass = (1 - UNIFORM_SHARE) * share + UNIFORM_SHARE * uniform + CELL_FLOOR
             cumulative[c, f, 1 : w + 1] = np.cumsum(mass)
             cumulative[c, f, w + 1 :] = cumulative[c, f, w]
-    return Prior(cumulative, _missing_odds(cells, own.y, classes), low, high, own, cells)
+    return Prior(cumulative, _missing_odds(cells, own.y, classes), low, high, own, cells, told)
 
 
 def _missing_odds(cells: NDArray[np.int32], y: NDArray[np.int64], classes: int) -> Floats:

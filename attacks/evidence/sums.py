@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +31,7 @@ class LeafSums:
     own_n0, own_n1 : int64 array, shape (J,)
         Own rows of other classes than the tree's, and of that class.
     own_leaf : int32 array, shape (n_own,)
-        Position (not node number) of each own row's leaf.
+        Position (not node number) of the leaf of each row of the prior: own ones, or likely ones.
     """
 
     g: Floats | None
@@ -65,6 +65,16 @@ def victim_sums(
         out.append(_one_tree(evidence, t, positive, node, (g, h), subtract))
         add_values(margin, k, tree.value[node])
     return out
+
+
+def with_leaves_of(rows: Table, evidence: Evidence, sums: list[LeafSums]) -> list[LeafSums]:
+    """Return the same sums for a prior of these rows."""
+    trees = evidence.trees[: len(sums)]
+    nodes = Routes.of(trees).apply(rows.X).T
+    return [
+        replace(s, own_leaf=np.searchsorted(tree.leaves, node).astype(np.int32))
+        for s, tree, node in zip(sums, trees, nodes, strict=True)
+    ]
 
 
 def _one_tree(

@@ -8,6 +8,7 @@ import numpy as np
 
 from fedtrees.attacks.evidence.boosted import Level
 from fedtrees.attacks.evidence.clients.victims import union_of, victims_of
+from fedtrees.attacks.evidence.marginals import likely_rows
 from fedtrees.attacks.evidence.readable import classes_of_leaves, no_trees
 from fedtrees.attacks.evidence.view import LEVELS, evidence_of
 from fedtrees.attacks.joint.reconstruct import Options, reconstruct
@@ -63,6 +64,8 @@ class Joint(Options, Attack):
         evidence = evidence_of(view, self.most)
         if evidence is None:
             return Guess()
+        if self.sketches:
+            evidence = replace(evidence, likely=likely_rows(view, rng))
         declared = view.defense.declares(view.schema, view.parameters)
         altered = declared.histogram_step or declared.least_rows
         options = replace(self, exact=False) if altered else self

@@ -66,6 +66,8 @@ class Options:
     time_limit : float or None
         CPU seconds after which chains stop early, None for no limit. With a limit the guess
         depends on the machine's speed.
+    sketches : bool
+        As in `fedtrees.attacks.timberstrike.options.Options`.
     """
 
     chains: int = 8
@@ -78,6 +80,7 @@ class Options:
     exact: bool = True
     max_trees: int | None = None
     time_limit: float | None = None
+    sketches: bool = True
 
     def __post_init__(self) -> None:
         for name in ("chains", "samples", "classes"):

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from fedtrees.attacks.evidence.marginals import Column, columns_of
 from fedtrees.attacks.evidence.readable import classes_of_leaves, shows
 from fedtrees.attacks.evidence.replay import EVERYONE
+from fedtrees.attacks.peeling.owners import owners_of
 from fedtrees.attacks.peeling.peel import LEAST_CONFIDENCE, MOST_WORK, Peeled, peel
 from fedtrees.attacks.peeling.rows import take_out
 from fedtrees.attacks.peeling.sources import Sources, sources_of, unreadable
-from fedtrees.attacks.peeling.values import ranges_of, to_bins, values_in
+from fedtrees.attacks.peeling.values import (
+    lower_edges,
+    ranges_of,
+    to_bins,
+    told_values,
+    values_in,
+)
 from fedtrees.core.attack import Attack
 from fedtrees.core.errors import UsageError
 from fedtrees.core.guess import Guess, Records
@@ -38,10 +47,14 @@ class HistogramPeeling(Attack):
         partial result, with the note ``finished`` 0.
     confidence : float
         Rows that are right with less probability are not returned; in [0, 1].
+    sketches : bool
+        Where victims' sketches are seen, their values fill the bins, and rows read off a sum get
+        the owner whose columns have them.
     """
 
     work: float = MOST_WORK
     confidence: float = LEAST_CONFIDENCE
+    sketches: bool = True
 
     def __post_init__(self) -> None:
         if isinstance(self.confidence, bool) or not 0 <= self.confidence <= 1:
@@ -69,20 +82,38 @@ class HistogramPeeling(Attack):
             if owner == EVERYONE:
                 take_out(sources.forest, left, to_bins(sources.cuts, own.X), own.y)
             found.append(peel(sources.forest, left, self.work, self.confidence))
-        return _guess(view, sources, found, own, rng)
+        columns = columns_of(view) if self.sketches else {}
+        return _guess(view, sources, found, columns, rng)
 
 
 def _guess(
-    view: View, sources: Sources, found: list[Peeled], own: Table, rng: np.random.Generator
+    view: View,
+    sources: Sources,
+    found: list[Peeled],
+    columns: Mapping[str, Sequence[Column]],
+    rng: np.random.Generator,
 ) -> Guess:
-    """Turn what was peeled into rows: an own value inside each bin, else its middle."""
+    """Turn what was peeled into rows: values of the owner in the bins, own ones, or a middle."""
+    own = Table.empty(view.schema) if view.rows is None else view.rows
     bins, y = (np.concatenate([getattr(p, k) for p in found]) for k in ("bins", "y"))
-    low, high = ranges_of(view.schema, own.X, sources.cuts)
-    X = values_in(sources.cuts, view.schema, bins, own.X, low, high, rng)
-    owner = tuple(o for o, p in zip(sources.parts, found, strict=True) for _ in p.y)
+    ranges = ranges_of(view.schema, own.X, sources.cuts)
+    edges = lower_edges(sources.cuts, view.parameters)
+    X = values_in(sources.cuts, view.schema, bins, own.X, ranges, rng, edges)
+    owner: list[str] | None = [o for o, p in zip(sources.parts, found, strict=True) for _ in p.y]
+    if EVERYONE in sources.parts:
+        names = list(columns)
+        everybody = set(view.roles) - set(view.principals)
+        owner = None
+        if names and {n for n in everybody if view.roles[n] == "client"} == set(names):
+            owner = [names[k] for k in owners_of(bins, sources.cuts, columns)]
+    for name, parts in columns.items():
+        mine = np.array([o == name for o in owner or ()], dtype=bool)
+        if mine.any():
+            told = told_values(sources.cuts, bins[mine], parts, view.schema.categorical)
+            X[mine] = np.where(np.isnan(told), X[mine], told)
     confidence = np.concatenate([p.confidence for p in found])
     return Guess(
-        (Records(Table(X, y), confidence, None if EVERYONE in sources.parts else owner),),
+        (Records(Table(X, y), confidence, None if owner is None else tuple(owner)),),
         notes={
             "readable": 1.0,
             "trees_read": float(sources.forest.trees),

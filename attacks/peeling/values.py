@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.attacks.evidence.consensus import TOLERANCE
+from fedtrees.attacks.evidence.marginals import Column
+from fedtrees.attacks.evidence.prior import pooled_range
 from fedtrees.attacks.peeling.rows import Ints
 from fedtrees.core.schema import Schema
 from fedtrees.trees.binning import Cuts
@@ -12,18 +18,24 @@ from fedtrees.trees.binning import Cuts
 Floats = NDArray[np.float64]
 
 
+def bins_of(cuts: Cuts, f: int, values: NDArray[np.float32]) -> Ints:
+    """Return the bin of every value of one feature, int32, shape (k,)."""
+    code = np.searchsorted(cuts.of(f), values, side="right")
+    return np.minimum(code, len(cuts.of(f)) - 1).astype(np.int32)
+
+
 def to_bins(cuts: Cuts, X: NDArray[np.float32]) -> Ints:
     """Return the bin of every value, int32, shape (n, d); -1 where it is missing."""
-    out = np.empty(X.shape, dtype=np.int32)
-    for f in range(X.shape[1]):
-        out[:, f] = np.searchsorted(cuts.of(f), X[:, f], side="right")
-    out = np.minimum(out, cuts.n_bins - 1, dtype=np.int32)
+    out = np.stack([bins_of(cuts, f, X[:, f]) for f in range(X.shape[1])], axis=1)
     out[np.isnan(X)] = -1
     return out
 
 
 def ranges_of(schema: Schema, own: NDArray[np.float32], cuts: Cuts) -> tuple[Floats, Floats]:
-    """Return a lowest and a highest value per feature: declared, of own rows, or from the cuts."""
+    """Return a lowest and a highest value per feature.
+
+    As the outermost cuts tell it, else as declared, else of own rows, or from the cuts.
+    """
     low, high = np.empty(cuts.n_features), np.empty(cuts.n_features)
     for f, feature in enumerate(schema.features):
         present = own[~np.isnan(own[:, f]), f].astype(np.float64)
@@ -32,9 +44,24 @@ def ranges_of(schema: Schema, own: NDArray[np.float32], cuts: Cuts) -> tuple[Flo
         high[f] = (
             feature.high if feature.high is not None else max([*upper[-2:-1], *present, low[f]])
         )
+        if not feature.cuts:
+            told = pooled_range(cuts, f)
+            low[f], high[f] = (
+                t if t is not None else v for t, v in zip(told, (low[f], high[f]), strict=True)
+            )
         if feature.kind == "categorical":
             low[f] = 0.0
     return low, high
+
+
+def lower_edges(cuts: Cuts, parameters: Mapping[str, Any]) -> NDArray[np.bool_]:
+    """Return the features whose cut points are their values, bool, shape (d,).
+
+    Sketches of at most `max_bin` different values give a cut for each: a bin holds the value that
+    is its lower edge.
+    """
+    few = cuts.n_bins < parameters.get("max_bin", 0)
+    return few & (parameters.get("cuts") == "sketch")
 
 
 def values_in(
@@ -42,41 +69,100 @@ def values_in(
     schema: Schema,
     bins: Ints,
     own: NDArray[np.float32],
-    low: Floats,
-    high: Floats,
+    ranges: tuple[Floats, Floats],
     rng: np.random.Generator,
+    edges: NDArray[np.bool_] | None = None,
 ) -> NDArray[np.float32]:
-    """Return a value inside every bin (-1: missing): an own value if there is one, else its middle.
+    """Return a value inside every bin (-1: missing).
 
-    ``low`` and ``high``, float64 (d,), stand in for open ends; ``rng`` chooses among own values.
+    An own value if there is one, else the bin's middle, in columns of whole numbers a whole one; its
+    lower edge where ``edges``, bool (d,), says so (None: nowhere). ``ranges``, lowest and highest
+    values, float64 (d,) each, stand in for open ends; ``rng`` chooses among own values.
     """
     out = np.empty(bins.shape, dtype=np.float32)
     own_bins = to_bins(cuts, own)
     for f in range(bins.shape[1]):
         upper = cuts.of(f).astype(np.float64)
         lower = np.concatenate([[-np.inf], upper[:-1]])
-        middle = _middle(lower, upper, low[f], high[f])
+        present = own[own_bins[:, f] >= 0, f]
+        known_values = upper[:-1] if edges is not None and edges[f] else present
+        whole = _whole(known_values, lower, upper, bins[:, f])
+        first, middle = _middle(lower, upper, ranges[0][f], ranges[1][f], whole)
+        if schema.categorical[f] or (edges is not None and edges[f]):
+            middle = np.where(np.isfinite(lower), lower, first)
         if schema.categorical[f]:
-            middle = np.ceil(np.where(np.isfinite(lower), lower, low[f]))
+            middle = np.ceil(np.where(np.isfinite(lower), lower, ranges[0][f]))
         out[:, f] = np.where(bins[:, f] < 0, np.nan, middle[bins[:, f]])
         u = rng.random(len(bins))
         known = np.flatnonzero(own_bins[:, f] >= 0)
         order = known[np.argsort(own_bins[known, f], kind="stable")]
-        first = np.searchsorted(own_bins[order, f], bins[:, f], side="left")
-        last = np.searchsorted(own_bins[order, f], bins[:, f], side="right")
-        has = (last > first) & (bins[:, f] >= 0)
-        pick = order[(first + u * (last - first)).astype(np.int64)[has]] if has.any() else order[:0]
+        first_own = np.searchsorted(own_bins[order, f], bins[:, f], side="left")
+        last_own = np.searchsorted(own_bins[order, f], bins[:, f], side="right")
+        has = (last_own > first_own) & (bins[:, f] >= 0)
+        at = (first_own + u * (last_own - first_own)).astype(np.int64)
+        pick = order[at[has]] if has.any() else order[:0]
         out[has, f] = own[pick, f]
     return out
 
 
-def _middle(lower: Floats, upper: Floats, low: float, high: float) -> Floats:
-    """Return the middle of each bin, the range standing in for open ends."""
+def _whole(known: NDArray[Any], lower: Floats, upper: Floats, bins: Ints) -> bool:
+    """Tell whether a column seems to be of whole numbers.
+
+    Values known are; where none are, rows lie in bins that have a whole number, and others stay
+    empty.
+    """
+    if len(known):
+        return bool((known % 1 == 0).all())
+    has_one = np.ceil(lower) < upper  # the first bin is open below
+    return bool(has_one[bins[bins >= 0]].all()) and not has_one.all()
+
+
+def _middle(
+    lower: Floats, upper: Floats, low: float, high: float, whole: bool
+) -> tuple[float, Floats]:
+    """Return where the first bin starts, and the middle of each; the range is for open ends."""
     width = float(np.diff(upper[:2])[0]) if len(upper) > 1 else 0.0
     first = low if low < upper[0] else upper[0] - width
     a = np.where(np.isfinite(lower), lower, first)
     b = upper.copy()
     b[-1] = min(b[-1], max(high, a[-1]))  # the last cut lies above every value by construction
+    if whole:
+        last = np.ceil(upper) - 1
+        last[-1] = np.floor(b[-1])
+        a = np.ceil(a)
+        return first, np.where(a <= last, np.floor((a + last) / 2), (a + b) / 2)
     # never on the upper edge, which belongs to the next bin
     below = np.nextafter(upper.astype(np.float32), np.float32(-np.inf))
-    return np.minimum((a + b) / 2, below)
+    return first, np.minimum((a + b) / 2, below)
+
+
+def told_values(
+    cuts: Cuts, bins: Ints, columns: Sequence[Column], categorical: NDArray[np.bool_]
+) -> NDArray[np.float32]:
+    """Return the likeliest value of an owner in every bin, float32, shape (m, d).
+
+    NaN where it has none there. Of several, the one with most of the bin's rows within the
+    tolerance of the scores, then the most frequent one.
+    """
+    out = np.full(bins.shape, np.nan, dtype=np.float32)
+    for f, column in enumerate(columns):
+        if not len(column.values):
+            continue
+        every = column.spread(column.present).astype(np.float64)
+        width = 0.0 if categorical[f] else TOLERANCE * float(every.std())
+        code = bins_of(cuts, f, column.values)
+        value = column.values.astype(np.float64)
+        first = np.maximum(
+            np.searchsorted(value, value - width, side="left"), np.searchsorted(code, code, "left")
+        )
+        last = np.minimum(
+            np.searchsorted(value, value + width, side="right"),
+            np.searchsorted(code, code, "right"),
+        )
+        up_to = np.concatenate([[0], np.cumsum(column.counts)])
+        order = np.lexsort((-column.counts, -(up_to[last] - up_to[first]), code))
+        codes, at = np.unique(code[order], return_index=True)
+        best = np.full(len(cuts.of(f)), np.nan, dtype=np.float32)
+        best[codes] = column.values[order[at]]
+        out[:, f] = np.where(bins[:, f] < 0, np.nan, best[bins[:, f]])
+    return out

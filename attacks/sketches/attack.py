@@ -8,10 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.evidence.consensus import chains_for, merge
+from fedtrees.attacks.evidence.consensus import TOLERANCE, chains_for, merge
 from fedtrees.attacks.evidence.marginals import (
     Column,
     columns_of,
+    label_shares,
+    labels_of,
     owners_rows,
     ranges_of_owners,
     rows_with,
@@ -23,8 +25,11 @@ from fedtrees.core.guess import Claim, ColumnValues, Guess, Records
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema, Table
 from fedtrees.core.view import View
-from fedtrees.messages.boosting import BaseScore
 from fedtrees.messages.cuts import FeatureRanges, FeatureSketch
+
+# Rows that vote together: RA of 15, 25 and 60 rows, three seeds each: Pima 75.8, 75.3, 74.7; breast
+# cancer 66.4, 66.2, 65.7; raw Stroke 88.2, 88.3, 88.2.
+BLOCK = 25
 
 
 @register.attack("sketch-reading")
@@ -75,15 +80,14 @@ class SketchReading(Attack):
         own = Table.empty(view.schema) if view.rows is None else view.rows
         sizes = owners_rows(columns)
         owner = np.repeat(np.arange(len(sizes)), list(sizes.values()))
-        y = _labels(label_shares(view, own), owner, rng)
+        y = labels_of(label_shares(view, own), owner, rng)
         tables = []
         for _ in range(self.draws or chains_for(len(y))):
             X = np.concatenate(
                 [rows_with(c, own, y[owner == k], rng).X for k, c in enumerate(columns.values())]
             )
             tables.append(Table(X, y))
-        block = owner * max(len(view.schema.classes), 2) + y
-        merged = merge(tables, block, _tolerances(tables[0], view.schema))
+        merged = merge(tables, _blocks(owner, y), _tolerances(tables[0], view.schema))
         names = list(sizes)
         return Records(merged, owner=tuple(names[k] for k in owner))
 
@@ -104,39 +108,19 @@ def _extremes(view: View) -> Iterator[Claim]:
                 yield ColumnValues(owner, f, values, np.ones_like(counts), False)
 
 
-def label_shares(view: View, own: Table) -> NDArray[np.float64]:
-    """Return the victims' share of every class: by the base score, else as own rows.
-
-    The base score, where it is not a fixed one, is the label mean of all rows.
-    """
-    classes = max(len(view.schema.classes), 2)
-    mine = np.bincount(own.y, minlength=classes).astype(np.float64)
-    told = [m for _, m in view.messages(BaseScore)]
-    if told and view.parameters.get("base_score") is None:
-        margin = told[0].margin.astype(np.float64)
-        odds = np.array([1.0, np.exp(margin[0])]) if len(margin) == 1 else np.exp(margin)
-        rest = np.maximum(view.n_rows * odds / odds.sum() - mine, 0.0)
-        if rest.sum() > 0:
-            return np.asarray(rest / rest.sum())
-    return mine / mine.sum() if len(own) else np.full(classes, 1 / classes)
-
-
-def _labels(
-    share: NDArray[np.float64], owner: NDArray[np.int64], rng: np.random.Generator
-) -> NDArray[np.int64]:
-    """Return labels of rows, the same share of every owner's as near as whole rows allow."""
-    y = np.empty(len(owner), dtype=np.int64)
-    for k in np.unique(owner):
-        mine = np.flatnonzero(owner == k)
-        ends = np.rint(np.cumsum(share) * len(mine)).astype(np.int64)
-        y[rng.permutation(mine)] = np.searchsorted(ends, np.arange(len(mine)), side="right")
-    return np.minimum(y, len(share) - 1)
+def _blocks(owner: NDArray[np.int64], y: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return a number for at most `BLOCK` rows of one owner and label each."""
+    block = np.empty(len(y), dtype=np.int64)
+    blocks = 0
+    for k, label in sorted(set(zip(owner.tolist(), y.tolist(), strict=True))):
+        mine = np.flatnonzero((owner == k) & (y == label))
+        block[mine] = blocks + np.arange(len(mine)) // BLOCK
+        blocks = int(block[mine].max()) + 1
+    return block
 
 
 def _tolerances(rows: Table, schema: Schema) -> NDArray[np.float64]:
     """Return the tolerance of the record scores, of columns that are known."""
-    from fedtrees.attacks.evidence.consensus import TOLERANCE
-
     X = rows.X.astype(np.float64)
     sigma = np.array([np.std(c[~np.isnan(c)]) if (~np.isnan(c)).any() else 0.0 for c in X.T])
     return np.where(schema.categorical, 0.0, TOLERANCE * sigma)

@@ -67,7 +67,7 @@ def rows_from_histograms(
         notes = {"peeled_rows": float(len(labels)), "checksum_failures": float(peeled.rejected)}
 
     def values(bins: Ints) -> NDArray[np.float32]:
-        return values_in(cuts, schema, bins, prior.own.X, prior.low, prior.high, rng)
+        return values_in(cuts, schema, bins, prior.own.X, (prior.low, prior.high), rng)
 
     sure = Table(values(bins), labels)
     near = _sorted_by_label(prior.own, rng)

@@ -47,6 +47,9 @@ class Options:
     ranges : {"schema", "own"}
         Where value ranges come from that cut points do not tell; "schema" falls back to own rows
         where it declares none.
+    sketches : bool
+        Where every victim's sketch is seen, their columns are knowledge of the distribution beside
+        own rows.
     """
 
     solver: Solver = "max-ent"
@@ -58,6 +61,7 @@ class Options:
     time_limit: float = 10.0
     random_leaf: bool = False
     ranges: Ranges = "schema"
+    sketches: bool = True
 
     def __post_init__(self) -> None:
         for name, kind in get_type_hints(type(self)).items():

@@ -62,7 +62,8 @@ def points(
         inside &= (near >= 0)[:, None]
         moved = ~inside & (near >= 0)[:, None] & (cell >= 0) & ~missing
         X = np.where(inside, prior.own.X[near], X)
-        X = np.where(moved, _into(prior.own.X[near], low, high, prior, schema), X)
+        edge = _into(prior.own.X[near], low, high, prior, schema)
+        X = np.where(moved, _nearest_told(edge, low, high, prior) if prior.told else edge, X)
     return Table(X, boxes.y)
 
 
@@ -91,6 +92,24 @@ def _into(
     codes = np.minimum(np.ceil(moved), np.ceil(high) - 1)
     codes = np.clip(codes, prior.low, prior.high)
     return np.where(schema.categorical, codes, moved).astype(np.float32)
+
+
+def _nearest_told(
+    X: NDArray[np.float32], low: NDArray[np.float32], high: NDArray[np.float32], prior: Prior
+) -> NDArray[np.float32]:
+    """Return the victims' values next to values inside their boxes; none there: these."""
+    out = X.copy()
+    for f in range(X.shape[1]):
+        values = np.unique(prior.own.X[~np.isnan(prior.own.X[:, f]), f])
+        if not len(values):
+            continue
+        above = np.searchsorted(values, X[:, f], side="left")
+        # the next value up comes last and stands, where the box holds values on both sides
+        for at in (above - 1, above):
+            value = values[np.clip(at, 0, len(values) - 1)]
+            inside = (at >= 0) & (at < len(values)) & (value >= low[:, f]) & (value < high[:, f])
+            out[inside, f] = value[inside]
+    return out
 
 
 def _missing(boxes: Boxes, prior: Prior, rng: np.random.Generator) -> NDArray[np.bool_]:
@@ -129,6 +148,8 @@ def _draw(
     low, high = box
     out = low + rng.random(len(y)) * (high - low)
     u, pick = rng.random(len(y)), rng.random(len(y))
+    if prior.told:
+        return _draw_told(f, y, edges, out, prior, (u, pick))
     span = prior.high[f] - prior.low[f]
     for c in range(prior.classes):
         values, integers = _own_values(f, c, prior)
@@ -143,6 +164,30 @@ def _draw(
         take = (y == c) & (last > first) & (u * (own + flat) < own)
         index = np.minimum(first + (pick * (last - first)).astype(np.int64), values.size - 1)
         out = np.where(take, values[index], out)
+    return out
+
+
+def _draw_told(
+    f: int,
+    y: NDArray[np.int64],
+    edges: tuple[NDArray[np.float32], NDArray[np.float32]],
+    out: Floats,
+    prior: Prior,
+    coins: tuple[Floats, Floats],
+) -> Floats:
+    """Draw values of the victims inside the box: of the label, at times or else of any."""
+    u, pick = coins
+    every = np.sort(prior.own.X[~np.isnan(prior.own.X[:, f]), f])
+    pools = [(every, np.ones(len(y), dtype=bool))]
+    of_class = u >= UNIFORM_SHARE
+    pools += [(_own_values(f, c, prior)[0], of_class & (y == c)) for c in range(prior.classes)]
+    for values, wanted in pools:
+        first, last = (np.searchsorted(values, e, side="left") for e in edges)
+        take = wanted & (last > first)
+        index = first + (pick * (last - first)).astype(np.int64)
+        out = np.where(
+            take, values[np.minimum(index, len(values) - 1)] if len(values) else out, out
+        )
     return out
 
 
