@@ -85,11 +85,13 @@ def pooled_range(cuts: Cuts, f: int) -> tuple[float | None, float | None]:
 
     The outermost cut and the threshold below all values are made from them (`upper_sentinel`,
     `lower_sentinel`): twice a largest value above 0, and twice a smallest one below it. On the
-    other side of 0 both are the same whatever the value.
+    other side of 0 both are the same whatever the value; where both are, all values are 0.
     """
     top = float(cuts.of(f)[-1]) - SENTINEL_MARGIN
     bottom = float(cuts.minimum[f]) + SENTINEL_MARGIN
     rounding = 1e-6 * max(abs(top), abs(bottom), 1.0)
+    if -rounding <= bottom and top <= rounding:
+        return 0.0, 0.0
     return (bottom / 2 if bottom < -rounding else None, top / 2 if top > rounding else None)
 
 

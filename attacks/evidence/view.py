@@ -54,7 +54,6 @@ def evidence_of(view: View, most: Level = "histograms") -> Evidence | None:
     level: Level
     if cuts is None or start is None:  # whoever has the model alone
         trees, start, level = _released(view)
-        cuts = cuts or _cuts_used(trees, len(view.schema.features))
     elif levels := levels_of(view):
         trees, histograms = _replay(levels, cuts, params)
         level = "histograms"
@@ -67,6 +66,7 @@ def evidence_of(view: View, most: Level = "histograms") -> Evidence | None:
         level, histograms = most, None
     declared = view.defense.declares(view.schema, view.parameters)
     shown = trees if level != "values" else tuple(_bare(t) for t in trees)
+    noisy_cuts = cuts or _cuts_used(trees, len(view.schema.features))
     return Evidence(
         trees=shown,
         level=level,
@@ -77,7 +77,7 @@ def evidence_of(view: View, most: Level = "histograms") -> Evidence | None:
         histograms=histograms,
         cuts=cuts,
         n_rows=view.n_rows,
-        noise=_noise(view, shown, cuts, declared),
+        noise=_noise(view, shown, noisy_cuts, declared),
         rounding=declared.rounding or None,
         constant_hessian=declared.unit_hessian,
     )

@@ -75,7 +75,7 @@ def values_in(
 ) -> NDArray[np.float32]:
     """Return a value inside every bin (-1: missing).
 
-    An own value if there is one, else the bin's middle, in columns of whole numbers a whole one; its
+    An own value if there is one, else the bin's middle, whole in columns of whole numbers, or its
     lower edge where ``edges``, bool (d,), says so (None: nowhere). ``ranges``, lowest and highest
     values, float64 (d,) each, stand in for open ends; ``rng`` chooses among own values.
     """
@@ -127,10 +127,11 @@ def _middle(
     b = upper.copy()
     b[-1] = min(b[-1], max(high, a[-1]))  # the last cut lies above every value by construction
     if whole:
-        last = np.ceil(upper) - 1
-        last[-1] = np.floor(b[-1])
-        a = np.ceil(a)
-        return first, np.where(a <= last, np.floor((a + last) / 2), (a + b) / 2)
+        # ends that outermost cuts tell are off by their rounding
+        near = 1e-6 * max(1.0, abs(first), abs(float(b[-1])))
+        one, last = np.ceil(np.where(np.isfinite(lower), lower, first - near)), np.ceil(upper) - 1
+        last[-1] = np.floor(b[-1] + near)
+        return first, np.where(one <= last, np.floor((one + last) / 2), (a + b) / 2)
     # never on the upper edge, which belongs to the next bin
     below = np.nextafter(upper.astype(np.float32), np.float32(-np.inf))
     return first, np.minimum((a + b) / 2, below)
