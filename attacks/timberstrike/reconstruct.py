@@ -11,6 +11,7 @@ from fedtrees.attacks.evidence.basis import Basis
 from fedtrees.attacks.evidence.boosted import Evidence
 from fedtrees.attacks.evidence.boxes import (
     Boxes,
+    Rest,
     boxes_after_first_tree,
     boxes_by_class,
     open_boxes,
@@ -25,7 +26,7 @@ from fedtrees.attacks.evidence.counts import (
 )
 from fedtrees.attacks.evidence.grid import Grid
 from fedtrees.attacks.evidence.sums import LeafSums
-from fedtrees.attacks.evidence.values import first_counts
+from fedtrees.attacks.evidence.values import first_counts, left_out
 from fedtrees.attacks.timberstrike.histograms import rows_from_histograms
 from fedtrees.attacks.timberstrike.options import AUTO_TREES, Options
 from fedtrees.attacks.timberstrike.points import points
@@ -88,7 +89,10 @@ def reconstruct(
             return reconstruct(sums_only, own, schema, options, rng)
         records, more = read
     else:
-        records, more = _follow_chains(evidence, basis, counts, schema, options, rng)
+        rest = None
+        if evidence.share < 1 and counts:
+            rest = left_out(evidence, counts, basis.sums[0], len(own), whole)
+        records, more = _follow_chains(evidence, basis, counts, rest, schema, options, rng)
     notes |= more
     if counts:
         notes["first_tree_residual"] = max(c.residual for c in counts)
@@ -121,6 +125,8 @@ def _reads_bins(evidence: Evidence, options: Options) -> bool:
     """Tell whether exact histograms can be read bin by bin."""
     if evidence.level != "histograms" or options.random_leaf or evidence.constant_hessian:
         return False
+    if evidence.share < 1:  # rows are in some trees only
+        return False
     worst = max((max(n.cell_g, n.cell_h) for n in evidence.noise or ()), default=0.0)
     return worst <= NOISE_FLOOR
 
@@ -129,6 +135,7 @@ def _follow_chains(
     evidence: Evidence,
     basis: Basis,
     counts: Sequence[Counts],
+    rest: Rest | None,
     schema: Schema,
     options: Options,
     rng: np.random.Generator,
@@ -143,9 +150,9 @@ def _follow_chains(
             for t, (c, s) in enumerate(zip(counts, sums, strict=False))
         )
         sums = [*exact, *sums[evidence.outputs :]]
-    block = _initial_boxes(evidence, grid, counts).history
+    block = _initial_boxes(evidence, grid, counts, rest).history
     for _ in range(options.chains or chains_for(len(block))):
-        boxes = _initial_boxes(evidence, grid, counts)
+        boxes = _initial_boxes(evidence, grid, counts, rest)
         follow(evidence, sums, grid, prior, boxes, options, rng, 0 if several or not counts else 1)
         tables.append(points(options.points, boxes, grid, prior, schema, rng))
     if boxes.residual:
@@ -156,10 +163,12 @@ def _follow_chains(
     return merge(tables, block, tolerances(prior, schema)), notes
 
 
-def _initial_boxes(evidence: Evidence, grid: Grid, counts: Sequence[Counts]) -> Boxes:
+def _initial_boxes(
+    evidence: Evidence, grid: Grid, counts: Sequence[Counts], rest: Rest | None
+) -> Boxes:
     """Return the rows as the first round's counts leave them; with no counts, open."""
     if not counts:
         return open_boxes(evidence.sizes or (0, 0), grid, evidence)
     if evidence.outputs > 1:
-        return boxes_by_class(evidence, grid, counts)
-    return boxes_after_first_tree(evidence, grid, counts[0])
+        return boxes_by_class(evidence, grid, counts, rest)
+    return boxes_after_first_tree(evidence, grid, counts[0], rest)
