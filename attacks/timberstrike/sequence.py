@@ -60,7 +60,7 @@ def follow(
             if len(boxes.y):
                 _move_margins(tree, k, leaves, sums[t].own_leaf, prior, boxes)
             continue
-        if len(leaves) > 1 and len(boxes.y):
+        if (len(leaves) > 1 or boxes.share is not None) and len(boxes.y):
             if k == 0 and t >= evidence.outputs:
                 there = None
             chosen, there = _assign(
