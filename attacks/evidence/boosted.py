@@ -19,6 +19,8 @@ Level = Literal["histograms", "statistics", "values"]
 class NodeHistograms:
     """Gradient histograms of the nodes of one tree, summed over all clients.
 
+    Where it was grown on some of the rows, less what the principals sent.
+
     Attributes
     ----------
     nodes : int32 array, shape (k,)

@@ -13,6 +13,7 @@ from fedtrees.attacks.evidence.boosted import Evidence, Level, NodeHistograms, N
 from fedtrees.attacks.evidence.own_sums import bins_left, own_sums
 from fedtrees.attacks.evidence.replay import (
     EVERYONE,
+    OTHERS,
     TreeLevel,
     cuts_of,
     grow_again,
@@ -100,13 +101,15 @@ def _start(view: View) -> NDArray[np.float32] | None:
 def _replay(
     levels: Mapping[int, Sequence[TreeLevel]], cuts: Cuts, params: TreeParams
 ) -> tuple[tuple[Tree, ...], tuple[NodeHistograms, ...]]:
-    """Grow all trees again, and return them with their histograms over all clients."""
+    """Grow all trees again, and return them with their histograms over all clients, or others."""
     trees, histograms = [], []
     for tree in sorted(levels):
-        bits = levels[tree][0].bits
-        grown = grow_again([level.summed() for level in levels[tree]], cuts, params)
+        bits, others = levels[tree][0].bits, OTHERS in levels[tree][0].sums
+        seen = levels[tree] if others else [level.summed() for level in levels[tree]]
+        grown = grow_again(seen, cuts, params)
         trees.append(grown.tree)
-        parts = (from_fixed(part[EVERYONE], bits) for part in (grown.sums, grown.totals))
+        source = OTHERS if others else EVERYONE
+        parts = (from_fixed(part[source], bits) for part in (grown.sums, grown.totals))
         histograms.append(NodeHistograms(grown.nodes, *parts))
     return tuple(trees), tuple(histograms)
 

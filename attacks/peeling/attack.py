@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedtrees.attacks.evidence.readable import classes_of_leaves, shows
-from fedtrees.attacks.evidence.replay import EVERYONE
+from fedtrees.attacks.evidence.replay import EVERYONE, OTHERS
 from fedtrees.attacks.peeling.peel import LEAST_CONFIDENCE, MOST_WORK, Peeled, peel
 from fedtrees.attacks.peeling.rows import take_out
 from fedtrees.attacks.peeling.sources import Sources, sources_of, unreadable
@@ -54,7 +54,9 @@ class HistogramPeeling(Attack):
         if not shows(view, Histogram, GlobalHistogram):
             return "the principals see no gradient histograms"
         if classes_of_leaves(view) != 2:
-            return "leaves are not plain Newton steps of the binary log loss on all rows"
+            return "leaves are not Newton steps of the binary log loss"
+        if view.parameters.get("subsample", 1) != 1:
+            return "every tree is grown on a sample of the rows; no checksum over all trees holds"
         return None
 
     def run(self, view: View, rng: np.random.Generator) -> Guess:
@@ -81,8 +83,9 @@ def _guess(
     X = values_in(sources.cuts, view.schema, bins, own.X, low, high, rng)
     owner = tuple(o for o, p in zip(sources.parts, found, strict=True) for _ in p.y)
     confidence = np.concatenate([p.confidence for p in found])
+    summed = EVERYONE in sources.parts or OTHERS in sources.parts
     return Guess(
-        (Records(Table(X, y), confidence, None if EVERYONE in sources.parts else owner),),
+        (Records(Table(X, y), confidence, None if summed else owner),),
         notes={
             "readable": 1.0,
             "trees_read": float(sources.forest.trees),

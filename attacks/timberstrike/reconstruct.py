@@ -65,6 +65,8 @@ def reconstruct(
     own = Table.empty(schema) if own is None else own
     bin_by_bin, whole = _reads_bins(evidence, options), options.scope == "union"
     wanted = options.max_trees
+    if bin_by_bin and evidence.subsample < 1:
+        wanted = min(1, len(evidence.trees) if wanted is None else wanted)
     if wanted is None:
         wanted = len(evidence.trees) if bin_by_bin else AUTO_TREES
     evidence = evidence.rounds(wanted)
@@ -81,6 +83,9 @@ def reconstruct(
         return Guess((Records(records),), notes)
     first = range(0 if evidence.is_foreign(0) else outputs)
     counts = [first_counts(evidence, basis.sums[t], len(own), whole, t) for t in first]
+    rest = None
+    if evidence.share < 1 and counts:
+        rest = left_out(evidence, counts, basis.sums[0], len(own), whole)
     if bin_by_bin:
         n = int((counts[0].n0 + counts[0].n1).sum())
         read = rows_from_histograms(evidence, own, basis.prior, schema, options, n, rng)
@@ -88,10 +93,9 @@ def reconstruct(
             sums_only = replace(evidence, level="statistics", histograms=None)
             return reconstruct(sums_only, own, schema, options, rng)
         records, more = read
+        if rest is not None:
+            records = Table.concat([records, _anywhere(evidence, basis, rest, schema, options, rng)])
     else:
-        rest = None
-        if evidence.share < 1 and counts:
-            rest = left_out(evidence, counts, basis.sums[0], len(own), whole)
         records, more = _follow_chains(evidence, basis, counts, rest, schema, options, rng)
     notes |= more
     if counts:
@@ -125,10 +129,26 @@ def _reads_bins(evidence: Evidence, options: Options) -> bool:
     """Tell whether exact histograms can be read bin by bin."""
     if evidence.level != "histograms" or options.random_leaf or evidence.constant_hessian:
         return False
-    if evidence.share < 1:  # rows are in some trees only
-        return False
+    if evidence.share < 1 and options.scope == "union":
+        return False  # what own rows brought is not in these histograms
     worst = max((max(n.cell_g, n.cell_h) for n in evidence.noise or ()), default=0.0)
     return worst <= NOISE_FLOOR
+
+
+def _anywhere(
+    evidence: Evidence,
+    basis: Basis,
+    rest: Rest,
+    schema: Schema,
+    options: Options,
+    rng: np.random.Generator,
+) -> Table:
+    """Return rows that no tree says anything about, merged from several draws."""
+    boxes = open_boxes(rest[0].tolist(), basis.grid, evidence)
+    parts = (boxes, basis.grid, basis.prior, schema)
+    chains = options.chains or chains_for(len(boxes.y))
+    tables = [points(options.points, *parts, rng) for _ in range(chains)]
+    return merge(tables, boxes.history, tolerances(basis.prior, schema))
 
 
 def _follow_chains(
