@@ -72,6 +72,8 @@ def open_boxes(sizes: Sequence[int], grid: Grid, evidence: Evidence) -> Boxes:
         history=y.copy(),
     )
     boxes.missing |= grid.missing
+    if evidence.subsample < 1:
+        boxes.share = np.full(n, evidence.subsample)
     return boxes
 
 

@@ -91,6 +91,8 @@ def _one_tree(
         own_g, own_h = evidence.share * own_g, evidence.share * own_h
     seen = leaf_sums(evidence, t)
     noise = None if evidence.noise is None else evidence.noise[t]
+    if not evidence.own_inside and evidence.reg_alpha:  # made of values, which say no more of 0
+        doubt[0] += np.where(tree.value[leaves] == 0, evidence.reg_alpha**2 / 3, 0.0)
     return LeafSums(
         g=None if seen is None else seen[0] - own_g,
         h=None if seen is None else seen[1] - own_h,

@@ -37,16 +37,23 @@ class Start:
 
 
 def own_start(
-    trees: Sequence[Tree], objective: Objective, most_rows: int, intercept: str = "mean"
+    trees: Sequence[Tree],
+    objective: Objective,
+    most_rows: int,
+    intercept: str = "mean",
+    sampled: bool = False,
 ) -> Start | None:
     """Return the start of a client's first trees, None where no number of rows fits.
 
-    ``trees`` are one per output, with sums; the client has at most ``most_rows`` rows.
+    ``trees`` are one per output, with sums; the client has at most ``most_rows`` rows. They are
+    ``sampled`` where the trees are grown on some of them: then the start is not theirs, but that of
+    the probability the sums tell, of two classes alone.
     """
     if any(tree.g is None or tree.h is None for tree in trees):
         return None
     sums = [(t.g[t.leaves], t.h[t.leaves]) for t in trees if t.g is not None and t.h is not None]
-    if len(trees) == 1 and intercept == "mean" and sums[0][1].sum() < ONE_CLASS:
+    one_class = len(trees) == 1 and intercept == "mean" and sums[0][1].sum() < ONE_CLASS
+    if one_class and not sampled:
         return _one_class(float(sums[0][1].sum()), objective, most_rows)
     twice = 1.0 if isinstance(objective, Logistic) else 2.0  # XGBoost's softmax doubles h
     n = np.arange(1, most_rows + 1, dtype=np.float64)
@@ -67,6 +74,8 @@ def own_start(
     if not off <= LARGEST_OFF:
         return None
     rows = int(n[best])
+    if sampled:
+        return Start(share.astype(np.float32), rows, off) if isinstance(objective, Logistic) else None
     positives = np.rint(rows * share - np.array([g.sum() for g, _ in sums]))
     classes = [rows - positives[0], positives[0]] if len(trees) == 1 else positives
     score = estimated_score(objective, np.array([rows, *classes]), intercept)

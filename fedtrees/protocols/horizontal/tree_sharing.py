@@ -215,7 +215,8 @@ class TreeSharingServer(Coordinator):
         sent = net.tell(to, message, why=why)
         assert isinstance(sent, GlobalTrees)
         self.told[to] = len(self.parts)
-        self.trees[first:] = unpack(sent, self.params.learning_rate, self.params.reg_lambda)
+        p = self.params
+        self.trees[first:] = unpack(sent, p.learning_rate, p.reg_lambda, p.reg_alpha)
 
     def released(self) -> Forest:
         """Return the model as it was sent."""
