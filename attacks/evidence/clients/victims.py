@@ -179,10 +179,10 @@ def _own_score(
     if objective.n_outputs > 1 and intercept == "newton":
         everyones = np.array([2.0, *np.ones(objective.n_outputs)])
         return estimated_score(objective, everyones, intercept), True
-    trees, sampled = first.trees[: objective.n_outputs], view.parameters["subsample"] < 1
-    found = None
-    if not (view.parameters["reg_alpha"] and any((t.value[t.leaves] == 0).any() for t in trees)):
-        found = own_start(trees, objective, most_rows, intercept, sampled)
+    found = own_start(
+        first.trees[: objective.n_outputs], objective, most_rows, intercept,
+        view.parameters["subsample"] < 1, view.parameters["reg_alpha"] > 0,
+    )  # fmt: skip
     if found is not None:
         return found.score, True
     assert shared.score is not None
