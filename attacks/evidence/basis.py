@@ -38,7 +38,8 @@ class Basis:
         ``subtract`` says so. ``ranges`` says where value ranges come from that cut points do not
         tell; without ``use_prior`` neither own rows nor sketches are knowledge of the distribution.
         """
-        grid = Grid.of(evidence.trees, len(schema.features))
+        codes = [len(feature.categories) for feature in schema.features]
+        grid = Grid.of(evidence.trees, len(codes), codes)
         low, high = value_ranges(schema, own, grid, evidence.cuts, ranges)
         known = own if use_prior else own.take(np.zeros(0, dtype=np.intp))
         told = use_prior and evidence.likely is not None

@@ -20,6 +20,8 @@ Level = Literal["histograms", "statistics", "values"]
 class NodeHistograms:
     """Gradient histograms of the nodes of one tree, summed over all clients.
 
+    Where it was grown on some of the rows, less what the principals sent.
+
     Attributes
     ----------
     nodes : int32 array, shape (k,)
@@ -105,6 +107,15 @@ class Evidence:
     likely : Table or None
         Rows whose columns are the victims', where sketches told these
         (`fedtrees.attacks.evidence.marginals.likely_rows`). None: own rows stand for them.
+    reg_alpha : float
+        L1 penalty of the leaf values.
+    subsample : float
+        How likely a row is in a round; which are in is not known.
+    held_out : float
+        How likely a row is in no round at all.
+    own_sums : tuple of float64 array, shape (J, 2), or None
+        Per tree, what own rows brought to the sums of each leaf, where that was told; None: what
+        follows from the rows.
     """
 
     trees: tuple[Tree, ...]
@@ -126,6 +137,10 @@ class Evidence:
     mean_start: bool = False
     sizes: tuple[int, ...] | None = None
     likely: Table | None = None
+    reg_alpha: float = 0.0
+    subsample: float = 1.0
+    held_out: float = 0.0
+    own_sums: tuple[NDArray[np.float64], ...] | None = None
 
     def __post_init__(self) -> None:
         if self.level not in get_args(Level):
@@ -136,7 +151,7 @@ class Evidence:
             raise UsageError(f"learning_rate {self.learning_rate} must be positive")
         if self.level == "histograms" and (self.histograms is None or self.cuts is None):
             raise UsageError("level 'histograms' needs histograms and cuts; got None")
-        for name in ("histograms", "noise", "foreign"):
+        for name in ("histograms", "noise", "foreign", "own_sums"):
             part: tuple[Any, ...] | None = getattr(self, name)
             if part is not None and len(part) != len(self.trees):
                 raise DataError(
@@ -149,6 +164,11 @@ class Evidence:
     def outputs(self) -> int:
         """Trees per round: 1, or one for every class beyond two classes."""
         return int(np.size(self.base_margin))
+
+    @property
+    def share(self) -> float:
+        """How likely a row is in the first round, 1 where all are."""
+        return self.subsample * (1 - self.held_out)
 
     def class_of(self, t: int) -> int:
         """Return the class whose rows have gradients ``p - 1`` in tree ``t``."""
@@ -176,4 +196,5 @@ class Evidence:
             histograms=None if self.histograms is None else self.histograms[:n],
             noise=None if self.noise is None else self.noise[:n],
             foreign=None if self.foreign is None else self.foreign[:n],
+            own_sums=None if self.own_sums is None else self.own_sums[:n],
         )

@@ -18,15 +18,18 @@ def equations(
 ) -> tuple[Floats, Floats]:
     """Return targets and error variances, (J, K): K = 2 with statistics, 1 with values alone.
 
-    A leaf value gives one equation, sum_i g_i + (v/eta) h_i = -lambda v/eta.
+    A leaf value gives one equation, sum_i g_i + (v/eta) h_i = -lambda v/eta - alpha sign(v). A
+    value of 0 under an L1 penalty says no more than that G is between -alpha and alpha.
     """
     if sums.g is not None and sums.h is not None:
         return np.stack([sums.g, sums.h], axis=1), np.stack([sums.var_g, sums.var_h], axis=1)
     u = slopes(evidence, t, leaves)
-    target = -evidence.reg_lambda * u - sums.own_g - u * sums.own_h
+    target = -evidence.reg_lambda * u - evidence.reg_alpha * np.sign(u)
+    target = target - sums.own_g - u * sums.own_h
     step = 0.0 if evidence.rounding is None else evidence.rounding / evidence.learning_rate
     weight = sums.own_h + evidence.reg_lambda + 1.0
     variance = (step * weight) ** 2 / 12 + sums.var_g + u * u * sums.var_h
+    variance = variance + np.where(u == 0, evidence.reg_alpha**2 / 3, 0.0)
     return target[:, None], variance[:, None]
 
 

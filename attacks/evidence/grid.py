@@ -1,13 +1,41 @@
-"""Boxes as integer cells: every box of the attack ends at thresholds the trees used."""
+"""Boxes as integer cells: every box of the attack ends at thresholds the trees used.
+
+Of a feature that trees split by sets of categories every code is a cell; what is left of it is no
+interval but a set, bit k of a uint64 for code k. Elsewhere all bits are set.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numba import njit
 from numpy.typing import NDArray
 
 from fedtrees.trees.boosted.forest import Tree
+
+ANY = np.uint64(2**64 - 1)  # no code is excluded
+MOST_CODES = 64  # bits of a set
+
+
+@njit(cache=True)
+def has(codes, cell):  # type: ignore[no-untyped-def]
+    """Tell whether a set has this cell."""
+    return codes == ANY or (codes >> np.uint64(cell)) & np.uint64(1) == np.uint64(1)
+
+
+def allowed(codes: NDArray[np.uint64], cells: NDArray[np.integer]) -> NDArray[np.bool_]:
+    """Tell whether sets have these cells, which are not negative, bool, broadcast."""
+    bit = np.minimum(cells, MOST_CODES - 1).astype(np.uint64)
+    return (codes == ANY) | ((codes >> bit) & np.uint64(1)).astype(bool)
+
+
+def codes_right(tree: Tree, node: int) -> np.uint64:
+    """Return the codes that go right at a split by categories."""
+    assert tree.categories is not None
+    codes = np.flatnonzero(tree.categories[node]).astype(np.uint64)
+    return np.bitwise_or.reduce(np.uint64(1) << codes, initial=np.uint64(0))  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,6 +51,7 @@ class LeafConstraints:
     hi: NDArray[np.int32]
     # bool (c,): whether a missing value of the feature goes that way too
     missing: NDArray[np.bool_]
+    codes: NDArray[np.uint64]  # uint64 (c,): the codes among them that do
 
     def __len__(self) -> int:
         return int(self.node.shape[0])
@@ -33,9 +62,18 @@ class LeafConstraints:
         ``width``, int32 of shape (d,), is the number of cells per feature.
         """
         lo, hi = np.zeros((len(self), len(width)), dtype=np.int32), np.tile(width, (len(self), 1))
-        at = np.repeat(np.arange(len(self)), np.diff(self.offsets)), self.feature
+        at = self._at()
         lo[at], hi[at] = self.lo, self.hi
         return lo, hi
+
+    def sets(self, d: int) -> NDArray[np.uint64]:
+        """Return the codes of each leaf, uint64, shape (J, d)."""
+        codes = np.full((len(self), d), ANY)
+        codes[self._at()] = self.codes
+        return codes
+
+    def _at(self) -> tuple[NDArray[np.intp], NDArray[np.int32]]:
+        return np.repeat(np.arange(len(self)), np.diff(self.offsets)), self.feature
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,12 +88,18 @@ class Grid:
     missing: NDArray[np.bool_]  # bool (d,): features whose value may be missing (at first none)
 
     @staticmethod
-    def of(trees: tuple[Tree, ...], d: int) -> Grid:
-        """Collect the thresholds of the trees."""
+    def of(trees: tuple[Tree, ...], d: int, codes: Sequence[int] = ()) -> Grid:
+        """Collect the thresholds of the trees; ``codes`` are how many codes each feature has.
+
+        It is read where a feature is split by sets of categories.
+        """
         found: list[list[NDArray[np.float32]]] = [[] for _ in range(d)]
         for tree in trees:
             for f in np.unique(tree.feature[tree.feature >= 0]):
-                found[f].append(tree.threshold[tree.feature == f])
+                cuts = tree.threshold[tree.feature == f]
+                if np.isnan(cuts).any():
+                    cuts = np.arange(1, codes[f], dtype=np.float32)
+                found[f].append(cuts)
         empty = np.zeros(0, dtype=np.float32)
         edges = tuple(np.unique(np.concatenate([empty, *parts])) for parts in found)
         return Grid(edges, np.zeros(d, dtype=bool))
@@ -87,26 +131,38 @@ class Grid:
 
     def leaves(self, tree: Tree) -> LeafConstraints:
         """Return the intervals on the way to each leaf, in ascending node order."""
-        boxes: dict[int, dict[int, tuple[int, int, bool]]] = {}
-        stack: list[tuple[int, dict[int, tuple[int, int, bool]]]] = [(0, {})]
+        boxes: dict[int, _Box] = {}
+        stack: list[tuple[int, _Box]] = [(0, {})]
         while stack:
             node, box = stack.pop()
             f = int(tree.feature[node])
             if f < 0:
                 boxes[node] = box
                 continue
-            lo, hi, may = box.get(f, (0, self.edges[f].shape[0] + 1, bool(self.missing[f])))
+            whole = (0, self.edges[f].shape[0] + 1, bool(self.missing[f]), ANY)
+            lo, hi, may, codes = box.get(f, whole)
             left = may and bool(tree.default_left[node])
-            cut = int(np.searchsorted(self.edges[f], tree.threshold[node])) + 1
-            stack.append((int(tree.left[node]), {**box, f: (lo, min(hi, cut), left)}))
-            stack.append((int(tree.right[node]), {**box, f: (max(lo, cut), hi, may and not left)}))
+            right = may and not left
+            if np.isnan(tree.threshold[node]):
+                to_right = codes_right(tree, node)
+                sides = (lo, hi, left, codes & ~to_right), (lo, hi, right, codes & to_right)
+            else:
+                cut = int(np.searchsorted(self.edges[f], tree.threshold[node])) + 1
+                sides = (lo, min(hi, cut), left, codes), (max(lo, cut), hi, right, codes)
+            stack.append((int(tree.left[node]), {**box, f: sides[0]}))
+            stack.append((int(tree.right[node]), {**box, f: sides[1]}))
         nodes = sorted(boxes)
-        rows = [(f, *box) for n in nodes for f, box in sorted(boxes[n].items())]
-        flat = np.array(rows, dtype=np.int32).reshape(-1, 4)
+        parts = [(f, part) for n in nodes for f, part in sorted(boxes[n].items())]
+        flat = np.array([(f, *part[:3]) for f, part in parts], dtype=np.int32).reshape(-1, 4)
         offsets = np.concatenate([[0], np.cumsum([len(boxes[n]) for n in nodes])])
         return LeafConstraints(
             np.array(nodes, dtype=np.int32),
             offsets.astype(np.int32),
             *(np.ascontiguousarray(flat[:, k]) for k in range(3)),
             flat[:, 3].astype(bool),
+            np.array([part[3] for _, part in parts], dtype=np.uint64),
         )
+
+
+# Per feature: cells ``lo <= cell < hi``, whether a missing value goes there, codes.
+_Box = dict[int, tuple[int, int, bool, np.uint64]]

@@ -9,7 +9,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from fedtrees.attacks.evidence.grid import Grid, LeafConstraints
+from fedtrees.attacks.evidence.grid import ANY, Grid, LeafConstraints, has
 from fedtrees.core.schema import Schema, Table
 from fedtrees.guessing.tolerance import estimated_width
 from fedtrees.trees.binning import Cuts
@@ -180,23 +180,29 @@ def reach(
     prior: Prior,
     missing: NDArray[np.bool_] | None = None,
     own_leaf: NDArray[np.int32] | None = None,
+    codes: NDArray[np.uint64] | None = None,
 ) -> Reach:
     """Return the reachable leaves of boxes (lo, hi, label) under the marginal prior.
 
-    Values may be missing where ``missing``, of the boxes' shape, says so (None: nowhere). Own rows
-    weigh the leaves that a box reaches where ``own_leaf``, the position of their leaves, is given.
+    Values may be missing where ``missing``, of the boxes' shape, says so (None: nowhere), and have
+    the codes that ``codes``, of that shape, has (None: any). Own rows weigh the leaves that a box
+    reaches where ``own_leaf``, the position of their leaves, is given.
     """
     lo, hi, y = boxes
     may = np.zeros(lo.shape, dtype=bool) if missing is None else missing
     offsets, leaf, mass = _reach(
-        lo, hi, y, may,
-        leaves.offsets, leaves.feature, leaves.lo, leaves.hi, leaves.missing,
+        lo, hi, y, may, _any(lo.shape) if codes is None else codes,
+        leaves.offsets, leaves.feature, leaves.lo, leaves.hi, leaves.missing, leaves.codes,
         prior.cumulative, prior.missing,
     )  # fmt: skip
     out = Reach(offsets, leaf, np.log(mass))
     if own_leaf is not None and len(prior.own):
-        add_own_rows(out, boxes, prior, own_leaf, len(leaves), missing)
+        add_own_rows(out, boxes, prior, own_leaf, len(leaves), missing, codes)
     return out
+
+
+def _any(shape: tuple[int, ...]) -> NDArray[np.uint64]:
+    return np.full(shape, ANY)
 
 
 def add_own_rows(
@@ -206,21 +212,36 @@ def add_own_rows(
     own_leaf: NDArray[np.int32],
     n_leaves: int,
     missing: NDArray[np.bool_] | None = None,
+    codes: NDArray[np.uint64] | None = None,
 ) -> None:
     """Mix own rows of the same label into the marginal prior, in place.
 
     Own row r counts exp(-1.5 * features outside the box) in its own leaf; the marginal prior
     counts as three pseudo-rows. A missing value is outside where ``missing``, bool (n, d), is
-    False (None: nowhere).
+    False (None: nowhere), and a code where ``codes``, uint64 (n, d), has it not (None: nowhere).
     """
-    own = (prior.own_cells, prior.own.y, own_leaf, n_leaves, missing)
+    sets = _any(boxes[0].shape) if codes is None else codes
+    own = (prior.own_cells, prior.own.y, own_leaf, n_leaves, missing, sets)
     _add_own_rows(options.offsets, options.leaf, options.log_prior, *boxes, *own)
 
 
 @njit(cache=True)
+def mass_of(cumulative, c, f, lo, hi, codes):  # type: ignore[no-untyped-def]
+    """Return the mass of cells ``lo <= cell < hi`` of feature f for class c that a set has."""
+    if codes == ANY:
+        return cumulative[c, f, hi] - cumulative[c, f, lo] if lo < hi else 0.0
+    total = 0.0
+    for k in range(lo, hi):
+        if has(codes, k):
+            total += cumulative[c, f, k + 1] - cumulative[c, f, k]
+    return total
+
+
+@njit(cache=True)
 def _reach(  # type: ignore[no-untyped-def]
-    lo, hi, y, missing, start, feature, leaf_lo, leaf_hi, leaf_missing, cumulative, odds
-):
+    lo, hi, y, missing, codes,
+    start, feature, leaf_lo, leaf_hi, leaf_missing, leaf_codes, cumulative, odds,
+):  # fmt: skip
     n, J = lo.shape[0], start.shape[0] - 1
     offsets = np.zeros(n + 1, dtype=np.int64)
     size = max(4 * n, 16)
@@ -235,11 +256,11 @@ def _reach(  # type: ignore[no-untyped-def]
                 f = feature[k]
                 a, b = max(lo[i, f], leaf_lo[k]), min(hi[i, f], leaf_hi[k])
                 both = missing[i, f] and leaf_missing[k]
-                if a >= b and not both:
+                part = mass_of(cumulative, c, f, a, b, codes[i, f] & leaf_codes[k])
+                if part == 0.0 and not both:
                     share = -1.0
                     break
-                part = cumulative[c, f, b] - cumulative[c, f, a] if a < b else 0.0
-                whole = cumulative[c, f, hi[i, f]] - cumulative[c, f, lo[i, f]]
+                whole = mass_of(cumulative, c, f, lo[i, f], hi[i, f], codes[i, f])
                 if both:
                     part += odds[c, f]
                 if missing[i, f]:
@@ -260,7 +281,7 @@ def _reach(  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def _add_own_rows(  # type: ignore[no-untyped-def]
-    offsets, leaf, log_prior, lo, hi, y, own_cells, own_y, own_leaf, n_leaves, missing
+    offsets, leaf, log_prior, lo, hi, y, own_cells, own_y, own_leaf, n_leaves, missing, codes
 ):
     d = lo.shape[1]
     weight = np.exp(-VIOLATION_COST * np.arange(d + 1))
@@ -277,7 +298,7 @@ def _add_own_rows(  # type: ignore[no-untyped-def]
                 for f in range(d):
                     c = own_cells[r, f]
                     if c >= 0:
-                        bad += c < lo[i, f] or c >= hi[i, f]
+                        bad += c < lo[i, f] or c >= hi[i, f] or not has(codes[i, f], c)
                     elif missing is not None:
                         bad += not missing[i, f]
                 mass[own_leaf[r]] += weight[bad]

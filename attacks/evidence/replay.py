@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.attacks.evidence.own_sums import own_histograms
+from fedtrees.attacks.evidence.readable import some_rows
 from fedtrees.core.view import View
 from fedtrees.messages.boosting import GlobalHistogram, Histogram, LeafValues
 from fedtrees.messages.cuts import CutPoints
@@ -22,6 +24,7 @@ from fedtrees.trees.partition import Decisions
 Sums = NDArray[np.int64]
 
 EVERYONE = "everyone"  # the source of sums over all clients
+OTHERS = "others"  # the same without what the principals sent
 
 
 def cuts_of(view: View) -> Cuts | None:
@@ -64,16 +67,27 @@ class TreeLevel:
 
 
 def levels_of(view: View) -> dict[int, list[TreeLevel]]:
-    """Return the levels of every tree, in order: by client where each is seen, else summed."""
+    """Return the levels of every tree, in order: by client where each is seen, else summed.
+
+    Where rounds are grown on some of the rows, sums are of `OTHERS`, if what the principals sent
+    is not sealed: which of their rows were in them is in no message.
+    """
     told = {(m.tree, m.nodes.tobytes()): m for _, m in view.messages(GlobalHistogram)}
     levels: dict[int, list[TreeLevel]] = defaultdict(list)
     if not serves(view):
-        for m in told.values():
-            levels[m.tree].append(_level({EVERYONE: m}, m))
+        own = own_histograms(view) if some_rows(view) else {}
+        for key, m in told.items():
+            parts = {OTHERS: _less(m, own[key])} if key in own else {EVERYONE: m}
+            levels[m.tree].append(_level(parts, m))
     elif told or not params_of(view).samples_columns:  # else the columns drawn are in no message
         for key, by_sender in _sent(view).items():
             levels[key[0]].append(_level(by_sender, told.get(key)))
     return dict(levels)
+
+
+def _less(told: GlobalHistogram, own: Histogram) -> Histogram:
+    sums, totals = told.sums - own.sums, told.totals - own.totals
+    return Histogram(told.tree, told.nodes, sums, totals, *told.bits)
 
 
 def _sent(view: View) -> dict[tuple[int, bytes], dict[str, Histogram]]:
@@ -89,7 +103,7 @@ def _sent(view: View) -> dict[tuple[int, bytes], dict[str, Histogram]]:
 
 
 def _level(
-    parts: Mapping[str, Histogram | GlobalHistogram], told: GlobalHistogram | None
+    parts: Mapping[str, Histogram] | Mapping[str, GlobalHistogram], told: GlobalHistogram | None
 ) -> TreeLevel:
     sums, totals = ({o: getattr(m, part) for o, m in parts.items()} for part in ("sums", "totals"))
     bits = next(iter(parts.values())).bits
@@ -124,7 +138,7 @@ def grow_again(
     ``released`` are the leaf values that were sent, which a defense may have changed. None, or
     other leaves: the values are those that the sums suggest.
     """
-    grower = TreeGrower(cuts, params, sum_of(levels[0].totals)[0], bits=levels[0].bits)
+    grower = TreeGrower(cuts, params, levels[0].shared_totals[0], bits=levels[0].bits)
     sources = {o: _Source(cuts, totals) for o, totals in levels[0].totals.items()}
     nodes: list[NDArray[np.int32]] = []
     for level in levels:

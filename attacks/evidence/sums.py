@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.evidence.boosted import Evidence
+from fedtrees.attacks.evidence.own_sums import bins_left
 from fedtrees.attacks.evidence.routing import add_values, gradients
 from fedtrees.core.schema import Table
 from fedtrees.trees.boosted.forest import Tree
@@ -89,15 +90,24 @@ def _one_tree(
     leaves, n = tree.leaves, len(tree)
     own_g, own_h = (np.bincount(node, part, n)[leaves].astype(np.float64) for part in own_gh)
     own_n0, own_n1 = (np.bincount(node[of], minlength=n)[leaves] for of in (~positive, positive))
+    doubt = np.zeros((2, len(leaves)))
     if not subtract:
         own_g, own_h = np.zeros_like(own_g), np.zeros_like(own_h)
+    elif evidence.own_sums is not None:
+        own_g, own_h = evidence.own_sums[t].T
+    elif evidence.share < 1:  # each of them is in by a coin that was not told
+        spread = evidence.share * (1 - evidence.share)
+        doubt = np.stack([spread * np.bincount(node, part**2, n)[leaves] for part in own_gh])
+        own_g, own_h = evidence.share * own_g, evidence.share * own_h
     seen = leaf_sums(evidence, t)
     noise = None if evidence.noise is None else evidence.noise[t]
+    if not evidence.own_inside and evidence.reg_alpha:  # made of values, which say no more of 0
+        doubt[0] += np.where(tree.value[leaves] == 0, evidence.reg_alpha**2 / 3, 0.0)
     return LeafSums(
         g=None if seen is None else seen[0] - own_g,
         h=None if seen is None else seen[1] - own_h,
-        var_g=np.zeros(len(leaves)) if noise is None else np.maximum(noise.g[leaves], 0.0),
-        var_h=np.zeros(len(leaves)) if noise is None else np.maximum(noise.h[leaves], 0.0),
+        var_g=doubt[0] + (0.0 if noise is None else np.maximum(noise.g[leaves], 0.0)),
+        var_h=doubt[1] + (0.0 if noise is None else np.maximum(noise.h[leaves], 0.0)),
         own_g=own_g,
         own_h=own_h,
         own_n0=own_n0,
@@ -120,8 +130,8 @@ def leaf_sums(evidence: Evidence, t: int) -> tuple[Floats, Floats] | None:
         h = np.nan_to_num(tree.h[leaves].astype(np.float64))
         if tree.g is not None:
             return np.nan_to_num(tree.g[leaves].astype(np.float64)), h
-        v = tree.value[leaves].astype(np.float64)
-        return -v / evidence.learning_rate * (h + evidence.reg_lambda), h
+        u = tree.value[leaves].astype(np.float64) / evidence.learning_rate
+        return -u * (h + evidence.reg_lambda) - evidence.reg_alpha * np.sign(u), h
     if evidence.histograms is None or evidence.cuts is None:
         return None
     sums = _sums_from_histograms(evidence, t, tree)
@@ -139,8 +149,7 @@ def _sums_from_histograms(evidence: Evidence, t: int, tree: Tree) -> Floats | No
         if f < 0:
             continue
         a, b = int(cuts.offsets[f]), int(cuts.offsets[f + 1])
-        # a bin lies left of the split iff its upper edge does
-        left = hist.sums[k, a:b][cuts.values[a:b] <= tree.threshold[node]].sum(axis=0)
+        left = hist.sums[k, a:b][bins_left(tree, int(node), cuts)].sum(axis=0)
         if tree.default_left[node]:
             left = left + hist.totals[k] - hist.sums[k, a:b].sum(axis=0)
         for child, part in ((tree.left[node], left), (tree.right[node], hist.totals[k] - left)):

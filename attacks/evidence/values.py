@@ -9,6 +9,7 @@ programme over the candidate lists enforces exactly.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -52,14 +53,48 @@ def first_counts(evidence: Evidence, sums: LeafSums, n_own: int, whole: bool, t:
     """Return the counts of tree ``t`` of the first round by the best means there are."""
     ph = first_gradient(evidence, t)
     if sums.g is not None:
-        n = evidence.n_rows
-        inside = n_own if evidence.own_inside and not whole else 0
-        n_victims = None if n is None else max(n - inside, 0)
+        n_victims = victims_of(evidence, n_own, whole)
+        if n_victims is not None:
+            n_victims = round(evidence.share * n_victims)
         return counts_from_sums(sums, *ph, n_victims, evidence.most_rows)
     counts = counts_from_values(evidence, sums, ph, t)
     if whole and evidence.own_inside:
         return Counts(counts.n0 + sums.own_n0, counts.n1 + sums.own_n1, counts.residual)
     return counts
+
+
+def victims_of(evidence: Evidence, n_own: int, whole: bool) -> int | None:
+    """Return the declared number of rows sought, in a round or not; None where none was."""
+    if evidence.n_rows is None:
+        return None
+    return max(evidence.n_rows - (n_own if evidence.own_inside and not whole else 0), 0)
+
+
+def left_out(
+    evidence: Evidence, counts: Sequence[Counts], sums: LeafSums, n_own: int, whole: bool
+) -> tuple[Ints, Ints]:
+    """Return how many rows of each class are in no leaf of the first round, int64 (K,) each.
+
+    First all of them, as many as the declared number leaves; then those among them that are held
+    out of every round. Where boosting starts at the label mean, that tells their labels; else they
+    have those of the others.
+    """
+    if len(counts) == 1:
+        inside = np.array([counts[0].n0.sum(), counts[0].n1.sum()])
+    else:
+        inside = np.array([c.n1.sum() for c in counts])
+    n = victims_of(evidence, n_own, whole)
+    total = round(int(inside.sum()) / evidence.share) if n is None else n
+    rest = max(total - int(inside.sum()), 0)
+    rate = inside + DIRICHLET_PRIOR
+    if evidence.mean_start and evidence.outputs == 1 and n is not None:
+        p, h = first_gradient(evidence)
+        own1 = int((sums.own_n1 if evidence.own_inside and not whole else 0 * sums.own_n1).sum())
+        positives = np.clip(p * (evidence.n_rows or n) - own1 - inside[1], 0, rest)
+        rate = np.array([rest - positives, positives])
+    sizes = share_out(rate, rest)
+    never = evidence.held_out / max(1 - evidence.share, 1e-12)
+    return sizes, np.rint(never * sizes).astype(np.int64)
 
 
 def counts_from_values(
@@ -116,12 +151,21 @@ class _Leaves:
     def inside(self) -> tuple[Ints, Ints]:
         """Own rows of either class that the tree was grown on, int64, shape (J,) each."""
         there = int(self.evidence.own_inside)
+        if there and self.evidence.share < 1:  # by their sums, which are exact if they were told
+            n = np.rint(self.sums.own_h / self.h)
+            n1 = np.clip(np.rint(n * self.p - self.sums.own_g), 0, n)
+            return (n - n1).astype(np.int64), n1.astype(np.int64)
         return there * self.sums.own_n0, there * self.sums.own_n1
+
+    @property
+    def n_own(self) -> int:
+        """Own rows."""
+        return int((self.sums.own_n0 + self.sums.own_n1).sum())
 
     @property
     def most_rows(self) -> int:
         """The number of rows where it is known, else the most there may be."""
-        evidence, own = self.evidence, int((self.sums.own_n0 + self.sums.own_n1).sum())
+        evidence, own = self.evidence, self.n_own
         if evidence.n_rows is not None:
             return max(int(evidence.n_rows), own if evidence.own_inside else 0)
         if evidence.most_rows is not None:
@@ -135,6 +179,7 @@ def positives_of_value(
     ph: tuple[float, float],
     settings: tuple[float, float],
     off: float = 0.0,
+    alpha: float = 0.0,
 ) -> tuple[Floats, Floats]:
     """Return the N1 that a leaf value implies for each N, and its error, float64, (k,) each.
 
@@ -150,11 +195,15 @@ def positives_of_value(
         eta and lambda.
     off : float
         Error of the value beyond float32 (half a step where it was rounded).
+    alpha : float
+        L1 penalty: a value of 0 says that G is no larger than that.
     """
     p, h = ph
     eta, reg_lambda = settings
     slope = n * h + reg_lambda
-    exact = n * p + float(value) / eta * slope
+    exact = n * p + float(value) / eta * slope + alpha * np.sign(float(value))
+    if alpha and value == 0:
+        return exact, np.full(len(n), alpha) + GRADIENT_ERROR * n
     off += VALUE_ULPS * float(np.spacing(np.abs(value)))
     return exact, off / eta * slope + GRADIENT_ERROR * n
 
@@ -179,7 +228,7 @@ def _candidates(leaves: _Leaves, j: int, n_max: int) -> Candidates:
         n = n[n * h >= evidence.min_child_weight - 1e-5 * max(evidence.min_child_weight, 1.0)]
     off = 0.0 if evidence.rounding is None else 0.5 * evidence.rounding
     exact, tolerance = positives_of_value(
-        value, n, (p, h), (evidence.learning_rate, evidence.reg_lambda), off
+        value, n, (p, h), (evidence.learning_rate, evidence.reg_lambda), off, evidence.reg_alpha
     )
     # of several integers inside the tolerance, the prior's favourite would need a search per N;
     # the nearest one is the likeliest where the tolerance is below half a row
@@ -197,19 +246,32 @@ def _candidates(leaves: _Leaves, j: int, n_max: int) -> Candidates:
 def _totals(leaves: _Leaves, n_leaves: int, n_max: int) -> Floats:
     """Return the log weight of every number of rows from 0 to ``n_max``, float64."""
     size = np.arange(n_max + 1, dtype=np.float64)
-    if leaves.evidence.n_rows is not None:
+    share = leaves.evidence.share
+    if leaves.evidence.n_rows is not None and share == 1:
         return np.where(size == n_max, 0.0, -np.inf)
     # Dirichlet-multinomial normaliser, and 1/N for the unknown size
     inside = sum(int(part.sum()) for part in leaves.inside)
     like = int((leaves.sums.own_n0 + leaves.sums.own_n1).sum())
     victims = np.maximum(size - inside, 0.0)
     r = like + 2 * DIRICHLET_PRIOR * n_leaves
-    norm = gammaln(victims + 1) + gammaln(r) - gammaln(victims + r) - np.log(size + 1)
+    norm = gammaln(victims + 1) + gammaln(r) - gammaln(victims + r)
+    if leaves.evidence.n_rows is not None:
+        n_own = like if leaves.evidence.own_inside else 0
+        return np.asarray(norm + _binomial(size - inside, leaves.evidence.n_rows - n_own, share))
+    norm -= np.log(size + 1)
     if leaves.evidence.mean_start:
         # a float32 label mean leaves only the multiples of its denominator
         positives = size * leaves.p
         norm[np.abs(positives - np.rint(positives)) > MEAN_ERROR * (size + 1)] = -np.inf
     return np.asarray(norm)
+
+
+def _binomial(x: Floats, n: int, share: float) -> Floats:
+    """Return the log probability that x of n rows are in a round, -inf where that cannot be."""
+    inside = np.clip(x, 0, n)
+    choose = gammaln(n + 1) - gammaln(inside + 1) - gammaln(n - inside + 1)
+    out = choose + inside * np.log(share) + (n - inside) * np.log1p(-share)
+    return np.where(x == inside, out, -np.inf)
 
 
 def _log_prior(extra: Ints, own: int) -> Floats:
@@ -276,10 +338,12 @@ def _closest(leaves: _Leaves, n_max: int) -> Counts:
     evidence, tree, sums = leaves.evidence, leaves.tree, leaves.sums
     inside = leaves.inside
     there = inside[0] + inside[1]
+    if evidence.share < 1 and evidence.n_rows is not None:
+        n_max = int(there.sum()) + round(evidence.share * max(n_max - leaves.n_own, 0))
     n = share_out(sums.own_n0 + sums.own_n1 + DIRICHLET_PRIOR, n_max - int(there.sum()))
     u = tree.value[tree.leaves].astype(np.float64) / evidence.learning_rate
     weight = (n + there) * leaves.h + evidence.reg_lambda
-    exact = (n + there) * leaves.p + u * weight - inside[1]
+    exact = (n + there) * leaves.p + u * weight + evidence.reg_alpha * np.sign(u) - inside[1]
     if _noisy(sums):
         likely = replace(sums, var_g=sums.var_g + u * u * sums.var_h)
         exact = shrink_positives(exact, n, likely)

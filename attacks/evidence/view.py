@@ -10,8 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.evidence.boosted import Evidence, Level, NodeHistograms, NodeNoise
+from fedtrees.attacks.evidence.own_sums import bins_left, own_sums
 from fedtrees.attacks.evidence.replay import (
     EVERYONE,
+    OTHERS,
     TreeLevel,
     cuts_of,
     grow_again,
@@ -64,7 +66,9 @@ def evidence_of(view: View, most: Level = "histograms") -> Evidence | None:
         return None
     if LEVELS.index(most) < LEVELS.index(level):
         level, histograms = most, None
-    declared = view.defense.declares(view.schema, view.parameters)
+    declared, p = view.defense.declares(view.schema, view.parameters), view.parameters
+    held_out = p["validation_fraction"] if p.get("early_stopping_rounds") else 0.0
+    some = params.subsample < 1 or held_out > 0
     shown = trees if level != "values" else tuple(_bare(t) for t in trees)
     noisy_cuts = cuts or _cuts_used(trees, len(view.schema.features))
     return Evidence(
@@ -80,6 +84,11 @@ def evidence_of(view: View, most: Level = "histograms") -> Evidence | None:
         noise=_noise(view, shown, noisy_cuts, declared),
         rounding=declared.rounding or None,
         constant_hessian=declared.unit_hessian,
+        mean_start=params.base_score is None,
+        reg_alpha=params.reg_alpha,
+        subsample=params.subsample,
+        held_out=held_out,
+        own_sums=own_sums(view, shown, cuts) if some else None,
     )
 
 
@@ -92,13 +101,15 @@ def _start(view: View) -> NDArray[np.float32] | None:
 def _replay(
     levels: Mapping[int, Sequence[TreeLevel]], cuts: Cuts, params: TreeParams
 ) -> tuple[tuple[Tree, ...], tuple[NodeHistograms, ...]]:
-    """Grow all trees again, and return them with their histograms over all clients."""
+    """Grow all trees again, and return them with their histograms over all clients, or others."""
     trees, histograms = [], []
     for tree in sorted(levels):
-        bits = levels[tree][0].bits
-        grown = grow_again([level.summed() for level in levels[tree]], cuts, params)
+        bits, others = levels[tree][0].bits, OTHERS in levels[tree][0].sums
+        seen = levels[tree] if others else [level.summed() for level in levels[tree]]
+        grown = grow_again(seen, cuts, params)
         trees.append(grown.tree)
-        parts = (from_fixed(part[EVERYONE], bits) for part in (grown.sums, grown.totals))
+        source = OTHERS if others else EVERYONE
+        parts = (from_fixed(part[source], bits) for part in (grown.sums, grown.totals))
         histograms.append(NodeHistograms(grown.nodes, *parts))
     return tuple(trees), tuple(histograms)
 
@@ -110,7 +121,8 @@ def _assemble(view: View) -> tuple[Tree, ...]:
         m = item.message
         if isinstance(m, NodeSplits):
             builder = builders[m.tree]
-            builder.expand(m.nodes, m.feature, m.threshold, m.default_left, m.gain)
+            split = (m.feature, m.threshold, m.default_left, m.gain, m.categories)
+            builder.expand(m.nodes, *split)
         elif isinstance(m, LeafValues):
             builder = builders[m.tree]
             builder.set_values(m.nodes, m.value)
@@ -134,13 +146,14 @@ def _cuts_used(trees: Sequence[Tree], features: int) -> Cuts:
     """Return the thresholds of a model as cut points: there are at least these."""
     feature = np.concatenate([t.feature for t in trees] or [np.zeros(0, dtype=np.int32)])
     threshold = np.concatenate([t.threshold for t in trees] or [np.zeros(0, dtype=np.float32)])
-    used = [np.unique(threshold[feature == k]) for k in range(features)]
+    known = ~np.isnan(threshold)  # a split by categories has none
+    used = [np.unique(threshold[(feature == k) & known]) for k in range(features)]
     used = [values if len(values) else np.zeros(1, dtype=np.float32) for values in used]
     return Cuts.join(used, [np.nextafter(values[0], np.float32(-np.inf)) for values in used])
 
 
 def _bare(tree: Tree) -> Tree:
-    return Tree(tree.feature, tree.threshold, tree.left, tree.right, tree.default_left, tree.value)
+    return replace(tree, g=None, h=None, gain=None)
 
 
 def _noise(
@@ -204,6 +217,5 @@ def _bins_left(tree: Tree, cuts: Cuts) -> NDArray[np.int64]:
     """Return how many histogram cells make up each inner node's left child, int64, (n_nodes,)."""
     count = np.zeros(len(tree), dtype=np.int64)
     for i in np.flatnonzero(tree.feature >= 0):
-        own = cuts.of(int(tree.feature[i]))
-        count[i] = np.searchsorted(own, tree.threshold[i]) + 1
+        count[i] = bins_left(tree, int(i), cuts).sum()
     return count

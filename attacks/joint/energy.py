@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+from fedtrees.attacks.evidence.grid import has
+from fedtrees.attacks.joint.moves import uniform
 from fedtrees.attacks.joint.state import brings, walk
 from fedtrees.trees.jit import kernel
 
@@ -37,13 +39,14 @@ def accept(world, state, new, n_rows, first):  # type: ignore[no-untyped-def]
         y = state.label[i]
         for t in range(first, state.leaf.shape[1]):
             j, k = state.leaf[i, t], new.leaf[s, t]
-            if not world.foreign[t]:
+            if state.inside[i, t]:
                 g, h = brings(state.p[i, t], y, world.slope[j], world.flat)
                 state.residual[j, 0] -= g
                 state.residual[j, 1] -= h
                 g, h = brings(new.p[s, t], y, world.slope[k], world.flat)
                 state.residual[k, 0] += g
                 state.residual[k, 1] += h
+            if not world.foreign[t]:
                 state.p[i, t] = new.p[s, t]
             state.leaf[i, t] = k
 
@@ -52,7 +55,7 @@ def accept(world, state, new, n_rows, first):  # type: ignore[no-untyped-def]
 def _follow(world, state, new, s, n_changed):  # type: ignore[no-untyped-def]
     """Route row ``s`` of a proposal; return the first tree in which it changes leaf, or T."""
     i, T = new.row[s], world.root.shape[0]
-    first, shift, factor = T, 0.0, 1.0
+    first, shift, factor, by_set = T, 0.0, 1.0, world.sets.shape[0] > 0
     for t in range(T):
         j = state.leaf[i, t]
         new.leaf[s, t] = j
@@ -61,7 +64,9 @@ def _follow(world, state, new, s, n_changed):  # type: ignore[no-untyped-def]
             new.p[s, t] = q if first == T else q * factor / (1.0 - q + q * factor)
         for k in range(n_changed):
             f = new.changed[k]
-            if new.cell[s, f] < world.box[j, f, 0] or new.cell[s, f] >= world.box[j, f, 1]:
+            c = new.cell[s, f]
+            out = c < world.box[j, f, 0] or c >= world.box[j, f, 1]
+            if out or (by_set and not has(world.codes[j, f], c)):
                 to = walk(world, t, new.cell, s)
                 new.leaf[s, t] = to
                 shift += world.value[to] - world.value[j]
@@ -86,7 +91,7 @@ def _alone(world, state, precision, new, s, first):  # type: ignore[no-untyped-d
     i, gain = new.row[s], 0.0
     y = state.label[i]
     for t in range(first, state.leaf.shape[1]):
-        if not world.foreign[t]:
+        if state.inside[i, t]:
             j, k = state.leaf[i, t], new.leaf[s, t]
             gj, hj = brings(state.p[i, t], y, world.slope[j], world.flat)
             gk, hk = brings(new.p[s, t], y, world.slope[k], world.flat)
@@ -116,7 +121,9 @@ def _together(world, state, precision, new, n_rows, first):  # type: ignore[no-u
     ya, yb = state.label[a], state.label[b]
     for t in range(first, state.leaf.shape[1] if n_rows == 2 else first):
         ja, ka, jb, kb = state.leaf[a, t], new.leaf[0, t], state.leaf[b, t], new.leaf[1, t]
-        if world.foreign[t] or (ja != jb and ja != kb and ka != jb and ka != kb):
+        if not (state.inside[a, t] and state.inside[b, t]):
+            continue
+        if ja != jb and ja != kb and ka != jb and ka != kb:
             continue
         gja, hja = brings(state.p[a, t], ya, world.slope[ja], world.flat)
         gka, hka = brings(new.p[0, t], ya, world.slope[ka], world.flat)
@@ -127,3 +134,41 @@ def _together(world, state, precision, new, n_rows, first):  # type: ignore[no-u
         gain += _meet(ka, jb, 1.0, gka, hka, gjb, hjb, precision)
         gain += _meet(ka, kb, -1.0, gka, hka, gkb, hkb, precision)
     return gain
+
+
+@kernel
+def resample(world, state, precision, i, bits):  # type: ignore[no-untyped-def]
+    """Draw anew, given all else, in which trees row ``i`` is, in place; the first tree stays."""
+    odds = math.log(world.share) - math.log1p(-world.share)
+    for t in range(1, state.leaf.shape[1]):
+        if world.foreign[t]:
+            continue
+        j, was = state.leaf[i, t], state.inside[i, t]
+        g, h = brings(state.p[i, t], state.label[i], world.slope[j], world.flat)
+        sign = -1.0 if was else 1.0
+        gain = _drop(j, sign * g, sign * h, state.residual, precision) + sign * odds
+        # of being other than it is
+        if uniform(bits) * (1.0 + math.exp(-gain)) < 1.0:
+            state.inside[i, t] = not was
+            state.residual[j, 0] += sign * g
+            state.residual[j, 1] += sign * h
+
+
+@kernel
+def trade(world, state, precision, a, b, t, bits):  # type: ignore[no-untyped-def]
+    """Let a row that is in tree ``t`` and one that is not trade places, or not, in place."""
+    if state.inside[a, t] == state.inside[b, t] or world.foreign[t]:
+        return
+    i, o = (a, b) if state.inside[a, t] else (b, a)
+    j, k = state.leaf[i, t], state.leaf[o, t]
+    gi, hi = brings(state.p[i, t], state.label[i], world.slope[j], world.flat)
+    go, ho = brings(state.p[o, t], state.label[o], world.slope[k], world.flat)
+    gain = _drop(j, -gi, -hi, state.residual, precision)
+    gain += _drop(k, go, ho, state.residual, precision)
+    gain += _meet(j, k, 1.0, gi, hi, go, ho, precision)
+    if gain >= 0.0 or uniform(bits) < math.exp(gain):
+        state.inside[i, t], state.inside[o, t] = False, True
+        state.residual[j, 0] -= gi
+        state.residual[j, 1] -= hi
+        state.residual[k, 0] += go
+        state.residual[k, 1] += ho

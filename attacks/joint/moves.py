@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.evidence.draws import next_bits
+from fedtrees.attacks.evidence.grid import has
 from fedtrees.attacks.joint.classes import draw_cell, swap_gain
 from fedtrees.trees.jit import kernel
 
@@ -126,4 +127,5 @@ def inside(state, new, n_rows, n_changed):  # type: ignore[no-untyped-def]
         for k in range(n_changed):
             f = new.changed[k]
             kept = kept and state.lo[i, f] <= new.cell[s, f] < state.hi[i, f]
+            kept = kept and has(state.codes[i, f], new.cell[s, f])
     return kept

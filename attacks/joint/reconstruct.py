@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from fedtrees.attacks.evidence.basis import Basis
 from fedtrees.attacks.evidence.boosted import Evidence
 from fedtrees.attacks.evidence.boxes import Boxes, boxes_after_first_tree, open_boxes
-from fedtrees.attacks.evidence.values import first_counts
+from fedtrees.attacks.evidence.values import first_counts, left_out
 from fedtrees.attacks.joint.classes import Classes
 from fedtrees.attacks.joint.sampler import draw_classes, sample
 from fedtrees.attacks.joint.state import State
@@ -164,12 +164,15 @@ def _known(evidence: Evidence, own: Table, schema: Schema, basis: Basis, exact: 
         return _Known(boxes, boxes.history, (), 0, {})
     counts = first_counts(evidence, basis.sums[0], len(own), False)
     notes = {"first_tree_residual": counts.residual}
-    if exact:
+    rest = None
+    if evidence.share < 1:
+        rest = left_out(evidence, [counts], basis.sums[0], len(own), False)
+    elif exact:
         found = decode(evidence, own, schema, LIST_BITS, DOUBT, basis)
         if found.paths is not None:
             boxes, block = rows_of(found.paths, counts)
             return _Known(boxes, block, tuple(found.leaf_counts), found.paths.trees, notes)
-    boxes = boxes_after_first_tree(evidence, basis.grid, counts)
+    boxes = boxes_after_first_tree(evidence, basis.grid, counts, rest)
     table = LeafCounts(0, evidence.trees[0].leaves, np.stack([counts.n0, counts.n1], axis=1))
     return _Known(boxes, boxes.history, (table,), 1, notes)
 
@@ -221,7 +224,7 @@ def _start(problem: _Problem, rng: np.random.Generator) -> tuple[State, Classes]
     """Follow the rows through the first trees, as TimberStrike does, and put them on the grid."""
     known, start = problem.known.boxes, _first(problem.evidence, START_TREES)
     grid, prior = problem.basis.grid, problem.basis.prior
-    boxes = Boxes(*(a.copy() for a in (known.lo, known.hi, known.y, known.margin, known.history)))
+    boxes = known.copy()
     follow(
         start, problem.basis.sums[: len(start.trees)], grid, prior, boxes,
         TimberStrikeOptions(), rng, problem.known.solved,
@@ -229,11 +232,28 @@ def _start(problem: _Problem, rng: np.random.Generator) -> tuple[State, Classes]
     table = points("auto", boxes, grid, prior, problem.schema, rng)
     cell = np.clip(grid.cells(table.X), boxes.lo, boxes.hi - 1)
     state = State.of(
-        problem.world, cell, (known.lo, known.hi), known.y, prior.own_cells, prior.own.y
-    )
+        problem.world, cell, (known.lo, known.hi), known.y, prior.own_cells, prior.own.y,
+        known.codes, _inside(problem, boxes, rng), _may_be_anywhere(known),
+    )  # fmt: skip
     classes = Classes.of(prior, problem.options.classes, problem.options.base_weight)
     draw_classes(state, classes, _seed(rng))
     return state, classes
+
+
+def _may_be_anywhere(known: Boxes) -> NDArray[np.bool_] | None:
+    return None if known.share is None else known.share > 0
+
+
+def _inside(problem: _Problem, boxes: Boxes, rng: np.random.Generator) -> NDArray[np.bool_] | None:
+    """Return in which trees each row is, bool (n, T): as it was followed, else by chance."""
+    if boxes.share is None:
+        return None
+    T = len(problem.evidence.trees)
+    inside: NDArray[np.bool_] = rng.random((len(boxes.y), T)) < boxes.share[:, None]
+    grown = [t for t in range(T) if not problem.evidence.is_foreign(t)]
+    for t, there in zip(grown, boxes.inside, strict=False):
+        inside[:, t] = there
+    return inside
 
 
 def _anneal(

@@ -7,7 +7,8 @@ The state's probability is proportional to
 A move changes cells of one row or exchanges cells of two, follows what that does to every later
 tree (a changed leaf changes the margin, hence the gradients in all trees after it), and is
 accepted by Metropolis and Hastings. A row never leaves its leaf of the first tree, whose class
-counts are known; exchanging all features of two rows of such a leaf exchanges their labels.
+counts are known; exchanging all features of two rows of such a leaf exchanges their labels. Where
+trees are grown on some of the rows, which rows are in which tree is part of the state.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.joint.classes import Classes, count_row, draw_class
-from fedtrees.attacks.joint.energy import accept, judge
+from fedtrees.attacks.joint.energy import accept, judge, resample, trade
 from fedtrees.attacks.joint.moves import (
     Proposal,
     below,
@@ -37,6 +38,9 @@ Floats = NDArray[np.float64]
 # Shares of the moves, cumulative: class, one cell redrawn, one cell moved by one or two; the rest
 # exchanges features of two rows.
 CLASS, REDRAW, SHIFT = 0.08, 0.40, 0.55
+# Where trees are grown on some of the rows, so many of all but the first of these draw anew which;
+# and so many pairs of rows are tried for a trade.
+COINS, TRADES = 0.3, 8
 
 
 def draw_classes(state: State, classes: Classes, seed: int) -> None:
@@ -106,6 +110,9 @@ def _sample(world, state, classes, precision, mates, moves, new, scratch, bits):
         n_rows = _choose_rows(mates, new.row, kind >= SHIFT, bits)
         if n_rows == 0:
             continue
+        if world.share < 1.0 and uniform(bits) < COINS:
+            _toss(world, state, precision, new.row[0], bits)
+            continue
         if n_rows == 1:
             n_changed, factor = change_one(state, classes, new, kind >= REDRAW, bits)
         else:
@@ -114,6 +121,7 @@ def _sample(world, state, classes, precision, mates, moves, new, scratch, bits):
         whole = (
             n_rows == 2
             and state.leaf[new.row[0], 0] == state.leaf[new.row[1], 0]
+            and state.inside[new.row[0], 0] == state.inside[new.row[1], 0]
             and swapped(state, new)
         )
         if n_changed == 0 or not (whole or inside(state, new, n_rows, n_changed)):
@@ -128,6 +136,17 @@ def _sample(world, state, classes, precision, mates, moves, new, scratch, bits):
         accept(world, state, new, n_rows, first)
         _move_cells(state, classes, new, n_rows)
     return accepted
+
+
+@kernel
+def _toss(world, state, precision, i, bits):  # type: ignore[no-untyped-def]
+    """Draw anew in which trees a row is, and let it trade places with others, in place."""
+    if state.sampled[i]:
+        resample(world, state, precision, i, bits)
+        for _ in range(TRADES if state.leaf.shape[1] > 1 else 0):
+            t, other = 1 + below(bits, state.leaf.shape[1] - 1), below(bits, state.leaf.shape[0])
+            if state.sampled[other]:
+                trade(world, state, precision, i, other, t, bits)
 
 
 @kernel
@@ -153,6 +172,7 @@ def _swap_boxes(state, new):  # type: ignore[no-untyped-def]
     for f in range(lo.shape[1]):
         lo[a, f], lo[b, f] = lo[b, f], lo[a, f]
         hi[a, f], hi[b, f] = hi[b, f], hi[a, f]
+        state.codes[a, f], state.codes[b, f] = state.codes[b, f], state.codes[a, f]
 
 
 @kernel

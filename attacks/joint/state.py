@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.attacks.evidence.grid import ANY, has
 from fedtrees.attacks.joint.world import World
 from fedtrees.trees.jit import kernel
 
@@ -22,9 +23,10 @@ class State(NamedTuple):
     """
 
     cell: Ints  # int32 (m, d): victims' rows, then own ones (whose cells stay)
-    # int32 (n, d): cells ``lo <= cell < hi`` a victim's row may have
+    # int32 (n, d): cells ``lo <= cell < hi`` a victim's row may have, and uint64 (n, d): codes
     lo: Ints
     hi: Ints
+    codes: NDArray[np.uint64]
     # int32 (m,)
     label: Ints
     component: Ints
@@ -33,6 +35,10 @@ class State(NamedTuple):
     # none
     p: Floats
     residual: Floats  # float64 (L, 2): the rows' sums less the sums to meet
+    # bool (n, T): whether each tree has the row in its sums, foreign trees never; bool (n,):
+    # whether that may change, but for the first tree
+    inside: NDArray[np.bool_]
+    sampled: NDArray[np.bool_]
 
     @property
     def n(self) -> int:
@@ -47,18 +53,29 @@ class State(NamedTuple):
         label: Ints,
         own_cell: Ints,
         own_label: Ints,
+        codes: NDArray[np.uint64] | None = None,
+        inside: NDArray[np.bool_] | None = None,
+        sampled: NDArray[np.bool_] | None = None,
     ) -> State:
-        """Route the rows; all are in the first class of their label."""
+        """Route the rows; all are in the first class of their label.
+
+        Without ``codes`` any is possible; without ``inside`` all rows are in all trees, without
+        ``sampled`` for good.
+        """
         n, T = len(cell), len(world.root)
+        there = np.ones((n, T), dtype=bool) if inside is None else inside
         state = State(
             np.ascontiguousarray(np.concatenate([cell, own_cell]), dtype=np.int32),
             np.array(box[0], dtype=np.int32, order="C"),
             np.array(box[1], dtype=np.int32, order="C"),
+            np.full(cell.shape, ANY) if codes is None else np.array(codes, order="C"),
             np.concatenate([label, own_label]).astype(np.int32),
             np.zeros(n + len(own_cell), dtype=np.int32),
             np.zeros((n, T), dtype=np.int32),
             np.zeros((n, T)),
             np.zeros_like(world.target),
+            there & ~world.foreign,
+            np.zeros(n, dtype=bool) if sampled is None else sampled.copy(),
         )
         state.refresh(world)
         return state
@@ -82,7 +99,9 @@ def walk(world, t, cell, i):  # type: ignore[no-untyped-def]
     """Return the leaf that row ``i`` of ``cell`` (int32, shape (m, d)) takes in tree ``t``."""
     at, node = world.root[t], world.node
     while node[at, 0] >= 0:
-        at = node[at, 2] if cell[i, node[at, 0]] < node[at, 1] else node[at, 3]
+        c, cut = cell[i, node[at, 0]], node[at, 1]
+        left = c < cut if cut >= 0 else not has(world.sets[-1 - cut], c)
+        at = node[at, 2] if left else node[at, 3]
     return node[at, 2]
 
 
@@ -107,8 +126,9 @@ def _refresh(world, state):  # type: ignore[no-untyped-def]
             leaf[i, t] = j
             if not world.foreign[t]:
                 p = 1.0 / (1.0 + math.exp(-margin))
-                g, h = brings(p, state.label[i], world.slope[j], world.flat)
+                state.p[i, t] = p
+            if state.inside[i, t]:
+                g, h = brings(state.p[i, t], state.label[i], world.slope[j], world.flat)
                 residual[j, 0] += g
                 residual[j, 1] += h
-                state.p[i, t] = p
             margin += world.value[j]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fedtrees.attacks.evidence.boosted import Evidence
 from fedtrees.attacks.evidence.equations import equations
-from fedtrees.attacks.evidence.grid import Grid
+from fedtrees.attacks.evidence.grid import Grid, codes_right
 from fedtrees.attacks.evidence.sums import LeafSums
 from fedtrees.trees.boosted.forest import Tree
 
@@ -31,10 +31,13 @@ class World(NamedTuple):
 
     root: Ints  # int32 (T,)
     # int32 (n_nodes, 4): feature, cut (a row goes left iff its cell is below), left and right
-    # child; a leaf has feature -1 and its number as left child
+    # child; a leaf has feature -1 and its number as left child. A cut of -1 - k: a row goes right
+    # iff set k has its cell
     node: Ints
+    sets: NDArray[np.uint64]  # uint64 (splits by categories,)
     # int32 (L, d, 2): cells ``box[l, f, 0] <= cell < box[l, f, 1]`` that keep a row in the leaf
     box: Ints
+    codes: NDArray[np.uint64]  # uint64 (L, d): codes that do
     # float64 (L,): change of the log-odds; see above
     value: Floats
     slope: Floats
@@ -48,17 +51,21 @@ class World(NamedTuple):
     # bool (T,): trees grown on rows of others: their values count, their sums do not
     foreign: NDArray[np.bool_]
     flat: bool  # True where the protocol uses h = 1
+    share: float  # how likely a row is in a tree
 
     @staticmethod
     def of(evidence: Evidence, sums: list[LeafSums], grid: Grid) -> World:
         """Put all trees of the evidence on the grid."""
         parts, boxes, targets, variances, slopes, values = [], [], [], [], [], []
         roots, n_nodes, n_leaves = [], 0, 0
+        sets: list[np.uint64] = []
+        codes = []
         for t, tree in enumerate(evidence.trees):
             leaves = grid.leaves(tree)
             roots.append(n_nodes)
-            parts.append(_on_grid(tree, grid, n_nodes, n_leaves))
+            parts.append(_on_grid(tree, grid, n_nodes, n_leaves, sets))
             boxes.append(np.stack(leaves.boxes(grid.width), axis=2))
+            codes.append(leaves.sets(len(grid.edges)))
             value = tree.value[leaves.node].astype(np.float64)
             target, variance = equations(evidence, t, sums[t], leaves)
             if evidence.is_foreign(t):
@@ -75,7 +82,9 @@ class World(NamedTuple):
         return World(
             np.array(roots, dtype=np.int32),
             np.concatenate(parts),
+            np.array(sets, dtype=np.uint64),
             np.concatenate(boxes),
+            np.concatenate(codes),
             np.concatenate(values),
             np.concatenate(slopes),
             np.concatenate(targets),
@@ -83,6 +92,7 @@ class World(NamedTuple):
             _starts(evidence),
             np.array(evidence.foreign or [False] * len(evidence.trees), dtype=np.bool_),
             evidence.constant_hessian,
+            evidence.subsample,
         )
 
     def precision(self, sigma: float) -> Floats:
@@ -100,14 +110,19 @@ def _starts(evidence: Evidence) -> Floats:
     return out
 
 
-def _on_grid(tree: Tree, grid: Grid, first_node: int, first_leaf: int) -> Ints:
-    """Return one tree's rows of `World.node`."""
+def _on_grid(
+    tree: Tree, grid: Grid, first_node: int, first_leaf: int, sets: list[np.uint64]
+) -> Ints:
+    """Return one tree's rows of `World.node`; its splits by categories are added to ``sets``."""
     out = np.empty((len(tree), 4), dtype=np.int32)
     out[:, 0] = tree.feature
     for i in range(len(tree)):
         f = int(tree.feature[i])
         if f >= 0:
             cut = int(np.searchsorted(grid.edges[f], tree.threshold[i])) + 1
+            if np.isnan(tree.threshold[i]):
+                sets.append(codes_right(tree, i))
+                cut = -len(sets)
             out[i, 1:] = cut, first_node + tree.left[i], first_node + tree.right[i]
     out[tree.leaves, 1:] = 0
     out[tree.leaves, 2] = first_leaf + np.arange(len(tree.leaves))

@@ -25,7 +25,8 @@ class Lattice(Attack):
 
     Rows are followed through all trees as far as their sums determine where they went (beyond
     the papers). Only what is beyond doubt is returned; where rows' whole paths are known, so
-    are the boxes they lie in, which `joint` turns into rows.
+    are the boxes they lie in, which `joint` turns into rows. Where every round draws a sample of
+    the rows, the first tree alone is read, and its counts are of that sample.
 
     Attributes
     ----------
@@ -69,9 +70,8 @@ class Lattice(Attack):
         declared = view.defense.declares(view.schema, view.parameters)
         if evidence is None or declared.histogram_step or declared.least_rows:
             return Guess(notes={"trees_certified": 0.0})
-        n = self.max_trees
-        noise = None if evidence.noise is None else evidence.noise[:n]
-        evidence = replace(evidence, trees=evidence.trees[:n], noise=noise)
+        if self.max_trees is not None:
+            evidence = evidence.rounds(self.max_trees)
         if self.base_score == "unknown" and evidence.trees:
             base = base_margin_of(evidence)
             if base is None:

@@ -39,9 +39,12 @@ def decode(
 
     Own rows are in the sums. No leaf is believed with odds above ``doubt`` against its contents;
     ``list_bits`` as of `fedtrees.attacks.lattice.contents.find_contents`. The basis is worked out
-    where it is not at hand.
+    where it is not at hand. Of rounds that are grown on some of the rows only the first is read:
+    its counts are of the rows it was grown on.
     """
     own = Table.empty(schema) if own is None else own
+    if evidence.share < 1:
+        evidence, basis = evidence.rounds(1), None
     if not evidence.trees:
         return Decoded()
     basis = Basis.of(evidence, own, schema) if basis is None else basis

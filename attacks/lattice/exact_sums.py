@@ -31,11 +31,11 @@ def rounding_of(margin: NDArray[np.float32]) -> int:
 def exact_sums(evidence: Evidence, own: Table) -> list[Longs] | None:
     """Return per tree the victims' G and H per leaf in units, int64, shape (J, 2).
 
-    None where sums are not seen, are noisy, or are no whole numbers of units, and where splits
-    by categories leave no boxes to follow.
+    None where sums are not seen, are noisy, or are no whole numbers of units, and where it was not
+    told which own rows are in them.
     """
     trees = evidence.trees
-    if any(np.isnan(tree.threshold).any() for tree in trees):
+    if evidence.share < 1 and evidence.own_sums is None:
         return None
     if evidence.outputs != 1 or evidence.foreign or evidence.restart or not evidence.own_inside:
         return None  # trees of other rows, or margins that start anew
@@ -52,7 +52,8 @@ def exact_sums(evidence: Evidence, own: Table) -> list[Longs] | None:
             return None
         mine = np.zeros((len(tree), 2), dtype=np.int64)
         np.add.at(mine, nodes[:, t], to_fixed(logistic_gradients(margin, own.y)))
-        out.append(seen.astype(np.int64) - mine[tree.leaves])
+        told = None if evidence.own_sums is None else to_fixed(evidence.own_sums[t])
+        out.append(seen.astype(np.int64) - (mine[tree.leaves] if told is None else told))
         margin += tree.value[nodes[:, t]]
     return out
 

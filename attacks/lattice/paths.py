@@ -23,7 +23,7 @@ Longs = NDArray[np.int64]
 Ints = NDArray[np.int32]
 
 LIGHTEST = 1e-7  # pieces that are a smaller share of their slot are dropped
-_PER_PIECE = ("slot", "weight", "label", "lo", "hi", "leaf", "margin")
+_PER_PIECE = ("slot", "weight", "label", "lo", "hi", "codes", "leaf", "margin")
 
 
 class Inside(NamedTuple):
@@ -42,16 +42,18 @@ class Paths:
     slot: Longs  # int64 (m,)
     weight: Floats  # float64 (m,)
     label: Longs  # int64 (m,)
-    # int32 (m, d): box of each piece: cells ``lo <= cell < hi``
+    # int32 (m, d): box of each piece: cells ``lo <= cell < hi``, and codes
     lo: Ints
     hi: Ints
+    codes: NDArray[np.uint64]  # uint64 (m, d)
     leaf: Ints  # int32 (m, t): position of the piece's leaf in each tree
     margin: NDArray[np.float32]  # float32 (m, t + 1): log-odds before each tree, and after the last
 
     @staticmethod
     def after_first(tree: Tree, base: np.float32, grid: Grid, counts: Counts) -> Paths:
         """Return the paths after the first tree, whose leaves' class counts are known."""
-        lo, hi = grid.leaves(tree).boxes(grid.width)
+        leaves = grid.leaves(tree)
+        (lo, hi), codes = leaves.boxes(grid.width), leaves.sets(len(grid.edges))
         weight = np.concatenate([counts.n0, counts.n1]).astype(np.float64)
         label = np.repeat(np.array([0, 1], dtype=np.int64), len(lo))
         leaf = np.tile(np.arange(len(lo), dtype=np.int32), 2)
@@ -62,7 +64,8 @@ class Paths:
         _, slot = np.unique(after, return_inverse=True)
         slot = slot.reshape(-1).astype(np.int64)
         size = np.rint(np.bincount(slot, weight)).astype(np.int64)
-        return Paths(size, slot, weight, label, lo[leaf], hi[leaf], leaf[:, None], margin)
+        box = (lo[leaf], hi[leaf], codes[leaf])
+        return Paths(size, slot, weight, label, *box, leaf[:, None], margin)
 
     @property
     def trees(self) -> int:
@@ -80,9 +83,11 @@ class Paths:
 
     def grow(self, piece: Longs, leaf: Ints, weight: Floats, tree: Tree, grid: Grid) -> None:
         """Send pieces through one more tree, in place: piece ``piece[e]`` to leaf ``leaf[e]``."""
-        lo, hi = grid.leaves(tree).boxes(grid.width)
+        leaves = grid.leaves(tree)
+        lo, hi = leaves.boxes(grid.width)
         self.lo = np.maximum(self.lo[piece], lo[leaf])
         self.hi = np.minimum(self.hi[piece], hi[leaf])
+        self.codes = self.codes[piece] & leaves.sets(len(grid.edges))[leaf]
         after = self.margin[piece, -1] + tree.value[tree.leaves][leaf]
         self.margin = np.column_stack([self.margin[piece], after])
         self.leaf = np.column_stack([self.leaf[piece], leaf]).astype(np.int32)

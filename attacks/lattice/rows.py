@@ -38,12 +38,15 @@ def rows_of(paths: Paths, first: Counts) -> tuple[Boxes, Longs]:
         mine, end = linear_sum_assignment(cost)
         row_place[rows[mine]] = ends[end]
     piece = _pieces(paths, row_slot, row_place, place)
-    box = np.column_stack([paths.lo[piece], paths.hi[piece], paths.label[piece]])
+    box = np.column_stack(
+        [paths.lo[piece], paths.hi[piece], paths.label[piece], paths.codes[piece].view(np.int64)]
+    )
     _, history = np.unique(box, axis=0, return_inverse=True)
     boxes = Boxes(
         paths.lo[piece], paths.hi[piece], paths.label[piece], paths.margin[piece, -1].copy(),
         history.reshape(-1).astype(np.int64),
     )  # fmt: skip
+    boxes.codes = paths.codes[piece]
     return boxes, row_place
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedtrees.attacks.evidence.marginals import Column, columns_of, pooled, victims_rows
 from fedtrees.attacks.evidence.readable import classes_of_leaves, shows
-from fedtrees.attacks.evidence.replay import EVERYONE
+from fedtrees.attacks.evidence.replay import EVERYONE, OTHERS
 from fedtrees.attacks.peeling.owners import owners_of
 from fedtrees.attacks.peeling.peel import LEAST_CONFIDENCE, MOST_WORK, Peeled, peel
 from fedtrees.attacks.peeling.rows import take_out
@@ -67,7 +67,9 @@ class HistogramPeeling(Attack):
         if not shows(view, Histogram, GlobalHistogram):
             return "the principals see no gradient histograms"
         if classes_of_leaves(view) != 2:
-            return "leaves are not plain Newton steps of the binary log loss on all rows"
+            return "leaves are not Newton steps of the binary log loss"
+        if view.parameters.get("subsample", 1) != 1:
+            return "every tree is grown on a sample of the rows; no checksum over all trees holds"
         return None
 
     def run(self, view: View, rng: np.random.Generator) -> Guess:
@@ -100,7 +102,7 @@ def _guess(
     edges = lower_edges(sources.cuts, view.parameters)
     X = values_in(sources.cuts, view.schema, bins, own.X, ranges, rng, edges)
     owner: list[str] | None = [o for o, p in zip(sources.parts, found, strict=True) for _ in p.y]
-    if EVERYONE in sources.parts:
+    if EVERYONE in sources.parts or OTHERS in sources.parts:
         names = list(columns)
         owner = None
         if columns and pooled(view) is not None:

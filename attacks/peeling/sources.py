@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fedtrees.attacks.evidence.readable import some_rows
 from fedtrees.attacks.evidence.replay import (
+    EVERYONE,
     Grown,
     cuts_of,
     grow_again,
@@ -34,7 +36,7 @@ class Sources:
 
     forest: BinnedForest
     cuts: Cuts
-    # Disjoint sets of rows, by owner; `EVERYONE` where sums alone are seen
+    # Disjoint sets of rows, by owner; `EVERYONE` or `OTHERS` where sums alone are seen
     parts: Mapping[str, Residual]
 
 
@@ -43,9 +45,9 @@ def unreadable(view: View) -> str | None:
     if len(view.schema.classes) != 2:
         return "the target does not have two classes"
     p = view.parameters
-    if p.get("objective") not in (None, "binary:logistic") or p.get("reg_alpha"):
+    if p.get("objective") not in (None, "binary:logistic"):
         return "gradients are not those of the log loss"
-    if p.get("subsample", 1) != 1 or p.get("early_stopping_rounds"):
+    if p.get("subsample", 1) != 1:
         return "not all rows are in every tree"
     clip = view.defense.gradient_clip
     if clip is not None and clip < 1:
@@ -79,6 +81,8 @@ def sources_of(view: View) -> Sources | None:
     forest = BinnedForest.of([g.tree for g in kept], [g.nodes for g in kept], cuts, start.margin[0])
     last = [forest.terminal(t, g.nodes) for t, g in enumerate(kept)]
     slack = _slack(view, params, len(owners))
+    if EVERYONE in owners and some_rows(view) and view.rows is not None and len(view.rows):
+        return None  # own rows are in the sums or not, and what was sent is sealed
     parts = {}
     for o in owners:
         if o in view.principals:

@@ -57,7 +57,7 @@ def rows_from_histograms(
     if evidence.outputs > 1:
         evidence = evidence.rounds(1)
     forest, left = binned_forest(evidence)
-    if options.scope == "victims":
+    if options.scope == "victims" and evidence.share == 1:
         _take_out(evidence, forest, left, to_bins(cuts, own.X), own.y)
     if evidence.outputs == 1:
         peeled = peel(forest, left)

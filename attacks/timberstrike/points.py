@@ -7,8 +7,8 @@ from numba import njit
 from numpy.typing import NDArray
 
 from fedtrees.attacks.evidence.boxes import Boxes
-from fedtrees.attacks.evidence.grid import Grid
-from fedtrees.attacks.evidence.prior import UNIFORM_SHARE, Prior
+from fedtrees.attacks.evidence.grid import ANY, Grid, allowed, has
+from fedtrees.attacks.evidence.prior import UNIFORM_SHARE, Prior, mass_of
 from fedtrees.core.schema import Schema, Table
 
 Floats = NDArray[np.float64]
@@ -56,11 +56,13 @@ def points(
     X[missing] = np.nan
     if rule == "joint" and len(prior.own) and n:
         own = prior.own_cells, prior.own.y
-        near = _nearest(boxes.lo, boxes.hi, boxes.y, boxes.missing, *own, rng.random(n))
+        box = (boxes.lo, boxes.hi, boxes.y, boxes.missing, boxes.codes)
+        near = _nearest(*box, *own, rng.random(n))
         cell = prior.own_cells[near]
-        inside = ((cell >= boxes.lo) & (cell < boxes.hi)) | ((cell < 0) & boxes.missing)
+        inside = (cell >= boxes.lo) & (cell < boxes.hi) & allowed(boxes.codes, np.maximum(cell, 0))
+        inside |= (cell < 0) & boxes.missing
         inside &= (near >= 0)[:, None]
-        moved = ~inside & (near >= 0)[:, None] & (cell >= 0) & ~missing
+        moved = ~inside & (near >= 0)[:, None] & (cell >= 0) & ~missing & (boxes.codes == ANY)
         X = np.where(inside, prior.own.X[near], X)
         edge = _into(prior.own.X[near], low, high, prior, schema)
         X = np.where(moved, _nearest_told(edge, low, high, prior) if prior.told else edge, X)
@@ -119,8 +121,8 @@ def _missing(boxes: Boxes, prior: Prior, rng: np.random.Generator) -> NDArray[np
     """
     out = np.zeros(boxes.missing.shape, dtype=bool)
     for f in np.flatnonzero(boxes.missing.any(axis=0)):
-        below = prior.cumulative[:, f]
-        mass = below[boxes.y, boxes.hi[:, f]] - below[boxes.y, boxes.lo[:, f]]
+        box = (boxes.lo[:, f], boxes.hi[:, f], boxes.codes[:, f])
+        mass = _masses(prior.cumulative, f, boxes.y, *box)
         odds = np.where(boxes.missing[:, f], prior.missing[boxes.y, f], 0.0)
         out[:, f] = rng.random(len(boxes.y)) * (odds + mass) < odds
     return out
@@ -209,6 +211,15 @@ def _median(
     return out
 
 
+@njit(cache=True)
+def _masses(cumulative, f, y, lo, hi, codes):  # type: ignore[no-untyped-def]
+    """Return the mass of every box in feature f, float64, shape (n,)."""
+    out = np.empty(y.shape[0])
+    for i in range(y.shape[0]):
+        out[i] = mass_of(cumulative, y[i], f, lo[i], hi[i], codes[i])
+    return out
+
+
 def _codes(
     rule: str,
     f: int,
@@ -220,18 +231,19 @@ def _codes(
     """Choose a category code inside the box."""
     n = len(boxes.y)
     codes = np.arange(np.floor(prior.low[f]), np.floor(prior.high[f]) + 1)
-    allowed = (codes >= edges[0][:, None]) & (codes < edges[1][:, None])
+    inside = (codes >= edges[0][:, None]) & (codes < edges[1][:, None])
+    inside &= allowed(boxes.codes[:, f, None], codes.astype(np.int64)[None])
     weight = np.ones((n, codes.size))
     if rule == "published":
-        several = allowed.sum(axis=1) > 1
-        allowed[:, -1] &= ~(several & ~np.isfinite(edges[1]))
+        several = inside.sum(axis=1) > 1
+        inside[:, -1] &= ~(several & ~np.isfinite(edges[1]))
     elif rule != "mid":
         for c in range(prior.classes):
             values, _ = _own_values(f, c, prior)
             if values.size:
                 share = (values[:, None] == codes).mean(axis=0)
                 weight[boxes.y == c] = (1 - UNIFORM_SHARE) * share + UNIFORM_SHARE / codes.size
-    weight = np.where(allowed.any(axis=1)[:, None], weight * allowed, weight)
+    weight = np.where(inside.any(axis=1)[:, None], weight * inside, weight)
     total = np.cumsum(weight, axis=1)
     u = rng.random(n) * total[:, -1]
     if rule == "median":
@@ -239,12 +251,13 @@ def _codes(
     else:
         out = codes[np.minimum((total <= u[:, None]).sum(axis=1), codes.size - 1)]
     if rule == "published":
-        out = np.where(np.isinf(edges[0]) & np.isinf(edges[1]), np.nan, out)
+        free = np.isinf(edges[0]) & np.isinf(edges[1]) & (boxes.codes[:, f] == ANY)
+        out = np.where(free, np.nan, out)
     return np.asarray(out, dtype=np.float64)
 
 
 @njit(cache=True)
-def _nearest(lo, hi, y, missing, own_cells, own_y, u):  # type: ignore[no-untyped-def]
+def _nearest(lo, hi, y, missing, codes, own_cells, own_y, u):  # type: ignore[no-untyped-def]
     """Return per box an own row of its label with the fewest violations, ties by ``u``."""
     n, d = lo.shape
     out = np.full(n, -1, dtype=np.int64)
@@ -260,7 +273,7 @@ def _nearest(lo, hi, y, missing, own_cells, own_y, u):  # type: ignore[no-untype
                     c = own_cells[r, f]
                     if c < 0:
                         bad += not missing[i, f]
-                    elif c < lo[i, f] or c >= hi[i, f]:
+                    elif c < lo[i, f] or c >= hi[i, f] or not has(codes[i, f], c):
                         bad += 1
                 if turn == 0:
                     if bad < best:

@@ -11,6 +11,7 @@ from fedtrees.attacks.evidence.basis import Basis
 from fedtrees.attacks.evidence.boosted import Evidence
 from fedtrees.attacks.evidence.boxes import (
     Boxes,
+    Rest,
     boxes_after_first_tree,
     boxes_by_class,
     open_boxes,
@@ -24,7 +25,7 @@ from fedtrees.attacks.evidence.counts import (
 )
 from fedtrees.attacks.evidence.grid import Grid
 from fedtrees.attacks.evidence.sums import LeafSums
-from fedtrees.attacks.evidence.values import first_counts
+from fedtrees.attacks.evidence.values import first_counts, left_out
 from fedtrees.attacks.timberstrike.histograms import rows_from_histograms
 from fedtrees.attacks.timberstrike.options import AUTO_TREES, Options
 from fedtrees.attacks.timberstrike.points import points
@@ -64,6 +65,8 @@ def reconstruct(
     own = Table.empty(schema) if own is None else own
     bin_by_bin, whole = _reads_bins(evidence, options), options.scope == "union"
     wanted = options.max_trees
+    if bin_by_bin and evidence.subsample < 1:
+        wanted = min(1, len(evidence.trees) if wanted is None else wanted)
     if wanted is None:
         wanted = len(evidence.trees) if bin_by_bin else AUTO_TREES
     evidence = evidence.rounds(wanted)
@@ -80,6 +83,9 @@ def reconstruct(
         return Guess((Records(records),), notes)
     first = range(0 if evidence.is_foreign(0) else outputs)
     counts = [first_counts(evidence, basis.sums[t], len(own), whole, t) for t in first]
+    rest = None
+    if evidence.share < 1 and counts:
+        rest = left_out(evidence, counts, basis.sums[0], len(own), whole)
     if bin_by_bin:
         n = int((counts[0].n0 + counts[0].n1).sum())
         read = rows_from_histograms(evidence, own, basis.prior, schema, options, n, rng)
@@ -87,8 +93,12 @@ def reconstruct(
             sums_only = replace(evidence, level="statistics", histograms=None)
             return reconstruct(sums_only, own, schema, options, rng)
         records, more = read
+        if rest is not None:
+            records = Table.concat(
+                [records, _anywhere(evidence, basis, rest, schema, options, rng)]
+            )
     else:
-        records, more = _follow_chains(evidence, basis, counts, schema, options, rng)
+        records, more = _follow_chains(evidence, basis, counts, rest, schema, options, rng)
     notes |= more
     if counts:
         notes["first_tree_residual"] = max(c.residual for c in counts)
@@ -121,14 +131,33 @@ def _reads_bins(evidence: Evidence, options: Options) -> bool:
     """Tell whether exact histograms can be read bin by bin."""
     if evidence.level != "histograms" or options.random_leaf or evidence.constant_hessian:
         return False
+    if evidence.share < 1 and options.scope == "union":
+        return False  # what own rows brought is not in these histograms
     worst = max((max(n.cell_g, n.cell_h) for n in evidence.noise or ()), default=0.0)
     return worst <= NOISE_FLOOR
+
+
+def _anywhere(
+    evidence: Evidence,
+    basis: Basis,
+    rest: Rest,
+    schema: Schema,
+    options: Options,
+    rng: np.random.Generator,
+) -> Table:
+    """Return rows that no tree says anything about, merged from several draws."""
+    boxes = open_boxes(rest[0].tolist(), basis.grid, evidence)
+    parts = (boxes, basis.grid, basis.prior, schema)
+    chains = options.chains or chains_for(len(boxes.y))
+    tables = [points(options.points, *parts, rng) for _ in range(chains)]
+    return merge(tables, boxes.history, tolerances(basis.prior, schema))
 
 
 def _follow_chains(
     evidence: Evidence,
     basis: Basis,
     counts: Sequence[Counts],
+    rest: Rest | None,
     schema: Schema,
     options: Options,
     rng: np.random.Generator,
@@ -143,9 +172,9 @@ def _follow_chains(
             for t, (c, s) in enumerate(zip(counts, sums, strict=False))
         )
         sums = [*exact, *sums[evidence.outputs :]]
-    block = _initial_boxes(evidence, grid, counts).history
+    block = _initial_boxes(evidence, grid, counts, rest).history
     for _ in range(options.chains_for(len(block))):
-        boxes = _initial_boxes(evidence, grid, counts)
+        boxes = _initial_boxes(evidence, grid, counts, rest)
         follow(evidence, sums, grid, prior, boxes, options, rng, 0 if several or not counts else 1)
         tables.append(points(options.points, boxes, grid, prior, schema, rng))
     if boxes.residual:
@@ -156,10 +185,12 @@ def _follow_chains(
     return matched_consensus(tables, prior.tolerance(schema), groups=block), notes
 
 
-def _initial_boxes(evidence: Evidence, grid: Grid, counts: Sequence[Counts]) -> Boxes:
+def _initial_boxes(
+    evidence: Evidence, grid: Grid, counts: Sequence[Counts], rest: Rest | None
+) -> Boxes:
     """Return the rows as the first round's counts leave them; with no counts, open."""
     if not counts:
         return open_boxes(evidence.sizes or (0, 0), grid, evidence)
     if evidence.outputs > 1:
-        return boxes_by_class(evidence, grid, counts)
-    return boxes_after_first_tree(evidence, grid, counts[0])
+        return boxes_by_class(evidence, grid, counts, rest)
+    return boxes_after_first_tree(evidence, grid, counts[0], rest)

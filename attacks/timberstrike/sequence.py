@@ -7,6 +7,8 @@ margin grows by the leaf's value (Eq. 10).
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -39,9 +41,14 @@ def follow(
 ) -> None:
     """Send the rows through the trees of ``sums`` from tree ``first`` on, in place.
 
-    The trees of one round were grown on the margins before it.
+    The trees of one round were grown on the margins before it. Where rounds are grown on some of
+    the rows, which of them is one more thing to guess, the same for all trees of a round; the rest
+    go where their boxes send them.
     """
-    before = boxes.margin
+    before, there = boxes.margin, boxes.first
+    if first == 1 and there is not None:
+        _lead(evidence, grid, prior, sums[0].own_leaf, boxes, np.flatnonzero(~there), rng)
+        boxes.inside.append(there)
     for t in range(first, len(sums)):
         tree, k = evidence.trees[t], t % evidence.outputs
         leaves = grid.leaves(tree)
@@ -53,12 +60,42 @@ def follow(
             if len(boxes.y):
                 _move_margins(tree, k, leaves, sums[t].own_leaf, prior, boxes)
             continue
-        if len(leaves) > 1 and len(boxes.y):
-            chosen = _assign(evidence, t, sums[t], leaves, prior, boxes, before, options, rng)
+        if (len(leaves) > 1 or boxes.share is not None) and len(boxes.y):
+            if k == 0 and t >= evidence.outputs:
+                there = None
+            chosen, there = _assign(
+                evidence, t, sums[t], leaves, prior, boxes, before, there, options, rng
+            )
         else:
             chosen = np.zeros(len(boxes.y), dtype=np.int32)
+        if there is not None:
+            boxes.inside.append(there)
         send(boxes, leaves, chosen)
         add_values(boxes.margin, k, tree.value[leaves.node][chosen])
+
+
+def _lead(
+    evidence: Evidence,
+    grid: Grid,
+    prior: Prior,
+    own_leaf: NDArray[np.int32],
+    boxes: Boxes,
+    rows: NDArray[np.intp],
+    rng: np.random.Generator,
+) -> None:
+    """Send rows that the first tree was not grown on to leaves of it, as own rows would go."""
+    tree = evidence.trees[0]
+    leaves = grid.leaves(tree)
+    lo, hi, y, missing, codes = (a[rows] for a in _parts(boxes))
+    options = reach(leaves, (lo, hi, y), prior, missing, own_leaf, codes)
+    each = np.arange(len(rows))
+    chosen = draw_leaves(options, shares(options), each, rng.random(len(rows)))
+    send(boxes, leaves, chosen, rows)
+    boxes.margin[rows] += tree.value[leaves.node][chosen]
+
+
+def _parts(boxes: Boxes) -> tuple[NDArray[Any], ...]:
+    return boxes.lo, boxes.hi, boxes.y, boxes.missing, boxes.codes
 
 
 def _move_margins(
@@ -87,17 +124,24 @@ def _assign(
     prior: Prior,
     boxes: Boxes,
     margin: NDArray[np.float32],
+    there: NDArray[np.bool_] | None,
     options: Options,
     rng: np.random.Generator,
-) -> NDArray[np.int32]:
-    """Choose a leaf of tree ``t``, grown on these margins, for every row."""
+) -> tuple[NDArray[np.int32], NDArray[np.bool_] | None]:
+    """Choose a leaf of tree ``t``, grown on these margins, for every row.
+
+    Where it was grown on some of the rows, returned too are which; ``there`` if that is known.
+    """
+    share = boxes.share if there is None else there.astype(np.float64)
+    alike = boxes.history if there is None else 2 * boxes.history + there
     _, first, group, size = np.unique(
-        boxes.history, return_index=True, return_inverse=True, return_counts=True
+        alike, return_index=True, return_inverse=True, return_counts=True
     )
-    lo, hi, y, missing = (part[first] for part in (boxes.lo, boxes.hi, boxes.y, boxes.missing))
-    options_of = reach(leaves, (lo, hi, y), prior, missing)
+    lo, hi, y, missing, codes = (part[first] for part in _parts(boxes))
+    options_of = reach(leaves, (lo, hi, y), prior, missing, codes=codes)
     if options.random_leaf:
-        return draw_leaves(options_of, _evenly(options_of), group, rng.random(len(group)))
+        chosen = draw_leaves(options_of, _evenly(options_of), group, rng.random(len(group)))
+        return chosen, None if share is None else rng.random(len(share)) < share
     g, h = gradients(margin[first], y, evidence.constant_hessian, t % evidence.outputs)
     target, ridge = equations(evidence, t, sums, leaves)
     if boxes.doubt is not None:
@@ -106,6 +150,15 @@ def _assign(
         positive = y == evidence.class_of(t)
         ridge = ridge + doubt_in_sums(options_of, doubt, (g, h), positive, slope, len(leaves))
     x = contributions(evidence, t, sums, leaves, options_of, (g, h))
+    own_rows = options.solver == "max-ent" and len(prior.own) > 0
+    anywhere = options_of
+    if share is not None:
+        if own_rows:
+            boxed = lo, hi, y
+            add_own_rows(options_of, boxed, prior, sums.own_leaf, len(leaves), missing, codes)
+            own_rows = False
+        options_of, x = with_absence(options_of, x, share[first], len(leaves))
+        target, ridge = np.pad(target, ((0, 1), (0, 0))), np.pad(ridge, ((0, 1), (0, 0)))
 
     free = np.diff(options_of.offsets) > 1
     fixed_entries = options_of.offsets[:-1][~free]
@@ -113,17 +166,22 @@ def _assign(
     chosen = np.empty(len(group), dtype=np.int32)
     row_free = free[group]
     chosen[~row_free] = options_of.leaf[options_of.offsets[group[~row_free]]]
-    if not row_free.any():
-        boxes.residual.append(float(np.abs(target).sum()))
-        return chosen
-    sub, x = _only(options_of, x, free)
-    if options.solver == "max-ent" and len(prior.own):
-        boxed = lo[free], hi[free], y[free]
-        add_own_rows(sub, boxed, prior, sums.own_leaf, len(leaves), missing[free])
-    rows = (np.cumsum(free) - 1)[group[row_free]]
-    chosen[row_free], left_over = _solve(sub, size[free], x, target, ridge, rows, options, rng)
+    left_over = float(np.abs(target).sum())
+    if row_free.any():
+        sub, x = _only(options_of, x, free)
+        if own_rows:
+            boxed = lo[free], hi[free], y[free]
+            own = (sums.own_leaf, len(leaves), missing[free], codes[free])
+            add_own_rows(sub, boxed, prior, *own)
+        rows = (np.cumsum(free) - 1)[group[row_free]]
+        chosen[row_free], left_over = _solve(sub, size[free], x, target, ridge, rows, options, rng)
     boxes.residual.append(left_over)
-    return chosen
+    if share is None:
+        return chosen, None
+    absent = chosen == len(leaves)
+    u = rng.random(int(absent.sum()))
+    chosen[absent] = draw_leaves(anywhere, shares(anywhere), group[absent], u)
+    return chosen, ~absent
 
 
 def _solve(
@@ -152,6 +210,49 @@ def _solve(
     each, x_each = _expand(sub, x, rows)
     start = draw_leaves(each, _evenly(each), np.arange(len(rows)), rng.random(len(rows)))
     return search_leaves(each, x_each, target, start, int(rng.integers(2**63)))
+
+
+def with_absence(r: Reach, x: Floats, share: Floats, nowhere: int) -> tuple[Reach, Floats]:
+    """Return the entries with one more per group: not in the tree, which brings nothing to it.
+
+    Parameters
+    ----------
+    r : Reach
+        Reachable leaves of m groups of rows.
+    x : float64 array, shape (nnz, K)
+        What one row brings to each equation of a leaf.
+    share : float64 array, shape (m,)
+        How likely a row is in the tree. Of a row that is in for sure, or cannot be, there are only
+        the leaves, or only the absence.
+    nowhere : int
+        The leaf that stands for absence.
+    """
+    width = np.diff(r.offsets)
+    group = np.repeat(np.arange(len(width)), width)
+    kept, out = share[group] > 0, share < 1
+    with np.errstate(divide="ignore"):
+        inside = (np.log(shares(r)) + np.log(share)[group])[kept]
+        outside = np.log1p(-share)[out]
+    order = np.argsort(np.concatenate([group[kept], np.flatnonzero(out)]), kind="stable")
+    size = np.bincount(group[kept], minlength=len(width)) + out
+    leaf = np.concatenate([r.leaf[kept], np.full(out.sum(), nowhere, dtype=np.int32)])[order]
+    return (
+        Reach(
+            np.concatenate([[0], np.cumsum(size)]).astype(np.int64),
+            leaf.astype(np.int32),
+            np.concatenate([inside, outside])[order],
+        ),
+        np.concatenate([x[kept], np.zeros((out.sum(), x.shape[1]))])[order],
+    )
+
+
+def shares(r: Reach) -> Floats:
+    """Return the probabilities of all leaves a row can reach, float64, shape (nnz,)."""
+    start, width = r.offsets[:-1], np.diff(r.offsets)
+    top = np.maximum.reduceat(r.log_prior, start) if len(start) else np.zeros(0)
+    weight = np.exp(r.log_prior - np.repeat(top, width))
+    total = np.add.reduceat(weight, start) if len(start) else np.zeros(0)
+    return weight / np.repeat(total, width)  # type: ignore[no-any-return]
 
 
 def _evenly(r: Reach) -> Floats:

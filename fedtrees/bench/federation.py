@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
 
 from fedtrees.bench.cells import Setting
 from fedtrees.bench.suite import DataRef
@@ -48,7 +51,7 @@ class Federation:
         threat: str = "",
         training: Training | None = None,
     ) -> Case:
-        """Return what scoring under a threat needs to know.
+        """Return what scoring under a threat needs to know; ``seed`` is that of the training.
 
         Raises `UsageError` if the principals hold everything: no victim is left.
         """
@@ -68,7 +71,16 @@ class Federation:
             reserve=self.reserve,
             model=None if training is None else training.model,
             transcript=None if training is None else training.transcript,
+            grown_on=None if training is None else partial(_grown_on, self, training, seed),
         )
+
+
+def _grown_on(
+    federation: Federation, training: Training, seed: int, name: str, round: int
+) -> NDArray[np.bool_] | None:
+    """Return which rows of a holding a round used, by the coins of the training."""
+    n = len(federation.holdings[name])
+    return training.protocol.grown_on(n, Streams(seed).child(name), round)
 
 
 @lru_cache(maxsize=8)

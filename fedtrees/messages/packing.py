@@ -65,16 +65,20 @@ def base_weights(tree: Tree, params: TreeParams) -> NDArray[np.float32]:
 
 
 def unpack(
-    message: SharedTrees, learning_rate: float | None = None, reg_lambda: float | None = None
+    message: SharedTrees,
+    learning_rate: float | None = None,
+    reg_lambda: float | None = None,
+    reg_alpha: float = 0.0,
 ) -> list[Tree]:
     """Return the trees of a message.
 
     Parameters
     ----------
     message : SharedTrees
-    learning_rate, reg_lambda : float, optional
+    learning_rate, reg_lambda, reg_alpha : float, optional
         Given, gradient sums are recovered where the message has hessian sums and weights:
-        ``g = -w (h + lambda)``, with the precision of a float32. They mean nothing where a defense
+        ``g = -w (h + lambda) - alpha sign(w)``, with the precision of a float32; where w is 0, it
+        may be anything from -alpha to alpha, and 0 is returned. They mean nothing where a defense
         has overwritten the hessians.
 
     Raises
@@ -90,7 +94,7 @@ def unpack(
     if h is not None and weights is not None and not (learning_rate is None or reg_lambda is None):
         leaf = message.feature < 0
         w = np.where(leaf, message.value / np.float64(np.float32(learning_rate)), weights)
-        g = -w * (h.astype(np.float64) + reg_lambda)
+        g = -w * (h.astype(np.float64) + reg_lambda) - reg_alpha * np.sign(w)
     trees = []
     for begin, end in pairwise(ends.tolist()):
         span = slice(begin, end)

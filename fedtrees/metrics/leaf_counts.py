@@ -16,6 +16,7 @@ from fedtrees.core.schema import Table
 from fedtrees.messages.forests import LocalForest
 from fedtrees.messages.shared_trees import ClientModels, ClientTrees
 from fedtrees.metrics.metric import Case, Metric, Score
+from fedtrees.trees.routing import Routes
 
 
 @dataclass(frozen=True)
@@ -197,7 +198,7 @@ class GrownTrees:
 
 @register.metric("leaf-counts")
 class LeafCountMetric(Metric[GrownTrees]):
-    """Guessed counts against the rows the trees were grown on.
+    """Guessed counts against the rows the trees were grown on, a sample where rounds draw one.
 
     The trees scored are those of the first round (of a random forest, the first tree); where
     clients grow trees alone, the first round of every victim, on its own rows. In a boosted model
@@ -215,7 +216,7 @@ class LeafCountMetric(Metric[GrownTrees]):
         victims = case.victims_rows
         if victims is None or case.model is None or not getattr(case.model, "trees", ()):
             return None
-        grown = _grown_on(case, victims)
+        grown = _grown_on(case)
         if not grown:
             return None
         first = tuple(_count(case, t, rows) for t, rows in grown.items())
@@ -223,8 +224,7 @@ class LeafCountMetric(Metric[GrownTrees]):
             not list(_first_blocks(case)) and _outputs(case) == 1 and len(case.schema.classes) == 2
         )
         every = range(len(case.model.trees)) if whole else ()
-        nodes = case.model.apply(victims.X) if whole else None
-        everywhere = {t: _count(case, t, victims, nodes) for t in every}
+        everywhere = {t: _count(case, t, _in_round(case, t)) for t in every}
         return GrownTrees(first, {t: len(rows) for t, rows in grown.items()}, everywhere)
 
     def refuses(self, claims: Sequence[LeafCounts], case: Case) -> str | None:
@@ -285,42 +285,51 @@ def _classes(case: Case) -> int:
     return 2 if hasattr(case.model, "objective") else len(case.schema.classes)
 
 
-def _count(
-    case: Case, tree: int, rows: Table, nodes: NDArray[np.int32] | None = None
-) -> LeafCounts:
-    """Count rows in the leaves of a tree, given the leaves of all rows or not."""
-    at = (case.model.apply(rows.X) if nodes is None else nodes)[:, tree]
+def _count(case: Case, tree: int, rows: Table) -> LeafCounts:
+    """Count rows in the leaves of a tree."""
+    at = Routes.of([case.model.trees[tree]]).apply(rows.X)[:, 0]
     outputs = _outputs(case)
     y = rows.y if outputs == 1 else rows.y == tree % outputs
     return true_leaf_counts(tree, at, y, case.model.trees[tree].leaves, _classes(case))
 
 
-def _grown_on(case: Case, victims: Table) -> dict[int, Table]:
+def _grown_on(case: Case) -> dict[int, Table]:
     """Return the trees to score, by their number in the model, and the victims' rows in each."""
     outputs, shared = _outputs(case), list(_first_blocks(case))
     if not shared:
-        return dict.fromkeys(range(outputs), victims)
+        return dict.fromkeys(range(outputs), _in_round(case, 0))
     return {
-        first + k: case.holdings[sender].table
-        for sender, first in shared
+        first + k: case.rows_in(sender, round)
+        for sender, first, round in shared
         if sender not in case.principals
         for k in range(outputs)
     }
 
 
-def _first_blocks(case: Case) -> Iterator[tuple[str, int]]:
-    """Yield clients that grow trees alone, and the model's number of their first tree."""
+def _in_round(case: Case, tree: int) -> Table:
+    """Return the victims' rows that the round of a tree of everybody's rows used."""
+    rows = case.victims_in(tree // _outputs(case))
+    assert rows is not None
+    return rows
+
+
+def _first_blocks(case: Case) -> Iterator[tuple[str, int, int]]:
+    """Yield clients that grow trees alone, the model's number of their first tree, and its round.
+
+    That is the round of boosting as the client counts.
+    """
     replies: dict[str, ClientTrees] = {}
     clients, pooled = list(case.holdings), 0
     for d in case.transcript or ():
         if isinstance(d.message, ClientModels):
             starts = np.cumsum(d.message.trees) - d.message.trees
-            yield from ((clients[o], int(i)) for o, i in zip(d.message.owner, starts, strict=True))
+            owners = (clients[o] for o in d.message.owner)
+            yield from ((o, int(i), 0) for o, i in zip(owners, starts, strict=True))
             return
         if isinstance(d.message, ClientTrees) and len(d.message.sizes):
             replies.setdefault(d.sender, d.message)
         if type(d.message) is LocalForest and len(d.message.sizes):  # pooled in this order
-            yield d.sender, pooled
+            yield d.sender, pooled, 0
             pooled += len(d.message.sizes)
     trees, taken = case.model.trees, set[int]()
     for sender, reply in replies.items():
@@ -329,7 +338,7 @@ def _first_blocks(case: Case) -> Iterator[tuple[str, int]]:
         number = next((i for i in places if _here(reply, trees, i)), None)
         if number is not None:
             taken.add(number)
-            yield sender, number
+            yield sender, number, reply.round * len(reply.sizes) // _outputs(case)
 
 
 def _here(reply: ClientTrees, trees: Sequence[Any], number: int) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedtrees.core.attack import Attack
 from fedtrees.core.defense import Composition
@@ -68,6 +69,9 @@ class Case:
     model : object or None
         None before training.
     transcript : Transcript or None
+    grown_on : function of a name and a round, or None
+        Which rows of a holding a round of training used, bool (n,); None: all. Without a function:
+        all, in every round.
     """
 
     holdings: Mapping[str, Holding]
@@ -80,6 +84,7 @@ class Case:
     reserve: Table | None = None
     model: Any = None
     transcript: Transcript | None = None
+    grown_on: Callable[[str, int], NDArray[np.bool_] | None] | None = None
 
     @property
     def victims(self) -> dict[str, Holding]:
@@ -90,6 +95,20 @@ class Case:
     def victims_rows(self) -> Table | None:
         """Whole rows with labels of everybody but the principals, None where nobody holds such."""
         return stacked(self.victims.values(), self.schema)
+
+    def rows_in(self, name: str, round: int) -> Table:
+        """Return the whole rows of one holding that a round of training used."""
+        held, used = self.holdings[name].table, self._used(name, round)
+        return held if used is None else held.take(used)
+
+    def victims_in(self, round: int) -> Table | None:
+        """Return those of `victims_rows` that a round of training used."""
+        if all(self._used(name, round) is None for name in self.victims):
+            return self.victims_rows
+        return Table.concat([self.rows_in(name, round) for name in self.victims])
+
+    def _used(self, name: str, round: int) -> NDArray[np.bool_] | None:
+        return None if self.grown_on is None else self.grown_on(name, round)
 
     def blind_view(self) -> View:
         """Return what the principals know without any transcript."""

@@ -100,6 +100,13 @@ class Protocol(ABC):
         UsageError
         """
 
+    def grown_on(self, n: int, streams: Streams, round: int) -> NDArray[np.bool_] | None:
+        """Return which of a party's n rows a round of training uses, bool (n,); None: all.
+
+        ``streams`` are the party's. What the harness knows, and nobody else does.
+        """
+        return None
+
     def mismatch(self, defense: Composition) -> str | None:
         """Return why a defense makes no sense here, None if it does."""
         roles = set(self.roles(2).values())

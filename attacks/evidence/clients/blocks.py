@@ -107,29 +107,32 @@ def _leaf_values(message: SharedTrees, weights: Scores, eta: np.float32) -> Scor
 
 def _told(view: View, message: SharedTrees) -> list[Told]:
     eta = float(np.float32(view.parameters["learning_rate"]))  # what values were multiplied by
-    reg_lambda = view.parameters["reg_lambda"]
+    reg_lambda, reg_alpha = view.parameters["reg_lambda"], view.parameters["reg_alpha"]
     sums = message.sum_hessian
     if sums is None or not is_masked(sums, message.sizes):
-        return [(tree, None) for tree in unpack(message, eta, reg_lambda)]
+        return [(tree, None) for tree in unpack(message, eta, reg_lambda, reg_alpha)]
     weights = message.base_weights
     trees = [replace(t, h=None, g=None) for t in unpack(message)]
     if weights is None or message.loss_changes is None:
         return [(tree, None) for tree in trees]
     ends = np.cumsum(message.sizes)
     return [
-        _unmasked(t, weights[end - len(t) : end], eta, reg_lambda)
+        _unmasked(t, weights[end - len(t) : end], eta, reg_lambda, reg_alpha)
         for t, end in zip(trees, ends.tolist(), strict=True)
     ]
 
 
-def _unmasked(tree: Tree, weight: NDArray[np.float32], eta: float, reg_lambda: float) -> Told:
+def _unmasked(
+    tree: Tree, weight: NDArray[np.float32], eta: float, reg_lambda: float, reg_alpha: float
+) -> Told:
+    # in terms of weights, gains are the same under an L1 penalty
     assert tree.gain is not None
     found = hessians_from_gains(tree, weight, tree.gain, eta, reg_lambda)
     if found is None:
         return tree, None
     h = leaves_below(tree) @ found[0]
     w = np.where(tree.feature < 0, tree.value / np.float64(eta), weight)
-    return replace(tree, h=h, g=-w * (h + reg_lambda)), found[1]
+    return replace(tree, h=h, g=-w * (h + reg_lambda) - reg_alpha * np.sign(w)), found[1]
 
 
 def _block(told: Sequence[Told], round: int, first: int, sender: str | None = None,

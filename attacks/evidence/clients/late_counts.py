@@ -44,11 +44,13 @@ def late_counts(
 
     Own rows tell which counts are likely. ``h_error``, float64 (J,), is the error of the leaves'
     hessian sums; that of float32 if not given. None with more than two classes, without sums, and
-    where sums are noisy or values rounded.
+    where sums are noisy, values rounded, or drawn towards 0. Where the client's rounds draw a
+    sample of its rows, the counts are of the sample.
     """
     t = next(t for t in range(len(evidence.trees)) if not evidence.is_foreign(t))
     tree = evidence.trees[t]
     changed = evidence.rounding is not None or evidence.noise is not None
+    changed = changed or evidence.reg_alpha > 0
     if evidence.outputs > 1 or evidence.level == "values" or changed:
         return None
     if tree.g is None or tree.h is None:

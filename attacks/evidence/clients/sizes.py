@@ -40,7 +40,7 @@ def sized(
         return _jointly(evidence, view, rest, everybody)
     for e, is_late in zip(evidence, later, strict=True):
         if not is_late:
-            rest -= _first_rows(e, view)
+            rest -= round(_first_rows(e, view) / e.share)
     guesses = [
         _class_sizes(e, view.rows) if counts is None else _counted_sizes(counts)
         for e, counts, is_late in zip(evidence, late, later, strict=True)
@@ -57,7 +57,11 @@ def _jointly(
     evidence: Sequence[Evidence], view: View, rest: int, everybody: bool
 ) -> list[Evidence]:
     """Choose the likeliest numbers of rows; they sum to `rest`, or at most to it."""
-    if any(e.level != "values" for e in evidence):
+    if everybody and all(e.share < 1 for e in evidence):  # sizes of samples tell those of all
+        samples = np.array([_first_rows(e, view) for e in evidence], dtype=np.float64)
+        sizes = share_out(np.maximum(samples, 1.0), max(rest, 0)).tolist()
+        return [replace(e, n_rows=n) for e, n in zip(evidence, sizes, strict=True)]
+    if any(e.level != "values" or e.share < 1 for e in evidence):
         return list(evidence)
     total = rest if everybody else None
     known = [_scores_of(e, view) for e in evidence]

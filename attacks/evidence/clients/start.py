@@ -37,21 +37,35 @@ class Start:
 
 
 def own_start(
-    trees: Sequence[Tree], objective: Objective, most_rows: int, intercept: str = "mean"
+    trees: Sequence[Tree],
+    objective: Objective,
+    most_rows: int,
+    intercept: str = "mean",
+    sampled: bool = False,
+    shrunk: bool = False,
 ) -> Start | None:
     """Return the start of a client's first trees, None where no number of rows fits.
 
-    ``trees`` are one per output, with sums; the client has at most ``most_rows`` rows.
+    ``trees`` are one per output, with sums; the client has at most ``most_rows`` rows. They are
+    ``sampled`` where the trees are grown on some of them: then the start is not theirs, but that of
+    the probability the sums tell, of two classes alone. Under an L1 penalty values are ``shrunk``:
+    gradient sums of leaves of value 0 are not known.
     """
     if any(tree.g is None or tree.h is None for tree in trees):
         return None
     sums = [(t.g[t.leaves], t.h[t.leaves]) for t in trees if t.g is not None and t.h is not None]
-    if len(trees) == 1 and intercept == "mean" and sums[0][1].sum() < ONE_CLASS:
+    known = [(t.value[t.leaves] != 0) | (not shrunk) for t in trees]
+    sampled = sampled or not all(k.all() for k in known)  # the mean is not in the sums
+    one_class = len(trees) == 1 and intercept == "mean" and sums[0][1].sum() < ONE_CLASS
+    if one_class and not sampled:
         return _one_class(float(sums[0][1].sum()), objective, most_rows)
     twice = 1.0 if isinstance(objective, Logistic) else 2.0  # XGBoost's softmax doubles h
     n = np.arange(1, most_rows + 1, dtype=np.float64)
     below, above = (
-        np.array(side) for side in zip(*(_fit(n, g, h / twice) for g, h in sums), strict=True)
+        np.array(side)
+        for side in zip(
+            *(_fit(n, g, h / twice, k) for (g, h), k in zip(sums, known, strict=True)), strict=True
+        )
     )
     best, off, share = 0, np.inf, np.zeros(len(trees))
     for likely in (None, *range(len(trees))):  # one class may have more than half of the rows
@@ -67,6 +81,10 @@ def own_start(
     if not off <= LARGEST_OFF:
         return None
     rows = int(n[best])
+    if sampled:
+        return (
+            Start(share.astype(np.float32), rows, off) if isinstance(objective, Logistic) else None
+        )
     positives = np.rint(rows * share - np.array([g.sum() for g, _ in sums]))
     classes = [rows - positives[0], positives[0]] if len(trees) == 1 else positives
     score = estimated_score(objective, np.array([rows, *classes]), intercept)
@@ -84,9 +102,10 @@ def _one_class(total: float, objective: Objective, most_rows: int) -> Start | No
     return min(there, key=lambda s: s.off, default=None)
 
 
-def _fit(n: Floats, g: Floats, h: Floats) -> tuple[Floats, Floats]:
+def _fit(n: Floats, g: Floats, h: Floats, known: NDArray[np.bool_]) -> tuple[Floats, Floats]:
     """Return for each N both probabilities that fit H, and how far counts are from whole ones.
 
+    Where the gradient sums of some leaves are not ``known``, bool (J,), those counts are left out.
     Two float64 arrays of shape (2, len(n)), for the smaller and for the larger probability.
     """
     total = h.sum()
@@ -94,10 +113,11 @@ def _fit(n: Floats, g: Floats, h: Floats) -> tuple[Floats, Floats]:
     per_leaf = n[:, None] * (h / total)
     sides = []
     for p in ((1.0 - root) / 2.0, (1.0 + root) / 2.0):
-        positives = per_leaf * p[:, None] - g
-        counts = np.concatenate(
-            [per_leaf, positives, per_leaf - positives, (n * p - g.sum())[:, None]], axis=1
-        )
+        positives = (per_leaf * p[:, None] - g)[:, known]
+        parts = [per_leaf, positives, per_leaf[:, known] - positives]
+        if known.all():
+            parts.append((n * p - g.sum())[:, None])
+        counts = np.concatenate(parts, axis=1)
         off = np.abs(counts - np.rint(counts)).max(axis=1)
         possible = (n >= 4.0 * total - 1e-6) & (counts.min(axis=1) > -0.5)
         sides.append(np.stack([p, np.where(possible, off, np.inf)]))

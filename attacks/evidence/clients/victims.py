@@ -143,7 +143,9 @@ def _evidence(
         own_inside=False,
         most_rows=most_rows,
         mean_start=exact and parameters["base_score"] is None
-        and parameters["intercept"] == "mean" and not late,
+        and parameters["intercept"] == "mean" and not late and parameters["subsample"] == 1,
+        reg_alpha=parameters["reg_alpha"],
+        subsample=parameters["subsample"],
     )  # fmt: skip
 
 
@@ -177,7 +179,10 @@ def _own_score(
     if objective.n_outputs > 1 and intercept == "newton":
         everyones = np.array([2.0, *np.ones(objective.n_outputs)])
         return estimated_score(objective, everyones, intercept), True
-    found = own_start(first.trees[: objective.n_outputs], objective, most_rows, intercept)
+    found = own_start(
+        first.trees[: objective.n_outputs], objective, most_rows, intercept,
+        view.parameters["subsample"] < 1, view.parameters["reg_alpha"] > 0,
+    )  # fmt: skip
     if found is not None:
         return found.score, True
     assert shared.score is not None
@@ -190,9 +195,11 @@ def _own_score(
 
 def _shares(view: View, tree: Tree, usual: float, most_rows: int) -> Shares | None:
     """Return the shares of positives that explain a tree's leaf values."""
-    if view.defense.declares(view.schema, view.parameters).rounding:
-        return None
     parameters = view.parameters
+    if view.defense.declares(view.schema, parameters).rounding:
+        return None
+    if parameters["subsample"] < 1 or parameters["reg_alpha"]:
+        return None
     settings = (parameters["reg_lambda"], parameters["min_child_weight"])
     leaves = LeafValues.of(tree, parameters["learning_rate"], *settings, most_rows)
     own = view.rows

@@ -72,10 +72,7 @@ class HistogramClient(BinningClient):
     @cached_property
     def held_out(self) -> NDArray[np.bool_]:
         """Mask, shape (n,), of the rows no tree is grown on: they tell when to stop."""
-        if not self.params.early_stopping_rounds:
-            return np.zeros(len(self.data), dtype=bool)
-        draw = self.streams.rng("validation").random(len(self.data))
-        return np.asarray(draw < self.params.validation_fraction)
+        return self.params.held_out(len(self.data), self.streams)
 
     @property
     def summarised_rows(self) -> NDArray[np.float32]:

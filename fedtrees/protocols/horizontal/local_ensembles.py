@@ -48,7 +48,8 @@ class EnsembleServer(TreeSharingServer):
     def averaged(self, models: ClientModels) -> Forest:
         """Return one model whose margin is the mean of the models' margins."""
         share = np.float32(1 / len(models.owner))
-        trees = unpack(models, self.params.learning_rate, self.params.reg_lambda)
+        p = self.params
+        trees = unpack(models, p.learning_rate, p.reg_lambda, p.reg_alpha)
         starts = [start_margin(self.objective, score) for score in models.base_score]
         scaled = tuple(replace(t, value=t.value * share) for t in trees)
         return Forest(scaled, np.mean(starts, axis=0, dtype=np.float64), self.objective)

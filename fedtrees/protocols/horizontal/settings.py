@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from fedtrees.core.errors import DataError, UsageError, check_known
 from fedtrees.core.messages import Message
 from fedtrees.core.schema import Schema
+from fedtrees.core.streams import Streams
 from fedtrees.messages.boosting import (
     BaseScore,
     Histogram,
@@ -23,6 +24,7 @@ from fedtrees.messages.boosting import (
 )
 from fedtrees.messages.cuts import CUT_MESSAGES
 from fedtrees.protocols.horizontal.boosting_protocol import BoostingProtocol
+from fedtrees.trees.boosted.sampling import dropped_rows
 
 CUT_METHODS = ("sketch", "equal-width", "public")
 
@@ -71,6 +73,23 @@ class HistogramProtocol(BoostingProtocol):
             raise UsageError(f"early_stopping_rounds={patience!r}: give a whole number, 0 or more")
         if not isinstance(share, float) or not 0 < share < 1:
             raise UsageError(f"validation_fraction={share!r}: give a number between 0 and 1")
+
+    def held_out(self, n: int, streams: Streams) -> NDArray[np.bool_]:
+        """Return which of a client's n rows no tree is grown on, bool (n,): they tell when to stop.
+
+        ``streams`` are the client's.
+        """
+        if not self.early_stopping_rounds:
+            return np.zeros(n, dtype=bool)
+        return np.asarray(streams.rng("validation").random(n) < self.validation_fraction)
+
+    def grown_on(self, n: int, streams: Streams, round: int) -> NDArray[np.bool_] | None:
+        """Return the rows that are neither held out nor left out of the round."""
+        dropped = dropped_rows(n, self.subsample, streams, round)
+        if dropped is None and not self.early_stopping_rounds:
+            return None
+        out = self.held_out(n, streams)
+        return ~out if dropped is None else ~(out | dropped)
 
     def category_counts(self, schema: Schema) -> NDArray[np.int32]:
         """Return the number of categories of each feature split by categories, else 0.

@@ -17,6 +17,7 @@ from fedtrees.core.messages import Message
 from fedtrees.core.network import Network
 from fedtrees.core.party import Party, handles
 from fedtrees.core.schema import Schema, Table
+from fedtrees.core.streams import Streams
 from fedtrees.messages.packing import join, pack, unpack
 from fedtrees.messages.shared_trees import ClientModels, ClientTrees, GlobalTrees, GrowRequest
 from fedtrees.protocols.base import Coordinator
@@ -25,6 +26,7 @@ from fedtrees.trees.binning import bin_rows
 from fedtrees.trees.boosted.boosting import Continuation, Owned, add_trees
 from fedtrees.trees.boosted.forest import Forest, Tree
 from fedtrees.trees.boosted.intercept import INTERCEPTS, estimated_score, start_margin
+from fedtrees.trees.boosted.sampling import dropped_rows
 from fedtrees.trees.boosted.xgboost_cuts import xgboost_cuts
 
 
@@ -57,6 +59,11 @@ class TreeSharingProtocol(BoostingProtocol):
     @abstractmethod
     def rounds_at_once(self) -> int:
         """Boosting rounds a client does before it shares."""
+
+    def grown_on(self, n: int, streams: Streams, round: int) -> NDArray[np.bool_] | None:
+        """Return the rows of a client that a round of its own draws."""
+        dropped = dropped_rows(n, self.subsample, streams, round)
+        return None if dropped is None else ~dropped
 
     def party(
         self, name: str, role: str, held: Holding | None, schema: Schema, defense: Composition
@@ -208,7 +215,8 @@ class TreeSharingServer(Coordinator):
         sent = net.tell(to, message, why=why)
         assert isinstance(sent, GlobalTrees)
         self.told[to] = len(self.parts)
-        self.trees[first:] = unpack(sent, self.params.learning_rate, self.params.reg_lambda)
+        p = self.params
+        self.trees[first:] = unpack(sent, p.learning_rate, p.reg_lambda, p.reg_alpha)
 
     def released(self) -> Forest:
         """Return the model as it was sent."""
