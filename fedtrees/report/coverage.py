@@ -38,15 +38,15 @@ class Coverage:
 
     def __str__(self) -> str:
         """Write how many ran, and which did not: 1 of 4 applicable attacks ran (left out: ...)."""
-        if self.applicable is None:
-            return "which attacks apply is not recorded"
-        trouble = {text.partition(" (")[0].partition("[")[0] for text in self.failed}
-        ran = len(set(self.applicable) - set(self.left_out) - trouble)
         parts = [("left out", self.left_out), ("not finished", self.failed)]
         why = "; ".join(f"{what}: {', '.join(names)}" for what, names in parts if names)
+        why = f" ({why})" if why else ""
+        if self.applicable is None:
+            return f"which attacks apply is not recorded{why}"
+        trouble = {text.partition(" (")[0].partition("[")[0] for text in self.failed}
+        ran = len(set(self.applicable) - set(self.left_out) - trouble)
         plural = "s" if len(self.applicable) != 1 else ""
-        text = f"{ran} of {len(self.applicable)} applicable attack{plural} ran"
-        return f"{text} ({why})" if why else text
+        return f"{ran} of {len(self.applicable)} applicable attack{plural} ran{why}"
 
 
 def stopped(names: Sequence[str]) -> str:

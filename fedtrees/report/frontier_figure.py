@@ -149,7 +149,7 @@ def _hover(p: Point) -> str:
         f"claim: {esc(p.claimed) or 'not known'} ({KINDS[p.kind]})",
     ]
     if p.hollow:
-        lines.append(f"hollow, known only from below: {esc(p.coverage)}")
+        lines.append(f"hollow, known only from below: {esc(str(p.coverage))}")
     if p.coverage.early:
         lines.append(esc(stopped(p.coverage.early)))
     return "<br>".join(lines)
