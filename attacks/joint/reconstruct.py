@@ -32,6 +32,7 @@ Ints = NDArray[np.int32]
 START_TREES = 20  # the sequential start: rows go wrong in later trees more often than right
 COOLING = 0.6  # share of the moves in which sigma falls
 STEPS = 30  # values of sigma on the way
+FEWEST_MOVES = 200  # per row: short of steps, one chain more is worth less than these
 LIST_BITS, DOUBT = 18, 1e-3  # of the exact search, as `lattice` has them
 POINTS = 20  # draws per box where every row's box is known: their mode is guessed
 
@@ -63,9 +64,14 @@ class Options:
     max_trees : int or None
         Read at most this many trees; of clients' own trees, so many of each and all of others
         between them.
+    steps : int or None
+        Proposals of all chains together, and list entries of the exact search, that may be made
+        (of clients' own trees: for each client); None for what the other options ask. With fewer
+        there are fewer chains, and they cool faster.
     time_limit : float or None
         CPU seconds after which chains stop early, None for no limit. With a limit the guess
-        depends on the machine's speed.
+        depends on the machine's speed. The note ``stopped_early`` says whether either limit cut
+        the search short.
     sketches : bool
         As in `fedtrees.attacks.timberstrike.options.Options`.
     """
@@ -79,6 +85,7 @@ class Options:
     base_weight: float = 10.0
     exact: bool = True
     max_trees: int | None = None
+    steps: int | None = None
     time_limit: float | None = None
     sketches: bool = True
 
@@ -97,8 +104,17 @@ class Options:
             raise UsageError(f"base_weight {self.base_weight} must be positive")
         if self.max_trees is not None and self.max_trees < 0:
             raise UsageError(f"max_trees {self.max_trees} must be at least 0")
+        if self.steps is not None and self.steps < 0:
+            raise UsageError(f"steps {self.steps} must be at least 0")
         if self.time_limit is not None and not self.time_limit > 0:
             raise UsageError(f"time_limit {self.time_limit} must be positive (CPU seconds)")
+
+    def within_steps(self, rows: int) -> Options:
+        """Return the options with as many chains and moves as the steps allow for so many rows."""
+        if self.steps is None or self.chains * self.moves * rows <= self.steps:
+            return self
+        chains = min(max(self.steps // (FEWEST_MOVES * rows), 1), self.chains)
+        return replace(self, chains=chains, moves=self.steps // (chains * rows))
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,21 +159,25 @@ def reconstruct(
     if not any(len(tree) > 1 for tree in evidence.trees):
         return timberstrike(evidence, own, schema, TimberStrikeOptions(), rng)
     basis = Basis.of(evidence, own, schema)
-    known = _known(evidence, own, schema, basis, options.exact)
+    known = _known(evidence, own, schema, basis, options)
     world = World.of(evidence, basis.sums, basis.grid)
     problem = _Problem(evidence, schema, options, basis, world, known)
     if known.solved == len(evidence.trees) > 1:
         records, notes = _inside_boxes(problem, rng), {}
     else:
         records, notes = _run_chains(problem, rng)
+    stopped = max(part.get("stopped_early", 0.0) for part in (notes, known.notes))
     notes |= known.notes | {
+        "stopped_early": stopped,
         "trees_read": float(len(evidence.trees)),
         "trees_solved": float(known.solved),
     }
     return Guess((Records(records), *known.counts), notes)
 
 
-def _known(evidence: Evidence, own: Table, schema: Schema, basis: Basis, exact: bool) -> _Known:
+def _known(
+    evidence: Evidence, own: Table, schema: Schema, basis: Basis, options: Options
+) -> _Known:
     """Return where rows are beyond doubt: after the first tree, or further by exact sums."""
     if evidence.is_foreign(0):
         boxes = open_boxes(evidence.sizes or (0, 0), basis.grid, evidence)
@@ -167,8 +187,9 @@ def _known(evidence: Evidence, own: Table, schema: Schema, basis: Basis, exact: 
     rest = None
     if evidence.share < 1:
         rest = left_out(evidence, [counts], basis.sums[0], len(own), False)
-    elif exact:
-        found = decode(evidence, own, schema, LIST_BITS, DOUBT, basis)
+    elif options.exact:
+        found = decode(evidence, own, schema, LIST_BITS, DOUBT, basis, options.steps)
+        notes["stopped_early"] = found.notes.get("stopped_early", 0.0)
         if found.paths is not None:
             boxes, block = rows_of(found.paths, counts)
             return _Known(boxes, block, tuple(found.leaf_counts), found.paths.trees, notes)
@@ -188,15 +209,16 @@ def _first(evidence: Evidence, n: int | None) -> Evidence:
 
 def _run_chains(problem: _Problem, rng: np.random.Generator) -> tuple[Table, dict[str, float]]:
     """Run the chains and merge all their samples."""
-    options, known = problem.options, problem.known
+    known = problem.known
     if not len(known.block):
         return _rows(problem, known.boxes.lo, rng), {}
+    options = problem.options.within_steps(len(known.block))
     deadline = np.inf if options.time_limit is None else time.process_time() + options.time_limit
     cells: list[Ints] = []
     squares: list[float] = []
     for _ in range(options.chains):
         state, classes = _start(problem, rng)
-        cells += _anneal(problem, state, classes, deadline, rng)
+        cells += _anneal(problem, options, state, classes, deadline, rng)
         squares.append(state.mean_square(problem.world))
         if time.process_time() > deadline:
             break
@@ -204,6 +226,7 @@ def _run_chains(problem: _Problem, rng: np.random.Generator) -> tuple[Table, dic
     tolerance = problem.basis.prior.tolerance(problem.schema)
     records = matched_consensus(tables, tolerance, groups=known.block)
     notes = {"chains_run": float(len(squares)), "residual_rms": float(np.sqrt(np.mean(squares)))}
+    notes["stopped_early"] = float(options != problem.options or time.process_time() > deadline)
     return records, notes
 
 
@@ -257,10 +280,15 @@ def _inside(problem: _Problem, boxes: Boxes, rng: np.random.Generator) -> NDArra
 
 
 def _anneal(
-    problem: _Problem, state: State, classes: Classes, deadline: float, rng: np.random.Generator
+    problem: _Problem,
+    options: Options,
+    state: State,
+    classes: Classes,
+    deadline: float,
+    rng: np.random.Generator,
 ) -> list[Ints]:
     """Lower sigma step by step, then return the cells of samples at the last sigma."""
-    options, world = problem.options, problem.world
+    world = problem.world
     moves = options.moves * state.n
 
     def go(sigma: float, part: float) -> None:

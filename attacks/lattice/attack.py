@@ -37,6 +37,9 @@ class Lattice(Attack):
         ``false_expected`` is their sum.
     max_trees : int or None
         Read at most this many trees.
+    steps : int or None
+        List entries after which the search stops early, None for no limit; the note
+        ``stopped_early`` says whether it did.
     base_score : {"known", "unknown"}
         "unknown" ignores the announced start of boosting and finds it from the first tree.
     """
@@ -44,6 +47,7 @@ class Lattice(Attack):
     list_bits: int = 18
     doubt: float = 1e-3
     max_trees: int | None = None
+    steps: int | None = None
     base_score: str = "known"
 
     def __post_init__(self) -> None:
@@ -53,6 +57,8 @@ class Lattice(Attack):
             raise UsageError(f"doubt {self.doubt} must be between 0 and 1")
         if self.max_trees is not None and self.max_trees < 0:
             raise UsageError(f"max_trees {self.max_trees} must be at least 0")
+        if self.steps is not None and self.steps < 0:
+            raise UsageError(f"steps {self.steps} must be at least 0")
         if self.base_score not in ("known", "unknown"):
             raise UsageError(f"base_score {self.base_score!r}: give 'known' or 'unknown'")
 
@@ -77,5 +83,6 @@ class Lattice(Attack):
             if base is None:
                 return Guess(notes={"trees_certified": 0.0})
             evidence = replace(evidence, base_margin=base)
-        found = decode(evidence, view.rows, view.schema, self.list_bits, self.doubt)
+        parts = (evidence, view.rows, view.schema, self.list_bits, self.doubt)
+        found = decode(*parts, steps=self.steps)
         return Guess(found.leaf_counts, found.notes)

@@ -23,7 +23,8 @@ class Decoded:
     # ``trees_certified``: all leaves are; ``trees_followed``: so are those of all trees before;
     # ``leaves_certified``, ``leaves_open`` and ``least_open_bits``: of the trees read;
     # ``rows_followed``: victims whose margin after the last tree read is certain;
-    # ``false_expected``: sum of the odds against the leaves certified
+    # ``false_expected``: sum of the odds against the leaves certified;
+    # ``stopped_early``: 1 where the search ran out of steps, else 0
     notes: Mapping[str, float] = field(default_factory=lambda: {"trees_certified": 0.0})
 
 
@@ -34,13 +35,14 @@ def decode(
     list_bits: int,
     doubt: float,
     basis: Basis | None = None,
+    steps: int | None = None,
 ) -> Decoded:
     """Follow the victims' rows through all trees as far as exact sums tell.
 
     Own rows are in the sums. No leaf is believed with odds above ``doubt`` against its contents;
     ``list_bits`` as of `fedtrees.attacks.lattice.contents.find_contents`. The basis is worked out
-    where it is not at hand. Of rounds that are grown on some of the rows only the first is read:
-    its counts are of the rows it was grown on.
+    where it is not at hand. After so many ``steps`` the search stops early. Of rounds that are
+    grown on some of the rows only the first is read: its counts are of the rows it was grown on.
     """
     own = Table.empty(schema) if own is None else own
     if evidence.share < 1:
@@ -54,7 +56,7 @@ def decode(
     first = first_counts(target[0], evidence.base_margin)
     if first is None:
         return Decoded()
-    decoder = Decoder(evidence, basis, target, first, list_bits, doubt)
+    decoder = Decoder(evidence, basis, target, first, list_bits, doubt, steps)
     decoder.run()
     open_bits = decoder.open_bits()
     notes = {
@@ -65,6 +67,7 @@ def decode(
         "rows_followed": decoder.paths.sure_rows(),
         "trees_read": decoder.paths.trees,
         "false_expected": decoder.doubt,
+        "stopped_early": decoder.stopped,
     }
     if len(open_bits):
         notes["least_open_bits"] = open_bits.min()

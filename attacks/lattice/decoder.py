@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -41,6 +43,10 @@ class Decoder:
         Rows, and rows with label 1, of known leaves.
     doubt : float
         Sum over known leaves of the odds that other contents explain their sums.
+    left : float
+        Entries of lists that may still be made.
+    stopped : bool
+        Whether they ran out.
     """
 
     def __init__(
@@ -51,10 +57,12 @@ class Decoder:
         first: Counts,
         list_bits: int,
         doubt: float,
+        steps: int | None = None,
     ) -> None:
         """Start after the first tree; ``target`` is what `exact_sums` returns."""
         self.evidence, self.basis, self.target = evidence, basis, target
         self.list_bits, self.limit = list_bits, doubt
+        self.left, self.stopped = math.inf if steps is None else steps, False
         self.paths = Paths.after_first(evidence.trees[0], evidence.base_margin, basis.grid, first)
         self.whole = self.paths.copy()
         self.known = [np.ones(len(first.n0), dtype=bool)]
@@ -66,8 +74,14 @@ class Decoder:
         """Read trees until paths multiply out of hand, or all are read."""
         trees = self.evidence.trees
         rows = int(self.paths.size.sum())
-        while self.paths.trees < len(trees) and rows and self._hopeful(rows):
+        while self.paths.trees < len(trees) and rows and self._hopeful(rows) and not self.stopped:
             self._read(self.paths.trees)
+
+    def _afford(self, steps: int) -> bool:
+        """Take so many steps if there are as many left."""
+        self.stopped |= steps > self.left
+        self.left -= 0 if self.stopped else steps
+        return not self.stopped
 
     def _hopeful(self, rows: int) -> bool:
         old = self.known[1 : max(self.paths.trees - LAG, 1)]
@@ -96,7 +110,7 @@ class Decoder:
         self.count.append(np.zeros(J, dtype=np.int64))
         self.positives.append(np.zeros(J, dtype=np.int64))
         for list_bits in sorted({min(FIRST_BITS, self.list_bits), self.list_bits}):
-            while self._solve_some(list_bits):
+            while self._solve_some(list_bits) and not self.stopped:
                 self._weigh()
         self.paths.merge_equal()
         if all(known.all() for known in self.known):
@@ -124,6 +138,8 @@ class Decoder:
             state = (round(bits, 3), list_bits)
             if self._failed.get((t, j)) == state:
                 continue
+            if self.stopped:
+                break
             self._failed[t, j] = state
             solved += self._solve(t, j, list_bits)
         return solved
@@ -145,10 +161,12 @@ class Decoder:
         for least in LEAST if len(candidates.slot) else ():
             choices, ways = candidates.choices(least)
             half = choices.bits().sum() / 2 + SPARE_BITS
+            length = int(np.clip(half, 8, list_bits))
+            if not self._afford(1 << length):
+                break
             found = find_contents(
-                choices, (int(target[0]), int(target[1])), candidates.rounding,
-                int(np.clip(half, 8, list_bits)),
-            )  # fmt: skip
+                choices, (int(target[0]), int(target[1])), candidates.rounding, length
+            )
             if found is None or len(LEAST) * found.doubt > self.limit:
                 continue
             inside = candidates.inside(ways, found.way)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -129,6 +129,8 @@ class PublishedTimberStrike(TimberStrike):
     is categorical, so that what they print of Pima is 10 plus nine tenths of RA.
     """
 
+    comparison: ClassVar[bool] = True
+
     most: Level = "statistics"
     solver: Solver = "local-search"
     points: Points = "published"
@@ -149,5 +151,7 @@ class RandomLeaf(TimberStrike):
 
     Published as "RA (F-TP)", where the authors' code runs this over all trees.
     """
+
+    comparison: ClassVar[bool] = True
 
     random_leaf: bool = True

@@ -148,9 +148,9 @@ def _anywhere(
     """Return rows that no tree says anything about, merged from several draws."""
     boxes = open_boxes(rest[0].tolist(), basis.grid, evidence)
     parts = (boxes, basis.grid, basis.prior, schema)
-    chains = options.chains or chains_for(len(boxes.y))
+    chains = options.chains_for(len(boxes.y))
     tables = [points(options.points, *parts, rng) for _ in range(chains)]
-    return merge(tables, boxes.history, tolerances(basis.prior, schema))
+    return matched_consensus(tables, basis.prior.tolerance(schema), groups=boxes.history)
 
 
 def _follow_chains(

@@ -63,7 +63,7 @@ class Setting:
 class Cell:
     """Base of all cells.
 
-    `stage`: ``train``, ``attack``, ``blind`` or ``reference``.
+    `stage`: ``train``, ``exposure``, ``attack``, ``blind`` or ``reference``.
     """
 
     setting: Setting
@@ -143,11 +143,24 @@ class AttackCell(Cell):
 
 
 @dataclass(frozen=True)
+class ExposureCell(Cell):
+    """Which attacks apply to what one adversary saw of a training run, whether they run or not."""
+
+    train: TrainCell
+    threat: str
+    stage = "exposure"
+
+    def describe(self) -> dict[str, Any]:
+        """Add the threat to what identifies the training."""
+        return {**self.train.describe(), "stage": self.stage, "threat": self.threat}
+
+
+@dataclass(frozen=True)
 class Group:
     """One training run with all attacks on it: trained once, attacked many times."""
 
     train: TrainCell
-    attacks: tuple[AttackCell, ...]
+    attacks: tuple[AttackCell | ExposureCell, ...]
 
 
 @dataclass(frozen=True)
@@ -174,7 +187,7 @@ class Plan:
 
 def plan(suite: Suite) -> Plan:
     """Expand a suite's grids into cells, each once."""
-    attacks: dict[TrainCell, dict[AttackCell, None]] = {}
+    attacks: dict[TrainCell, dict[AttackCell | ExposureCell, None]] = {}
     blind: dict[BlindCell, None] = {}
     references: dict[ReferenceCell, None] = {}
     for grid in suite.grids:
@@ -188,7 +201,9 @@ def plan(suite: Suite) -> Plan:
             for defense in grid.defenses:
                 train = TrainCell(setting, protocol, defense)
                 cells = attacks.setdefault(train, {})
-                for threat, attack in product(grid.threats, grid.attacks):
+                for threat in grid.threats:
+                    cells[ExposureCell(setting, train, threat)] = None
+                for threat, attack in product(grid.threats, grid.every_attack):
                     cells[AttackCell(setting, train, threat, attack)] = None
     groups = tuple(Group(train, tuple(cells)) for train, cells in attacks.items())
     return Plan(tuple(blind), tuple(references), groups)

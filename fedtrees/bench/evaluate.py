@@ -10,18 +10,26 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.bench.cells import AttackCell, BlindCell, ReferenceCell, Setting, TrainCell
+from fedtrees.bench.cells import (
+    AttackCell,
+    BlindCell,
+    ExposureCell,
+    ReferenceCell,
+    Setting,
+    TrainCell,
+)
 from fedtrees.bench.federation import Federation
-from fedtrees.core.attack import Attack
+from fedtrees.core.attack import Attack, contenders
 from fedtrees.core.defense import Composition
-from fedtrees.core.errors import ProtocolError
+from fedtrees.core.errors import ProtocolError, UsageError
 from fedtrees.core.guarantee import join
 from fedtrees.core.guess import Claim, Guess
 from fedtrees.core.holding import Holding
 from fedtrees.core.registry import register
-from fedtrees.core.specs import Composed
+from fedtrees.core.specs import Composed, Spec
 from fedtrees.core.streams import Streams
 from fedtrees.core.threat import Threat
+from fedtrees.core.view import View
 from fedtrees.metrics.advantage import advantage
 from fedtrees.metrics.metric import Case, Metric, Score, all_metrics, best_of, metrics_of
 from fedtrees.metrics.utility import utility_scores
@@ -73,6 +81,11 @@ def attack_columns(cell: AttackCell) -> Row:
         "attack": cell.attack.name,
         "attack_params": cell.attack.inline,
     }
+
+
+def exposure_columns(cell: ExposureCell) -> Row:
+    """Return the columns that name an adversary of a training run."""
+    return {**train_columns(cell.train), "threat": cell.threat}
 
 
 def run_training(cell: TrainCell, federation: Federation) -> Training:
@@ -148,6 +161,33 @@ def evaluate_attack(
     rows += [_row(f"note:{k}", float(v)) for k, v in guess.notes.items() if np.isfinite(v)]
     common = {**attack_columns(cell), **training_columns(training), "seconds": round(wall, 4)}
     return Outcome(rows, {**common, "stage": "attack"})
+
+
+def evaluate_exposure(cell: ExposureCell, federation: Federation, training: Training) -> Outcome:
+    """Ask every attack whether there is anything in the view for it, and run none.
+
+    One row per attack of `contenders`: ``applies`` is 1, or 0 with the reason.
+    """
+    threat = Threat.parse(cell.threat)
+    principals = threat.principals(dict(cell.setting.roles))
+    view = view_of(training, principals, federation.holdings, threat.queries)
+    rows: list[Row] = []
+    for name in contenders():
+        reason = _inapplicable(name, view)
+        row = {**_row("applies", 0.0 if reason else 1.0), "attack": name}
+        rows.append({**row, "reason": " ".join((reason or "").split())})
+    common = {**exposure_columns(cell), **training_columns(training)}
+    return Outcome(rows, {**common, "stage": "exposure"})
+
+
+def _inapplicable(name: str, view: View) -> str | None:
+    try:
+        attack: Attack = register.make("attack", Spec(name))
+        return attack.inapplicable(view)
+    except UsageError as err:
+        return f"it cannot run as it is named: {err}"
+    except Exception:  # an attack that breaks has not been withstood
+        return None
 
 
 def score_guess(attack: str, guess: object, case: Case, blind: BlindLine | None) -> Iterator[Row]:

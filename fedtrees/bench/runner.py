@@ -22,6 +22,7 @@ from fedtrees.bench.cells import (
     AttackCell,
     BlindCell,
     Cell,
+    ExposureCell,
     Group,
     Plan,
     Provenance,
@@ -165,7 +166,7 @@ class Runner:
 
     def _run_attack(
         self,
-        cell: AttackCell,
+        cell: AttackCell | ExposureCell,
         result: dict[str, Any] | None,
         trained: Callable[[Federation], Training],
     ) -> tuple[str, str]:
@@ -175,6 +176,8 @@ class Runner:
             skipped = "skipped" if status == "skipped" else "failed"
             text = reason if status == "skipped" else f"training {status}: {reason}"
             return self._write(cell, _bare(cell, skipped, text), skipped)
+        if isinstance(cell, ExposureCell):
+            return self._run(cell, lambda f: evaluate.evaluate_exposure(cell, f, trained(f)))
         blind = self.store.read(BlindCell(cell.setting, cell.threat).key(self.provenance))
         seen = blind is not None and blind["status"] == "ok"
 
@@ -247,6 +250,8 @@ def _bare(cell: Cell, status: str, reason: str) -> Outcome:
     with contextlib.suppress(FedtreesError):  # a defense that cannot even be constructed
         if isinstance(cell, AttackCell):
             columns |= evaluate.attack_columns(cell)
+        elif isinstance(cell, ExposureCell):
+            columns |= evaluate.exposure_columns(cell)
         elif isinstance(cell, TrainCell):
             columns |= evaluate.train_columns(cell)
         elif isinstance(cell, ReferenceCell):

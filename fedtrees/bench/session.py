@@ -122,7 +122,7 @@ def check_names(suite: Suite) -> None:
             register.make("protocol", protocol)
         for defense in grid.defenses:
             make_defense(defense)
-        for attack in grid.attacks:
+        for attack in grid.every_attack:
             register.make("attack", attack)
 
 

@@ -12,6 +12,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from fedtrees.core.attack import contenders
 from fedtrees.core.errors import UsageError, did_you_mean
 from fedtrees.core.rows import MOST_WHOLE
 from fedtrees.core.specs import Composed, Spec, parse_composed, parse_list, split_outside
@@ -24,6 +25,7 @@ MOST_CLIENTS = 1_000_000
 _SOUND = re.compile("[^\0\ud800-\udfff]*")  # what a path and a file in UTF-8 can hold
 MOST_SECONDS = 1e8  # three years; timers of the system end soon after
 MOST_TRAININGS = 1_000_000
+ALL = "all"  # among attacks: every attack that is not named beside it
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,10 @@ class DataRef:
 
 @dataclass(frozen=True)
 class Grid:
-    """Every combination of these is run; `none` and the blind adversary are always added."""
+    """Every combination of these is run; `none` and the blind adversary are always added.
+
+    Among attacks, `all` stands for every attack of `contenders` that is not named beside it.
+    """
 
     data: tuple[DataRef, ...] = (DataRef("breast-cancer"),)
     partitions: tuple[Spec, ...] = (Spec("iid"),)
@@ -73,7 +78,7 @@ class Grid:
     protocols: tuple[Spec, ...] = (Spec("fedtree-hist"),)
     defenses: tuple[Composed, ...] = (Composed(),)
     threats: tuple[str, ...] = ("client",)
-    attacks: tuple[Spec, ...] = (Spec("timberstrike"),)
+    attacks: tuple[Spec, ...] = (Spec(ALL),)
 
     @classmethod
     def parse(cls, table: Mapping[str, Any]) -> Grid:
@@ -94,6 +99,15 @@ class Grid:
             if not read[key]:
                 raise UsageError(f"a grid's {key!r} is empty; leave it out for the default")
         return cls(**read)
+
+    @property
+    def every_attack(self) -> tuple[Spec, ...]:
+        """The attacks, with `all` spelled out."""
+        named = [a for a in self.attacks if a != Spec(ALL)]
+        if len(named) == len(self.attacks):
+            return self.attacks
+        others = set(contenders()) - {a.name for a in named}
+        return (*named, *map(Spec, sorted(others)))
 
     @property
     def size(self) -> int:

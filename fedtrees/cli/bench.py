@@ -18,6 +18,7 @@ from fedtrees.cli.options import (
     DataDir,
     Defenses,
     Format,
+    Margin,
     Output,
     Plugins,
     Positive,
@@ -74,6 +75,7 @@ def bench(
     time_limit: Annotated[
         float | None, typer.Option(help="Seconds one training or attack may take (0: no limit).")
     ] = None,
+    margin: Margin = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check everything and list the cells; run nothing.")
     ] = False,
@@ -104,13 +106,17 @@ def bench(
     workers = default_workers() if jobs is None else jobs
     if workers < 1:
         raise UsageError(f"--jobs {jobs}: give 1 or more")
+    if margin is not None:
+        from fedtrees.report.verdict import check_margin
+
+        check_margin(margin)
     session = Bench(chosen, folder, workers, data_dir, plugins)
     if dry_run:
         _dry_run(session, format.is_json)
         return
     session.open(resume)
     counts = _run_with_progress(session)
-    _finish(session, counts, format.is_json)
+    _finish(session, counts, margin, format.is_json)
 
 
 def _suite(
@@ -187,17 +193,18 @@ def _run_with_progress(bench: Bench) -> Counter[str]:
         raise
 
 
-def _finish(bench: Bench, counts: Counter[str], as_json: bool) -> None:
-    from fedtrees.cli.results import failures, leaderboards, summary
+def _finish(bench: Bench, counts: Counter[str], margin: float | None, as_json: bool) -> None:
+    from fedtrees.cli.results import failures, leaderboards, study_of, summary
     from fedtrees.report.html import write_report
 
-    report = write_report(bench.folder)
+    study = study_of(bench.folder, None, margin)
+    report = write_report(bench.folder, margin=study.margin)
     bad = failures(bench.folder)
     if as_json:
         extra = {"computed": dict(counts), "report": str(report)}
-        typer.echo(json.dumps({**summary(bench.folder, None), **extra}, indent=1))
+        typer.echo(json.dumps({**summary(study), **extra}, indent=1))
     else:
-        leaderboards(bench.folder, None)
+        leaderboards(study)
         typer.echo(f"\nreport  {report}\nrows    {bench.folder / 'rows.csv'}")
         typer.echo(f"figure  fedtrees plot {bench.folder} -o frontier.pdf")
     if bad:

@@ -22,7 +22,7 @@ import typer
 
 from fedtrees import __version__
 from fedtrees.cli import bench, explain, inspect, train
-from fedtrees.cli.options import Format, Output, RunFolder, columns_of
+from fedtrees.cli.options import Format, Margin, Output, RunFolder, columns_of
 from fedtrees.core.errors import FedtreesError
 
 app = typer.Typer(
@@ -47,15 +47,17 @@ def show(
     metric: Annotated[
         str | None, typer.Option(help="Leakage metric: ra (default), exact_rows, leaf_mass_exact.")
     ] = None,
+    margin: Margin = None,
     format: Output = Format.TABLE,
 ) -> None:
     """Print the leaderboard of a finished run."""
-    from fedtrees.cli.results import leaderboards, summary
+    from fedtrees.cli.results import leaderboards, study_of, summary
 
+    study = study_of(Path(run), metric, margin)
     if format.is_json:
-        typer.echo(json.dumps(summary(Path(run), metric), indent=1))
+        typer.echo(json.dumps(summary(study), indent=1))
     else:
-        leaderboards(Path(run), metric)
+        leaderboards(study)
 
 
 @app.command()
@@ -76,11 +78,12 @@ def plot(
 
 
 @app.command()
-def report(run: RunFolder, format: Output = Format.TABLE) -> None:
+def report(run: RunFolder, margin: Margin = None, format: Output = Format.TABLE) -> None:
     """Write the self-contained HTML report of a run again."""
     from fedtrees.report.html import write_report
+    from fedtrees.report.verdict import MARGIN
 
-    path = str(write_report(run))
+    path = str(write_report(run, margin=MARGIN if margin is None else margin))
     typer.echo(json.dumps({"file": path}) if format.is_json else path)
 
 

@@ -43,6 +43,10 @@ Positive = Annotated[str, typer.Option(help="Positive class of --csv.")]
 Categorical = Annotated[
     list[str] | None, typer.Option(help="Categorical columns of --csv (repeat or commas).")
 ]
+Margin = Annotated[
+    float | None,
+    typer.Option(help="Advantage that counts as down to blind (default: 0.05)."),
+]
 Clients = Annotated[int, typer.Option(help="Number of clients.")]
 RunFolder = Annotated[str, typer.Argument(help="A run folder.")]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -12,25 +13,35 @@ from fedtrees.report.intervals import Estimate
 from fedtrees.report.rows import NOT_OK, load_rows
 from fedtrees.report.study import Study
 from fedtrees.report.table_text import leaderboard_table
+from fedtrees.report.verdict import MARGIN, at_blind
 
 
-def leaderboards(run: Path, metric: str | None) -> None:
-    """Print one table per setting and threat, then the cells that gave nothing."""
-    study = Study(run, load_rows(run), metric)
+def study_of(run: Path, metric: str | None, margin: float | None) -> Study:
+    """Return what a run found; no margin is the default one."""
+    return Study(run, load_rows(run), metric, margin=MARGIN if margin is None else margin)
+
+
+def leaderboards(study: Study) -> None:
+    """Print one table per setting and threat with its verdict, then what gave nothing."""
+    verdicts = {a.panel: a.bottom_line for a in study.answers}
     for frontier, board in study.boards:
         console().print(leaderboard_table(frontier, board))
+        console().print(verdicts[frontier.panel] + "\n", markup=False, highlight=False)
     for line in gaps(study):
         console().print(line, markup=False)
 
 
 def failures(run: Path) -> int:
     """Return how many cells of a run failed or ran out of time."""
-    return int(load_rows(run)["status"].isin(("failed", "timeout")).sum())
+    rows = load_rows(run)
+    bad = rows["status"].isin(("failed", "timeout")) & (rows["stage"] != "exposure")
+    return int(bad.sum())
 
 
 def gaps(study: Study) -> list[str]:
     """Return one line per distinct reason why cells failed or were skipped."""
-    bad = study.rows[study.rows["status"].isin(NOT_OK)]
+    rows = study.rows
+    bad = rows[rows["status"].isin(NOT_OK) & (rows["stage"] != "exposure")]
     reasons = bad["reason"].str.removeprefix("training failed: ")
     lines = []
     for (status, reason), rows in bad.groupby(["status", reasons], sort=False):
@@ -44,15 +55,16 @@ def gaps(study: Study) -> list[str]:
     return lines
 
 
-def summary(run: Path, metric: str | None) -> dict[str, Any]:
+def summary(study: Study) -> dict[str, Any]:
     """Return the leaderboards as plain JSON types.
 
     Raises `StoreError` if the run holds no rows.
     """
-    rows = load_rows(run)
-    if rows.empty:
-        raise StoreError(f"{run} holds no results yet; finish it with fedtrees bench --resume")
-    study = Study(run, rows, metric)
+    if study.rows.empty:
+        raise StoreError(
+            f"{study.folder} holds no results yet; finish it with fedtrees bench --resume"
+        )
+    verdicts = {a.panel: a.bottom_line for a in study.answers}
     boards = [
         {
             "dataset": f.panel.setting.dataset,
@@ -61,12 +73,15 @@ def summary(run: Path, metric: str | None) -> dict[str, Any]:
             "threat": f.panel.threat,
             "metric": f.metric,
             "utility": f.utility,
+            "verdict": verdicts[f.panel],
             "defenses": [
                 {
                     "defense": row.point.defense,
                     "utility": _estimate(row.point.utility),
                     "advantage": _estimate(row.point.advantage),
                     "attacks": [name for name, _ in row.point.attacks],
+                    "coverage": asdict(row.point.coverage),
+                    "at_blind": at_blind(row.point, row.leaks, study.margin),
                     "claimed": row.point.claimed,
                     "not_dominated": row.on_front,
                 }
@@ -75,7 +90,8 @@ def summary(run: Path, metric: str | None) -> dict[str, Any]:
         }
         for f, board in study.boards
     ]
-    return {"run": str(run), "rows": len(rows), "leaderboards": boards, "gaps": gaps(study)}
+    counted = {"run": str(study.folder), "rows": len(study.rows), "margin": study.margin}
+    return {**counted, "leaderboards": boards, "gaps": gaps(study)}
 
 
 def _estimate(e: Estimate) -> dict[str, float | None]:

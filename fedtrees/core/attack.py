@@ -8,6 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from fedtrees.core.guess import Claim, Guess
+from fedtrees.core.registry import register
 from fedtrees.core.view import View
 
 
@@ -23,11 +24,15 @@ class Attack(ABC):
         are measured against: the metric of `gives` runs them on an empty transcript.
     gives : type of Claim or None
         What a blind attack claims.
+    comparison : bool
+        Whether it is a control, or a replica of published code: another attack knows all that it
+        does. Such attacks run where they are named; they are not among those that apply.
     """
 
     name: ClassVar[str] = "attack"
     blind: ClassVar[bool] = False
     gives: ClassVar[type[Claim] | None] = None
+    comparison: ClassVar[bool] = False
 
     def inapplicable(self, view: View) -> str | None:
         """Return why there is nothing in such a view for this attack, None if there is."""
@@ -36,3 +41,13 @@ class Attack(ABC):
     @abstractmethod
     def run(self, view: View, rng: np.random.Generator) -> Guess:
         """Guess what the victims hold."""
+
+
+def contenders() -> list[str]:
+    """Return the names of the attacks that a defense must withstand.
+
+    That is all that are registered but the blind ones and those for comparison.
+    """
+    found = ((name, register.get("attack", name)) for name in register.names("attack"))
+    marks = ("blind", "comparison")
+    return [name for name, maker in found if not any(getattr(maker, m, False) for m in marks)]

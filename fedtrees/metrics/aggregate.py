@@ -95,3 +95,38 @@ def paired_interval(
         raise DataError(f"cannot pair {len(first)} values with {len(second)}")
     gaps = [None if a is None or b is None else a - b for a, b in zip(first, second, strict=True)]
     return mean_interval(gaps, level=level, resamples=resamples)
+
+
+def t_upper(values: Sequence[float], *, level: float = 0.95) -> float:
+    """Return the upper end of Student's t interval of the mean over seeds.
+
+    With a handful of seeds it is wider than the bootstrap interval, as it should be where something
+    is to be ruled out.
+
+    Parameters
+    ----------
+    values : sequence of float
+        One per seed, all defined.
+    level : float
+        Coverage of the two-sided interval, in (0, 1).
+
+    Returns
+    -------
+    float
+        Infinite for fewer than two values.
+
+    Raises
+    ------
+    DataError
+        `level` outside (0, 1).
+    """
+    from scipy.special import stdtrit
+
+    if not 0 < level < 1:
+        raise DataError(f"level={level}: must lie between 0 and 1")
+    n = len(values)
+    if n < 2:
+        return float("inf")
+    given = np.asarray(values, dtype=np.float64)
+    half = stdtrit(n - 1, (1 + level) / 2) * given.std(ddof=1) / np.sqrt(n)
+    return float(given.mean() + half)

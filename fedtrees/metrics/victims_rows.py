@@ -158,6 +158,7 @@ class ReturnedRowsMetric(Metric[BinnedVictims]):
     """How many rows that were returned as certain are right in every bin, and how many are not."""
 
     of: ClassVar[type[Claim]] = Records
+    headline: ClassVar[tuple[str, ...]] = ("returned_right",)
 
     def truth(self, case: Case) -> BinnedVictims | None:
         """Return the victims' rows and the cut points, None where none were settled."""

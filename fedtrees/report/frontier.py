@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pandas as pd
@@ -13,9 +13,10 @@ from numpy.typing import ArrayLike, NDArray
 from fedtrees.core.guarantee import ActedOnNothing, Guarantee, join
 from fedtrees.report import claims
 from fedtrees.report.budgets import Budget, budgets, family, ordered
+from fedtrees.report.coverage import STOPPED_EARLY, Coverage, coverage
 from fedtrees.report.intervals import Estimate, estimate
 from fedtrees.report.rows import Panel, Setting
-from fedtrees.report.worst import attack_metrics, by_seed, panels, trouble, worst_case
+from fedtrees.report.worst import attack_metrics, by_seed, panels, worst_case
 
 LOWER_IS_BETTER = frozenset({"log_loss", "rmse"})
 UTILITIES = ("auc", "f1", "accuracy", "log_loss", "r2", "rmse")
@@ -48,13 +49,25 @@ class Point:
     blind: Estimate
     attacks: tuple[tuple[str, int], ...]
     seeds: tuple[SeedPoint, ...]
-    failed: tuple[str, ...] = ()
+    coverage: Coverage = field(default_factory=Coverage)
     note: str = ""
 
     @property
     def hollow(self) -> bool:
-        """Whether an attack failed here, so that the advantage is known only from below."""
-        return bool(self.failed)
+        """Whether an attack that applies is missing: the advantage is known only from below."""
+        return self.coverage.missing
+
+    @property
+    def failed(self) -> tuple[str, ...]:
+        """The attacks that failed or ran out of time."""
+        return self.coverage.failed
+
+    @property
+    def collapsed(self) -> str:
+        """What became of a claim that did not hold in the runs, "" where it did."""
+        if self.claimed == ActedOnNothing.kind:
+            return "it acted on nothing"
+        return "claim void, spent without bound" if self.kind == "void" else ""
 
     @property
     def drawn(self) -> bool:
@@ -115,11 +128,14 @@ def _frontier(
     worst = _split(worst_case(attacks, metric))
     trained = _split(trains[(trains["metric"] == utility) | (trains["status"] != "ok")])
     # One row per attack cell is enough to tell what ran, what failed and what was skipped.
-    cells = _split(attacks.drop_duplicates(["defense_spec", "attack_spec", "seed", "status"]))
+    noted = attacks["metric"] == STOPPED_EARLY
+    same = ["defense_spec", "attack_spec", "seed", "status"]
+    cells = _split(pd.concat([attacks[~noted].drop_duplicates(same), attacks[noted]]))
+    exposed = _split(here[(here["stage"] == "exposure") & (here["threat"] == panel.threat)])
     specs = ordered({*trains["defense_spec"], *attacks["defense_spec"]})
     varying = budgets(specs)
     empty = rows.iloc[:0]
-    parts = (trained, cells, worst)
+    parts = (trained, cells, worst, exposed)
     points = tuple(
         _point(spec, *(part.get(spec, empty) for part in parts), utility, varying[spec])
         for spec in specs
@@ -171,6 +187,7 @@ def _point(
     trained: pd.DataFrame,
     attacks: pd.DataFrame,
     worst: pd.DataFrame,
+    exposed: pd.DataFrame,
     utility: str,
     budget: Budget,
 ) -> Point:
@@ -197,7 +214,7 @@ def _point(
         blind=estimate(worst["blind"]),
         attacks=tuple(sorted(Counter(worst["attack_spec"]).items(), key=lambda x: (-x[1], x[0]))),
         seeds=tuple(seeds),
-        failed=trouble(attacks),
+        coverage=coverage(exposed, attacks),
         note=_why_not_drawn(trained, attacks, bool(useful), len(worst) > 0, utility),
     )
 
@@ -241,8 +258,8 @@ def _lines(points: tuple[Point, ...]) -> tuple[tuple[str, ...], ...]:
 def _front(points: tuple[Point, ...], utility: str) -> tuple[str, ...]:
     """Return the non-dominated points, by utility.
 
-    Hollow points take no part: their advantage is known only from below, and a failed attack
-    is not a defense.
+    Hollow points take no part: their advantage is known only from below, and an attack that
+    failed or did not run is not a defense.
     """
     solid = [p for p in points if p.drawn and not p.hollow]
     if not solid:

@@ -7,6 +7,7 @@ from typing import Any
 
 from fedtrees.report import style
 from fedtrees.report.claims import KINDS
+from fedtrees.report.coverage import stopped
 from fedtrees.report.frontier import LOWER_IS_BETTER, Frontier, Point
 from fedtrees.report.rows import UNDEFENDED
 from fedtrees.report.web import Drawing, axis, bars, esc, layout, note
@@ -147,8 +148,10 @@ def _hover(p: Point) -> str:
         f"strongest: {esc(attacks)}",
         f"claim: {esc(p.claimed) or 'not known'} ({KINDS[p.kind]})",
     ]
-    if p.failed:
-        lines.append(f"hollow, known only from below: {esc('; '.join(p.failed))}")
+    if p.hollow:
+        lines.append(f"hollow, known only from below: {esc(str(p.coverage))}")
+    if p.coverage.early:
+        lines.append(esc(stopped(p.coverage.early)))
     return "<br>".join(lines)
 
 

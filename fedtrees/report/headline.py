@@ -7,22 +7,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedtrees.report import style
+from fedtrees.report.coverage import stopped
 from fedtrees.report.frontier import LOWER_IS_BETTER, Frontier, Point
 from fedtrees.report.intervals import Estimate
-from fedtrees.report.rows import UNDEFENDED, Setting
+from fedtrees.report.rows import UNDEFENDED, Panel
 from fedtrees.report.tables import LeaderRow
+from fedtrees.report.verdict import FEWEST_SEEDS, MARGIN, at_blind, past_blind
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What one setting says under its worst threat.
+    """What one setting says under one threat.
 
-    `bottom_line`: Whether any defense both stopped the attacks that ran and was worth federating
-    for.
+    `bottom_line`: Which defenses are shown to be down to blind, or why none is named.
     """
 
-    setting: Setting
-    threat: str
+    panel: Panel
     leak: str  # what training without a defense gives away
     changes: tuple[str, ...]  # one sentence per defense
     others: tuple[str, ...]  # one sentence per other metric in which anything got past blind
@@ -30,26 +30,27 @@ class Answer:
 
 
 def answers(
-    boards: Sequence[tuple[Frontier, Sequence[LeaderRow]]], others: Sequence[Frontier] = ()
+    boards: Sequence[tuple[Frontier, Sequence[LeaderRow]]],
+    others: Sequence[Frontier] = (),
+    margin: float = MARGIN,
 ) -> tuple[Answer, ...]:
-    """Return one answer per setting, under the threat with the largest undefended advantage.
+    """Return one answer per setting and threat, the threat that leaks most first.
 
-    `others`: The same panels in other metrics.
+    `others`: The same panels in other metrics. `margin`: Advantage that a defense may leave and
+    still be called down to blind.
     """
+    ranked = sorted(boards, key=lambda b: (b[0].panel.setting, -_undefended_leak(b[0])))
     out = []
-    for setting in sorted({f.panel.setting for f, _ in boards}):
-        mine = [b for b in boards if b[0].panel.setting == setting]
-        frontier, board = max(mine, key=lambda b: _undefended_leak(b[0]))
+    for frontier, board in ranked:
         base = next((r for r in board if r.point.defense == UNDEFENDED), None)
         beside = [_other(f) for f in others if f.panel == frontier.panel and _anything_past(f)]
         out.append(
             Answer(
-                setting,
-                frontier.panel.threat,
+                frontier.panel,
                 _leak(frontier),
                 tuple(_change(frontier, group, base) for group in _families(board)),
                 tuple(beside),
-                _bottom_line(frontier, board, bool(beside)),
+                _bottom_line(frontier, board, margin),
             )
         )
     return tuple(out)
@@ -76,7 +77,7 @@ def _leak(frontier: Frontier) -> str:
     name = style.metric_name(frontier.metric)
     attack = p.attacks[0][0]
     score = f"{name} {style.number(p.score.mean)} against {style.number(p.blind.mean)} blind"
-    if _past_blind(p.advantage):
+    if past_blind(p.advantage):
         text = (
             f"Undefended, {attack} recovers {_percent(p.advantage)} of what a blind adversary "
             f"is missing ({score})."
@@ -88,11 +89,17 @@ def _leak(frontier: Frontier) -> str:
             f"Undefended, {attack} is ahead of blind by {_percent(p.advantage)} of what is "
             f"missing, an interval that includes zero ({score})."
         )
-    return text + (f" Known only from below: {'; '.join(p.failed)}." if p.failed else "")
+    if not p.coverage.complete:
+        text += f" {_capital(str(p.coverage))}."
+    return text + (f" {_capital(stopped(p.coverage.early))}." if p.coverage.early else "")
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def _anything_past(frontier: Frontier) -> bool:
-    return any(p.advantage.known and _past_blind(p.advantage) for p in frontier.points)
+    return any(p.advantage.known and past_blind(p.advantage) for p in frontier.points)
 
 
 def _other(frontier: Frontier) -> str:
@@ -112,12 +119,7 @@ def _other(frontier: Frontier) -> str:
         else:
             clauses.append(f"{family} {span}")
     name = style.metric_name(frontier.metric)
-    return f"{name[0].upper()}{name[1:]}: {', '.join(clauses)}."
-
-
-def _past_blind(e: Estimate) -> bool:
-    """Tell whether an advantage is above zero with its whole interval (one seed: its value)."""
-    return (e.low if math.isfinite(e.low) else e.mean) > 0
+    return f"{_capital(name)}: {', '.join(clauses)}."
 
 
 def _percent(e: Estimate) -> str:
@@ -148,37 +150,98 @@ def _change(frontier: Frontier, group: Sequence[LeaderRow], base: LeaderRow | No
     times = [r.cost.bytes / base.cost.bytes for r in known] if base and base.cost.bytes else []
     if times and all(math.isfinite(x) for x in times):
         facts.append(f"traffic \N{MULTIPLICATION SIGN}{max(times):.2g}")
-    hollow = sorted({f.partition(" (")[0] for r in known for f in r.point.failed})
-    if hollow:
-        facts.append(f"known only from below ({', '.join(hollow)} did not always finish)")
-    return f"{name}: {', '.join(facts)}."
+    usual = base.point.coverage if base else None
+    covered = [r.point.coverage for r in known]
+    if any(usual is None or c.early != usual.early for c in covered):
+        facts.append(stopped(sorted({name for c in covered for name in c.early})))
+    facts += [str(c) for c in dict.fromkeys(covered) if c.missing and str(c) != str(usual)]
+    facts += dict.fromkeys(r.point.collapsed for r in known)
+    return f"{name}: {', '.join(filter(None, facts))}."
 
 
-def _bottom_line(frontier: Frontier, board: Sequence[LeaderRow], more: bool) -> str:
-    """Name the defenses whose interval reaches blind while beating training alone."""
-    name = style.metric_name(frontier.metric)
-    base = frontier.point(UNDEFENDED)
-    if base and base.advantage.known and not base.hollow and not _past_blind(base.advantage):
-        if more:
-            judge = "judge the defenses by what else leaks"
-            return f"By {name} no attack gets past blind here; {judge}."
+def _bottom_line(frontier: Frontier, board: Sequence[LeaderRow], margin: float) -> str:
+    """Name the defenses that are shown to be down to blind, or say why none can be."""
+    base = next((r for r in board if r.point.defense == UNDEFENDED), None)
+    whole = base is not None and base.point.coverage.complete and base.point.drawn
+    if base and whole and not any(leak.past_blind for leak in base.leaks):
         return (
             "The attacks that ran do not get past blind even without a defense, so this setting "
             "says nothing about the defenses."
         )
+    known = [r for r in board if r.point.defense != UNDEFENDED and r.point.drawn]
+    if not known:
+        return "No winner is named: no defense has a result."
+    judged = [r for r in known if r.point.coverage.complete]
+    if not judged:
+        return f"No winner is named: {known[0].point.coverage}."
+    seeds = max(r.point.advantage.n for r in judged)
+    if seeds < FEWEST_SEEDS:
+        return (
+            f"No winner is named: to show that a defense is down to blind takes {FEWEST_SEEDS} "
+            f"seeds or more, and this run has {seeds}."
+        )
+    at = [r for r in judged if at_blind(r.point, r.leaks, margin)]
+    sentences = _at_blind(frontier, at, margin, seeds)
+    if not at:
+        sentences.append(f"No defense is shown to be within {margin:g} of blind by every score.")
+    doubtful = [
+        _unsure(r, margin) for r in judged if r not in at and not any(k.past_blind for k in r.leaks)
+    ]
+    if doubtful:
+        sentences.append(
+            f"Not past blind, but not shown to be within {margin:g} of it: {', '.join(doubtful)}."
+        )
+    partial = [f"{r.point.defense} ({r.point.coverage})" for r in known if r not in judged]
+    if partial:
+        sentences.append(f"Not judged: {', '.join(partial)}.")
+    return " ".join(sentences)
+
+
+def _at_blind(
+    frontier: Frontier, rows: Sequence[LeaderRow], margin: float, seeds: int
+) -> list[str]:
+    """Write who is within the margin: first who is worth federating for, then the others."""
     local = dict(frontier.references).get("local-only", Estimate())
     sign = -1.0 if frontier.utility in LOWER_IS_BETTER else 1.0
-    useful, useless = [], []
-    for row in board:
-        p = row.point
-        if p.defense == UNDEFENDED or not p.drawn or p.hollow or _past_blind(p.advantage):
+    groups: dict[bool, list[LeaderRow]] = {True: [], False: []}
+    for row in rows:
+        worth = not local.known or sign * row.point.utility.mean > sign * local.mean
+        groups[worth].append(row)
+    out = []
+    for worth, group in groups.items():
+        if not group:
             continue
-        worth = not local.known or sign * p.utility.mean > sign * local.mean
-        (useful if worth else useless).append(p.defense)
-    if useful:
-        than = " and keeps more utility than training alone" if local.known else ""
-        return f"By {name} down to blind against every attack that ran{than}: {', '.join(useful)}."
-    if useless:
-        names = ", ".join(useless)
-        return f"Only {names} comes down to blind, and a party training alone does better."
-    return "No defense whose attacks all finished comes down to blind."
+        early = stopped(sorted({name for r in group for name in r.point.coverage.early}))
+        counts = sorted({len(r.point.coverage.applicable or ()) for r in group})
+        many = " or ".join(map(str, counts))
+        than = "better" if worth else "no better"
+        judged = f", and {than} than training alone" if local.known else ""
+        out.append(
+            f"Within {margin:g} of blind by every score, over {seeds} seeds, against all {many} "
+            f"applicable attacks{f' ({early})' if early else ''}{judged}: "
+            f"{', '.join(map(_named, group))}."
+        )
+    return out
+
+
+def _named(row: LeaderRow) -> str:
+    """Write a defense with what became of its claim."""
+    return _noted(row, row.point.collapsed)
+
+
+def _noted(row: LeaderRow, *notes: str) -> str:
+    said = "; ".join(filter(None, notes))
+    return row.point.defense + (f" ({said})" if said else "")
+
+
+def _unsure(row: LeaderRow, margin: float) -> str:
+    """Write a defense with the score that may be furthest above blind."""
+    wide = [leak for leak in row.leaks if not leak.upper < margin]
+    if not wide:
+        return _named(row)
+    worst = max(wide, key=lambda leak: leak.upper)
+    name = style.metric_name(worst.metric)
+    reach = f"up to {style.number(worst.upper, 3, signed=True)}"
+    few = f"on {worst.advantage.n} seeds only"
+    said = f"{name} {reach if math.isfinite(worst.upper) else few}"
+    return _noted(row, said, row.point.collapsed)

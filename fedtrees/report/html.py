@@ -12,6 +12,7 @@ from fedtrees.report.page import page
 from fedtrees.report.rows import NOT_OK, load_rows
 from fedtrees.report.sections import Charts
 from fedtrees.report.study import Study
+from fedtrees.report.verdict import MARGIN
 
 Section = Callable[[Study, Charts], Html]
 
@@ -30,7 +31,10 @@ SECTIONS: tuple[tuple[str, str, str, Section], ...] = (
 
 
 def write_report(
-    run_folder: str | Path, metric: str | None = None, utility: str | None = None
+    run_folder: str | Path,
+    metric: str | None = None,
+    utility: str | None = None,
+    margin: float = MARGIN,
 ) -> Path:
     """Write ``report.html`` into a run folder.
 
@@ -41,6 +45,8 @@ def write_report(
         shown if they are there.
     metric, utility : str, optional
         What to rank by; see `frontiers`.
+    margin : float
+        Advantage that a defense may leave and still be called down to blind.
 
     Returns
     -------
@@ -52,10 +58,10 @@ def write_report(
     StoreError
         The rows cannot be read, or the report cannot be written.
     UsageError
-        The run has no such metric.
+        The run has no such metric, or the margin is none.
     """
     folder = Path(run_folder)
-    study = Study(folder, load_rows(folder), metric, utility)
+    study = Study(folder, load_rows(folder), metric, utility, margin)
     return write_text(folder / "report.html", render(study))
 
 
@@ -118,7 +124,8 @@ def _facts(study: Study, charts: Charts) -> Html:
     rows = study.rows
     seeds = rows["seed"].dropna().nunique()
     cell = ["setting", "defense_spec", "threat", "attack_spec", "seed", "stage", "status"]
-    status = rows.drop_duplicates(cell)["status"].value_counts()
+    cells = rows[rows["stage"] != "exposure"].drop_duplicates(cell)
+    status = cells["status"].value_counts()
     counts = [f"{int(status.get('ok', 0))} cells finished"]
     counts += [f"{int(status[s])} {s}" for s in NOT_OK if s in status.index]
     run = ", ".join(sorted({r for r in rows["run"] if r})) or study.folder.resolve().name

@@ -10,6 +10,7 @@ from typing import Any
 from fedtrees.core.specs import split_outside
 from fedtrees.report import style
 from fedtrees.report.claims import span
+from fedtrees.report.coverage import stopped
 from fedtrees.report.frontier import LOWER_IS_BETTER, Frontier
 from fedtrees.report.grid_figure import draw_cost
 from fedtrees.report.intervals import Estimate
@@ -64,8 +65,8 @@ def _line(study: Study, row: LeaderRow, seeds: int) -> list[object]:
     attacks = join(
         [a if n == p.advantage.n else f"{a} ({n} of {p.advantage.n})" for a, n in p.attacks], ", "
     )
-    if p.failed:
-        attacks = join([attacks, tag("small", "not finished: " + ", ".join(p.failed))])
+    for said in (str(p.coverage) if p.hollow else "", stopped(p.coverage.early)):
+        attacks = join([attacks, tag("small", said)]) if said else attacks
     if p.note:
         attacks = join([attacks, tag("small", p.note)])
     same = p.defense == UNDEFENDED
@@ -271,6 +272,13 @@ METHODS = (
      "transcript; the best of several guesses made without looking."),
     ("Intervals", "95% percentile bootstrap over seeds, with fixed draws. With few seeds such an "
      "interval cannot be wider than the range of the seeds: read it as a lower limit on doubt."),
+    ("Within a margin of blind", "A claim of equivalence: every attack that applies has run, there "
+     "are at least 3 seeds, and by every headline score that was measured the upper end of the 95% "
+     "t interval over seeds of the worst-case advantage lies below the margin. More noise widens "
+     "the interval and shows less. Scores are over all columns: a single one may leak more."),
+    ("Applicable attacks", "All registered attacks but controls and replicas of published code, "
+     "as far as they find something to read in the view; asked of every training, whether the "
+     "attack runs or not."),
     ("Paired changes", "Differences to the undefended run of the same seed, then mean and "
      "interval."),
     ("Non-dominated points", "No other point has at least its utility and at most its advantage, "

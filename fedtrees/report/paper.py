@@ -174,7 +174,7 @@ def _legend(panels: Sequence[Frontier], colours: dict[str, tuple[str, str]]) -> 
         if kind in {p.kind for p in drawn}:
             handles.append(Line2D([], [], marker=style.SHAPES[kind][1], label=name, **look))
     if any(p.hollow for p in drawn):
-        name = "hollow: an attack did not finish"
+        name = "hollow: an applicable attack is missing"
         handles.append(Line2D([], [], marker="o", mfc="white", label=name, **look))
     handles.append(Line2D([], [], color="#d5dae1", lw=4, label="not dominated"))
     return handles

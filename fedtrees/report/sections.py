@@ -11,7 +11,6 @@ from fedtrees.report.claims import KINDS
 from fedtrees.report.frontier import Frontier
 from fedtrees.report.frontier_figure import advantage_limits, draw_frontier
 from fedtrees.report.grid_figure import draw_heatmap
-from fedtrees.report.headline import answers
 from fedtrees.report.markup import Html, esc, join, table, tag
 from fedtrees.report.rows import UNDEFENDED, Panel, Setting
 from fedtrees.report.study import Study
@@ -49,23 +48,25 @@ def headline(study: Study, charts: Charts) -> Html:
     blocks = [
         tag(
             "article",
-            tag("h3", f"{a.setting} · worst threat: {a.threat}"),
+            tag("h3", f"{a.panel.setting} · threat: {a.panel.threat}"),
             tag("p", a.leak, class_="leak"),
             tag("ul", join(tag("li", change) for change in a.changes)) if a.changes else "",
             join(tag("p", other, class_="leak") for other in a.others),
             tag("p", a.bottom_line, class_="end"),
             class_="answer",
-            data_place=place(a.setting, a.threat),
+            data_place=place(a.panel.setting, a.panel.threat),
         )
-        for a in answers(study.boards, study.other_frontiers)
+        for a in study.answers
     ]
     if not blocks:
         return tag("p", "No attack has run yet, so there is nothing to answer.", class_="note")
     caution = (
         "Worst advantage: the most any attack that ran learned beyond a blind adversary with the "
         "same prior knowledge and an empty transcript; 0 is nothing, 1 is everything, negative is "
-        "worse than not attacking. Changes are paired by seed with the undefended run. "
-        "A fixed set of attacks flatters defenses: a low figure says that these attacks fail."
+        "worse than not attacking. Changes are paired by seed with the undefended run. Down to "
+        f"blind is who is shown to stay within {study.margin:g} of it: by every headline score the "
+        "upper end of the 95% t interval over seeds lies below. A fixed set of attacks flatters "
+        "defenses: a low figure says that these attacks fail."
     )
     return join([tag("p", caution, class_="lede"), tag("div", join(blocks), class_="answers")])
 
@@ -78,8 +79,8 @@ def frontier(study: Study, charts: Charts) -> Html:
             "p",
             "Right and down is better. Bars: 95% bootstrap intervals over seeds; faint marks: "
             "single seeds; thin lines join the budgets of one defense; the wide grey line joins "
-            "the points no other point beats. Hollow points had an attack that failed or timed "
-            "out: their advantage is known only from below, and they take no part in that line.",
+            "the points no other point beats. Of hollow points an applicable attack is missing: "
+            "their advantage is known only from below, and they take no part in that line.",
             class_="lede",
         ),
         _metric_chooser(study),
@@ -106,7 +107,7 @@ def _panel(
             group = [by_panel[f.panel] for f in beside if f.panel in by_panel]
             variants[metric] = _frontier_json(study, by_panel[data.panel], group)
     notes = [f"{p.defense}: {p.note}" for p in data.points if not p.drawn]
-    hollow = [f"{p.defense}: {', '.join(p.failed)}" for p in data.drawn if p.hollow]
+    hollow = [f"{p.defense}: {p.coverage}" for p in data.drawn if p.hollow]
     about = (
         f"{data.panel}: {style.metric_name(data.utility)} against worst-case advantage "
         f"({data.metric}) of {len(data.drawn)} defenses; numbers in the leaderboard"
@@ -166,7 +167,7 @@ def _legend(study: Study) -> Html:
     ]
     if any(p.hollow for p in drawn):
         hollow = marker("circle", style.MUTED, hollow=True)
-        keys.append(tag("span", hollow, "an attack did not finish", class_="key"))
+        keys.append(tag("span", hollow, "an applicable attack is missing", class_="key"))
     return tag("div", join([*buttons, *keys]), class_="legend")
 
 

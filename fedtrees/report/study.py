@@ -12,8 +12,10 @@ import pandas as pd
 from fedtrees.core.errors import UsageError, did_you_mean
 from fedtrees.report import style
 from fedtrees.report.frontier import Frontier, frontiers
+from fedtrees.report.headline import Answer, answers
 from fedtrees.report.rows import Panel, Setting
 from fedtrees.report.tables import LeaderRow, leaderboard
+from fedtrees.report.verdict import MARGIN, check_margin
 from fedtrees.report.worst import attack_metrics, panels
 
 MOST_METRICS = 6  # in the report's chooser: each one adds a figure per panel to the file
@@ -23,15 +25,18 @@ MOST_METRICS = 6  # in the report's chooser: each one adds a figure per panel to
 class Study:
     """The rows of a run and what is derived from them on demand.
 
-    `metric, utility`: What to show; None lets each panel use its first.
+    `metric, utility`: What to show; None lets each panel use its first. `margin`: Advantage that a
+    defense may leave and still be called down to blind.
     """
 
     folder: Path
     rows: pd.DataFrame = field(repr=False)
     metric: str | None = None
     utility: str | None = None
+    margin: float = MARGIN
 
     def __post_init__(self) -> None:
+        check_margin(self.margin)
         if self.metric is not None and self.metric not in (known := attack_metrics(self.rows)):
             raise UsageError(
                 f"no attack of this run reports an advantage for {self.metric!r}"
@@ -65,6 +70,11 @@ class Study:
     def boards(self) -> tuple[tuple[Frontier, tuple[LeaderRow, ...]], ...]:
         """Every frontier with its leaderboard."""
         return tuple((f, leaderboard(self.rows, f)) for f in self.frontiers)
+
+    @cached_property
+    def answers(self) -> tuple[Answer, ...]:
+        """What every panel says, in sentences."""
+        return answers(self.boards, self.other_frontiers, self.margin)
 
     @cached_property
     def colours(self) -> dict[str, tuple[str, str]]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from fedtrees.report import style
+from fedtrees.report.coverage import stopped
 from fedtrees.report.frontier import Frontier
 from fedtrees.report.intervals import Estimate
 from fedtrees.report.rows import UNDEFENDED
@@ -53,8 +54,10 @@ def leaderboard_table(frontier: Frontier, board: Sequence[LeaderRow]) -> Table:
         name = f"{HOLLOW[mark] if p.hollow else mark}\N{NO-BREAK SPACE}{p.defense}"
         base = p.defense == UNDEFENDED
         attacks = ", ".join(a for a, _ in p.attacks) or p.note.partition(":")[0] or "–"
-        if p.failed:
-            attacks += f"; not finished: {', '.join(p.failed)}"
+        if p.hollow:
+            attacks += f"; {p.coverage}"
+        if p.coverage.early:
+            attacks += f"; {stopped(p.coverage.early)}"
         cells = (
             name,
             _short(p.utility),
@@ -72,7 +75,7 @@ def leaderboard_table(frontier: Frontier, board: Sequence[LeaderRow]) -> Table:
     out.caption = Text(
         f"advantage of {frontier.metric}, worst attack, ± half of the 95% interval; exact rows: "
         "victims' rows right in every column, by the best attack at it (blind); bold: not "
-        "dominated; hollow mark: an attack did not finish"
+        "dominated; hollow mark: an applicable attack is missing"
     )
     return out
 

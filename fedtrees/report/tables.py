@@ -14,6 +14,7 @@ from fedtrees.report.budgets import ordered
 from fedtrees.report.frontier import Frontier, Point
 from fedtrees.report.intervals import Estimate, estimate
 from fedtrees.report.rows import UNDEFENDED, Setting
+from fedtrees.report.verdict import Leak, leaks_of
 from fedtrees.report.worst import by_seed, worst_case
 
 _BY_TYPE = re.compile(r"^bytes_(up|down):(.+)$")
@@ -24,7 +25,7 @@ class LeaderRow:
     """One defense of a leaderboard: what it keeps, what still leaks, what it costs.
 
     `exact, exact_blind`: Largest share of the victims' rows that any attack reconstructed exactly,
-    and the blind adversary's.
+    and the blind adversary's. `leaks`: The worst advantage by every headline score.
     """
 
     point: Point
@@ -35,6 +36,7 @@ class LeaderRow:
     cost: Cost
     guarantees: Guarantees
     on_front: bool
+    leaks: tuple[Leak, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,9 @@ def leaderboard(rows: pd.DataFrame, frontier: Frontier) -> tuple[LeaderRow, ...]
     here = _of_setting(rows, frontier.panel.setting)
     costs = {c.defense: c for c in cost_table(here, frontier.panel.setting)}
     stated = {g.defense: g for g in guarantee_table(here, frontier.panel.setting)}
-    exact = worst_case(here[here["threat"] == frontier.panel.threat], "exact_rows")
+    attacked = here[here["threat"] == frontier.panel.threat]
+    exact = worst_case(attacked, "exact_rows")
+    leaks = leaks_of(attacked)
     return tuple(
         LeaderRow(
             point=p,
@@ -105,6 +109,7 @@ def leaderboard(rows: pd.DataFrame, frontier: Frontier) -> tuple[LeaderRow, ...]
             cost=costs[p.defense],
             guarantees=stated[p.defense],
             on_front=p.defense in frontier.front,
+            leaks=leaks.get(p.defense, ()),
         )
         for p in frontier.points
     )
@@ -162,7 +167,8 @@ def guarantee_table(rows: pd.DataFrame, setting: Setting) -> tuple[Guarantees, .
 
 def trouble_table(rows: pd.DataFrame) -> tuple[Trouble, ...]:
     """Return what failed, timed out or was skipped, one entry per reason: failures first."""
-    bad = rows[rows["status"] != "ok"]
+    # Which attacks apply to a training that failed is no gap of its own.
+    bad = rows[(rows["status"] != "ok") & (rows["stage"] != "exposure")]
     keys = ["status", "stage", "setting", "defense_spec", "threat", "attack_spec", "reason"]
     groups: dict[tuple, set[int]] = {}  # type: ignore[type-arg]
     for key, seed in zip(bad[keys].itertuples(index=False, name=None), bad["seed"], strict=True):

@@ -1,0 +1,82 @@
+"""Which attacks apply to a defense under a threat, and what became of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+
+from fedtrees.report.worst import trouble
+
+STOPPED_EARLY = "note:stopped_early"  # what an attack notes whose search was cut short
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """The attacks on one defense under one threat.
+
+    `applicable`: Names of those that apply, of the suite or not; None where the run does not say.
+    `left_out`: Those of them that the suite did not ask for. `failed`: Attacks that failed or ran
+    out of time, as `trouble` writes them. `early`: Names of those whose search was cut short.
+    """
+
+    applicable: tuple[str, ...] | None = None
+    left_out: tuple[str, ...] = ()
+    failed: tuple[str, ...] = ()
+    early: tuple[str, ...] = ()
+
+    @property
+    def missing(self) -> bool:
+        """Whether an attack that applies is known not to have finished, or not to have run."""
+        return bool(self.left_out or self.failed)
+
+    @property
+    def complete(self) -> bool:
+        """Whether every attack that applies ran, on every seed, and there was one."""
+        return bool(self.applicable) and not self.missing
+
+    def __str__(self) -> str:
+        """Write how many ran, and which did not: 1 of 4 applicable attacks ran (left out: ...)."""
+        parts = [("left out", self.left_out), ("not finished", self.failed)]
+        why = "; ".join(f"{what}: {', '.join(names)}" for what, names in parts if names)
+        why = f" ({why})" if why else ""
+        if self.applicable is None:
+            return f"which attacks apply is not recorded{why}"
+        trouble = {text.partition(" (")[0].partition("[")[0] for text in self.failed}
+        ran = len(set(self.applicable) - set(self.left_out) - trouble)
+        plural = "s" if len(self.applicable) != 1 else ""
+        return f"{ran} of {len(self.applicable)} applicable attack{plural} ran{why}"
+
+
+def stopped(names: Sequence[str]) -> str:
+    """Write that attacks stopped early, "" if none did: "joint and lattice stopped early"."""
+    if not names:
+        return ""
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]])) + " stopped early"
+
+
+def coverage(exposed: pd.DataFrame, attacks: pd.DataFrame) -> Coverage:
+    """Return what became of the attacks on one defense under one threat.
+
+    Parameters
+    ----------
+    exposed : DataFrame
+        Its rows of the stage ``exposure``.
+    attacks : DataFrame
+        Its rows of the stage ``attack``.
+    """
+    told = exposed[exposed["metric"] == "applies"]
+    seen = set(zip(attacks["attack"], attacks["seed"], strict=True))
+    skips = attacks[attacks["status"] == "skipped"]
+    skipped = set(zip(skips["attack"], skips["seed"], strict=True))
+    columns = (told[c].tolist() for c in ("attack", "seed", "value"))
+    applies = {(name, seed) for name, seed, value in zip(*columns, strict=True) if value > 0}
+    applies -= skipped
+    cut = attacks[(attacks["metric"] == STOPPED_EARLY) & (attacks["value"] > 0)]
+    return Coverage(
+        None if told.empty else tuple(sorted({name for name, _ in applies})),
+        tuple(sorted({name for name, _ in applies - seen})),
+        trouble(attacks),
+        tuple(sorted(set(cut["attack"]))),
+    )

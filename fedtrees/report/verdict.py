@@ -1,0 +1,78 @@
+"""Is a defense down to blind? A claim of equivalence: a margin, and enough seeds to show it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import pandas as pd
+
+from fedtrees.core.errors import UsageError
+from fedtrees.metrics.aggregate import t_upper
+from fedtrees.metrics.metric import headlines
+from fedtrees.report.frontier import Point
+from fedtrees.report.intervals import Estimate, estimate
+from fedtrees.report.worst import attack_metrics, worst_case
+
+# What a defense may leave above blind and still be called down to it. Between federations of one
+# table advantages differ by one to three points: three seeds can show five, and not much less.
+MARGIN = 0.05
+FEWEST_SEEDS = 3  # of fewer no interval is believed
+
+
+@dataclass(frozen=True)
+class Leak:
+    """The worst advantage over the attacks that ran, by one score.
+
+    `upper`: Upper end of the 95% t interval over seeds; infinite below `FEWEST_SEEDS`.
+    """
+
+    metric: str
+    advantage: Estimate
+    upper: float
+
+    @property
+    def past_blind(self) -> bool:
+        """Whether the advantage is above zero with its whole interval (one seed: its value)."""
+        return past_blind(self.advantage)
+
+
+def past_blind(e: Estimate) -> bool:
+    """Tell whether an advantage is above zero with its whole interval (one seed: its value)."""
+    return (e.low if math.isfinite(e.low) else e.mean) > 0
+
+
+def leaks_of(attacks: pd.DataFrame) -> dict[str, tuple[Leak, ...]]:
+    """Return, per defense, the worst advantage by every headline score that was measured.
+
+    `attacks`: Attack rows of one setting and threat.
+    """
+    found: dict[str, list[Leak]] = {}
+    wanted = set(headlines())
+    for metric in (m for m in attack_metrics(attacks) if m in wanted):
+        for spec, rows in worst_case(attacks, metric).groupby("defense_spec"):
+            values = rows["advantage"].tolist()
+            upper = t_upper(values) if len(values) >= FEWEST_SEEDS else math.inf
+            found.setdefault(str(spec), []).append(Leak(metric, estimate(values), upper))
+    return {spec: tuple(leaks) for spec, leaks in found.items()}
+
+
+def at_blind(point: Point, leaks: tuple[Leak, ...], margin: float) -> bool:
+    """Tell whether it is shown that a defense leaves no more than `margin` above blind.
+
+    Every attack that applies has run, and by every headline score that was measured the upper end
+    of the interval lies below the margin: noise widens an interval and shows nothing.
+    """
+    return (
+        point.drawn
+        and point.coverage.complete
+        and bool(leaks)
+        and all(leak.upper < margin for leak in leaks)
+    )
+
+
+def check_margin(margin: float) -> float:
+    """Return the margin; raise `UsageError` if it is none."""
+    if not 0 < margin < 1:
+        raise UsageError(f"margin {margin:g}: give an advantage above 0 and below 1, such as 0.05")
+    return margin
