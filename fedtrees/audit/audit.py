@@ -19,7 +19,13 @@ from fedtrees.audit.model import (
     parameter,
     state_of,
 )
-from fedtrees.audit.newton import Settings, agreement, infer_settings, settings_by_tree
+from fedtrees.audit.newton import (
+    Settings,
+    agreement,
+    infer_settings,
+    is_unshrunk,
+    settings_by_tree,
+)
 from fedtrees.audit.recover import recover_boosted, start_of, sums_of
 from fedtrees.audit.sources import Sources, find_sources
 from fedtrees.audit.stated import recover_forest, recover_lightgbm
@@ -149,7 +155,7 @@ def _settings_of(model: ModelFile, known: Known) -> Settings | None:
                 f"learning rate {known.learning_rate:g} and lambda {known.reg_lambda:g} contradict "
                 f"the statistics in {model.path.name}; leave them out and they are inferred"
             )
-        return given
+        return replace(given, unshrunk=is_unshrunk(trees, statistics, *known.settings))
     found = infer_settings(trees, statistics)
     if found is None:
         return None
@@ -203,12 +209,13 @@ def _rows(model: ModelFile, trees: Sequence[TreeExposure], sources: Sources, kno
     first = [t for t in trees if t.base_score is not None and t.rows is not None]
     counted = first or [t for t in trees[:1] if t.rows is not None]
     classes = model.forest.objective.n_outputs if isinstance(model.forest, Forest) else 1
-    if sources.kind != "bagging" or classes > 2:
+    if sources.kind != "bagging" or classes > 1:
         counted = counted[:1]
     if not counted:
-        return Rows(known.rows, None, share, "declared" if known.rows else "does not follow")
+        how = "declared" if known.rows else "does not follow"
+        return Rows(known.rows, None, share, how, declared=known.rows is not None)
     n_pos = None
-    if classes <= 2 and all(t.exact.all() for t in counted):
+    if classes == 1 and all(t.exact.all() for t in counted):
         n_pos = sum(int(t.n_pos.sum()) for t in counted)
     same = len({t.rows for t in trees} - {None}) <= 1
     whole, how = sources.kind == "one" and same, _how(sources, same)
@@ -226,8 +233,8 @@ def _how(sources: Sources, same: bool) -> str:
         return "the first client's: the leaves of its first tree add up to it"
     if same:
         return (
-            "the leaves of the first tree add up to it: all of the table, unless each tree saw a "
-            "sample or one client's rows"
+            "the leaves of the first tree add up to it: all of the table, unless that tree saw a "
+            "sample or one client's rows, or others were added later"
         )
     return "the leaves of the first tree add up to it; other trees were grown on other rows"
 

@@ -15,17 +15,21 @@ from numpy.typing import NDArray
 
 from fedtrees.attacks.evidence import AGREES, FLOAT32, Splits, hessians_from_gains, pieces
 from fedtrees.audit.model import Statistics
+from fedtrees.audit.pinned import freedom
 from fedtrees.trees.boosted.forest import Tree
 
 Floats = NDArray[np.float64]
 
-TREES_READ = 6  # trees that eta and lambda are fitted on; they have a hundred equations
+TREES_READ = 6  # trees that eta and lambda are fitted on; they have a hundred equations,
+ENOUGH = 60  # and stumps two each: this many equations are read, or more
 _GOOD_SIZE = 12  # leaves: enough equations beyond the unknown sums, and quickly solved
 MOST_PIECES = 200  # of which the ones to fit on are chosen
 _ETA = (0.001, 2.0)  # learning rates searched
 MOST_PARTS = 50  # clients or trees that a round learning rate was divided by
 HONEST = 4.0  # residual up to which round numbers are taken; the largest seen is 1.9
 MOST_RATES = 50
+PINNED = 2e-3  # error of eta, relative, and of lambda up to which they follow
+MOST_ALPHA = 0.1  # an L1 penalty that may move G by this much leaves whole labels as they are
 MOST_FAILURES = 5  # trees that no eta and lambda explain, after which no more are tried
 NEAR = 1e-3  # relative distance from the fitted learning rate to the round one
 
@@ -42,6 +46,7 @@ class Settings:
     source: str  # file, inferred or given
     equations: int = 0  # of the file that agree with them
     worst: float = 0.0  # largest residual of these, in units of its float32 error
+    unshrunk: bool = True  # no L1 penalty moved G, as far as whole labels may tell
 
 
 def infer_settings(trees: Sequence[Tree], statistics: Sequence[Statistics]) -> Settings | None:
@@ -49,13 +54,13 @@ def infer_settings(trees: Sequence[Tree], statistics: Sequence[Statistics]) -> S
 
     Where `cover` is None the leaves' sums are unknowns. None where no eta and lambda agree to
     float32 (an L1 penalty or a limit on steps was used, or trees were changed after training), and
-    where any would agree.
+    where others would agree as well (`fedtrees.audit.pinned`).
     """
     found = (fit for k in range(len(trees)) for fit in _pieces(trees[k], statistics[k]))
     usable = list(islice((fit for fit in found if len(fit) > 1), MOST_PIECES))
     usable.sort(key=lambda fit: abs(len(fit) - _GOOD_SIZE))
-    fits = usable[:TREES_READ]
-    if sum(f.spare for f in fits) < 2:
+    fits = _read(usable)
+    if sum(f.spare for f in fits) < 3:
         return None
     eta, reg_lambda = _search(fits)
     eta, reg_lambda = _round_settings(fits, eta, reg_lambda) or (eta, reg_lambda)
@@ -64,7 +69,28 @@ def infer_settings(trees: Sequence[Tree], statistics: Sequence[Statistics]) -> S
     if not (worst <= AGREES and reg_lambda > -1e-6):
         return None
     # 0.0 first: of equal numbers max takes the first, and rounding leaves -0.0
-    return Settings(eta, max(0.0, reg_lambda), "inferred", count, worst)
+    reg_lambda = max(0.0, reg_lambda)
+    free = freedom([f.part(eta) for f in fits], eta, reg_lambda)
+    if free.eta > PINNED or free.reg_lambda > PINNED * max(1.0, reg_lambda):
+        return None
+    unshrunk = free.alpha <= MOST_ALPHA
+    return Settings(eta, reg_lambda, "inferred", count, worst, unshrunk)
+
+
+def is_unshrunk(
+    trees: Sequence[Tree], statistics: Sequence[Statistics], eta: float, reg_lambda: float
+) -> bool:
+    """Tell whether the equations of trees exclude an L1 penalty, given eta and lambda."""
+    found = (fit for pair in zip(trees, statistics, strict=True) for fit in _pieces(*pair))
+    fits = _read([fit for fit in islice(found, MOST_PIECES) if len(fit) > 1])
+    parts = [f.part(eta) for f in fits]
+    return freedom(parts, eta, reg_lambda, given=True).alpha <= MOST_ALPHA
+
+
+def _read(usable: Sequence[_Fit]) -> Sequence[_Fit]:
+    """Return the first pieces: `TREES_READ`, and more where they are small."""
+    before = np.cumsum([0, *(2 * len(f.splits.inner) for f in usable)])[:-1]
+    return [f for k, f in enumerate(usable) if k < TREES_READ or before[k] < ENOUGH]
 
 
 def _round_settings(
@@ -100,6 +126,10 @@ class _Fit:
     def spare(self) -> int:
         """Equations beyond the unknown sums."""
         return 2 * len(self.splits.inner) - (len(self) if self.h is None else 0)
+
+    def part(self, eta: float) -> tuple[Splits, Floats, bool]:
+        """Return the equations, H of the leaves, and whether the file tells it."""
+        return self.splits, self.at(eta).h, self.h is not None
 
     def at(self, eta: float) -> _Equations:
         """Return the equations at one eta, and H: known, or near enough to tell the errors by."""

@@ -36,6 +36,7 @@ NOT_FOLLOWED = "the second tree does not follow from the leaves of the first: lo
 NOT_WHOLE = "sums of hessians are no whole numbers: rows had weights"
 NO_SUMS = "the file holds no sums of hessians, and none follow from it"
 WITHOUT_ETA = "H of the leaf; labels do not follow without eta and lambda"
+SHRUNK = "H of the leaf; labels do not follow, an L1 penalty may have moved G by a whole number"
 SQUARED = "H of the leaf is its number of rows (squared error)"
 UNSURE = "no first tree of whole counts: rows may have had weights, and bounds would not hold"
 
@@ -59,7 +60,7 @@ def sums_of(tree: Tree, statistics: Statistics, settings: Settings | None) -> Le
     step = -tree.value[tree.leaves].astype(np.float64) / settings.learning_rate
     g = step * (h + settings.reg_lambda)
     g_error = np.abs(step) * h_error + 2 * FLOAT32 * np.abs(g)
-    return LeafStatistics(g, h, g_error, h_error)
+    return LeafStatistics(g, h, g_error, h_error, unshrunk=settings.unshrunk)
 
 
 def start_of(forest: Forest, k: int) -> float:
@@ -167,12 +168,14 @@ def _classified(
     # XGBoost's softmax doubles hessians
     scale = 2.0 if isinstance(model.forest.objective, Softmax) else 1.0
     p = start_of(model.forest, t % outputs)
-    if sums.g is None and t < outputs and model.positive_weight == 1:
+    first = _first_tree(sums, scale, p, model.positive_weight, t < outputs)
+    shrunk = first is not None and not sums.unshrunk and not _pure(first, sums)
+    if (sums.g is None or shrunk) and t < outputs and model.positive_weight == 1:
         rows = _rows_alone(sums, scale * p * (1 - p))
         if rows is not None:
-            return TreeExposure.of(place, leaves, WITHOUT_ETA, (rows, None), None, p)
-    first = _first_tree(sums, scale, p, model.positive_weight, t < outputs)
-    if first is not None:
+            how = SHRUNK if shrunk else WITHOUT_ETA
+            return TreeExposure.of(place, leaves, how, (rows, None), None, p)
+    if first is not None and not shrunk:
         counts = first.n, first.n1
         return TreeExposure.of(place, leaves, FROM_SUMS, counts, None, first.p)
     if model.positive_weight != 1:
@@ -181,6 +184,17 @@ def _classified(
     most = most_rows(sums.h, margins, total) if bounded else None
     bounds = least_rows(sums.h, sums.g, scale), most
     return TreeExposure.of(place, leaves, LATER, bounds=bounds)
+
+
+def _pure(first: FirstTree, sums: LeafStatistics) -> bool:
+    """Tell whether a leaf has all labels that G allows: a penalty would have hidden some more.
+
+    An L1 penalty moves G towards 0, so the true N1 would lie beyond 0 or N.
+    """
+    g = np.zeros(0) if sums.g is None else sums.g
+    known = first.n1 != UNKNOWN
+    none, every = (first.n1 == 0) & (g > 0), (first.n1 == first.n) & (g < 0)
+    return bool((known & (none | every)).any())
 
 
 def _may_start(sums: LeafStatistics, scale: float) -> bool:
@@ -232,7 +246,8 @@ def _unweighted(s: LeafStatistics, p: float, weight: float) -> LeafStatistics:
     n1 = (rows * p - s.g) / weight
     n = rows - (weight - 1) * n1
     error = (s.h_error / (p * (1 - p)) + s.g_error) * (1 + 1 / weight)
-    return LeafStatistics(n * p - n1, n * s.scale * p * (1 - p), error, error, s.scale)
+    h = n * s.scale * p * (1 - p)
+    return LeafStatistics(n * p - n1, h, error, error, s.scale, s.unshrunk)
 
 
 def _squared_errors(model: ModelFile, sums: Sequence[LeafStatistics | None]) -> list[TreeExposure]:
