@@ -16,7 +16,6 @@ from fedtrees.audit.model import (
     XGBOOST_STATISTICS,
     ModelFile,
     is_logistic,
-    parameter,
     state_of,
 )
 from fedtrees.audit.newton import (
@@ -26,7 +25,13 @@ from fedtrees.audit.newton import (
     is_unshrunk,
     settings_by_tree,
 )
-from fedtrees.audit.recover import recover_boosted, start_of, sums_of
+from fedtrees.audit.recover import (
+    first_round,
+    is_own_start,
+    recover_boosted,
+    start_of,
+    sums_of,
+)
 from fedtrees.audit.sources import Sources, find_sources
 from fedtrees.audit.stated import recover_forest, recover_lightgbm
 from fedtrees.audit.values_alone import told_by_values
@@ -34,6 +39,7 @@ from fedtrees.core.errors import UsageError
 from fedtrees.trees.boosted.forest import Forest
 
 STATISTICS = {"xgboost": XGBOOST_STATISTICS, "lightgbm": LIGHTGBM_STATISTICS}
+UNMOVED = 1e-6  # log-odds: a leaf of a smaller value leaves its rows as they are
 CHECKED_TREES = 50  # whose equations are compared with eta and lambda, spread over the model
 
 
@@ -197,8 +203,14 @@ def _sources(
         names = (None,) * len(trees)
         return Sources("one", 1, names, "sources are told apart in XGBoost's models on log loss")
     h = np.array([np.nan if s is None else s.h.sum() for s in sums])
-    parallel = int(parameter(model.parameters, "num_parallel_tree") or 1)
-    return find_sources([t.base_score for t in trees], h, rates, parallel)
+    starts = [(t.base_score, is_own_start(t), _moves(model, t.index)) for t in trees]
+    return find_sources(starts, h, rates, first_round(model))
+
+
+def _moves(model: ModelFile, t: int) -> bool:
+    """Tell whether every row leaves a tree with another prediction than it had."""
+    tree = model.forest.trees[t]
+    return bool((np.abs(tree.value[tree.leaves]) > UNMOVED).all())
 
 
 def _rows(model: ModelFile, trees: Sequence[TreeExposure], sources: Sources, known: Known) -> Rows:

@@ -272,11 +272,14 @@ def _usable(name: str, by_tree: list[Floats]) -> Sequence[Floats | None]:
 
 
 def state_of(by_tree: Sequence[Floats]) -> tuple[str, float | None]:
-    """Tell whether a statistic is ``present``, ``zero``, or ``masked`` by one constant: which."""
+    """Tell whether a statistic is ``present``, ``zero``, or ``masked`` by one constant: which.
+
+    Trees of one leaf may all have one sum; of these 1 alone, with which NVFlare masks, is a mask.
+    """
     values = np.concatenate([*map(np.ravel, by_tree), np.zeros(0)])
     if (values == 0).all():
         return "zero", None
-    if (values == values[0]).all() and any(len(v) > 1 for v in by_tree):
+    if (values == values[0]).all() and (values[0] == 1 or any(len(v) > 1 for v in by_tree)):
         return "masked", float(values[0])
     return "present", None
 

@@ -131,6 +131,28 @@ class _Fit:
         """Return the equations, H of the leaves, and whether the file tells it."""
         return self.splits, self.at(eta).h, self.h is not None
 
+    def curve(self, eta: Floats) -> tuple[Floats, Floats, Floats, Floats]:
+        """Return ``c`` and ``b - A H``, and their errors' parts, for E values of eta and known H.
+
+        float64, shape (E, 2k) each; the error of an equation is the first part and lambda times
+        the second one, both as in `Splits.error`.
+        """
+        s, h, u = self.splits, np.asarray(self.h), 1 / eta[:, None]
+        below, at, w = s.member[s.inner], s.member @ h, s.weight
+        inner, value = at[s.inner], s.child[s.leaf]
+        left, right = (
+            np.where(s.leaf[side], s.child[side] * u, s.child[side]) ** 2
+            for side in (s.left, s.right)
+        )
+        both = left * at[s.left] + right * at[s.right]
+        size = np.abs(value)
+        c = [w - u * (below @ value), left + right - w**2]
+        b = [u * (below @ (value * h)) - w * inner, s.gain - both + w**2 * inner]
+        alone = [np.abs(w) * inner + u * (below @ (size * h)), both + w**2 * inner]
+        each = [np.abs(w) + u * (below @ size), left + right + w**2]
+        parts = [np.concatenate(x, axis=1) for x in (c, b, alone, each)]
+        return parts[0], parts[1], parts[2], parts[3]
+
     def at(self, eta: float) -> _Equations:
         """Return the equations at one eta, and H: known, or near enough to tell the errors by."""
         a, c, b = self.splits.system(eta)
@@ -183,11 +205,11 @@ def _search(fits: Sequence[_Fit]) -> tuple[float, float]:
     even = np.geomspace(*_ETA, 150)
     grid = np.log(np.unique([*even, *(x for x in short if _ETA[0] <= x <= _ETA[1])]))
     some = fits[:3]
-    best = float(grid[int(np.argmin([_cost(some, float(np.exp(x))) for x in grid]))])
+    best = float(grid[int(np.argmin(_costs(some, np.exp(grid))))])
     step = 0.05
     while step > 1e-9:
         grid = np.linspace(best - 1.5 * step, best + 1.5 * step, 17)  # its middle is the best
-        best = float(grid[int(np.argmin([_cost(fits, float(np.exp(x))) for x in grid]))])
+        best = float(grid[int(np.argmin(_costs(fits, np.exp(grid))))])
         step = float(grid[1] - grid[0])
     eta = float(np.exp(best))
     return eta, _reg_lambda([f.at(eta) for f in fits])
@@ -200,7 +222,24 @@ def _reg_lambda(equations: Sequence[_Equations]) -> float:
     return float(c @ b / max(c @ c, 1e-300))
 
 
+def _costs(fits: Sequence[_Fit], eta: Floats) -> Floats:
+    """Return the residuals of every eta with its lambda, float64, shape (E,)."""
+    if any(f.h is None for f in fits):
+        return np.array([_cost(fits, float(x)) for x in eta])
+    parts = [f.curve(eta) for f in fits]
+    c, b, alone, each = (np.concatenate(x, axis=1) for x in zip(*parts, strict=True))
+
+    def scale(lam: Floats) -> Floats:
+        return np.asarray(FLOAT32 * (alone + each * np.maximum(lam, 0)[:, None]) + 1e-12)
+
+    unit = scale(np.ones(len(eta)))
+    lam = (c * b / unit**2).sum(axis=1) / np.maximum(((c / unit) ** 2).sum(axis=1), 1e-300)
+    off = np.abs(c * lam[:, None] - b) / scale(lam)
+    return np.where(lam < -0.01, np.inf, np.arcsinh(off).sum(axis=1))  # below 0 is no penalty
+
+
 def _cost(fits: Sequence[_Fit], eta: float) -> float:
+    """Return the same of one eta, with sums that are unknown."""
     equations = [f.at(eta) for f in fits]
     lam = _reg_lambda(equations)
     if lam < -0.01:

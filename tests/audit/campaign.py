@@ -23,7 +23,7 @@ import xgboost as xgb
 from fedtrees.audit import Known, audit, read_model
 from fedtrees.audit.model import without_statistics
 from fedtrees.audit.verdict import to_json
-from fedtrees.core.errors import DataError
+from fedtrees.core.errors import DataError, UsageError
 
 READ = ("binary:logistic", "binary:logitraw", "multi:softprob", "multi:softmax", "reg:squarederror")
 OTHERS = (
@@ -328,7 +328,8 @@ def make_lightgbm(rng: np.random.Generator, folder: Path) -> Made | str:
     try:
         booster = lgb.train(params, data(held), int(rng.integers(1, 5)))
         kind = pick(rng, "central", "central", "refit")
-        if kind == "refit" and objective != "multiclass":
+        simple = params["boosting"] == "gbdt" and not params["use_quantized_grad"]
+        if kind == "refit" and objective == "binary" and simple:  # LightGBM crashes on others
             booster = booster.refit(held.X, held.y[::-1].copy())
     except lgb.basic.LightGBMError as error:
         return str(error)
@@ -435,7 +436,10 @@ def check(seed: int, folder: Path) -> tuple[str, list[str], Counter[str]]:
     reached, out = leaves_of(made), []
     rng = np.random.default_rng([seed, 1])
     for name, variant, known in _variants(rng, made, model):
-        found = audit(variant, known)
+        try:
+            found = audit(variant, known)
+        except UsageError:  # what is declared is not what a later training used
+            continue
         said = to_json(found)
         out += [f"{name}: {fault}" for fault in faults(made, said, reached)]
         if name == "whole":
@@ -457,7 +461,7 @@ def _variants(rng: np.random.Generator, made: Made, model: Any) -> list[tuple[st
         eta, lam = made.settings[0]
         if made.params["alpha"] == 0 and "monotone_constraints" not in made.params:
             out.append(("declared", model, Known(learning_rate=eta, reg_lambda=lam)))
-    if rng.random() < 0.15 and made.path.suffix == ".json":
+    if rng.random() < 0.08 and made.path.suffix == ".json":
         text = json.loads(made.path.read_text())
         for tree in text["learner"]["gradient_booster"]["model"]["trees"]:
             tree["sum_hessian"] = [1.0] * len(tree["sum_hessian"])
