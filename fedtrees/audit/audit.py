@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 
@@ -27,7 +28,6 @@ from fedtrees.audit.newton import (
 )
 from fedtrees.audit.recover import (
     first_round,
-    is_own_start,
     recover_boosted,
     start_of,
     sums_of,
@@ -39,7 +39,7 @@ from fedtrees.core.errors import UsageError
 from fedtrees.trees.boosted.forest import Forest
 
 STATISTICS = {"xgboost": XGBOOST_STATISTICS, "lightgbm": LIGHTGBM_STATISTICS}
-UNMOVED = 1e-6  # log-odds: a leaf of a smaller value leaves its rows as they are
+ALL_IN_ONE = 1e-6  # largest probability at which rows do not all meet leaves of one value by chance
 CHECKED_TREES = 50  # whose equations are compared with eta and lambda, spread over the model
 
 
@@ -203,14 +203,27 @@ def _sources(
         names = (None,) * len(trees)
         return Sources("one", 1, names, "sources are told apart in XGBoost's models on log loss")
     h = np.array([np.nan if s is None else s.h.sum() for s in sums])
-    starts = [(t.base_score, is_own_start(t), _moves(model, t.index)) for t in trees]
-    return find_sources(starts, h, rates, first_round(model))
+    # trees that one training grew side by side (num_parallel_tree) are of one source
+    each = first_round(model)
+    some = trees[::each]
+    starts = [t for t in some if t.base_score is not None]
+    apart = all(_apart(model, *pair) for pair in pairwise(starts))
+    found = find_sources([t.base_score for t in some], h[::each], rates[::each], apart)
+    names = np.repeat(np.array(found.names, dtype=object), each)[: len(trees)]
+    return replace(found, names=tuple(names.tolist()))
 
 
-def _moves(model: ModelFile, t: int) -> bool:
-    """Tell whether every row leaves a tree with another prediction than it had."""
-    tree = model.forest.trees[t]
-    return bool((np.abs(tree.value[tree.leaves]) > UNMOVED).all())
+def _apart(model: ModelFile, before: TreeExposure, tree: TreeExposure) -> bool:
+    """Tell whether a tree that starts from one base score is of other rows than the one before.
+
+    Of the same table, or a sample of it, all of its rows would have met leaves of one value there.
+    """
+    grown = model.forest.trees[before.index]
+    _, value = np.unique(grown.value[grown.leaves], return_inverse=True)
+    if before.rows is None or not before.rows or tree.rows is None:
+        return False
+    share = np.bincount(value, weights=before.n).max() / before.rows
+    return bool(share**tree.rows < ALL_IN_ONE)
 
 
 def _rows(model: ModelFile, trees: Sequence[TreeExposure], sources: Sources, known: Known) -> Rows:
@@ -218,7 +231,8 @@ def _rows(model: ModelFile, trees: Sequence[TreeExposure], sources: Sources, kno
     share = None
     if is_logistic(model) and model.library == "xgboost":
         share = label_share(start_of(model.forest, 0))
-    first = [t for t in trees if t.base_score is not None and t.rows is not None]
+    each = first_round(model) if isinstance(model.forest, Forest) else 1
+    first = [t for t in trees[::each] if t.base_score is not None and t.rows is not None]
     counted = first or [t for t in trees[:1] if t.rows is not None]
     classes = model.forest.objective.n_outputs if isinstance(model.forest, Forest) else 1
     if sources.kind != "bagging" or classes > 1:
@@ -238,8 +252,8 @@ def _how(sources: Sources, same: bool) -> str:
     """Return how first trees tell the rows; `same`: all trees that are counted hold as many."""
     if sources.kind == "bagging":
         return (
-            f"the leaves of {sources.clients} clients' first trees add up to it; of a client that "
-            "joined later no first tree is there"
+            f"the leaves of {sources.clients} clients' first trees add up to it, if no row is with "
+            "two of them; of a client that joined later no first tree is there"
         )
     if sources.kind == "turns":
         return "the first client's: the leaves of its first tree add up to it"

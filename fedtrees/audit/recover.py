@@ -40,11 +40,7 @@ SHRUNK = "H of the leaf; labels do not follow, an L1 penalty may have moved G by
 SQUARED = "H of the leaf is its number of rows (squared error)"
 UNSURE = "no first tree of whole counts: rows may have had weights, and bounds would not hold"
 
-UNEXPLAINED = "whole counts of a base score that no client and no earlier tree leaves: by chance"
-
 MOST_TRIED = 10**6  # rows of a smallest leaf
-MOST_SHARED = 64  # sums of trees of a single leaf
-SAME_SCORE = 1e-6  # two base scores are one
 MOST_LOOSE = 1e-4  # relative error of H of a root at which nothing is said to follow from it
 # Largest probability at which the hessians of a first tree are whole rows by chance.
 LONE_CHANCE = 1e-3
@@ -83,18 +79,14 @@ def recover_boosted(
     low, high = float(forest.base_margin.min()), float(forest.base_margin.max())
     followed = False
     out: list[TreeExposure] = []
-    shared = {float(forest.base_margin[0])} if outputs == 1 else set()
     for t, (tree, s) in enumerate(zip(forest.trees, sums, strict=True)):
         values = tree.value[tree.leaves]
-        found = _classified(model, t, s, (low, high), total)
-        known = found.base_score is None or t < first_round(model) or _may_enter(found, shared)
-        out.append(found if known else _without_counts(found, UNEXPLAINED))
-        if len(values) == 1 and len(shared) < MOST_SHARED:
-            shared |= {margin + float(values[0]) for margin in shared}
+        out.append(_classified(model, t, s, (low, high), total))
         if t == 0 and outputs == 1 and len(forest.trees) > 1:
             start = _start_followed(out[0], float(forest.base_margin[0]), values, sums[1])
             followed = start is not None
-            low = high = low if start is None else start
+            # the model's base score may be that of a training that went on later
+            low, high = (low, high) if start is None else (min(low, start), max(high, start))
         # valid whichever of the earlier trees a row had met: none of them is counted on
         low, high = low + min(0.0, float(values.min())), high + max(0.0, float(values.max()))
     return _settled(_agreeing(out, outputs), followed)
@@ -104,34 +96,6 @@ def first_round(model: ModelFile) -> int:
     """Return how many trees of a training begin with the model's base score."""
     parallel = parameter(model.parameters, "num_parallel_tree") or 1
     return int(model.forest.objective.n_outputs * max(parallel, 1))
-
-
-def _may_enter(first: TreeExposure, shared: set[float]) -> bool:
-    """Tell whether rows may have entered a tree with the base score that its sums show.
-
-    It is a client's own, or log-odds that trees of a single leaf `shared` among all rows. A tree
-    that any other base score explains, is one of few rows and few leaves.
-    """
-    p = first.base_score or 0.0
-    near = any(abs(sigmoid_of(margin) - p) <= SAME_SCORE for margin in shared)
-    return near or is_own_start(first)
-
-
-def is_own_start(first: TreeExposure) -> bool:
-    """Tell whether a tree starts from what XGBoost estimates on its rows alone.
-
-    That is the label mean, before XGBoost 3 a Newton step towards it from 1/2.
-    """
-    if first.base_score is None or not first.exact.all():
-        return False
-    mean = float(first.n_pos.sum()) / max(float(first.n.sum()), 1.0)
-    starts = (mean, sigmoid_of(4 * mean - 2))
-    return any(abs(first.base_score - p) <= SAME_SCORE for p in starts)
-
-
-def sigmoid_of(margin: float) -> float:
-    """Return the probability of log-odds."""
-    return float(sigmoid(np.array([margin], dtype=np.float32))[0])
 
 
 def _start_followed(

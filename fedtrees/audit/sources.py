@@ -28,31 +28,19 @@ class Sources:
 
 
 def find_sources(
-    starts_of: Sequence[tuple[float | None, bool, bool]],
+    base_scores: Sequence[float | None],
     h: Floats,
     rates: Sequence[float | None] = (),
-    parallel: int = 1,
+    apart: bool = True,
 ) -> Sources:
     """Divide T trees among clients.
 
-    Of each tree: the base score, None where rows entered with several predictions, whether that is
-    its own rows' (`is_own_start`), and whether every row leaves it with another prediction; the
-    root's sum of hessians, NaN where unknown; the learning rate, where all follow. One table grows
-    `parallel` trees side by side (`num_parallel_tree`).
-
-    Clients start from base scores of their own rows, or all from 1/2. One table may start later
-    trees from other base scores, after trees of a single leaf.
+    Of each tree: the base score, None where rows entered with several predictions; the root's sum
+    of hessians, NaN where unknown; the learning rate, where all follow. Trees that start from one
+    base score are of clients if they are known to be of rows that are `apart`.
     """
-    base_scores, own, moves = zip(*starts_of, strict=True)
     starts = np.flatnonzero([p is not None for p in base_scores])
-    total, several = len(base_scores), len(starts) > 1
-    known = np.array([p for p in base_scores if p is not None])
-    equal = several and np.ptp(known) < 1e-6 * known.min()
-    default = equal and abs(known[0] - 0.5) < 1e-6 and all(moves[t] for t in starts[:-1])
-    several &= default or all(own[t] for t in starts)
-    if equal and (not default or len(known) <= parallel):
-        how = f"{len(starts)} trees start from one base score: parallel trees on one table"
-        return Sources("one", 1, (None,) * total, how)
+    total, several = len(base_scores), len(starts) > 1 and apart
     if several and len(set(rates)) == len(starts) and None not in rates:
         return _by_rate(rates)
     if several:
