@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 
@@ -16,11 +17,21 @@ from fedtrees.audit.model import (
     XGBOOST_STATISTICS,
     ModelFile,
     is_logistic,
-    parameter,
     state_of,
 )
-from fedtrees.audit.newton import Settings, agreement, infer_settings, settings_by_tree
-from fedtrees.audit.recover import recover_boosted, start_of, sums_of
+from fedtrees.audit.newton import (
+    Settings,
+    agreement,
+    infer_settings,
+    is_unshrunk,
+    settings_by_tree,
+)
+from fedtrees.audit.recover import (
+    first_round,
+    recover_boosted,
+    start_of,
+    sums_of,
+)
 from fedtrees.audit.sources import Sources, find_sources
 from fedtrees.audit.stated import recover_forest, recover_lightgbm
 from fedtrees.audit.values_alone import told_by_values
@@ -28,6 +39,7 @@ from fedtrees.core.errors import UsageError
 from fedtrees.trees.boosted.forest import Forest
 
 STATISTICS = {"xgboost": XGBOOST_STATISTICS, "lightgbm": LIGHTGBM_STATISTICS}
+ALL_IN_ONE = 1e-6  # largest probability at which rows do not all meet leaves of one value by chance
 CHECKED_TREES = 50  # whose equations are compared with eta and lambda, spread over the model
 
 
@@ -149,7 +161,7 @@ def _settings_of(model: ModelFile, known: Known) -> Settings | None:
                 f"learning rate {known.learning_rate:g} and lambda {known.reg_lambda:g} contradict "
                 f"the statistics in {model.path.name}; leave them out and they are inferred"
             )
-        return given
+        return replace(given, unshrunk=is_unshrunk(trees, statistics, *known.settings))
     found = infer_settings(trees, statistics)
     if found is None:
         return None
@@ -191,8 +203,27 @@ def _sources(
         names = (None,) * len(trees)
         return Sources("one", 1, names, "sources are told apart in XGBoost's models on log loss")
     h = np.array([np.nan if s is None else s.h.sum() for s in sums])
-    parallel = int(parameter(model.parameters, "num_parallel_tree") or 1)
-    return find_sources([t.base_score for t in trees], h, rates, parallel)
+    # trees that one training grew side by side (num_parallel_tree) are of one source
+    each = first_round(model)
+    some = trees[::each]
+    starts = [t for t in some if t.base_score is not None]
+    apart = all(_apart(model, *pair) for pair in pairwise(starts))
+    found = find_sources([t.base_score for t in some], h[::each], rates[::each], apart)
+    names = np.repeat(np.array(found.names, dtype=object), each)[: len(trees)]
+    return replace(found, names=tuple(names.tolist()))
+
+
+def _apart(model: ModelFile, before: TreeExposure, tree: TreeExposure) -> bool:
+    """Tell whether a tree that starts from one base score is of other rows than the one before.
+
+    Of the same table, or a sample of it, all of its rows would have met leaves of one value there.
+    """
+    grown = model.forest.trees[before.index]
+    _, value = np.unique(grown.value[grown.leaves], return_inverse=True)
+    if before.rows is None or not before.rows or tree.rows is None:
+        return False
+    share = np.bincount(value, weights=before.n).max() / before.rows
+    return bool(share**tree.rows < ALL_IN_ONE)
 
 
 def _rows(model: ModelFile, trees: Sequence[TreeExposure], sources: Sources, known: Known) -> Rows:
@@ -200,15 +231,17 @@ def _rows(model: ModelFile, trees: Sequence[TreeExposure], sources: Sources, kno
     share = None
     if is_logistic(model) and model.library == "xgboost":
         share = label_share(start_of(model.forest, 0))
-    first = [t for t in trees if t.base_score is not None and t.rows is not None]
+    each = first_round(model) if isinstance(model.forest, Forest) else 1
+    first = [t for t in trees[::each] if t.base_score is not None and t.rows is not None]
     counted = first or [t for t in trees[:1] if t.rows is not None]
     classes = model.forest.objective.n_outputs if isinstance(model.forest, Forest) else 1
-    if sources.kind != "bagging" or classes > 2:
+    if sources.kind != "bagging" or classes > 1:
         counted = counted[:1]
     if not counted:
-        return Rows(known.rows, None, share, "declared" if known.rows else "does not follow")
+        how = "declared" if known.rows else "does not follow"
+        return Rows(known.rows, None, share, how, declared=known.rows is not None)
     n_pos = None
-    if classes <= 2 and all(t.exact.all() for t in counted):
+    if classes == 1 and all(t.exact.all() for t in counted):
         n_pos = sum(int(t.n_pos.sum()) for t in counted)
     same = len({t.rows for t in trees} - {None}) <= 1
     whole, how = sources.kind == "one" and same, _how(sources, same)
@@ -219,15 +252,15 @@ def _how(sources: Sources, same: bool) -> str:
     """Return how first trees tell the rows; `same`: all trees that are counted hold as many."""
     if sources.kind == "bagging":
         return (
-            f"the leaves of {sources.clients} clients' first trees add up to it; of a client that "
-            "joined later no first tree is there"
+            f"the leaves of {sources.clients} clients' first trees add up to it, if no row is with "
+            "two of them; of a client that joined later no first tree is there"
         )
     if sources.kind == "turns":
         return "the first client's: the leaves of its first tree add up to it"
     if same:
         return (
-            "the leaves of the first tree add up to it: all of the table, unless each tree saw a "
-            "sample or one client's rows"
+            "the leaves of the first tree add up to it: all of the table, unless that tree saw a "
+            "sample or one client's rows, or others were added later"
         )
     return "the leaves of the first tree add up to it; other trees were grown on other rows"
 

@@ -182,9 +182,10 @@ class Rows:
     n_pos: int | None
     share: Fraction | None  # N1/N in lowest terms, as the base score tells it
     how: str  # they follow
-    whole: bool = True  # False where `n` may be the rows of some clients only
+    whole: bool = True  # False where something shows that `n` are not all of them
+    declared: bool = False  # by the auditor; without that nothing shows that `n` are all of them
 
     @property
     def total(self) -> int | None:
-        """Rows of the whole table, None where that does not follow."""
+        """Rows of the table as far as anything shows, None where `n` are not all of them."""
         return self.n if self.whole else None

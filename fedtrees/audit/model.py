@@ -16,7 +16,12 @@ from fedtrees.core.errors import DataError
 from fedtrees.trees.boosted.forest import Forest
 from fedtrees.trees.boosted.losses import LOGISTIC
 from fedtrees.trees.files.forests import load_random_forest
-from fedtrees.trees.files.lightgbm import from_lightgbm_text, rows_of_leaves, sections
+from fedtrees.trees.files.lightgbm import (
+    from_lightgbm_text,
+    numbers_of_leaves,
+    rows_of_leaves,
+    sections,
+)
 from fedtrees.trees.files.model_file import read_model_file
 from fedtrees.trees.files.xgboost import from_xgboost_json, is_ubjson, learner_of, order_of_trees
 from fedtrees.trees.files.xgboost_tree import DELETED
@@ -76,6 +81,12 @@ class ModelFile:
         What the file says of the values of each column, and of the training.
     consistent : bool
         False where LightGBM's counts of inner nodes are not the sums of those below.
+    places : tuple of int
+        Place in the file of each tree of the forest, which orders them by rounds of one tree an
+        output; empty where it is the same.
+    numbers : tuple of int array, shape (n_nodes,)
+        Number that the file gives each node (LightGBM: each leaf), as the library's ``pred_leaf``
+        does; empty where it is the same.
     """
 
     path: Path
@@ -91,6 +102,16 @@ class ModelFile:
     ranges: Mapping[str, str] | None = None
     parameters: Mapping[str, str] = field(default_factory=dict)
     consistent: bool = True
+    places: tuple[int, ...] = ()
+    numbers: tuple[NDArray[np.int64], ...] = ()
+
+    def place_of(self, tree: int) -> int:
+        """Return the place in the file of a tree of the forest."""
+        return self.places[tree] if self.places else tree
+
+    def number_of(self, tree: int, node: int) -> int:
+        """Return the number in the file of a node of a tree of the forest."""
+        return int(self.numbers[tree][node]) if self.numbers else node
 
     @property
     def library(self) -> str:
@@ -145,7 +166,8 @@ def _read_xgboost(path: Path, data: bytes) -> ModelFile:
     forest = from_xgboost_json({"learner": learner})
     listed = learner["gradient_booster"]["model"]["trees"]
     info = learner["gradient_booster"]["model"]["tree_info"]
-    trees = [listed[i] for i in order_of_trees(info, len(listed), forest.objective.n_outputs)]
+    places = order_of_trees(info, len(listed), forest.objective.n_outputs)
+    trees = [listed[i] for i in places]
     _check_children(trees)
     raw = {name: [_kept(tree, name) for tree in trees] for name in XGBOOST_STATISTICS}
     usable = [_usable(name, raw[name]) for name in XGBOOST_STATISTICS]
@@ -163,6 +185,8 @@ def _read_xgboost(path: Path, data: bytes) -> ModelFile:
         categorical=_categorical(forest, width),
         positive_weight=_positive_weight(settings),
         parameters={str(k): str(v) for k, v in stated.items()} if isinstance(stated, dict) else {},
+        places=tuple(places),
+        numbers=tuple(np.flatnonzero(_listed(tree)) for tree in trees),
     )
 
 
@@ -224,8 +248,12 @@ def _fill_absent(learner: dict[str, Any]) -> None:
 
 def _kept(tree: dict[str, Any], name: str) -> Floats:
     """Return one statistic of the nodes that pruning left, in the order of the forest's tree."""
-    kept = np.asarray(tree["split_indices"]) != DELETED
-    return np.asarray(tree[name], dtype=np.float64)[kept]
+    return np.asarray(tree[name], dtype=np.float64)[_listed(tree)]
+
+
+def _listed(tree: Mapping[str, Any]) -> NDArray[np.bool_]:
+    """Return which nodes of a file's tree pruning left."""
+    return np.asarray(np.asarray(tree["split_indices"]) != DELETED)
 
 
 def _usable(name: str, by_tree: list[Floats]) -> Sequence[Floats | None]:
@@ -244,11 +272,14 @@ def _usable(name: str, by_tree: list[Floats]) -> Sequence[Floats | None]:
 
 
 def state_of(by_tree: Sequence[Floats]) -> tuple[str, float | None]:
-    """Tell whether a statistic is ``present``, ``zero``, or ``masked`` by one constant: which."""
+    """Tell whether a statistic is ``present``, ``zero``, or ``masked`` by one constant: which.
+
+    Trees of one leaf may all have one sum; of these 1 alone, with which NVFlare masks, is a mask.
+    """
     values = np.concatenate([*map(np.ravel, by_tree), np.zeros(0)])
     if (values == 0).all():
         return "zero", None
-    if (values == values[0]).all() and any(len(v) > 1 for v in by_tree):
+    if (values == values[0]).all() and (values[0] == 1 or any(len(v) > 1 for v in by_tree)):
         return "masked", float(values[0])
     return "present", None
 
@@ -293,6 +324,7 @@ def _read_lightgbm(path: Path, data: bytes) -> ModelFile:
         ranges=ranges if len(infos) == width else None,
         parameters=known,
         consistent=all(agree),
+        numbers=tuple(numbers_of_leaves(block, width) for block in blocks),
     )
 
 

@@ -15,17 +15,21 @@ from numpy.typing import NDArray
 
 from fedtrees.attacks.evidence import AGREES, FLOAT32, Splits, hessians_from_gains, pieces
 from fedtrees.audit.model import Statistics
+from fedtrees.audit.pinned import freedom
 from fedtrees.trees.boosted.forest import Tree
 
 Floats = NDArray[np.float64]
 
-TREES_READ = 6  # trees that eta and lambda are fitted on; they have a hundred equations
+TREES_READ = 6  # trees that eta and lambda are fitted on; they have a hundred equations,
+ENOUGH = 60  # and stumps two each: this many equations are read, or more
 _GOOD_SIZE = 12  # leaves: enough equations beyond the unknown sums, and quickly solved
 MOST_PIECES = 200  # of which the ones to fit on are chosen
 _ETA = (0.001, 2.0)  # learning rates searched
 MOST_PARTS = 50  # clients or trees that a round learning rate was divided by
 HONEST = 4.0  # residual up to which round numbers are taken; the largest seen is 1.9
 MOST_RATES = 50
+PINNED = 2e-3  # error of eta, relative, and of lambda up to which they follow
+MOST_ALPHA = 0.1  # an L1 penalty that may move G by this much leaves whole labels as they are
 MOST_FAILURES = 5  # trees that no eta and lambda explain, after which no more are tried
 NEAR = 1e-3  # relative distance from the fitted learning rate to the round one
 
@@ -42,6 +46,7 @@ class Settings:
     source: str  # file, inferred or given
     equations: int = 0  # of the file that agree with them
     worst: float = 0.0  # largest residual of these, in units of its float32 error
+    unshrunk: bool = True  # no L1 penalty moved G, as far as whole labels may tell
 
 
 def infer_settings(trees: Sequence[Tree], statistics: Sequence[Statistics]) -> Settings | None:
@@ -49,13 +54,13 @@ def infer_settings(trees: Sequence[Tree], statistics: Sequence[Statistics]) -> S
 
     Where `cover` is None the leaves' sums are unknowns. None where no eta and lambda agree to
     float32 (an L1 penalty or a limit on steps was used, or trees were changed after training), and
-    where any would agree.
+    where others would agree as well (`fedtrees.audit.pinned`).
     """
     found = (fit for k in range(len(trees)) for fit in _pieces(trees[k], statistics[k]))
     usable = list(islice((fit for fit in found if len(fit) > 1), MOST_PIECES))
     usable.sort(key=lambda fit: abs(len(fit) - _GOOD_SIZE))
-    fits = usable[:TREES_READ]
-    if sum(f.spare for f in fits) < 2:
+    fits = _read(usable)
+    if sum(f.spare for f in fits) < 3:
         return None
     eta, reg_lambda = _search(fits)
     eta, reg_lambda = _round_settings(fits, eta, reg_lambda) or (eta, reg_lambda)
@@ -64,7 +69,28 @@ def infer_settings(trees: Sequence[Tree], statistics: Sequence[Statistics]) -> S
     if not (worst <= AGREES and reg_lambda > -1e-6):
         return None
     # 0.0 first: of equal numbers max takes the first, and rounding leaves -0.0
-    return Settings(eta, max(0.0, reg_lambda), "inferred", count, worst)
+    reg_lambda = max(0.0, reg_lambda)
+    free = freedom([f.part(eta) for f in fits], eta, reg_lambda)
+    if free.eta > PINNED or free.reg_lambda > PINNED * max(1.0, reg_lambda):
+        return None
+    unshrunk = free.alpha <= MOST_ALPHA
+    return Settings(eta, reg_lambda, "inferred", count, worst, unshrunk)
+
+
+def is_unshrunk(
+    trees: Sequence[Tree], statistics: Sequence[Statistics], eta: float, reg_lambda: float
+) -> bool:
+    """Tell whether the equations of trees exclude an L1 penalty, given eta and lambda."""
+    found = (fit for pair in zip(trees, statistics, strict=True) for fit in _pieces(*pair))
+    fits = _read([fit for fit in islice(found, MOST_PIECES) if len(fit) > 1])
+    parts = [f.part(eta) for f in fits]
+    return freedom(parts, eta, reg_lambda, given=True).alpha <= MOST_ALPHA
+
+
+def _read(usable: Sequence[_Fit]) -> Sequence[_Fit]:
+    """Return the first pieces: `TREES_READ`, and more where they are small."""
+    before = np.cumsum([0, *(2 * len(f.splits.inner) for f in usable)])[:-1]
+    return [f for k, f in enumerate(usable) if k < TREES_READ or before[k] < ENOUGH]
 
 
 def _round_settings(
@@ -100,6 +126,32 @@ class _Fit:
     def spare(self) -> int:
         """Equations beyond the unknown sums."""
         return 2 * len(self.splits.inner) - (len(self) if self.h is None else 0)
+
+    def part(self, eta: float) -> tuple[Splits, Floats, bool]:
+        """Return the equations, H of the leaves, and whether the file tells it."""
+        return self.splits, self.at(eta).h, self.h is not None
+
+    def curve(self, eta: Floats) -> tuple[Floats, Floats, Floats, Floats]:
+        """Return ``c`` and ``b - A H``, and their errors' parts, for E values of eta and known H.
+
+        float64, shape (E, 2k) each; the error of an equation is the first part and lambda times
+        the second one, both as in `Splits.error`.
+        """
+        s, h, u = self.splits, np.asarray(self.h), 1 / eta[:, None]
+        below, at, w = s.member[s.inner], s.member @ h, s.weight
+        inner, value = at[s.inner], s.child[s.leaf]
+        left, right = (
+            np.where(s.leaf[side], s.child[side] * u, s.child[side]) ** 2
+            for side in (s.left, s.right)
+        )
+        both = left * at[s.left] + right * at[s.right]
+        size = np.abs(value)
+        c = [w - u * (below @ value), left + right - w**2]
+        b = [u * (below @ (value * h)) - w * inner, s.gain - both + w**2 * inner]
+        alone = [np.abs(w) * inner + u * (below @ (size * h)), both + w**2 * inner]
+        each = [np.abs(w) + u * (below @ size), left + right + w**2]
+        parts = [np.concatenate(x, axis=1) for x in (c, b, alone, each)]
+        return parts[0], parts[1], parts[2], parts[3]
 
     def at(self, eta: float) -> _Equations:
         """Return the equations at one eta, and H: known, or near enough to tell the errors by."""
@@ -153,11 +205,11 @@ def _search(fits: Sequence[_Fit]) -> tuple[float, float]:
     even = np.geomspace(*_ETA, 150)
     grid = np.log(np.unique([*even, *(x for x in short if _ETA[0] <= x <= _ETA[1])]))
     some = fits[:3]
-    best = float(grid[int(np.argmin([_cost(some, float(np.exp(x))) for x in grid]))])
+    best = float(grid[int(np.argmin(_costs(some, np.exp(grid))))])
     step = 0.05
     while step > 1e-9:
         grid = np.linspace(best - 1.5 * step, best + 1.5 * step, 17)  # its middle is the best
-        best = float(grid[int(np.argmin([_cost(fits, float(np.exp(x))) for x in grid]))])
+        best = float(grid[int(np.argmin(_costs(fits, np.exp(grid))))])
         step = float(grid[1] - grid[0])
     eta = float(np.exp(best))
     return eta, _reg_lambda([f.at(eta) for f in fits])
@@ -170,7 +222,24 @@ def _reg_lambda(equations: Sequence[_Equations]) -> float:
     return float(c @ b / max(c @ c, 1e-300))
 
 
+def _costs(fits: Sequence[_Fit], eta: Floats) -> Floats:
+    """Return the residuals of every eta with its lambda, float64, shape (E,)."""
+    if any(f.h is None for f in fits):
+        return np.array([_cost(fits, float(x)) for x in eta])
+    parts = [f.curve(eta) for f in fits]
+    c, b, alone, each = (np.concatenate(x, axis=1) for x in zip(*parts, strict=True))
+
+    def scale(lam: Floats) -> Floats:
+        return np.asarray(FLOAT32 * (alone + each * np.maximum(lam, 0)[:, None]) + 1e-12)
+
+    unit = scale(np.ones(len(eta)))
+    lam = (c * b / unit**2).sum(axis=1) / np.maximum(((c / unit) ** 2).sum(axis=1), 1e-300)
+    off = np.abs(c * lam[:, None] - b) / scale(lam)
+    return np.where(lam < -0.01, np.inf, np.arcsinh(off).sum(axis=1))  # below 0 is no penalty
+
+
 def _cost(fits: Sequence[_Fit], eta: float) -> float:
+    """Return the same of one eta, with sums that are unknown."""
     equations = [f.at(eta) for f in fits]
     lam = _reg_lambda(equations)
     if lam < -0.01:

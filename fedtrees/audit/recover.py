@@ -21,7 +21,7 @@ from fedtrees.audit.first_trees import (
     counts_at,
     find_first_tree,
 )
-from fedtrees.audit.model import ModelFile, Statistics
+from fedtrees.audit.model import ModelFile, Statistics, parameter
 from fedtrees.audit.newton import Settings, leaf_sums
 from fedtrees.trees.boosted.forest import Forest, Tree
 from fedtrees.trees.boosted.losses import SQUARED_ERROR, Softmax, sigmoid
@@ -36,6 +36,7 @@ NOT_FOLLOWED = "the second tree does not follow from the leaves of the first: lo
 NOT_WHOLE = "sums of hessians are no whole numbers: rows had weights"
 NO_SUMS = "the file holds no sums of hessians, and none follow from it"
 WITHOUT_ETA = "H of the leaf; labels do not follow without eta and lambda"
+SHRUNK = "H of the leaf; labels do not follow, an L1 penalty may have moved G by a whole number"
 SQUARED = "H of the leaf is its number of rows (squared error)"
 UNSURE = "no first tree of whole counts: rows may have had weights, and bounds would not hold"
 
@@ -59,7 +60,7 @@ def sums_of(tree: Tree, statistics: Statistics, settings: Settings | None) -> Le
     step = -tree.value[tree.leaves].astype(np.float64) / settings.learning_rate
     g = step * (h + settings.reg_lambda)
     g_error = np.abs(step) * h_error + 2 * FLOAT32 * np.abs(g)
-    return LeafStatistics(g, h, g_error, h_error)
+    return LeafStatistics(g, h, g_error, h_error, unshrunk=settings.unshrunk)
 
 
 def start_of(forest: Forest, k: int) -> float:
@@ -84,10 +85,17 @@ def recover_boosted(
         if t == 0 and outputs == 1 and len(forest.trees) > 1:
             start = _start_followed(out[0], float(forest.base_margin[0]), values, sums[1])
             followed = start is not None
-            low = high = low if start is None else start
+            # the model's base score may be that of a training that went on later
+            low, high = (low, high) if start is None else (min(low, start), max(high, start))
         # valid whichever of the earlier trees a row had met: none of them is counted on
         low, high = low + min(0.0, float(values.min())), high + max(0.0, float(values.max()))
     return _settled(_agreeing(out, outputs), followed)
+
+
+def first_round(model: ModelFile) -> int:
+    """Return how many trees of a training begin with the model's base score."""
+    parallel = parameter(model.parameters, "num_parallel_tree") or 1
+    return int(model.forest.objective.n_outputs * max(parallel, 1))
 
 
 def _start_followed(
@@ -161,18 +169,20 @@ def _classified(
 ) -> TreeExposure:
     """Return the exposure of tree t of a model on log loss or softmax."""
     outputs, leaves = model.forest.objective.n_outputs, model.forest.trees[t].leaves
-    place = t, t % outputs
+    place, starts = (t, t % outputs), t < first_round(model)
     if sums is None:
         return TreeExposure.of(place, leaves, NO_SUMS)
     # XGBoost's softmax doubles hessians
     scale = 2.0 if isinstance(model.forest.objective, Softmax) else 1.0
     p = start_of(model.forest, t % outputs)
-    if sums.g is None and t < outputs and model.positive_weight == 1:
+    first = _first_tree(sums, scale, p, model.positive_weight, starts)
+    shrunk = first is not None and not sums.unshrunk and not _pure(first, sums)
+    if (sums.g is None or shrunk) and starts and model.positive_weight == 1:
         rows = _rows_alone(sums, scale * p * (1 - p))
         if rows is not None:
-            return TreeExposure.of(place, leaves, WITHOUT_ETA, (rows, None), None, p)
-    first = _first_tree(sums, scale, p, model.positive_weight, t < outputs)
-    if first is not None:
+            how = SHRUNK if shrunk else WITHOUT_ETA
+            return TreeExposure.of(place, leaves, how, (rows, None), None, p)
+    if first is not None and not shrunk:
         counts = first.n, first.n1
         return TreeExposure.of(place, leaves, FROM_SUMS, counts, None, first.p)
     if model.positive_weight != 1:
@@ -181,6 +191,17 @@ def _classified(
     most = most_rows(sums.h, margins, total) if bounded else None
     bounds = least_rows(sums.h, sums.g, scale), most
     return TreeExposure.of(place, leaves, LATER, bounds=bounds)
+
+
+def _pure(first: FirstTree, sums: LeafStatistics) -> bool:
+    """Tell whether a leaf has all labels that G allows: a penalty would have hidden some more.
+
+    An L1 penalty moves G towards 0, so the true N1 would lie beyond 0 or N.
+    """
+    g = np.zeros(0) if sums.g is None else sums.g
+    known = first.n1 != UNKNOWN
+    none, every = (first.n1 == 0) & (g > 0), (first.n1 == first.n) & (g < 0)
+    return bool((known & (none | every)).any())
 
 
 def _may_start(sums: LeafStatistics, scale: float) -> bool:
@@ -232,7 +253,8 @@ def _unweighted(s: LeafStatistics, p: float, weight: float) -> LeafStatistics:
     n1 = (rows * p - s.g) / weight
     n = rows - (weight - 1) * n1
     error = (s.h_error / (p * (1 - p)) + s.g_error) * (1 + 1 / weight)
-    return LeafStatistics(n * p - n1, n * s.scale * p * (1 - p), error, error, s.scale)
+    h = n * s.scale * p * (1 - p)
+    return LeafStatistics(n * p - n1, h, error, error, s.scale, s.unshrunk)
 
 
 def _squared_errors(model: ModelFile, sums: Sequence[LeafStatistics | None]) -> list[TreeExposure]:

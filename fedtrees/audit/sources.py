@@ -31,21 +31,16 @@ def find_sources(
     base_scores: Sequence[float | None],
     h: Floats,
     rates: Sequence[float | None] = (),
-    parallel: int = 1,
+    apart: bool = True,
 ) -> Sources:
     """Divide T trees among clients.
 
     Of each tree: the base score, None where rows entered with several predictions; the root's sum
-    of hessians, NaN where unknown; the learning rate, where all follow. One table grows `parallel`
-    trees side by side (`num_parallel_tree`).
+    of hessians, NaN where unknown; the learning rate, where all follow. Trees that start from one
+    base score are of clients if they are known to be of rows that are `apart`.
     """
     starts = np.flatnonzero([p is not None for p in base_scores])
-    total, several = len(base_scores), len(starts) > 1
-    known = np.array([p for p in base_scores if p is not None])
-    equal = several and np.ptp(known) < 1e-6 * known.min()
-    if equal and (abs(known[0] - 0.5) > 1e-6 or len(known) == parallel):  # 1/2 is a default
-        how = f"{len(starts)} trees start from one base score: parallel trees on one table"
-        return Sources("one", 1, (None,) * total, how)
+    total, several = len(base_scores), len(starts) > 1 and apart
     if several and len(set(rates)) == len(starts) and None not in rates:
         return _by_rate(rates)
     if several:

@@ -74,19 +74,19 @@ def trees_table(audit: Audit, most: int = SHOWN) -> Shown:
     order = sorted(audit.trees, key=lambda t: (not t.counted.any(), t.index))
     left = len(order) - most
     note = f"and {left} more trees; --format json has them all" if left > 0 else ""
-    lines = tuple(_tree_line(t, audit.rows.total) for t in order[:most])
+    lines = tuple(_tree_line(audit, t) for t in order[:most])
     numeric = frozenset(range(2, 9)) | {0}
     return Shown("Exposure per tree", columns, lines, numeric, note, prose=frozenset({9}))
 
 
-def _tree_line(t: TreeExposure, rows: int | None) -> tuple[str, ...]:
+def _tree_line(audit: Audit, t: TreeExposure) -> tuple[str, ...]:
     return (
-        str(t.index),
+        str(audit.model.place_of(t.index)),
         t.source or "",
         "" if t.base_score is None else f"{t.base_score:.4g}",
         str(len(t.leaf)),
         *(str(int(mask.sum())) for mask in (t.counted, t.exact, t.small, t.pure)),
-        "".join(_rows_text(t, j, rows) for j in _smallest(t, 1)),
+        "".join(_rows_text(t, j, audit.rows.total) for j in _smallest(t, 1)),
         t.how,
     )
 
@@ -110,7 +110,8 @@ def _leaf_line(audit: Audit, t: TreeExposure, j: int) -> tuple[str, ...]:
     tree = audit.model.forest.trees[t.index]
     who = conditions(audit.model, tree, int(t.leaf[j])) if isinstance(tree, Tree) else ""
     labels = str(t.n_pos[j]) if t.exact[j] else "?"
-    return (str(t.index), str(t.leaf[j]), _rows_text(t, j, audit.rows.total), labels, who)
+    place = audit.model.place_of(t.index), audit.model.number_of(t.index, int(t.leaf[j]))
+    return (*map(str, place), _rows_text(t, j, audit.rows.total), labels, who)
 
 
 def attack_table(a: AttackResult) -> Shown:

@@ -130,7 +130,8 @@ def _counted(
         "chance; it may be the first of several clients'"
     )
     share, how = label_share(start_of(forest, 0)), "declared" if known.rows else explains
-    size = Rows(rows, n_pos, share, how, whole=known.rows is not None)
+    declared = known.rows is not None
+    size = Rows(rows, n_pos, share, how, whole=declared, declared=declared)
     settings = Settings(eta, reg_lambda, "given" if known.settings else "inferred")
     trees = _other_clients(forest, [first, *nothing.trees[1:]], settings)
     return Told(trees, settings, size, _assumes(found, mean, known))

@@ -7,7 +7,7 @@ from typing import Any
 from fedtrees.audit.attack import AttackResult
 from fedtrees.audit.audit import Audit
 from fedtrees.audit.exposure import SMALL, UNKNOWN, TreeExposure
-from fedtrees.audit.model import XGBOOST_STATISTICS
+from fedtrees.audit.model import XGBOOST_STATISTICS, ModelFile
 from fedtrees.audit.scrub import LOST, Scrubbed
 
 SETTINGS = {
@@ -87,7 +87,7 @@ def _counts_line(audit: Audit) -> str:
     text = f"{tells} exactly how many training rows fell into {s.counted} leaves {where}{labels}."
     if rows.n is not None:
         of = "" if rows.n_pos is None else f", {rows.n_pos} of them positive"
-        least = "" if rows.whole else "at least "
+        least = "" if rows.declared else "at least "
         text += f" It was trained on {least}{rows.n} rows{of} ({rows.how})."
     return text
 
@@ -162,7 +162,7 @@ def to_json(audit: Audit, attacked: AttackResult | None = None) -> dict[str, Any
             "trees": len(audit.trees),
             "features": len(model.categorical),
             "rows": rows.n,
-            "rows_whole": rows.whole,
+            "rows_whole": rows.declared,
             "positives": rows.n_pos,
             "rows_how": rows.how,
             "label_share": None if rows.share is None else str(rows.share),
@@ -175,18 +175,19 @@ def to_json(audit: Audit, attacked: AttackResult | None = None) -> dict[str, Any
         "assumes": list(audit.assumes),
         "verdict": verdict(audit),
         "advice": advice(audit),
-        "trees": [_tree_json(t) for t in audit.trees],
+        "trees": sorted((_tree_json(model, t) for t in audit.trees), key=lambda t: t["index"]),
         "attack": None if attacked is None else _attack_json(attacked),
     }  # fmt: skip
 
 
-def _tree_json(t: TreeExposure) -> dict[str, Any]:
+def _tree_json(model: ModelFile, t: TreeExposure) -> dict[str, Any]:
     counts = {"n": t.n, "n_pos": t.n_pos, "at_least": t.at_least, "at_most": t.at_most}
     known = {name: [None if n == UNKNOWN else n for n in c.tolist()] for name, c in counts.items()}
-    columns = {"id": t.leaf.tolist(), "exact": t.exact.tolist(), **known}
+    numbers = [model.number_of(t.index, leaf) for leaf in t.leaf.tolist()]
+    columns = {"id": numbers, "exact": t.exact.tolist(), **known}
     leaves = [dict(zip(columns, leaf, strict=True)) for leaf in zip(*columns.values(), strict=True)]
-    about = ("index", "output", "source", "base_score", "how")
-    return {**{name: getattr(t, name) for name in about}, "leaves": leaves}
+    about = {name: getattr(t, name) for name in ("output", "source", "base_score", "how")}
+    return {"index": model.place_of(t.index), **about, "leaves": leaves}
 
 
 def _attack_json(a: AttackResult) -> dict[str, Any]:

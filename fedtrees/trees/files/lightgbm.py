@@ -95,6 +95,16 @@ def rows_of_leaves(block: dict[str, str], n_features: int) -> NDArray[np.int64] 
     return arrays.summed(counts.astype(np.float64)).astype(np.int64)[arrays.levels()]
 
 
+def numbers_of_leaves(block: dict[str, str], n_features: int) -> NDArray[np.int64]:
+    """Return LightGBM's number of each leaf, int64, shape (n_nodes,); -1 for inner nodes.
+
+    Nodes are in the order of the tree `from_lightgbm_text` reads. Raises `DataError` if the entries
+    do not make a tree.
+    """
+    arrays = _Arrays.of(block, n_features)
+    return np.maximum(arrays.levels() - len(arrays.feature), -1)
+
+
 def _incomplete(reason: str) -> DataError:
     return DataError(f"not a complete LightGBM model: {reason}")
 
