@@ -300,8 +300,9 @@ def run_jobs(
 ) -> None:
     """Run jobs in this process, or in several; `done(status, label)` follows each cell.
 
-    Other processes cannot read the rows in the memory of these meanwhile. A worker that is killed costs only the job that it was at: its cells are tried again
-    one by one, and the one that loses its process a second time is reported as failed.
+    A worker process that is killed costs only the job that it was at: its cells are tried again
+    one by one, and the one that loses its process a second time is reported as failed. Meanwhile
+    no other process of this user can read the rows in these.
     """
     with closed_memory():
         if workers == 1:

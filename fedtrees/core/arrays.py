@@ -89,7 +89,7 @@ class Reader:
         count = 1
         for n in shape:
             count *= n
-        start = self._offset + -self._offset % self._align
+        start = self._offset + (-self._offset % self._align if count else 0)
         if any(n < 0 for n in shape) or start + count * dtype.itemsize > len(self._blob):
             raise DataError(f"truncated message: field {name!r} of shape {shape} is cut off")
         self._offset = start + count * dtype.itemsize

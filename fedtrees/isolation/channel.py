@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any, BinaryIO
 
@@ -39,7 +39,10 @@ class Channel:
         Closed
             If nobody reads it.
         """
-        chunks = pack(value)
+        self.send_packed(pack(value))
+
+    def send_packed(self, chunks: Sequence[Any]) -> None:
+        """Write a value that is packed already; raises `Closed` as `send`."""
         try:
             self._writing.write(_LENGTH.pack(sum(map(len, chunks))))
             for chunk in chunks:

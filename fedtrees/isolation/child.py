@@ -108,7 +108,7 @@ def answer(channel: Channel) -> None:
 def _guess(order: Mapping[str, Any], view: View) -> dict[str, Any]:
     (spec,) = order["attacks"]
     attack: Attack = register.make("attack", Spec(*spec))
-    reason = attack.inapplicable(view)
+    reason = None if order["anyway"] else attack.inapplicable(view)
     if reason:
         return {"inapplicable": str(reason)}
     touched: list[str] | None = [] if order["watch"] else None
@@ -116,7 +116,7 @@ def _guess(order: Mapping[str, Any], view: View) -> dict[str, Any]:
     with watching(touched):
         guess = attack.run(view, views.generator(order["coins"]))
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-    told = guesses.told(guess, attack.name)
+    told = guesses.told(guess, attack.name, order["claims"])
     return {"guess": told, "wall": wall, "cpu": cpu, "touched": tuple(touched or ())}
 
 

@@ -3,26 +3,40 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import numpy as np
 
 from fedtrees.core.errors import ProtocolError
-from fedtrees.core.guess import Claim, Guess
-from fedtrees.core.schema import Table
+from fedtrees.core.guess import Guess
+from fedtrees.core.registry import register
+from fedtrees.core.values import type_name
 
 
-def told(guess: object, attack: str) -> dict[str, Any]:
+def told(guess: object, attack: str, scored: Collection[str]) -> dict[str, Any]:
     """Return a guess as a value.
+
+    Parameters
+    ----------
+    guess : object
+    attack : str
+    scored : collection of str
+        Names of the types of claims that can be scored.
 
     Raises
     ------
     ProtocolError
-        If it is none.
+        If it is none, or claims something else.
     """
     if not isinstance(guess, Guess):
         raise ProtocolError(f"attack {attack!r} returned a {type(guess).__name__}; return a Guess")
+    for claim in guess.claims:
+        if type_name(type(claim)) not in scored:
+            raise ProtocolError(
+                f"attack {attack!r} claims {type(claim).__name__}, which no metric scores; "
+                "register one (`of` names the very type)"
+            )
     return {"claims": guess.claims, "notes": dict(guess.notes)}
 
 
@@ -43,14 +57,14 @@ def guess_of(value: Any) -> Guess:
     return Guess(guess.claims, {name: _number(note) for name, note in guess.notes.items()})
 
 
-def types() -> Iterator[type]:
-    """Yield the dataclasses that a guess is made of: tables, and every type of claim."""
-    yield Table
-    waiting: list[type] = [Claim]
-    while waiting:
-        kind = waiting.pop()
-        yield kind
-        waiting += kind.__subclasses__()
+def scored() -> tuple[type, ...]:
+    """Return the types of claims that can be scored.
+
+    No other is made here: making one runs the code of its class beside truth, and only who brings a
+    metric is trusted with that.
+    """
+    metrics: Iterable[Any] = (register.get("metric", name) for name in register.names("metric"))
+    return tuple(dict.fromkeys(metric.of for metric in metrics))
 
 
 def _number(note: Any) -> float:

@@ -22,7 +22,9 @@ from fedtrees.core import errors
 from fedtrees.core.errors import FedtreesError, ProtocolError
 from fedtrees.core.guess import Guess
 from fedtrees.core.registry import loaded_plugins
+from fedtrees.core.schema import Table
 from fedtrees.core.specs import Spec
+from fedtrees.core.values import pack, type_name
 from fedtrees.core.view import View
 from fedtrees.isolation import guesses, views
 from fedtrees.isolation.channel import MOST_BYTES, Channel, Closed
@@ -90,6 +92,7 @@ class AttackProcess:
         coins: tuple[int, ...] | None = None,
         *,
         watch: bool = False,
+        anyway: bool = False,
     ) -> Answer:
         """Run an attack on a view.
 
@@ -98,9 +101,11 @@ class AttackProcess:
         attack : Spec
         view : View
         coins : tuple of int, optional
-            As `views.coins` gives them, which is the default.
+            256 bits; by default a hash of the view (`views.coins`).
         watch : bool
             Note which files, sockets and modules it opens.
+        anyway : bool
+            Run it even where it says that it does not apply.
 
         Raises
         ------
@@ -108,8 +113,9 @@ class AttackProcess:
             What the attack raised: as it is where it is one of fedtrees' own errors, else as
             `AttackError`. `ProtocolError` if it returned no guess, or its process was killed twice.
         """
-        words = views.coins(view, attack.name) if coins is None else coins
-        reply = self._ask([attack], view, {"coins": words, "watch": watch})
+        claims = tuple(map(type_name, guesses.scored()))
+        more = {"coins": coins, "watch": watch, "anyway": anyway, "claims": claims}
+        reply = self._ask([attack], view, more)
         try:
             if "inapplicable" in reply:
                 return Answer(reason=str(reply["inapplicable"]))
@@ -153,11 +159,14 @@ class AttackProcess:
             "modules": views.modules(view),
             **more,
         }
+        packed = pack(views.told(view))
+        if "coins" in order and order["coins"] is None:
+            order["coins"] = views.coins(packed, attacks[0].name)
         asked = 0 if view.oracle is None else len(view.oracle.log)
         with self._one_at_a_time, closed_memory():
             for attempt in (1, 2):
                 try:
-                    reply = self._exchange(order, view)
+                    reply = self._exchange(order, packed, view)
                     break
                 except Closed as err:
                     if attempt == 2:
@@ -171,14 +180,16 @@ class AttackProcess:
             raise _error(reply)
         return reply
 
-    def _exchange(self, order: Mapping[str, Any], view: View) -> dict[str, Any]:
+    def _exchange(
+        self, order: Mapping[str, Any], packed: Sequence[Any], view: View
+    ) -> dict[str, Any]:
         """Send what is wanted and the view; return the reply, answering queries meanwhile."""
         done = False
         try:
             channel, ended = self._forked(order) if self._forks else self._afresh()
             try:
                 channel.send(order)
-                channel.send(views.told(view))
+                channel.send_packed(packed)
                 reply = _listen(channel, view)
             except Closed:
                 reply = None
@@ -254,7 +265,7 @@ def _interpreter(where: str, **options: Any) -> subprocess.Popen[bytes]:
 
 
 def _listen(channel: Channel, view: View) -> dict[str, Any]:
-    types = tuple(guesses.types())
+    types = (Table, *guesses.scored())
     while True:
         reply = channel.receive(types, MOST_BYTES)
         if not isinstance(reply, dict):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from fedtrees.core.oracle import Answer, Oracle
 from fedtrees.core.registry import PLUGIN, register
 from fedtrees.core.schema import Feature, Schema
 from fedtrees.core.specs import Spec
-from fedtrees.core.values import pack
+from fedtrees.core.values import FIRST_ARRAY
 from fedtrees.core.view import Seen, View
 
 TYPES: tuple[type, ...] = (Holding, Schema, Feature)
@@ -75,17 +75,15 @@ def view_of(value: dict[str, Any], answer: Answer) -> View:
     )
 
 
-def coins(view: View, purpose: str) -> tuple[int, ...]:
-    """Return the coins of an attack on a view: 256 bits, as numbers of 32.
+def coins(packed: Sequence[Any], purpose: str) -> tuple[int, ...]:
+    """Return the coins of an attack on a packed view: 256 bits, as numbers of 32.
 
-    They are a hash of what the principals hold and saw (and of who they are), so that they tell
-    nothing else: neither the experiment's seed, which is small enough to be tried out, nor rows.
-    The same run gives the same coins, and another seed of the experiment others.
+    They are a hash of the arrays that the principals hold and saw, so that they tell nothing else:
+    neither the experiment's seed, which is small enough to be tried out, nor anybody's rows. The
+    same run gives the same coins, and another seed of the experiment others.
     """
-    value = told(view)
-    known = {name: value[name] for name in ("principals", "own", "messages", "seen")}
     digest = hashlib.blake2b(purpose.encode(), digest_size=32)
-    for chunk in pack(known):
+    for chunk in packed[FIRST_ARRAY:]:
         digest.update(chunk)
     return tuple(int(n) for n in np.frombuffer(digest.digest(), "<u4"))
 
