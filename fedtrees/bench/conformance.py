@@ -6,15 +6,12 @@ import ast
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
-import fedtrees
 from fedtrees.bench.federation import Federation
 from fedtrees.core.attack import Attack
 from fedtrees.core.codec import decode, encode
@@ -33,11 +30,12 @@ from fedtrees.core.view import View
 from fedtrees.data.dataset import prepare
 from fedtrees.data.layout import LAYOUTS, lay_out
 from fedtrees.data.partition import Partition
+from fedtrees.isolation.process import Answer, attacks
+from fedtrees.isolation.watch import HOLD_TRUTH
 from fedtrees.metrics.metric import Case
 from fedtrees.metrics.records import score_records
 from fedtrees.protocols.base import Protocol, Training, train, view_of
 
-_FORBIDDEN = ("fedtrees.data", "fedtrees.metrics", "fedtrees.bench", "fedtrees.report")
 # What a file needs that brings its own claim: the bases of metrics hold no truth.
 _BASES = "fedtrees.metrics.metric"
 QUERIES = 10**6  # rows that attacks which ask may ask for, over all checks
@@ -62,7 +60,7 @@ def check(kind: str, spec: Spec, protocols: Sequence[str] | None = None) -> list
     checks: dict[str, Callable[[Any], Iterator[Finding]]] = {
         "protocol": check_protocol,
         "defense": lambda made: check_defense(made, beside),
-        "attack": lambda made: check_attack(made, beside),
+        "attack": lambda made: check_attack(made, spec, beside),
     }
     try:
         if kind == "protocol":
@@ -201,50 +199,41 @@ def _guards_do_something(
             yield Finding(f"{protocol.name}: its guard changes what {kind.__name__} says", changed)
 
 
-def check_attack(attack: Attack, protocols: Sequence[str]) -> Iterator[Finding]:
-    """Check imports, determinism, that truth cannot be reached, and the empty transcript."""
+def check_attack(attack: Attack, spec: Spec, protocols: Sequence[str]) -> Iterator[Finding]:
+    """Check imports, determinism, that truth does not matter, and the empty transcript.
+
+    It runs where a bench runs it, in a process of its own, while other rows lie in this one.
+    """
     reached = sorted(_imports(sys.modules[type(attack).__module__]))
-    bad = [n for n in reached if n.startswith(_FORBIDDEN) and not f"{n}.".startswith(f"{_BASES}.")]
+    bad = [n for n in reached if n.startswith(HOLD_TRUTH) and not f"{n}.".startswith(f"{_BASES}.")]
     yield Finding("it imports nothing that holds truth", not bad, ", ".join(bad))
     ran = False
     views = (*_views_without_truth(protocols), *(_blind_views() if attack.blind else ()))
     for name, view in views:
-        if attack.inapplicable(view):
+        (reason,) = attacks().reasons([spec], view)
+        if reason:
             continue
         ran = True
-        try:  # first, for libraries open files when they are loaded
-            ok, detail = isinstance(attack.run(view.blinded(), _rng()), Guess), ""
-        except Exception as err:
-            ok, detail = False, f"{type(err).__name__}: {err}"
+        try:
+            attacks().run(spec, view.blinded(), anyway=True)
+            ok, detail = True, ""
+        except FedtreesError as err:
+            ok, detail = False, str(err)
         yield Finding(f"{name}: it survives an empty transcript", ok, detail)
-        guesses, touched = [], []
-        for seed in (1, 2):
-            guess, used = _run_beside_bait(attack, view, seed)
-            guesses.append(guess)
-            touched += used
-        again, _ = _run_beside_bait(attack, view, 1)
+        answers = [_run_beside_bait(spec, view, seed) for seed in (1, 2, 1)]
+        guesses = [answer.guess for answer in answers if answer.guess is not None]
         fits = all(_fits(g, view.schema) for g in guesses)
         yield Finding(f"{name}: guessed rows have the columns of the schema", fits)
-        yield Finding(f"{name}: the same view gives the same guess", _same(guesses[0], again))
-        yield Finding(
-            f"{name}: changing the truth around it does not change the guess",
-            _same(guesses[0], guesses[1]),
-            "it found rows that were not in its view" if not _same(*guesses) else "",
-        )
-        copied = max(_copied(g, s, view.schema) for g, s in zip(guesses, (1, 2), strict=True))
+        yield Finding(f"{name}: the same view gives the same guess", _same(guesses[0], guesses[2]))
+        copied = max(_copied(g, s, view.schema) for g, s in zip(guesses[:2], (1, 2), strict=True))
         yield Finding(
             f"{name}: it returns no rows from outside its view",
             copied < 0.5,
             f"{copied:.0%} of unseen rows returned exactly",
         )
+        touched = dict.fromkeys(what for answer in answers for what in answer.touched)
         rule = f"{name}: it opens no file, no socket and no module with truth"
-        yield Finding(rule, not touched, ", ".join(dict.fromkeys(touched)))
-        try:
-            ok = isinstance(attack.run(view.blinded(), _rng()), Guess)
-            detail = ""
-        except Exception as err:
-            ok, detail = False, f"{type(err).__name__}: {err}"
-        yield Finding(f"{name}: it survives an empty transcript", ok, detail)
+        yield Finding(rule, not touched, ", ".join(touched))
     yield Finding("it runs with at least one protocol", ran)
 
 
@@ -279,19 +268,12 @@ def _blind_views() -> Iterator[tuple[str, View]]:
                 yield f"{layout}, {name} of {len(names)}", case.blind_view()
 
 
-def _run_beside_bait(attack: Attack, view: View, seed: int) -> tuple[Guess, list[str]]:
-    """Run an attack while rows that have nothing to do with its view lie about in memory."""
+def _run_beside_bait(attack: Spec, view: View, seed: int) -> Answer:
+    """Run an attack while rows that have nothing to do with its view lie in this process."""
     federation = _bait(seed)
-    touched: list[str] = []
-    with _watching(touched):
-        try:
-            guess = attack.run(view, _rng())
-        except (ImportError, AttributeError):
-            if not touched:
-                raise
-            guess = Guess()
+    answer = attacks().run(attack, view, watch=True)
     del federation
-    return guess, touched
+    return answer
 
 
 def _bait(seed: int) -> Federation:
@@ -313,58 +295,6 @@ def _copied(guess: Guess, seed: int, schema: Schema) -> float:
     truth = stacked(list(_bait(seed).holdings.values())[:-1], schema)
     assert truth is not None
     return score_records(found[0], truth, schema).exact_rows
-
-
-_watchers: list[list[str]] = []
-_hooked = False
-
-
-def _audit(event: str, arguments: tuple[Any, ...]) -> None:
-    if not _watchers:
-        return
-    if event in ("socket.connect", "subprocess.Popen"):
-        _watchers[-1].append(event)
-    elif event == "open" and isinstance(arguments[0], (str, bytes)):
-        path = Path(arguments[0] if isinstance(arguments[0], str) else arguments[0].decode())
-        # Importing a module and numba's kernel cache are not looking for truth.
-        if (
-            path.suffix not in (".py", ".pyc", ".nbi", ".nbc", ".so", ".pth")
-            and "__pycache__" not in path.parts
-            and not str(path).startswith(("/proc", "/sys", "/dev"))
-        ):
-            _watchers[-1].append(f"open {path.name}")
-
-
-@contextmanager
-def _watching(touched: list[str]) -> Iterator[None]:
-    """Note files and sockets opened in the block (an audit hook cannot be removed again)."""
-    global _hooked
-    if not _hooked:
-        sys.addaudithook(_audit)
-        _hooked = True
-    _watchers.append(touched)
-    hidden = {name: sys.modules[name] for name in sys.modules if name.startswith(_FORBIDDEN)}
-    tops = {name: getattr(fedtrees, name.split(".")[1]) for name in _FORBIDDEN if name in hidden}
-    for name in hidden:
-        sys.modules[name] = _Tripwire(name)
-    for name in tops:
-        setattr(fedtrees, name.split(".")[1], sys.modules[name])
-    try:
-        yield
-    finally:
-        sys.modules.update(hidden)
-        for name, module in tops.items():
-            setattr(fedtrees, name.split(".")[1], module)
-        _watchers.pop()
-
-
-class _Tripwire(ModuleType):
-    """Stands where a module that holds truth would be; reaching into it is noted."""
-
-    def __getattr__(self, attribute: str) -> Any:
-        if not attribute.startswith("__"):
-            _watchers[-1].append(f"{self.__name__}.{attribute}")
-        raise AttributeError(f"{self.__name__} holds truth; an attack sees its view alone")
 
 
 def _imports(module: ModuleType, seen: set[str] | None = None) -> set[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,17 +18,17 @@ from fedtrees.bench.cells import (
     TrainCell,
 )
 from fedtrees.bench.federation import Federation
-from fedtrees.core.attack import Attack, contenders
+from fedtrees.core.attack import contenders
 from fedtrees.core.defense import Composition
-from fedtrees.core.errors import ProtocolError, UsageError
+from fedtrees.core.errors import FedtreesError, ProtocolError, UsageError
 from fedtrees.core.guarantee import join
 from fedtrees.core.guess import Claim, Guess
 from fedtrees.core.holding import Holding
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Composed, Spec
-from fedtrees.core.streams import Streams
 from fedtrees.core.threat import Threat
 from fedtrees.core.view import View
+from fedtrees.isolation.process import attacks
 from fedtrees.metrics.advantage import advantage
 from fedtrees.metrics.metric import Case, Metric, Score, all_metrics, best_of, metrics_of
 from fedtrees.metrics.utility import utility_scores
@@ -137,29 +136,29 @@ class BlindLine:
 def evaluate_attack(
     cell: AttackCell, federation: Federation, training: Training, blind: BlindLine | None
 ) -> Outcome:
-    """Run an attack on what its adversary saw, and score the guess against the truth.
+    """Run an attack on what its adversary saw, in its own process, and score the guess here.
 
     Raises `Inapplicable` if the view has nothing for the attack to read.
     """
-    attack: Attack = register.make("attack", cell.attack)
     setting = cell.setting
     threat = Threat.parse(cell.threat)
     principals = threat.principals(dict(setting.roles))
     case = federation.case(dict(setting.roles), principals, setting.seed, cell.threat, training)
     view = view_of(training, principals, federation.holdings, threat.queries)
-    reason = attack.inapplicable(view)
-    if reason:
-        raise Inapplicable(reason)
-    rng = Streams(setting.seed).child("attack", cell.threat).rng(cell.attack.name)
-    wall, cpu = time.perf_counter(), time.process_time()
-    guess = attack.run(view, rng)
-    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+    answer = attacks().run(cell.attack, view)
+    if answer.guess is None:
+        raise Inapplicable(answer.reason)
+    guess = answer.guess
     rows = list(score_guess(cell.attack.name, guess, case, blind))
-    rows.append(_row("cpu_seconds", cpu, "seconds"))
+    rows.append(_row("cpu_seconds", answer.cpu, "seconds"))
     if view.oracle is not None:
         rows.append(_row("queries", float(sum(view.oracle.log)), "rows"))
-    rows += [_row(f"note:{k}", float(v)) for k, v in guess.notes.items() if np.isfinite(v)]
-    common = {**attack_columns(cell), **training_columns(training), "seconds": round(wall, 4)}
+    rows += [_row(f"note:{k}", v) for k, v in guess.notes.items() if np.isfinite(v)]
+    common = {
+        **attack_columns(cell),
+        **training_columns(training),
+        "seconds": round(answer.wall, 4),
+    }
     return Outcome(rows, {**common, "stage": "attack"})
 
 
@@ -171,33 +170,33 @@ def evaluate_exposure(cell: ExposureCell, federation: Federation, training: Trai
     threat = Threat.parse(cell.threat)
     principals = threat.principals(dict(cell.setting.roles))
     view = view_of(training, principals, federation.holdings, threat.queries)
+    names = contenders()
     rows: list[Row] = []
-    for name in contenders():
-        reason = _inapplicable(name, view)
+    for name, reason in zip(names, _reasons(names, view), strict=True):
         row = {**_row("applies", 0.0 if reason else 1.0), "attack": name}
         rows.append({**row, "reason": " ".join((reason or "").split())})
     common = {**exposure_columns(cell), **training_columns(training)}
     return Outcome(rows, {**common, "stage": "exposure"})
 
 
-def _inapplicable(name: str, view: View) -> str | None:
+def _reasons(names: Sequence[str], view: View) -> list[str | None]:
+    """Ask all attacks at once; one by one where any of them breaks."""
     try:
-        attack: Attack = register.make("attack", Spec(name))
-        return attack.inapplicable(view)
+        return attacks().reasons([Spec(name) for name in names], view)
     except UsageError as err:
-        return f"it cannot run as it is named: {err}"
-    except Exception:  # an attack that breaks has not been withstood
-        return None
+        if len(names) == 1:
+            return [f"it cannot run as it is named: {err}"]
+    except FedtreesError:  # an attack that breaks has not been withstood
+        if len(names) == 1:
+            return [None]
+    return [reason for name in names for reason in _reasons([name], view)]
 
 
-def score_guess(attack: str, guess: object, case: Case, blind: BlindLine | None) -> Iterator[Row]:
+def score_guess(attack: str, guess: Guess, case: Case, blind: BlindLine | None) -> Iterator[Row]:
     """Yield one row per score of every metric of every claim, each beside its blind line.
 
-    Raises `ProtocolError` if the attack returned no `Guess`, or a claim that cannot be compared
-    with anything here.
+    Raises `ProtocolError` if a claim cannot be compared with anything here.
     """
-    if not isinstance(guess, Guess):
-        raise ProtocolError(f"attack {attack!r} returned a {type(guess).__name__}; return a Guess")
     compared = not guess.claims
     for kind in dict.fromkeys(type(c) for c in guess.claims):
         claims = [c for c in guess.claims if type(c) is kind]

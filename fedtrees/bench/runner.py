@@ -34,6 +34,8 @@ from fedtrees.bench.federation import Federation, federation_of
 from fedtrees.bench.store import Store
 from fedtrees.core.errors import FedtreesError, StoreError
 from fedtrees.core.registry import load_plugin
+from fedtrees.isolation.process import AttackError
+from fedtrees.isolation.shield import close_memory, closed_memory
 from fedtrees.protocols.base import Training
 
 AGAIN = ("failed", "timeout")
@@ -216,7 +218,8 @@ class Runner:
         except (Exception, SystemExit) as err:
             known = isinstance(err, FedtreesError)
             text = str(err) if known else f"{type(err).__name__}: {err}"
-            detail = "" if known else traceback.format_exc()
+            where = err.traceback if isinstance(err, AttackError) else ""
+            detail = where if known else traceback.format_exc()
             outcome, status = _bare(cell, "failed", text), "failed"
         return self._write(cell, outcome, status, detail, blind)
 
@@ -280,6 +283,7 @@ def _limited(seconds: float) -> Iterator[None]:
 
 def _work_beside(runner: Runner, job: Job) -> list[tuple[str, str]]:
     """Do a job in a process of the pool."""
+    close_memory()
     _end_with(os.getppid())
     return runner.work(job)
 
@@ -302,13 +306,21 @@ def run_jobs(
     """Run jobs in this process, or in several; `done(status, label)` follows each cell.
 
     A worker process that is killed costs only the job that it was at: its cells are tried again
-    one by one, and the one that loses its process a second time is reported as failed.
+    one by one, and the one that loses its process a second time is reported as failed. Meanwhile
+    no other process of this user can read the rows in these.
     """
-    if workers == 1:
-        for job in chain(*phases):
-            for status, label in runner.work(job):
-                done(status, label)
-        return
+    with closed_memory():
+        if workers == 1:
+            for job in chain(*phases):
+                for status, label in runner.work(job):
+                    done(status, label)
+        else:
+            _run_beside(runner, phases, workers, done)
+
+
+def _run_beside(
+    runner: Runner, phases: Sequence[Sequence[Job]], workers: int, done: Callable[[str, str], None]
+) -> None:
     pool = [_Worker(runner, done) for _ in range(min(workers, max(map(len, phases), default=0)))]
     try:
         for phase in phases:

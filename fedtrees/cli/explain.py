@@ -134,15 +134,16 @@ def _attacks() -> list[str]:
 
 def _who_attacks(training: Training, holdings: Mapping[str, Holding]) -> dict[str, dict[str, str]]:
     """Return, for the last party of every role, which attacks apply, and why others do not."""
-    from fedtrees.core.registry import register
+    from fedtrees.isolation.process import attacks
     from fedtrees.protocols.base import view_of
 
+    names = _attacks()
     last = {role: name for name, role in training.transcript.roles.items()}
     found = {}
     for role in sorted(last):
         view = view_of(training, (last[role],), holdings)
-        reasons = {n: register.make("attack", Spec(n)).inapplicable(view) for n in _attacks()}
-        found[role] = {n: APPLIES if why is None else f"no: {why}" for n, why in reasons.items()}
+        reasons = zip(names, attacks().reasons([Spec(n) for n in names], view), strict=True)
+        found[role] = {n: APPLIES if why is None else f"no: {why}" for n, why in reasons}
     return found
 
 

@@ -7,18 +7,16 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-import numpy as np
-
+from fedtrees.core.arrays import Reader, described
 from fedtrees.core.errors import DataError, did_you_mean
 from fedtrees.core.messages import _TYPES, Message, message_type
-from fedtrees.core.sealed import Sealed
 
 _MAGIC = b"FTM1"
 _PREFIX = len(_MAGIC) + 4
-_KINDS = "biuf"  # bool, signed, unsigned, float
 
 
 def encoded_size(message: Message) -> int:
@@ -27,15 +25,15 @@ def encoded_size(message: Message) -> int:
     That is the length of its encoding, where a value sealed by the ideal functionality counts as
     much as the open array.
     """
-    header, arrays = _header(message, count=True)
-    return _PREFIX + len(header) + sum(int(a.nbytes) for a in arrays)
+    header, arrays = header_of(message, open_seals=True)
+    return _PREFIX + len(_written(header)) + sum(int(a.nbytes) for a in arrays)
 
 
 def encode(message: Message) -> bytes:
     """Encode a message: magic, header length (uint32, little endian), JSON header, arrays."""
-    header, arrays = _header(message)
-    parts = [_MAGIC, struct.pack("<I", len(header)), header, *(a.tobytes() for a in arrays)]
-    return b"".join(parts)
+    header, arrays = header_of(message)
+    text = _written(header)
+    return b"".join([_MAGIC, struct.pack("<I", len(text)), text, *(a.tobytes() for a in arrays)])
 
 
 def decode(blob: bytes) -> Message:
@@ -52,71 +50,41 @@ def decode(blob: bytes) -> Message:
     if _PREFIX + length > len(blob):
         raise DataError(f"truncated message: header of {length} bytes, {len(blob)} bytes in all")
     try:
-        header = json.loads(blob[_PREFIX : _PREFIX + length])
-        return _build(header, blob, _PREFIX + length)
+        reader = Reader(blob, _PREFIX + length)
+        message = message_of(json.loads(blob[_PREFIX : _PREFIX + length]), reader)
+        reader.end()
+        return message
     except (ValueError, KeyError, TypeError) as err:
         raise DataError(f"malformed message: {err}") from err
 
 
-def _header(message: Message, count: bool = False) -> tuple[bytes, list[Any]]:
-    """Return the JSON header and what follows it; to `count` bytes, sealed values as if open."""
-    entries: dict[str, Any] = {}
+def header_of(message: Message, *, open_seals: bool = False) -> tuple[dict[str, Any], list[Any]]:
+    """Return what stands in a message's header and the arrays behind it.
+
+    To count bytes, sealed values are described as if open (`open_seals`).
+    """
     arrays: list[Any] = []
-    for item in fields(message):
-        value = getattr(message, item.name)
-        if isinstance(value, np.ndarray):
-            value = value.astype(value.dtype.newbyteorder("<"), copy=False)
-            entries[item.name] = {"dtype": value.dtype.str, "shape": list(value.shape)}
-            arrays.append(value)
-        elif isinstance(value, np.generic):
-            entries[item.name] = {"dtype": value.dtype.str, "scalar": value.item()}
-        elif isinstance(value, Sealed) and count:
-            entries[item.name] = {"dtype": value.dtype, "shape": list(value.shape)}
-            arrays.append(value)
-        elif isinstance(value, Sealed):
-            payload = np.frombuffer(value.payload, np.uint8)
-            described = {k: v for k, v in vars(value).items() if k != "payload"}
-            entries[item.name] = {"sealed": described, "dtype": "|u1", "shape": [len(payload)]}
-            arrays.append(payload)
-        else:
-            entries[item.name] = value
-    header = {"type": type(message).__name__, "fields": entries}
-    return json.dumps(header, separators=(",", ":")).encode(), arrays
+    values = {item.name: getattr(message, item.name) for item in fields(message)}
+    entries = {k: described(v, arrays, open_seals=open_seals) for k, v in values.items()}
+    return {"type": type(message).__name__, "fields": entries}, arrays
 
 
-def _build(header: dict[str, Any], blob: bytes, offset: int) -> Message:
+def message_of(header: Mapping[str, Any], reader: Reader) -> Message:
+    """Return the message that a header and the arrays behind it describe.
+
+    Raises
+    ------
+    DataError
+        If its type is unknown, or an array is cut off.
+    """
     cls = message_type(header["type"])
     if cls is None:
         raise DataError(
             f"unknown message type {header['type']!r}{did_you_mean(header['type'], _TYPES)} "
             "(a plugin that defines it must be loaded first)"
         )
-    values: dict[str, Any] = {}
-    for name, entry in header["fields"].items():
-        if not isinstance(entry, dict):
-            values[name] = entry
-            continue
-        dtype = np.dtype(entry["dtype"])
-        if dtype.kind not in _KINDS:
-            raise DataError(f"field {name!r} has dtype {dtype}; only numbers may cross")
-        if "scalar" in entry:
-            values[name] = dtype.type(entry["scalar"])
-            continue
-        shape = tuple(int(n) for n in entry["shape"])
-        count = 1
-        for n in shape:
-            count *= n
-        if any(n < 0 for n in shape) or offset + count * dtype.itemsize > len(blob):
-            raise DataError(f"truncated message: field {name!r} of shape {shape} is cut off")
-        values[name] = np.frombuffer(blob, dtype, count, offset).reshape(shape)
-        if "sealed" in entry:
-            values[name] = _sealed(entry["sealed"], values[name].tobytes())
-        offset += count * dtype.itemsize
-    if offset != len(blob):
-        raise DataError(f"malformed message: {len(blob) - offset} bytes too many")
-    return cls(**values)
+    return cls(**{k: reader.value(entry, k) for k, entry in header["fields"].items()})
 
 
-def _sealed(described: dict[str, Any], payload: bytes) -> Sealed:
-    holders, shape = tuple(map(str, described["keyholders"])), tuple(map(int, described["shape"]))
-    return Sealed(holders, shape, str(described["dtype"]), int(described["nbytes"]), payload)
+def _written(header: dict[str, Any]) -> bytes:
+    return json.dumps(header, separators=(",", ":")).encode()

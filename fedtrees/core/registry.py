@@ -20,6 +20,7 @@ from fedtrees.core.errors import UsageError, did_you_mean
 from fedtrees.core.specs import Spec
 
 Registered = TypeVar("Registered", bound=Callable[..., Any])
+PLUGIN = "fedtrees_plugin_"  # what modules of plugin files begin with
 KINDS = ("protocol", "defense", "attack", "metric", "dataset")
 
 
@@ -117,25 +118,34 @@ def _entries(kind: str) -> tuple[Any, ...]:
 register = Registry()
 
 
-def load_plugin(path: str | Path) -> str:
+def loaded_plugins() -> tuple[tuple[str, str], ...]:
+    """Return path and sha256 of every plugin file in use, in the order in which they came."""
+    plugins = (m for name, m in sys.modules.items() if name.startswith(PLUGIN))
+    return tuple((str(m.__file__), str(vars(m)["__sha256__"])) for m in plugins)
+
+
+def load_plugin(path: str | Path, sha256: str = "") -> str:
     """Run a Python file so that its ``@register`` decorators take effect; return its sha256.
 
     Raises
     ------
     UsageError
-        If the file does not exist or does not import.
+        If the file does not exist, does not import, or is not the one with the sha256 given.
     """
     file = Path(path).resolve()
     if not file.is_file():
         raise UsageError(f"plugin {str(path)!r} is not a file")
     digest = hashlib.sha256(file.read_bytes()).hexdigest()
-    name = f"fedtrees_plugin_{digest[:12]}"
+    if sha256 not in ("", digest):
+        raise UsageError(f"plugin {str(path)!r} was changed after it was loaded; start again")
+    name = f"{PLUGIN}{digest[:12]}"
     if name in sys.modules:
         return digest
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
         raise UsageError(f"plugin {str(path)!r} is not a Python file; give a path ending in .py")
     module = importlib.util.module_from_spec(spec)
+    vars(module)["__sha256__"] = digest
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)

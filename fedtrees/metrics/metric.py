@@ -10,15 +10,16 @@ from typing import Any, ClassVar, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.attack import Attack
 from fedtrees.core.defense import Composition
 from fedtrees.core.guess import Claim
 from fedtrees.core.holding import Holding, rows_of, stacked
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema, Table
+from fedtrees.core.specs import Spec
 from fedtrees.core.streams import Streams
 from fedtrees.core.transcript import Transcript
 from fedtrees.core.view import View
+from fedtrees.isolation.process import attacks
 
 T = TypeVar("T")
 
@@ -181,10 +182,11 @@ class Metric(ABC, Generic[T]):
         Here: what the attacks marked `blind` claim that give this type.
         """
         view, found = case.blind_view(), dict[str, Sequence[Claim]]()
-        for attack in blind_attacks(self.of):
-            claims = attack.run(view, case.blind_rng()).all(self.of)
+        for name in blind_attacks(self.of):
+            guess = attacks().run(Spec(name), view).guess
+            claims = () if guess is None else guess.all(self.of)
             if claims:
-                found[attack.name] = claims
+                found[name] = claims
         return found
 
     def line(self, case: Case, truth: T, measured: Mapping[str, float]) -> dict[str, float]:
@@ -249,12 +251,12 @@ def best_of(scored: Mapping[str, Sequence[Score]]) -> dict[str, Best]:
     return found
 
 
-def blind_attacks(kind: type[Claim]) -> Iterator[Attack]:
-    """Yield the registered attacks that are marked blind and give such claims."""
+def blind_attacks(kind: type[Claim]) -> Iterator[str]:
+    """Yield the names of the attacks that are marked blind and give such claims."""
     for name in register.names("attack"):
         maker = register.get("attack", name)
         if getattr(maker, "blind", False) and getattr(maker, "gives", None) is kind:
-            yield maker()
+            yield name
 
 
 def metrics_of(kind: type[Claim]) -> list[Metric[Any]]:

@@ -225,7 +225,7 @@ class Dies(Attack):
 """
 
 
-def test_a_killed_worker_costs_one_cell_at_most(tmp_path):
+def test_a_killed_attack_costs_one_cell_at_most(tmp_path):
     plugin, folder = tmp_path / "killer.py", tmp_path / "run"
     plugin.write_text(KILLER)
     notes = [tmp_path / "once", tmp_path / "twice"]
@@ -243,6 +243,39 @@ def test_a_killed_worker_costs_one_cell_at_most(tmp_path):
     assert [path.read_text() for path in notes] == ["xx", "xx"]
     assert not list(folder.glob("cells/*.npz"))
     assert finish(folder, text, plugins=(str(plugin),)) == {"ok": 1}  # nothing else again
+
+
+DEADLY = """
+import os, signal
+from dataclasses import dataclass
+from fedtrees.core.registry import register
+from fedtrees.defenses.split_only import SplitOnly
+
+@register.defense("deadly")
+@dataclass(frozen=True)
+class Deadly(SplitOnly):
+    times: int = 1
+    notes: str = ""
+
+    def finish(self, model, ctx):
+        with open(self.notes, "a+") as out:
+            out.write("x")
+            out.seek(0)
+            if len(out.read()) <= self.times:
+                os.kill(os.getpid(), signal.SIGKILL)
+        return model
+"""
+
+
+def test_a_killed_worker_costs_one_training_at_most(tmp_path):
+    plugin, folder = tmp_path / "deadly.py", tmp_path / "run"
+    plugin.write_text(DEADLY)
+    deadly = [f"deadly[times={n},notes={tmp_path / str(n)}]" for n in (1, 2)]
+    text = SUITE.replace('["laplace-hist[epsilon=8]"]', json.dumps(deadly))
+    counts = finish(folder, text, workers=2, plugins=(str(plugin),))
+    assert counts == {"ok": 6, "failed": 2}  # a training, and the attack on it
+    (reason, _) = {r["reason"] for r in rows_of(folder) if r["status"] == "failed"}
+    assert "its process was killed twice (SIGKILL(-9))" in reason
 
 
 VALUES = [

@@ -37,7 +37,8 @@ attacks = ["random-leaf"]
 """
 
 NOTING = """
-import os, time
+import json, time
+from pathlib import Path
 from fedtrees.core.attack import Attack
 from fedtrees.core.guess import Guess, Records
 from fedtrees.core.registry import register
@@ -45,21 +46,20 @@ from fedtrees.core.registry import register
 @register.attack("noting")
 class Noting(Attack):
     def run(self, view, rng):
-        with open(os.environ["NOTES"], "a") as out:
+        notes, at_once = json.loads(Path(__file__).with_name("orders.json").read_text())
+        with open(notes, "a") as out:
             out.write(f"{view.defense} {view.n_rows} {view.rows.X[0, 0]} {len(view.rows)}\\n")
-        if not self.at_once():
+        if not self.at_once(notes, at_once):
             time.sleep(600)
-            with open(os.environ["NOTES"], "a") as out:
+            with open(notes, "a") as out:
                 out.write("woke\\n")
         return Guess((Records(view.rows),))
 
-    def at_once(self):
+    def at_once(self, notes, at_once):
         # the first so many attacks of a run return, the others sleep
-        if "AT_ONCE" not in os.environ:
-            return True
-        for turn in range(int(os.environ["AT_ONCE"])):
+        for turn in range(at_once):
             try:
-                open(f"{os.environ['NOTES']}.{turn}", "x").close()
+                open(f"{notes}.{turn}", "x").close()
                 return True
             except FileExistsError:
                 pass
@@ -175,17 +175,14 @@ def test_a_cut_cell_is_computed_again_and_only_that_one(finished, tmp_path, cont
     assert Counter(map(identity, rows_of(folder))) == Counter(map(identity, rows_of(finished)))
 
 
-def launch(folder, plugin, notes, workers, resume=False, **environment):
+def launch(folder, plugin, workers, resume=False):
     suite = folder.parent / "suite.toml"
     suite.write_text(SUITE.replace("random-leaf", "noting"))
     command = [sys.executable, "-m", "fedtrees.cli.main", "bench", "-j", str(workers)]
     command += ["--suite", str(suite), "--plugin", str(plugin), "--out", str(folder)]
-    environment = {**os.environ, "NOTES": str(notes), **environment}
     if resume:
         command.append("--resume")
-    return subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def attacked(folder):
@@ -198,18 +195,18 @@ def test_a_killed_run_takes_its_workers_along_and_two_successors_share_the_rest(
     """Nothing that was finished is lost or done again, and nothing is done twice."""
     plugin, folder = tmp_path / "noting.py", tmp_path / "run"
     plugin.write_text(NOTING)
-    notes = [tmp_path / f"{who}.txt" for who in ("first", "second", "third")]
-    first = launch(folder, plugin, notes[0], workers=2, AT_ONCE="2")
+    notes = [tmp_path / f"{who}.txt" for who in ("first", "successors")]
+    orders = tmp_path / "orders.json"
+    orders.write_text(json.dumps([str(notes[0]), 2]))
+    first = launch(folder, plugin, workers=2)
     while first.poll() is None:  # two attacks are finished, and another one is under way
         if len(attacked(folder)) == 2 and len(notes[0].read_text().splitlines()) > 2:
             break
         time.sleep(0.05)
     os.kill(first.pid, signal.SIGKILL)
     finished = {p.name: p.read_bytes() for p in folder.glob("cells/*.json")}
-    successors = [
-        launch(folder, plugin, mine, workers, resume=True)
-        for mine, workers in zip(notes[1:], (2, 1), strict=True)
-    ]
+    orders.write_text(json.dumps([str(notes[1]), 9]))
+    successors = [launch(folder, plugin, workers, resume=True) for workers in (2, 1)]
     first.communicate()  # returns when the last worker has let go of the output
     assert "woke" not in notes[0].read_text()  # so they ended in their sleep
     said = [run.communicate() for run in successors]
@@ -217,7 +214,7 @@ def test_a_killed_run_takes_its_workers_along_and_two_successors_share_the_rest(
     for name, content in finished.items():
         assert (folder / "cells" / name).read_bytes() == content
     before = notes[0].read_text().splitlines()
-    after = [line for path in notes[1:] if path.is_file() for line in path.read_text().splitlines()]
+    after = notes[1].read_text().splitlines()
     assert len(before) in (3, 4)  # of two workers
     assert len(after) == 6 - 2
     assert len({*before, *after}) >= 2

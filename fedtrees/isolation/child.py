@@ -1,0 +1,207 @@
+"""The process that attacks run in: started afresh, so that it has never held truth.
+
+It loads attacks, never runs one: for every view it forks, the copy answers and ends, and nothing
+that an attack leaves behind in its process is there for the next one. Where there is no fork, it
+answers one view and ends.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import cache
+from importlib import import_module
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.core.attack import Attack
+from fedtrees.core.errors import FedtreesError, ProtocolError
+from fedtrees.core.registry import load_plugin, register
+from fedtrees.core.specs import Spec
+from fedtrees.core.view import View
+from fedtrees.isolation import guesses, views
+from fedtrees.isolation.channel import Channel
+from fedtrees.isolation.shield import (
+    adopt_descendants,
+    close_for_good,
+    end_children,
+    end_with_parent,
+)
+from fedtrees.isolation.watch import watching
+
+MOST_TEXT = 20_000  # characters of an error that are passed on
+
+
+def main() -> None:
+    """Serve the process that started this one: over the socket it names, or once over the pipes."""
+    where, parent = sys.argv[1], int(sys.argv[2])
+    close_for_good()
+    if where == "once":
+        channel = _pipes()
+        _in_empty_folder(lambda: answer(channel))
+        return
+    signal.signal(signal.SIGALRM, lambda *_: _end_after(parent))
+    signal.setitimer(signal.ITIMER_REAL, 0.5, 0.5)
+    adopt_descendants()
+    control = socket.socket(fileno=int(where))
+    while wanted := _next(control):
+        order, fd = wanted
+        with suppress(FedtreesError, ImportError):  # a plugin's is for the copy to load
+            load(order)
+        _warm_up()
+        control.sendall(b"%d\n" % _serve(control, fd))
+
+
+def load(order: Mapping[str, Any]) -> None:
+    """Load what attacks on a view need: plugins, and the modules that define its messages."""
+    for file, digest in order.get("plugins", ()):
+        load_plugin(file, digest)
+    for name in order["modules"]:
+        import_module(name)
+    for name, _ in order["attacks"]:
+        register.get("attack", name)
+
+
+@cache
+def _warm_up() -> None:
+    """Let numba prepare what every kernel needs: half a second that no copy pays again."""
+    if "numba" in sys.modules:
+        import numba
+
+        numba.njit(lambda x: x)(1)
+
+
+def answer(channel: Channel) -> None:
+    """Answer one request."""
+
+    def ask(X: NDArray[np.float32]) -> NDArray[np.float64]:
+        channel.send({"ask": X})
+        said = channel.receive()
+        if "error" in said:
+            raise ProtocolError(said["error"])
+        return said["scores"]  # type: ignore[no-any-return]
+
+    try:
+        order = channel.receive()
+        load(order)
+        view = views.view_of(channel.receive(views.TYPES), ask)
+        reply = _guess(order, view) if "coins" in order else _reasons(order, view)
+    except BaseException as err:
+        reply = _failure(err)
+    try:
+        channel.send(reply)
+    except FedtreesError as err:  # what it returned cannot be packed
+        channel.send(_failure(err))
+
+
+def _guess(order: Mapping[str, Any], view: View) -> dict[str, Any]:
+    (spec,) = order["attacks"]
+    attack: Attack = register.make("attack", Spec(*spec))
+    reason = None if order["anyway"] else attack.inapplicable(view)
+    if reason:
+        return {"inapplicable": str(reason)}
+    touched: list[str] | None = [] if order["watch"] else None
+    wall, cpu = time.perf_counter(), time.process_time()
+    with watching(touched):
+        guess = attack.run(view, views.generator(order["coins"]))
+    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+    told = guesses.told(guess, attack.name, order["claims"])
+    return {"guess": told, "wall": wall, "cpu": cpu, "touched": tuple(touched or ())}
+
+
+def _reasons(order: Mapping[str, Any], view: View) -> dict[str, Any]:
+    reasons: list[Any] = []
+    for spec in order["attacks"]:
+        attack: Attack = register.make("attack", Spec(*spec))
+        reason = attack.inapplicable(view)
+        reasons.append(str(reason) if reason else None)
+    return {"reasons": tuple(reasons)}
+
+
+def _failure(err: BaseException) -> dict[str, Any]:
+    kinds = [k.__name__ for k in type(err).__mro__ if k.__module__ == FedtreesError.__module__]
+    known = kinds[0] if kinds else ""
+    text = str(err) if known else f"{type(err).__name__}: {err}"
+    trace = "" if known else "".join(traceback.format_exception(err))
+    return {"failed": known, "text": text[:MOST_TEXT], "traceback": trace[-MOST_TEXT:]}
+
+
+def _next(control: socket.socket) -> tuple[dict[str, Any], int] | None:
+    """Wait for an order and the end of a channel that comes with it; None when there is no more."""
+    text, fds, _, _ = socket.recv_fds(control, 1 << 16, 1)
+    while text and not text.endswith(b"\n"):
+        text += control.recv(1 << 16)
+    return (json.loads(text), fds[0]) if text else None
+
+
+def _serve(control: socket.socket, fd: int) -> int:
+    """Let a copy of this process answer; return how it ended, when nothing of it is left."""
+    folder = tempfile.mkdtemp(prefix="fedtrees-")
+    pid = os.fork()
+    if pid == 0:
+        _answer_and_exit(control, fd, folder)
+    os.close(fd)
+    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    end_children()
+    shutil.rmtree(folder, ignore_errors=True)
+    return status
+
+
+def _answer_and_exit(control: socket.socket, fd: int, folder: str) -> NoReturn:
+    status = 1
+    try:
+        end_with_parent()
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        control.close()
+        _work_in(folder)
+        with socket.socket(fileno=fd) as ours:
+            answer(Channel(ours.makefile("rb"), ours.makefile("wb")))
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def _work_in(folder: str) -> None:
+    os.chdir(folder)
+    tempfile.tempdir = os.environ["TMPDIR"] = folder
+
+
+def _in_empty_folder(work: Any) -> None:
+    here = os.getcwd()
+    folder = tempfile.mkdtemp(prefix="fedtrees-")
+    try:
+        _work_in(folder)
+        work()
+    finally:
+        os.chdir(here)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _pipes() -> Channel:
+    """Take the two pipes away from what an attack may print or read."""
+    reading, writing = os.dup(0), os.dup(1)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.dup2(2, 1)
+    os.close(nothing)
+    return Channel(os.fdopen(reading, "rb"), os.fdopen(writing, "wb"))
+
+
+def _end_after(parent: int) -> None:
+    if os.getppid() != parent:
+        os.killpg(0, signal.SIGKILL)

@@ -1,0 +1,315 @@
+"""Run attacks in a process of their own: the side that holds truth."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fedtrees.core import errors
+from fedtrees.core.errors import FedtreesError, ProtocolError
+from fedtrees.core.guess import Guess
+from fedtrees.core.registry import loaded_plugins
+from fedtrees.core.schema import Table
+from fedtrees.core.specs import Spec
+from fedtrees.core.values import pack, type_name
+from fedtrees.core.view import View
+from fedtrees.isolation import guesses, views
+from fedtrees.isolation.channel import MOST_BYTES, Channel, Closed
+from fedtrees.isolation.shield import closed_memory
+
+# Of the environment, what an interpreter and its libraries need; nothing of where rows may lie.
+_KEPT = (
+    "PATH", "HOME", "USERPROFILE", "SYSTEMROOT", "TEMP", "TMP", "TMPDIR", "TZ", "LANG",
+    "VIRTUAL_ENV", "XDG_CACHE_HOME", "LD_LIBRARY_PATH",
+)  # fmt: skip
+_KEPT_PREFIXES = ("LC_", "PYTHON", "NUMBA_", "NPY_", "OMP_", "OPENBLAS_", "MKL_", "BLIS_",
+                  "VECLIB_", "NUMEXPR_", "DYLD_")  # fmt: skip
+_FORKS = hasattr(os, "fork") and hasattr(socket, "send_fds")
+_START = "from fedtrees.isolation.child import main; main()"
+
+
+class AttackError(FedtreesError):
+    """An attack raised what no rule foresees; `traceback` says where."""
+
+    traceback = ""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came of one attack.
+
+    Attributes
+    ----------
+    guess : Guess or None
+        None: it does not apply.
+    reason : str
+        Why it does not apply.
+    wall, cpu : float
+        Seconds its `run` took, by its own clock.
+    touched : tuple of str
+        What it opened, if it was watched.
+    """
+
+    guess: Guess | None = None
+    reason: str = ""
+    wall: float = 0.0
+    cpu: float = 0.0
+    touched: tuple[str, ...] = ()
+
+
+class AttackProcess:
+    """A process for attacks, started when it is first needed and kept warm.
+
+    Parameters
+    ----------
+    forks : bool
+        Let it fork for every view; otherwise a fresh interpreter is started for each.
+    """
+
+    def __init__(self, forks: bool = _FORKS) -> None:
+        self._forks = forks
+        self._process: subprocess.Popen[bytes] | None = None
+        self._control: socket.socket | None = None
+        self._one_at_a_time = threading.Lock()
+
+    def run(
+        self,
+        attack: Spec,
+        view: View,
+        coins: tuple[int, ...] | None = None,
+        *,
+        watch: bool = False,
+        anyway: bool = False,
+    ) -> Answer:
+        """Run an attack on a view.
+
+        Parameters
+        ----------
+        attack : Spec
+        view : View
+        coins : tuple of int, optional
+            256 bits; by default a hash of the view (`views.coins`).
+        watch : bool
+            Note which files, sockets and modules it opens.
+        anyway : bool
+            Run it even where it says that it does not apply.
+
+        Raises
+        ------
+        FedtreesError
+            What the attack raised: as it is where it is one of fedtrees' own errors, else as
+            `AttackError`. `ProtocolError` if it returned no guess, or its process was killed twice.
+        """
+        claims = tuple(map(type_name, guesses.scored()))
+        more = {"coins": coins, "watch": watch, "anyway": anyway, "claims": claims}
+        reply = self._ask([attack], view, more)
+        try:
+            if "inapplicable" in reply:
+                return Answer(reason=str(reply["inapplicable"]))
+            touched = tuple(map(str, reply["touched"]))
+            guess = guesses.guess_of(reply["guess"])
+            return Answer(guess, "", float(reply["wall"]), float(reply["cpu"]), touched)
+        except (KeyError, TypeError, ValueError) as err:
+            raise ProtocolError(f"attack {attack.name!r} answered with {err!r} amiss") from err
+
+    def reasons(self, attacks: Sequence[Spec], view: View) -> list[str | None]:
+        """Return, for each attack, why it does not apply to a view; None if it does.
+
+        Raises
+        ------
+        FedtreesError
+            As `run`.
+        """
+        reply = self._ask(attacks, view, {})
+        said = reply.get("reasons")
+        if not isinstance(said, tuple) or len(said) != len(attacks):
+            raise ProtocolError(
+                "the attacks gave no reasons; one returned no text from inapplicable"
+            )
+        return [None if reason is None else str(reason) for reason in said]
+
+    def end(self) -> None:
+        """End the process, whatever it is at."""
+        process, control = self._process, self._control
+        self._process = self._control = None
+        if control is not None:
+            control.close()
+        if process is not None:
+            with suppress(OSError):
+                os.killpg(process.pid, signal.SIGKILL) if self._forks else process.kill()
+            process.wait()
+
+    def _ask(self, attacks: Sequence[Spec], view: View, more: dict[str, Any]) -> dict[str, Any]:
+        order = {
+            "attacks": tuple((spec.name, dict(spec.params)) for spec in attacks),
+            "plugins": loaded_plugins(),
+            "modules": views.modules(view),
+            **more,
+        }
+        packed = pack(views.told(view))
+        if "coins" in order and order["coins"] is None:
+            order["coins"] = views.coins(packed, attacks[0].name)
+        asked = 0 if view.oracle is None else len(view.oracle.log)
+        with self._one_at_a_time, closed_memory():
+            for attempt in (1, 2):
+                try:
+                    reply = self._exchange(order, packed, view)
+                    break
+                except Closed as err:
+                    if attempt == 2:
+                        raise ProtocolError(
+                            f"its process was killed twice ({err}): out of memory, or a crash in "
+                            "compiled code; try fewer --jobs"
+                        ) from None
+                    if view.oracle is not None:
+                        del view.oracle.log[asked:]
+        if "failed" in reply:
+            raise _error(reply)
+        return reply
+
+    def _exchange(
+        self, order: Mapping[str, Any], packed: Sequence[Any], view: View
+    ) -> dict[str, Any]:
+        """Send what is wanted and the view; return the reply, answering queries meanwhile."""
+        done = False
+        try:
+            channel, ended = self._forked(order) if self._forks else self._afresh()
+            try:
+                channel.send(order)
+                channel.send_packed(packed)
+                reply = _listen(channel, view)
+            except Closed:
+                reply = None
+            finally:
+                channel.close()
+            status = ended()
+            done = True
+        finally:
+            if not done:  # it took too long, or the user ends the run
+                self.end()
+        if reply is None:
+            raise Closed(_manner(status))
+        return reply
+
+    def _forked(self, order: Mapping[str, Any]) -> tuple[Channel, Any]:
+        if self._process is None:
+            self._start()
+        needed = {name: order[name] for name in ("modules", "attacks")}
+        text = json.dumps(needed).encode() + b"\n"
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            try:
+                self._hand_over(text, theirs)
+            except OSError:  # it ended while it was idle
+                self._start()
+                self._hand_over(text, theirs)
+            channel = Channel(ours.makefile("rb"), ours.makefile("wb"))
+        return channel, self._status
+
+    def _hand_over(self, text: bytes, theirs: socket.socket) -> None:
+        assert self._control is not None
+        sent = socket.send_fds(self._control, [text], [theirs.fileno()])
+        self._control.sendall(text[sent:])
+
+    def _status(self) -> int:
+        """Return how the copy ended; this process itself, if it ended too."""
+        assert self._control is not None
+        assert self._process is not None
+        text = b""
+        while not text.endswith(b"\n"):
+            more = self._control.recv(64)
+            if not more:
+                status = self._process.wait()
+                self.end()
+                return status
+            text += more
+        return int(text)
+
+    def _start(self) -> None:
+        self.end()
+        ours, theirs = socket.socketpair()
+        with theirs:
+            fd = theirs.fileno()
+            self._process = _interpreter(str(fd), pass_fds=(fd,), start_new_session=True)
+        self._control = ours
+
+    def _afresh(self) -> tuple[Channel, Any]:
+        self._process = _interpreter("once", stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        reading, writing = self._process.stdout, self._process.stdin
+        assert reading is not None
+        assert writing is not None
+        return Channel(reading, writing), self._process.wait  # type: ignore[arg-type]
+
+
+def _interpreter(where: str, **options: Any) -> subprocess.Popen[bytes]:
+    """Start a fresh interpreter that knows neither paths of rows nor the options of this one."""
+    environment = {
+        k: v for k, v in os.environ.items() if k in _KEPT or k.startswith(_KEPT_PREFIXES)
+    }
+    command = [sys.executable, "-P", "-c", _START, where, str(os.getpid())]
+    options = {"stdin": subprocess.DEVNULL, "stdout": sys.__stderr__, **options}
+    return subprocess.Popen(command, env=environment, cwd=tempfile.gettempdir(), **options)
+
+
+def _listen(channel: Channel, view: View) -> dict[str, Any]:
+    types = (Table, *guesses.scored())
+    while True:
+        reply = channel.receive(types, MOST_BYTES)
+        if not isinstance(reply, dict):
+            raise ProtocolError(f"an attack answered with a {type(reply).__name__}")
+        if "ask" not in reply:
+            return reply
+        channel.send(_scores(view, reply["ask"]))
+
+
+def _scores(view: View, X: Any) -> dict[str, Any]:
+    """Let the oracle answer a query; it counts here, whatever the attack does to its own."""
+    try:
+        if view.oracle is None:
+            raise ProtocolError("the threat has no queries; write client[queries=50]")
+        return {"scores": np.asarray(view.oracle.query(X))}
+    except Exception as err:
+        return {"error": str(err)}
+
+
+def _error(reply: dict[str, Any]) -> FedtreesError:
+    kind = getattr(errors, str(reply["failed"]), None)
+    text = str(reply.get("text", ""))
+    if isinstance(kind, type) and issubclass(kind, FedtreesError):
+        return kind(text)
+    failed = AttackError(text)
+    failed.traceback = str(reply.get("traceback", ""))
+    return failed
+
+
+def _manner(status: int) -> str:
+    if status >= 0:
+        return f"exit code {status}"
+    with suppress(ValueError):
+        return f"{signal.Signals(-status).name}({status})"
+    return f"signal {-status}"
+
+
+_shared: dict[int, AttackProcess] = {}
+
+
+def attacks() -> AttackProcess:
+    """Return the attack process of this process; it ends with it."""
+    pid = os.getpid()
+    if pid not in _shared:  # also after a fork: a pipe has one reader
+        _shared[pid] = AttackProcess()
+        atexit.register(_shared[pid].end)
+    return _shared[pid]

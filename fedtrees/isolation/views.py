@@ -1,0 +1,104 @@
+"""A view as a value, and back: everything in it, and no way from it to anything else."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from fedtrees.core.defense import Composition, Defense
+from fedtrees.core.errors import ProtocolError
+from fedtrees.core.holding import Holding
+from fedtrees.core.oracle import Answer, Oracle
+from fedtrees.core.registry import PLUGIN, register
+from fedtrees.core.schema import Feature, Schema
+from fedtrees.core.specs import Spec
+from fedtrees.core.values import FIRST_ARRAY
+from fedtrees.core.view import Seen, View
+
+TYPES: tuple[type, ...] = (Holding, Schema, Feature)
+_AS_THEY_ARE = ("principals", "own", "schema", "protocol", "n_rows")
+
+
+def told(view: View) -> dict[str, Any]:
+    """Return a view as a value.
+
+    A defense is told by its name and parameters, an oracle by its budget and what it was asked.
+
+    Raises
+    ------
+    ProtocolError
+        If the defense could not be made anew from that.
+    """
+    messages = {id(s.message): s.message for s in view.seen}  # a broadcast crosses once
+    place = {key: i for i, key in enumerate(messages)}
+    oracle = view.oracle
+    return {
+        **{name: getattr(view, name) for name in _AS_THEY_ARE},
+        "roles": dict(view.roles),
+        "parameters": dict(view.parameters),
+        "defense": tuple(_spec(part) for part in view.defense.parts),
+        "messages": tuple(messages.values()),
+        "seen": tuple(
+            (s.round, s.sender, s.receivers, place[id(s.message)], s.why) for s in view.seen
+        ),
+        "oracle": None if oracle is None else (oracle.budget, tuple(oracle.log)),
+    }
+
+
+def modules(view: View) -> tuple[str, ...]:
+    """Return the modules that define the messages of a view; those of plugins are files."""
+    names = {type(s.message).__module__ for s in view.seen}
+    return tuple(sorted(n for n in names if not n.startswith(PLUGIN)))
+
+
+def view_of(value: dict[str, Any], answer: Answer) -> View:
+    """Return the view that was told; its oracle hands queries to `answer`."""
+    oracle = None
+    if value["oracle"] is not None:
+        budget, log = value["oracle"]
+        oracle = Oracle(answer, budget)
+        oracle.log += log
+    messages = value["messages"]
+    return View(
+        **{name: value[name] for name in _AS_THEY_ARE},
+        roles=value["roles"],
+        parameters=value["parameters"],
+        defense=Composition(
+            tuple(register.make("defense", Spec(name, params)) for name, params in value["defense"])
+        ),
+        seen=tuple(Seen(rnd, who, to, messages[i], why) for rnd, who, to, i, why in value["seen"]),
+        oracle=oracle,
+    )
+
+
+def coins(packed: Sequence[Any], purpose: str) -> tuple[int, ...]:
+    """Return the coins of an attack on a packed view: 256 bits, as numbers of 32.
+
+    They are a hash of the arrays that the principals hold and saw, so that they tell nothing else:
+    neither the experiment's seed, which is small enough to be tried out, nor anybody's rows. The
+    same run gives the same coins, and another seed of the experiment others.
+    """
+    digest = hashlib.blake2b(purpose.encode(), digest_size=32)
+    for chunk in packed[FIRST_ARRAY:]:
+        digest.update(chunk)
+    return tuple(int(n) for n in np.frombuffer(digest.digest(), "<u4"))
+
+
+def generator(words: tuple[int, ...]) -> np.random.Generator:
+    """Return the generator of an attack's coins."""
+    return np.random.default_rng(np.random.SeedSequence(words))
+
+
+def _spec(part: Defense) -> tuple[str, dict[str, Any]]:
+    maker: Callable[..., Any] = register.get("defense", part.name)
+    names = inspect.signature(maker).parameters
+    if maker is not type(part) or not all(hasattr(part, name) for name in names):
+        raise ProtocolError(
+            f"the defense {part.name!r} cannot be told to an attack: register its class, and keep "
+            "each parameter as the attribute of that name (a frozen dataclass does)"
+        )
+    return part.name, {name: getattr(part, name) for name in names}

@@ -1,0 +1,287 @@
+"""Attacks that reach for truth in every way their process allows, and one that does not."""
+
+import ctypes
+import gc
+import os
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from fedtrees.core.attack import Attack
+from fedtrees.core.guess import Guess, Labels, Records
+from fedtrees.core.holding import Holding
+from fedtrees.core.registry import register
+from fedtrees.core.schema import Table
+from fedtrees.core.streams import Streams
+
+NEEDLE = re.compile(rb"truth lies [h]ere: ([0-9a-f]{32})")
+
+
+def own(view):
+    return Guess((Records(view.rows),))
+
+
+def found(tables, view):
+    """Submit every table found that is as wide as one's own."""
+    wide = [t for t in tables if t.X.shape[1] == view.rows.X.shape[1] and len(t)]
+    return Guess((Records(Table.concat(wide)),)) if wide else own(view)
+
+
+def cheat(name, does):
+    @register.attack(name)
+    class Cheat(Attack):
+        def run(self, view, rng):
+            return does(view, rng)
+
+
+cheat("honest", lambda view, rng: own(view))
+cheat("draw", lambda view, rng: Guess((Records(view.rows.take(rng.integers(0, 60, 99))),)))
+
+
+def walk_objects(view, rng):
+    held = [o for o in gc.get_objects() if type(o) is Holding]
+    return found([h.table for h in held if h.y is not None], view)
+
+
+def walk_frames(view, rng):
+    tables, frame = [], sys._getframe()
+    while frame is not None:
+        for value in [*frame.f_locals.values(), *frame.f_globals.values()]:
+            if isinstance(getattr(value, "holdings", None), dict):
+                tables += [h.table for h in value.holdings.values() if h.y is not None]
+        frame = frame.f_back
+    return found(tables, view)
+
+
+cheat("walk-objects", walk_objects)
+cheat("walk-frames", walk_frames)
+
+
+def needles(pid):
+    """Find what is hidden in the writeable memory of a process; -1 if that cannot be read."""
+    found = set()
+    try:
+        with open(f"/proc/{pid}/maps") as maps, open(f"/proc/{pid}/mem", "rb", 0) as memory:
+            for line in maps:
+                span, rights = line.split()[:2]
+                if rights.startswith("rw"):
+                    start, end = (int(n, 16) for n in span.split("-"))
+                    try:
+                        memory.seek(start)
+                        found |= set(NEEDLE.findall(memory.read(end - start)))
+                    except (OSError, ValueError, OverflowError):
+                        continue
+    except OSError:
+        return -1
+    return len(found)
+
+
+def parent_of(pid):
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def traced(pid):
+    """Tell whether a process lets itself be traced."""
+    return ctypes.CDLL(None).ptrace(16, pid, 0, 0) == 0  # PTRACE_ATTACH
+
+
+def read_memory(view, rng):
+    server = os.getppid()
+    bench = parent_of(server)
+    said = {"self": needles("self"), "server": needles(server), "bench": needles(bench)}
+    said["traced"] = traced(server) + traced(bench)
+    shown = []
+    for path in (f"/proc/{bench}/{name}" for name in ("environ", "maps", "cwd", "fd/0", "fd/3")):
+        try:
+            shown.append(os.readlink(path) if "d" in path[-4:] else Path(path).read_bytes())
+        except OSError:
+            pass
+    said["shown"] = len(shown)
+    return Guess(notes=said)
+
+
+cheat("read-memory", read_memory)
+
+
+def replace_metrics(view, rng):
+    from fedtrees.metrics import records, victims_rows
+    from fedtrees.metrics.metric import Score
+
+    for module in (records, victims_rows):
+        module.score_records = lambda *_, **__: None
+    victims_rows.RecordMetric.score = lambda *_: [Score("ra", 1.0), Score("exact_rows", 1.0)]
+    return own(view)
+
+
+cheat("replace-metrics", replace_metrics)
+
+
+@register.attack("leave-rows")
+class LeaveRows(Attack):
+    left = []
+
+    def run(self, view, rng):
+        import fedtrees.core.view as module
+
+        kept = [*LeaveRows.left, *vars(module).get("left", [])]
+        LeaveRows.left.append(view.rows)
+        vars(module).setdefault("left", []).append(view.rows)
+        return found([view.rows, *kept], view)
+
+
+@register.attack("leave-process")
+@dataclass(frozen=True)
+class LeaveProcess(Attack):
+    notes: str = ""
+
+    def run(self, view, rng):
+        pid = os.fork()
+        if pid == 0:
+            os.setsid()
+            import time
+
+            time.sleep(300)
+            os._exit(0)
+        Path(self.notes).write_text(str(pid))
+        return own(view)
+
+
+class Twofaced(np.ndarray):
+    """An array that is another one whenever it is looked at."""
+
+    def __array_finalize__(self, other):
+        self.looks = getattr(other, "looks", 0) + 1
+
+    def __getitem__(self, key):
+        return np.asarray(self)[key] + self.looks
+
+
+class Changing(Guess):
+    """A guess that looks for truth when it is scored."""
+
+    @property
+    def claims(self):
+        frame = sys._getframe()
+        while frame is not None:
+            case = frame.f_locals.get("case")
+            if case is not None and hasattr(case, "victims_rows"):
+                return (Records(case.victims_rows),)
+            frame = frame.f_back
+        return vars(self)["claims"]
+
+    @claims.setter
+    def claims(self, value):
+        vars(self)["claims"] = value
+
+
+def change(view, rng):
+    guess = Changing.__new__(Changing)
+    vars(guess).update(claims=own(view).claims, notes={})
+    return guess
+
+
+cheat("changing-guess", change)
+cheat(
+    "changing-array",
+    lambda view, rng: Guess(
+        (Labels(np.arange(3).view(Twofaced), np.zeros(3, int).view(Twofaced)),)
+    ),
+)
+
+
+class Later(Records):
+    """A claim whose class looks for truth when it is made."""
+
+    def __post_init__(self):
+        sys.made_beside_truth = "fedtrees.bench.evaluate" in sys.modules
+
+
+cheat("own-claim", lambda view, rng: Guess((Later(view.rows),)))
+
+
+class Reduced:
+    def __reduce__(self):
+        return exec, ("import sys; sys.unpickled = True",)
+
+
+cheat(
+    "pickle",
+    lambda view, rng: Guess(
+        (Labels(np.arange(1), np.zeros(1, int), np.array([[Reduced()]])),),
+    ),
+)
+
+
+def look_around(view, rng):
+    known = [*sys.argv, *sys.path, *os.environ.values(), os.getcwd(), *os.listdir()]
+    told = any("needle-run" in text for text in known)
+    return Guess(notes={"files": len(os.listdir()), "told": told})
+
+
+cheat("look-around", look_around)
+
+
+@register.attack("try-seeds")
+@dataclass(frozen=True)
+class TrySeeds(Attack):
+    threat: str = "client"
+
+    def run(self, view, rng):
+        mine = np.atleast_1d(rng.bit_generator.seed_seq.entropy).tolist()
+        hits = 0
+        for seed in range(200):
+            streams = [Streams(seed), Streams(seed).child("attack", self.threat)]
+            drawn = [s.rng(name) for s in streams for name in ("attack", "try-seeds", "guesses")]
+            states = [r.bit_generator.state for r in drawn]
+            words = [np.atleast_1d(r.bit_generator.seed_seq.entropy).tolist() for r in drawn]
+            hits += rng.bit_generator.state in states or mine in words or mine == [seed]
+        return Guess(notes={"hits": hits})
+
+
+def ask_too_much(view, rng):
+    view.oracle.query(view.rows.X[:3])
+    view.oracle.log.clear()
+    view.oracle.budget = 10**9
+    try:
+        view.oracle.query(view.rows.X[:3])
+    except Exception as err:
+        return Guess(notes={"asked": 3, "refused": "2 of 5 are left" in str(err)})
+    return Guess(notes={"asked": 6, "refused": False})
+
+
+cheat("ask-too-much", ask_too_much)
+
+
+def garbage(view, rng):
+    for fd in range(3, 64):
+        try:
+            os.write(fd, b"\xff" * 7 + b"\0" + b"x" * 999)
+        except OSError:
+            pass
+    os._exit(0)
+
+
+cheat("garbage", garbage)
+cheat("huge", lambda view, rng: Guess((Labels(np.arange(10**5), np.zeros(10**5, int)),)))
+
+
+def sleep(view, rng):
+    import time
+
+    time.sleep(600)
+
+
+def leave(view, rng):
+    os._exit(3)
+
+
+def fail(view, rng):
+    raise LookupError("nothing to be found in " + repr(view.principals))
+
+
+cheat("sleep", sleep)
+cheat("leave", leave)
+cheat("fail", fail)

@@ -1,0 +1,233 @@
+"""Attacks run where truth never was: what each cheat finds there, and how each mishap ends."""
+
+import csv
+import os
+import secrets
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import fedtrees.isolation.process as process
+from fedtrees.bench.conformance import sample_training
+from fedtrees.bench.evaluate import make_defense
+from fedtrees.bench.runner import TimeLimit, _limited
+from fedtrees.bench.session import Bench
+from fedtrees.bench.suite import Suite
+from fedtrees.core.errors import DataError, ProtocolError
+from fedtrees.core.guess import Labels, Records
+from fedtrees.core.registry import load_plugin, register
+from fedtrees.core.specs import Spec, parse_one
+from fedtrees.core.values import pack, unpack
+from fedtrees.isolation import guesses, views
+from fedtrees.isolation.process import AttackError, AttackProcess, attacks
+from fedtrees.protocols.base import view_of
+
+PLUGIN = Path(__file__).parent / "plugins" / "cheats.py"
+PROTOCOL = Spec("fedtree-hist", {"trees": 3, "max_depth": 3, "max_bin": 16})
+
+
+@pytest.fixture(scope="module")
+def trained():
+    return sample_training(register.make("protocol", PROTOCOL))
+
+
+@pytest.fixture(autouse=True)
+def source():
+    return sys.modules[f"fedtrees_plugin_{load_plugin(PLUGIN)[:12]}"]
+
+
+def view_in(trained, who="client-2", queries=0):
+    training, held = trained
+    return view_of(training, (who,), held, queries)
+
+
+def run(name, view, **options):
+    return attacks().run(Spec(name), view, **options)
+
+
+def rows_in(table):
+    return {row.tobytes() for row in np.column_stack([table.X, table.y])}
+
+
+def test_a_view_comes_back_as_it_was():
+    defense = make_defense(parse_one("split-only+laplace-hist[epsilon=4]"))
+    training, held = sample_training(register.make("protocol", PROTOCOL), defense)
+    for who in (("server",), ("client-1", "client-2"), ("public",)):
+        view = view_of(training, who, held, 50)
+        view.oracle.query(view_in((training, held)).rows.X[:7])
+        packed = b"".join(map(bytes, pack(views.told(view))))
+        again = views.view_of(unpack(packed, views.TYPES), lambda X: X)
+        assert b"".join(map(bytes, pack(views.told(again)))) == packed
+        assert again.schema == view.schema
+        assert again.parameters == view.parameters
+        assert again.defense == view.defense
+        assert again.defense is not view.defense
+        assert (again.oracle.budget, again.oracle.left) == (50, 43)
+        assert [s.why for s in again.seen] == [s.why for s in view.seen]
+        assert len({id(s.message) for s in again.seen}) == len({id(s.message) for s in view.seen})
+
+
+@pytest.mark.parametrize("text", ["timberstrike[chains=2,max_trees=2]", "draw", "draw afresh"])
+def test_the_same_coins_give_the_same_guess_here_and_there(trained, text):
+    view = view_in(trained)
+    spec = parse_one(text.removesuffix(" afresh")).parts[0]
+    where = AttackProcess(forks=False) if text.endswith("afresh") else attacks()
+    there = where.run(spec, view)
+    coins = views.coins(pack(views.told(view)), spec.name)
+    here = register.make("attack", spec).run(view, views.generator(coins))
+    for a, b in zip(here.claims, there.guess.claims, strict=True):
+        told = [b"".join(map(bytes, pack(claim))) for claim in (a, b)]
+        assert told[0] == told[1]
+    assert there.cpu > 0
+
+
+def test_what_applies_is_asked_of_many_attacks_at_once(trained):
+    names = ("timberstrike", "histogram-peeling", "honest")
+    specs = [Spec(n) for n in names]
+    for who in ("server", "client-2"):
+        view = view_in(trained, who)
+        reasons = [register.make("attack", s).inapplicable(view) for s in specs]
+        assert attacks().reasons(specs, view) == reasons
+    assert reasons[1] is not None
+
+
+@pytest.mark.parametrize("name", ["walk-objects", "walk-frames"])
+def test_no_rows_but_own_ones_are_in_memory(trained, name):
+    view = view_in(trained)
+    federation = trained  # in a frame of this process, as in a bench's
+    assert federation
+    (claim,) = run(name, view).guess.claims
+    assert rows_in(claim.table) == rows_in(view.rows)
+    # here, where truth is, the same attack finds it
+    if name == "walk-objects":
+        (here,) = register.make("attack", Spec(name)).run(view, None).claims
+        assert rows_in(here.table) > rows_in(view.rows)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
+def test_nobody_s_memory_can_be_read(trained, source):
+    truth = f"truth lies here: {secrets.token_hex(16)}".encode()
+    assert source.needles("self") == 1  # of this process, by itself
+    notes = run("read-memory", view_in(trained)).guess.notes
+    assert notes == {"self": 0, "server": -1, "bench": -1, "traced": 0, "shown": 0}
+    assert truth
+
+
+def test_what_is_left_in_a_process_is_gone_with_it(trained, tmp_path):
+    views_of_two = [view_in(trained, who) for who in ("client-1", "client-2", "client-1")]
+    for view in views_of_two:
+        (claim,) = run("leave-rows", view).guess.claims
+        assert rows_in(claim.table) == rows_in(view.rows)
+    if sys.platform == "linux":
+        spec = Spec("leave-process", {"notes": str(tmp_path / "pid")})
+        attacks().run(spec, views_of_two[0])
+        with pytest.raises(ProcessLookupError):
+            os.kill(int((tmp_path / "pid").read_text()), 0)
+
+
+def test_what_comes_back_is_plain(trained):
+    view = view_in(trained)
+    (claim,) = run("changing-guess", view).guess.claims
+    assert type(claim) is Records
+    assert rows_in(claim.table) == rows_in(view.rows)
+    (claim,) = run("changing-array", view).guess.claims
+    assert type(claim) is Labels
+    assert type(claim.ids) is np.ndarray
+    assert claim.ids.tolist() == [0, 1, 2]
+    assert not claim.ids.flags.writeable
+    with pytest.raises(ProtocolError, match="claims Later, which no metric scores"):
+        run("own-claim", view)
+    with pytest.raises(DataError, match="array of object cannot cross"):
+        run("pickle", view)
+    assert not hasattr(sys, "unpickled")
+    assert not hasattr(sys, "made_beside_truth")
+    with pytest.raises(ProtocolError, match="something else than a guess"):
+        guesses.guess_of({"claims": ()})
+
+
+def test_neither_seed_nor_paths_are_handed_over(trained, tmp_path, monkeypatch):
+    folder = tmp_path / "needle-run"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("FEDTREES_DATA", str(folder))
+    monkeypatch.setattr(sys, "argv", ["fedtrees", "--out", str(folder)])
+    fresh = AttackProcess()
+    try:
+        notes = fresh.run(Spec("look-around"), view_in(trained)).guess.notes
+    finally:
+        fresh.end()
+    assert notes == {"files": 0, "told": 0}
+    assert run("try-seeds", view_in(trained)).guess.notes == {"hits": 0}
+
+
+def test_coins_follow_from_the_view_alone(trained):
+    def coins(view, name="x"):
+        return views.coins(pack(views.told(view)), name)
+
+    training, held = trained
+    assert coins(view_in(trained)) == coins(view_in(sample_training(training.protocol)))
+    mine = {n: h for n, h in held.items() if n == "client-2"}
+    assert coins(view_in(trained)) == coins(view_of(training, ("client-2",), mine))
+    others = [view_in(trained, "client-1"), view_in(trained, "server"), view_in(trained).blinded()]
+    assert len({coins(view_in(trained)), coins(view_in(trained), "y"), *map(coins, others)}) == 5
+
+
+def test_queries_are_counted_where_the_model_is(trained):
+    view = view_in(trained, queries=5)
+    assert run("ask-too-much", view).guess.notes == {"asked": 3, "refused": 1}
+    assert view.oracle.log == [3]
+
+
+def test_every_mishap_has_its_error_and_the_next_attack_runs(trained, monkeypatch):
+    view = view_in(trained)
+    with pytest.raises(AttackError, match="LookupError: nothing to be found") as raised:
+        run("fail", view)
+    assert "in fail\n" in raised.value.traceback
+    with pytest.raises(ProtocolError, match=r"killed twice \(exit code 3\)"):
+        run("leave", view)
+    with pytest.raises(ProtocolError, match="at most"):
+        run("garbage", view)
+    with monkeypatch.context() as patch:
+        patch.setattr(process, "MOST_BYTES", 10**6)
+        with pytest.raises(ProtocolError, match="at most 1000000 are taken"):
+            run("huge", view)
+    assert len(run("huge", view).guess.claims[0].ids) == 10**5
+    begun = time.monotonic()
+    with pytest.raises(TimeLimit), _limited(1.0):
+        run("sleep", view)
+    assert time.monotonic() - begun < 60
+    assert attacks()._process is None  # it is gone, and its sleeping copy with it
+    (claim,) = run("honest", view).guess.claims
+    assert rows_in(claim.table) == rows_in(view.rows)
+
+
+SUITE = """
+name = "tiny"
+seeds = [0]
+[[grid]]
+data = ["wine"]
+protocols = ["fedtree-hist[trees=2,max_depth=2,max_bin=16]"]
+attacks = ["honest", "replace-metrics", "changing-guess", "walk-objects", "fail"]
+"""
+
+
+def test_in_a_bench_no_cheat_scores_more_than_own_rows(tmp_path):
+    bench = Bench(Suite.parse(SUITE, "tiny"), tmp_path / "run", plugins=(str(PLUGIN),))
+    bench.open(resume=False)
+    bench.run()
+    with (tmp_path / "run" / "rows.csv").open() as file:
+        rows = [r for r in csv.DictReader(file) if r["stage"] == "attack"]
+    (failed,) = [r for r in rows if r["status"] != "ok"]
+    assert (failed["attack"], failed["status"]) == ("fail", "failed")
+    assert failed["reason"].startswith("LookupError: nothing to be found in ('client-2',)")
+    scores = {}
+    for r in rows:
+        if r["metric"] not in ("cpu_seconds", ""):
+            scores.setdefault(r["attack"], {})[r["metric"]] = (r["value"], r["advantage"])
+    assert len(scores) == 4
+    for name in scores:
+        assert scores[name] == scores["honest"]
+    assert float(scores["honest"]["ra"][0]) < 1
