@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from fedtrees.attacks.evidence.basis import Basis
 from fedtrees.attacks.evidence.boosted import Evidence
 from fedtrees.attacks.evidence.boxes import Boxes, boxes_after_first_tree, open_boxes
-from fedtrees.attacks.evidence.consensus import merge, tolerances
 from fedtrees.attacks.evidence.values import first_counts
 from fedtrees.attacks.joint.classes import Classes
 from fedtrees.attacks.joint.sampler import draw_classes, sample
@@ -26,6 +25,7 @@ from fedtrees.attacks.timberstrike.sequence import follow
 from fedtrees.core.errors import UsageError
 from fedtrees.core.guess import Guess, LeafCounts, Records
 from fedtrees.core.schema import Schema, Table
+from fedtrees.guessing.consensus import matched_consensus
 
 Ints = NDArray[np.int32]
 
@@ -198,7 +198,8 @@ def _run_chains(problem: _Problem, rng: np.random.Generator) -> tuple[Table, dic
         if time.process_time() > deadline:
             break
     tables = [_rows(problem, cell, rng) for cell in cells]
-    records = merge(tables, known.block, tolerances(problem.basis.prior, problem.schema))
+    tolerance = problem.basis.prior.tolerance(problem.schema)
+    records = matched_consensus(tables, tolerance, groups=known.block)
     notes = {"chains_run": float(len(squares)), "residual_rms": float(np.sqrt(np.mean(squares)))}
     return records, notes
 
@@ -209,7 +210,7 @@ def _inside_boxes(problem: _Problem, rng: np.random.Generator) -> Table:
     parts = (boxes, basis.grid, basis.prior, problem.schema)
     tables = [points("prior", *parts, rng) for _ in range(POINTS)]
     each = np.arange(len(boxes.y))
-    rows = merge(tables, each, tolerances(basis.prior, problem.schema))
+    rows = matched_consensus(tables, basis.prior.tolerance(problem.schema), groups=each)
     low, high = basis.grid.bounds(boxes.lo, boxes.hi)
     # a draw from a narrow box can round to its open end
     top = np.nextafter(high, np.float32(-np.inf))
