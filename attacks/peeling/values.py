@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.evidence.consensus import TOLERANCE
 from fedtrees.attacks.evidence.marginals import Column
 from fedtrees.attacks.evidence.prior import pooled_range
 from fedtrees.attacks.peeling.rows import Ints
 from fedtrees.core.schema import Schema
+from fedtrees.guessing.tolerance import SIGMA_SHARE
 from fedtrees.trees.binning import Cuts
 
 Floats = NDArray[np.float64]
@@ -150,7 +150,7 @@ def told_values(
         if not len(column.values):
             continue
         every = column.spread(column.present).astype(np.float64)
-        width = 0.0 if categorical[f] else TOLERANCE * float(every.std())
+        width = 0.0 if categorical[f] else SIGMA_SHARE * float(every.std())
         code = bins_of(cuts, f, column.values)
         value = column.values.astype(np.float64)
         first = np.maximum(

@@ -7,7 +7,6 @@ from small_tables import SCHEMA, random_table
 
 from fedtrees.core.errors import DataError
 from fedtrees.core.guess import Records
-from fedtrees.core.schema import Table
 from fedtrees.data import load
 from fedtrees.guessing.blind import blind_guesses
 from fedtrees.metrics import score_records
