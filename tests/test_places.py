@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fedtrees.core.guess import Claim, EveryRecord, Labels, LeafCounts, Records
+from fedtrees.core.guess import Claim, ColumnValues, EveryRecord, Labels, LeafCounts, Records
 from fedtrees.core.registry import register
 from fedtrees.core.transcript import PUBLIC
 from fedtrees.data.layout import LAYOUTS
@@ -62,6 +62,7 @@ CLAIMS = {
     # the audit tells its reader of the counts themselves
     LeafCounts: {"fedtrees/metrics/leaf_counts.py", "fedtrees/audit/attack.py"},
     Labels: {"fedtrees/metrics/labels.py"},
+    ColumnValues: {"fedtrees/metrics/column_values.py"},
 }
 
 
@@ -80,7 +81,9 @@ def test_a_claim_is_named_by_its_metric_and_by_attacks(claim):
 
 def test_metrics_are_imported_by_nobody_who_scores():
     homes = {register.get("metric", name).__module__ for name in register.names("metric")}
-    assert homes == {f"fedtrees.metrics.{m}" for m in ("victims_rows", "leaf_counts", "labels")}
+    assert homes == {
+        f"fedtrees.metrics.{m}" for m in ("victims_rows", "leaf_counts", "labels", "column_values")
+    }
     known = {
         (place(path), node.module)
         for path in HOUSE

@@ -115,7 +115,9 @@ def _together(parts: Sequence[Column]) -> Column:
     return Column(values, counts, all(p.exact for p in parts))
 
 
-def rows_with(columns: Sequence[Column], own: Table, y: Longs, rng: np.random.Generator) -> Table:
+def rows_with(
+    columns: Sequence[Column], of: int, own: Table, y: Longs, rng: np.random.Generator
+) -> Table:
     """Return rows of these labels whose columns are the victims', and depend as own rows do.
 
     Own rows of each label are drawn with replacement; in every column the drawn rows keep their
@@ -125,6 +127,8 @@ def rows_with(columns: Sequence[Column], own: Table, y: Longs, rng: np.random.Ge
     Parameters
     ----------
     columns : sequence of Column
+    of : int
+        Rows that these are the columns of.
     own : Table
     y : int64 array, shape (n,)
     rng : numpy.random.Generator
@@ -138,7 +142,7 @@ def rows_with(columns: Sequence[Column], own: Table, y: Longs, rng: np.random.Ge
         drawn[mine] = own.X[rng.choice(pool, len(mine))]
     X = np.full((n, len(columns)), np.nan, dtype=np.float32)
     for f, column in enumerate(columns):
-        m = min(round(column.present * n / max(_rows(columns), 1)), n)
+        m = min(round(column.present * n / max(of, 1)), n)
         order = rng.permutation(n)
         # own rows that miss the value come last: theirs are missing first
         told = order[np.argsort(np.isnan(drawn[order, f]), kind="stable")][:m]
@@ -159,9 +163,10 @@ def likely_rows(view: View, rng: np.random.Generator) -> Table | None:
     if columns is None or not view.schema.classes:
         return None
     own = Table.empty(view.schema) if view.rows is None else view.rows
-    n = min(_rows(columns), max(len(own), MOST_LIKELY_ROWS))
+    of = max(_rows(columns), victims_rows(view))
+    n = min(of, max(len(own), MOST_LIKELY_ROWS))
     owner = np.zeros(n, dtype=np.int64)
-    return rows_with(columns, own, labels_of(label_shares(view, own), owner, rng), rng)
+    return rows_with(columns, of, own, labels_of(label_shares(view, own), owner, rng), rng)
 
 
 def label_shares(view: View, own: Table) -> NDArray[np.float64]:
@@ -196,6 +201,23 @@ def _rows(columns: Sequence[Column]) -> int:
     return max((c.present for c in columns), default=0)
 
 
-def owners_rows(columns: Mapping[str, Sequence[Column]]) -> dict[str, int]:
-    """Return how many rows each owner has at least, by its fullest column."""
-    return {owner: _rows(parts) for owner, parts in columns.items()}
+def victims_rows(view: View) -> int:
+    """Return how many rows the victims have together, as declared, less those in no sketch.
+
+    0 where that is not known: rows may be held out.
+    """
+    if view.parameters.get("early_stopping_rounds"):
+        return 0
+    return view.n_rows - (0 if view.rows is None else len(view.rows))
+
+
+def owners_rows(columns: Mapping[str, Sequence[Column]], together: int = 0) -> dict[str, int]:
+    """Return how many rows each owner may have: as its fullest column, and a share of the rest.
+
+    ``together`` is how many they have in all, if known; each owner's share of the rest is as its
+    share of what is told.
+    """
+    told = np.array([_rows(parts) for parts in columns.values()], dtype=np.int64)
+    rest = max(together - int(told.sum()), 0) if told.sum() else 0
+    more = np.diff(np.rint(rest * np.cumsum(told) / max(told.sum(), 1)), prepend=0.0)
+    return dict(zip(columns, (told + more.astype(np.int64)).tolist(), strict=True))

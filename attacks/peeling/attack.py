@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedtrees.attacks.evidence.marginals import Column, columns_of
+from fedtrees.attacks.evidence.marginals import Column, columns_of, pooled, victims_rows
 from fedtrees.attacks.evidence.readable import classes_of_leaves, shows
 from fedtrees.attacks.evidence.replay import EVERYONE
 from fedtrees.attacks.peeling.owners import owners_of
@@ -102,10 +102,10 @@ def _guess(
     owner: list[str] | None = [o for o, p in zip(sources.parts, found, strict=True) for _ in p.y]
     if EVERYONE in sources.parts:
         names = list(columns)
-        everybody = set(view.roles) - set(view.principals)
         owner = None
-        if names and {n for n in everybody if view.roles[n] == "client"} == set(names):
-            owner = [names[k] for k in owners_of(bins, sources.cuts, columns)]
+        if columns and pooled(view) is not None:
+            found_in = owners_of(bins, sources.cuts, columns, victims_rows(view))
+            owner = [names[k] for k in found_in]
     for name, parts in columns.items():
         mine = np.array([o == name for o in owner or ()], dtype=bool)
         if mine.any():

@@ -18,7 +18,9 @@ MOST_ROUNDS = 100
 ANY = 2**40  # room in the bins of a column that is not known exactly
 
 
-def owners_of(bins: Ints, cuts: Cuts, columns: Mapping[str, Sequence[Column]]) -> Longs:
+def owners_of(
+    bins: Ints, cuts: Cuts, columns: Mapping[str, Sequence[Column]], together: int
+) -> Longs:
     """Return the likeliest owner of every row, as a position among the owners, int64, shape (m,).
 
     A row can be an owner's if all its bins hold values of that owner. One that can be nobody
@@ -32,12 +34,18 @@ def owners_of(bins: Ints, cuts: Cuts, columns: Mapping[str, Sequence[Column]]) -
         -1 where missing.
     cuts : Cuts
     columns : mapping of str to sequence of Column
+    together : int
+        Rows that the owners have in all, 0 where that is not known.
     """
     m, d = bins.shape
     at = np.where(bins < 0, cuts.total_bins + np.arange(d), cuts.offsets[:-1] + bins)
-    room = np.stack([_room(cuts, parts) for parts in columns.values()])
-    sizes = np.array(list(owners_rows(columns).values()))
-    whole = int(sizes.sum()) == m
+    least = owners_rows(columns)
+    spare = max(together - sum(least.values()), 0)  # rows that miss values of every full column
+    room = np.stack(
+        [_room(cuts, c, n + spare) for c, n in zip(columns.values(), least.values(), strict=True)]
+    )
+    sizes = np.array(list(owners_rows(columns, together).values()))
+    whole = spare == 0 and int(sizes.sum()) == m
     owner = np.full(m, -1, dtype=np.int64)
     for _ in range(MOST_ROUNDS):
         open_rows = np.flatnonzero(owner < 0)
@@ -58,10 +66,9 @@ def owners_of(bins: Ints, cuts: Cuts, columns: Mapping[str, Sequence[Column]]) -
     return owner
 
 
-def _room(cuts: Cuts, columns: Sequence[Column]) -> Longs:
-    """Return how many rows of an owner are in every bin, the missing last, int64, (bins + d,)."""
+def _room(cuts: Cuts, columns: Sequence[Column], n: int) -> Longs:
+    """Return how many of an owner's n rows are in every bin, missing ones last, (bins + d,)."""
     room = np.zeros(cuts.total_bins + len(columns), dtype=np.int64)
-    n = max((c.present for c in columns), default=0)
     for f, column in enumerate(columns):
         part = slice(int(cuts.offsets[f]), int(cuts.offsets[f + 1]))
         if not column.exact:

@@ -15,8 +15,10 @@ from fedtrees.attacks.evidence.marginals import (
     label_shares,
     labels_of,
     owners_rows,
+    pooled,
     ranges_of_owners,
     rows_with,
+    victims_rows,
 )
 from fedtrees.attacks.evidence.readable import shows
 from fedtrees.core.attack import Attack
@@ -78,15 +80,17 @@ class SketchReading(Attack):
         self, view: View, columns: Mapping[str, Sequence[Column]], rng: np.random.Generator
     ) -> Records:
         own = Table.empty(view.schema) if view.rows is None else view.rows
-        sizes = owners_rows(columns)
+        everybody = pooled(view) is not None
+        sizes = owners_rows(columns, victims_rows(view) if everybody else 0)
         owner = np.repeat(np.arange(len(sizes)), list(sizes.values()))
         y = labels_of(label_shares(view, own), owner, rng)
         tables = []
         for _ in range(self.draws or chains_for(len(y))):
-            X = np.concatenate(
-                [rows_with(c, own, y[owner == k], rng).X for k, c in enumerate(columns.values())]
-            )
-            tables.append(Table(X, y))
+            parts = [
+                rows_with(c, n, own, y[owner == k], rng)
+                for k, (c, n) in enumerate(zip(columns.values(), sizes.values(), strict=True))
+            ]
+            tables.append(Table(np.concatenate([p.X for p in parts]), y))
         merged = merge(tables, _blocks(owner, y), _tolerances(tables[0], view.schema))
         names = list(sizes)
         return Records(merged, owner=tuple(names[k] for k in owner))

@@ -1,0 +1,186 @@
+"""Sketches read: exact columns, how it is known that they are, and what others make of them."""
+
+from collections import Counter
+from dataclasses import replace
+
+import guessed
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from peeling_world import SERVER, SHARED, Run, made_up, patients, schema_of
+
+from fedtrees.attacks.evidence.marginals import columns_of, holds_all_values, likely_rows, pooled
+from fedtrees.attacks.sketches.attack import SketchReading
+from fedtrees.attacks.timberstrike.attack import TimberStrike
+from fedtrees.core.errors import ProtocolError, UsageError
+from fedtrees.core.guess import ColumnValues, Records
+from fedtrees.core.schema import Table
+from fedtrees.defenses.secure_sum import SecureSum
+from fedtrees.protocols.horizontal.fedtree_hist import FedTreeHist
+from fedtrees.protocols.horizontal.forest_hist import ForestHist
+from fedtrees.protocols.horizontal.nvflare_hist import NVFlareHist
+from fedtrees.trees.sketch import POINTS_PER_BIN, local_sketch
+
+
+def present(column):
+    return np.unique(column[~np.isnan(column)], return_counts=True)
+
+
+def assert_columns(claims, truth):
+    """Every victim's every column was claimed, value by value and count by count."""
+    told = {(c.owner, c.feature): c for c in claims}
+    assert len(told) == len(claims) == sum(t.X.shape[1] for t in truth.values())
+    for (owner, f), claim in told.items():
+        values, counts = present(truth[owner].X[:, f])
+        assert claim.exact
+        assert np.array_equal(claim.values, values)
+        assert np.array_equal(claim.counts, counts)
+
+
+@pytest.fixture(scope="module")
+def shared():
+    return Run(SHARED, patients(missing=0.1))
+
+
+def test_a_client_of_nvflare_reads_every_column_of_every_other(shared):
+    guess = SketchReading().run(shared.view, np.random.default_rng(0))
+    assert_columns(guess.all(ColumnValues), shared.truth)
+    assert guess.notes["columns_exact"] == guess.notes["columns_seen"] == 16
+    records = guess.first(Records)
+    for owner, table in shared.truth.items():
+        mine = np.array(records.owner) == owner
+        held = np.isin(records.table.X[mine], table.X)
+        assert (held | np.isnan(records.table.X[mine])).all()
+
+
+@pytest.mark.parametrize("parts", [[], [SecureSum()]])
+@pytest.mark.parametrize("protocol", [FedTreeHist, ForestHist])
+def test_the_server_reads_them_whatever_hides_the_histograms(protocol, parts):
+    table = made_up(0, codes=1)
+    run = Run(protocol(trees=1, max_depth=2), table, principals=SERVER, parts=parts)
+    assert_columns(
+        SketchReading().run(run.view, np.random.default_rng(0)).all(ColumnValues), run.truth
+    )
+
+
+@pytest.mark.parametrize("protocol", [FedTreeHist, ForestHist])
+def test_other_clients_are_shown_no_summary(protocol):
+    run = Run(protocol(trees=1, max_depth=2), made_up(0))
+    assert "no summary" in SketchReading().inapplicable(run.view)
+
+
+def test_ranges_tell_a_server_the_extremes_alone():
+    run = Run(FedTreeHist(trees=1, cuts="equal-width"), made_up(0), principals=SERVER)
+    guess = SketchReading().run(run.view, np.random.default_rng(0))
+    assert guess.first(Records) is None
+    for claim in guess.all(ColumnValues):
+        column = run.truth[claim.owner].X[:, claim.feature]
+        assert claim.values.tolist() == [column.min(), column.max()]
+        assert not claim.exact
+
+
+def test_rows_are_drawn_with_the_victims_columns_and_own_dependence(shared):
+    told = likely_rows(shared.view, np.random.default_rng(0))
+    victims = Table.concat(list(shared.truth.values()))
+    for f in range(told.X.shape[1]):
+        assert np.array_equal(np.sort(told.X[:, f]), np.sort(victims.X[:, f]), equal_nan=True)
+
+    # columns 3 and 6 (means and errors of the same thing) go together among own rows and here
+    def together(X):
+        X = X[~np.isnan(X).any(axis=1)]
+        return np.corrcoef(X.argsort(axis=0).argsort(axis=0).T)
+
+    own = together(shared.view.rows.X)
+    pair = np.unravel_index(np.abs(own - np.eye(len(own))).argmax(), own.shape)
+    assert abs(together(told.X)[pair]) > 0.5 * abs(own[pair])
+
+
+def test_what_early_stopping_holds_out_is_not_claimed_to_be_all():
+    run = Run(NVFlareHist(trees=3, max_depth=2, early_stopping_rounds=2), made_up(1))
+    assert not any(c.exact for parts in columns_of(run.view).values() for c in parts)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.integers(2, 4), st.integers(1, 120), st.integers(1, 60))
+def test_a_summary_that_holds_all_values_is_told_by_its_weights(seed, max_bin, n, kinds):
+    """Whatever is called exact is; up to the cap of points, and where ties show it, beyond."""
+    rng = np.random.default_rng(seed)
+    X = rng.integers(0, kinds, n) ** int(rng.integers(1, 4))
+    sketch = local_sketch(X[:, None].astype(np.float32), max_bin)
+    size = POINTS_PER_BIN * max_bin
+    values, counts = np.unique(X, return_counts=True)
+    whole = len(values) == len(sketch.points) and np.array_equal(counts, sketch.weights)
+    if holds_all_values(sketch.weights, size) and not sketch.low[0] < sketch.points[0]:
+        assert whole
+    if n <= size:
+        assert holds_all_values(sketch.weights, size)
+
+
+def test_a_long_column_is_told_in_part_with_both_ends():
+    X = np.random.default_rng(0).normal(size=(900, 1)).astype(np.float32)
+    table = Table(np.repeat(X, 3, axis=0)[:1800], np.arange(1800) % 2)
+    run = Run(FedTreeHist(trees=1, max_depth=1, max_bin=16), table, principals=SERVER)
+    for owner, (column,) in columns_of(run.view).items():
+        true = run.truth[owner].X[:, 0]
+        assert not column.exact
+        assert column.present == len(true)
+        assert np.isin(column.values, true).all()
+        assert (column.values[0], column.values[-1]) == (true.min(), true.max())
+
+
+def test_nobody_is_taken_for_all_where_a_sketch_is_not_seen(shared):
+    kept = tuple(s for s in shared.view.seen if getattr(s.message, "owner", None) != "client-1")
+    assert pooled(shared.view) is not None
+    assert pooled(replace(shared.view, seen=kept)) is None
+
+
+@pytest.mark.parametrize("who", ["client", "server"])
+def test_peeling_returns_rows_to_the_last_bit_with_their_owner(who):
+    """With no more values than bins, and under a sum: columns tell whose row it is."""
+    table = patients()
+    table = Table(np.round(table.X, 2), table.y)
+    principals = SERVER if who == "server" else None
+    parts = [SecureSum()] if who == "server" else []
+    run = Run(
+        NVFlareHist(trees=25, max_depth=4), table, principals=principals, parts=parts,
+        schema=schema_of(table),
+    )  # fmt: skip
+    bare = run.attack(sketches=False)
+    guess = run.attack()
+
+    def rows_of(held):
+        return [row.tobytes() for row in np.column_stack([held.X, held.y]).astype(np.float32)]
+
+    true = Counter((o, r) for o, t in run.truth.items() for r in rows_of(t))
+    found = Counter(zip(guessed.owner(guess), rows_of(guessed.rows(guess)), strict=True))
+    right = (found & true).total() / true.total()
+    without = Counter(rows_of(guessed.rows(bare))) & Counter(r for _, r in true.elements())
+    assert right > 0.9
+    assert right > without.total() / true.total()
+
+
+def test_values_of_timberstrike_are_the_victims():
+    run = Run(NVFlareHist(trees=4, max_depth=3), patients())
+    options = {"most": "statistics", "chains": 3}
+    victims = Table.concat(list(run.truth.values()))
+
+    def theirs(sketches):
+        made = TimberStrike(**options, sketches=sketches)
+        X = guessed.rows(made.run(run.view, np.random.default_rng(0))).X
+        return np.mean([np.isin(X[:, f], victims.X[:, f]).mean() for f in range(X.shape[1])])
+
+    assert theirs(True) == 1
+    assert theirs(False) < 0.8
+
+
+def test_bad_claims_and_options_are_refused():
+    with pytest.raises(UsageError, match="draws=0"):
+        SketchReading(draws=0)
+    one = np.ones(2, dtype=np.int64)
+    with pytest.raises(ProtocolError, match="ascending"):
+        ColumnValues("a", 0, np.array([2.0, 1.0], dtype=np.float32), one, True)
+    with pytest.raises(ProtocolError, match="1 or more"):
+        ColumnValues("a", 0, np.array([1.0, 2.0], dtype=np.float32), 0 * one, True)
+    with pytest.raises(ProtocolError, match="one count per value"):
+        ColumnValues("a", 0, np.array([1.0], dtype=np.float32), one, True)
