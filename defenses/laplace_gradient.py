@@ -20,8 +20,8 @@ from fedtrees.core.schema import Schema
 from fedtrees.core.transcript import Transcript
 from fedtrees.defenses.laplace_hist import exact_releases
 from fedtrees.messages.boosting import Histogram, LabelSums
-from fedtrees.messages.cuts import FeatureRanges, FeatureSketch
-from fedtrees.privacy.accounting import compose_laplace
+from fedtrees.messages.cuts import FeatureRanges, FeatureSketch, GridCounts
+from fedtrees.privacy.accounting import compose_pure
 from fedtrees.privacy.mechanisms import discrete_laplace
 from fedtrees.trees.boosted.losses import clipped_bounds, objective_of
 
@@ -63,7 +63,7 @@ class LaplaceGradient(Defense):
     at = frozenset({"client"})
     protects = frozenset({Reveal.LABELS, Reveal.FEATURES, Reveal.COUNTS})
     guards = (Histogram,)
-    exempts = {FeatureSketch: _EXEMPT, FeatureRanges: _EXEMPT, LabelSums: _EXEMPT}
+    exempts = dict.fromkeys((FeatureSketch, FeatureRanges, GridCounts, LabelSums), _EXEMPT)
     unit_hessian = True
 
     def __post_init__(self) -> None:
@@ -115,6 +115,6 @@ class LaplaceGradient(Defense):
 
         That is for a row whose gradient is replaced by any other and that stays in its bins.
         """
-        own = compose_laplace(e for e in transcript.events if e.what == "gradients")
+        own = compose_pure(e for e in transcript.events if e.what == "gradients")
         unprotected = "+".join(["counts", *exact_releases(transcript)])
         return PureDP(math.inf, histograms=own, unprotected=unprotected)

@@ -19,8 +19,8 @@ from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
 from fedtrees.core.transcript import Transcript
 from fedtrees.messages.boosting import Histogram, LabelSums, ValidationLoss
-from fedtrees.messages.cuts import FeatureRanges, FeatureSketch
-from fedtrees.privacy.accounting import compose_laplace, histogram_sensitivity
+from fedtrees.messages.cuts import FeatureRanges, FeatureSketch, GridCounts
+from fedtrees.privacy.accounting import compose_pure, histogram_sensitivity
 from fedtrees.privacy.mechanisms import discrete_laplace
 from fedtrees.trees.boosted.fixed_point import LOSS_BITS
 from fedtrees.trees.boosted.losses import LOSS_BOUND, Objective, clipped_bounds, objective_of
@@ -29,6 +29,7 @@ _EXEMPT = (
     "not covered by the published rule and exact (a sketch is the column itself); `spent` counts "
     "it as unprotected"
 )
+_SUMMARIES: tuple[type[Message], ...] = (FeatureSketch, FeatureRanges, GridCounts)
 
 
 @register.defense("laplace-hist")
@@ -60,7 +61,7 @@ class LaplaceHistogram(Defense):
     at = frozenset({"client"})
     protects = frozenset({Reveal.LABELS, Reveal.FEATURES, Reveal.COUNTS})
     guards = (Histogram, ValidationLoss)
-    exempts = {FeatureSketch: _EXEMPT, FeatureRanges: _EXEMPT, LabelSums: _EXEMPT}
+    exempts = dict.fromkeys((FeatureSketch, FeatureRanges, GridCounts, LabelSums), _EXEMPT)
     requires = (Histogram,)
     bounds_hessian = True
 
@@ -126,11 +127,15 @@ class LaplaceHistogram(Defense):
         return replace(message, sums=message.sums + np.ldexp(noise.astype(float), -LOSS_BITS))
 
     def spent(self, transcript: Transcript) -> Guarantee:
-        """Compose the ledger; infinite where cut points or the base score crossed exactly."""
+        """Compose the ledger, noisy summaries for cut points included.
+
+        Infinite where such summaries or the base score crossed exactly.
+        """
         own = [e for e in transcript.events if e.what == "Histogram"]
         held_out = [e for e in transcript.events if e.what == "ValidationLoss"]
         # A row is trained on or held out, by a draw that ignores its values: it pays one of them.
-        composed = max(compose_laplace(own), compose_laplace(held_out))
+        cuts = [e for e in transcript.events if e.what in {t.__name__ for t in _SUMMARIES}]
+        composed = max(compose_pure([*own, *cuts]), compose_pure([*held_out, *cuts]))
         unprotected = exact_releases(transcript)
         if not own:
             return PureDP(epsilon=math.inf, unprotected="everything")
@@ -142,7 +147,9 @@ class LaplaceHistogram(Defense):
 def exact_releases(transcript: Transcript) -> list[str]:
     """Name what crossed before the first tree and is the data's own: cut points, base score."""
     crossed = {type(d.message) for d in transcript}
-    cuts = ["cuts"] if crossed & {FeatureSketch, FeatureRanges} else []
+    noisy = {e.what for e in transcript.events}
+    exact = [t for t in _SUMMARIES if t in crossed and t.__name__ not in noisy]
+    cuts = ["cuts"] if exact else []
     return cuts + (["base-score"] if LabelSums in crossed else [])
 
 

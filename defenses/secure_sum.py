@@ -9,13 +9,14 @@ from fedtrees.core.guarantee import Structural
 from fedtrees.core.messages import Message, Reveal
 from fedtrees.core.registry import register
 from fedtrees.messages.boosting import Histogram, LabelSums, ValidationLoss
-from fedtrees.messages.cuts import FeatureRanges, FeatureSketch
+from fedtrees.messages.cuts import FeatureRanges, FeatureSketch, GridCounts
 from fedtrees.messages.forests import ClassCounts, ClassTotals
 
 _HISTOGRAMS: tuple[type[Message], ...] = (Histogram, ClassTotals, ClassCounts)
 _SUMMED = "the protocol itself sums it securely"
 _SUMMARY = (
-    "not covered: a summary of columns is no sum (a sketch is the columns); cuts=public sends none"
+    "not covered: a summary of columns is no sum (a sketch is the columns); grid-cuts sends "
+    "counts in its place, public-cuts nothing"
 )
 
 
@@ -32,7 +33,8 @@ class SecureSum(Defense):
     guarantee = Structural()
     at = frozenset({"client"})
     protects = frozenset({Reveal.LABELS, Reveal.COUNTS, Reveal.FEATURES})
-    guards = _HISTOGRAMS
+    guards = (*_HISTOGRAMS, GridCounts)
+    requires = _HISTOGRAMS
     exempts = {
         LabelSums: _SUMMED,
         ValidationLoss: _SUMMED,
@@ -41,5 +43,5 @@ class SecureSum(Defense):
     }
 
     def summed(self) -> tuple[type[Message], ...]:
-        """Name the histograms."""
-        return _HISTOGRAMS
+        """Name the histograms, and counts that cut points are made of."""
+        return self.guards

@@ -17,7 +17,13 @@ from fedtrees.messages.boosting import (
     StopBoosting,
     ValidationLoss,
 )
-from fedtrees.messages.cuts import CutPoints, FeatureRanges, FeatureSketch
+from fedtrees.messages.cuts import (
+    CutPoints,
+    FeatureRanges,
+    FeatureSketch,
+    GridCounts,
+    GridRequest,
+)
 from fedtrees.messages.forests import ClassCounts, ClassTotals, LeafClasses
 from fedtrees.messages.shared_trees import ClientModels, ClientTrees, GlobalTrees, SharedTrees
 
@@ -45,6 +51,8 @@ class SplitOnly(Defense):
         BaseScore: "every prediction starts from it; it is the label mean of the federation",
         CutPoints: "the splits are made of them; settled before training",
         StopBoosting: "how many rounds are kept, from losses that crossed by a secure sum",
+        GridRequest: "a grid for cut points; settled before training",
+        GridCounts: _TO_SERVER,
         FeatureSketch: _TO_SERVER,
         FeatureRanges: _TO_SERVER,
         LabelSums: _TO_SERVER,

@@ -108,6 +108,33 @@ class Declared:
 
 
 @dataclass(frozen=True)
+class CutPlan:
+    """How cut points are settled.
+
+    Attributes
+    ----------
+    method : {"sketch", "equal-width", "public", "grid"}
+        As in the protocols; ``grid``: from counts in the cells of a public grid.
+    cells, rounds : int
+        Of a grid: cells per feature, and how often they are counted, finer where the rows are.
+    epsilon : float or None
+        What all counts together cost one row, in nats, where they carry noise.
+    """
+
+    method: str
+    cells: int = 0
+    rounds: int = 1
+    epsilon: float | None = None
+
+    def count_scale(self, features: int) -> float:
+        """Return the scale of the noise on each count, in rows, where so many features have one.
+
+        A row is in one cell of every feature, in every round.
+        """
+        return 0.0 if self.epsilon is None else self.rounds * features / self.epsilon
+
+
+@dataclass(frozen=True)
 class Stage:
     """When `Defense.rows` is called, and on what.
 
@@ -212,6 +239,10 @@ class Defense:
         """Name the reply types of which only the sum over parties can be opened."""
         return ()
 
+    def cuts(self) -> CutPlan | None:
+        """Say how cut points are settled in place of the protocol's way; None: in that way."""
+        return None
+
     def finish(self, model: Any, ctx: Context) -> Any:
         """Repair the model after training, on the record."""
         return model
@@ -228,7 +259,8 @@ class Composition:
     Raises
     ------
     UsageError
-        If one part makes hessians 1 and another counts on their bound.
+        If one part makes hessians 1 and another counts on their bound, or two parts say how cut
+        points are settled.
     """
 
     parts: tuple[Defense, ...] = ()
@@ -240,6 +272,11 @@ class Composition:
                     f"{one.name!r} makes every row's hessian 1, and {other.name!r} counts on the "
                     "loss's own bound on it; leave one of them out"
                 )
+        settling = [p.name for p in self.parts if p.cuts() is not None]
+        if len(settling) > 1:
+            raise UsageError(
+                f"{' and '.join(map(repr, settling))} each say how cut points are settled; keep one"
+            )
 
     @property
     def gradient_clip(self) -> float | None:
@@ -268,6 +305,11 @@ class Composition:
             row_variance=sum(p.row_variance for p in parts),
             unit_hessian=any(p.unit_hessian for p in parts),
         )
+
+    @property
+    def cut_plan(self) -> CutPlan | None:
+        """How a part wants cut points settled, None where none has a say."""
+        return next((plan for p in self.parts if (plan := p.cuts()) is not None), None)
 
     @property
     def restricts_splits(self) -> bool:

@@ -71,7 +71,8 @@ class PureDP(Guarantee):
     epsilon : float
         In nats; infinite if anything private crossed unprotected.
     unit : str
-        What the epsilon speaks of: ``record`` (the whole run) or ``histogram`` (one release).
+        What the epsilon speaks of: ``record`` (the whole run), ``histogram`` (one release) or
+        ``cuts`` (the settling of cut points; what is trained on them is another matter).
     histograms : float
         Where `epsilon` is infinite: what the protected part alone composes to.
     unprotected : str

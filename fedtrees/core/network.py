@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.defense import Composition, Context
+from fedtrees.core.defense import Composition, Context, CutPlan
 from fedtrees.core.errors import ProtocolError, did_you_mean
 from fedtrees.core.holding import Holding
 from fedtrees.core.messages import Message, sealed
@@ -46,6 +46,10 @@ class Network(ABC):
     @abstractmethod
     def allowed_splits(self, tree: int, nodes: int, bins: int) -> NDArray[np.bool_] | None:
         """Return which splits the defenses allow, bool, shape (nodes, bins); None: all."""
+
+    @abstractmethod
+    def cut_plan(self) -> CutPlan | None:
+        """Return how the defenses want cut points settled, None where no defense has a say."""
 
 
 class LocalNetwork(Network):
@@ -193,6 +197,12 @@ class LocalNetwork(Network):
             return None
         mask = np.ones((nodes, bins), dtype=bool)
         return self.defense.candidates(mask, tree, self.context(party.name))
+
+    def cut_plan(self) -> CutPlan | None:
+        """Return how the defenses want cut points settled, None where no defense has a say."""
+        settling = [i for i, p in enumerate(self.defense.parts) if p.cuts() is not None]
+        self.transcript.acted.update(settling)
+        return self.defense.cut_plan
 
     def _send(self, to: str, message: Message, why: str) -> tuple[str, Message, Sequence[str]]:
         if not why:

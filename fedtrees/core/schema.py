@@ -59,6 +59,15 @@ class Feature:
                 "low must be below high"
             )
 
+    @property
+    def declared_range(self) -> tuple[float, float] | None:
+        """The smallest and the largest value that is declared possible, None where none is."""
+        if self.low is not None and self.high is not None:
+            return self.low, self.high
+        if self.kind == "categorical" and self.categories:
+            return 0.0, float(len(self.categories) - 1)
+        return None
+
     def to_json(self) -> dict[str, Any]:
         """Return the feature as plain JSON types; cut points only where they are declared."""
         plain = {**vars(self), "categories": list(self.categories), "cuts": list(self.cuts)}
@@ -96,6 +105,13 @@ class Schema:
     def categorical(self) -> NDArray[np.bool_]:
         """Mask, shape (d,), of the columns compared by equality."""
         return np.array([f.kind == "categorical" for f in self.features], dtype=bool)
+
+    @property
+    def ranges(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Declared ends of all features, codes included, float32, shape (d,); NaN: none."""
+        ends = [f.declared_range or (np.nan, np.nan) for f in self.features]
+        both = np.array(ends, dtype=np.float32).reshape(-1, 2)
+        return both[:, 0], both[:, 1]
 
     def to_json(self) -> dict[str, Any]:
         """Return the schema as plain JSON types."""

@@ -61,7 +61,7 @@ class BudgetEvent:
     party : str
         Whose rows it speaks of.
     mechanism : str
-        ``laplace``, or a name no accountant knows, which costs infinity.
+        ``laplace``, ``exponential``, or a name no accountant knows, which costs infinity.
     l1 : float
         L1 sensitivity of the release to one row, in the unit of `scale`.
     scale : float

@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.messages import Message, Reveal
+from fedtrees.core.messages import Message, Reveal, summable
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,6 +63,55 @@ class FeatureRanges(Message):
 
 
 @dataclass(frozen=True, eq=False)
+class GridRequest(Message):
+    """Ask a client how many of its rows are in every cell of a grid.
+
+    Attributes
+    ----------
+    borders : float32 array, shape (s,)
+        Inner borders of the cells, increasing within a feature. A cell holds its lower border; the
+        outermost ones go on without end.
+    offsets : int32 array, shape (d + 1,)
+        Feature f owns ``borders[offsets[f]:offsets[f + 1]]``; without borders it is not counted.
+    round : int
+        0: a public grid; later ones are laid by earlier sums.
+    clients : int
+        How many are asked.
+    """
+
+    discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.FEATURES})
+
+    borders: NDArray[np.float32]
+    offsets: NDArray[np.int32]
+    round: int
+    clients: int
+
+    @property
+    def reveals(self) -> frozenset[Reveal]:
+        """Nothing, of a public grid."""
+        return self.discloses if self.round else frozenset()
+
+
+@dataclass(frozen=True, eq=False)
+class GridCounts(Message):
+    """How many rows of a client are in every cell of a grid; missing values are in none.
+
+    Attributes
+    ----------
+    counts : int64 array, shape (cells of all features,)
+    features : int
+        How many features are counted.
+    clients : int
+        How many were asked.
+    """
+
+    discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.FEATURES, Reveal.COUNTS})
+    features: int
+    clients: int
+    counts: NDArray[np.int64] = summable()
+
+
+@dataclass(frozen=True, eq=False)
 class CutPoints(Message):
     """The cut points everyone bins with (`fedtrees.trees.binning.Cuts`)."""
 
@@ -71,3 +120,9 @@ class CutPoints(Message):
     offsets: NDArray[np.int32]
     minimum: NDArray[np.float32]
     categorical: NDArray[np.bool_] | None = None
+
+
+#: What may cross while cut points are settled.
+CUT_MESSAGES: tuple[type[Message], ...] = (
+    CutsRequest, FeatureSketch, FeatureRanges, GridRequest, GridCounts, CutPoints,
+)  # fmt: skip

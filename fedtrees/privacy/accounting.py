@@ -6,15 +6,17 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable
 
-from fedtrees.core.transcript import BudgetEvent
+from fedtrees.core.guarantee import Guarantee, PureDP, Structural
+from fedtrees.core.messages import Message
+from fedtrees.core.transcript import BudgetEvent, Transcript
 
 
-def compose_laplace(events: Iterable[BudgetEvent]) -> float:
+def compose_pure(events: Iterable[BudgetEvent]) -> float:
     """Return the pure epsilon, in nats, that a sequence of releases costs one row.
 
     Releases by one party add up (adaptive sequential composition, Dwork et al. 2006); parties
-    hold disjoint rows, so the largest party counts (parallel composition). A mechanism other
-    than Laplace has no finite pure epsilon here.
+    hold disjoint rows, so the largest party counts (parallel composition). Mechanisms other than
+    Laplace's and the exponential one have no finite pure epsilon here.
 
     Parameters
     ----------
@@ -22,9 +24,18 @@ def compose_laplace(events: Iterable[BudgetEvent]) -> float:
     """
     by_party: dict[str, float] = defaultdict(float)
     for event in events:
-        pure = event.mechanism == "laplace" and event.scale > 0
+        pure = event.mechanism in ("laplace", "exponential") and event.scale > 0
         by_party[event.party] += event.l1 / event.scale if pure else math.inf
     return max(by_party.values(), default=0.0)
+
+
+def spent_on_cuts(kind: type[Message], transcript: Transcript) -> Guarantee:
+    """Return what the noisy summaries of one type cost, as pure DP of the cut points alone.
+
+    Where none crossed nobody was asked, and nothing private went into the cut points.
+    """
+    events = [e for e in transcript.events if e.what == kind.__name__]
+    return PureDP(compose_pure(events), unit="cuts") if events else Structural()
 
 
 def histogram_sensitivity(features: int, gradient_bound: float, hessian_bound: float) -> float:

@@ -39,3 +39,24 @@ def discrete_laplace(
     p = -np.expm1(-1.0 / scale)
     # The difference of two geometric variates; numpy draws them by inversion for small p.
     return rng.geometric(p, shape) - rng.geometric(p, shape)
+
+
+def discrete_laplace_share(
+    scale: float, shape: int | tuple[int, ...], rng: np.random.Generator, parties: int
+) -> NDArray[np.int64]:
+    """Draw one party's share of discrete Laplace noise.
+
+    The shares of all parties add up to `discrete_laplace` of that scale: a geometric variate is a
+    sum of Polya variates (Goryczka and Xiong 2017, Sec. 4.1).
+
+    Parameters
+    ----------
+    scale, shape, rng
+        As in `discrete_laplace`.
+    parties : int
+        How many add a share.
+    """
+    if not 0 < scale <= 2.0**46:
+        raise UsageError(f"noise scale must be in (0, 2^46] grid steps; got {scale}")
+    p, part = -np.expm1(-1.0 / scale), 1.0 / parties
+    return rng.negative_binomial(part, p, shape) - rng.negative_binomial(part, p, shape)

@@ -62,8 +62,8 @@ def kind(stated: Stated) -> Kind:
 
 
 def _kind(g: Guarantee) -> Kind:
-    if g.budget:
-        return "proved"
+    if g.budget:  # what is trained on private cut points is not bounded by theirs
+        return "structural" if _of_cuts(g) else "proved"
     named: dict[type[Guarantee], Kind] = {
         Computational: "computational", Structural: "structural", NoGuarantee: "none"
     }  # fmt: skip
@@ -102,8 +102,13 @@ Bound = tuple[str, float, Guarantee]
 
 
 def _bound(stated: Stated) -> Bound | None:
-    """Return (key, budget, guarantee) of the first that has a budget."""
-    return next(((*g.budget, g) for g in stated or () if g.budget), None)
+    """Return (key, budget, guarantee) of the first that has a budget, of more than cut points."""
+    found = sorted((g for g in stated or () if g.budget), key=_of_cuts)
+    return next(((*g.budget, g) for g in found if g.budget), None)
+
+
+def _of_cuts(g: Guarantee) -> bool:
+    return getattr(g, "unit", "") == "cuts"
 
 
 def _against(base: Bound, other: Bound, who: str, verdict: str) -> list[str]:

@@ -86,8 +86,17 @@ def local_sketch(X: NDArray[Any], max_bin: int = 256) -> Sketch:
     )
 
 
-def _choose(points: NDArray[np.float32], weights: NDArray[np.int64], max_bin: int) -> NDArray[Any]:
-    """Return the cuts of one feature from its merged summary, without the upper sentinel."""
+def choose_cuts(points: NDArray[Any], weights: NDArray[np.int64], max_bin: int) -> NDArray[Any]:
+    """Return those points of one feature's merged summary that bins start at, the first left out.
+
+    Parameters
+    ----------
+    points : array, shape (m,)
+        Increasing: values, or numbers of cells.
+    weights : int64 array, shape (m,)
+        Rows each point stands for.
+    max_bin : int
+    """
     if len(points) <= max_bin:
         return points[1:]
     below = np.cumsum(weights)  # rows up to and including each point
@@ -128,7 +137,7 @@ def merge_sketches(sketches: Sequence[Sketch], max_bin: int = 256) -> Cuts:
         points, group = np.unique(every, return_inverse=True)
         weights = np.zeros(len(points), dtype=np.int64)
         np.add.at(weights, group, counts)
-        cuts.append(np.append(_choose(points, weights, max_bin), upper_sentinel(points[-1])))
+        cuts.append(np.append(choose_cuts(points, weights, max_bin), upper_sentinel(points[-1])))
         minimum.append(lower_sentinel(np.nanmin([s.low[f] for s in sketches])))
     return Cuts.join(cuts, np.array(minimum))
 

@@ -12,7 +12,8 @@ from fedtrees.core.registry import load_plugin, register
 from fedtrees.core.specs import Spec
 from fedtrees.core.transcript import PUBLIC
 
-NEEDED = {name: {"epsilon": 4.0} for name in ("laplace-hist", "laplace-gradient")}
+PRIVATE = ("laplace-hist", "laplace-gradient", "dp-grid-cuts", "dp-quantile-cuts")
+NEEDED = {name: {"epsilon": 4.0} for name in PRIVATE}
 OWN = {kind: register.names(kind) for kind in ("protocol", "defense", "attack")}
 
 HEAD = """

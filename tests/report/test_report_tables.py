@@ -87,6 +87,8 @@ def test_the_leaderboard_names_the_attack_that_reached_the_worst_case(stroke):
         ("label-dp[epsilon=1]", "proved"),
         ("mutual-information[xi=0.1]", "proved"),
         ("structural+pure-dp[epsilon=4,unit=histogram]", "proved"),
+        ("pure-dp[epsilon=4,unit=cuts]", "structural"),
+        ("pure-dp[epsilon=4,unit=cuts]+pure-dp[epsilon=4]", "proved"),
         ("something-else", "unknown"),
     ],
 )
@@ -111,6 +113,12 @@ def test_claims_have_kinds(text, kind):
             "does not hold; not protected: cuts+base-score",
         ),
         ("pure-dp[epsilon=4]", "", "", "not accounted"),
+        (
+            "pure-dp[epsilon=1,unit=cuts]+pure-dp[epsilon=4]",
+            "pure-dp[epsilon=1,unit=cuts]+pure-dp[epsilon=inf,unprotected=base-score]",
+            "",
+            "does not hold; not protected: base-score",
+        ),
     ],
 )
 def test_guarantees_are_compared_only_where_they_mean_the_same(claimed, spent, measured, words):
@@ -122,6 +130,9 @@ def test_a_claim_that_spends_without_bound_does_not_stand():
     assert claims.standing(parse("pure-dp[epsilon=4]"), parse("pure-dp[epsilon=inf]")) == "void"
     assert claims.standing(parse("pure-dp[epsilon=4]"), parse("pure-dp[epsilon=9]")) == "proved"
     assert claims.standing(parse("structural"), parse("structural")) == "structural"
+    cuts = "pure-dp[epsilon=1,unit=cuts]"
+    both = [parse(f"{cuts}+pure-dp[epsilon={e}]") for e in (4, "inf")]
+    assert claims.standing(*both) == "void"
     assert set(style.SHAPES) == set(claims.KINDS)
 
 

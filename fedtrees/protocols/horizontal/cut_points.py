@@ -8,13 +8,23 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.core.defense import CutPlan
 from fedtrees.core.errors import DataError
 from fedtrees.core.messages import Message
 from fedtrees.core.network import Network
 from fedtrees.core.party import Party, handles
 from fedtrees.core.schema import Schema, Table
-from fedtrees.messages.cuts import CutPoints, CutsRequest, FeatureRanges, FeatureSketch
+from fedtrees.messages.cuts import (
+    CutPoints,
+    CutsRequest,
+    FeatureRanges,
+    FeatureSketch,
+    GridCounts,
+    GridRequest,
+)
+from fedtrees.protocols.horizontal.grid_cut_points import settle_on_a_grid
 from fedtrees.trees.binning import Cuts, bin_rows
+from fedtrees.trees.grid import count_cells
 from fedtrees.trees.sketch import Sketch, equal_width_cuts, local_sketch, merge_sketches
 
 
@@ -46,6 +56,14 @@ class BinningClient(Party):
             return FeatureSketch(s.points, s.weights, s.offsets, s.low)
         return FeatureRanges(*column_ranges(self.summarised_rows))
 
+    @handles(GridRequest)
+    def count_rows(self, message: GridRequest) -> GridCounts:
+        """Answer with the number of rows in every cell."""
+        m = message
+        borders = np.split(m.borders, m.offsets[1:-1])
+        counts = count_cells(self.summarised_rows, borders)
+        return GridCounts(sum(len(b) > 0 for b in borders), m.clients, counts)
+
     @handles(CutPoints)
     def bin(self, message: CutPoints) -> None:
         """Bin the rows once and for all."""
@@ -63,7 +81,7 @@ def settle_cuts(
     *,
     gather: bool = False,
 ) -> Cuts:
-    """Agree on cut points and tell all clients.
+    """Agree on cut points and tell all clients, as the defenses say or else by the method.
 
     Parameters
     ----------
@@ -77,15 +95,19 @@ def settle_cuts(
     gather : bool
         Pass every client's sketch on to all of them, as XGBoost's collective does.
     """
-    if method == "public":
+    plan = net.cut_plan() or CutPlan(method)
+    if plan.method == "public":
         cuts = public_cuts(schema, max_bin)
         why = "cut points, from what the schema declares"
+    elif plan.method == "grid":
+        cuts = settle_on_a_grid(net, plan, max_bin, schema, categories)
+        why = "cut points, from the sums of all clients' counts"
     else:
-        parts = net.ask("client", CutsRequest(method, max_bin), why="to settle cut points")
+        parts = net.ask("client", CutsRequest(plan.method, max_bin), why="to settle cut points")
         if gather:
             share_sketches(net, parts)
         cuts = merge_summaries(parts, max_bin)
-        why = f"cut points, merged from the clients' {method} summaries"
+        why = f"cut points, merged from the clients' {plan.method} summaries"
     if categories is not None:
         cuts = cuts.with_categories(categories)
     message = CutPoints(cuts.values, cuts.offsets, cuts.minimum, cuts.categorical)
@@ -146,22 +168,16 @@ def public_ranges(schema: Schema) -> tuple[NDArray[np.float32], NDArray[np.float
     DataError
         If a continuous feature declares neither a range nor cut points.
     """
-    low, high, missing = [], [], []
-    for f in schema.features:
-        if f.cuts:
-            low.append(np.nan)
-            high.append(np.nan)
-        elif f.low is not None and f.high is not None:
-            low.append(f.low)
-            high.append(f.high)
-        elif f.kind == "categorical" and f.categories:
-            low.append(0.0)
-            high.append(float(len(f.categories) - 1))
-        else:
-            missing.append(f.name)
+    low, high = schema.ranges
+    missing = [f.name for f, a in zip(schema.features, low, strict=True) if np.isnan(a)]
+    declared = {f.name for f in schema.features if f.cuts}
+    missing = [name for name in missing if name not in declared]
     if missing:
         raise DataError(
-            f"cuts=public needs a declared range for every feature; {', '.join(missing[:5])} "
-            f"({len(missing)} in all) have none: use cuts=sketch or declare them in the schema"
+            f"public cut points need a declared range for every feature; {', '.join(missing[:5])} "
+            f"({len(missing)} in all) have none: declare them in the schema, or use cuts=sketch or "
+            "the defense grid-cuts, which need none"
         )
-    return np.array(low, dtype=np.float32), np.array(high, dtype=np.float32)
+    beside_cuts = np.array([bool(f.cuts) for f in schema.features])
+    low[beside_cuts] = high[beside_cuts] = np.nan
+    return low, high

@@ -16,7 +16,7 @@ from fedtrees.core.party import handles
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema, Table
 from fedtrees.messages.boosting import NodeSplits
-from fedtrees.messages.cuts import CutPoints, CutsRequest, FeatureRanges, FeatureSketch
+from fedtrees.messages.cuts import CUT_MESSAGES
 from fedtrees.messages.forests import (
     ClassCounts,
     ClassCountsRequest,
@@ -154,7 +154,7 @@ class ForestHist(ForestProtocol):
     cuts: str = "sketch"
 
     says: ClassVar[tuple[type[Message], ...]] = (
-        CutsRequest, FeatureSketch, FeatureRanges, CutPoints, ClassTotalsRequest, ClassTotals,
+        *CUT_MESSAGES, ClassTotalsRequest, ClassTotals,
         ClassCountsRequest, ClassCounts, NodeSplits, LeafClasses,
     )  # fmt: skip
 

@@ -21,7 +21,7 @@ from fedtrees.messages.boosting import (
     ValidationLoss,
     ValidationRequest,
 )
-from fedtrees.messages.cuts import CutPoints, CutsRequest, FeatureRanges, FeatureSketch
+from fedtrees.messages.cuts import CUT_MESSAGES
 from fedtrees.protocols.horizontal.boosting_protocol import BoostingProtocol
 
 CUT_METHODS = ("sketch", "equal-width", "public")
@@ -55,7 +55,7 @@ class HistogramProtocol(BoostingProtocol):
     validation_fraction: float = 0.1
 
     says: ClassVar[tuple[type[Message], ...]] = (
-        CutsRequest, FeatureSketch, FeatureRanges, CutPoints, LabelSumsRequest, LabelSums,
+        *CUT_MESSAGES, LabelSumsRequest, LabelSums,
         BaseScore, HistogramRequest, Histogram, ValidationRequest, ValidationLoss, StopBoosting,
     )  # fmt: skip
     serves: ClassVar[frozenset[str]] = frozenset({"rows", "candidates", "gradient_clip"})

@@ -1,0 +1,115 @@
+"""Cut points merged from quantiles that each client chooses with differential privacy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.core.defense import Context, CutPlan, Defense
+from fedtrees.core.errors import UsageError, check_positive
+from fedtrees.core.guarantee import Guarantee, PureDP
+from fedtrees.core.messages import Message, Reveal
+from fedtrees.core.registry import register
+from fedtrees.core.transcript import Transcript
+from fedtrees.defenses.settled_cuts import LATER
+from fedtrees.messages.cuts import CutPoints, FeatureSketch
+from fedtrees.privacy.accounting import spent_on_cuts
+from fedtrees.privacy.mechanisms import discrete_laplace
+from fedtrees.privacy.quantiles import private_quantiles
+from fedtrees.trees.grid import LARGEST, float_rank, of_rank
+
+# Numbers that a column with a declared range is read as: far more than anybody needs bins.
+_STEPS = 1 << 20
+
+
+@register.defense("dp-quantile-cuts")
+@dataclass(frozen=True)
+class PrivateQuantileCuts(Defense):
+    """Send, in place of each column's summary, quantiles chosen by the exponential mechanism.
+
+    Kaplan, Schnapp and Stemmer (2022), at every client, on all of its rows; the server merges them
+    as it merges sketches. No secure sum is needed: what each client sends is private by itself.
+    `epsilon` is split evenly over the d columns and the number of rows, which is sent with discrete
+    Laplace noise. Columns are read in steps of their declared range; without one, as ranks among
+    all float32 numbers.
+
+    Parameters
+    ----------
+    epsilon : float
+        In nats, of a client's whole summary, for one row added or removed.
+    quantiles : int
+        Per column and client, 1 to 1024; more of them are each less exact.
+    """
+
+    epsilon: float
+    quantiles: int = 15
+
+    at = frozenset({"client"})
+    protects = frozenset({Reveal.FEATURES})
+    guards = (FeatureSketch,)
+    exempts = LATER
+    requires = (CutPoints,)
+
+    def __post_init__(self) -> None:
+        check_positive("epsilon", self.epsilon)
+        whole = isinstance(self.quantiles, int) and not isinstance(self.quantiles, bool)
+        if not whole or not 1 <= self.quantiles <= 1024:
+            raise UsageError(f"quantiles={self.quantiles!r}: give a whole number from 1 to 1024")
+
+    def claim(self) -> Guarantee:
+        """Return pure DP of the cut points."""
+        return PureDP(float(self.epsilon), unit="cuts")
+
+    def cuts(self) -> CutPlan:
+        """Return the merging of clients' summaries."""
+        return CutPlan("sketch")
+
+    def outgoing(self, message: Message, ctx: Context) -> Message:
+        """Replace the summary, and enter the cost."""
+        assert isinstance(message, FeatureSketch)
+        assert ctx.held is not None
+        X = ctx.held.X
+        each = self.epsilon / (X.shape[1] + 1)
+        rng = ctx.rng("quantiles")
+        ctx.spend("exponential", l1=X.shape[1], scale=1 / each, what="FeatureSketch")
+        ctx.spend("laplace", l1=1, scale=1 / each, what="FeatureSketch")
+        rows = max(int(len(X) + discrete_laplace(1 / each, 1, rng)[0]), 1)
+        weight = max(rows // (self.quantiles + 1), 1)
+        columns = [
+            self._quantiles(column, (low, high), each, rng)
+            for column, low, high in zip(X.T, *ctx.schema.ranges, strict=True)
+        ]
+        pairs = [np.unique(column, return_counts=True) for column in columns]
+        return replace(
+            message,
+            points=np.concatenate([points for points, _ in pairs]),
+            weights=np.concatenate([times * weight for _, times in pairs]).astype(np.int64),
+            offsets=np.cumsum([0, *(len(points) for points, _ in pairs)]).astype(np.int32),
+            low=np.array([points[0] for points, _ in pairs], dtype=np.float32),
+        )
+
+    def _quantiles(
+        self,
+        column: NDArray[np.float32],
+        ends: tuple[float, float],
+        epsilon: float,
+        rng: np.random.Generator,
+    ) -> NDArray[np.float32]:
+        """Return the private quantiles of one column, float32, shape (quantiles,)."""
+        present = column[~np.isnan(column)]
+        low, high = map(float, ends)
+        if np.isnan(low):
+            top = int(float_rank(LARGEST))
+            return of_rank(
+                private_quantiles(float_rank(present), self.quantiles, -top, top, epsilon, rng)
+            )
+        span = high - low or 1.0
+        steps = np.floor((present.astype(np.float64) - low) / span * _STEPS).astype(np.int64)
+        chosen = private_quantiles(steps, self.quantiles, 0, _STEPS, epsilon, rng)
+        return (low + chosen * (span / _STEPS)).astype(np.float32)
+
+    def spent(self, transcript: Transcript) -> Guarantee:
+        """Compose the summaries."""
+        return spent_on_cuts(FeatureSketch, transcript)

@@ -1,0 +1,144 @@
+"""Cut points that give less away: public ones, or from sums of counts on a grid, noisy or not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from fedtrees.core.defense import Context, CutPlan, Defense
+from fedtrees.core.errors import UsageError, check_positive
+from fedtrees.core.guarantee import Guarantee, PureDP, Structural
+from fedtrees.core.messages import Message, Reveal
+from fedtrees.core.registry import register
+from fedtrees.core.transcript import Transcript
+from fedtrees.messages.boosting import Histogram
+from fedtrees.messages.cuts import CutPoints, GridCounts
+from fedtrees.messages.forests import ClassCounts, ClassTotals
+from fedtrees.privacy.accounting import spent_on_cuts
+from fedtrees.privacy.mechanisms import discrete_laplace_share
+
+_LATER = "the claim speaks of how cut points are settled, not of what is summed on them"
+LATER: dict[type[Message], str] = dict.fromkeys((Histogram, ClassCounts, ClassTotals), _LATER)
+_MOST_CELLS = 1 << 16
+
+
+class SettledCuts(Defense):
+    """Base of defenses of how cut points are settled: no other summary of columns may cross."""
+
+    guarantee = Structural()
+    at = frozenset({"client"})
+    protects = frozenset({Reveal.FEATURES})
+    exempts = LATER
+    requires = (CutPoints,)
+
+
+@register.defense("public-cuts")
+@dataclass(frozen=True)
+class PublicCuts(SettledCuts):
+    """Bin at the schema's declared cut points, or in equal steps over its declared ranges.
+
+    Nothing is asked of anybody.
+    """
+
+    def cuts(self) -> CutPlan:
+        """Return what is declared."""
+        return CutPlan("public")
+
+
+class SummedCounts(SettledCuts):
+    """Base of those that count rows on a grid and let only the sum over all clients be opened."""
+
+    guards = (GridCounts,)
+
+    def summed(self) -> tuple[type[Message], ...]:
+        """Name the counts."""
+        return (GridCounts,)
+
+
+@register.defense("grid-cuts")
+@dataclass(frozen=True)
+class GridCuts(SummedCounts):
+    """Read quantiles off the secure sum of all clients' counts in the cells of a grid.
+
+    Nobody sees a single client's counts; the sum says which cells hold a row. The first grid is
+    public: cells of equal width over the declared range, or, where none is declared, of equally
+    many float32 numbers. The second cuts a cell into as many as it holds of the rows.
+
+    Parameters
+    ----------
+    cells : int
+        Per feature, 2 to 65536.
+    rounds : int
+        How often rows are counted: 1 needs a declared range for every feature.
+    """
+
+    cells: int = 1024
+    rounds: int = 2
+
+    def __post_init__(self) -> None:
+        check_grid(self.cells, self.rounds)
+
+    def cuts(self) -> CutPlan:
+        """Return the grid."""
+        return CutPlan("grid", self.cells, self.rounds)
+
+    def outgoing(self, message: Message, ctx: Context) -> Message:
+        """Let counts go as they are: only their sum is opened."""
+        return message
+
+
+@register.defense("dp-grid-cuts")
+@dataclass(frozen=True)
+class PrivateGridCuts(SummedCounts):
+    """Read quantiles off noisy counts in the cells of a grid: `grid-cuts`, differentially private.
+
+    Every cell of the sum carries discrete Laplace noise of scale ``rounds d / epsilon`` for d
+    counted features, as a row is in one cell of each (Ghosh et al. 2012). Each of m clients adds a
+    share of it, a difference of two Polya variates (Goryczka and Xiong 2017), which the secure sum
+    adds up: the noise is there once, not m times, and it takes all clients to add their share. With
+    c of them colluding with the server, ``(m - c) / m`` of its variance is left.
+
+    Parameters
+    ----------
+    epsilon : float
+        In nats, of all counts together, for one row added or removed.
+    cells, rounds : int
+        As in `grid-cuts`; fewer cells carry less noise.
+    """
+
+    epsilon: float
+    cells: int = 64
+    rounds: int = 2
+
+    def __post_init__(self) -> None:
+        check_positive("epsilon", self.epsilon)
+        check_grid(self.cells, self.rounds)
+
+    def claim(self) -> Guarantee:
+        """Return pure DP of the cut points."""
+        return PureDP(float(self.epsilon), unit="cuts")
+
+    def cuts(self) -> CutPlan:
+        """Return the grid, and what counting on it costs."""
+        return CutPlan("grid", self.cells, self.rounds, float(self.epsilon))
+
+    def outgoing(self, message: Message, ctx: Context) -> Message:
+        """Add this client's share of the noise and enter the cost."""
+        assert isinstance(message, GridCounts)
+        scale = self.cuts().count_scale(message.features)
+        rng = ctx.rng("grid-noise")
+        noise = discrete_laplace_share(scale, message.counts.shape, rng, message.clients)
+        ctx.spend("laplace", l1=message.features, scale=scale, what="GridCounts")
+        return replace(message, counts=message.counts + noise)
+
+    def spent(self, transcript: Transcript) -> Guarantee:
+        """Compose the counts; where none were asked for, nothing private was."""
+        return spent_on_cuts(GridCounts, transcript)
+
+
+def check_grid(cells: int, rounds: int) -> None:
+    """Raise UsageError unless a grid may have so many cells and be counted so often."""
+    for name, value, most in (("cells", cells, _MOST_CELLS), ("rounds", rounds, 4)):
+        least = 2 if name == "cells" else 1
+        whole = isinstance(value, int) and not isinstance(value, bool)
+        if not whole or not least <= value <= most:
+            raise UsageError(f"{name}={value!r}: give a whole number from {least} to {most}")

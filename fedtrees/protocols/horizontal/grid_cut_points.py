@@ -1,0 +1,97 @@
+"""Settling cut points on a grid: clients count, only sums are opened, quantiles are read off."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.core.defense import CutPlan
+from fedtrees.core.errors import DataError
+from fedtrees.core.network import Network, add_messages
+from fedtrees.core.schema import Feature, Schema
+from fedtrees.messages.cuts import GridCounts, GridRequest
+from fedtrees.trees.binning import Cuts, lower_sentinel, upper_sentinel
+from fedtrees.trees.grid import Grid, first_grid, grid_cuts, grid_minimum, refined
+
+# Without a range most cells of a first grid are empty, and what is found there is noise. That any
+# of `cells` noises of scale b exceeds b ln(cells / _RISK) is about as likely as that.
+_RISK = 0.1
+
+
+def settle_on_a_grid(
+    net: Network,
+    plan: CutPlan,
+    max_bin: int,
+    schema: Schema,
+    categories: NDArray[np.int32] | None = None,
+) -> Cuts:
+    """Return cut points from the counts of all clients' rows in the cells of a grid.
+
+    Nothing is asked of features whose cut points are declared, that are split by categories, or
+    that have no more declared categories than bins.
+
+    Parameters
+    ----------
+    net : Network
+    plan : CutPlan
+    max_bin : int
+    schema : Schema
+    categories : int32 array, shape (d,), optional
+        Number of categories of each feature that is split by categories, else 0.
+
+    Raises
+    ------
+    DataError
+        If a feature declares no range and the grid is laid only once.
+    """
+    known = [_declared(f, max_bin) for f in schema.features]
+    counted = np.array([k is None for k in known])
+    if categories is not None:
+        counted &= categories == 0
+    low, high = schema.ranges
+    endless = counted & np.isnan(low)
+    if endless.any() and plan.rounds == 1:
+        names = [schema.names[f] for f in np.flatnonzero(endless)]
+        raise DataError(
+            f"a grid that is counted once needs a declared range for every feature; "
+            f"{', '.join(names[:5])} ({len(names)} in all) have none: declare them in the schema, "
+            "or give rounds=2"
+        )
+    grid = first_grid(low, high, plan.cells, counted)
+    counts = _counts(net, grid, 0)
+    for round in range(1, plan.rounds):
+        scale = plan.count_scale(sum(len(b) > 0 for b in grid.borders))
+        noise = math.ceil(scale * math.log(plan.cells / _RISK))
+        endless &= round == 1
+        grid = refined(grid, counts, plan.cells, np.where(endless, noise, 0).astype(np.int64))
+        counts = _counts(net, grid, round)
+    values = grid_cuts(grid, counts, max_bin)
+    minimum = grid_minimum(grid)
+    for f, declared in enumerate(known):
+        if declared is not None:
+            minimum[f], values[f] = declared[0], declared[1:]
+    return Cuts.join(values, minimum)
+
+
+def _declared(feature: Feature, max_bin: int) -> NDArray[np.float32] | None:
+    """Return the cut points that are known without a question, a sentinel below them first."""
+    if feature.cuts:
+        return np.array(feature.cuts, dtype=np.float32)
+    codes = np.arange(len(feature.categories), dtype=np.float32)
+    if feature.kind != "categorical" or not 0 < len(codes) <= max_bin:
+        return None
+    return np.array([lower_sentinel(codes[0]), *codes[1:], upper_sentinel(codes[-1])])
+
+
+def _counts(net: Network, grid: Grid, round: int) -> NDArray[np.int64]:
+    """Ask how many rows are in every cell; return the sums over all clients."""
+    sizes = [len(b) for b in grid.borders]
+    if not any(sizes):
+        return np.zeros(0, dtype=np.int64)
+    borders, offsets = np.concatenate(grid.borders), np.cumsum([0, *sizes]).astype(np.int32)
+    request = GridRequest(borders, offsets, round, len(net.members("client")))
+    total = add_messages(net.ask("client", request, why="rows per cell, to settle cut points"))
+    assert isinstance(total, GridCounts)
+    return total.counts

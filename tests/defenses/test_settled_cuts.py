@@ -1,0 +1,309 @@
+"""Defenses of how cut points are settled."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from federations import sample_federation
+
+from fedtrees.bench.evaluate import make_defense
+from fedtrees.core.defense import Composition
+from fedtrees.core.errors import DataError, UnguardedMessageError, UsageError
+from fedtrees.core.guarantee import Structural, join
+from fedtrees.core.holding import over_clients
+from fedtrees.core.messages import closed
+from fedtrees.core.registry import register
+from fedtrees.core.schema import Feature, Schema, Table
+from fedtrees.core.specs import parse_composed, parse_grid
+from fedtrees.defenses.settled_cuts import GridCuts
+from fedtrees.messages.cuts import (
+    CutPoints,
+    CutsRequest,
+    FeatureRanges,
+    FeatureSketch,
+    GridCounts,
+    GridRequest,
+)
+from fedtrees.privacy.mechanisms import discrete_laplace_share
+from fedtrees.privacy.quantiles import private_quantiles
+from fedtrees.protocols.base import train, view_of
+
+PROTOCOLS = ("fedtree-hist", "nvflare-hist", "forest-hist")
+SMALL = {
+    "fedtree-hist": "fedtree-hist[trees=2,max_depth=3,max_bin=16,base_score=0.5]",
+    "nvflare-hist": "nvflare-hist[trees=2,max_depth=3,max_bin=16,base_score=0.5]",
+    "forest-hist": "forest-hist[trees=2,max_depth=3,max_bin=16]",
+}
+DEFENSES = (
+    "public-cuts",
+    "grid-cuts",
+    "grid-cuts[rounds=1]",
+    "dp-grid-cuts[epsilon=2]",
+    "dp-quantile-cuts[epsilon=2]",
+    "sketch-rounding",
+)
+
+
+def run(defense, protocol="fedtree-hist", federation=None, seed=3):
+    clients, schema = federation or sample_federation()
+    made = register.make("protocol", parse_grid(SMALL.get(protocol, protocol))[0])
+    by = make_defense(parse_composed([defense])[0])
+    held = over_clients(clients)
+    return train(made, held, schema, defense=by, seed=seed), held
+
+
+def sent(training, *kinds):
+    return [d.message for d in training.transcript if isinstance(d.message, kinds)]
+
+
+def spent(training):
+    return training.defense.spent(training.transcript)
+
+
+def bare(clients, schema):
+    """Return the federation with nothing declared."""
+    features = tuple(Feature(f.name) for f in schema.features)
+    return clients, Schema(features, schema.target, schema.classes)
+
+
+def same_trees(a, b):
+    return all(
+        np.array_equal(s.feature, t.feature) and np.array_equal(s.threshold, t.threshold)
+        for s, t in zip(a.model.trees, b.model.trees, strict=True)
+    )
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("defense", ["grid-cuts", "dp-grid-cuts[epsilon=2]"])
+def test_nobody_sees_a_single_clients_counts_nor_any_other_summary(protocol, defense):
+    training, held = run(defense, protocol)
+    assert not sent(training, CutsRequest, FeatureSketch, FeatureRanges)
+    requests = sent(training, GridRequest)
+    assert [r.round for r in requests] == [0, 1]
+    assert [bool(r.reveals) for r in requests] == [False, True]
+    view = view_of(training, ("server", "client-0"), held)
+    opened = {s.sender for s, m in view.messages(GridCounts) if not closed(m)}
+    assert opened == {"server"}
+    assert len(sent(training, GridCounts)) == 2 * (len(held) + 1)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_public_cuts_are_the_protocols_own_and_nothing_is_asked(protocol):
+    training, _ = run("public-cuts", protocol)
+    assert not sent(training, CutsRequest, FeatureSketch, GridRequest)
+    own, _ = run("none", SMALL[protocol].replace("]", ",cuts=public]"))
+    assert same_trees(training, own)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_sums_over_many_clients_give_the_trees_of_one_that_has_all_rows(protocol):
+    clients, schema = sample_federation(clients=5)
+    if protocol == "forest-hist":  # its clients draw rows of their own
+        protocol = SMALL[protocol].replace("]", ",bootstrap=false,max_features=5]")
+    many, _ = run("grid-cuts", protocol, (clients, schema))
+    one, _ = run("grid-cuts", protocol, ([Table.concat(clients)], schema))
+    assert same_trees(many, one)
+
+
+@pytest.mark.parametrize("defense", DEFENSES)
+@pytest.mark.parametrize("declared", [True, False])
+def test_odd_clients_train(defense, declared):
+    """One row, a constant column, a column that somebody misses wholly, none has the last."""
+    if not declared and defense in ("public-cuts", "grid-cuts[rounds=1]"):
+        return
+    rng = np.random.default_rng(2)
+    X = rng.normal(size=(60, 4)).astype(np.float32)
+    X[:, 1], X[:20, 2], X[:, 3] = 7, np.nan, np.nan
+    table = Table(X, (X[:, 0] > 0).astype(np.int64))
+    clients = [table.take(r) for r in (np.arange(20), np.arange(20, 59), np.arange(59, 60))]
+    schema = Schema(tuple(Feature(n, low=-9, high=9) for n in "abcd"), "y")
+    training, _ = run(defense, federation=(clients, schema) if declared else bare(clients, schema))
+    (cuts,) = sent(training, CutPoints)
+    assert np.diff(cuts.offsets)[0] > 1
+    if defense.startswith(("grid", "sketch")):
+        assert np.diff(cuts.offsets)[[1, 3]].tolist() == [1, 1]
+    hit = (training.predict(X) > 0.5) == table.y
+    assert hit.mean() > 0.75
+
+
+def test_a_row_never_counts_twice_where_columns_are_already_known():
+    clients, schema = sample_federation()
+    features = list(schema.features)  # of the last, three categories are declared
+    features[0] = replace(features[0], cuts=(-60.0, -0.5, 0.0, 0.5, 60.0))
+    training, _ = run("dp-grid-cuts[epsilon=2]", federation=(clients, replace_features(features)))
+    assert {m.features for m in sent(training, GridCounts)} == {3}
+    (cuts,) = sent(training, CutPoints)
+    assert cuts.values[:4].tolist() == [-0.5, 0.0, 0.5, 60.0]
+    assert cuts.values[cuts.offsets[4] :].tolist()[:2] == [1, 2]
+
+
+def replace_features(features):
+    return Schema(tuple(features), "label")
+
+
+def test_where_everything_is_known_nothing_is_asked_or_spent():
+    clients, schema = sample_federation()
+    features = [replace(f, cuts=(-60.0, 0.0, 60.0)) for f in schema.features]
+    training, _ = run("dp-grid-cuts[epsilon=2]", federation=(clients, replace_features(features)))
+    assert not sent(training, GridRequest)
+    assert spent(training) == [Structural()]
+
+
+def test_a_single_grid_needs_ranges_and_says_so():
+    with pytest.raises(DataError, match=r"declared range .* a, b, c, d, e \(5 in all\).*rounds=2"):
+        run("grid-cuts[rounds=1]", federation=bare(*sample_federation()))
+    with pytest.raises(DataError, match="declared range for every feature; a, b, c"):
+        run("public-cuts", federation=bare(*sample_federation()))
+
+
+def test_categories_that_are_split_as_sets_are_not_counted():
+    protocol = "fedtree-hist[trees=2,max_depth=3,max_bin=2,enable_categorical=true]"
+    training, _ = run("grid-cuts", protocol)
+    assert {m.features for m in sent(training, GridCounts)} == {4}
+    (cuts,) = sent(training, CutPoints)
+    assert cuts.categorical.tolist() == [False] * 4 + [True]
+
+
+# What is claimed and spent
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("defense", ["dp-grid-cuts", "dp-quantile-cuts"])
+@pytest.mark.parametrize("more", ["", ",rounds=1", ",rounds=3"])
+def test_all_that_is_settled_costs_one_row_epsilon(protocol, defense, more):
+    if more and defense == "dp-quantile-cuts":
+        return
+    training, _ = run(f"{defense}[epsilon=0.7{more}]", protocol)
+    (found,) = spent(training)
+    assert (found.epsilon, found.unit) == (pytest.approx(0.7), "cuts")
+    assert str(training.defense.claims()[0]) == "pure-dp[epsilon=0.7,unit=cuts]"
+
+
+def test_noisy_cut_points_and_noisy_histograms_add_up():
+    training, _ = run("dp-grid-cuts[epsilon=1]+laplace-hist[epsilon=4,calibrated=true]")
+    cuts, whole = spent(training)
+    assert str(cuts) == "pure-dp[epsilon=1,unit=cuts]"
+    assert str(whole) == "pure-dp[epsilon=5]"
+    exact, _ = run("grid-cuts+laplace-hist[epsilon=4,calibrated=true]")
+    assert join(spent(exact)[1:]) == "pure-dp[epsilon=inf,histograms=4,unprotected=cuts]"
+    public, _ = run("public-cuts+laplace-hist[epsilon=4,calibrated=true]")
+    assert join(spent(public)) == "structural+pure-dp[epsilon=4]"
+
+
+def test_a_secure_sum_beside_it_changes_nothing():
+    alone, _ = run("grid-cuts")
+    both, _ = run("grid-cuts+secure-sum+split-only")
+    assert same_trees(alone, both)
+
+
+def test_a_sketch_that_crosses_all_the_same_stops_the_run():
+    class Forgetful(GridCuts):
+        name = "forgetful"
+
+        def cuts(self):
+            return None
+
+    clients, schema = sample_federation()
+    protocol = register.make("protocol", parse_grid(SMALL["fedtree-hist"])[0])
+    with pytest.raises(UnguardedMessageError, match="about to send FeatureSketch"):
+        train(protocol, over_clients(clients), schema, defense=Composition((Forgetful(),)))
+
+
+# The noise
+
+
+def test_shares_add_up_to_discrete_laplace_noise():
+    """``P(k) = (1 - r) / (1 + r) r^|k|`` with ``r = exp(-1 / scale)``: by chi squared."""
+    scale, n, parties = 1.5, 40_000, 5
+    rng = np.random.default_rng(0)
+    shares = [discrete_laplace_share(scale, n, rng, parties) for _ in range(parties)]
+    total = sum(shares)
+    r = math.exp(-1 / scale)
+    inner = np.arange(-5, 6)
+    expected = n * (1 - r) / (1 + r) * r ** np.abs(inner)
+    observed = np.array([(total == k).sum() for k in inner])
+    assert ((observed - expected) ** 2 / expected).sum() < 29.6  # 11 cells, P < 0.002
+    one = np.var(shares[0])
+    assert one == pytest.approx(np.var(total) / parties, rel=0.1)
+
+
+def test_two_clients_noise_is_that_of_five():
+    clients, schema = sample_federation(rows=240, clients=2)
+    variances = []
+    for parts in (clients, [p.take(s) for p in clients for s in (slice(0, 60), slice(60, 120))]):
+        defense = "dp-grid-cuts[epsilon=0.5,rounds=1,cells=4096]"
+        noisy, _ = run(defense, federation=(parts, schema))
+        exact, _ = run("grid-cuts[rounds=1,cells=4096]", federation=(parts, schema))
+        totals = [next(m for m in sent(t, GridCounts) if not closed(m)) for t in (noisy, exact)]
+        variances.append(np.var(totals[0].counts - totals[1].counts))
+    b = 4 / 0.5  # four counted columns
+    assert variances == pytest.approx([2 * b**2] * 2, rel=0.15)
+
+
+@pytest.mark.parametrize(("less", "added"), [([0], 1), ([1, 1], 0)])
+def test_three_quantiles_of_neighbours_obey_their_epsilon(less, added):
+    """At the outcome that tells them apart most; the bound is nearly met, not undercut by far."""
+    n, epsilon = 8000, 2.0
+
+    def chance(values):
+        rng = np.random.default_rng(1)
+        x = np.array(values, dtype=np.int64)
+        found = [private_quantiles(x, 3, 0, 1, epsilon, rng) for _ in range(n)]
+        return np.mean([not q.any() for q in found])
+
+    ratio = abs(math.log(chance(less) / chance([*less, added])))
+    assert 0.5 * epsilon < ratio < 1.1 * epsilon
+
+
+def test_quantiles_of_a_large_epsilon_are_those_of_the_values():
+    x = np.random.default_rng(0).permutation(np.arange(1000, 2000))
+    found = private_quantiles(x, 9, 0, 10_000, 1e4, np.random.default_rng(1))
+    np.testing.assert_allclose(found, np.arange(1100, 2000, 100), atol=3)
+    nothing = private_quantiles(x[:0], 3, 5, 9, 1.0, np.random.default_rng(1))
+    assert (np.diff(nothing) >= 0).all()
+    assert nothing.min() >= 5
+    assert nothing.max() <= 9
+
+
+# Rounding
+
+
+@pytest.mark.parametrize("digits", [1, 3])
+def test_rounded_sketches_have_few_digits_and_all_rows(digits):
+    training, held = run(f"sketch-rounding[digits={digits}]")
+    messages = sent(training, FeatureSketch)
+    assert len(messages) == len(held)
+    for message, own in zip(messages, held.values(), strict=True):
+        assert message.weights.sum() == own.X.size
+        short = [np.float32(f"{v:.{digits - 1}e}") for v in message.points]
+        np.testing.assert_array_equal(message.points, short)
+        for f in range(own.X.shape[1]):
+            points = message.points[message.offsets[f] : message.offsets[f + 1]]
+            assert (np.diff(points) > 0).all()
+
+
+@pytest.mark.parametrize(
+    ("defense", "said"),
+    [
+        ("dp-grid-cuts[epsilon=0]", "epsilon must be a finite number > 0; got 0"),
+        ("dp-quantile-cuts[epsilon=-1]", "epsilon must be a finite number > 0; got -1"),
+        ("dp-quantile-cuts[epsilon=1,quantiles=0]", "quantiles=0"),
+        ("grid-cuts[cells=1]", "cells=1: give a whole number from 2"),
+        ("grid-cuts[cells=2.5]", "cells=2.5"),
+        ("grid-cuts[rounds=0]", "rounds=0"),
+        ("dp-grid-cuts[epsilon=1,rounds=9]", "rounds=9: give a whole number from 1 to 4"),
+        ("sketch-rounding[digits=0]", "digits=0"),
+        ("grid-cuts+public-cuts", "'grid-cuts' and 'public-cuts' each say how cut points"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(defense, said):
+    with pytest.raises(UsageError, match=said):
+        make_defense(parse_composed([defense])[0])
+
+
+def test_where_no_cut_points_are_settled_they_have_no_place():
+    protocol = register.make("protocol", parse_grid("flower-bagging")[0])
+    for defense in DEFENSES:
+        by = make_defense(parse_composed([defense])[0])
+        assert "which do not cross in 'flower-bagging'" in protocol.mismatch(by)
