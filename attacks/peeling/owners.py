@@ -26,7 +26,7 @@ def owners_of(
     A row can be an owner's if all its bins hold values of that owner. One that can be nobody
     else's takes its place there, and leaves less room for others, again and again; where all rows
     are known, an owner's bin that as many rows can fill as there is room for is theirs. What is
-    open then goes to the owner with most room, by the product of shares over the bins.
+    open then goes, row by row, to the owner with most room: by the product of shares over the bins.
 
     Parameters
     ----------
@@ -59,10 +59,10 @@ def owners_of(
         owner[open_rows[now]] = found[now]
         np.subtract.at(room, (found[now, None], at[open_rows[now]]), 1)
         room = np.maximum(room, 0)
-    rest = np.flatnonzero(owner < 0)
-    if len(rest):
-        share = np.maximum(room, 1e-3) / np.maximum(sizes, 1)[:, None]
-        owner[rest] = np.log(share)[:, at[rest]].sum(axis=2).argmax(axis=0)
+    for i in np.flatnonzero(owner < 0):
+        share = np.maximum(room[:, at[i]], 1e-3) / np.maximum(sizes, 1)[:, None]
+        owner[i] = np.log(share).sum(axis=1).argmax()
+        room[owner[i], at[i]] = np.maximum(room[owner[i], at[i]] - 1, 0)
     return owner
 
 
