@@ -60,8 +60,7 @@ def owners_of(
         np.subtract.at(room, (found[now, None], at[open_rows[now]]), 1)
         room = np.maximum(room, 0)
     for i in np.flatnonzero(owner < 0):
-        share = np.maximum(room[:, at[i]], 1e-3) / np.maximum(sizes, 1)[:, None]
-        owner[i] = np.log(share).sum(axis=1).argmax()
+        owner[i] = _most_room(room[:, at[i]], sizes)
         room[owner[i], at[i]] = np.maximum(room[owner[i], at[i]] - 1, 0)
     return owner
 
@@ -78,6 +77,18 @@ def _room(cuts: Cuts, columns: Sequence[Column], n: int) -> Longs:
         code = bins_of(cuts, f, column.values)
         np.add.at(room, part.start + code, column.counts)
     return room
+
+
+def _most_room(room: Longs, sizes: Longs) -> int:
+    """Return the owner with most room for a row, by the product of shares over its bins (k, d).
+
+    Factor by factor, so that the result is the same on every machine.
+    """
+    likely = np.ones(len(sizes))
+    for bin_room in room.T:
+        likely = likely * (np.maximum(bin_room, 1e-3) / np.maximum(sizes, 1))
+        likely = likely / likely.max()
+    return int(likely.argmax())
 
 
 def _only_ones(able: NDArray[np.bool_], at: Longs, room: Longs, found: Longs) -> Longs:

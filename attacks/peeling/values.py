@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -140,6 +141,13 @@ def _middle(
     return first, np.minimum((a + b) / 2, below)
 
 
+def _deviation(values: Floats, counts: NDArray[np.int64]) -> float:
+    """Return the standard deviation of values with counts, from sums that are exactly rounded."""
+    n = int(counts.sum())
+    mean = math.fsum(values * counts) / n
+    return math.sqrt(math.fsum(counts * (values - mean) ** 2) / n)
+
+
 def told_values(
     cuts: Cuts, bins: Ints, columns: Sequence[Column], categorical: NDArray[np.bool_]
 ) -> NDArray[np.float32]:
@@ -152,10 +160,9 @@ def told_values(
     for f, column in enumerate(columns):
         if not len(column.values):
             continue
-        every = column.spread(column.present).astype(np.float64)
-        width = 0.0 if categorical[f] else SIGMA_SHARE * float(every.std())
         code = bins_of(cuts, f, column.values)
         value = column.values.astype(np.float64)
+        width = 0.0 if categorical[f] else SIGMA_SHARE * _deviation(value, column.counts)
         first = np.maximum(
             np.searchsorted(value, value - width, side="left"), np.searchsorted(code, code, "left")
         )
