@@ -22,6 +22,7 @@ from fedtrees.attacks.peeling.peel import peel
 from fedtrees.attacks.peeling.rows import BinnedForest, Residual, take_out
 from fedtrees.attacks.peeling.values import to_bins, values_in
 from fedtrees.attacks.timberstrike.options import AUTO_TREES, Options
+from fedtrees.attacks.timberstrike.points import told_rows
 from fedtrees.core.schema import Schema, Table
 from fedtrees.guessing.consensus import matched_consensus
 from fedtrees.trees.boosted.fixed_point import from_fixed, to_fixed
@@ -87,7 +88,7 @@ def rows_from_histograms(
                 np.uint64(rng.integers(2**63)),
             )
         samples.append(Table(X, y))
-    rest = matched_consensus(samples, tolerance, groups=block)
+    rest = told_rows(matched_consensus(samples, tolerance, groups=block), prior)
     return Table.concat([sure, rest]), {**notes, "paired_rows": float(len(rest))}
 
 

@@ -34,7 +34,7 @@ def tables(rows: Any) -> list[Table]:
     """Return, per dataset, what every way to settle cut points costs and leaves to read."""
     found = []
     for data in dict.fromkeys(rows["dataset"]):
-        here = rows[(rows["dataset"] == data) & (rows["status"] == "ok")]
+        here = rows[(rows["dataset"] == data) & rows["stage"].isin(("train", "attack"))]
         lines = [_line(part, spec) for spec, part in here.groupby("defense_spec", sort=False)]
         found.append((str(data), _COLUMNS, lines))
     return found
