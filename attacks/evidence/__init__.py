@@ -1,4 +1,4 @@
-"""What attacks share: evidence of a view, sums, counts, routing, priors, consensus, and clients.
+"""What attacks share: evidence of a view, sums, counts, routing, priors, and clients.
 
 It imports no attack. Public is what is named here (`fedtrees.audit` imports no more); attacks may
 import any module below.

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from fedtrees.attacks.evidence.grid import Grid, LeafConstraints
 from fedtrees.core.schema import Schema, Table
+from fedtrees.guessing.tolerance import estimated_width
 from fedtrees.trees.binning import Cuts
 
 Floats = NDArray[np.float64]
@@ -44,6 +45,10 @@ class Prior:
     def classes(self) -> int:
         """Number of classes C."""
         return len(self.cumulative)
+
+    def tolerance(self, schema: Schema) -> Floats:
+        """Return the difference up to which two values count as one, float64, shape (d,)."""
+        return estimated_width(self.own, schema, self.low, self.high)[:-1]
 
 
 def value_ranges(

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from fedtrees.attacks.evidence.basis import Basis
 from fedtrees.attacks.evidence.boosted import Evidence
 from fedtrees.attacks.evidence.boxes import Boxes, boxes_after_first_tree, open_boxes
-from fedtrees.attacks.evidence.consensus import merge, tolerances
 from fedtrees.attacks.evidence.values import first_counts
 from fedtrees.attacks.joint.classes import Classes
 from fedtrees.attacks.joint.sampler import draw_classes, sample
@@ -20,12 +19,13 @@ from fedtrees.attacks.joint.world import World
 from fedtrees.attacks.lattice.decode import decode
 from fedtrees.attacks.lattice.rows import rows_of
 from fedtrees.attacks.timberstrike.options import Options as TimberStrikeOptions
-from fedtrees.attacks.timberstrike.points import points
+from fedtrees.attacks.timberstrike.points import nearest_told, points, told_rows
 from fedtrees.attacks.timberstrike.reconstruct import reconstruct as timberstrike
 from fedtrees.attacks.timberstrike.sequence import follow
 from fedtrees.core.errors import UsageError
 from fedtrees.core.guess import Guess, LeafCounts, Records
 from fedtrees.core.schema import Schema, Table
+from fedtrees.guessing.consensus import matched_consensus
 
 Ints = NDArray[np.int32]
 
@@ -198,7 +198,9 @@ def _run_chains(problem: _Problem, rng: np.random.Generator) -> tuple[Table, dic
         if time.process_time() > deadline:
             break
     tables = [_rows(problem, cell, rng) for cell in cells]
-    records = merge(tables, known.block, tolerances(problem.basis.prior, problem.schema))
+    tolerance = problem.basis.prior.tolerance(problem.schema)
+    merged = matched_consensus(tables, tolerance, groups=known.block)
+    records = told_rows(merged, problem.basis.prior)
     notes = {"chains_run": float(len(squares)), "residual_rms": float(np.sqrt(np.mean(squares)))}
     return records, notes
 
@@ -209,8 +211,10 @@ def _inside_boxes(problem: _Problem, rng: np.random.Generator) -> Table:
     parts = (boxes, basis.grid, basis.prior, problem.schema)
     tables = [points("prior", *parts, rng) for _ in range(POINTS)]
     each = np.arange(len(boxes.y))
-    rows = merge(tables, each, tolerances(basis.prior, problem.schema))
+    rows = matched_consensus(tables, basis.prior.tolerance(problem.schema), groups=each)
     low, high = basis.grid.bounds(boxes.lo, boxes.hi)
+    if basis.prior.told:
+        return Table(nearest_told(rows.X, low, high, basis.prior), rows.y)
     # a draw from a narrow box can round to its open end
     top = np.nextafter(high, np.float32(-np.inf))
     return Table(np.minimum(np.maximum(rows.X, low), top), rows.y)

@@ -14,7 +14,6 @@ from numba import njit
 from numpy.typing import NDArray
 
 from fedtrees.attacks.evidence.boosted import Evidence
-from fedtrees.attacks.evidence.consensus import chains_for, merge, tolerances
 from fedtrees.attacks.evidence.counts import first_gradient
 from fedtrees.attacks.evidence.draws import next_bits
 from fedtrees.attacks.evidence.prior import Prior
@@ -23,7 +22,9 @@ from fedtrees.attacks.peeling.peel import peel
 from fedtrees.attacks.peeling.rows import BinnedForest, Residual, take_out
 from fedtrees.attacks.peeling.values import to_bins, values_in
 from fedtrees.attacks.timberstrike.options import AUTO_TREES, Options
+from fedtrees.attacks.timberstrike.points import told_rows
 from fedtrees.core.schema import Schema, Table
+from fedtrees.guessing.consensus import matched_consensus
 from fedtrees.trees.boosted.fixed_point import from_fixed, to_fixed
 
 Ints = NDArray[np.int32]
@@ -72,8 +73,8 @@ def rows_from_histograms(
     sure = Table(values(bins), labels)
     near = _sorted_by_label(prior.own, rng)
     start = np.searchsorted(near.y, np.arange(prior.classes + 1))
-    samples = []
-    for _ in range(options.chains or chains_for(n_victims)):
+    samples, tolerance = [], prior.tolerance(schema)
+    for _ in range(options.chains_for(n_victims)):
         bins, y, block = _pair(evidence, forest, left, rng)
         X = values(bins)
         if len(prior.own) and len(y):
@@ -83,11 +84,11 @@ def rows_from_histograms(
                 block,
                 near.X,
                 start,
-                tolerances(prior, schema),
+                tolerance,
                 np.uint64(rng.integers(2**63)),
             )
         samples.append(Table(X, y))
-    rest = merge(samples, block, tolerances(prior, schema))
+    rest = told_rows(matched_consensus(samples, tolerance, groups=block), prior)
     return Table.concat([sure, rest]), {**notes, "paired_rows": float(len(rest))}
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args, get_origin, get_type_hints
 
+import numpy as np
+
 from fedtrees.attacks.evidence.prior import Ranges
 from fedtrees.core.errors import UsageError, did_you_mean
 
@@ -74,3 +76,7 @@ class Options:
             raise UsageError(f"chains {self.chains} must be at least 1")
         if not self.time_limit > 0:
             raise UsageError(f"time_limit {self.time_limit} must be positive (seconds)")
+
+    def chains_for(self, n: int) -> int:
+        """Return how many chains to merge for n rows, so that the work stays bounded."""
+        return self.chains or int(np.clip(100_000 // max(n, 1), 5, 20))

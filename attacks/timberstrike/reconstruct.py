@@ -15,7 +15,6 @@ from fedtrees.attacks.evidence.boxes import (
     boxes_by_class,
     open_boxes,
 )
-from fedtrees.attacks.evidence.consensus import chains_for, merge, tolerances
 from fedtrees.attacks.evidence.counts import (
     NOISE_FLOOR,
     Counts,
@@ -28,10 +27,11 @@ from fedtrees.attacks.evidence.sums import LeafSums
 from fedtrees.attacks.evidence.values import first_counts
 from fedtrees.attacks.timberstrike.histograms import rows_from_histograms
 from fedtrees.attacks.timberstrike.options import AUTO_TREES, Options
-from fedtrees.attacks.timberstrike.points import points
+from fedtrees.attacks.timberstrike.points import points, told_rows
 from fedtrees.attacks.timberstrike.sequence import follow
 from fedtrees.core.guess import Guess, LeafCounts, Records
 from fedtrees.core.schema import Schema, Table
+from fedtrees.guessing.consensus import matched_consensus
 
 
 def reconstruct(
@@ -144,7 +144,7 @@ def _follow_chains(
         )
         sums = [*exact, *sums[evidence.outputs :]]
     block = _initial_boxes(evidence, grid, counts).history
-    for _ in range(options.chains or chains_for(len(block))):
+    for _ in range(options.chains_for(len(block))):
         boxes = _initial_boxes(evidence, grid, counts)
         follow(evidence, sums, grid, prior, boxes, options, rng, 0 if several or not counts else 1)
         tables.append(points(options.points, boxes, grid, prior, schema, rng))
@@ -153,7 +153,8 @@ def _follow_chains(
             "residual_second_tree": boxes.residual[0],
             "residual_last_tree": boxes.residual[-1],
         }
-    return merge(tables, block, tolerances(prior, schema)), notes
+    merged = matched_consensus(tables, prior.tolerance(schema), groups=block)
+    return told_rows(merged, prior), notes
 
 
 def _initial_boxes(evidence: Evidence, grid: Grid, counts: Sequence[Counts]) -> Boxes:

@@ -22,8 +22,9 @@ from fedtrees.core.guess import LeafCounts, Records
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.streams import Streams
 from fedtrees.data.dataset import Dataset
+from fedtrees.guessing.blind import blind_guesses
 from fedtrees.messages.models import public_view
-from fedtrees.metrics import advantage, blind_guesses
+from fedtrees.metrics import advantage
 from fedtrees.metrics.leaf_counts import blind_leaf_counts, score_leaf_counts, true_leaf_counts
 from fedtrees.metrics.metric import best_of
 from fedtrees.metrics.victims_rows import RecordMetric, VictimsRows

@@ -1,21 +1,16 @@
 """Scores, each beside what an adversary gets who never looked.
 
-It may import `messages` and below.
+It may import `messages` and below; the guesses of those are in `fedtrees.guessing`.
 """
 
 from fedtrees.metrics.advantage import advantage
 from fedtrees.metrics.aggregate import Interval, mean_interval, paired_interval
-from fedtrees.metrics.blind import blind_guesses
-from fedtrees.metrics.consensus import matched_consensus
-from fedtrees.metrics.records import RecordScores, Tolerance, score_records
+from fedtrees.metrics.records import RecordScores, score_records
 
 __all__ = [
     "Interval",
     "RecordScores",
-    "Tolerance",
     "advantage",
-    "blind_guesses",
-    "matched_consensus",
     "mean_interval",
     "paired_interval",
     "score_records",

@@ -10,46 +10,13 @@ from numpy.typing import NDArray
 
 from fedtrees.core.errors import DataError, did_you_mean
 from fedtrees.core.schema import Schema, Table
-from fedtrees.metrics.matching import assign, assign_most_exact, graded_costs, mismatch_counts
+from fedtrees.guessing.matching import assign, assign_most_exact, graded_costs, mismatch_counts
+from fedtrees.guessing.tolerance import Tolerance
 
-#: Share of a column's standard deviation within which a guess counts as right: the value that
-#: 0.25 of a standard normal's mass lies within (Vero et al. Sec. 4; Di Gennaro et al. Eq. 14).
-SIGMA_SHARE = 0.319
 #: A row is close when at least this share of its columns agrees.
 CLOSE_SHARE = 0.9
 # Steps per column in the Gower matching; finer steps change the mean distance by under 1%.
 _GOWER_STEPS = 16
-
-
-@dataclass(frozen=True, eq=False)
-class Tolerance:
-    """How far a guess may be off, fixed by the true scored rows.
-
-    Attributes
-    ----------
-    width : float64 array, shape (d + 1,)
-        Largest accepted difference per feature and, last, of the label; 0 means equality.
-    range : float64 array, shape (d + 1,)
-        Largest minus smallest true value of a continuous column, 0 for the others (Gower 1971).
-    """
-
-    width: NDArray[np.float64]
-    range: NDArray[np.float64]
-
-    @staticmethod
-    def of(truth: Table, schema: Schema) -> Tolerance:
-        """Return 0.319 population sigma per continuous column, ignoring missing values.
-
-        The label and categorical columns are compared by equality; so is a constant column.
-        """
-        X = truth.X.astype(np.float64)
-        width, span = np.zeros(X.shape[1] + 1), np.zeros(X.shape[1] + 1)
-        for k in np.flatnonzero(~schema.categorical):
-            present = X[~np.isnan(X[:, k]), k]
-            if len(present):
-                width[k] = SIGMA_SHARE * present.std()
-                span[k] = np.ptp(present)
-        return Tolerance(width, span)
 
 
 @dataclass(frozen=True, eq=False)

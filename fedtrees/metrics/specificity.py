@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from fedtrees.core.errors import DataError
 from fedtrees.core.schema import Schema, Table
-from fedtrees.metrics.records import Tolerance, ra_only, sorted_rows
+from fedtrees.guessing.tolerance import Tolerance
+from fedtrees.metrics.records import ra_only, sorted_rows
 
 #: Fresh samples the guess is compared with (Gorgé et al., Appendix D).
 FRESH = 100

@@ -13,8 +13,8 @@ from fedtrees.core.holding import Holding
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema, Table
 from fedtrees.core.streams import Streams
+from fedtrees.guessing.blind import blind_guesses
 from fedtrees.messages.cuts import CutPoints
-from fedtrees.metrics.blind import blind_guesses
 from fedtrees.metrics.metric import Case, Metric, Score
 from fedtrees.metrics.records import score_records
 from fedtrees.metrics.returned_rows import score_returned_rows
@@ -71,7 +71,7 @@ class RecordMetric(Metric[VictimsRows]):
         return unscorable(claims, case)
 
     def blind(self, case: Case, truth: VictimsRows) -> dict[str, Sequence[Claim]]:
-        """Return the guesses of `fedtrees.metrics.blind`, and those of attacks marked blind."""
+        """Return the guesses of `fedtrees.guessing.blind`, and those of attacks marked blind."""
         view = case.blind_view()
         made = blind_guesses(view.rows, case.schema, len(truth.rows), case.blind_rng())
         own = {name: [Records(table)] for name, table in made.items()}

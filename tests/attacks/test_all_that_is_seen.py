@@ -13,11 +13,12 @@ import pytest
 from digests import content, digest
 from federations import sample_federation
 
+from fedtrees.bench.evaluate import make_defense
 from fedtrees.core.errors import FedtreesError
 from fedtrees.core.holding import over_clients
 from fedtrees.core.messages import Reveal, closed
 from fedtrees.core.registry import register
-from fedtrees.core.specs import Spec, parse_grid
+from fedtrees.core.specs import Spec, parse_composed, parse_grid
 from fedtrees.core.streams import Streams
 from fedtrees.core.view import View
 from fedtrees.protocols.base import train, view_of
@@ -35,6 +36,8 @@ HELD_OUT = "no attack reads histograms of which rows are held out yet"
 #: Messages that reveal rows and are read by no attack, each with the reason.
 UNREAD = {
     "LabelSums": "all they tell is the base score, which is told as well",
+    "GridRequest": "borders laid by sums over all clients; the cut points are read",
+    "GridCounts": "sums over all clients, of cells; the cut points are read",
     "ClassTotals": FORESTS,
     "ClassCounts": FORESTS,
     "LeafClasses": FORESTS,
@@ -62,14 +65,18 @@ RUNS = [
     *(Spec(name, SMALL) for name in register.names("protocol")),
     Spec("fedtree-hist", {**SMALL, "cuts": "equal-width"}),
     Spec("nvflare-hist", {**SMALL, "early_stopping_rounds": 1}),
+    Spec("nvflare-hist", {**SMALL, "base_score": 0.5}),
 ]
+DEFENDED = {len(RUNS) - 1: "grid-cuts[cells=64]"}
 
 
 @cache
 def run_of(which: int):
     clients, schema = sample_federation(rows=90)
     held = over_clients(clients)
-    return train(register.make("protocol", RUNS[which]), held, schema, seed=3), held
+    defense = make_defense(parse_composed([DEFENDED.get(which, "none")])[0])
+    made = register.make("protocol", RUNS[which])
+    return train(made, held, schema, defense=defense, seed=3), held
 
 
 def views():
@@ -119,7 +126,7 @@ def readers(which: int, who: str) -> dict[str, list[str]]:
     return found
 
 
-@pytest.mark.parametrize(("which", "who"), views())
+@pytest.mark.parametrize(("which", "who"), list(views()))
 def test_what_reveals_rows_is_read_or_there_is_a_reason(which, who):
     reasons = UNREAD | UNREAD_IN.get(RUNS[which].name, {})
     if "early_stopping_rounds" in RUNS[which].params:

@@ -17,7 +17,7 @@ from fedtrees.attacks.timberstrike import Options, reconstruct
 from fedtrees.attacks.timberstrike.attack import TimberStrike
 from fedtrees.core.errors import DataError
 from fedtrees.core.schema import Feature, Schema
-from fedtrees.metrics.blind import blind_guesses
+from fedtrees.guessing.blind import blind_guesses
 
 LEVELS = ("values", "statistics", "histograms")
 QUICK = Options(chains=2)

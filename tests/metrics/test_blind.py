@@ -7,10 +7,10 @@ from small_tables import SCHEMA, random_table
 
 from fedtrees.core.errors import DataError
 from fedtrees.core.guess import Records
-from fedtrees.core.schema import Table
-from fedtrees.metrics import blind_guesses, score_records
+from fedtrees.data import load
+from fedtrees.guessing.blind import blind_guesses
+from fedtrees.metrics import score_records
 from fedtrees.metrics.advantage import advantage
-from fedtrees.metrics.consensus import matched_consensus
 from fedtrees.metrics.metric import best_of
 from fedtrees.metrics.victims_rows import RecordMetric, VictimsRows
 
@@ -36,8 +36,10 @@ def test_guesses_have_n_rows_of_values_the_adversary_knows(own, n, seed):
         assert np.isin(guess.X[:, 1], (0, 1, 2)).all(), name
         if "uniform" not in name:
             assert np.isin(guess.X[:, 1], mine.X[:, 1]).all(), name
-            if name != "constant":
+            if name in ("bootstrap", "independent", "given-label"):
                 assert np.isin(guess.X[:, 0], mine.X[:, 0]).all(), name
+            assert mine.X[:, 0].min() <= guess.X[:, 0].min(), name
+            assert guess.X[:, 0].max() <= mine.X[:, 0].max(), name
     assert guesses["uniform"].X[:, 0].min() >= 0
     assert guesses["uniform"].X[:, 0].max() <= 100
 
@@ -107,27 +109,6 @@ def test_per_feature_lines_are_there():
     assert "hamming" not in blind
 
 
-def test_consensus_of_equal_samples_is_that_sample_in_any_order():
-    rng = np.random.default_rng(0)
-    base = random_table(40, rng)
-    samples = [base.take(rng.permutation(40)) for _ in range(5)]
-    voted = matched_consensus(samples, np.zeros(4))
-    assert sorted(map(bytes, voted.X)) == sorted(map(bytes, base.X))
-
-
-def test_consensus_restores_rows_that_most_samples_agree_on():
-    rng = np.random.default_rng(0)
-    base = random_table(40, rng)
-    samples = []
-    for _ in range(9):
-        X = base.X.copy()
-        X[rng.random(40) < 0.2, 2] += 50
-        samples.append(Table(X, base.y).take(rng.permutation(40)))
-    samples[-1] = base
-    voted = matched_consensus(samples, np.zeros(4))
-    assert score_records(voted, base, SCHEMA).exact_rows > 0.95
-
-
 @pytest.mark.parametrize(
     ("own", "n", "positives", "message"),
     [(3, 0, None, "at least one row"), (3, 5, 6, r"must lie in 0\.\.5")],
@@ -140,8 +121,6 @@ def test_impossible_requests(own, n, positives, message):
 
 def test_pima_lines_agree_with_those_measured_before():
     """Own rows 130, victims 484, mean of three seeds; the ranges cover other random splits."""
-    from fedtrees.data import load
-
     data = load("pima", data_dir())
     scores = []
     for seed in range(3):
@@ -153,10 +132,23 @@ def test_pima_lines_agree_with_those_measured_before():
             {k: 100 * score_records(g, truth, data.schema).ra for k, g in guesses.items()}
         )
     mean = {k: np.mean([s[k] for s in scores]) for k in scores[0]}
+    assert np.mean([max(s.values()) for s in scores]) > 74  # 73.5 before blocks of 25 slots
     assert 65.5 < mean["bootstrap"] < 69
     assert 66 < mean["independent"] < 70
     assert 68 < mean["given-label"] < 71.5
-    assert 69 < mean["given-label+consensus"] < 73
-    assert mean["bootstrap+consensus"] > mean["bootstrap"] + 1
-    assert mean["bootstrap+small-consensus"] > mean["bootstrap+consensus"] + 0.5
+    assert mean["bootstrap+consensus"] > mean["bootstrap"] + 4
+    assert mean["mixed-10+consensus"] > mean["bootstrap"] + 5
     assert mean["constant"] < 40
+
+
+def test_breast_cancer_line_is_above_the_earlier_one():
+    """Own rows 50 of 350: the line was 59.4, mean of three seeds, and is 60.7."""
+    data = load("breast-cancer")
+    best = []
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        rows = rng.permutation(len(data.table))[:350]
+        own, truth = data.table.take(rows[:50]), data.table.take(rows[50:])
+        guesses = blind_guesses(own, data.schema, len(truth), rng)
+        best.append(max(100 * score_records(g, truth, data.schema).ra for g in guesses.values()))
+    assert np.mean(best) > 60

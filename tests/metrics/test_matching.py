@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment
 
 from fedtrees.core.errors import DataError
-from fedtrees.metrics import matching
-from fedtrees.metrics.matching import (
+from fedtrees.guessing import matching
+from fedtrees.guessing.matching import (
     assign,
     assign_most_exact,
     graded_costs,

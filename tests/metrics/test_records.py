@@ -9,7 +9,8 @@ from small_tables import SCHEMA, random_table
 
 from fedtrees.core.errors import DataError
 from fedtrees.core.schema import Feature, Schema, Table
-from fedtrees.metrics import Tolerance, score_records
+from fedtrees.guessing.tolerance import Tolerance
+from fedtrees.metrics import score_records
 from fedtrees.metrics.records import gower_distance, sorted_rows
 
 TOP = ("age", "town")

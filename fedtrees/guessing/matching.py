@@ -69,13 +69,13 @@ def mismatch_counts(
     DataError
         More than 255 columns, differing widths, or more than `MAX_CELLS` pairs.
     """
-    _check_pair(true_rows.shape, guessed_rows.shape)
+    check_pair(true_rows.shape, guessed_rows.shape)
     A = np.ascontiguousarray(true_rows, dtype=np.float64)
     Bt = np.ascontiguousarray(guessed_rows.T, dtype=np.float64)
     return _mismatch(A, Bt, np.asarray(tolerance, dtype=np.float64))
 
 
-def _check_pair(a: tuple[int, ...], b: tuple[int, ...]) -> None:
+def check_pair(a: tuple[int, ...], b: tuple[int, ...]) -> None:
     if a[1] != b[1]:
         raise DataError(f"cannot match rows of {a[1]} columns with rows of {b[1]} columns")
     if a[1] > 255:
@@ -183,7 +183,7 @@ def _search(
 
 
 @njit(cache=True, nogil=True)
-def _assign(
+def assign_kernel(
     cost: NDArray[Any], square: bool
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], int, int]:
     n, m = cost.shape
@@ -274,8 +274,8 @@ def assign(cost: NDArray[np.uint8]) -> NDArray[np.intp]:
     if n == 0 or m == 0:
         return np.full(n, -1, dtype=np.intp)
     if n <= m:
-        return _assign(np.ascontiguousarray(cost), n == m)[0].astype(np.intp)
-    row_of_column = _assign(np.ascontiguousarray(cost.T), False)[0]
+        return assign_kernel(np.ascontiguousarray(cost), n == m)[0].astype(np.intp)
+    row_of_column = assign_kernel(np.ascontiguousarray(cost.T), False)[0]
     columns = np.full(n, -1, dtype=np.intp)
     columns[row_of_column] = np.arange(m)
     return columns
@@ -320,8 +320,8 @@ def assign_most_exact(cost: NDArray[np.uint8]) -> NDArray[np.intp]:
         columns[row_of_column] = np.arange(m)
         return columns
     cost = np.ascontiguousarray(cost)
-    first, u, v, _, _ = _assign(cost, n == m)
-    second = _assign(_tie_costs(cost, u, v), n == m)[0]
+    first, u, v, _, _ = assign_kernel(cost, n == m)
+    second = assign_kernel(_tie_costs(cost, u, v), n == m)[0]
     rows = np.arange(n)
     least = cost[rows, first].sum(dtype=np.int64)
     best = second if cost[rows, second].sum(dtype=np.int64) == least else first
@@ -329,7 +329,7 @@ def assign_most_exact(cost: NDArray[np.uint8]) -> NDArray[np.intp]:
 
 
 @njit(cache=True, nogil=True)
-def _graded(
+def graded_kernel(
     A: NDArray[Any], Bt: NDArray[Any], scale: NDArray[Any], weight: NDArray[Any]
 ) -> NDArray[Any]:
     n, d = A.shape
@@ -382,9 +382,9 @@ def graded_costs(
     DataError
         As `mismatch_counts`, or weights above 255 in all.
     """
-    _check_pair(true_rows.shape, guessed_rows.shape)
+    check_pair(true_rows.shape, guessed_rows.shape)
     if int(np.sum(weight)) > 255:
         raise DataError(f"column weights sum to {int(np.sum(weight))}; at most 255 fit a byte")
     A = np.ascontiguousarray(true_rows, dtype=np.float64)
     Bt = np.ascontiguousarray(guessed_rows.T, dtype=np.float64)
-    return _graded(A, Bt, np.asarray(scale, np.float64), np.asarray(weight, np.int64))
+    return graded_kernel(A, Bt, np.asarray(scale, np.float64), np.asarray(weight, np.int64))

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.errors import DataError
 from fedtrees.core.schema import Schema, Table
-from fedtrees.metrics.consensus import BLOCK, matched_consensus
-from fedtrees.metrics.records import Tolerance
+from fedtrees.guessing.consensus import matched_consensus
+from fedtrees.guessing.tolerance import estimated_width
 
-#: Draws behind each consensus guess.
+#: Draws behind each consensus guess; forty are no better, and worse where own rows are few.
 DRAWS = 20
-#: Slots of the small-block consensus. Voting among few slots sharpens more: with a fifth of Pima
-#: as own rows, bootstrap reaches RA 70 alone, 72.6 after the consensus over all slots, 74.9 over
-#: blocks of 60 (Stroke 90.6, 91.6, 92.3); between 30 and 125 slots it is flat.
-SMALL_BLOCK = 60
+#: Shares of cells of a resampled row that come from other own rows of the same label. None is best
+#: with many own rows or many dependent columns (breast cancer), a tenth on tables of a thousand
+#: rows and three clients, three tenths with ten, all where columns are nearly independent.
+SHARES = {"bootstrap": 0.0, "mixed-10": 0.1, "mixed-30": 0.3, "given-label": 1.0}
+#: The guess that is matched once more as a whole, in blocks of so many slots, with draws of the
+#: other kind: blocks of few slots know nothing of each other.
+REFINED, REFINED_BY, WIDE_BLOCK = "mixed-10", "mixed-30", 1000
 
 
 def blind_guesses(
@@ -28,7 +29,6 @@ def blind_guesses(
     *,
     positives: int | None = None,
     draws: int = DRAWS,
-    block: int = BLOCK,
 ) -> dict[str, Table]:
     """Return the guesses of an adversary with an empty transcript, by name.
 
@@ -46,18 +46,15 @@ def blind_guesses(
     draws : int
         Draws per random guess; all of them enter its consensus, the last one stands alone.
         Below 2: no consensus.
-    block : int
-        Slots matched at once in the wide consensus (see `matched_consensus`).
 
     Returns
     -------
     dict of str to Table
         ``bootstrap`` (rows of `own`), ``independent`` (its marginals), ``given-label`` (its
         marginals given the label), ``uniform`` (declared ranges, else the range of `own`, else
-        0), ``constant`` (median, mode); for each random one ``NAME+consensus``, matched over up to
-        `block` slots at once, and (but for ``uniform``) ``NAME+small-consensus``, over
-        `SMALL_BLOCK` slots; tables of no more slots do without it. With no
-        own rows only ``uniform`` and its consensus, and ``constant``, the middle of the range.
+        0), ``constant`` (median, mode); the matched consensus ``NAME+consensus`` of ``uniform``
+        draws and of every kind in `SHARES`, and ``refined``. With no own rows only ``uniform`` and
+        its consensus, and ``constant``, the middle of the range.
 
     Raises
     ------
@@ -77,30 +74,31 @@ def blind_guesses(
         raise DataError(
             f"own rows have {own.X.shape[1]} features, the schema has {len(schema.features)}"
         )
-    kinds: dict[str, Callable[..., Table]] = {"uniform": _uniform} if own is None else _KINDS
-    width = _own_width(own, schema)
+    ranges = np.array(_ranges(own, schema), dtype=np.float64).reshape(-1, 2)
+    width = estimated_width(own, schema, ranges[:, 0], ranges[:, 1])
+    samples = {"uniform": [_uniform(own, schema, n, positives, rng) for _ in range(max(1, draws))]}
     guesses = {}
-    for name, draw in kinds.items():
-        samples = [draw(own, schema, n, positives, rng) for _ in range(max(1, draws))]
-        guesses[name] = samples[-1]
+    if own is not None:
+        guesses["independent"] = _independent(own, schema, n, positives, rng)
+        for name, share in SHARES.items():
+            samples[name] = [
+                _mixed(own, schema, n, positives, share, rng) for _ in range(max(1, draws))
+            ]
+    for name, drawn in samples.items():
+        if not name.startswith("mixed"):
+            guesses[name] = drawn[-1]
         if draws > 1:
-            guesses[f"{name}+consensus"] = matched_consensus(samples, width, block=block)
-            if n > SMALL_BLOCK and name != "uniform":  # uniform draws have nothing to sharpen
-                small = matched_consensus(samples, width, block=SMALL_BLOCK)
-                guesses[f"{name}+small-consensus"] = small
+            guesses[f"{name}+consensus"] = matched_consensus(drawn, width)
+    if own is not None and draws > 1:
+        guesses["refined"] = matched_consensus(
+            samples[REFINED_BY],
+            width,
+            rounds=1,
+            block=WIDE_BLOCK,
+            start=guesses[f"{REFINED}+consensus"],
+        )
     guesses["constant"] = _constant(own, schema, n, positives, rng)
     return guesses
-
-
-def _own_width(own: Table | None, schema: Schema) -> NDArray[np.float64]:
-    """Return the tolerances the adversary can estimate: from its rows, else from the ranges."""
-    if own is not None:
-        return Tolerance.of(own, schema).width
-    width = np.zeros(len(schema.features) + 1)
-    for k, (low, high) in enumerate(_ranges(None, schema)):
-        if schema.features[k].kind == "continuous":
-            width[k] = 0.319 * (high - low) / np.sqrt(12)  # sigma of a uniform distribution
-    return width
 
 
 def _labels(
@@ -118,20 +116,6 @@ def _labels(
     return (rng.random(n) < share).astype(np.int64)
 
 
-def _bootstrap(
-    own: Table, schema: Schema, n: int, positives: int | None, rng: np.random.Generator
-) -> Table:
-    if positives is None:
-        return own.take(rng.integers(0, len(own), n))
-    y = _labels(own, schema, n, positives, rng)
-    rows = np.empty(n, dtype=np.intp)
-    for label in (0, 1):
-        pool = np.flatnonzero(own.y == label)
-        pool = pool if len(pool) else np.arange(len(own))
-        rows[y == label] = rng.choice(pool, int((y == label).sum()))
-    return Table(own.X[rows], y)
-
-
 def _independent(
     own: Table, schema: Schema, n: int, positives: int | None, rng: np.random.Generator
 ) -> Table:
@@ -139,15 +123,24 @@ def _independent(
     return Table(np.take_along_axis(own.X, rows, axis=0), _labels(own, schema, n, positives, rng))
 
 
-def _given_label(
-    own: Table, schema: Schema, n: int, positives: int | None, rng: np.random.Generator
+def _mixed(
+    own: Table,
+    schema: Schema,
+    n: int,
+    positives: int | None,
+    share: float,
+    rng: np.random.Generator,
 ) -> Table:
-    y = _labels(own, schema, n, positives, rng)
+    """Resample own rows, and take a share of their cells from other own rows of the same label."""
+    y = rng.choice(own.y, n) if positives is None else _labels(own, schema, n, positives, rng)
     X = np.empty((n, own.X.shape[1]), dtype=np.float32)
-    for label in range(max(len(schema.classes), 2)):
-        pool = own.take(own.y == label)
-        pool = pool if len(pool) else own
-        X[y == label] = _independent(pool, schema, int((y == label).sum()), None, rng).X
+    for label in np.unique(y):
+        mine, pool = np.flatnonzero(y == label), np.flatnonzero(own.y == label)
+        pool = pool if len(pool) else np.arange(len(own))
+        rows = np.repeat(rng.choice(pool, len(mine))[:, None], X.shape[1], axis=1)
+        other = rng.choice(pool, rows.shape)
+        rows = np.where(rng.random(rows.shape) < share, other, rows)
+        X[mine] = np.take_along_axis(own.X, rows, axis=0)
     return Table(X, y)
 
 
@@ -198,11 +191,3 @@ def _constant(
     else:
         y = np.full(n, np.bincount(own.y).argmax() if own is not None else 0, dtype=np.int64)
     return Table(np.tile(row, (n, 1)), y)
-
-
-_KINDS: dict[str, Callable[..., Table]] = {
-    "bootstrap": _bootstrap,
-    "independent": _independent,
-    "given-label": _given_label,
-    "uniform": _uniform,
-}
