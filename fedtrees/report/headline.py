@@ -170,7 +170,9 @@ def _bottom_line(frontier: Frontier, board: Sequence[LeaderRow], margin: float) 
         )
     known = [r for r in board if r.point.defense != UNDEFENDED and r.point.drawn]
     if not known:
-        return "No winner is named: no defense has a result."
+        unread = board and all(r.point.coverage.applicable == () for r in board)
+        why = "no attack applies, which makes nothing safe" if unread else "no defense has a result"
+        return f"No winner is named: {why}."
     judged = [r for r in known if r.point.coverage.complete]
     if not judged:
         return f"No winner is named: {known[0].point.coverage}."
