@@ -126,8 +126,8 @@ def test_a_leak_by_any_headline_score_counts(table, metric):
 def test_a_claim_that_did_not_hold_stands_in_the_same_sentence(table):
     spent = {"claimed": "pure-dp[epsilon=4]", "spent": "pure-dp[epsilon=inf]"}
     answer = said(run(table, **spent))
-    assert answer.bottom_line.endswith("attacks: shield (claim void, spent without bound).")
-    assert answer.changes[0].endswith("claim void, spent without bound.")
+    assert answer.bottom_line.endswith("attacks: shield (claim void: spent without bound).")
+    assert answer.changes[0].endswith("claim void: spent without bound.")
 
 
 def test_a_defense_that_never_acted_is_told_so(table):
