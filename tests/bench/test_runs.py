@@ -264,15 +264,16 @@ def test_failures_and_misfits_are_rows_with_reasons(tmp_path):
     ).replace("fedtree-hist[trees=2,max_depth=2,max_bin=16]", "nvflare-hist[trees=1,max_depth=1]")
     text = text.replace("seeds = [0, 1]", "seeds = [0]")
     text += '[[grid]]\ndata = ["diabetes"]\nprotocols = ["fedtree-hist[trees=1,cuts=public]"]\n'
+    text += 'attacks = ["random-leaf"]\n'
     b = bench(tmp_path / "run", text)
     b.open(resume=False)
     counts = b.run()
     rows = rows_of(tmp_path / "run")
     skipped = [r for r in rows if r["status"] == "skipped"]
     failed = [r for r in rows if r["status"] == "failed"]
-    assert {r["stage"] for r in skipped} == {"train", "attack"}
+    assert {r["stage"] for r in skipped} == {"train", "attack", "exposure"}
     assert all("do not cross in 'nvflare-hist'" in r["reason"] for r in skipped)
-    assert counts["failed"] == len(failed) == 3
+    assert counts["failed"] == len(failed) == 4
     assert all("declared range" in r["reason"] for r in failed)
 
 
