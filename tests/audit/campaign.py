@@ -144,7 +144,9 @@ def parameters(rng: np.random.Generator, objective: str, classes: int, d: int) -
         "num_parallel_tree": mostly(1, 2, 3, share=0.15),
         "tree_method": mostly("hist", "exact", "approx"),
         "scale_pos_weight": mostly(1.0, 2.0, 3.0, 5.0, 0.5, 2.5, 10.0, share=0.2),
-        "base_score": mostly(None, 0.5, 0.9, 0.1, 0.3, 0.25, round(rng.uniform(0.02, 0.98), 3), share=0.4),
+        "base_score": mostly(
+            None, 0.5, 0.9, 0.1, 0.3, 0.25, round(rng.uniform(0.02, 0.98), 3), share=0.4
+        ),
     }  # fmt: skip
     for name, share in (
         ("colsample_bytree", 0.1),

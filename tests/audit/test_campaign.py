@@ -1,4 +1,4 @@
-"""No count, bound or setting is wrong of models of random settings; some of what it found, fixed."""
+"""Of models of random settings no count, bound or setting is wrong; what was, case by case."""
 
 import json
 
@@ -77,7 +77,7 @@ def test_one_table_is_not_two_clients_after_a_tree_of_one_leaf(tmp_path):
 
 
 def test_places_of_trees_and_leaves_are_those_of_the_file(tmp_path):
-    """Parallel trees of several classes; best-first trees, whose leaves have numbers of their own."""
+    """Parallel trees of several classes; best-first trees, whose leaves are not in a row."""
     X, y = load_wine(return_X_y=True)
     params = {"objective": "multi:softprob", "num_class": 3, "num_parallel_tree": 2, "nthread": 1}
     params |= {"grow_policy": "lossguide", "max_leaves": 5, "colsample_bytree": 0.6}

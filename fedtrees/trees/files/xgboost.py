@@ -258,7 +258,7 @@ def _decoded(data: bytes) -> Any:
 
 
 def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return an object whose names differ: of doubled ones, libraries read the first or the last."""
+    """Return an object; of doubled names, one library reads the first and another the last."""
     found = dict(pairs)
     if len(found) != len(pairs):
         names = [name for name, _ in pairs]
