@@ -7,6 +7,7 @@ answers one view and ends.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import shutil
@@ -80,6 +81,7 @@ def _warm_up() -> None:
         import numba
 
         numba.njit(lambda x: x)(1)
+    gc.freeze()  # a copy that collects garbage need not look through, and so copy, all of this
 
 
 def answer(channel: Channel) -> None:
