@@ -32,7 +32,7 @@ from fedtrees.core.registry import load_plugin, register
 from fedtrees.core.specs import Spec
 from fedtrees.core.view import View
 from fedtrees.isolation import guesses, views
-from fedtrees.isolation.channel import Channel
+from fedtrees.isolation.channel import Channel, Closed
 from fedtrees.isolation.shield import (
     adopt_descendants,
     close_for_good,
@@ -103,7 +103,9 @@ def answer(channel: Channel) -> None:
         reply = _failure(err)
     try:
         channel.send(reply)
-    except FedtreesError as err:  # what it returned cannot be packed
+    except Closed:
+        raise
+    except Exception as err:  # what it returned cannot be packed
         channel.send(_failure(err))
 
 
