@@ -114,9 +114,7 @@ def boxes_by_class(
     return boxes
 
 
-def _with_rest(
-    sizes: Sequence[int], rest: Rest | None, grid: Grid, evidence: Evidence
-) -> Boxes:
+def _with_rest(sizes: Sequence[int], rest: Rest | None, grid: Grid, evidence: Evidence) -> Boxes:
     """Return open boxes of the rows of the first round and of the rest, by class."""
     if rest is None:
         return open_boxes(sizes, grid, evidence)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 from fedtrees.attacks.evidence.grid import has
-from fedtrees.attacks.joint.state import brings, walk
 from fedtrees.attacks.joint.moves import uniform
+from fedtrees.attacks.joint.state import brings, walk
 from fedtrees.trees.jit import kernel
 
 # Kernels here and in `moves` neither return early nor take views of rows: numba would then count

@@ -240,9 +240,7 @@ def _may_be_anywhere(known: Boxes) -> NDArray[np.bool_] | None:
     return None if known.share is None else known.share > 0
 
 
-def _inside(
-    problem: _Problem, boxes: Boxes, rng: np.random.Generator
-) -> NDArray[np.bool_] | None:
+def _inside(problem: _Problem, boxes: Boxes, rng: np.random.Generator) -> NDArray[np.bool_] | None:
     """Return in which trees each row is, bool (n, T): as it was followed, else by chance."""
     if boxes.share is None:
         return None

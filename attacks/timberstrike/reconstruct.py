@@ -94,7 +94,9 @@ def reconstruct(
             return reconstruct(sums_only, own, schema, options, rng)
         records, more = read
         if rest is not None:
-            records = Table.concat([records, _anywhere(evidence, basis, rest, schema, options, rng)])
+            records = Table.concat(
+                [records, _anywhere(evidence, basis, rest, schema, options, rng)]
+            )
     else:
         records, more = _follow_chains(evidence, basis, counts, rest, schema, options, rng)
     notes |= more

@@ -212,9 +212,7 @@ def _solve(
     return search_leaves(each, x_each, target, start, int(rng.integers(2**63)))
 
 
-def with_absence(
-    r: Reach, x: Floats, share: Floats, nowhere: int
-) -> tuple[Reach, Floats]:
+def with_absence(r: Reach, x: Floats, share: Floats, nowhere: int) -> tuple[Reach, Floats]:
     """Return the entries with one more per group: not in the tree, which brings nothing to it.
 
     Parameters

@@ -82,7 +82,8 @@ def own_start(
         return None
     rows = int(n[best])
     if sampled:
-        return Start(share.astype(np.float32), rows, off) if isinstance(objective, Logistic) else None
+        start = Start(share.astype(np.float32), rows, off)
+        return start if isinstance(objective, Logistic) else None
     positives = np.rint(rows * share - np.array([g.sum() for g, _ in sums]))
     classes = [rows - positives[0], positives[0]] if len(trees) == 1 else positives
     score = estimated_score(objective, np.array([rows, *classes]), intercept)
@@ -100,9 +101,7 @@ def _one_class(total: float, objective: Objective, most_rows: int) -> Start | No
     return min(there, key=lambda s: s.off, default=None)
 
 
-def _fit(
-    n: Floats, g: Floats, h: Floats, known: NDArray[np.bool_]
-) -> tuple[Floats, Floats]:
+def _fit(n: Floats, g: Floats, h: Floats, known: NDArray[np.bool_]) -> tuple[Floats, Floats]:
     """Return for each N both probabilities that fit H, and how far counts are from whole ones.
 
     Where the gradient sums of some leaves are not ``known``, bool (J,), those counts are left out.

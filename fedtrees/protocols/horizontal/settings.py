@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from fedtrees.core.errors import DataError, UsageError, check_known
 from fedtrees.core.messages import Message
 from fedtrees.core.schema import Schema
+from fedtrees.core.streams import Streams
 from fedtrees.messages.boosting import (
     BaseScore,
     Histogram,
@@ -22,7 +23,6 @@ from fedtrees.messages.boosting import (
     ValidationRequest,
 )
 from fedtrees.messages.cuts import CutPoints, CutsRequest, FeatureRanges, FeatureSketch
-from fedtrees.core.streams import Streams
 from fedtrees.protocols.horizontal.boosting_protocol import BoostingProtocol
 from fedtrees.trees.boosted.sampling import dropped_rows
 
