@@ -140,7 +140,7 @@ class _Fit:
         """Return ``c`` and ``b - A H``, and their errors' parts, for E values of eta and known H.
 
         float64, shape (E, 2k) each; the error of an equation is the first part and lambda times
-        the second one, both as in `Splits.error`.
+        the second one, as `Splits` has them.
         """
         s, h, u = self.splits, np.asarray(self.h), 1 / eta[:, None]
         below, at, w = s.member[s.inner], s.member @ h, s.weight

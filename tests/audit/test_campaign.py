@@ -46,6 +46,14 @@ def test_a_whole_l1_penalty_counts_no_label_of_a_stump(tmp_path, alpha, params, 
     assert found.summary.exact == 0
 
 
+@pytest.mark.parametrize("alpha", [1, 2])
+def test_labels_of_a_lone_stump_are_not_counted(tmp_path, alpha):
+    made = trained.central(tmp_path / "m.json", 1, max_depth=1, reg_alpha=alpha)
+    first = audit(read_model(made.path)).trees[0]
+    assert np.array_equal(first.n, made.true_counts(0, first.leaf)[0])
+    assert (first.n_pos == UNKNOWN).all()
+
+
 @pytest.mark.parametrize("weight", [2, 3, 5])
 def test_weighted_rows_moved_by_a_penalty_are_not_called_rows(tmp_path, weight):
     found = stumps(tmp_path / "m.json", 1, alpha=weight, scale_pos_weight=weight)
@@ -65,15 +73,14 @@ def test_pure_leaves_show_that_no_penalty_moved_labels(tmp_path):
 
 def test_one_table_is_not_two_clients_after_a_tree_of_one_leaf(tmp_path):
     """Every row enters the second tree with one prediction, as a client's first tree."""
-    X = np.repeat([[0.0], [1.0]], 52, axis=0)
-    y = np.concatenate([np.arange(52) < 40, np.arange(52) < 30]).astype(int)
-    params = trained.PARAMS | {"max_depth": 1, "lambda": 10, "base_score": 0.9, "eta": 1.0}
-    params |= {"min_child_weight": 5}
-    for rounds in (2, 4):
-        xgb.train(params, xgb.DMatrix(X, y), rounds).save_model(tmp_path / "m.json")
-        found = audit(read_model(tmp_path / "m.json"))
-        assert len(found.trees[0].leaf) == 1
-        assert (found.sources.kind, found.rows.n) == ("one", 104)
+    made = trained.central(
+        tmp_path / "m.json", 6, base_score=0.97, min_child_weight=12, eta=0.1, max_depth=2
+    )
+    found = audit(read_model(made.path))
+    assert [len(t.leaf) == 1 for t in found.trees[:2]] == [True, False]
+    assert found.trees[1].base_score != pytest.approx(0.97, abs=1e-3)
+    assert np.array_equal(found.trees[1].n, made.true_counts(1, found.trees[1].leaf)[0])
+    assert (found.sources.kind, found.rows.n) == ("one", 569)
 
 
 def test_places_of_trees_and_leaves_are_those_of_the_file(tmp_path):
