@@ -42,6 +42,12 @@ class Column:
         return every
 
 
+def columns_in(rows: Table) -> tuple[Column, ...]:
+    """Return the columns of some rows."""
+    found = (np.unique(c[~np.isnan(c)], return_counts=True) for c in rows.X.T)
+    return tuple(Column(values, counts, False) for values, counts in found)
+
+
 def nearest(X: Floats, values: Floats) -> Floats:
     """Return the nearest of some ascending values to each of X, float32, shape (n,); NaN stays."""
     if not len(values):
