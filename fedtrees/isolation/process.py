@@ -233,7 +233,9 @@ class AttackProcess:
         assert self._process is not None
         text = b""
         while not text.endswith(b"\n"):
-            more = self._control.recv(64)
+            more = b""
+            with suppress(OSError):  # reset by its end
+                more = self._control.recv(64)
             if not more:
                 status = self._process.wait()
                 self.end()
