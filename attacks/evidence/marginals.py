@@ -1,4 +1,4 @@
-"""The victims' columns as their sketches tell them, and rows that have these columns."""
+"""The victims' columns as sketches or sums on a grid tell them, and rows with these columns."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.schema import Table
+from fedtrees.core.schema import Feature, Table
 from fedtrees.core.view import View
 from fedtrees.messages.boosting import BaseScore
-from fedtrees.messages.cuts import FeatureRanges, FeatureSketch
+from fedtrees.messages.cuts import FeatureRanges, FeatureSketch, GridCounts, GridRequest
+from fedtrees.trees.grid import count_cells
 from fedtrees.trees.sketch import POINTS_PER_BIN
 
 Floats = NDArray[np.float32]
@@ -116,12 +117,67 @@ def ranges_of_owners(view: View) -> dict[str, FeatureRanges]:
 
 
 def pooled(view: View) -> tuple[Column, ...] | None:
-    """Return the columns of all victims together; None unless every victim's sketch is seen."""
+    """Return the columns of all victims together.
+
+    None unless every victim's sketch is seen, or the sum of everybody's counts on a grid.
+    """
     found = columns_of(view)
     clients = {name for name, role in view.roles.items() if role == "client"}
     if not found or set(found) != clients - set(view.principals):
-        return None
+        return _on_grid(view)
     return tuple(_together(parts) for parts in zip(*found.values(), strict=True))
+
+
+def _on_grid(view: View) -> tuple[Column, ...] | None:
+    """Return the columns that the last sum of counts on a grid tells, less own rows.
+
+    A cell's rows have the value in it that is written with the fewest decimal places.
+    """
+    laid = [m for _, m in view.messages(GridRequest)]
+    opened = [m for item, m in view.messages(GridCounts) if item.opened]
+    if not laid or not opened:
+        return None
+    borders = np.split(laid[-1].borders, laid[-1].offsets[1:-1])
+    own = Table.empty(view.schema) if view.rows is None else view.rows
+    counts = np.maximum(opened[-1].counts - count_cells(own.X, borders), 0)
+    sizes = [len(inner) + 1 if len(inner) else 0 for inner in borders]
+    parts = zip(view.schema.features, borders, np.split(counts, np.cumsum(sizes)[:-1]), strict=True)
+    n = victims_rows(view)
+    return tuple(
+        _in_cells(b.astype(np.float64), c, feature) if len(b) else _unknown(feature, n)
+        for feature, b, c in parts
+    )
+
+
+def _in_cells(borders: NDArray[np.float64], counts: Longs, feature: Feature) -> Column:
+    gap = [float(np.diff(b).sum()) for b in (borders[:2], borders[-2:])]
+    low = borders[0] - gap[0] if feature.low is None else feature.low
+    high = borders[-1] + gap[1] if feature.high is None else feature.high
+    ends = np.concatenate([[min(low, borders[0])], borders, [max(high, borders[-1])]])
+    there = counts > 0
+    values, group = np.unique(shortest(ends[:-1], ends[1:])[there], return_inverse=True)
+    return Column(values, np.bincount(group, counts[there]).astype(np.int64), False)
+
+
+def _unknown(feature: Feature, n: int) -> Column:
+    """Return n values of a feature that is not counted: every category alike, or the lowest."""
+    values = np.arange(max(len(feature.categories), 1), dtype=np.float32)
+    if not feature.categories and feature.low is not None:
+        values[0] = feature.low
+    each = np.diff(np.arange(len(values) + 1) * n // len(values))
+    return Column(values[each > 0], each[each > 0], False)
+
+
+def shortest(low: NDArray[np.float64], high: NDArray[np.float64]) -> Floats:
+    """Return the number with the fewest decimal places that is at least low and below high.
+
+    Of several, the middle one; float32, shape (k,).
+    """
+    out = (low + high) / 2
+    for places in range(7, -1, -1):
+        first, last = np.ceil(low * 10.0**places), np.ceil(high * 10.0**places) - 1
+        out = np.where(first <= last, np.floor((first + last) / 2) / 10.0**places, out)
+    return out.astype(np.float32)
 
 
 def _together(parts: Sequence[Column]) -> Column:

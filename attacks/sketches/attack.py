@@ -54,7 +54,7 @@ class SketchReading(Attack):
 
     def inapplicable(self, view: View) -> str | None:
         """Return why the principals see no summary of others' columns, None if they do."""
-        if shows(view, FeatureSketch, FeatureRanges):
+        if shows(view, FeatureSketch, FeatureRanges) or pooled(view) is not None:
             return None
         return "the principals see no summary of others' columns"
 
@@ -69,13 +69,18 @@ class SketchReading(Attack):
             "columns_seen": float(len(seen)),
             "values_of_one_row": float(sum((c.counts == 1).sum() for c in seen)) / cells,
         }
+        together = pooled(view)
+        if not columns and together is not None:  # sums alone tell nobody's columns
+            columns = {"": together}
         if columns and view.schema.classes:
-            claims.append(self._rows(view, columns, rng))
+            rows, owner = self._rows(view, columns, rng)
+            claims.append(Records(rows, owner=owner if all(columns) else None))
         return Guess(tuple(claims), notes)
 
     def _rows(
         self, view: View, columns: Mapping[str, Sequence[Column]], rng: np.random.Generator
-    ) -> Records:
+    ) -> tuple[Table, tuple[str, ...]]:
+        """Return rows that have these columns, and the owner of each."""
         own = Table.empty(view.schema) if view.rows is None else view.rows
         everybody = pooled(view) is not None
         sizes = owners_rows(columns, victims_rows(view) if everybody else 0)
@@ -95,7 +100,7 @@ class SketchReading(Attack):
             for f, column in enumerate(parts):
                 X[owner == k, f] = nearest(X[owner == k, f], column.values)
         names = list(sizes)
-        return Records(Table(X, y), owner=tuple(names[k] for k in owner))
+        return Table(X, y), tuple(names[k] for k in owner)
 
 
 def _told(columns: Mapping[str, Sequence[Column]]) -> Iterator[Claim]:

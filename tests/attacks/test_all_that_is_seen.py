@@ -37,7 +37,6 @@ HELD_OUT = "no attack reads histograms of which rows are held out yet"
 UNREAD = {
     "LabelSums": "all they tell is the base score, which is told as well",
     "GridRequest": "borders laid by sums over all clients; the cut points are read",
-    "GridCounts": "sums over all clients, of cells; the cut points are read",
     "ClassTotals": FORESTS,
     "ClassCounts": FORESTS,
     "LeafClasses": FORESTS,

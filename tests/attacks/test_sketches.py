@@ -10,13 +10,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from peeling_world import SERVER, SHARED, Run, made_up, patients, schema_of
 
-from fedtrees.attacks.evidence.marginals import columns_of, holds_all_values, likely_rows, pooled
+from fedtrees.attacks.evidence.marginals import (
+    columns_of,
+    holds_all_values,
+    likely_rows,
+    pooled,
+    shortest,
+)
 from fedtrees.attacks.sketches.attack import SketchReading
 from fedtrees.attacks.timberstrike.attack import TimberStrike
 from fedtrees.core.errors import ProtocolError, UsageError
 from fedtrees.core.guess import ColumnValues, Records
 from fedtrees.core.schema import Table
 from fedtrees.defenses.secure_sum import SecureSum
+from fedtrees.defenses.settled_cuts import GridCuts
 from fedtrees.protocols.horizontal.fedtree_hist import FedTreeHist
 from fedtrees.protocols.horizontal.forest_hist import ForestHist
 from fedtrees.protocols.horizontal.nvflare_hist import NVFlareHist
@@ -184,3 +191,26 @@ def test_bad_claims_and_options_are_refused():
         ColumnValues("a", 0, np.array([1.0, 2.0], dtype=np.float32), 0 * one, True)
     with pytest.raises(ProtocolError, match="one count per value"):
         ColumnValues("a", 0, np.array([1.0], dtype=np.float32), one, True)
+
+
+def test_the_shortest_number_of_an_interval():
+    low, high = np.array([0.4, 12.31, 7.0, -3.2, 12.3]), np.array([2.6, 12.39, 7.0001, -2.9, 12.31])
+    expected = np.array([1, 12.34, 7, -3, 12.3], dtype=np.float32)
+    assert np.array_equal(shortest(low, high), expected)
+
+
+@pytest.mark.parametrize("principals", [("server",), ("server", "client-0")])
+def test_opened_sums_on_a_grid_are_the_victims_pooled_columns(principals):
+    rng = np.random.default_rng(0)
+    ages = Table(rng.integers(20, 90, (150, 4)).astype(np.float32), rng.integers(0, 2, 150))
+    protocol, parts = FedTreeHist(trees=1, max_depth=2), [GridCuts()]
+    run = Run(protocol, ages, principals=principals, parts=parts)
+    rows = Table.concat(list(run.truth.values()))
+    for column, values in zip(pooled(run.view), rows.X.T, strict=True):
+        found, counts = present(values)  # a cell holds one whole number at most
+        assert np.array_equal(column.values, found)
+        assert np.array_equal(column.counts, counts)
+    records = SketchReading(draws=2).run(run.view, rng).first(Records)
+    assert records.owner is None
+    assert len(records.table) == len(rows)
+    assert np.isin(records.table.X, rows.X).all()
