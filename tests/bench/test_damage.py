@@ -273,7 +273,7 @@ def test_a_killed_worker_costs_one_training_at_most(tmp_path):
     deadly = [f"deadly[times={n},notes={tmp_path / str(n)}]" for n in (1, 2)]
     text = SUITE.replace('["laplace-hist[epsilon=8]"]', json.dumps(deadly))
     counts = finish(folder, text, workers=2, plugins=(str(plugin),))
-    assert counts == {"ok": 6, "failed": 2}  # a training, and the attack on it
+    assert counts == {"ok": 8, "failed": 3}  # a training, which attacks apply to it, and the attack
     (reason, _) = {r["reason"] for r in rows_of(folder) if r["status"] == "failed"}
     assert "its process was killed twice (SIGKILL(-9))" in reason
 

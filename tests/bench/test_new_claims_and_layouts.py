@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from isolation import registry_as_it_was
 
 from fedtrees.bench.evaluate import blind_line, score_guess
 from fedtrees.cli.main import main
@@ -29,13 +30,10 @@ PLUGINS = Path(__file__).parent / "plugins"
 @pytest.fixture(scope="module", autouse=True)
 def scratch():
     """What this module registers is gone after it."""
-    known, origin = register._known, register._origin
-    register._known = {kind: dict(names) for kind, names in known.items()}
-    register._origin = dict(origin)
-    for name in ("class_share", "two_sides"):
-        load_plugin(PLUGINS / f"{name}.py")
-    yield
-    register._known, register._origin = known, origin
+    with registry_as_it_was():
+        for name in ("class_share", "two_sides"):
+            load_plugin(PLUGINS / f"{name}.py")
+        yield
 
 
 def bench(folder, *arguments):

@@ -33,11 +33,7 @@ def test_returned_rows_are_scored(tmp_path):
         assert float(score["returned_right"]["blind"]) < 0.1
         assert float(score["returned_wrong"]["value"]) <= 0.03
         assert float(score["returned_wrong"]["blind"]) > 0.9
-        assert ("returned_owned" in score and score["returned_owned"]["value"] != "") == (
-            threat == "server"
-        )
-    owned = next(r for r in rows if r["metric"] == "returned_owned" and r["threat"] == "server")
-    assert float(owned["value"]) > 0.9
+        assert float(score["returned_owned"]["value"]) > 0.9
 
 
 def test_what_an_attack_does_not_return_is_guessed_blindly(tmp_path):
