@@ -60,7 +60,8 @@ def main() -> None:
         order, fd = wanted
         with suppress(FedtreesError, ImportError):  # a plugin's is for the copy to load
             load(order)
-        _warm_up()
+        if "numba" in sys.modules:
+            _warm_up()
         control.sendall(b"%d\n" % _serve(control, fd))
 
 
@@ -77,10 +78,9 @@ def load(order: Mapping[str, Any]) -> None:
 @cache
 def _warm_up() -> None:
     """Let numba prepare what every kernel needs: half a second that no copy pays again."""
-    if "numba" in sys.modules:
-        import numba
+    import numba
 
-        numba.njit(lambda x: x)(1)
+    numba.njit(lambda x: x)(1)
     gc.freeze()  # a copy that collects garbage need not look through, and so copy, all of this
 
 
