@@ -76,6 +76,8 @@ def reconstruct(
         evidence, own, schema, to_sum,
         ranges=options.ranges, use_prior=options.use_prior, subtract=not whole,
     ).with_missing_values()  # fmt: skip
+    if options.points == "auto":
+        basis = basis.with_mixed_rows(schema, rng)
     notes: dict[str, float] = {"trees_read": float(n_trees)}
     if n_trees == 0:
         boxes = open_boxes(_without_trees(evidence, own, whole), basis.grid, evidence)

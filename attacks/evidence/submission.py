@@ -1,0 +1,107 @@
+"""The last step of a reconstruction: submit it, or what one guesses who never looked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.attacks.evidence.basis import Basis
+from fedtrees.attacks.evidence.boosted import Evidence
+from fedtrees.core.schema import Schema, Table
+from fedtrees.guessing.recipes import FEWEST_ROWS, agreement, blind_draws, recipe_of
+from fedtrees.guessing.consensus import matched_consensus
+
+# Worlds of each kind that guesses are compared in, and their rows that are looked at.
+_WORLDS, _MOST_ROWS = 4, 400
+# Variance of one row's gradient: that of a fair coin.
+_ROW_VARIANCE = 0.25
+
+
+def submitted(
+    found: Table,
+    worlds: Sequence[Table],
+    basis: Basis,
+    trust: float,
+    schema: Schema,
+    rng: np.random.Generator,
+    rows: int | None = None,
+) -> tuple[Table, dict[str, float]]:
+    """Return the guess whose expected reconstruction accuracy is higher, and what was expected.
+
+    Either guess is best in the worlds it was made of. So both are scored in both kinds: in samples
+    of the reconstruction, and in draws of own rows as the blind guess is merged of. The first kind
+    counts for half where sums are exact, for less where noise drowns them (`trust`). Own rows so
+    few that all draws from them look alike are worlds only as far as the sums are not to be
+    trusted.
+
+    Parameters
+    ----------
+    found : Table
+        The reconstruction.
+    worlds : sequence of Table
+        Samples that it is the consensus of.
+    basis : Basis
+    trust : float
+        From `trust_in`.
+    schema : Schema
+    rng : numpy.random.Generator
+    rows : int, optional
+        How many rows there are, if declared: of more that were found, some are left out.
+
+    Returns
+    -------
+    Table
+        Without own rows, with columns that sketches told, or of one sample alone: ``found``.
+    dict of str to float
+        ``submits_blind``, 1 or 0; and where there was a choice ``expected_gain``, in share of
+        cells, of the reconstruction over the blind guess.
+    """
+    if rows is not None and 0 < rows < len(found):
+        found = found.take(np.sort(rng.permutation(len(found))[:rows]))
+    own = basis.prior.own
+    if not len(own) or basis.prior.told or len(worlds) < 2 or not len(found):
+        return found, {"submits_blind": 0.0}
+    width = np.append(basis.prior.tolerance(schema), 0.0)
+    recipe = recipe_of(basis.prior.mixed, len(own))
+    drawn = blind_draws(own, schema, len(found), recipe, rng)
+    blind = matched_consensus(drawn, width) if len(own) >= FEWEST_ROWS else drawn[-1]
+    ours = _gain(found, blind, worlds[-_WORLDS:], width, rng)
+    theirs = _gain(found, blind, drawn[:_WORLDS], width, rng)
+    share = trust / 2 if len(own) >= FEWEST_ROWS else trust
+    gain = share * ours + (1 - share) * theirs
+    notes = {"submits_blind": float(gain < 0), "expected_gain": gain}
+    return (blind if gain < 0 else found), notes
+
+
+def _gain(
+    found: Table,
+    blind: Table,
+    worlds: Sequence[Table],
+    width: NDArray[np.float64],
+    rng: np.random.Generator,
+) -> float:
+    """Return by how much one guess scores above the other on average over worlds."""
+    parts = []
+    for world in worlds:
+        some = [t.take(rng.permutation(len(t))[:_MOST_ROWS]) for t in (found, blind, world)]
+        parts.append(agreement(some[0], some[2], width) - agreement(some[1], some[2], width))
+    return float(np.mean(parts))
+
+
+def trust_in(evidence: Evidence, basis: Basis, rows: int) -> float:
+    """Return how much of what leaf sums tell is not noise, from 0 to 1; 1 where they are exact.
+
+    That is, on average over leaves, V / (V + noise), where V is the variance of a leaf's gradient
+    sum for who knows own rows alone: that of drawing ``rows`` rows, and that of not knowing the
+    leaf's share but from own ones (a reliability: Spearman 1904).
+    """
+    if evidence.noise is None:
+        return 1.0
+    parts = []
+    for sums in basis.sums:
+        own = np.bincount(sums.own_leaf, minlength=len(sums.var_g)) + 1.0
+        spread = _ROW_VARIANCE * rows * own / own.sum() * (1 + rows / own.sum())
+        parts.append(spread / (spread + sums.var_g))
+    return float(np.mean(np.concatenate(parts))) if parts else 1.0
