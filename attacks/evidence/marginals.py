@@ -42,6 +42,22 @@ class Column:
         return every
 
 
+def columns_in(rows: Table) -> tuple[Column, ...]:
+    """Return the columns of some rows."""
+    found = (np.unique(c[~np.isnan(c)], return_counts=True) for c in rows.X.T)
+    return tuple(Column(values, counts, False) for values, counts in found)
+
+
+def nearest(X: Floats, values: Floats) -> Floats:
+    """Return the nearest of some ascending values to each of X, float32, shape (n,); NaN stays."""
+    if not len(values):
+        return X
+    above = np.clip(np.searchsorted(values, X), 1, max(len(values) - 1, 1))
+    low, high = values[above - 1], values[np.minimum(above, len(values) - 1)]
+    near: Floats = np.where(X - low <= high - X, low, high)
+    return np.where(np.isnan(X), X, near)
+
+
 def columns_of(view: View) -> dict[str, tuple[Column, ...]]:
     """Return the columns of every victim whose sketch is seen, by owner.
 

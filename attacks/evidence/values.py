@@ -88,7 +88,7 @@ def left_out(
     rest = max(total - int(inside.sum()), 0)
     rate = inside + DIRICHLET_PRIOR
     if evidence.mean_start and evidence.outputs == 1 and n is not None:
-        p, _ = first_gradient(evidence)
+        p = first_gradient(evidence)[0]
         own1 = int((sums.own_n1 if evidence.own_inside and not whole else 0 * sums.own_n1).sum())
         positives = np.clip(p * (evidence.n_rows or n) - own1 - inside[1], 0, rest)
         rate = np.array([rest - positives, positives])

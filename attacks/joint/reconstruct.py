@@ -19,7 +19,7 @@ from fedtrees.attacks.joint.world import World
 from fedtrees.attacks.lattice.decode import decode
 from fedtrees.attacks.lattice.rows import rows_of
 from fedtrees.attacks.timberstrike.options import Options as TimberStrikeOptions
-from fedtrees.attacks.timberstrike.points import points
+from fedtrees.attacks.timberstrike.points import nearest_told, points, told_rows
 from fedtrees.attacks.timberstrike.reconstruct import reconstruct as timberstrike
 from fedtrees.attacks.timberstrike.sequence import follow
 from fedtrees.core.errors import UsageError
@@ -224,7 +224,8 @@ def _run_chains(problem: _Problem, rng: np.random.Generator) -> tuple[Table, dic
             break
     tables = [_rows(problem, cell, rng) for cell in cells]
     tolerance = problem.basis.prior.tolerance(problem.schema)
-    records = matched_consensus(tables, tolerance, groups=known.block)
+    merged = matched_consensus(tables, tolerance, groups=known.block)
+    records = told_rows(merged, problem.basis.prior)
     notes = {"chains_run": float(len(squares)), "residual_rms": float(np.sqrt(np.mean(squares)))}
     notes["stopped_early"] = float(options != problem.options or time.process_time() > deadline)
     return records, notes
@@ -238,6 +239,8 @@ def _inside_boxes(problem: _Problem, rng: np.random.Generator) -> Table:
     each = np.arange(len(boxes.y))
     rows = matched_consensus(tables, basis.prior.tolerance(problem.schema), groups=each)
     low, high = basis.grid.bounds(boxes.lo, boxes.hi)
+    if basis.prior.told:
+        return Table(nearest_told(rows.X, low, high, basis.prior), rows.y)
     # a draw from a narrow box can round to its open end
     top = np.nextafter(high, np.float32(-np.inf))
     return Table(np.minimum(np.maximum(rows.X, low), top), rows.y)

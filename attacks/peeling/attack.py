@@ -68,8 +68,6 @@ class HistogramPeeling(Attack):
             return "the principals see no gradient histograms"
         if classes_of_leaves(view) != 2:
             return "leaves are not Newton steps of the binary log loss"
-        if view.parameters.get("subsample", 1) != 1:
-            return "every tree is grown on a sample of the rows; no checksum over all trees holds"
         return None
 
     def run(self, view: View, rng: np.random.Generator) -> Guess:
@@ -99,7 +97,7 @@ def _guess(
     own = Table.empty(view.schema) if view.rows is None else view.rows
     bins, y = (np.concatenate([getattr(p, k) for p in found]) for k in ("bins", "y"))
     ranges = ranges_of(view.schema, own.X, sources.cuts)
-    edges = lower_edges(sources.cuts, view.parameters)
+    edges = lower_edges(sources.cuts, view)
     X = values_in(sources.cuts, view.schema, bins, own.X, ranges, rng, edges)
     owner: list[str] | None = [o for o, p in zip(sources.parts, found, strict=True) for _ in p.y]
     if EVERYONE in sources.parts or OTHERS in sources.parts:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from fedtrees.attacks.peeling.doubts import doubts
 from fedtrees.attacks.peeling.fingerprints import Sightings
-from fedtrees.attacks.peeling.rows import BLOCK, BinnedForest, Ints, Residual, has_room
+from fedtrees.attacks.peeling.rows import BLOCK, BinnedForest, Ints, Residual, Sums, has_room
 from fedtrees.attacks.peeling.tracks import Tracks
 from fedtrees.trees.jit import kernel
 
@@ -36,7 +36,8 @@ def complete(
     """Try all rows of the tracks that leave few of them.
 
     A row passes if it gets to every node it was seen in with that very fingerprint, and all
-    histograms of all trees have room for it.
+    histograms of all trees have room for it; where trees are grown on some of the rows, those of
+    one tree that shows it.
     """
     columns, track = _choices(tracks.masks, feature_of)
     inside = columns < forest.offsets[-1]
@@ -58,9 +59,14 @@ def complete(
         near = 2 * left.slack
         _match(track[part], start, sighted.cell, sighted.g, sighted.h, tree, cell, gh, near, good)
         some = np.flatnonzero(good)
-        good[some], checks[part][some] = has_room(left, cell[some], columns[part][some], gh[some])
-        some = np.flatnonzero(good)
-        doubtful[part][some] = doubts(forest, left, bins[part][some], cell[some], gh[some])
+        if left.sampled:
+            found = _in_one_tree(forest, left, bins[part][some], cell[some], gh[some])
+            good[some], checks[part][some], doubtful[part][some] = found
+        else:
+            room = has_room(left, cell[some], columns[part][some], gh[some])
+            good[some], checks[part][some] = room
+            some = np.flatnonzero(good)
+            doubtful[part][some] = doubts(forest, left, bins[part][some], cell[some], gh[some])
         passed[part] = good
     of_track = np.bincount(track[passed], minlength=len(tracks.masks))
     ok = passed & (of_track[track] == 1)
@@ -74,6 +80,30 @@ def complete(
         len(bins),
         int((tracks_tried & (of_track == 0)).sum()),
     )
+
+
+def _in_one_tree(
+    forest: BinnedForest, left: Residual, bins: Ints, cell: Ints, gh: Sums
+) -> tuple[NDArray[np.bool_], Ints, Ints]:
+    """Put rows to the test in each tree by itself, as if no other had histograms.
+
+    What stands alone in two trees may be two people who came the same way, each in one of them. Any
+    one tree shows one. Returned are which rows some tree shows and has room for, in how many, and
+    the fewest features in doubt there.
+    """
+    columns, shape = forest.columns(bins), len(bins)
+    good, checks = np.zeros(shape, dtype=bool), np.zeros(shape, dtype=np.int32)
+    least = np.full(shape, bins.shape[1], dtype=np.int32)
+    for t in range(forest.trees):
+        one = np.full_like(cell, -1)
+        one[:, t] = cell[:, t]
+        room, alone = has_room(left, one, columns, gh)
+        rows = np.flatnonzero(room & (alone > 0))
+        checks[rows] += 1
+        good[rows] = True
+        in_doubt = doubts(forest, left, bins[rows], one[rows], gh[rows])
+        least[rows] = np.minimum(least[rows], in_doubt)
+    return good, checks, least
 
 
 def _choices(masks: NDArray[np.bool_], feature_of: Ints) -> tuple[Ints, NDArray[np.int64]]:

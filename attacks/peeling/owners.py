@@ -26,7 +26,7 @@ def owners_of(
     A row can be an owner's if all its bins hold values of that owner. One that can be nobody
     else's takes its place there, and leaves less room for others, again and again; where all rows
     are known, an owner's bin that as many rows can fill as there is room for is theirs. What is
-    open then goes to the owner with most room, by the product of shares over the bins.
+    open then goes, row by row, to the owner with most room: by the product of shares over the bins.
 
     Parameters
     ----------
@@ -59,10 +59,9 @@ def owners_of(
         owner[open_rows[now]] = found[now]
         np.subtract.at(room, (found[now, None], at[open_rows[now]]), 1)
         room = np.maximum(room, 0)
-    rest = np.flatnonzero(owner < 0)
-    if len(rest):
-        share = np.maximum(room, 1e-3) / np.maximum(sizes, 1)[:, None]
-        owner[rest] = np.log(share)[:, at[rest]].sum(axis=2).argmax(axis=0)
+    for i in np.flatnonzero(owner < 0):
+        owner[i] = _most_room(room[:, at[i]], sizes)
+        room[owner[i], at[i]] = np.maximum(room[owner[i], at[i]] - 1, 0)
     return owner
 
 
@@ -78,6 +77,18 @@ def _room(cuts: Cuts, columns: Sequence[Column], n: int) -> Longs:
         code = bins_of(cuts, f, column.values)
         np.add.at(room, part.start + code, column.counts)
     return room
+
+
+def _most_room(room: Longs, sizes: Longs) -> int:
+    """Return the owner with most room for a row, by the product of shares over its bins (k, d).
+
+    Factor by factor, so that the result is the same on every machine.
+    """
+    likely = np.ones(len(sizes))
+    for bin_room in room.T:
+        likely = likely * (np.maximum(bin_room, 1e-3) / np.maximum(sizes, 1))
+        likely = likely / likely.max()
+    return int(likely.argmax())
 
 
 def _only_ones(able: NDArray[np.bool_], at: Longs, room: Longs, found: Longs) -> Longs:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -61,10 +62,13 @@ def peel(
         found = complete(forest, left, seen, tracks, feature_of)
         tried, rejected = tried + found.tried, rejected + found.rejected
         # a row may owe its place to those taken out before, and is no more certain than they are
-        sure = confidence_of(found.doubts, found.checks, tried, left.slack)
+        sure = confidence_of(found.doubts, found.checks, tried, left.slack, left.sampled)
         sure = np.minimum(sure, min((p[2].min(initial=1.0) for p in parts), default=1.0))
         now = _due(found, sure >= least_confidence, sure, 0 if moved else d)
-        good = accept(forest, left, found.bins[now], found.y[now])
+        if left.sampled:
+            good = _new(found.bins[now], found.y[now], parts)
+        else:
+            good = accept(forest, left, found.bins[now], found.y[now])
         parts.append((found.bins[now][good], found.y[now][good], sure[now][good]))
         work += left.alone.size + (len(seen) + 1.0) * len(feature_of)
         work += found.tried * forest.trees * d
@@ -78,7 +82,9 @@ def peel(
     return Peeled(bins, y, confidence, rejected, work, work < most_work)
 
 
-def confidence_of(doubts: Ints, checks: Ints, tried: int, slack: float) -> Floats:
+def confidence_of(
+    doubts: Ints, checks: Ints, tried: int, slack: float, sampled: bool = False
+) -> Floats:
     """Return the probability that rows are right, float64, shape (m,).
 
     Parameters
@@ -93,11 +99,30 @@ def confidence_of(doubts: Ints, checks: Ints, tried: int, slack: float) -> Float
     slack : float
         Deviation of sums, in units of 2^-30. More means wider matches, hence lower odds. Under
         noise one doubt counts as two: bins that have no room may seem to.
+    sampled : bool
+        Whether rows may be in some of the trees only. One doubt then counts as two.
     """
     by_chance = tried * chance_of_match(slack) ** np.asarray(checks, dtype=np.float64)
-    weight = 1 if slack == 0 else 2
+    weight = 2 if slack > 0 or sampled else 1
     result: Floats = _RIGHT[np.minimum(weight * doubts, len(_RIGHT) - 1)] / (1.0 + by_chance)
     return result
+
+
+def _new(
+    bins: Ints, y: NDArray[np.int64], before: Sequence[tuple[Ints, NDArray[np.int64], Floats]]
+) -> NDArray[np.bool_]:
+    """Tell which rows were not found before, each once, bool (m,).
+
+    Which trees a sampled row is in is not known, so that it is taken out of none; of equal rows
+    one is told.
+    """
+    known = {(*b.tolist(), c) for old, label, _ in before for b, c in zip(old, label, strict=True)}
+    good = np.zeros(len(y), dtype=bool)
+    for i, row in enumerate(zip(bins, y, strict=True)):
+        name = (*row[0].tolist(), row[1])
+        good[i] = name not in known
+        known.add(name)
+    return good
 
 
 def _due(

@@ -145,6 +145,7 @@ class Residual:
     alone: NDArray[np.bool_]  # bool (cells, total_bins + d): bins known to hold a single row
     # Largest deviation of a sum that noise or rounding explains, in the same units; 0: exact
     slack: float = 0.0
+    sampled: bool = False  # whether rows may be in some of the trees only
 
     @property
     def arrays(self) -> tuple[Sums, Sums, NDArray[np.bool_], float]:
@@ -153,7 +154,12 @@ class Residual:
 
     @staticmethod
     def of(
-        hist: Sums, totals: Sums, offsets: Ints, slack: float = 0.0, levels: int = 1
+        hist: Sums,
+        totals: Sums,
+        offsets: Ints,
+        slack: float = 0.0,
+        levels: int = 1,
+        sampled: bool = False,
     ) -> Residual:
         """Add the missing: rows in a node's total and in no bin of a feature.
 
@@ -168,7 +174,8 @@ class Residual:
             some = (np.abs(missing) > reach[:, None]).any(axis=2)
             missing = np.stack([np.zeros_like(some, dtype=np.int64), some * ANYTHING], axis=2)
         sums = np.concatenate([hist, missing], axis=1)
-        return Residual(sums, totals.copy(), np.zeros(sums.shape[:2], dtype=bool), slack)
+        alone = np.zeros(sums.shape[:2], dtype=bool)
+        return Residual(sums, totals.copy(), alone, slack, sampled)
 
     @property
     def unexplained(self) -> int:

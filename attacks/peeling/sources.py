@@ -47,8 +47,6 @@ def unreadable(view: View) -> str | None:
     p = view.parameters
     if p.get("objective") not in (None, "binary:logistic"):
         return "gradients are not those of the log loss"
-    if p.get("subsample", 1) != 1:
-        return "not all rows are in every tree"
     clip = view.defense.gradient_clip
     if clip is not None and clip < 1:
         return "clipped gradients are no fingerprints"
@@ -89,7 +87,8 @@ def sources_of(view: View) -> Sources | None:
             continue  # a colluding party's own rows
         sums = np.concatenate([g.sums[o][k] for g, k in zip(kept, last, strict=True)])
         totals = np.concatenate([g.totals[o][k] for g, k in zip(kept, last, strict=True)])
-        parts[o] = Residual.of(sums, totals, forest.offsets, slack, params.max_depth)
+        sampled = params.subsample < 1
+        parts[o] = Residual.of(sums, totals, forest.offsets, slack, params.max_depth, sampled)
     return Sources(forest, cuts, parts)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,9 @@ from fedtrees.attacks.evidence.marginals import Column
 from fedtrees.attacks.evidence.prior import pooled_range
 from fedtrees.attacks.peeling.rows import Ints
 from fedtrees.core.schema import Schema
+from fedtrees.core.view import View
 from fedtrees.guessing.tolerance import SIGMA_SHARE
+from fedtrees.messages.cuts import CutsRequest
 from fedtrees.trees.binning import Cuts
 
 Floats = NDArray[np.float64]
@@ -54,14 +57,15 @@ def ranges_of(schema: Schema, own: NDArray[np.float32], cuts: Cuts) -> tuple[Flo
     return low, high
 
 
-def lower_edges(cuts: Cuts, parameters: Mapping[str, Any]) -> NDArray[np.bool_]:
+def lower_edges(cuts: Cuts, view: View) -> NDArray[np.bool_]:
     """Return the features whose cut points are their values, bool, shape (d,).
 
     Sketches of at most `max_bin` different values give a cut for each: a bin holds the value that
     is its lower edge.
     """
-    few = cuts.n_bins < parameters.get("max_bin", 0)
-    return few & (parameters.get("cuts") == "sketch")
+    of_sketches = any(m.method == "sketch" for _, m in view.messages(CutsRequest))
+    few: NDArray[np.bool_] = cuts.n_bins < view.parameters.get("max_bin", 0)
+    return few & of_sketches
 
 
 def values_in(
@@ -137,6 +141,13 @@ def _middle(
     return first, np.minimum((a + b) / 2, below)
 
 
+def _deviation(values: Floats, counts: NDArray[np.int64]) -> float:
+    """Return the standard deviation of values with counts, from sums that are exactly rounded."""
+    n = int(counts.sum())
+    mean = math.fsum(values * counts) / n
+    return math.sqrt(math.fsum(counts * (values - mean) ** 2) / n)
+
+
 def told_values(
     cuts: Cuts, bins: Ints, columns: Sequence[Column], categorical: NDArray[np.bool_]
 ) -> NDArray[np.float32]:
@@ -149,10 +160,9 @@ def told_values(
     for f, column in enumerate(columns):
         if not len(column.values):
             continue
-        every = column.spread(column.present).astype(np.float64)
-        width = 0.0 if categorical[f] else SIGMA_SHARE * float(every.std())
         code = bins_of(cuts, f, column.values)
         value = column.values.astype(np.float64)
+        width = 0.0 if categorical[f] else SIGMA_SHARE * _deviation(value, column.counts)
         first = np.maximum(
             np.searchsorted(value, value - width, side="left"), np.searchsorted(code, code, "left")
         )

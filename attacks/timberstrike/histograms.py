@@ -16,12 +16,14 @@ from numpy.typing import NDArray
 from fedtrees.attacks.evidence.boosted import Evidence
 from fedtrees.attacks.evidence.counts import first_gradient
 from fedtrees.attacks.evidence.draws import next_bits
+from fedtrees.attacks.evidence.marginals import columns_in
 from fedtrees.attacks.evidence.prior import Prior
 from fedtrees.attacks.evidence.routing import gradients
 from fedtrees.attacks.peeling.peel import peel
 from fedtrees.attacks.peeling.rows import BinnedForest, Residual, take_out
-from fedtrees.attacks.peeling.values import to_bins, values_in
+from fedtrees.attacks.peeling.values import to_bins, told_values, values_in
 from fedtrees.attacks.timberstrike.options import AUTO_TREES, Options
+from fedtrees.attacks.timberstrike.points import told_rows
 from fedtrees.core.schema import Schema, Table
 from fedtrees.guessing.consensus import matched_consensus
 from fedtrees.trees.boosted.fixed_point import from_fixed, to_fixed
@@ -69,14 +71,19 @@ def rows_from_histograms(
     def values(bins: Ints) -> NDArray[np.float32]:
         return values_in(cuts, schema, bins, prior.own.X, (prior.low, prior.high), rng)
 
-    sure = Table(values(bins), labels)
+    X = values(bins)
+    if prior.told:
+        told = told_values(cuts, bins, columns_in(prior.own), schema.categorical)
+        X = np.where(np.isnan(told), X, told)
+    sure = Table(X, labels)
     near = _sorted_by_label(prior.own, rng)
     start = np.searchsorted(near.y, np.arange(prior.classes + 1))
     samples, tolerance = [], prior.tolerance(schema)
     for _ in range(options.chains_for(n_victims)):
         bins, y, block = _pair(evidence, forest, left, rng)
         X = values(bins)
-        if len(prior.own) and len(y):
+        # without own rows, likely ones have columns that do not go together
+        if len(prior.own) and len(own) and len(y):
             _swap_towards(
                 X,
                 y,
@@ -87,7 +94,7 @@ def rows_from_histograms(
                 np.uint64(rng.integers(2**63)),
             )
         samples.append(Table(X, y))
-    rest = matched_consensus(samples, tolerance, groups=block)
+    rest = told_rows(matched_consensus(samples, tolerance, groups=block), prior)
     return Table.concat([sure, rest]), {**notes, "paired_rows": float(len(rest))}
 
 

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from fedtrees.attacks.evidence.boxes import Boxes
 from fedtrees.attacks.evidence.grid import ANY, Grid, allowed, has
+from fedtrees.attacks.evidence.marginals import nearest
 from fedtrees.attacks.evidence.prior import UNIFORM_SHARE, Prior, mass_of
 from fedtrees.core.schema import Schema, Table
 
@@ -67,7 +68,7 @@ def points(
         moved = ~inside & kept & (cell >= 0) & ~missing & (boxes.codes == ANY)
         X = np.where(inside, prior.own.X[near], X)
         edge = _into(prior.own.X[near], low, high, prior, schema)
-        X = np.where(moved, _nearest_told(edge, low, high, prior) if prior.told else edge, X)
+        X = np.where(moved, nearest_told(edge, low, high, prior) if prior.told else edge, X)
     return Table(X, boxes.y)
 
 
@@ -98,7 +99,17 @@ def _into(
     return np.where(schema.categorical, codes, moved).astype(np.float32)
 
 
-def _nearest_told(
+def told_rows(rows: Table, prior: Prior) -> Table:
+    """Return rows whose values are moved to the victims' nearest, where these are known."""
+    if not prior.told:
+        return rows
+    X = rows.X.copy()
+    for f in range(X.shape[1]):
+        X[:, f] = nearest(X[:, f], np.unique(prior.own.X[~np.isnan(prior.own.X[:, f]), f]))
+    return Table(X, rows.y)
+
+
+def nearest_told(
     X: NDArray[np.float32], low: NDArray[np.float32], high: NDArray[np.float32], prior: Prior
 ) -> NDArray[np.float32]:
     """Return the victims' values next to values inside their boxes; none there: these."""

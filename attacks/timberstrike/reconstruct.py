@@ -28,7 +28,7 @@ from fedtrees.attacks.evidence.sums import LeafSums
 from fedtrees.attacks.evidence.values import first_counts, left_out
 from fedtrees.attacks.timberstrike.histograms import rows_from_histograms
 from fedtrees.attacks.timberstrike.options import AUTO_TREES, Options
-from fedtrees.attacks.timberstrike.points import points
+from fedtrees.attacks.timberstrike.points import points, told_rows
 from fedtrees.attacks.timberstrike.sequence import follow
 from fedtrees.core.guess import Guess, LeafCounts, Records
 from fedtrees.core.schema import Schema, Table
@@ -184,7 +184,8 @@ def _follow_chains(
             "residual_second_tree": boxes.residual[0],
             "residual_last_tree": boxes.residual[-1],
         }
-    return matched_consensus(tables, prior.tolerance(schema), groups=block), notes
+    merged = matched_consensus(tables, prior.tolerance(schema), groups=block)
+    return told_rows(merged, prior), notes
 
 
 def _initial_boxes(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from itertools import product
 from statistics import mean
 from typing import Any
 
@@ -13,55 +15,62 @@ from fedtrees.benchmarks.papers.study import (
     Table,
     markdown,
     options_of,
-    percent,
     run_suite,
     trained,
 )
-from fedtrees.core.guarantee import join
 from fedtrees.core.transcript import Transcript
 from fedtrees.messages.cuts import CUT_MESSAGES, GridRequest
 from fedtrees.report.rows import load_rows
 from fedtrees.trees.grid import count_cells
 
 _COLUMNS = (
-    "how cut points are settled", "AUC", "kB for it", "spent", "values read from summaries",
-    "rows right in every bin", "exact rows", "rows right to the last bit", "blind exact rows",
+    "cut points", "AUC", "kB", "values read", "values in sums", "rows right in every bin",
+    "exact rows", "rows right to the last bit",
 )  # fmt: skip
 _BYTES = [f"bytes_{way}:{t.__name__}" for way in ("up", "down") for t in CUT_MESSAGES]
+Sums = Mapping[tuple[str, str], float]
 
 
-def tables(rows: Any) -> list[Table]:
-    """Return, per dataset, what every way to settle cut points costs and leaves to read."""
-    found = []
-    for data in dict.fromkeys(rows["dataset"]):
-        here = rows[(rows["dataset"] == data) & (rows["status"] == "ok")]
-        lines = [_line(part, spec) for spec, part in here.groupby("defense_spec", sort=False)]
-        found.append((str(data), _COLUMNS, lines))
-    return found
+def table(rows: Any, sums: Sums) -> Table:
+    """Return what every way to settle cut points costs and leaves to read, table by table.
+
+    Parameters
+    ----------
+    rows : DataFrame
+        Of the run.
+    sums : mapping of (dataset, defense) to float
+        Share of values that exact sums tell the server.
+    """
+    here = rows[rows["stage"].isin(("train", "attack")) & (rows["status"] == "ok")]
+    datasets = list(dict.fromkeys(here["dataset"]))
+    lines = []
+    for spec in dict.fromkeys(here["defense_spec"]):
+        cells = [_cells(here, data, spec, sums) for data in datasets]
+        lines.append([f"`{spec}`", *(" / ".join(of) for of in zip(*cells, strict=True))])
+    title = f"{' / '.join(datasets)}: means over {here['seed'].nunique()} seeds; percent"
+    return title, _COLUMNS, lines
 
 
-def _line(rows: Any, spec: str) -> list[str]:
-    trained = rows[rows["stage"] == "train"]
-    attacked = rows[rows["stage"] == "attack"]
-    seeds = trained["seed"].nunique()
-    kilobytes = trained.loc[trained["metric"].isin(_BYTES), "value"].sum() / seeds / 1000
-    best = attacked[attacked["metric"] == "exact_rows"].groupby("seed")["blind"].max()
+def _cells(rows: Any, data: str, spec: str, sums: Sums) -> list[str]:
+    part = rows[(rows["dataset"] == data) & (rows["defense_spec"] == spec)]
+    if part.empty:
+        return [""] * (len(_COLUMNS) - 1)
+    value = {metric: of["value"] for metric, of in part.groupby("metric")}
+    attacked = part[part["stage"] == "attack"]
+    best = {m: of.groupby("seed")["value"].max() for m, of in attacked.groupby("metric")}
+    told = sums.get((data, spec))
+    kilobytes = sum(value[b].sum() for b in _BYTES if b in value) / part["seed"].nunique() / 1000
     return [
-        f"`{spec}`",
-        f"{mean(trained.loc[trained['metric'] == 'auc', 'value']):.3f}",
+        f"{value['auc'].mean():.3f}",
         f"{kilobytes:,.0f}",
-        join(trained["spent"].iloc[0]),
-        *(
-            percent(_best(attacked, metric))
-            for metric in ("column_values", "returned_right", "exact_rows", "bit_exact_rows")
-        ),
-        percent(best),
+        _share(best.get("column_values")),
+        "-" if told is None else f"{100 * told:.0f}",
+        *(_share(best.get(m)) for m in ("returned_right", "exact_rows", "bit_exact_rows")),
     ]
 
 
-def _best(attacked: Any, metric: str) -> Any:
-    """Return the best attack's score of each seed."""
-    return attacked[attacked["metric"] == metric].groupby("seed")["value"].max()
+def _share(values: Any) -> str:
+    return "-" if values is None or values.isna().all() else f"{100 * values.mean():.0f}"
 
 
 def told_by_sums(transcript: Transcript, X: NDArray[np.float32]) -> float:
@@ -86,30 +95,26 @@ def told_by_sums(transcript: Transcript, X: NDArray[np.float32]) -> float:
     return told / int((~np.isnan(X)).sum())
 
 
-def sums_table(suite: Suite, data_dir: str | None) -> Table:
-    """Return what the sums that `grid-cuts` opens tell the server."""
-    lines = []
+def all_sums(suite: Suite, data_dir: str | None) -> Sums:
+    """Return what the sums that `grid-cuts` opens tell the server, means over seeds."""
+    found = {}
     for grid in suite.grids:
-        for data in grid.data:
-            for defense in map(str, grid.defenses):
-                if defense.startswith("grid-cuts"):
-                    shares = []
-                    for seed in suite.seeds:
-                        run, federation, _ = trained(
-                            data.name, grid.protocols[0], 5, seed, data_dir, defense=defense
-                        )
-                        X = np.concatenate([h.X for h in federation.holdings.values()])
-                        shares.append(told_by_sums(run.transcript, X))
-                    lines.append([data.name, f"`{defense}`", percent(shares)])
-    return "What exact sums tell the server", ("table", "cut points", "values told"), lines
+        specs = [str(d) for d in grid.defenses if str(d).startswith("grid-cuts")]
+        for data, spec in product(grid.data, specs):
+            shares = []
+            for seed in suite.seeds:
+                run, federation, _ = trained(
+                    data.name, grid.protocols[0], 5, seed, data_dir, defense=spec
+                )
+                X = np.concatenate([held.X for held in federation.holdings.values()])
+                shares.append(told_by_sums(run.transcript, X))
+            found[data.name, spec] = mean(shares)
+    return found
 
 
 if __name__ == "__main__":
     options = options_of("cut_points", "--out", "--jobs")
     suite = Suite.load("cut_points")
     folder = run_suite(suite, options.out or "runs/cut_points", options)
-    for title, header, lines in [
-        *tables(load_rows(folder)),
-        sums_table(suite, options.data_dir),
-    ]:
-        print(f"{title}\n\n{markdown(header, lines)}\n")
+    title, header, lines = table(load_rows(folder), all_sums(suite, options.data_dir))
+    print(f"{title}\n\n{markdown(header, lines)}")

@@ -32,8 +32,8 @@ MOST_SCORES = 20_000  # base scores tried for one tree, in about a second
 class LeafStatistics:
     """Sums of gradients and hessians over the rows of each leaf, and their errors, shape (J,).
 
-    A row's hessian is ``scale * p (1 - p)``: scale is 1, or 2 for XGBoost's softmax. Not `unshrunk`,
-    G may have been moved towards 0 by an L1 penalty.
+    A row's hessian is ``scale * p (1 - p)``: scale is 1, or 2 for XGBoost's softmax. Unless
+    `unshrunk`, an L1 penalty may have moved G towards 0.
     """
 
     g: Floats | None  # None where eta is unknown, as g_error

@@ -7,7 +7,7 @@ agree with all of them. Where the sums are masked they are unknowns of the same 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
 import numpy as np
@@ -28,7 +28,7 @@ _ETA = (0.001, 2.0)  # learning rates searched
 MOST_PARTS = 50  # clients or trees that a round learning rate was divided by
 HONEST = 4.0  # residual up to which round numbers are taken; the largest seen is 1.9
 MOST_RATES = 50
-PINNED = 2e-3  # error of eta, relative, and of lambda up to which they follow
+PINNED = 0.02  # error of eta, relative, and of lambda up to which they follow
 MOST_ALPHA = 0.1  # an L1 penalty that may move G by this much leaves whole labels as they are
 MOST_FAILURES = 5  # trees that no eta and lambda explain, after which no more are tried
 NEAR = 1e-3  # relative distance from the fitted learning rate to the round one
@@ -56,11 +56,29 @@ def infer_settings(trees: Sequence[Tree], statistics: Sequence[Statistics]) -> S
     float32 (an L1 penalty or a limit on steps was used, or trees were changed after training), and
     where others would agree as well (`fedtrees.audit.pinned`).
     """
-    found = (fit for k in range(len(trees)) for fit in _pieces(trees[k], statistics[k]))
+    fits = _fits(trees, statistics)
+    found = _fitted(fits)
+    if found is None:
+        return None
+    eta, reg_lambda = found.learning_rate, found.reg_lambda
+    free = freedom([f.part(eta) for f in fits], eta, reg_lambda)
+    if free.eta > PINNED or free.reg_lambda > PINNED * max(1.0, reg_lambda):
+        return None
+    return replace(found, unshrunk=free.alpha <= MOST_ALPHA)
+
+
+def _fits(trees: Sequence[Tree], statistics: Sequence[Statistics]) -> Sequence[_Fit]:
+    """Return the pieces that are read: `TREES_READ`, and more where they are small."""
+    found = (fit for pair in zip(trees, statistics, strict=True) for fit in _pieces(*pair))
     usable = list(islice((fit for fit in found if len(fit) > 1), MOST_PIECES))
     usable.sort(key=lambda fit: abs(len(fit) - _GOOD_SIZE))
-    fits = _read(usable)
-    if sum(f.spare for f in fits) < 3:
+    before = np.cumsum([0, *(2 * len(f.splits.inner) for f in usable)])[:-1]
+    return [f for k, f in enumerate(usable) if k < TREES_READ or before[k] < ENOUGH]
+
+
+def _fitted(fits: Sequence[_Fit]) -> Settings | None:
+    """Return the eta and lambda that agree best, None where they do not agree to float32."""
+    if sum(f.spare for f in fits) < 2:
         return None
     eta, reg_lambda = _search(fits)
     eta, reg_lambda = _round_settings(fits, eta, reg_lambda) or (eta, reg_lambda)
@@ -69,28 +87,15 @@ def infer_settings(trees: Sequence[Tree], statistics: Sequence[Statistics]) -> S
     if not (worst <= AGREES and reg_lambda > -1e-6):
         return None
     # 0.0 first: of equal numbers max takes the first, and rounding leaves -0.0
-    reg_lambda = max(0.0, reg_lambda)
-    free = freedom([f.part(eta) for f in fits], eta, reg_lambda)
-    if free.eta > PINNED or free.reg_lambda > PINNED * max(1.0, reg_lambda):
-        return None
-    unshrunk = free.alpha <= MOST_ALPHA
-    return Settings(eta, reg_lambda, "inferred", count, worst, unshrunk)
+    return Settings(eta, max(0.0, reg_lambda), "inferred", count, worst)
 
 
 def is_unshrunk(
     trees: Sequence[Tree], statistics: Sequence[Statistics], eta: float, reg_lambda: float
 ) -> bool:
     """Tell whether the equations of trees exclude an L1 penalty, given eta and lambda."""
-    found = (fit for pair in zip(trees, statistics, strict=True) for fit in _pieces(*pair))
-    fits = _read([fit for fit in islice(found, MOST_PIECES) if len(fit) > 1])
-    parts = [f.part(eta) for f in fits]
+    parts = [f.part(eta) for f in _fits(trees, statistics)]
     return freedom(parts, eta, reg_lambda, given=True).alpha <= MOST_ALPHA
-
-
-def _read(usable: Sequence[_Fit]) -> Sequence[_Fit]:
-    """Return the first pieces: `TREES_READ`, and more where they are small."""
-    before = np.cumsum([0, *(2 * len(f.splits.inner) for f in usable)])[:-1]
-    return [f for k, f in enumerate(usable) if k < TREES_READ or before[k] < ENOUGH]
 
 
 def _round_settings(
@@ -135,7 +140,7 @@ class _Fit:
         """Return ``c`` and ``b - A H``, and their errors' parts, for E values of eta and known H.
 
         float64, shape (E, 2k) each; the error of an equation is the first part and lambda times
-        the second one, both as in `Splits.error`.
+        the second one, as `Splits` has them.
         """
         s, h, u = self.splits, np.asarray(self.h), 1 / eta[:, None]
         below, at, w = s.member[s.inner], s.member @ h, s.weight
@@ -304,15 +309,15 @@ def settings_by_tree(
             break
         if any(_explains(s, *pair) for s in found):
             continue
-        if alone := infer_settings([pair[0]], [pair[1]]):
+        if alone := _fitted(_fits([pair[0]], [pair[1]])):
             found.append(alone)
         else:
             failures += 1
     shared: list[Settings] = []
     for candidate in found:
         members = [pair for pair in pairs if _explains(candidate, *pair)]
-        if len(members) > 1:
-            shared.append(infer_settings(*zip(*members, strict=True)) or candidate)
+        if len(members) > 1 and (together := infer_settings(*zip(*members, strict=True))):
+            shared.append(together)
     return [next((s for s in shared if _explains(s, *pair)), None) for pair in pairs]
 
 

@@ -26,7 +26,7 @@ from fedtrees.attacks.evidence import Splits
 Floats = NDArray[np.float64]
 
 ROUNDINGS = 4.0  # of every equation; the largest residual of honest models is 1.9
-MOST_ETA = 2.0  # an inner node is no larger than the largest leaf of this eta
+MOST_ETA = 2.0  # an inner node that was cut off is as large as the largest leaf, eta aside
 NEAR = 1e-5  # relative difference of weights that were cut off at one limit
 _STEP = 1e-5  # of log eta, for its derivative
 _NONE = 1e-9  # singular value, relative to the largest, that determines nothing
@@ -56,7 +56,9 @@ def freedom(
     given : bool
         eta and lambda are known beside the file: alpha alone is free.
     """
-    largest = max((float(np.abs(s.child[s.leaf]).max()) for s, _, _ in parts), default=0.0)
+    leaf = max((float(np.abs(s.child[s.leaf]).max()) for s, _, _ in parts), default=0.0)
+    inner = max((float(np.abs(s.weight).max()) for s, _, _ in parts), default=0.0)
+    largest = leaf, max(inner, leaf / MOST_ETA)
     every = []
     for in_gain in (False, True):
         blocks = [_derivatives(part, eta, reg_lambda, largest, in_gain) for part in parts]
@@ -73,7 +75,11 @@ def freedom(
 
 
 def _derivatives(
-    part: tuple[Splits, Floats, bool], eta: float, reg_lambda: float, largest: float, in_gain: bool
+    part: tuple[Splits, Floats, bool],
+    eta: float,
+    reg_lambda: float,
+    largest: tuple[float, float],
+    in_gain: bool,
 ) -> tuple[Floats, Floats]:
     """Return derivatives of the equations, in units of their error, shapes (2k, 3) and (2k, m).
 
@@ -94,7 +100,7 @@ def _derivatives(
     inner, left, right = splits.inner, splits.left, splits.right
     more = 2 * (weight[left] + weight[right] - weight[inner]) * in_gain
     by_alpha = np.concatenate([moved, more])
-    limit = np.where(splits.leaf, largest, largest / MOST_ETA) * (1 - NEAR)
+    limit = np.where(splits.leaf, *largest) * (1 - NEAR)
     nodes = np.flatnonzero((np.abs(splits.child) >= limit) | (splits.child == 0))
     free = np.zeros((2 * len(inner), len(nodes)))
     leaves = np.flatnonzero(splits.leaf)

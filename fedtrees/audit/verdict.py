@@ -7,6 +7,7 @@ from typing import Any
 from fedtrees.audit.attack import AttackResult
 from fedtrees.audit.audit import Audit
 from fedtrees.audit.exposure import SMALL, UNKNOWN, TreeExposure
+from fedtrees.audit.leaf_values import may_be_mean
 from fedtrees.audit.model import XGBOOST_STATISTICS, ModelFile
 from fedtrees.audit.scrub import LOST, Scrubbed
 
@@ -41,6 +42,11 @@ def verdict(audit: Audit) -> list[str]:
             "happen to add up to whole numbers in every leaf, as halves do in trees of two or "
             "three leaves."
         )
+        if audit.model.positive_weight != 1:
+            lines.append(
+                f"They take class 1 to have weighed {audit.model.positive_weight:g} in every tree, "
+                "which the file says of its last training (scale_pos_weight)."
+            )
     if s.single:
         lines.append(
             f"{_many(s.single, 'leaf holds', 'leaves hold')} exactly one row {sure}: the file "
@@ -106,10 +112,15 @@ def advice(audit: Audit, scrubbed: bool = False) -> list[str]:
     elif carried:
         out.append(f"Prediction needs none of {', '.join(carried)}.")
     if any(t.counted.any() for t in audit.trees) and audit.model.library == "xgboost":
+        share = audit.rows.share
+        fixed = "a fixed base_score (0.5) instead of the label mean, "
+        remedies = (
+            f"{fixed if share is not None and may_be_mean(share) else ''}larger leaves "
+            "(min_child_weight), rounded leaf values or noise in training"
+        )
         out.append(
-            "A fixed base_score (0.5) instead of the label mean, larger leaves "
-            "(min_child_weight), rounded leaf values or noise in training make what is left in "
-            "leaf values harder to read; fedtrees bench measures what each one costs."
+            f"{remedies[0].upper()}{remedies[1:]} make what is left in leaf values harder to read; "
+            "fedtrees bench measures what each one costs."
         )
     return out
 

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from fedtrees.protocols.base import Training
 
 APPLIES = "applies"
+DECLARED = (
+    "columns, public ranges, names of all categories and classes (of held-out rows, too), the "
+    "number of rows N, the protocol, the defense and their parameters"
+)
 
 
 def explain(
@@ -56,6 +60,7 @@ def _print(facts: dict[str, Any]) -> None:
             f"spent {facts['spent']} (two trees)",
             markup=False,
         )
+    out.print(f"known to all beforehand: {facts['declared']}", markup=False)
     for role in facts["sees"]:
         columns = ("message", "from", "carries", "not sent", "reveals", "guarded by", "why")
         rows = [
@@ -108,6 +113,7 @@ def _explanation(
         "defense": str(composed[0]),
         "claimed": join(defense.claims()),
         "spent": join(defense.spent(training.transcript)),
+        "declared": DECLARED,
         "crossings": rows,
         "sees": {
             role: [r for r in rows if role in (r["readable_by"], r["from"])] for role in applies

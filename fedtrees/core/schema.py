@@ -26,7 +26,9 @@ class Feature:
     low, high : float or None
         Declared *public* range, never computed from private rows. None: not declared.
     categories : tuple of str
-        Names of the codes of a categorical column, else empty.
+        Names of the codes of a categorical column, else empty. Declared knowledge: parties agree on
+        the codes beforehand, so everybody knows that each of them may occur, also one that a
+        single party's rows or held-out rows alone have.
     cuts : tuple of float
         Declared public cut points as XGBoost reports them: a sentinel below every value, then the
         upper border of every bin, increasing. Empty: not declared.
@@ -84,6 +86,7 @@ class Schema:
     target : str
     classes : tuple of str
         Name of each class code; of two, code 1 is the positive class. Empty: a numeric target.
+        Declared knowledge, as categories are.
     """
 
     features: tuple[Feature, ...]

@@ -27,7 +27,8 @@ class Threat:
 
     Notes
     -----
-    Declared knowledge, always: the schema with public ranges, the number of rows N, the
+    Declared knowledge, always: the schema with public ranges and the names of all categories and
+    classes (those of the whole table, held-out rows too), the number of rows N, the
     protocol and its parameters, the defense and its parameters (Kerckhoffs 1883).
     """
 

@@ -88,12 +88,14 @@ def unpack(blob: bytes, types: Iterable[type] = ()) -> Any:
 
 
 def _entry(value: Any, arrays: list[Any]) -> Any:
+    if isinstance(value, str):
+        return str(value)
     if isinstance(value, (np.ndarray, np.generic, Sealed)):
         kind = getattr(getattr(value, "dtype", None), "kind", "")
         if kind and kind not in "biuf" and not isinstance(value, Sealed):
             raise DataError(f"an array of {value.dtype} cannot cross; only numbers may")
         return {"raw": described(value, arrays)}
-    if value is None or isinstance(value, (bool, int, float, str)):
+    if value is None or isinstance(value, (bool, int, float)):
         return value
     if isinstance(value, Message):
         header, raw = header_of(value)

@@ -122,7 +122,8 @@ def coded(
 ) -> tuple[NDArray[np.float64], tuple[str, ...]]:
     """Return one categorical column as codes, shape (n,), and the names of the codes.
 
-    Codes follow `order` where given, else the alphabet (numbers by value); NaN where missing.
+    Codes follow `order` where given, else the alphabet (numbers by value); NaN where missing. They
+    are of all rows, held-out ones too: see `Feature.categories`.
 
     Raises `DataError`: a value outside `order`.
     """

@@ -7,7 +7,8 @@ from numpy.typing import NDArray
 
 from fedtrees.core.errors import DataError
 from fedtrees.core.schema import Schema, Table
-from fedtrees.guessing.consensus import matched_consensus
+from fedtrees.guessing.consensus import cost_weights, matched_consensus
+from fedtrees.guessing.matching import graded_costs
 from fedtrees.guessing.tolerance import estimated_width
 
 #: Draws behind each consensus guess; forty are no better, and worse where own rows are few.
@@ -16,9 +17,20 @@ DRAWS = 20
 #: with many own rows or many dependent columns (breast cancer), a tenth on tables of a thousand
 #: rows and three clients, three tenths with ten, all where columns are nearly independent.
 SHARES = {"bootstrap": 0.0, "mixed-10": 0.1, "mixed-30": 0.3, "given-label": 1.0}
-#: The guess that is matched once more as a whole, in blocks of so many slots, with draws of the
-#: other kind: blocks of few slots know nothing of each other.
-REFINED, REFINED_BY, WIDE_BLOCK = "mixed-10", "mixed-30", 1000
+#: ``near`` rows: first, half of the cells come from one of the ten most similar own rows of the
+#: same label (looked for among a thousand at most). They keep what columns have to do with one
+#: another, and guess more rows exactly.
+NEAR_SHARE, NEAREST, MOST_CANDIDATES = 0.5, 10, 1000
+#: Guesses are matched once more as a whole, up to so many slots at once: small blocks know nothing
+#: of each other. Where they start from, blocks of half the size are better.
+WIDE_BLOCK, START_BLOCK = 1000, 12
+#: Slots and rounds of one more consensus of bootstraps: with half of a binary table as own rows it
+#: is a point ahead of blocks of 25 (Adult, COMPAS), and 10 points in exact rows.
+BINARY_BLOCK, BINARY_ROUNDS = 200, 2
+
+
+# Draws of these kinds are guesses by themselves; others only sharpen.
+_ALONE = ("uniform", "bootstrap", "given-label")
 
 
 def blind_guesses(
@@ -53,8 +65,9 @@ def blind_guesses(
         ``bootstrap`` (rows of `own`), ``independent`` (its marginals), ``given-label`` (its
         marginals given the label), ``uniform`` (declared ranges, else the range of `own`, else
         0), ``constant`` (median, mode); the matched consensus ``NAME+consensus`` of ``uniform``
-        draws and of every kind in `SHARES`, and ``refined``. With no own rows only ``uniform`` and
-        its consensus, and ``constant``, the middle of the range.
+        draws, of every kind in `SHARES` and of ``near``, and ``bootstrap+wide-consensus``;
+        ``refined``, ``refined-near`` and ``near+refined``, matched once more as a whole. With no
+        own rows only ``uniform`` and its consensus, and ``constant``, the middle of the range.
 
     Raises
     ------
@@ -76,29 +89,34 @@ def blind_guesses(
         )
     ranges = np.array(_ranges(own, schema), dtype=np.float64).reshape(-1, 2)
     width = estimated_width(own, schema, ranges[:, 0], ranges[:, 1])
-    samples = {"uniform": [_uniform(own, schema, n, positives, rng) for _ in range(max(1, draws))]}
-    guesses = {}
+    times, guesses = range(max(1, draws)), dict[str, Table]()
+    samples = {"uniform": [_uniform(own, schema, n, positives, rng) for _ in times]}
     if own is not None:
         guesses["independent"] = _independent(own, schema, n, positives, rng)
         for name, share in SHARES.items():
-            samples[name] = [
-                _mixed(own, schema, n, positives, share, rng) for _ in range(max(1, draws))
-            ]
+            samples[name] = [_mixed(own, schema, n, positives, share, rng) for _ in times]
+        if draws > 1:
+            near = _nearest(own, width[:-1], rng)
+            samples["near"] = [_mixed(own, schema, n, positives, 0.1, rng, near) for _ in times]
     for name, drawn in samples.items():
-        if not name.startswith("mixed"):
+        if name in _ALONE:
             guesses[name] = drawn[-1]
         if draws > 1:
             guesses[f"{name}+consensus"] = matched_consensus(drawn, width)
     if own is not None and draws > 1:
-        guesses["refined"] = matched_consensus(
-            samples[REFINED_BY],
-            width,
-            rounds=1,
-            block=WIDE_BLOCK,
-            start=guesses[f"{REFINED}+consensus"],
+        guesses["bootstrap+wide-consensus"] = matched_consensus(
+            samples["bootstrap"], width, rounds=BINARY_ROUNDS, block=BINARY_BLOCK
         )
+        start = matched_consensus(samples["mixed-10"], width, block=START_BLOCK)
+        guesses["refined"] = _refined(start, samples["mixed-30"], width)
+        guesses["refined-near"] = _refined(start, samples["near"], width)
+        guesses["near+refined"] = _refined(guesses["near+consensus"], samples["near"], width)
     guesses["constant"] = _constant(own, schema, n, positives, rng)
     return guesses
+
+
+def _refined(start: Table, samples: list[Table], width: NDArray[np.float64]) -> Table:
+    return matched_consensus(samples, width, rounds=1, block=WIDE_BLOCK, start=start)
 
 
 def _labels(
@@ -130,18 +148,40 @@ def _mixed(
     positives: int | None,
     share: float,
     rng: np.random.Generator,
+    near: NDArray[np.intp] | None = None,
 ) -> Table:
-    """Resample own rows, and take a share of their cells from other own rows of the same label."""
+    """Resample own rows, and take a share of their cells from other own rows of the same label.
+
+    First `NEAR_SHARE` of the cells come from similar rows where they are given.
+    """
     y = rng.choice(own.y, n) if positives is None else _labels(own, schema, n, positives, rng)
     X = np.empty((n, own.X.shape[1]), dtype=np.float32)
     for label in np.unique(y):
         mine, pool = np.flatnonzero(y == label), np.flatnonzero(own.y == label)
         pool = pool if len(pool) else np.arange(len(own))
         rows = np.repeat(rng.choice(pool, len(mine))[:, None], X.shape[1], axis=1)
+        if near is not None:
+            similar = near[rows, rng.integers(0, near.shape[1], rows.shape)]
+            rows = np.where(rng.random(rows.shape) < NEAR_SHARE, similar, rows)
         other = rng.choice(pool, rows.shape)
         rows = np.where(rng.random(rows.shape) < share, other, rows)
         X[mine] = np.take_along_axis(own.X, rows, axis=0)
     return Table(X, y)
+
+
+def _nearest(own: Table, width: NDArray[np.float64], rng: np.random.Generator) -> NDArray[np.intp]:
+    """Return the most similar own rows of the same label of each own row, intp (n, NEAREST)."""
+    near = np.empty((len(own), NEAREST), dtype=np.intp)
+    weight = cost_weights(len(width))[:-1]
+    for label in np.unique(own.y):
+        pool = np.flatnonzero(own.y == label)
+        among = rng.permutation(pool)[:MOST_CANDIDATES]
+        apart = graded_costs(own.X[pool], own.X[among], 2 * width, weight)
+        apart[pool[:, None] == among] = 255  # itself comes last
+        # stable, so that ties do not depend on the processor's instructions
+        order = np.argsort(apart, axis=1, kind="stable")[:, : min(NEAREST, max(1, len(among) - 1))]
+        near[pool] = among[order[:, np.arange(NEAREST) % order.shape[1]]]
+    return near
 
 
 def _ranges(own: Table | None, schema: Schema) -> list[tuple[float, float]]:

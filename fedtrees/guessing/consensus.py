@@ -169,7 +169,7 @@ def matched_consensus(
     stack = np.stack([_rows(t)[order] for t in samples])
     reference = _rows(start)[order]
     tight = np.append(np.asarray(width, dtype=np.float64)[:d], 0.0)
-    _consensus(stack, reference, begin, tight, _weights(d), _discrete(stack), rounds)
+    _consensus(stack, reference, begin, tight, cost_weights(d), _discrete(stack), rounds)
     out = np.empty_like(reference)
     out[order] = reference
     return Table(out[:, :d].astype(np.float32), out[:, d].astype(np.int64))
@@ -190,7 +190,7 @@ def _blocks(groups: NDArray[np.int64], block: int) -> tuple[NDArray[np.intp], ND
     return np.concatenate(parts), begin
 
 
-def _weights(features: int) -> NDArray[np.int64]:
+def cost_weights(features: int) -> NDArray[np.int64]:
     """Return what each column, the label last, weighs in the cost of a pair: at most 255 in all."""
     steps = max(1, min(_STEPS, 255 // (features + _LABEL_WEIGHT)))
     weight = np.full(features + 1, steps, dtype=np.int64)

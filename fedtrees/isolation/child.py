@@ -7,6 +7,7 @@ answers one view and ends.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import shutil
@@ -31,7 +32,7 @@ from fedtrees.core.registry import load_plugin, register
 from fedtrees.core.specs import Spec
 from fedtrees.core.view import View
 from fedtrees.isolation import guesses, views
-from fedtrees.isolation.channel import Channel
+from fedtrees.isolation.channel import Channel, Closed
 from fedtrees.isolation.shield import (
     adopt_descendants,
     close_for_good,
@@ -80,6 +81,7 @@ def _warm_up() -> None:
         import numba
 
         numba.njit(lambda x: x)(1)
+    gc.freeze()  # a copy that collects garbage need not look through, and so copy, all of this
 
 
 def answer(channel: Channel) -> None:
@@ -101,7 +103,9 @@ def answer(channel: Channel) -> None:
         reply = _failure(err)
     try:
         channel.send(reply)
-    except FedtreesError as err:  # what it returned cannot be packed
+    except Closed:
+        raise
+    except Exception as err:  # what it returned cannot be packed
         channel.send(_failure(err))
 
 

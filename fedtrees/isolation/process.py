@@ -37,6 +37,9 @@ _KEPT = (
 )  # fmt: skip
 _KEPT_PREFIXES = ("LC_", "PYTHON", "NUMBA_", "NPY_", "OMP_", "OPENBLAS_", "MKL_", "BLIS_",
                   "VECLIB_", "NUMEXPR_", "DYLD_")  # fmt: skip
+_THREADS = (
+    "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS",
+)  # fmt: skip
 _FORKS = hasattr(os, "fork") and hasattr(socket, "send_fds")
 _START = "from fedtrees.isolation.child import main; main()"
 
@@ -230,7 +233,9 @@ class AttackProcess:
         assert self._process is not None
         text = b""
         while not text.endswith(b"\n"):
-            more = self._control.recv(64)
+            more = b""
+            with suppress(OSError):  # reset by its end
+                more = self._control.recv(64)
             if not more:
                 status = self._process.wait()
                 self.end()
@@ -259,6 +264,7 @@ def _interpreter(where: str, **options: Any) -> subprocess.Popen[bytes]:
     environment = {
         k: v for k, v in os.environ.items() if k in _KEPT or k.startswith(_KEPT_PREFIXES)
     }
+    environment = dict.fromkeys(_THREADS, "1") | environment  # as the bench's own processes
     command = [sys.executable, "-P", "-c", _START, where, str(os.getpid())]
     options = {"stdin": subprocess.DEVNULL, "stdout": sys.__stderr__, **options}
     return subprocess.Popen(command, env=environment, cwd=tempfile.gettempdir(), **options)

@@ -83,7 +83,10 @@ def _leak(frontier: Frontier) -> str:
             f"is missing ({score})."
         )
     elif p.advantage.mean <= 0:
-        text = f"Undefended, no attack that ran does better than blind ({attack}: {score})."
+        text = (
+            f"Undefended, no attack that ran does better than blind by {name} ({attack}: "
+            f"{style.number(p.score.mean)} against {style.number(p.blind.mean)})."
+        )
     else:
         text = (
             f"Undefended, {attack} is ahead of blind by {_percent(p.advantage)} of what is "
@@ -152,8 +155,7 @@ def _change(frontier: Frontier, group: Sequence[LeaderRow], base: LeaderRow | No
         facts.append(f"traffic \N{MULTIPLICATION SIGN}{max(times):.2g}")
     usual = base.point.coverage if base else None
     covered = [r.point.coverage for r in known]
-    if any(usual is None or c.early != usual.early for c in covered):
-        facts.append(stopped(sorted({name for c in covered for name in c.early})))
+    facts.append(stopped(sorted({name for c in covered for name in c.early})))
     facts += [str(c) for c in dict.fromkeys(covered) if c.missing and str(c) != str(usual)]
     facts += dict.fromkeys(r.point.collapsed for r in known)
     return f"{name}: {', '.join(filter(None, facts))}."
@@ -170,7 +172,9 @@ def _bottom_line(frontier: Frontier, board: Sequence[LeaderRow], margin: float) 
         )
     known = [r for r in board if r.point.defense != UNDEFENDED and r.point.drawn]
     if not known:
-        return "No winner is named: no defense has a result."
+        unread = board and all(r.point.coverage.applicable == () for r in board)
+        why = "no attack applies, which makes nothing safe" if unread else "no defense has a result"
+        return f"No winner is named: {why}."
     judged = [r for r in known if r.point.coverage.complete]
     if not judged:
         return f"No winner is named: {known[0].point.coverage}."

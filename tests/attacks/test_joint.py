@@ -114,6 +114,21 @@ def test_a_time_limit_ends_the_chains(odd):
     assert len(guessed.rows(guess)) == len(odd.victims)
 
 
+def test_steps_end_the_search_early_and_the_guess_says_so(odd):
+    """Steps, unlike seconds, give the same guess on every machine."""
+    few = Joint(chains=4, moves=300, exact=False, steps=250 * len(odd.victims))
+    guess, again = (attack(odd, odd.evidence(), options=few) for _ in range(2))
+    np.testing.assert_array_equal(guessed.rows(guess).X, guessed.rows(again).X)
+    assert guess.notes["chains_run"] == 1
+    assert guess.notes["stopped_early"] == 1
+    plenty = replace(few, steps=1200 * len(odd.victims))
+    whole = attack(odd, odd.evidence(), options=plenty)
+    assert (whole.notes["chains_run"], whole.notes["stopped_early"]) == (4, 0)
+    free = attack(odd, odd.evidence(), options=replace(few, steps=None))
+    np.testing.assert_array_equal(guessed.rows(whole).X, guessed.rows(free).X)
+    assert few.within_steps(len(odd.victims)) == replace(few, chains=1, moves=250)
+
+
 def test_exact_sums_are_read_first(loose):
     """Where every row can be followed its box is known, and the chains need not run."""
     guess = attack(loose, loose.evidence(), options=Joint())
@@ -191,6 +206,7 @@ def test_bad_input(level, exact):
         ("base_weight", 0.0),
         ("max_trees", -1),
         ("time_limit", 0.0),
+        ("steps", -1),
         ("most", "histograms"),
     ],
 )

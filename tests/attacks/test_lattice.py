@@ -69,6 +69,17 @@ def test_all_rows_are_followed_through_all_trees(loose):
     assert wrong_leaves(loose, found.leaf_counts) == []
 
 
+def test_steps_end_the_search_early_and_what_is_certified_is_still_true(loose):
+    assert certify(loose).notes["stopped_early"] == 0
+    counts = []
+    for steps in (0, 20_000, 10**9):
+        found = decode(loose.evidence(), loose.own, loose.schema, 16, 1e-3, steps=steps)
+        assert wrong_leaves(loose, found.leaf_counts) == []
+        assert found.notes["stopped_early"] == (steps < 10**9)
+        counts.append(found.notes["leaves_certified"])
+    assert counts[0] < counts[1] < counts[2] == certify(loose).notes["leaves_certified"]
+
+
 def test_rows_go_where_they_claim(loose):
     """A point of every box is routed to the margin the row was followed to."""
     w = loose
@@ -187,7 +198,14 @@ def test_the_start_follows_from_the_first_tree(score):
 
 @pytest.mark.parametrize(
     ("option", "value"),
-    [("list_bits", 3), ("list_bits", 30), ("doubt", 0.0), ("max_trees", -1), ("base_score", "?")],
+    [
+        ("list_bits", 3),
+        ("list_bits", 30),
+        ("doubt", 0.0),
+        ("max_trees", -1),
+        ("steps", -1),
+        ("base_score", "?"),
+    ],
 )
 def test_options_are_checked(option, value):
     with pytest.raises(UsageError, match=rf"{option} .?{value}".replace("?'", r"\?'")):

@@ -141,7 +141,6 @@ def without_base_score(view):
 DECLINED = {
     "nothing was seen": lambda v: v.blinded(),
     "base score unknown": without_base_score,
-    "rows are sampled": lambda v: replace(v, parameters={**v.parameters, "subsample": 0.5}),
     "another loss": lambda v: replace(
         v, parameters={**v.parameters, "objective": "reg:squarederror"}
     ),

@@ -1,6 +1,7 @@
 """Sketches read: exact columns, how it is known that they are, and what others make of them."""
 
 from collections import Counter
+from dataclasses import replace
 
 import guessed
 import numpy as np
@@ -130,8 +131,6 @@ def test_a_long_column_is_told_in_part_with_both_ends():
 
 def test_nobody_is_taken_for_all_where_a_sketch_is_not_seen(shared):
     kept = tuple(s for s in shared.view.seen if getattr(s.message, "owner", None) != "client-1")
-    from dataclasses import replace
-
     assert pooled(shared.view) is not None
     assert pooled(replace(shared.view, seen=kept)) is None
 

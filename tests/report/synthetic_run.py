@@ -15,6 +15,8 @@ import numpy as np
 
 import fedtrees
 from fedtrees.core import rows as columns
+from fedtrees.report.frontier import frontiers
+from fedtrees.report.rows import load_rows
 
 COLUMNS = [column.name for column in columns.COLUMNS]
 SEEDS = (0, 1, 2)
@@ -62,6 +64,7 @@ def rows(settings=SETTINGS, defenses=DEFENSES, seeds=SEEDS):
                                  defense[:5], strict=True))  # fmt: skip
                 yield from _train(cell, defense, auc)
                 for threat, attacks in THREATS.items():
+                    yield from _exposure({**cell, "threat": threat}, defense, attacks)
                     for attack in attacks:
                         yield from _attack({**cell, "threat": threat}, attack, defense, leak)
 
@@ -106,6 +109,13 @@ def _train(cell, defense, auc):
     for metric, value in kinds.items():
         yield _row(cell, "train", metric, round(value), unit="bytes", **cost)
     yield _row(cell, "train", "cpu_seconds", 1.6 * cost["seconds"], unit="seconds", **cost)
+
+
+def _exposure(cell, defense, attacks):
+    for attack in attacks:
+        applies = not (attack == "midpoint" and "split-only" in defense[0])
+        reason = "" if applies else "needs node statistics, which split-only withholds"
+        yield _row(cell, "exposure", "applies", float(applies), attack=attack, reason=reason)
 
 
 def _attack(cell, attack, defense, leak):
@@ -168,6 +178,41 @@ def write_run(folder, table=None):
     (folder / "environment.json").write_text(json.dumps(environment), encoding="utf-8")
     (folder / "disclosure.json").write_text(json.dumps(DISCLOSURE), encoding="utf-8")
     return folder
+
+
+class Table:
+    """Rows written one cell at a time, read back the way a report reads them."""
+
+    def __init__(self, folder):
+        self.folder, self.lines = folder, []
+
+    def add(self, stage, defense, seed, metric="", value="", **more):
+        row = dict.fromkeys(COLUMNS, "")
+        row |= {"version": fedtrees.__version__, "status": "ok", "dataset": "d", "partition": "p",
+                "protocol": "q", "stage": stage, "defense": defense, "seed": seed,
+                "metric": metric, "value": value}  # fmt: skip
+        self.lines.append(row | more)
+
+    def train(self, defense, seed, auc, **more):
+        self.add("train", defense, seed, "auc", auc, **more)
+
+    def attack(self, defense, seed, attack, advantage, metric="ra", **more):
+        self.add("attack", defense, seed, metric, 0.5, attack=attack, advantage=advantage,
+                 blind=0.4, threat="t", **more)  # fmt: skip
+
+    def applies(self, defense, seed, *attacks):
+        for attack in attacks:
+            self.add("exposure", defense, seed, "applies", 1.0, attack=attack, threat="t")
+
+    def trouble(self, defense, seed, attack, status, reason="r"):
+        self.add("attack", defense, seed, attack=attack, status=status, reason=reason, threat="t")
+
+    def rows(self):
+        return load_rows(write_run(self.folder, self.lines))
+
+    def frontier(self, **asked):
+        (only,) = frontiers(self.rows(), **asked)
+        return only
 
 
 if __name__ == "__main__":

@@ -6,12 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from synthetic_run import COLUMNS, write_run
+from synthetic_run import Table
 
-import fedtrees
 from fedtrees.report.budgets import budgets, family, ordered
 from fedtrees.report.frontier import frontiers, non_dominated
-from fedtrees.report.rows import load_rows
 from fedtrees.report.worst import attack_metrics, worst_case
 
 COARSE = st.integers(0, 4).map(float)  # few values, so that ties are common
@@ -36,37 +34,6 @@ def test_non_dominated_is_what_brute_force_says(points, lower):
 @given(st.lists(st.tuples(COARSE, COARSE), min_size=1, max_size=12))
 def test_some_point_is_never_dominated(points):
     assert non_dominated(*zip(*points, strict=True)).any()
-
-
-class Table:
-    """Rows written one cell at a time, read back the way a report reads them."""
-
-    def __init__(self, folder):
-        self.folder, self.lines = folder, []
-
-    def add(self, stage, defense, seed, metric="", value="", **more):
-        row = dict.fromkeys(COLUMNS, "")
-        row |= {"version": fedtrees.__version__, "status": "ok", "dataset": "d", "partition": "p",
-                "protocol": "q", "stage": stage, "defense": defense, "seed": seed,
-                "metric": metric, "value": value}  # fmt: skip
-        self.lines.append(row | more)
-
-    def train(self, defense, seed, auc, **more):
-        self.add("train", defense, seed, "auc", auc, **more)
-
-    def attack(self, defense, seed, attack, advantage, **more):
-        self.add("attack", defense, seed, "ra", 0.5, attack=attack, advantage=advantage,
-                 blind=0.4, threat="t", **more)  # fmt: skip
-
-    def trouble(self, defense, seed, attack, status, reason="r"):
-        self.add("attack", defense, seed, attack=attack, status=status, reason=reason, threat="t")
-
-    def rows(self):
-        return load_rows(write_run(self.folder, self.lines))
-
-    def frontier(self, **asked):
-        (only,) = frontiers(self.rows(), **asked)
-        return only
 
 
 @pytest.fixture

@@ -82,9 +82,8 @@ def own_start(
         return None
     rows = int(n[best])
     if sampled:
-        return (
-            Start(share.astype(np.float32), rows, off) if isinstance(objective, Logistic) else None
-        )
+        start = Start(share.astype(np.float32), rows, off)
+        return start if isinstance(objective, Logistic) else None
     positives = np.rint(rows * share - np.array([g.sum() for g, _ in sums]))
     classes = [rows - positives[0], positives[0]] if len(trees) == 1 else positives
     score = estimated_score(objective, np.array([rows, *classes]), intercept)

@@ -109,6 +109,8 @@ class _Decoder:
         items: dict[str, Any] = {}
         while self._data[self.position : self.position + 1] != b"}":
             key = self._text()
+            if key in items:
+                raise DataError(f"an object of the UBJSON has {key!r} twice; save the model again")
             items[key] = self.value(self.take(1))
         self.take(1)
         return items

@@ -252,9 +252,19 @@ def _decoded(data: bytes) -> Any:
     if is_ubjson(data):
         return decode_ubjson(data)
     try:
-        return json.loads(data)
+        return json.loads(data, object_pairs_hook=_each_once)
     except (ValueError, RecursionError) as error:  # ValueError includes undecodable bytes
         raise DataError(f"the model is not JSON ({error}); save it as model.json") from error
+
+
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object; of doubled names, one library reads the first and another the last."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise DataError(f"an object of the model has {twice!r} twice; save the model again")
+    return found
 
 
 def _check_booster(learner: dict[str, Any]) -> None:

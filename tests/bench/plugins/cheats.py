@@ -1,5 +1,6 @@
 """Attacks that reach for truth in every way their process allows, and one that does not."""
 
+import contextlib
 import ctypes
 import gc
 import os
@@ -95,10 +96,8 @@ def read_memory(view, rng):
     said["traced"] = traced(server) + traced(bench)
     shown = []
     for path in (f"/proc/{bench}/{name}" for name in ("environ", "maps", "cwd", "fd/0", "fd/3")):
-        try:
+        with contextlib.suppress(OSError):
             shown.append(os.readlink(path) if "d" in path[-4:] else Path(path).read_bytes())
-        except OSError:
-            pass
     said["shown"] = len(shown)
     return Guess(notes=said)
 
@@ -257,10 +256,8 @@ cheat("ask-too-much", ask_too_much)
 
 def garbage(view, rng):
     for fd in range(3, 64):
-        try:
+        with contextlib.suppress(OSError):
             os.write(fd, b"\xff" * 7 + b"\0" + b"x" * 999)
-        except OSError:
-            pass
     os._exit(0)
 
 

@@ -1,0 +1,159 @@
+"""Nothing that reveals rows lies in a view unread: leaving it out changes what an attack says.
+
+`PYTHONPATH=tests python tests/attacks/test_all_that_is_seen.py` prints the table of the docs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+from digests import content, digest
+from federations import sample_federation
+
+from fedtrees.bench.evaluate import make_defense
+from fedtrees.core.errors import FedtreesError
+from fedtrees.core.holding import over_clients
+from fedtrees.core.messages import Reveal, closed
+from fedtrees.core.registry import register
+from fedtrees.core.specs import Spec, parse_composed, parse_grid
+from fedtrees.core.streams import Streams
+from fedtrees.core.view import View
+from fedtrees.protocols.base import train, view_of
+
+OF_ROWS = {Reveal.FEATURES, Reveal.LABELS, Reveal.COUNTS}
+ATTACKS = (
+    "sketch-reading[draws=1]",
+    "timberstrike[chains=1]",
+    "histogram-peeling",
+    "lattice",
+    "joint[chains=1,moves=20,samples=1,exact=false]",
+)
+FORESTS = "no attack on forests is here yet"
+HELD_OUT = "no attack reads histograms of which rows are held out yet"
+#: Messages that reveal rows and are read by no attack, each with the reason.
+UNREAD = {
+    "LabelSums": "all they tell is the base score, which is told as well",
+    "GridRequest": "borders laid by sums over all clients; the cut points are read",
+    "GridCounts": "sums over all clients, of cells; the cut points are read",
+    "ClassTotals": FORESTS,
+    "ClassCounts": FORESTS,
+    "LeafClasses": FORESTS,
+    "LocalForest": FORESTS,
+    "PooledForest": FORESTS,
+    "ForestModel": FORESTS,
+}
+AUDIT = {"BoostedModel": "`fedtrees audit` tells the clients' trees apart"}
+UNREAD_IN = {
+    "forest-hist": {"CutPoints": FORESTS},
+    "flower-bagging": AUDIT,
+    "flower-cyclic": AUDIT,
+    "local-ensembles": AUDIT,
+}
+UNREAD_WHERE_ROWS_ARE_HELD_OUT = {
+    "CutPoints": HELD_OUT,
+    "GlobalHistogram": HELD_OUT,
+    "Histogram": HELD_OUT,
+    "BoostedModel": HELD_OUT,
+    "ValidationLoss": "a sum over rows held out, by a secure sum",
+    "StopBoosting": "how many trees there are; the model tells it",
+}
+SMALL = {"trees": 5, "max_depth": 4}
+RUNS = [
+    *(Spec(name, SMALL) for name in register.names("protocol")),
+    Spec("fedtree-hist", {**SMALL, "cuts": "equal-width"}),
+    Spec("nvflare-hist", {**SMALL, "early_stopping_rounds": 1}),
+    Spec("nvflare-hist", {**SMALL, "base_score": 0.5}),
+]
+DEFENDED = {len(RUNS) - 1: "grid-cuts[cells=64]"}
+
+
+@cache
+def run_of(which: int):
+    clients, schema = sample_federation(rows=90)
+    held = over_clients(clients)
+    defense = make_defense(parse_composed([DEFENDED.get(which, "none")])[0])
+    made = register.make("protocol", RUNS[which])
+    return train(made, held, schema, defense=defense, seed=3), held
+
+
+def views():
+    for which, spec in enumerate(RUNS):
+        for who in ("client-0", "server", "public"):
+            yield pytest.param(which, who, id=f"{spec} {who}")
+
+
+def said(attack: str, view: View) -> str | None:
+    """Return a digest of what an attack makes of a view, None where it does not apply."""
+    made = register.make("attack", parse_grid(attack)[0])
+    if made.inapplicable(view):
+        return None
+    try:
+        return digest(content(made.run(view, Streams(0).rng("attack")).claims))
+    except FedtreesError:  # half a tree is none
+        return "no guess"
+
+
+def revealing(view: View) -> list[type]:
+    """Return the types of others' readable messages that reveal something of rows."""
+    found = {
+        type(s.message): None
+        for s in view.seen
+        if not closed(s.message)
+        and (s.opened or s.sender not in view.principals)
+        and s.message.reveals & OF_ROWS
+    }
+    return list(found)
+
+
+def readers(which: int, who: str) -> dict[str, list[str]]:
+    """Return, by the type of message, the attacks that say something else without it."""
+    run, held = run_of(which)
+    if who not in run.transcript.roles:
+        return {}
+    view = view_of(run, (who,), held)
+    whole = {attack: said(attack, view) for attack in ATTACKS}
+    found = {}
+    for kind in revealing(view):
+        less = replace(view, seen=tuple(s for s in view.seen if type(s.message) is not kind))
+        found[kind.__name__] = [
+            attack.partition("[")[0]
+            for attack, guess in whole.items()
+            if guess is not None and said(attack, less) != guess
+        ]
+    return found
+
+
+@pytest.mark.parametrize(("which", "who"), list(views()))
+def test_what_reveals_rows_is_read_or_there_is_a_reason(which, who):
+    reasons = UNREAD | UNREAD_IN.get(RUNS[which].name, {})
+    if "early_stopping_rounds" in RUNS[which].params:
+        reasons |= UNREAD_WHERE_ROWS_ARE_HELD_OUT
+    unread = {kind for kind, attacks in readers(which, who).items() if not attacks}
+    assert unread <= set(reasons)
+
+
+def table() -> list[list[str]]:
+    """Return who reads what under default parameters, as it stands in the docs."""
+    lines = []
+    for which, spec in enumerate(RUNS):
+        for who, role in (("client-0", "client"), ("public", "public"), ("server", "server")):
+            if spec.params != SMALL:
+                continue
+            for kind, attacks in readers(which, who).items():
+                names = ", ".join(f"`{a}`" for a in sorted(attacks))
+                reason = (UNREAD | UNREAD_IN.get(spec.name, {})).get(kind, "nobody")
+                lines.append([f"`{spec.name}`", role, f"`{kind}`", names or reason])
+    return lines
+
+
+def test_the_docs_say_who_reads_what():
+    text = (Path(__file__).parents[2] / "docs" / "exposure.md").read_text()
+    shown = text.partition("|---|---|---|---|\n")[2].partition("\n\n")[0].splitlines()
+    assert [[c.strip() for c in line.split("|")[1:-1]] for line in shown] == table()
+
+
+if __name__ == "__main__":
+    print("\n".join(f"| {' | '.join(line)} |" for line in table()))

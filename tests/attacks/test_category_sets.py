@@ -1,0 +1,110 @@
+"""Splits by sets of categories: boxes hold the codes that lead to their leaf."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from federations import leaf_scores
+from test_sampled_rounds import federation, trained
+from timberstrike_world import structured
+
+from fedtrees.attacks.evidence.basis import Basis
+from fedtrees.attacks.evidence.boxes import open_boxes
+from fedtrees.attacks.evidence.grid import ANY, allowed
+from fedtrees.attacks.evidence.prior import reach
+from fedtrees.attacks.evidence.view import evidence_of
+from fedtrees.attacks.joint.attack import Joint
+from fedtrees.attacks.lattice.attack import Lattice
+from fedtrees.attacks.timberstrike.attack import TimberStrike
+from fedtrees.core.guess import Records
+from fedtrees.core.schema import Table
+from fedtrees.trees.routing import Routes
+
+CODES = 7
+
+
+def coded(seed=0, n=240, missing=0.1):
+    """Numbers, and a column of codes that say much, in no order."""
+    X, y = structured(n, seed)
+    rng = np.random.default_rng(seed)
+    code = np.digitize(X[:, 0], np.quantile(X[:, 0], np.arange(1, CODES) / CODES))
+    X = np.column_stack([X[:, 1:3], rng.permutation(CODES)[code]]).astype(np.float32)
+    X[rng.random(X.shape) < missing] = np.nan
+    return Table(X, y)
+
+
+@pytest.fixture(scope="module", params=[2, 10])  # partitions, and single categories
+def run(request):
+    made = federation(coded(), codes=CODES)
+    params = f"trees=8,max_depth=4,enable_categorical=true,max_cat_to_onehot={request.param}"
+    return made, *trained(made, f"fedtree-hist[{params}]", "client-1")
+
+
+def test_every_row_is_in_the_box_of_its_leaf_and_in_no_other(run):
+    made, _, view = run
+    evidence = evidence_of(view)
+    assert any(np.isnan(t.threshold).any() for t in evidence.trees)
+    grid = Basis.of(evidence, view.rows, view.schema).with_missing_values().grid
+    X = np.concatenate([h.table.X for h in made.holdings.values()])
+    cells = grid.cells(X)
+    node = Routes.of(evidence.trees).apply(X)
+    for t, tree in enumerate(evidence.trees):
+        leaves = grid.leaves(tree)
+        for j, at in enumerate(leaves.node):
+            inside = np.ones(len(X), dtype=bool)
+            for k in range(leaves.offsets[j], leaves.offsets[j + 1]):
+                c = cells[:, leaves.feature[k]]
+                known = (c >= leaves.lo[k]) & (c < leaves.hi[k])
+                known &= allowed(leaves.codes[k], np.maximum(c, 0))
+                inside &= np.where(c < 0, leaves.missing[k], known)
+            np.testing.assert_array_equal(inside, node[:, t] == at)
+
+
+def test_leaves_share_an_open_box_and_half_a_set(run):
+    _, _, view = run
+    evidence = evidence_of(view)
+    basis = Basis.of(evidence, view.rows, view.schema).with_missing_values()
+    boxes = open_boxes((3, 3), basis.grid, evidence)
+    boxes.codes[::2, 2] = 0b0010110
+    for tree in evidence.trees:
+        leaves = basis.grid.leaves(tree)
+        box = (boxes.lo, boxes.hi, boxes.y)
+        options = reach(leaves, box, basis.prior, boxes.missing, codes=boxes.codes)
+        total = np.add.reduceat(np.exp(options.log_prior), options.offsets[:-1])
+        np.testing.assert_allclose(total, 1)
+
+
+def test_cells_beyond_a_word_are_excluded_by_no_set():
+    assert allowed(ANY, np.array([0, 63, 64, 500])).all()
+    assert allowed(np.uint64(0b100), np.array([1, 2, 3])).tolist() == [False, True, False]
+
+
+@pytest.mark.parametrize(
+    "attack", [TimberStrike(chains=4), Joint(chains=1, moves=200, exact=False)]
+)
+def test_first_counts_are_exact_and_codes_are_codes(run, attack):
+    made, training, view = run
+    assert attack.inapplicable(view) is None
+    guess = attack.run(view, np.random.default_rng(0))
+    assert leaf_scores(guess, made, ("client-1",), training)["leaf_counts_right"] == 1
+    code = guess.first(Records).table.X[:, 2]
+    assert np.isin(code[~np.isnan(code)], np.arange(CODES)).all()
+
+
+def test_what_lattice_certifies_is_right():
+    later = 0
+    for seed in range(6):
+        made = federation(coded(seed, n=120, missing=0.0), codes=CODES)
+        params = f"trees=4,max_depth=2,max_cat_to_onehot={2 + 8 * (seed % 2)}"
+        protocol = f"fedtree-hist[{params},enable_categorical=true]"
+        training, view = trained(made, protocol, "client-1")
+        guess = Lattice().run(view, np.random.default_rng(0))
+        assert leaf_scores(guess, made, ("client-1",), training)["leaf_counts_right"] == 1
+        later += guess.notes["leaves_certified"] > len(training.model.trees[0].leaves)
+    assert later > 2
+
+
+def test_more_categories_than_a_word_has_bits_are_refused():
+    made = federation(coded(), codes=65)
+    _, view = trained(made, "fedtree-hist[trees=1,max_depth=2,enable_categorical=true]", "client-1")
+    assert "at most 64 categories" in TimberStrike().inapplicable(view)

@@ -1,0 +1,214 @@
+"""Every protocol, defense and threat: the worst reported is the strongest attack's, and no winner
+is named that any attack gets past."""
+
+import csv
+from collections import defaultdict
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from fedtrees.bench.session import Bench
+from fedtrees.bench.suite import Suite
+from fedtrees.cli.results import study_of, summary
+from fedtrees.core.attack import contenders
+from fedtrees.metrics.metric import headlines
+from fedtrees.report.verdict import MARGIN
+
+SHARED = '"split-only", "leaf-rounding[decimals=1]", "mask-sum-hessian", "min-leaf[k=5]"'
+NOISY = '"laplace-hist[epsilon=1]", "laplace-gradient[epsilon=4]", "hist-rounding[step=0.01]"'
+DEFENSES = {
+    "fedtree-hist": f'"split-only", "leaf-rounding[decimals=1]", {NOISY}, "secure-sum", "min-bin"',
+    "nvflare-hist": f'{NOISY}, "secure-sum", "min-bin"',
+    "forest-hist": '"split-only", "leaf-rounding[decimals=1]", "secure-sum"',
+    "flower-bagging": SHARED,
+    "flower-cyclic": SHARED,
+    "local-ensembles": SHARED,
+    "local-forests": '"none"',
+}
+GRID = """
+[[grid]]
+data = ["wine[rows={rows}]"]
+protocols = ["{protocol}[trees={trees},max_depth=2{more}]"]
+defenses = [{defenses}]
+threats = ["client", "server"]
+attacks = ["all", "joint[steps={steps}]", "lattice[steps={steps}]"]
+"""
+HISTOGRAMS = ("fedtree-hist", "nvflare-hist", "forest-hist")
+
+
+def suite(protocols, seeds, **size):
+    grids = [
+        GRID.format(
+            protocol=name,
+            defenses=DEFENSES[name],
+            more=",max_bin=8" if name in HISTOGRAMS else "",
+            **size,
+        )
+        for name in protocols
+    ]
+    return f"name = 'every'\nseeds = {seeds}\n" + "".join(grids)
+
+
+def run(folder, text):
+    bench = Bench(Suite.parse(text, "every"), folder)
+    bench.open(resume=False)
+    bench.run()
+    return folder
+
+
+@pytest.fixture(scope="module")
+def quick(tmp_path_factory):
+    """Three seeds where winners can be named, one elsewhere."""
+    folder = tmp_path_factory.mktemp("every")
+    size = {"rows": 60, "trees": 2, "steps": 2000}
+    rest = [name for name in DEFENSES if name != "fedtree-hist"]
+    three = run(folder / "three", suite(["fedtree-hist"], [0, 1, 2], **size))
+    return [three, run(folder / "one", suite(rest, [0], **size))]
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("large")
+    return [run(folder / "run", suite(DEFENSES, [0, 1, 2], rows=90, trees=6, steps=200_000))]
+
+
+@cache
+def reported(folder, margin=None):
+    return summary(study_of(folder, None, margin))
+
+
+def attacked(folder):
+    """Return advantages by (protocol, defense, threat), metric, seed and attack, off the file."""
+    found = defaultdict(lambda: defaultdict(lambda: defaultdict(dict)))
+    with Path(folder, "rows.csv").open(newline="") as file:
+        for row in csv.DictReader(file):
+            if row["stage"] == "attack" and row["status"] == "ok" and row["advantage"]:
+                key = (row["protocol"], row["defense"], row["threat"])
+                found[key][row["metric"]][row["seed"]][row["attack"]] = float(row["advantage"])
+    return found
+
+
+def ran(folder):
+    """Return the attacks that ran by (protocol, defense, threat, seed)."""
+    found = defaultdict(set)
+    with Path(folder, "rows.csv").open(newline="") as file:
+        for row in csv.DictReader(file):
+            if row["stage"] == "attack" and row["status"] == "ok":
+                key = (row["protocol"], row["defense"], row["threat"], row["seed"])
+                found[key].add(row["attack"])
+    return found
+
+
+def check_worst(folder):
+    """The worst reported of every point is the strongest attack's, seed by seed."""
+    found, n = attacked(folder), 0
+    for board in reported(folder)["leaderboards"]:
+        for entry in board["defenses"]:
+            key = (
+                board["protocol"].partition("[")[0],
+                entry["defense"].partition("[")[0],
+                board["threat"],
+            )
+            seeds = found[key][board["metric"]] if key in found else {}
+            if not seeds:
+                assert entry["advantage"]["mean"] is None
+                continue
+            strongest = [max(by_attack.values()) for by_attack in seeds.values()]
+            mean = sum(strongest) / len(strongest)
+            assert entry["advantage"]["mean"] == pytest.approx(mean, abs=1e-12)
+            n += 1
+    return n
+
+
+def check_coverage(folder):
+    """What is said to apply is what ran, and nothing that applies was left out."""
+    counted = ran(folder)
+    names = set(contenders())
+    for board in reported(folder)["leaderboards"]:
+        for entry in board["defenses"]:
+            place = (board["protocol"].partition("[")[0], entry["defense"].partition("[")[0])
+            said = entry["coverage"]
+            mine = [v for k, v in counted.items() if k[:3] == (*place, board["threat"])]
+            assert set(said["applicable"]) == set().union(*mine) <= names
+            assert not said["left_out"]
+            assert not said["failed"]
+
+
+def check_named(folder, margin):
+    """No attack is above the margin on average against who is named, by any headline score."""
+    found, named = attacked(folder), []
+    for board in reported(folder, margin)["leaderboards"]:
+        for entry in board["defenses"]:
+            name, verdict = entry["defense"], board["verdict"]
+            within = verdict.partition("Not past")[0] if "Within" in verdict else ""
+            if name != "none" and "even without a defense" not in verdict:
+                assert (f" {name}" in within) == entry["at_blind"], (name, verdict)
+            if not entry["at_blind"]:
+                continue
+            named.append((board["threat"], name))
+            key = (board["protocol"].partition("[")[0], name.partition("[")[0], board["threat"])
+            for metric in set(headlines()) & set(found[key]):
+                by_attack = defaultdict(list)
+                for scores in found[key][metric].values():
+                    for attack, advantage in scores.items():
+                        by_attack[attack].append(advantage)
+                for values in by_attack.values():
+                    assert sum(values) / len(values) < (margin or MARGIN)
+    return named
+
+
+def test_the_worst_reported_is_the_strongest_attack_s(quick):
+    assert sum(map(check_worst, quick)) >= 50
+
+
+def test_every_attack_that_applies_has_run(quick):
+    for folder in quick:
+        check_coverage(folder)
+
+
+def test_nobody_is_named_whom_any_attack_gets_past(quick):
+    three, one = quick
+    check_named(three, None)
+    assert check_named(three, 0.9)
+    assert not check_named(one, None)
+
+
+@pytest.mark.slow
+def test_the_same_on_larger_trees_with_three_seeds_everywhere(large):
+    (folder,) = large
+    assert check_worst(folder) >= 50
+    check_coverage(folder)
+    for margin in (0.05, 0.1, 0.3):
+        check_named(folder, margin)
+
+
+def test_what_a_suite_leaves_out_is_counted_without_running_it(tmp_path):
+    text = suite(["fedtree-hist"], [0], rows=60, trees=1, steps=1)
+    text = text.replace(DEFENSES["fedtree-hist"], '"none"')
+    start = text.index("attacks = ")
+    folder = run(tmp_path / "run", text[:start] + 'attacks = ["timberstrike", "random-leaf"]\n')
+    assert {a for names in ran(folder).values() for a in names} == {"timberstrike", "random-leaf"}
+    client, server = sorted(reported(folder)["leaderboards"], key=lambda b: b["threat"])
+    applicable = client["defenses"][0]["coverage"]["applicable"]
+    assert {"timberstrike", "joint", "lattice"} <= set(applicable)
+    assert not {"random-leaf", "timberstrike-published", "cl", "histogram-peeling"} & {*applicable}
+    (entry,) = server["defenses"]
+    assert "histogram-peeling" in entry["coverage"]["applicable"]
+    missing = set(entry["coverage"]["applicable"]) - {"timberstrike"}
+    assert set(entry["coverage"]["left_out"]) == missing
+
+
+def test_all_stands_for_the_attacks_that_are_not_named_beside_it():
+    def spelled(text):
+        (grid,) = Suite.parse(f"name = 'x'\n[[grid]]\n{text}", "x").grids
+        return [str(a) for a in grid.every_attack]
+
+    every = contenders()
+    assert {"timberstrike", "joint", "lattice", "histogram-peeling"} <= set(every)
+    assert not {"random-leaf", "timberstrike-published", "cl"} & set(every)
+    assert spelled("") == spelled("attacks = ['all']") == every
+    beside = spelled("attacks = ['random-leaf', 'all', 'joint[moves=9]']")
+    assert beside[:2] == ["random-leaf", "joint[moves=9]"]
+    assert beside[2:] == [name for name in every if name != "joint"]
+    assert spelled("attacks = ['joint']") == ["joint"]

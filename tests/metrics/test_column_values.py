@@ -1,0 +1,88 @@
+"""Columns that are claimed against the victims' own."""
+
+import numpy as np
+import pytest
+
+from fedtrees.core.guess import ColumnValues
+from fedtrees.core.holding import Holding
+from fedtrees.core.schema import Feature, Schema, Table
+from fedtrees.core.streams import Streams
+from fedtrees.metrics.column_values import ColumnValuesMetric
+from fedtrees.metrics.metric import Case
+
+SCHEMA = Schema((Feature("a"), Feature("b", low=0, high=3)), "y")
+TABLES = {
+    "mine": [[1, 0], [2, 1], [2, 1], [9, 3]],
+    "hers": [[1, 0], [2, 1], [2, np.nan], [5, 2]],
+    "his": [[7, 3]],
+}
+
+
+def case(principals=("mine",)):
+    held = {
+        name: Holding.of(Table(np.array(rows, dtype=np.float32), np.zeros(len(rows), np.int64)))
+        for name, rows in TABLES.items()
+    }
+    return Case(held, dict.fromkeys(held, "client"), principals, SCHEMA, Streams(0))
+
+
+def claim(owner, feature, **counts):
+    values = np.array([float(v.strip("v")) for v in counts], dtype=np.float32)
+    return ColumnValues(owner, feature, values, np.array(list(counts.values())), True)
+
+
+def scores(*claims):
+    metric, truth = ColumnValuesMetric(), ColumnValuesMetric().truth(case())
+    return {s.name: s.value for s in metric.score(claims, truth)}
+
+
+ALL = (
+    claim("hers", 0, v1=1, v2=2, v5=1),
+    claim("hers", 1, v0=1, v1=1, v2=1),
+    claim("his", 0, v7=1),
+    claim("his", 1, v3=1),
+)
+
+
+def test_the_columns_themselves_score_one():
+    assert scores(*ALL) == {"column_values": 1, "column_extremes": 1, "column_singles": 1}
+
+
+def test_what_is_not_claimed_counts_nothing():
+    # 9 cells, of which 7 are single values; 4 columns with two ends each
+    assert scores(ALL[0]) == {
+        "column_values": 4 / 9,
+        "column_extremes": 2 / 8,
+        "column_singles": 2 / 7,
+    }
+
+
+def test_copies_are_counted_and_more_than_there_are_do_not_pay():
+    one_copy = scores(claim("hers", 0, v1=1, v2=1, v5=1))
+    assert one_copy["column_values"] == 3 / 9
+    many = scores(claim("hers", 0, v0=1, v1=2, v2=2, v3=1, v5=2))
+    assert many["column_values"] == pytest.approx(4 / 9 * 4 / 8)
+    assert many["column_singles"] == 0
+    assert many["column_extremes"] == 1 / 8
+
+
+def test_the_blind_line_is_of_own_columns_or_declared_values():
+    metric, now = ColumnValuesMetric(), case()
+    line = metric.line(now, metric.truth(now), {})
+    # own a: 1, 2, 2, 9 meets hers in 1, 2, 2; own b as three cells: 0, 1, 1 or 1, 1, 3
+    assert line["column_values"] >= 4 / 9
+    assert line["column_extremes"] >= 2 / 8
+    server = case(principals=())
+    blind = metric.blind(server, metric.truth(server))
+    assert set(blind) == {"declared"}
+    told = {(c.owner, c.feature): c.values.tolist() for c in blind["declared"]}
+    assert told["mine", 1] == [0, 1, 2, 3]
+    assert told["mine", 0] == []
+
+
+def test_claims_of_what_nobody_has_are_refused():
+    metric, now = ColumnValuesMetric(), case()
+    assert metric.refuses(ALL, now) is None
+    assert "no victim has it" in metric.refuses([claim("mine", 0, v1=1)], now)
+    assert "no victim has it" in metric.refuses([claim("hers", 2, v1=1)], now)
+    assert "more than once" in metric.refuses([ALL[0], ALL[0]], now)
