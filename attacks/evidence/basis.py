@@ -11,8 +11,7 @@ from fedtrees.attacks.evidence.grid import Grid
 from fedtrees.attacks.evidence.prior import Prior, Ranges, make_prior, ranges_within, value_ranges
 from fedtrees.attacks.evidence.sums import LeafSums, victim_sums, with_leaves_of
 from fedtrees.core.schema import Schema, Table
-from fedtrees.guessing.blind import SHARES
-from fedtrees.guessing.recipes import best_recipe
+from fedtrees.guessing.recipes import best_share
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,5 +68,5 @@ class Basis:
         """
         if self.prior.told or not len(self.prior.own):
             return self
-        share = SHARES[best_recipe(self.prior.own, schema, rng)]
+        share = best_share(self.prior.own, schema, rng)
         return replace(self, prior=replace(self.prior, mixed=share))

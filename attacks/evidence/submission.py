@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,8 +11,8 @@ from numpy.typing import NDArray
 from fedtrees.attacks.evidence.basis import Basis
 from fedtrees.attacks.evidence.boosted import Evidence
 from fedtrees.core.schema import Schema, Table
-from fedtrees.guessing.recipes import FEWEST_ROWS, agreement, blind_draws, recipe_of
 from fedtrees.guessing.consensus import matched_consensus
+from fedtrees.guessing.recipes import FEWEST_ROWS, agreement, blind_draws
 
 # Worlds of each kind that guesses are compared in, and their rows that are looked at.
 _WORLDS, _MOST_ROWS = 4, 400
@@ -19,12 +20,39 @@ _WORLDS, _MOST_ROWS = 4, 400
 _ROW_VARIANCE = 0.25
 
 
+@dataclass(frozen=True, eq=False)
+class Blind:
+    """What a blind guess is made of.
+
+    Attributes
+    ----------
+    own : Table
+        The adversary's own rows, if any.
+    schema : Schema
+    width : float64 array, shape (d + 1,)
+        Tolerances as it estimates them, 0 for the label.
+    mixed : float
+        Share of cells from other own rows (`fedtrees.guessing.recipes.best_share`).
+    """
+
+    own: Table
+    schema: Schema
+    width: NDArray[np.float64]
+    mixed: float
+
+    @staticmethod
+    def of(basis: Basis, schema: Schema) -> Blind:
+        """Return that of a prior of own rows; of none where sketches told it likely ones."""
+        own = Table.empty(schema) if basis.prior.told else basis.prior.own
+        width = np.append(basis.prior.tolerance(schema), 0.0)
+        return Blind(own, schema, width, basis.prior.mixed)
+
+
 def submitted(
     found: Table,
     worlds: Sequence[Table],
-    basis: Basis,
+    blind: Blind,
     trust: float,
-    schema: Schema,
     rng: np.random.Generator,
     rows: int | None = None,
 ) -> tuple[Table, dict[str, float]]:
@@ -42,10 +70,9 @@ def submitted(
         The reconstruction.
     worlds : sequence of Table
         Samples that it is the consensus of.
-    basis : Basis
+    blind : Blind
     trust : float
-        From `trust_in`.
-    schema : Schema
+        How far ``worlds`` are to be trusted, 0 to 1, as `trust_in` says; 1 where sums are exact.
     rng : numpy.random.Generator
     rows : int, optional
         How many rows there are, if declared: of more that were found, some are left out.
@@ -53,26 +80,24 @@ def submitted(
     Returns
     -------
     Table
-        Without own rows, with columns that sketches told, or of one sample alone: ``found``.
+        Without own rows, and where ``found`` is one sample alone: ``found``.
     dict of str to float
         ``submits_blind``, 1 or 0; and where there was a choice ``expected_gain``, in share of
         cells, of the reconstruction over the blind guess.
     """
     if rows is not None and 0 < rows < len(found):
         found = found.take(np.sort(rng.permutation(len(found))[:rows]))
-    own = basis.prior.own
-    if not len(own) or basis.prior.told or len(worlds) < 2 or not len(found):
+    if not len(blind.own) or len(worlds) < 2 or not len(found):
         return found, {"submits_blind": 0.0}
-    width = np.append(basis.prior.tolerance(schema), 0.0)
-    recipe = recipe_of(basis.prior.mixed, len(own))
-    drawn = blind_draws(own, schema, len(found), recipe, rng)
-    blind = matched_consensus(drawn, width) if len(own) >= FEWEST_ROWS else drawn[-1]
-    ours = _gain(found, blind, worlds[-_WORLDS:], width, rng)
-    theirs = _gain(found, blind, drawn[:_WORLDS], width, rng)
-    share = trust / 2 if len(own) >= FEWEST_ROWS else trust
+    drawn = blind_draws(blind.own, blind.schema, len(found), blind.mixed, rng)
+    few = len(blind.own) < FEWEST_ROWS
+    guess = drawn[-1] if few else matched_consensus(drawn, blind.width)
+    ours = _gain(found, guess, worlds[-_WORLDS:], blind.width, rng)
+    theirs = _gain(found, guess, drawn[:_WORLDS], blind.width, rng)
+    share = trust if few else trust / 2
     gain = share * ours + (1 - share) * theirs
     notes = {"submits_blind": float(gain < 0), "expected_gain": gain}
-    return (blind if gain < 0 else found), notes
+    return (guess if gain < 0 else found), notes
 
 
 def _gain(

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from fedtrees.attacks.evidence.basis import Basis
 from fedtrees.attacks.evidence.boosted import Evidence
 from fedtrees.attacks.evidence.boxes import Boxes, boxes_after_first_tree, open_boxes
+from fedtrees.attacks.evidence.submission import Blind, submitted, trust_in
 from fedtrees.attacks.evidence.values import first_counts, left_out
 from fedtrees.attacks.joint.classes import Classes
 from fedtrees.attacks.joint.sampler import draw_classes, sample
@@ -225,8 +226,11 @@ def _run_chains(problem: _Problem, rng: np.random.Generator) -> tuple[Table, dic
     tables = [_rows(problem, cell, rng) for cell in cells]
     tolerance = problem.basis.prior.tolerance(problem.schema)
     merged = matched_consensus(tables, tolerance, groups=known.block)
-    records = told_rows(merged, problem.basis.prior)
-    notes = {"chains_run": float(len(squares)), "residual_rms": float(np.sqrt(np.mean(squares)))}
+    found = told_rows(merged, problem.basis.prior)
+    trust = trust_in(problem.evidence, problem.basis, len(found))
+    blind = Blind.of(problem.basis.with_mixed_rows(problem.schema, rng), problem.schema)
+    records, choice = submitted(found, tables, blind, trust, rng)
+    notes = choice | {"chains_run": float(len(squares)), "residual_rms": float(np.sqrt(np.mean(squares)))}
     notes["stopped_early"] = float(options != problem.options or time.process_time() > deadline)
     return records, notes
 

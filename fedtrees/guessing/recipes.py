@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.schema import Schema, Table
-from fedtrees.guessing.blind import DRAWS, SHARES, mixed_rows
+from fedtrees.guessing.blind import DRAWS, SHARES, independent_rows, mixed_rows
 from fedtrees.guessing.consensus import matched_consensus
 from fedtrees.guessing.matching import assign, mismatch_counts
 from fedtrees.guessing.tolerance import Tolerance
@@ -14,8 +14,9 @@ from fedtrees.guessing.tolerance import Tolerance
 #: Own rows below which halves of them tell nothing: rows are then mixed by `UNTOLD`.
 FEWEST_ROWS = 10
 UNTOLD = SHARES["mixed-30"]
-# Rows of a half that are looked at, draws behind each guess, and times that own rows are halved.
-_MOST_ROWS, _DRAWS, _TURNS = 150, 8, 2
+# Rows of a half that are looked at, draws behind each guess, and rows guessed in all: few own rows
+# are halved more often.
+_MOST_ROWS, _DRAWS, _GUESSED = 150, 8, 300
 
 
 def best_share(own: Table, schema: Schema, rng: np.random.Generator) -> float:
@@ -33,7 +34,7 @@ def best_share(own: Table, schema: Schema, rng: np.random.Generator) -> float:
     width = Tolerance.of(own, schema).width
     half = min(len(own) // 2, _MOST_ROWS)
     score = dict.fromkeys(SHARES.values(), 0.0)
-    for _ in range(_TURNS):
+    for _ in range(int(np.clip(_GUESSED // half, 2, 8))):
         order = rng.permutation(len(own))
         one, other = own.take(order[:half]), own.take(order[half : 2 * half])
         for known, hidden in ((one, other), (other, one)):
@@ -51,8 +52,8 @@ def blind_draws(
     Of fewer own rows than `FEWEST_ROWS` every cell is drawn by itself, whatever its label.
     """
     if len(own) < FEWEST_ROWS:
-        own = Table(own.X, np.zeros(len(own), dtype=np.int64)), own.y  # type: ignore[assignment]
-    return [mixed_rows(own, schema, n, share, rng) for _ in range(draws)]
+        return [independent_rows(own, schema, n, None, rng) for _ in range(draws)]
+    return [mixed_rows(own, schema, n, None, share, rng) for _ in range(draws)]
 
 
 def agreement(guess: Table, rows: Table, width: NDArray[np.float64]) -> float:
