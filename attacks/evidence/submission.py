@@ -92,7 +92,9 @@ def submitted(
     drawn = blind_draws(blind.own, blind.schema, len(found), blind.mixed, rng)
     few = len(blind.own) < FEWEST_ROWS
     guess = drawn[-1] if few else matched_consensus(drawn, blind.width)
-    ours = _gain(found, guess, worlds[-_WORLDS:], blind.width, rng)
+    # samples of one chain are alike: these are of different ones
+    apart = [worlds[i] for i in np.linspace(0, len(worlds) - 1, _WORLDS).astype(int)]
+    ours = _gain(found, guess, apart, blind.width, rng)
     theirs = _gain(found, guess, drawn[:_WORLDS], blind.width, rng)
     share = trust if few else trust / 2
     gain = share * ours + (1 - share) * theirs
