@@ -59,7 +59,7 @@ def thinned(dataset: Dataset, missing: float) -> Dataset:
     DataError
         If ``missing`` is no such number.
     """
-    if isinstance(missing, bool) or not 0 < missing < 1:
+    if not isinstance(missing, float) or not 0 < missing < 1:
         raise DataError(f"{dataset.name}: missing={missing!r}; give a share above 0 and below 1")
     table = dataset.table
     rng = Streams(0).child("missing", dataset.name).rng(str(missing))
