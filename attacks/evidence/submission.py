@@ -16,6 +16,10 @@ from fedtrees.guessing.recipes import FEWEST_ROWS, agreement, blind_draws
 
 # Worlds of each kind that guesses are compared in, and their rows that are looked at.
 _WORLDS, _MOST_ROWS = 4, 400
+# A reconstruction from exact sums is submitted even if expected so much (share of cells) below the
+# blind guess. On Pima (30 trees of depth 4) it was expected 0.4 to 1.3 points below and was 0.4
+# above; on breast cancer of 30 clients 1.9 to 3.2 below, and was 2.8 below.
+_MARGIN = 0.015
 # Variance of one row's gradient: that of a fair coin.
 _ROW_VARIANCE = 0.25
 
@@ -58,6 +62,8 @@ def submitted(
 ) -> tuple[Table, dict[str, float]]:
     """Return the guess whose expected reconstruction accuracy is higher, and what was expected.
 
+    A reconstruction from exact sums is left for a blind guess only where that is clearly ahead.
+
     Either guess is best in the worlds it was made of. So both are scored in both kinds: in samples
     of the reconstruction, and in draws of own rows as the blind guess is merged of. The first kind
     counts for half where sums are exact, for less where noise drowns them (`trust`). Own rows so
@@ -83,7 +89,7 @@ def submitted(
         Without own rows, and where ``found`` is one sample alone: ``found``.
     dict of str to float
         ``submits_blind``, 1 or 0; and where there was a choice ``expected_gain``, in share of
-        cells, of the reconstruction over the blind guess.
+        cells, of the reconstruction over the blind guess, and ``trust``.
     """
     if rows is not None and 0 < rows < len(found):
         found = found.take(np.sort(rng.permutation(len(found))[:rows]))
@@ -98,8 +104,9 @@ def submitted(
     theirs = _gain(found, guess, drawn[:_WORLDS], blind.width, rng)
     share = trust if few else trust / 2
     gain = share * ours + (1 - share) * theirs
-    notes = {"submits_blind": float(gain < 0), "expected_gain": gain}
-    return (guess if gain < 0 else found), notes
+    lost = gain < (-_MARGIN if trust == 1.0 else 0.0)
+    notes = {"submits_blind": float(lost), "expected_gain": gain, "trust": trust}
+    return (guess if lost else found), notes
 
 
 def _gain(

@@ -227,7 +227,7 @@ def _run_chains(problem: _Problem, rng: np.random.Generator) -> tuple[Table, dic
     tolerance = problem.basis.prior.tolerance(problem.schema)
     merged = matched_consensus(tables, tolerance, groups=known.block)
     found = told_rows(merged, problem.basis.prior)
-    trust = trust_in(problem.evidence, problem.basis, len(found))
+    trust = trust_in(problem.evidence, problem.basis, len(found)) * _whole(problem)
     blind = Blind.of(problem.basis.with_mixed_rows(problem.schema, rng), problem.schema)
     records, choice = submitted(found, tables, blind, trust, rng)
     notes = choice | {
@@ -254,7 +254,13 @@ def _inside_boxes(problem: _Problem, rng: np.random.Generator) -> tuple[Table, d
     # a draw from a narrow box can round to its open end
     top = np.nextafter(high, np.float32(-np.inf))
     found = Table(np.minimum(np.maximum(rows.X, low), top), rows.y)
-    return submitted(found, tables, Blind.of(basis, problem.schema), 1.0, rng)
+    return submitted(found, tables, Blind.of(basis, problem.schema), _whole(problem), rng)
+
+
+def _whole(problem: _Problem) -> float:
+    """Return the share of own rows that miss nothing: others' kind is followed as if it had all."""
+    own = problem.basis.prior.own.X
+    return float((~np.isnan(own).any(axis=1)).mean()) if len(own) else 1.0
 
 
 def _start(problem: _Problem, rng: np.random.Generator) -> tuple[State, Classes]:

@@ -13,9 +13,9 @@ from fedtrees.guessing.tolerance import Tolerance
 
 #: Own rows below which all draws from them look alike.
 FEWEST_ROWS = 10
-#: Own rows below which halves of them tell nothing (of 15, some seeds cost 2 points): rows are then
-#: mixed by `UNTOLD`, which is within 0.3 points of the best on average (25 federations).
-TOLD_BY, UNTOLD = 20, SHARES["mixed-10"]
+#: Own rows below which halves of them tell nothing: of 15, some seeds cost 2 points of RA, and a
+#: tenth is within 0.3 of the best. Fewer than `FEWEST_ROWS` are worth mixing more.
+TOLD_BY = 20
 # Rows of a half that are looked at, draws behind each guess, and rows guessed in all: few own rows
 # are halved more often.
 _MOST_ROWS, _DRAWS, _GUESSED = 150, 8, 300
@@ -27,12 +27,13 @@ def best_share(own: Table, schema: Schema, rng: np.random.Generator) -> float:
     Parameters
     ----------
     own : Table
-        Fewer than `TOLD_BY` tell nothing: the answer is `UNTOLD`.
+        Fewer than `TOLD_BY` tell nothing: the answer is a tenth, or three of fewer than
+        `FEWEST_ROWS`.
     schema : Schema
     rng : numpy.random.Generator
     """
     if len(own) < TOLD_BY:
-        return UNTOLD
+        return SHARES["mixed-30" if len(own) < FEWEST_ROWS else "mixed-10"]
     width = Tolerance.of(own, schema).width
     half = min(len(own) // 2, _MOST_ROWS)
     score = dict.fromkeys(SHARES.values(), 0.0)
