@@ -24,7 +24,7 @@ from fedtrees.attacks.evidence.counts import (
     sums_of_counts,
 )
 from fedtrees.attacks.evidence.grid import Grid
-from fedtrees.attacks.evidence.submission import Blind, submitted, trust_in
+from fedtrees.attacks.evidence.submission import Blind, own_rows_differ, submitted, trust_in
 from fedtrees.attacks.evidence.sums import LeafSums
 from fedtrees.attacks.evidence.values import first_counts, left_out
 from fedtrees.attacks.timberstrike.histograms import rows_from_histograms
@@ -105,7 +105,13 @@ def reconstruct(
         block = _initial_boxes(evidence, basis.grid, counts, rest).history
         merged = matched_consensus(worlds, basis.prior.tolerance(schema), groups=block)
         records = told_rows(merged, basis.prior)
-        if options.weighs_blind:
+        strange = evidence.noise is None and any(
+            own_rows_differ(np.stack([c.n0, c.n1]), np.stack([s.own_n0, s.own_n1]))
+            for c, s in zip(counts, basis.sums, strict=False)
+        )
+        if options.weighs_blind and strange:
+            more["submits_blind"] = 0.0
+        elif options.weighs_blind:
             trust = trust_in(evidence, basis, len(records))
             inside = len(own) if evidence.own_inside else 0
             rows = None if evidence.n_rows is None else evidence.n_rows - inside
