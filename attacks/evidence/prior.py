@@ -40,6 +40,8 @@ class Prior:
     own: Table  # Own rows used as knowledge (none where they must not be used), or likely ones
     own_cells: NDArray[np.int32]  # int32 (n_own, d): their cells, -1 where missing
     told: bool = False  # Whether these have the victims' own values, as sketches told them
+    # Share of the cells of a row that rows like it do not tell: own rows among themselves show it
+    mixed: float = 0.0
 
     @property
     def classes(self) -> int:

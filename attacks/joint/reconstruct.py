@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from fedtrees.attacks.evidence.basis import Basis
 from fedtrees.attacks.evidence.boosted import Evidence
 from fedtrees.attacks.evidence.boxes import Boxes, boxes_after_first_tree, open_boxes
+from fedtrees.attacks.evidence.submission import Blind, submitted, trust_in
 from fedtrees.attacks.evidence.values import first_counts, left_out
 from fedtrees.attacks.joint.classes import Classes
 from fedtrees.attacks.joint.sampler import draw_classes, sample
@@ -163,7 +164,7 @@ def reconstruct(
     world = World.of(evidence, basis.sums, basis.grid)
     problem = _Problem(evidence, schema, options, basis, world, known)
     if known.solved == len(evidence.trees) > 1:
-        records, notes = _inside_boxes(problem, rng), {}
+        records, notes = _inside_boxes(problem, rng)
     else:
         records, notes = _run_chains(problem, rng)
     stopped = max(part.get("stopped_early", 0.0) for part in (notes, known.notes))
@@ -225,25 +226,41 @@ def _run_chains(problem: _Problem, rng: np.random.Generator) -> tuple[Table, dic
     tables = [_rows(problem, cell, rng) for cell in cells]
     tolerance = problem.basis.prior.tolerance(problem.schema)
     merged = matched_consensus(tables, tolerance, groups=known.block)
-    records = told_rows(merged, problem.basis.prior)
-    notes = {"chains_run": float(len(squares)), "residual_rms": float(np.sqrt(np.mean(squares)))}
-    notes["stopped_early"] = float(options != problem.options or time.process_time() > deadline)
+    found = told_rows(merged, problem.basis.prior)
+    trust = trust_in(problem.evidence, problem.basis, len(found)) * _whole(problem)
+    blind = Blind.of(problem.basis.with_mixed_rows(problem.schema, rng), problem.schema)
+    records, choice = submitted(found, tables, blind, trust, rng)
+    notes = choice | {
+        "chains_run": float(len(squares)),
+        "residual_rms": float(np.sqrt(np.mean(squares))),
+    }
+    stopped = options != problem.options or time.process_time() > deadline
+    notes["stopped_early"] = float(stopped)
     return records, notes
 
 
-def _inside_boxes(problem: _Problem, rng: np.random.Generator) -> Table:
-    """Return for every row the values that most draws from its box agree on."""
-    boxes, basis = problem.known.boxes, problem.basis
+def _inside_boxes(problem: _Problem, rng: np.random.Generator) -> tuple[Table, dict[str, float]]:
+    """Return rows of known boxes: for every box the values that most draws from it agree on."""
+    boxes = problem.known.boxes
+    basis = problem.basis.with_mixed_rows(problem.schema, rng)
     parts = (boxes, basis.grid, basis.prior, problem.schema)
-    tables = [points("prior", *parts, rng) for _ in range(POINTS)]
-    each = np.arange(len(boxes.y))
-    rows = matched_consensus(tables, basis.prior.tolerance(problem.schema), groups=each)
+    tables = [points("auto", *parts, rng) for _ in range(POINTS)]
+    walls = np.column_stack([boxes.lo, boxes.hi, boxes.y])
+    box = np.unique(walls, axis=0, return_inverse=True)[1].reshape(-1)
+    rows = matched_consensus(tables, basis.prior.tolerance(problem.schema), groups=box)
     low, high = basis.grid.bounds(boxes.lo, boxes.hi)
     if basis.prior.told:
-        return Table(nearest_told(rows.X, low, high, basis.prior), rows.y)
+        return Table(nearest_told(rows.X, low, high, basis.prior), rows.y), {"submits_blind": 0.0}
     # a draw from a narrow box can round to its open end
     top = np.nextafter(high, np.float32(-np.inf))
-    return Table(np.minimum(np.maximum(rows.X, low), top), rows.y)
+    found = Table(np.minimum(np.maximum(rows.X, low), top), rows.y)
+    return submitted(found, tables, Blind.of(basis, problem.schema), _whole(problem), rng)
+
+
+def _whole(problem: _Problem) -> float:
+    """Return the share of own rows that miss nothing: others' kind is followed as if it had all."""
+    own = problem.basis.prior.own.X
+    return float((~np.isnan(own).any(axis=1)).mean()) if len(own) else 1.0
 
 
 def _start(problem: _Problem, rng: np.random.Generator) -> tuple[State, Classes]:
@@ -309,10 +326,16 @@ def _anneal(
 
 
 def _rows(problem: _Problem, cell: Ints, rng: np.random.Generator) -> Table:
-    """Return a row inside every row of cells."""
-    known = problem.known.boxes
+    """Return a row inside every row of cells, values missing as often as own rows make likely.
+
+    A missing value goes where one of the row's cell does, so that sums do not tell them apart.
+    """
+    known, prior = problem.known.boxes, problem.basis.prior
     boxes = Boxes(cell, cell + 1, known.y, known.margin, known.history)
-    return points("auto", boxes, problem.basis.grid, problem.basis.prior, problem.schema, rng)
+    table = points("auto", boxes, problem.basis.grid, prior, problem.schema, rng)
+    odds = prior.missing[table.y]
+    missing = rng.random(odds.shape) * (1 + odds) < odds
+    return Table(np.where(missing, np.float32(np.nan), table.X), table.y)
 
 
 def _seed(rng: np.random.Generator) -> int:

@@ -20,6 +20,7 @@ from fedtrees.attacks.evidence.marginals import (
     victims_rows,
 )
 from fedtrees.attacks.evidence.readable import shows
+from fedtrees.attacks.evidence.submission import Blind, submitted
 from fedtrees.core.attack import Attack
 from fedtrees.core.errors import UsageError
 from fedtrees.core.guess import Claim, ColumnValues, Guess, Records
@@ -27,6 +28,7 @@ from fedtrees.core.registry import register
 from fedtrees.core.schema import Table
 from fedtrees.core.view import View
 from fedtrees.guessing.consensus import matched_consensus
+from fedtrees.guessing.recipes import best_share
 from fedtrees.guessing.tolerance import Tolerance
 from fedtrees.messages.cuts import FeatureRanges, FeatureSketch
 
@@ -73,14 +75,14 @@ class SketchReading(Attack):
         if not columns and together is not None:  # sums alone tell nobody's columns
             columns = {"": together}
         if columns and view.schema.classes:
-            rows, owner = self._rows(view, columns, rng)
-            claims.append(Records(rows, owner=owner if all(columns) else None))
+            rows, choice = self._rows(view, columns, rng)
+            claims.append(rows)
+            notes |= choice
         return Guess(tuple(claims), notes)
 
     def _rows(
         self, view: View, columns: Mapping[str, Sequence[Column]], rng: np.random.Generator
-    ) -> tuple[Table, tuple[str, ...]]:
-        """Return rows that have these columns, and the owner of each."""
+    ) -> tuple[Records, dict[str, float]]:
         own = Table.empty(view.schema) if view.rows is None else view.rows
         everybody = pooled(view) is not None
         sizes = owners_rows(columns, victims_rows(view) if everybody else 0)
@@ -99,8 +101,12 @@ class SketchReading(Attack):
         for k, parts in enumerate(columns.values()):
             for f, column in enumerate(parts):
                 X[owner == k, f] = nearest(X[owner == k, f], column.values)
-        names = list(sizes)
-        return Table(X, y), tuple(names[k] for k in owner)
+        names = tuple(list(sizes)[k] for k in owner) if all(columns) else None
+        if all(c.exact for parts in columns.values() for c in parts):
+            return Records(Table(X, y), owner=names), {"submits_blind": 0.0}
+        blind = Blind(own, view.schema, width, best_share(own, view.schema, rng))
+        rows, choice = submitted(Table(X, y), tables, blind, 1.0, rng)
+        return Records(rows, owner=None if choice["submits_blind"] else names), choice
 
 
 def _told(columns: Mapping[str, Sequence[Column]]) -> Iterator[Claim]:

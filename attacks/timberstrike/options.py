@@ -80,3 +80,13 @@ class Options:
     def chains_for(self, n: int) -> int:
         """Return how many chains to merge for n rows, so that the work stays bounded."""
         return self.chains or int(np.clip(100_000 // max(n, 1), 5, 20))
+
+    @property
+    def weighs_blind(self) -> bool:
+        """Whether the reconstruction ends with a choice between it and a blind guess.
+
+        Controls, fixed rules for the points of boxes, and what is made for comparison with
+        published tables do not.
+        """
+        usual = self.points == "auto" and self.scope == "victims" and self.use_prior
+        return usual and not self.random_leaf

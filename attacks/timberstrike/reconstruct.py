@@ -24,6 +24,7 @@ from fedtrees.attacks.evidence.counts import (
     sums_of_counts,
 )
 from fedtrees.attacks.evidence.grid import Grid
+from fedtrees.attacks.evidence.submission import Blind, own_rows_differ, submitted, trust_in
 from fedtrees.attacks.evidence.sums import LeafSums
 from fedtrees.attacks.evidence.values import first_counts, left_out
 from fedtrees.attacks.timberstrike.histograms import rows_from_histograms
@@ -76,6 +77,8 @@ def reconstruct(
         evidence, own, schema, to_sum,
         ranges=options.ranges, use_prior=options.use_prior, subtract=not whole,
     ).with_missing_values()  # fmt: skip
+    if options.weighs_blind:
+        basis = basis.with_mixed_rows(schema, rng)
     notes: dict[str, float] = {"trees_read": float(n_trees)}
     if n_trees == 0:
         boxes = open_boxes(_without_trees(evidence, own, whole), basis.grid, evidence)
@@ -98,7 +101,22 @@ def reconstruct(
                 [records, _anywhere(evidence, basis, rest, schema, options, rng)]
             )
     else:
-        records, more = _follow_chains(evidence, basis, counts, rest, schema, options, rng)
+        worlds, more = _follow_chains(evidence, basis, counts, rest, schema, options, rng)
+        block = _initial_boxes(evidence, basis.grid, counts, rest).history
+        merged = matched_consensus(worlds, basis.prior.tolerance(schema), groups=block)
+        records = told_rows(merged, basis.prior)
+        strange = evidence.noise is None and any(
+            own_rows_differ(np.stack([c.n0, c.n1]), np.stack([s.own_n0, s.own_n1]))
+            for c, s in zip(counts, basis.sums, strict=False)
+        )
+        if options.weighs_blind and strange:
+            more["submits_blind"] = 0.0
+        elif options.weighs_blind:
+            trust = trust_in(evidence, basis, len(records))
+            inside = len(own) if evidence.own_inside else 0
+            rows = None if evidence.n_rows is None else evidence.n_rows - inside
+            records, choice = submitted(records, worlds, Blind.of(basis, schema), trust, rng, rows)
+            more |= choice
     notes |= more
     if counts:
         notes["first_tree_residual"] = max(c.residual for c in counts)
@@ -161,8 +179,8 @@ def _follow_chains(
     schema: Schema,
     options: Options,
     rng: np.random.Generator,
-) -> tuple[Table, dict[str, float]]:
-    """Follow the rows through the trees, once per chain, and merge the chains."""
+) -> tuple[list[Table], dict[str, float]]:
+    """Follow the rows through the trees, once per chain."""
     tables, notes = [], {}
     grid, prior, sums = basis.grid, basis.prior, basis.sums
     several = evidence.outputs > 1
@@ -182,8 +200,7 @@ def _follow_chains(
             "residual_second_tree": boxes.residual[0],
             "residual_last_tree": boxes.residual[-1],
         }
-    merged = matched_consensus(tables, prior.tolerance(schema), groups=block)
-    return told_rows(merged, prior), notes
+    return tables, notes
 
 
 def _initial_boxes(

@@ -24,7 +24,7 @@ from fedtrees.data.dataset import Dataset
 from fedtrees.data.holdout import holdout
 from fedtrees.data.layout import lay_out
 from fedtrees.data.partition import Partition
-from fedtrees.data.sample import sample
+from fedtrees.data.sample import sample, thinned
 from fedtrees.metrics.metric import Case
 from fedtrees.protocols.base import Protocol, Training
 
@@ -85,7 +85,8 @@ def _grown_on(
 
 @lru_cache(maxsize=8)
 def load_dataset(ref: DataRef, data_dir: str | None) -> Dataset:
-    """Load a dataset from the catalogue, a plugin, or a CSV file; ``name[rows=n]`` samples it.
+    """Load a dataset from the catalogue, a plugin, or a CSV file; ``name[rows=n]`` samples it
+    and ``name[missing=share]`` takes cells out.
 
     Raises `UsageError` if the name is unknown. Raises `DataError` if the table cannot be read or
     used.
@@ -96,10 +97,15 @@ def load_dataset(ref: DataRef, data_dir: str | None) -> Dataset:
             Path(ref.csv), ref.target, categorical=ref.categorical, positive=positive, name=ref.name
         )
     spec = parse_list([ref.name])[0] if "[" in ref.name else Spec(ref.name)
-    if set(spec.params) - {"rows"}:
-        raise UsageError(f"dataset {ref.name!r}: write stroke[rows=1000]; rows is all it takes")
+    if set(spec.params) - {"rows", "missing"}:
+        raise UsageError(
+            f"dataset {ref.name!r}: write stroke[rows=1000] or pima[missing=0.5]; rows and missing "
+            "are all it takes"
+        )
     dataset = _by_name(spec.name, data_dir)
-    return sample(dataset, spec.params["rows"]) if spec.params else dataset
+    if "rows" in spec.params:
+        dataset = sample(dataset, spec.params["rows"])
+    return thinned(dataset, spec.params["missing"]) if "missing" in spec.params else dataset
 
 
 def _by_name(name: str, data_dir: str | None) -> Dataset:

@@ -1,6 +1,8 @@
-"""A named dataset with fewer rows: ``stroke[rows=1000]``."""
+"""A named dataset with fewer rows or cells: ``stroke[rows=1000]``, ``pima[missing=0.5]``."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 
@@ -40,4 +42,31 @@ def sample(dataset: Dataset, rows: int) -> Dataset:
         dataset.top,
         None if dataset.test_rows is None else np.arange(rows, rows + len(fixed)),
         (*dataset.notes, f"{rows} rows drawn from {len(others)}"),
+    )
+
+
+def thinned(dataset: Dataset, missing: float) -> Dataset:
+    """Return a dataset with cells made missing at random, the same at every call.
+
+    Parameters
+    ----------
+    dataset : Dataset
+    missing : float
+        Probability that a cell goes missing, above 0 and below 1; labels stay.
+
+    Raises
+    ------
+    DataError
+        If ``missing`` is no such number.
+    """
+    if not isinstance(missing, float) or not 0 < missing < 1:
+        raise DataError(f"{dataset.name}: missing={missing!r}; give a share above 0 and below 1")
+    table = dataset.table
+    rng = Streams(0).child("missing", dataset.name).rng(str(missing))
+    X = np.where(rng.random(table.X.shape) < missing, np.float32(np.nan), table.X)
+    return replace(
+        dataset,
+        name=f"{dataset.name}[missing={missing:g}]",
+        table=replace(table, X=X),
+        notes=(*dataset.notes, f"{missing:.0%} of the cells made missing at random"),
     )

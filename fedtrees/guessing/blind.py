@@ -92,12 +92,12 @@ def blind_guesses(
     times, guesses = range(max(1, draws)), dict[str, Table]()
     samples = {"uniform": [_uniform(own, schema, n, positives, rng) for _ in times]}
     if own is not None:
-        guesses["independent"] = _independent(own, schema, n, positives, rng)
+        guesses["independent"] = independent_rows(own, schema, n, positives, rng)
         for name, share in SHARES.items():
-            samples[name] = [_mixed(own, schema, n, positives, share, rng) for _ in times]
+            samples[name] = [mixed_rows(own, schema, n, positives, share, rng) for _ in times]
         if draws > 1:
             near = _nearest(own, width[:-1], rng)
-            samples["near"] = [_mixed(own, schema, n, positives, 0.1, rng, near) for _ in times]
+            samples["near"] = [mixed_rows(own, schema, n, positives, 0.1, rng, near) for _ in times]
     for name, drawn in samples.items():
         if name in _ALONE:
             guesses[name] = drawn[-1]
@@ -134,14 +134,15 @@ def _labels(
     return (rng.random(n) < share).astype(np.int64)
 
 
-def _independent(
+def independent_rows(
     own: Table, schema: Schema, n: int, positives: int | None, rng: np.random.Generator
 ) -> Table:
+    """Draw every cell and every label from own rows by itself."""
     rows = rng.integers(0, len(own), (n, own.X.shape[1]))
     return Table(np.take_along_axis(own.X, rows, axis=0), _labels(own, schema, n, positives, rng))
 
 
-def _mixed(
+def mixed_rows(
     own: Table,
     schema: Schema,
     n: int,

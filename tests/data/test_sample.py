@@ -8,7 +8,7 @@ from fedtrees.bench.suite import DataRef, Suite
 from fedtrees.core.errors import DataError, UsageError
 from fedtrees.data import catalogue
 from fedtrees.data.dataset import Dataset
-from fedtrees.data.sample import sample
+from fedtrees.data.sample import sample, thinned
 
 
 def rows_of(dataset):
@@ -56,3 +56,23 @@ def test_samples_are_a_grid_in_a_suite():
     names = [ref.name for ref in suite.grids[0].data]
     assert names == ["wine[rows=40]", "wine[rows=50]", "iris"]
     assert Suite.parse(suite.to_toml(), "again").grids == suite.grids
+
+
+def test_cells_go_missing_by_chance_and_always_the_same_ones():
+    whole = catalogue.load("wine").table
+    part = load_dataset(DataRef("wine[missing=0.5]"), None)
+    gone = np.isnan(part.table.X)
+    # 178 x 13 cells: the standard deviation of their share is one point
+    assert abs(gone.mean() - 0.5) < 0.05
+    np.testing.assert_array_equal(part.table.X[~gone], whole.X[~gone])
+    np.testing.assert_array_equal(part.table.y, whole.y)
+    assert part.digest == load_dataset(DataRef("wine[missing=0.5]"), None).digest
+    assert load_dataset(DataRef("wine[rows=50,missing=0.5]"), None).name == (
+        "wine[rows=50][missing=0.5]"
+    )
+
+
+@pytest.mark.parametrize("missing", [0, 1, -0.5, True, "half"])
+def test_impossible_shares_of_missing_cells_are_named(missing):
+    with pytest.raises(DataError, match="give a share above 0 and below 1"):
+        thinned(catalogue.load("wine"), missing)
