@@ -8,6 +8,8 @@ from numpy.typing import NDArray
 from fedtrees.core.errors import DataError
 from fedtrees.core.schema import Schema, Table
 from fedtrees.guessing.consensus import cost_weights, matched_consensus
+from fedtrees.guessing.frequent import frequent_rows
+from fedtrees.guessing.imputation import ChainedEquations
 from fedtrees.guessing.matching import graded_costs
 from fedtrees.guessing.tolerance import estimated_width
 
@@ -66,8 +68,10 @@ def blind_guesses(
         marginals given the label), ``uniform`` (declared ranges, else the range of `own`, else
         0), ``constant`` (median, mode); the matched consensus ``NAME+consensus`` of ``uniform``
         draws, of every kind in `SHARES` and of ``near``, and ``bootstrap+wide-consensus``;
-        ``refined``, ``refined-near`` and ``near+refined``, matched once more as a whole. With no
-        own rows only ``uniform`` and its consensus, and ``constant``, the middle of the range.
+        ``refined``, ``refined-near`` and ``near+refined``, matched once more as a whole;
+        ``imputed+refined``, of bootstraps redrawn by `ChainedEquations`, and ``frequent``, the
+        rows that most of those have. With no own rows only ``uniform`` and its consensus, and
+        ``constant``, the middle of the range.
 
     Raises
     ------
@@ -112,6 +116,17 @@ def blind_guesses(
         guesses["refined-near"] = _refined(start, samples["near"], width)
         guesses["near+refined"] = _refined(guesses["near+consensus"], samples["near"], width)
     guesses["constant"] = _constant(own, schema, n, positives, rng)
+    if own is not None and draws > 1:
+        equations = ChainedEquations(own, schema, rng)
+        imputed = [equations.redraw(t, rng) for t in samples["bootstrap"]]
+        half = draws // 2
+        # votes of samples that the start was not made from
+        start = matched_consensus(imputed[:half], width)
+        guess = guesses["imputed+refined"] = _refined(start, imputed[half:], width)
+        sources = (own.take(rng.permutation(len(own))), guess, imputed[0])
+        known = Table.concat([t.take(np.arange(min(len(t), MOST_CANDIDATES))) for t in sources])
+        frequent = frequent_rows(known, imputed[:half], width)
+        guesses["frequent"] = frequent.take(rng.permutation(n))
     return guesses
 
 
