@@ -97,21 +97,17 @@ def frequent_rows(candidates: Table, samples: Sequence[Table], width: NDArray[np
     parts = []
     for rows in np.array_split(np.arange(n), -(-n // _BLOCK)):
         pool = Table.concat([t.take(rows) for t in samples])
-        # a row that few candidates agree with is taken before one that many could take
         agree = _agreements(_columns(candidates), _columns(pool), tight)
-        by_rarity = np.argsort(agree.sum(axis=0), kind="stable")
-        order = by_rarity[np.argsort(by_rarity // len(rows), kind="stable")]
         free = np.ones(len(pool), dtype=bool)
         least = max(1, int(np.ceil(LEAST * len(samples))))
-        chosen = _cover(np.ascontiguousarray(agree[:, order]), len(samples), least, free)
+        chosen = _cover(agree, len(samples), least, free)
         parts.append(candidates.take(chosen))
         left = len(rows) - len(chosen)
         if left:
+            unused = np.split(free, len(samples))
             spare = [
-                pool.take(np.sort(mine[unused])[:left])
-                for mine, unused in zip(
-                    order.reshape(len(samples), -1), free.reshape(len(samples), -1), strict=True
-                )
+                t.take(rows[np.flatnonzero(mine)[:left]])
+                for t, mine in zip(samples, unused, strict=True)
             ]
             parts.append(matched_consensus(spare, width))
     return Table.concat(parts)

@@ -142,7 +142,7 @@ def test_pima_lines_agree_with_those_measured_before():
 
 
 def test_breast_cancer_line_is_above_the_earlier_one():
-    """Own rows 50 of 350: the line was 59.4, mean of three seeds, and is 60.7."""
+    """Own rows 50 of 350, mean of three seeds: 62.0, and 60.7 without redrawn bootstraps."""
     data = load("breast-cancer")
     best = []
     for seed in range(3):
@@ -151,4 +151,20 @@ def test_breast_cancer_line_is_above_the_earlier_one():
         own, truth = data.table.take(rows[:50]), data.table.take(rows[50:])
         guesses = blind_guesses(own, data.schema, len(truth), rng)
         best.append(max(100 * score_records(g, truth, data.schema).ra for g in guesses.values()))
-    assert np.mean(best) > 60
+    assert np.mean(best) > 61.4
+
+
+def test_frequent_rows_of_a_binary_table_are_guessed_as_often_as_expected():
+    """Own rows 80, victims 320: exact rows 23 to 33% instead of 20 to 28 without that guess."""
+    data = load("adult-binary", data_dir())
+    gain = []
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        rows = rng.permutation(len(data.table))[:400]
+        own, truth = data.table.take(rows[:80]), data.table.take(rows[80:])
+        guesses = blind_guesses(own, data.schema, len(truth), rng)
+        exact = {
+            k: 100 * score_records(g, truth, data.schema).exact_rows for k, g in guesses.items()
+        }
+        gain.append(exact.pop("frequent") - max(exact.values()))
+    assert np.mean(gain) > 1.5

@@ -32,7 +32,9 @@ def test_a_column_that_repeats_another_one_still_nearly_does(flipped):
     redrawn = ChainedEquations(own, schema, rng).redraw(own, rng)
     first = np.searchsorted(x, redrawn.X[:, 0])
     second = np.searchsorted(x, -redrawn.X[:, 1] if flipped else redrawn.X[:, 1])
-    assert np.abs(first - second).max() <= DONORS
+    inside = (np.minimum(first, second) > 2 * DONORS) & (np.maximum(first, second) < 180)
+    assert inside.sum() > 100
+    assert np.abs(first - second)[inside].max() <= DONORS // 2
     moved = (first != np.arange(200)).mean()
     assert 0.3 < moved < REDRAWN + 0.1
 
