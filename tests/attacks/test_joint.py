@@ -191,7 +191,8 @@ def test_bad_input(level, exact):
     holed = world(holes, y, 30, trees=5)
     records = guessed.rows(attack(holed, holed.evidence(level)))
     assert len(records) == len(holed.victims)
-    assert np.isfinite(records.X).all()
+    assert not np.isinf(records.X).any()
+    assert 0.1 < np.isnan(records.X).mean() < 0.5  # as own rows miss values
 
 
 @pytest.mark.parametrize(
