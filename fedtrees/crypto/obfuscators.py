@@ -41,11 +41,11 @@ class Obfuscators(Unprintable, ABC):
     def take(self, count: int) -> list[mpz]:
         """Return so many, never seen before."""
         with self.ledger.timed("obfuscators", count):
-            return [self._one() for _ in range(count)]
+            return self._make(count)
 
     @abstractmethod
-    def _one(self) -> mpz:
-        """Make one."""
+    def _make(self, count: int) -> list[mpz]:
+        """Make so many."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self.public!r}>"
@@ -56,9 +56,10 @@ class PlainObfuscators(Obfuscators):
 
     __slots__ = ()
 
-    def _one(self) -> mpz:
-        r = self.coins.below(self.public.n - 1) + 1
-        return powmod(r, self.public.modulus, self.public.square)
+    def _make(self, count: int) -> list[mpz]:
+        public = self.public
+        drawn = (self.coins.below(public.n - 1) + 1 for _ in range(count))
+        return [powmod(r, public.modulus, public.square) for r in drawn]
 
 
 class OwnerObfuscators(Obfuscators):
@@ -88,16 +89,17 @@ class OwnerObfuscators(Obfuscators):
             for p in self._primes
         ]
 
-    def _one(self) -> mpz:
+    def _make(self, count: int) -> list[mpz]:
         first, second = self._primes
-        a, b = (self._part(p, t) for p, t in zip(self._primes, self._tables, strict=True))
-        return a + (b - a) * self._inverse % second.square * first.square
+        a, b = (self._parts(p, t, count) for p, t in zip(self._primes, self._tables, strict=True))
+        inverse, square, step = self._inverse, second.square, first.square
+        return [x + (y - x) * inverse % square * step for x, y in zip(a, b, strict=True)]
 
-    def _part(self, prime: Prime, table: FixedBase | None) -> mpz:
-        exponent = self.coins.below(int(prime.p) - 1)
+    def _parts(self, prime: Prime, table: FixedBase | None, count: int) -> list[mpz]:
+        exponents = [self.coins.below(int(prime.p) - 1) for _ in range(count)]
         if table is not None:
-            return table.power(exponent)
-        return powmod(exponent + 1, prime.p, prime.square)
+            return table.powers(exponents)
+        return [powmod(e + 1, prime.p, prime.square) for e in exponents]
 
 
 class DJNObfuscators(Obfuscators):
@@ -127,8 +129,8 @@ class DJNObfuscators(Obfuscators):
         self._bound = 1 << half
         self._table = FixedBase(public.djn, int(public.square), half)
 
-    def _one(self) -> mpz:
-        return self._table.power(self.coins.below(self._bound))
+    def _make(self, count: int) -> list[mpz]:
+        return self._table.powers([self.coins.below(self._bound) for _ in range(count)])
 
 
 class ObfuscatorPool(Obfuscators):
@@ -170,7 +172,7 @@ class ObfuscatorPool(Obfuscators):
         kept = max(len(self._ready) - count, 0)
         taken = self._ready[kept:]
         del self._ready[kept:]
-        return taken if len(taken) == count else taken + self._source.take(count - len(taken))
+        return taken if len(taken) == count else taken + self._make(count - len(taken))
 
-    def _one(self) -> mpz:
-        return self.take(1)[0]
+    def _make(self, count: int) -> list[mpz]:
+        return self._source.take(count)

@@ -58,14 +58,14 @@ class ProcessObfuscators(Obfuscators):
 
     def take(self, count: int) -> list[mpz]:
         """Return so many, never seen before."""
-        return self._spread(_make, [None] * count, "obfuscators")
+        return self._make(count)
 
     def decrypt(self, ciphertexts: Sequence[mpz]) -> list[int]:
         """Decrypt as `fedtrees.crypto.paillier.decrypt` does."""
         return self._spread(_open, list(ciphertexts), "decrypted")
 
-    def _one(self) -> mpz:
-        return self.take(1)[0]
+    def _make(self, count: int) -> list[mpz]:
+        return self._spread(_make, [None] * count, "obfuscators")
 
     def _spread(
         self,
