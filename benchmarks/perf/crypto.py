@@ -42,8 +42,8 @@ def lines(size: Size = FULL) -> Iterator[Line]:
     yield from _rates(keys, owner, naive, size)
     yield from _processes(keys, size)
     trees = [
-        (_breast_cancer, "breast cancer, 569 x 15, depth 4", (1.5, None, None)),
-        (_large, "30,000 x 11, depth 5", (25.0, 8.0, 16.0)),
+        (_breast_cancer, "breast cancer, 569 x 30 (15), depth 4", (1.5, None, None)),
+        (_large, "30,000 x 23 (11), depth 5", (25.0, 8.0, 16.0)),
     ]
     for make, what, goal in size.cases(trees):
         yield from _tree(f"histograms of {what}, 32 bins", make(), keys, owner, naive, goal)
@@ -71,7 +71,7 @@ class Naive:
 
     def tree(self, tree: Tree) -> float:
         """Estimate a tree: g and h each by itself, all nodes, every bin decrypted."""
-        n, features = tree.bins.shape
+        n, features = len(tree.rows), tree.theirs
         cells = 2 * (2**tree.depth - 1) * features * _BINS
         adds = 2 * n * features * tree.depth
         return 2 * n * self.encrypt + adds * self.add + cells * self.decrypt
@@ -153,10 +153,15 @@ def _spent(ledger: Ledger) -> float:
 
 @dataclass(frozen=True)
 class Tree:
-    """What one tree is grown on: bins of one party, fixed-point (g, h) of another."""
+    """What one tree is grown on.
+
+    `theirs`: So many columns are another party's; the others belong to the owner of the key, who
+    has (g, h) of all rows.
+    """
 
     bins: NDArray[np.uint8]
     rows: NDArray[np.int64]
+    theirs: int
     depth: int
 
     @classmethod
@@ -165,16 +170,19 @@ class Tree:
         cuts = np.quantile(X, np.arange(1, _BINS) / _BINS, axis=0)
         bins = np.stack([np.searchsorted(c, x) for c, x in zip(cuts.T, X.T, strict=True)], axis=1)
         gradients = np.stack([0.5 - label, np.full(len(X), 0.25)], axis=1)
-        return cls(bins.astype(np.uint8), np.rint(gradients * 2.0**_BITS).astype(np.int64), depth)
+        units = np.rint(gradients * 2.0**_BITS).astype(np.int64)
+        return cls(bins.astype(np.uint8), units, X.shape[1] // 2, depth)
 
     def sums(self, nodes: NDArray[np.int64], count: int) -> NDArray[np.int64]:
         """Return the plain histogram of nodes, int64, shape (count, features, bins, 2)."""
+        inside = nodes >= 0
         features = self.bins.shape[1]
-        found = np.zeros((count, features, _BINS, 2), dtype=np.int64)
-        chosen = nodes >= 0
-        for j in range(features):
-            np.add.at(found, (nodes[chosen], j, self.bins[chosen, j]), self.rows[chosen])
-        return found
+        place = (nodes[inside, None] * features + np.arange(features)) * _BINS + self.bins[inside]
+        parts = [
+            np.bincount(place.ravel(), np.repeat(values, features), count * features * _BINS)
+            for values in self.rows[inside].T  # exact: below 2^53
+        ]
+        return np.stack(parts, axis=1).astype(np.int64).reshape(count, features, _BINS, 2)
 
     def split(
         self, nodes: NDArray[np.int64], found: NDArray[np.int64]
@@ -201,11 +209,11 @@ def _breast_cancer() -> Tree:
     from sklearn.datasets import load_breast_cancer
 
     X, label = load_breast_cancer(return_X_y=True)
-    return Tree.of(X[:, ::2], label, depth=4)
+    return Tree.of(X, label, depth=4)
 
 
 def _large() -> Tree:
-    data = table(30_000, 11)
+    data = table(30_000, 23)
     return Tree.of(data.X, data.y, depth=5)
 
 
@@ -226,9 +234,11 @@ class Sides:
         size = self.keys.public.ciphertext_bytes
         self.owner.sent("rows", len(rows.ciphertexts), size * len(rows.ciphertexts))
         nodes = np.zeros(len(tree.rows), dtype=np.int64)
-        found, right = self._opened(tree, rows, nodes, 1), True
+        found, plain = self._opened(tree, rows, nodes, 1), tree.sums(nodes, 1)
+        right = bool(np.array_equal(found, plain[:, : tree.theirs]))
         for _ in range(1, tree.depth):
-            children, splits = tree.split(nodes, found)
+            both = np.concatenate([found, plain[:, tree.theirs :]], axis=1)
+            children, splits = tree.split(nodes, both)
             if not splits.any():
                 break
             inside, parents = children >= 0, int(splits.sum())
@@ -238,13 +248,14 @@ class Sides:
             sent = np.where(inside & ((children % 2 == 0) == left[parent]), parent, -1)
             smaller = self._opened(tree, rows, sent, parents)
             found, nodes = with_siblings(found[splits], smaller, left), children
-            right &= bool(np.array_equal(found, tree.sums(nodes, 2 * parents)))
+            plain = tree.sums(nodes, 2 * parents)
+            right &= bool(np.array_equal(found, plain[:, : tree.theirs]))
         return right
 
     def _opened(
         self, tree: Tree, rows: EncryptedRows, nodes: NDArray[np.int64], count: int
     ) -> NDArray[np.int64]:
-        sums = rows.sums(tree.bins, nodes, (count, _BINS), self.other)
+        sums = rows.sums(tree.bins[:, : tree.theirs], nodes, (count, _BINS), self.other)
         packed = sums.packed(self.blinding, self.other)
         payload = packed.payload
         self.other.sent("histograms", len(packed.ciphertexts), len(payload))

@@ -3,6 +3,10 @@
 The owner of the key encrypts g and h of each row in one plaintext. Another party, who has the
 features, adds them up over its bins without reading them and sends the sums of the smaller child of
 each split back, many bins to a ciphertext. The owner decrypts, and subtracts to get the sibling.
+
+A node of r rows has at most r occupied bins to a feature: so many cross, empty ones among them
+where fewer are occupied. The size of a message is then known to both parties before, and which bins
+cross tells the owner of the key which are empty, as the opened sums do.
 """
 
 from __future__ import annotations
@@ -115,12 +119,14 @@ class EncryptedRows:
                 c = self.ciphertexts[row]
                 for cell in places:
                     found[cell] = found[cell] * c % square
+        full = (n_nodes, features, n_bins, self.statistics)
+        counts = np.bincount(nodes[chosen], minlength=n_nodes)
         return EncryptedHistogram(
-            self.public, self.slots, (n_nodes, features, n_bins, self.statistics), tuple(found)
+            self.public, self.slots, full, _to_send(cells, counts, full), tuple(found)
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class EncryptedHistogram:
     """Sums that their owner has not read yet. They are not sent as they are: see `packed`.
 
@@ -130,6 +136,8 @@ class EncryptedHistogram:
     slots : Slots
     shape : tuple of int
         Nodes, features, bins, statistics.
+    sent : bool array, shape (nodes, n_features, n_bins)
+        Bins that cross; of each node and feature as many as it can have occupied.
     cells : tuple of mpz
         One ciphertext for all statistics of a bin.
     """
@@ -137,6 +145,7 @@ class EncryptedHistogram:
     public: PublicKey
     slots: Slots
     shape: tuple[int, int, int, int]
+    sent: NDArray[np.bool_]
     cells: tuple[mpz, ...] = field(repr=False)
 
     def packed(self, obfuscators: Obfuscators, ledger: Ledger | None = None) -> PackedHistogram:
@@ -155,9 +164,10 @@ class EncryptedHistogram:
         per, ledger = bins_per_plaintext(self.slots, self.shape[3], self.public), ledger or Ledger()
         square = self.public.square
         shift = mpz(1) << (self.slots.width * self.shape[3])
-        groups = [self.cells[i : i + per] for i in range(0, len(self.cells), per)]
+        cells = [self.cells[i] for i in np.flatnonzero(self.sent)]
+        groups = [cells[i : i + per] for i in range(0, len(cells), per)]
         found = []
-        with ledger.timed("multiplied", len(self.cells) - len(groups)):
+        with ledger.timed("multiplied", len(cells) - len(groups)):
             for group in groups:
                 total = group[-1]
                 for cell in group[-2::-1]:
@@ -166,10 +176,10 @@ class EncryptedHistogram:
                     total = total * cell % square
                 found.append(total)
         sealed = paillier.rerandomise(found, obfuscators, ledger)
-        return PackedHistogram(self.public, self.slots, self.shape, tuple(sealed))
+        return PackedHistogram(self.public, self.slots, self.shape, self.sent, tuple(sealed))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PackedHistogram:
     """A histogram on its way back.
 
@@ -179,12 +189,15 @@ class PackedHistogram:
     slots : Slots
     shape : tuple of int
         Nodes, features, bins, statistics.
+    sent : bool array, shape (nodes, n_features, n_bins)
+        Bins that are in it; all others are empty.
     ciphertexts : tuple of mpz
     """
 
     public: PublicKey
     slots: Slots
     shape: tuple[int, int, int, int]
+    sent: NDArray[np.bool_]
     ciphertexts: tuple[mpz, ...] = field(repr=False)
 
     def opened(self, keys: KeyPair, ledger: Ledger | None = None) -> NDArray[np.int64]:
@@ -198,13 +211,15 @@ class PackedHistogram:
         statistics = self.shape[3]
         per = bins_per_plaintext(self.slots, statistics, self.public) * statistics
         plain = paillier.decrypt(self.ciphertexts, keys, ledger)
-        found = self.slots.split(plain, per)
-        return found.ravel()[: math.prod(self.shape)].reshape(self.shape)
+        sums = self.slots.split(plain, per).reshape(-1, statistics)
+        found = np.zeros(self.shape, dtype=np.int64)
+        found[self.sent] = sums[: self.sent.sum()]
+        return found
 
     @property
     def payload(self) -> bytes:
-        """The ciphertexts as they are sent."""
-        return paillier.to_bytes(self.ciphertexts, self.public)
+        """What is sent: a bit for each bin, then the ciphertexts."""
+        return np.packbits(self.sent).tobytes() + paillier.to_bytes(self.ciphertexts, self.public)
 
     @classmethod
     def from_payload(
@@ -217,14 +232,33 @@ class PackedHistogram:
         MalformedError
             If the length is wrong, or a number is no ciphertext of this key.
         """
-        per = bins_per_plaintext(slots, shape[3], public)
-        sealed = paillier.from_bytes(payload, -(-math.prod(shape[:3]) // per), public)
-        return cls(public, slots, shape, tuple(sealed))
+        bins = math.prod(shape[:3])
+        start = -(-bins // 8)
+        bits = np.unpackbits(np.frombuffer(payload[:start], dtype=np.uint8))
+        if len(bits) < bins or bits[bins:].any():
+            raise MalformedError(f"{len(payload)} bytes of a histogram; {bins} bits come first")
+        sent = bits[:bins].astype(bool).reshape(shape[:3])
+        count = -(-int(sent.sum()) // bins_per_plaintext(slots, shape[3], public))
+        sealed = paillier.from_bytes(payload[start:], count, public)
+        return cls(public, slots, shape, sent, tuple(sealed))
 
 
 def bins_per_plaintext(slots: Slots, statistics: int, public: PublicKey) -> int:
     """Return how many bins of so many statistics one plaintext holds."""
     return slots.per_plaintext(public) // statistics
+
+
+def _to_send(
+    cells: NDArray[np.int64], counts: NDArray[np.int64], shape: tuple[int, int, int, int]
+) -> NDArray[np.bool_]:
+    """Return the bins that cross: the occupied ones, then empty ones up to the rows of the node."""
+    occupied = np.zeros(math.prod(shape[:3]), dtype=bool)
+    occupied[cells.ravel()] = True
+    occupied = occupied.reshape(shape[:3])
+    order = np.argsort(~occupied, axis=2, kind="stable")
+    rank = np.argsort(order, axis=2, kind="stable")
+    found: NDArray[np.bool_] = rank < np.minimum(counts, shape[2])[:, None, None]
+    return found
 
 
 def with_siblings(
