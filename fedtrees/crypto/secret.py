@@ -14,7 +14,7 @@ class Unprintable:
 
     __slots__ = ()
 
-    def __reduce_ex__(self, protocol: object) -> NoReturn:
+    def __reduce_ex__(self, _: object = None) -> NoReturn:
         raise ExposureError(
             f"a {type(self).__name__} holds secrets: it is neither pickled nor copied; "
             "make it where it is used"

@@ -28,7 +28,7 @@ def test_x25519_section_5_2():
 
 
 def test_x25519_section_6_1():
-    alice = hidden("77076d0a7318a57d3c16c17251b26645df4c2f92ebc0992ac177fba51db92c2a")
+    alice = hidden("77076d0a7318a57d3c16c17251b26645df4c2f87ebc0992ab177fba51db92c2a")
     bob = hidden("5dab087e624a8a4b79e17f8b83800ee66f3bb1292618b6fd1c2f8b27ff88e0eb")
     first, second = public_of(alice), public_of(bob)
     assert first.hex() == "8520f0098930a754748b7ddcb43ef75a0dbf3a0d26381af4eba4a98eaa9b4e6a"
