@@ -231,8 +231,7 @@ class Sides:
         """Grow it; tell whether every histogram was the plain one."""
         slots = Slots(limit=1 << _BITS, terms=len(tree.rows))
         rows = EncryptedRows.of(tree.rows, slots, self.encrypting, self.owner)
-        size = self.keys.public.ciphertext_bytes
-        self.owner.sent("rows", len(rows.ciphertexts), size * len(rows.ciphertexts))
+        self.owner.sent("rows", len(rows.ciphertexts), len(rows.payload))
         nodes = np.zeros(len(tree.rows), dtype=np.int64)
         found, plain = self._opened(tree, rows, nodes, 1), tree.sums(nodes, 1)
         right = bool(np.array_equal(found, plain[:, : tree.theirs]))

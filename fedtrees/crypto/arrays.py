@@ -9,7 +9,7 @@ import numpy as np
 from gmpy2 import mpz
 from numpy.typing import NDArray
 
-from fedtrees.crypto import paillier
+from fedtrees.crypto import paillier, sizes
 from fedtrees.crypto.errors import MalformedError, PlaintextOverflowError, WrongKeyError
 from fedtrees.crypto.keys import KeyPair, PublicKey
 from fedtrees.crypto.ledger import Ledger
@@ -53,7 +53,7 @@ class EncryptedArray:
         PlaintextOverflowError
             If an element is beyond the limit of the slots.
         """
-        per = slots.per_plaintext(obfuscators.public)
+        per = slots.per_plaintext(obfuscators.public.bits)
         rows = np.zeros((-(-array.size // per), per), dtype=np.int64)
         rows.ravel()[: array.size] = array.ravel()
         sealed = paillier.encrypt(slots.join(rows), obfuscators, ledger)
@@ -100,7 +100,7 @@ class EncryptedArray:
         if keys.public.n != self.public.n:
             raise WrongKeyError(f"an array of {self.public!r} does not open with {keys!r}")
         plain = paillier.decrypt(self.ciphertexts, keys, ledger)
-        found = self.slots.split(plain, self.slots.per_plaintext(self.public))
+        found = self.slots.split(plain, self.slots.per_plaintext(self.public.bits))
         return found.ravel()[: math.prod(self.shape)].reshape(self.shape)
 
     @property
@@ -128,6 +128,6 @@ class EncryptedArray:
         MalformedError
             If the length is wrong, or a number is no ciphertext of this key.
         """
-        count = -(-math.prod(shape) // slots.per_plaintext(public))
+        count = sizes.array(math.prod(shape), slots, public.bits).ciphertexts
         sealed = paillier.from_bytes(payload, count, public)
         return cls(public, slots, tuple(shape), terms, tuple(sealed))

@@ -61,13 +61,32 @@ class EncryptedRows:
         PlaintextOverflowError
             If a number is beyond the limit of the slots, or a row has no room in a plaintext.
         """
-        if rows.shape[1] > slots.per_plaintext(obfuscators.public):
+        if rows.shape[1] > slots.per_plaintext(obfuscators.public.bits):
             raise PlaintextOverflowError(
                 f"{rows.shape[1]} slots of {slots.width} bits do not fit one plaintext of "
                 f"{obfuscators.public!r}; use a longer key, or fewer binary places"
             )
         sealed = paillier.encrypt(slots.join(rows), obfuscators, ledger)
         return cls(obfuscators.public, slots, rows.shape[1], tuple(sealed))
+
+    @property
+    def payload(self) -> bytes:
+        """The ciphertexts as they are sent."""
+        return paillier.to_bytes(self.ciphertexts, self.public)
+
+    @classmethod
+    def from_payload(
+        cls, payload: bytes, public: PublicKey, slots: Slots, shape: tuple[int, int]
+    ) -> EncryptedRows:
+        """Read statistics that were sent, of a shape (n, statistics).
+
+        Raises
+        ------
+        MalformedError
+            If the length is wrong, or a number is no ciphertext of this key.
+        """
+        sealed = paillier.from_bytes(payload, shape[0], public)
+        return cls(public, slots, shape[1], tuple(sealed))
 
     def sums(
         self,
@@ -245,7 +264,7 @@ class PackedHistogram:
 
 def bins_per_plaintext(slots: Slots, statistics: int, public: PublicKey) -> int:
     """Return how many bins of so many statistics one plaintext holds."""
-    return slots.per_plaintext(public) // statistics
+    return slots.per_plaintext(public.bits) // statistics
 
 
 def _to_send(

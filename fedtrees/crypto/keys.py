@@ -61,11 +61,6 @@ class PublicKey:
         return self.bits < WEAK_BELOW
 
     @property
-    def ciphertext_bytes(self) -> int:
-        """Bytes of one ciphertext."""
-        return -(-2 * self.bits // 8)
-
-    @property
     def fingerprint(self) -> str:
         """Eight hex digits to tell keys apart."""
         return hashlib.sha256(b"%d" % self.n).hexdigest()[:8]

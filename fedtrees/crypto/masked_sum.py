@@ -14,7 +14,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.crypto import shamir
+from fedtrees.crypto import shamir, sizes
 from fedtrees.crypto.agreement import public_of
 from fedtrees.crypto.errors import (
     LateError,
@@ -27,7 +27,7 @@ from fedtrees.crypto.expansion import expand
 from fedtrees.crypto.ledger import Ledger
 from fedtrees.crypto.mask_messages import Advertisement, Deal, MaskedArray, MaskPlan, Unmasking
 from fedtrees.crypto.mask_seeds import commitment, pair_seed, self_seed
-from fedtrees.crypto.masking_party import BOX_OVERHEAD, adds, check_index, check_roster
+from fedtrees.crypto.masking_party import adds, check_index, check_roster
 from fedtrees.crypto.secret import Secret, Unprintable
 
 Taken = TypeVar("Taken", Advertisement, Deal, MaskedArray, Unmasking)
@@ -72,15 +72,18 @@ class MaskedSum(Unprintable):
         """Take a message of round 1; raises as in round 0."""
         self._need("advertising")
         others = {*self._keys} - {message.party}
-        sizes = {len(box) for box in message.boxes.values()}
         if {*message.boxes} != others or len(message.commitments) != self.plan.sums:
             raise MalformedError(
                 f"{message.party!r} dealt boxes to {sorted(message.boxes)} and "
                 f"{len(message.commitments)} commitments; planned are {sorted(others)} and "
                 f"{self.plan.sums}"
             )
-        if sizes != {BOX_OVERHEAD + 2 * self.plan.sums * shamir.SHARE_BYTES}:
-            raise MalformedError(f"{message.party!r} dealt boxes of {sorted(sizes)} bytes")
+        lengths = {len(box) for box in message.boxes.values()}
+        if lengths != {sizes.box(self.plan)}:
+            raise MalformedError(
+                f"{message.party!r} dealt boxes of {sorted(lengths)} bytes; planned are "
+                f"{sizes.box(self.plan)}"
+            )
         _place(self._deals, message, "dealing", self._closed, self._keys)
 
     def take_array(self, message: MaskedArray) -> None:

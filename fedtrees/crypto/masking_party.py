@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from numpy.typing import NDArray
 
 from fedtrees.core.errors import UsageError
-from fedtrees.crypto import shamir
+from fedtrees.crypto import shamir, sizes
 from fedtrees.crypto.agreement import KEY_BYTES, draw_key, public_of
 from fedtrees.crypto.coins import SYSTEM, Coins
 from fedtrees.crypto.errors import (
@@ -32,7 +32,6 @@ from fedtrees.crypto.mask_seeds import box_key, commitment, pair_seed, self_seed
 from fedtrees.crypto.secret import Secret, Unprintable
 
 _NONCE = bytes(12)  # each box has a key of its own
-BOX_OVERHEAD = 16  # bytes of its tag
 
 
 class MaskingParty(Unprintable):
@@ -146,9 +145,9 @@ class MaskingParty(Unprintable):
                     f"the box from {sender!r} to {self.name!r} does not open: it was changed on "
                     "the way, or made for another key"
                 ) from None
-            if len(text) != 2 * self.plan.sums * shamir.SHARE_BYTES:
+            if len(box) != sizes.box(self.plan):
                 raise MalformedError(
-                    f"the box from {sender!r} has {len(text)} bytes; "
+                    f"the box from {sender!r} has {len(box)} bytes; "
                     f"{2 * self.plan.sums} shares were planned"
                 )
             found[sender] = Secret(text)

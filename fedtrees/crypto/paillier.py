@@ -11,6 +11,7 @@ from fedtrees.crypto.errors import MalformedError, PlaintextOverflowError, Wrong
 from fedtrees.crypto.keys import KeyPair, PublicKey
 from fedtrees.crypto.ledger import Ledger
 from fedtrees.crypto.obfuscators import Obfuscators
+from fedtrees.crypto.sizes import ciphertext_bytes
 
 
 def greatest(public: PublicKey) -> int:
@@ -113,7 +114,7 @@ def rerandomise(
 
 def to_bytes(ciphertexts: Iterable[mpz], public: PublicKey) -> bytes:
     """Write ciphertexts one after the other, big end first, all of the same length."""
-    size = public.ciphertext_bytes
+    size = ciphertext_bytes(public.bits)
     return b"".join(int(c).to_bytes(size, "big") for c in ciphertexts)
 
 
@@ -125,7 +126,7 @@ def from_bytes(payload: bytes, count: int, public: PublicKey) -> list[mpz]:
     MalformedError
         If the length is wrong, or a number is no ciphertext of this key.
     """
-    size = public.ciphertext_bytes
+    size = ciphertext_bytes(public.bits)
     if len(payload) != count * size:
         raise MalformedError(
             f"{count} ciphertexts of {public!r} are {count * size} bytes; {len(payload)} came"

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from fedtrees.core.errors import UsageError
 from fedtrees.crypto.errors import PlaintextOverflowError
-from fedtrees.crypto.keys import PublicKey
 
 _INT64 = 2**63 - 1
 
@@ -58,17 +57,17 @@ class Slots:
         """Bits of one slot, sign included."""
         return (self.limit * self.terms).bit_length() + 1
 
-    def per_plaintext(self, public: PublicKey) -> int:
-        """Return how many slots one plaintext has.
+    def per_plaintext(self, bits: int) -> int:
+        """Return how many slots one plaintext has under a key of so many bits.
 
         Raises
         ------
         UsageError
             If there is none.
         """
-        count = (public.bits - 2) // self.width
+        count = (bits - 2) // self.width
         if count < 1:
-            raise UsageError(f"a slot of {self.width} bits does not fit a {public.bits}-bit key")
+            raise UsageError(f"a slot of {self.width} bits does not fit a {bits}-bit key")
         return count
 
     def join(self, numbers: NDArray[np.int64]) -> list[int]:

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedtrees.core.errors import UsageError
+from fedtrees.crypto import sizes
 from fedtrees.crypto.coins import SeededCoins
 from fedtrees.crypto.errors import (
     ExposureError,
@@ -361,3 +362,19 @@ def test_the_ledger_counts_masks_and_shares():
     one.open()
     assert one.parties["a"].ledger.done == {"shares": 2 * 4, "masks expanded": 4}
     assert one.server.ledger.done == {"masks expanded": 3 + 3}
+
+
+def test_what_crosses_is_as_large_as_was_said():
+    one = Federation(4, 3, sums=2, leaves={"d": 2})
+    plan = one.plan
+    keys = one.advertise()[0]
+    assert len(keys.transport) + sum(map(len, keys.masking)) == sizes.advertisement(plan)
+    two = Federation(4, 3, sums=2, leaves={"d": 2}).collect()
+    made = two.server._deals["a"]
+    crossed = sum(map(len, made.boxes.values())) + sum(map(len, made.commitments))
+    assert crossed == sizes.deal(plan, 4)
+    survivors = two.mask()
+    assert len(two.server._arrays[0]["a"].values) == sizes.masked(6)
+    given = two.parties["a"].unmask(0, survivors)
+    shares = [*given.self_masks.values(), *given.masking_keys.values()]
+    assert sum(map(len, shares)) == sizes.unmasking(4)

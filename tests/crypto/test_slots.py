@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedtrees.core.errors import UsageError
-from fedtrees.crypto import paillier
+from fedtrees.crypto import paillier, sizes
 from fedtrees.crypto.arrays import EncryptedArray
 from fedtrees.crypto.errors import MalformedError, PlaintextOverflowError, WrongKeyError
 from fedtrees.crypto.keys import KeyPair
@@ -34,7 +34,7 @@ def test_a_full_plaintext_stays_below_a_third_of_n(bits):
     public = KeyPair.seeded(bits, 0).public
     for limit, terms in [(1, 1), (2**20, 569), (2**30, 2**15), (2**62, 1)]:
         slots = Slots(limit, terms)
-        per = slots.per_plaintext(public)
+        per = slots.per_plaintext(bits)
         most = sum(limit * terms << (slots.width * j) for j in range(per))
         assert most <= paillier.greatest(public)
         assert per == (bits - 2) // slots.width
@@ -62,7 +62,7 @@ def test_what_does_not_fit_is_refused(owner):
     with pytest.raises(UsageError):
         Slots(0, 1)
     with pytest.raises(UsageError, match="does not fit a"):
-        Slots(2**62, 1).per_plaintext(KeyPair.seeded(64, 0).public)
+        Slots(2**62, 1).per_plaintext(64)
 
 
 @settings(max_examples=20)
@@ -108,6 +108,6 @@ def test_arrays_that_do_not_belong_together_are_refused(keys, other_keys, owner)
 def test_an_array_costs_as_few_ciphertexts_as_its_slots_allow(keys, owner):
     ledger, slots = Ledger(), Slots(2**20, 2)  # 23 bits, 22 to a 512-bit key
     sealed = EncryptedArray.of(np.zeros(45, np.int64), slots, owner, ledger)
-    assert slots.per_plaintext(keys.public) == 22
+    assert slots.per_plaintext(512) == 22
     assert len(sealed.ciphertexts) == ledger.done["encrypted"] == 3
-    assert len(sealed.payload) == 3 * keys.public.ciphertext_bytes
+    assert (3, len(sealed.payload)) == sizes.array(45, slots, 512) == (3, 384)
