@@ -58,7 +58,7 @@ class MaskPlan:
 
 
 def usual_threshold(parties: int) -> int:
-    """Return ``floor(2 n / 3) + 1``, at most n (Bonawitz et al. 2017, table of section 6.2)."""
+    """Return ``floor(2 n / 3) + 1``, at most n: what keeps secrets from a third of colluders."""
     return min(2 * parties // 3 + 1, parties)
 
 

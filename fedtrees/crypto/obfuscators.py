@@ -105,7 +105,7 @@ class OwnerObfuscators(Obfuscators):
 class DJNObfuscators(Obfuscators):
     """``(h^n)^a mod n^2`` with ``h = -x^2``, a of half the length of n, from a table.
 
-    For whoever has the public key alone and needs many (Damgaard, Jurik, Nielsen 2010, 4.2).
+    For whoever has the public key alone and needs many (Damgaard, Jurik, Nielsen 2010).
     Assumption beyond Paillier's: that such a short power of h is not told from a random element
     of the group that h generates, the elements of Jacobi symbol 1.
 
