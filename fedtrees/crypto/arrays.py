@@ -9,6 +9,7 @@ import numpy as np
 from gmpy2 import mpz
 from numpy.typing import NDArray
 
+from fedtrees.core.sealed import Sealed
 from fedtrees.crypto import paillier, sizes
 from fedtrees.crypto.errors import MalformedError, PlaintextOverflowError, WrongKeyError
 from fedtrees.crypto.keys import KeyPair, PublicKey
@@ -107,6 +108,11 @@ class EncryptedArray:
     def payload(self) -> bytes:
         """The ciphertexts as they are sent."""
         return paillier.to_bytes(self.ciphertexts, self.public)
+
+    def sealed(self, *keyholders: str) -> Sealed:
+        """Return it as a message field that the holders of the key can open."""
+        payload = self.payload
+        return Sealed(keyholders, self.shape, "<i8", len(payload), payload)
 
     @classmethod
     def from_payload(

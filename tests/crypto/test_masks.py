@@ -374,7 +374,9 @@ def test_what_crosses_is_as_large_as_was_said():
     crossed = sum(map(len, made.boxes.values())) + sum(map(len, made.commitments))
     assert crossed == sizes.deal(plan, 4)
     survivors = two.mask()
-    assert len(two.server._arrays[0]["a"].values) == sizes.masked(6)
+    field = two.server._arrays[0]["a"].sealed
+    assert (field.keyholders, field.shape, field.dtype) == ((), (2, 3), "<i8")
+    assert len(field.payload) == field.nbytes == sizes.masked(6)
     given = two.parties["a"].unmask(0, survivors)
     shares = [*given.self_masks.values(), *given.masking_keys.values()]
     assert sum(map(len, shares)) == sizes.unmasking(4)

@@ -79,7 +79,9 @@ def test_encrypted_arrays_add_up(keys, owner, data, shape):
         for _ in range(terms)
     ]
     sealed = [EncryptedArray.of(a, slots, owner) for a in arrays]
-    crossed = [EncryptedArray.from_payload(s.payload, s.public, slots, shape) for s in sealed]
+    fields = [s.sealed("a", "b") for s in sealed]
+    assert all(f.keyholders == ("a", "b") and f.nbytes == len(f.payload) for f in fields)
+    crossed = [EncryptedArray.from_payload(f.payload, keys.public, slots, f.shape) for f in fields]
     total = crossed[0].plus(crossed[1]).plus(crossed[2])
     opened = total.opened(keys)
     assert opened.dtype == np.int64
