@@ -22,7 +22,7 @@ from fedtrees.protocols.base import Protocol
 
 _LIBRARIES = ("numpy", "numba", "scipy", "scikit-learn", "ortools", "imbalanced-learn")
 _NUMERIC_PARTS = (
-    "core", "trees", "messages", "privacy", "data", "protocols", "metrics", "bench", "defenses",
+    "core", "trees", "messages", "privacy", "crypto", "data", "protocols", "metrics", "bench", "defenses",
     "attacks", "isolation",
 )  # fmt: skip
 

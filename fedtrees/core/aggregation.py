@@ -1,4 +1,4 @@
-"""Aggregation: how replies cross closed in a run, and how their sum, and nothing else, is opened."""
+"""Aggregation: how replies cross closed in a run, and how their sum alone is opened."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Wire:
 
 
 class Aggregation(ABC):
-    """What seals replies and opens their sum in one run; a defense makes it (`Defense.aggregation`).
+    """What seals replies and opens their sum in one run; `Defense.aggregation` makes it.
 
     What is each party's own stays with this object, never in a message.
     """

@@ -70,6 +70,14 @@ class Slots:
             raise UsageError(f"a slot of {self.width} bits does not fit a {bits}-bit key")
         return count
 
+    def check(self, numbers: NDArray[np.int64]) -> None:
+        """Raise PlaintextOverflowError if a number is beyond `limit`."""
+        if numbers.size and max(int(numbers.max()), -int(numbers.min())) > self.limit:
+            raise PlaintextOverflowError(
+                f"a number beyond +-{self.limit} is to be encrypted; state a larger limit, or "
+                "clip what is encrypted"
+            )
+
     def join(self, numbers: NDArray[np.int64]) -> list[int]:
         """Return one plaintext for each row.
 
@@ -82,11 +90,7 @@ class Slots:
         PlaintextOverflowError
             If a number is beyond `limit`.
         """
-        if numbers.size and max(int(numbers.max()), -int(numbers.min())) > self.limit:
-            raise PlaintextOverflowError(
-                f"a number beyond +-{self.limit} is to be encrypted; state a larger limit, or "
-                "clip what is encrypted"
-            )
+        self.check(numbers)
         width = self.width
         found = [0] * len(numbers)
         for column in numbers.T[::-1].tolist():

@@ -164,7 +164,7 @@ class AttackProcess:
         }
         packed = pack(views.told(view))
         if "coins" in order and order["coins"] is None:
-            order["coins"] = views.coins(packed, attacks[0].name)
+            order["coins"] = views.coins(view, packed, attacks[0].name)
         asked = 0 if view.oracle is None else len(view.oracle.log)
         with self._one_at_a_time, closed_memory():
             for attempt in (1, 2):
