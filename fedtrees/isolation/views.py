@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,13 +13,12 @@ import numpy as np
 from fedtrees.core.defense import Composition, Defense
 from fedtrees.core.errors import ProtocolError
 from fedtrees.core.holding import Holding
-from fedtrees.core.messages import Message
+from fedtrees.core.messages import emptied
 from fedtrees.core.oracle import Answer, Oracle
 from fedtrees.core.registry import PLUGIN, register
 from fedtrees.core.schema import Feature, Schema
-from fedtrees.core.sealed import Sealed
 from fedtrees.core.specs import Spec
-from fedtrees.core.values import FIRST_ARRAY, pack
+from fedtrees.core.values import FIRST_ARRAY
 from fedtrees.core.view import Seen, View
 
 TYPES: tuple[type, ...] = (Holding, Schema, Feature)
@@ -78,17 +77,27 @@ def view_of(value: dict[str, Any], answer: Answer) -> View:
     )
 
 
-def coins(view: View, packed: Sequence[Any], purpose: str) -> tuple[int, ...]:
-    """Return the coins of an attack on a view: 256 bits, as numbers of 32.
+def bare(view: View) -> View:
+    """Return a view less what may differ between two runs that tell the same.
+
+    Keys and ciphertexts are others in every run, and not there in an ideal one. So nothing is
+    left inside sealed values, nor the defense that says which it was. The view itself where
+    no defense brings cryptography.
+    """
+    if view.defense.aggregation() is None:
+        return view
+    once = {id(s.message): emptied(s.message) for s in view.seen}  # a broadcast stays one message
+    seen = tuple(replace(s, message=once[id(s.message)]) for s in view.seen)
+    return replace(view, seen=seen, defense=Composition())
+
+
+def coins(packed: Sequence[Any], purpose: str) -> tuple[int, ...]:
+    """Return the coins of an attack on a packed view: 256 bits, as numbers of 32.
 
     They are a hash of the arrays that the principals hold and saw, so that they tell nothing else:
     neither the experiment's seed, which is small enough to be tried out, nor anybody's rows. The
-    same run gives the same coins, and another seed of the experiment others. Ciphertexts and keys
-    are not among the arrays: they are others in every run.
+    same run gives the same coins, and another seed of the experiment others.
     """
-    bare = tuple(replace(s, message=_bare(s.message)) for s in view.seen)
-    if any(new.message is not s.message for new, s in zip(bare, view.seen, strict=True)):
-        packed = pack(told(replace(view, seen=bare)))
     digest = hashlib.blake2b(purpose.encode(), digest_size=32)
     for chunk in packed[FIRST_ARRAY:]:
         digest.update(chunk)
@@ -98,17 +107,6 @@ def coins(view: View, packed: Sequence[Any], purpose: str) -> tuple[int, ...]:
 def generator(words: tuple[int, ...]) -> np.random.Generator:
     """Return the generator of an attack's coins."""
     return np.random.default_rng(np.random.SeedSequence(words))
-
-
-def _bare(message: Message) -> Message:
-    """Return a message without what is inside its sealed fields, itself if nothing is."""
-    found = ((f.name, getattr(message, f.name)) for f in fields(message))
-    empty = {
-        name: replace(value, payload=b"")
-        for name, value in found
-        if isinstance(value, Sealed) and value.payload
-    }
-    return replace(message, **empty) if empty else message
 
 
 def _spec(part: Defense) -> tuple[str, dict[str, Any]]:
