@@ -57,6 +57,7 @@ class MaskingParty(Unprintable):
         self._transport = draw_key(coins)
         self._masking = [draw_key(coins) for _ in range(plan.sums)]
         self._seeds = [draw_key(coins) for _ in range(plan.sums)]
+        self._advertised: Advertisement | None = None
         self._roster: dict[str, Advertisement] = {}
         self._kept = Secret(b"")  # its shares of its own secrets
         self._shares: dict[str, Secret[bytes]] = {}  # of everybody's secrets, by owner
@@ -68,8 +69,10 @@ class MaskingParty(Unprintable):
 
     def advertise(self) -> Advertisement:
         """Round 0: tell the public keys."""
-        masking = tuple(map(public_of, self._masking))
-        return Advertisement(self.name, public_of(self._transport), masking)
+        if self._advertised is None:
+            masking = tuple(map(public_of, self._masking))
+            self._advertised = Advertisement(self.name, public_of(self._transport), masking)
+        return self._advertised
 
     def deal(self, roster: Sequence[Advertisement]) -> Deal:
         """Round 1: share the secrets among those who advertised.

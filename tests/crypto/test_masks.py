@@ -19,7 +19,10 @@ from fedtrees.crypto.errors import (
     TooFewPartiesError,
     WrongKeyError,
 )
+from fedtrees.crypto.ledger import Ledger
+from fedtrees.crypto.mask_bytes import read_boxes, read_deal, read_unmasking
 from fedtrees.crypto.mask_messages import MaskPlan, usual_threshold
+from fedtrees.crypto.mask_rounds import IdealMasks, RealMasks
 from fedtrees.crypto.masked_sum import MaskedSum
 from fedtrees.crypto.masking_party import MaskingParty
 
@@ -380,3 +383,46 @@ def test_what_crosses_is_as_large_as_was_said():
     given = two.parties["a"].unmask(0, survivors)
     shares = [*given.self_masks.values(), *given.masking_keys.values()]
     assert sum(map(len, shares)) == sizes.unmasking(4)
+
+
+def through_bytes(rounds, plan, arrays, survivors):
+    """Run all rounds of one sum in bytes; of those who leave, nothing comes after the shares."""
+    roster = b"".join(rounds.keys(name) for name in plan.parties)
+    for name in plan.parties:
+        rounds.shares(name, roster)
+    for name in plan.parties:
+        rounds.boxes(name)
+    for name in survivors:
+        rounds.masked(name, 0, arrays[name])
+    for name in survivors:
+        rounds.opening(name, 0, survivors)
+    return rounds.opened(0)
+
+
+@pytest.mark.parametrize("kind", [RealMasks, IdealMasks])
+@pytest.mark.parametrize("survivors", ["abcd", "acd", "bcd", "abc"])
+def test_the_sum_of_survivors_is_exact_in_bytes_real_and_ideal(kind, survivors):
+    plan, ledger = MaskPlan(tuple("abcd"), 3), Ledger()
+    arrays = {name: np.arange(5) * (ord(name) - 90) - 7 for name in "abcd"}
+    found = through_bytes(kind(plan, ledger), plan, arrays, tuple(survivors))
+    assert found.tolist() == sum(arrays[name] for name in survivors).tolist()
+
+
+def test_bytes_of_another_length_or_for_another_party_are_found_out():
+    plan = MaskPlan(tuple("abc"), 2)
+    rounds = RealMasks(plan, Ledger())
+    roster = b"".join(rounds.keys(name) for name in plan.parties)
+    with pytest.raises(MalformedError, match="the keys of everybody"):
+        rounds.shares("a", roster[:-1])
+    texts = {name: rounds.shares(name, roster) for name in plan.parties}
+    with pytest.raises(MalformedError, match="commitments of 'a'"):
+        read_deal(texts["a"] + b"0", plan, "a", ("b", "c"))
+    with pytest.raises(MalformedError, match="the boxes of b, c"):
+        read_boxes(b"", plan, ("b", "c"))
+    with pytest.raises(MalformedError, match="the shares of 'b'"):
+        read_unmasking(b"0" * 98, "b", 0, plan.parties, plan.parties)
+    for name in plan.parties:
+        rounds.boxes(name)
+    rounds.masked("a", 0, np.arange(3))
+    with pytest.raises(TooFewPartiesError, match="1 parties"):
+        rounds.opening("a", 0, ("a",))
