@@ -20,17 +20,9 @@ _SUMMARY = (
 )
 
 
-@register.defense("secure-sum")
-@dataclass(frozen=True)
-class SecureSum(Defense):
-    """Let the server learn only the sum of the clients' histograms (Bonawitz et al. 2017).
+class SealedSums(Defense):
+    """Base of defenses that let only sums over clients be opened, whatever seals them."""
 
-    The ideal functionality: what any correct secure aggregation leaves visible, whatever its
-    cryptography. It hides who holds what, and not what is in the sum: with ``nvflare-hist`` every
-    client still receives it. Sketches of columns cross beside it as they are.
-    """
-
-    guarantee = Structural()
     at = frozenset({"client"})
     protects = frozenset({Reveal.LABELS, Reveal.COUNTS, Reveal.FEATURES})
     guards = (*_HISTOGRAMS, GridCounts)
@@ -45,3 +37,16 @@ class SecureSum(Defense):
     def summed(self) -> tuple[type[Message], ...]:
         """Name the histograms, and counts that cut points are made of."""
         return self.guards
+
+
+@register.defense("secure-sum")
+@dataclass(frozen=True)
+class SecureSum(SealedSums):
+    """Let the server learn only the sum of the clients' histograms (Bonawitz et al. 2017).
+
+    The ideal functionality: what any correct secure aggregation leaves visible, whatever its
+    cryptography. It hides who holds what, and not what is in the sum: with ``nvflare-hist`` every
+    client still receives it. Sketches of columns cross beside it as they are.
+    """
+
+    guarantee = Structural()

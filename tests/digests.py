@@ -26,6 +26,8 @@ DEFENSES = (
     "laplace-hist[epsilon=4]",
     "laplace-gradient[epsilon=4]",
     "secure-sum",
+    "masking[mode=ideal]",
+    "paillier[mode=ideal]",
     "public-cuts",
     "grid-cuts",
     "dp-grid-cuts[epsilon=2]",

@@ -22,8 +22,8 @@ from fedtrees.protocols.base import Protocol
 
 _LIBRARIES = ("numpy", "numba", "scipy", "scikit-learn", "ortools", "imbalanced-learn")
 _NUMERIC_PARTS = (
-    "core", "trees", "messages", "privacy", "data", "protocols", "metrics", "bench", "defenses",
-    "attacks", "isolation",
+    "core", "trees", "messages", "privacy", "crypto", "data", "protocols", "metrics", "bench",
+    "defenses", "attacks", "isolation",
 )  # fmt: skip
 
 

@@ -20,7 +20,7 @@ from fedtrees.core.errors import FedtreesError, UnguardedMessageError, UsageErro
 from fedtrees.core.guarantee import Guarantee
 from fedtrees.core.guess import Guess, Records
 from fedtrees.core.holding import Holding, over_clients, stacked
-from fedtrees.core.messages import Message
+from fedtrees.core.messages import Message, emptied
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.specs import Spec
@@ -331,7 +331,7 @@ def _made(name: str) -> Protocol | None:
 
 def _same_run(a: Training, b: Training) -> bool:
     return len(a.transcript.deliveries) == len(b.transcript.deliveries) and all(
-        x.sender == y.sender and _alike(x.message, y.message)
+        x.sender == y.sender and _alike(emptied(x.message), emptied(y.message))
         for x, y in zip(a.transcript, b.transcript, strict=True)
     )
 

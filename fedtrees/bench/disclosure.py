@@ -9,6 +9,7 @@ from typing import Any
 from fedtrees.core.defense import Composition
 from fedtrees.core.messages import Message, closed
 from fedtrees.core.registry import register
+from fedtrees.core.sealed import Sealed
 from fedtrees.core.specs import Spec
 from fedtrees.core.transcript import Transcript
 
@@ -34,7 +35,7 @@ def disclosures(transcript: Transcript, defense: Composition) -> list[dict[str, 
                 "type": name,
                 "from": sender,
                 "to": receiver,
-                "readable_by": "nobody (sealed)" if sealed else receiver,
+                "readable_by": _readers(d.message, receiver),
                 "why": d.why,
                 "reveals": [] if sealed else sorted(map(str, d.message.reveals)),
                 "carries": filled,
@@ -46,6 +47,15 @@ def disclosures(transcript: Transcript, defense: Composition) -> list[dict[str, 
         found[key]["count"] += len(d.receivers)
         found[key]["bytes"] += d.nbytes * len(d.receivers)
     return list(found.values())
+
+
+def _readers(message: Message, receiver: str) -> str:
+    values = [getattr(message, item.name) for item in fields(message)]
+    seals = [value for value in values if isinstance(value, Sealed)]
+    holders = dict.fromkeys(name for seal in seals for name in seal.keyholders)
+    if holders:
+        return f"{', '.join(holders)} (sealed)"
+    return "nobody (sealed)" if seals else receiver
 
 
 def _guards(message: Message, role: str, defense: Composition) -> list[str]:

@@ -121,6 +121,10 @@ def evaluate_training(
     traffic = training.transcript.traffic()
     rows += [_row("bytes", sum(traffic.values()), "bytes"), _row("cpu_seconds", cpu, "seconds")]
     rows += [_row(f"bytes_{way}:{kind}", n, "bytes") for (way, kind), n in sorted(traffic.items())]
+    for name, spent in sorted(training.transcript.costs.items()):
+        rows.append(
+            _row(name, spent, "seconds" if name.startswith("cpu_seconds") else "operations")
+        )
     common = {**train_columns(cell), **training_columns(training), "seconds": round(wall, 4)}
     return Outcome(rows, {**common, "stage": "train"})
 
@@ -144,7 +148,7 @@ def evaluate_attack(
     threat = Threat.parse(cell.threat)
     principals = threat.principals(dict(setting.roles))
     case = federation.case(dict(setting.roles), principals, setting.seed, cell.threat, training)
-    view = view_of(training, principals, federation.holdings, threat.queries)
+    view = _view_of(training, principals, federation, threat)
     answer = attacks().run(cell.attack, view)
     if answer.guess is None:
         raise Inapplicable(answer.reason)
@@ -169,7 +173,7 @@ def evaluate_exposure(cell: ExposureCell, federation: Federation, training: Trai
     """
     threat = Threat.parse(cell.threat)
     principals = threat.principals(dict(cell.setting.roles))
-    view = view_of(training, principals, federation.holdings, threat.queries)
+    view = _view_of(training, principals, federation, threat)
     names = contenders()
     rows: list[Row] = []
     for name, reason in zip(names, _reasons(names, view), strict=True):
@@ -177,6 +181,19 @@ def evaluate_exposure(cell: ExposureCell, federation: Federation, training: Trai
         rows.append({**row, "reason": " ".join((reason or "").split())})
     common = {**exposure_columns(cell), **training_columns(training)}
     return Outcome(rows, {**common, "stage": "exposure"})
+
+
+def _view_of(
+    training: Training, principals: Sequence[str], federation: Federation, threat: Threat
+) -> View:
+    """Return the view.
+
+    Raises `Inapplicable` if the principals open what is sealed: the transcript does not have it.
+    """
+    reason = training.defense.undone_by(principals, training.transcript.roles)
+    if reason:
+        raise Inapplicable(reason)
+    return view_of(training, principals, federation.holdings, threat.queries)
 
 
 def _reasons(names: Sequence[str], view: View) -> list[str | None]:

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.core.aggregation import Aggregation
 from fedtrees.core.errors import (
     GlassWallError,
     ProtocolError,
@@ -18,7 +19,7 @@ from fedtrees.core.errors import (
 )
 from fedtrees.core.guarantee import ActedOnNothing, Guarantee, NoGuarantee
 from fedtrees.core.holding import Holding
-from fedtrees.core.messages import Message, Reveal, sealed
+from fedtrees.core.messages import Message, Reveal
 from fedtrees.core.party import acting_party
 from fedtrees.core.schema import Schema
 from fedtrees.core.streams import Streams
@@ -239,6 +240,14 @@ class Defense:
         """Name the reply types of which only the sum over parties can be opened."""
         return ()
 
+    def aggregation(self) -> Aggregation | None:
+        """Make what seals and sums in one run; None: the ideal functionality does."""
+        return None
+
+    def undone_by(self, principals: Sequence[str], roles: Mapping[str, str]) -> str | None:
+        """Return why these principals together open what it seals, None if they do not."""
+        return None
+
     def cuts(self) -> CutPlan | None:
         """Say how cut points are settled in place of the protocol's way; None: in that way."""
         return None
@@ -260,7 +269,7 @@ class Composition:
     ------
     UsageError
         If one part makes hessians 1 and another counts on their bound, or two parts say how cut
-        points are settled.
+        points are settled, or bring cryptography for sums.
     """
 
     parts: tuple[Defense, ...] = ()
@@ -277,6 +286,9 @@ class Composition:
             raise UsageError(
                 f"{' and '.join(map(repr, settling))} each say how cut points are settled; keep one"
             )
+        sealing = [p.name for p in self.parts if type(p).aggregation is not Defense.aggregation]
+        if len(sealing) > 1:
+            raise UsageError(f"{' and '.join(map(repr, sealing))} each seal every sum; keep one")
 
     @property
     def gradient_clip(self) -> float | None:
@@ -418,11 +430,26 @@ class Composition:
             receivers = chosen
         return receivers
 
-    def seal(self, message: Message, ctx: Context) -> Message:
-        """Return a reply as it crosses: sealed, where a part lets only sums of it be opened."""
+    def seals(self, message: Message, ctx: Context) -> bool:
+        """Tell whether a part lets only sums of such a reply be opened."""
         acting = [i for i, part in enumerate(self.parts) if isinstance(message, part.summed())]
         ctx.acted.update(acting)
-        return sealed(message) if acting else message
+        return bool(acting)
+
+    def aggregation(self) -> Aggregation | None:
+        """Make what seals and sums in one run; None where no part brings any."""
+        return next((made for p in self.parts if (made := p.aggregation()) is not None), None)
+
+    def undone_by(self, principals: Sequence[str], roles: Mapping[str, str]) -> str | None:
+        """Return why these principals together open what a part seals, None if they do not."""
+        reasons = (part.undone_by(principals, roles) for part in self.parts)
+        return next((reason for reason in reasons if reason is not None), None)
+
+    def sums_exactly(self, schema: Schema, parameters: Mapping[str, Any]) -> bool:
+        """Tell whether sums are of what rows bring, without noise or rounding."""
+        told, plan = self.declares(schema, parameters), self.cut_plan
+        noisy = told.noise_variance or told.row_variance or told.histogram_step
+        return not noisy and (plan is None or plan.epsilon is None)
 
     def finish(self, model: Any, ctx: Context) -> Any:
         """Pass the model through every part."""

@@ -56,10 +56,25 @@ class Structural(Guarantee):
 
 @dataclass(frozen=True)
 class Computational(Guarantee):
-    """Nobody with bounded computing power reads more than the functionality's output."""
+    """Nobody with bounded computing power reads more than the functionality's output.
+
+    Attributes
+    ----------
+    bits : int
+        Strength, as the length of a symmetric key.
+    assumes : str
+        What is taken to be hard, joined by ``+``.
+    uncovered : str
+        Names of what is read beside that output, or crosses as it is, joined by ``+``.
+    mode : str
+        ``ideal``: the functionality and its traffic, without arithmetic.
+    """
 
     kind: ClassVar[str] = "computational"
     bits: int = 0
+    assumes: str = ""
+    uncovered: str = ""
+    mode: str = "real"
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,20 @@ def closed(message: Message) -> bool:
     return any(isinstance(getattr(message, f.name), Sealed) for f in fields(message))
 
 
+def emptied(message: Message) -> Message:
+    """Return a message without what is inside its sealed fields, itself if nothing is there.
+
+    Keys and ciphertexts are others in every run; all else is the same.
+    """
+    values = ((f.name, getattr(message, f.name)) for f in fields(message))
+    empty = {
+        name: replace(value, payload=b"")
+        for name, value in values
+        if isinstance(value, Sealed) and value.payload
+    }
+    return replace(message, **empty) if empty else message
+
+
 def summable() -> Any:
     """Declare a message field that a secure sum adds over parties; all others must agree."""
     return field(metadata={"summed": True})

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
-from functools import partial, reduce
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.core.aggregation import Aggregation, Wire
+from fedtrees.core.aggregation import add_messages as add_messages
 from fedtrees.core.defense import Composition, Context, CutPlan
 from fedtrees.core.errors import ProtocolError, did_you_mean
 from fedtrees.core.holding import Holding
@@ -63,7 +64,10 @@ class LocalNetwork(Network):
         The protocol's public parameters.
     streams : Streams
     summed : tuple of Message types
-        Reply types that cross under the protocol's own ideal secure sum.
+        Reply types that cross under the protocol's own secure sum: the ideal one, unless a defense
+        brings its cryptography.
+    rows : int or None
+        Declared training rows of all parties, where each counts once.
     """
 
     def __init__(
@@ -74,13 +78,15 @@ class LocalNetwork(Network):
         parameters: Mapping[str, Any],
         streams: Streams,
         summed: tuple[type[Message], ...] = (),
+        rows: int | None = None,
     ) -> None:
         self._parties: dict[str, Party] = {}
         self.defense = defense
         self.transcript, self.inference = Transcript(), Transcript()
         self._public = (schema, parameters)
         self._streams = streams
-        self._summed = summed
+        self._summed, self._rows = summed, rows
+        self.aggregation: Aggregation = defense.aggregation() or IdealSum()
         self._contexts: dict[str, Context] = {}
 
     def join(self, party: Party) -> None:
@@ -128,7 +134,7 @@ class LocalNetwork(Network):
         """Send a request and return the replies, or their sum under a secure sum."""
         self.transcript.rounds += 1
         sender, message, receivers = self._send(to, message, why)
-        replies: list[Message] = []
+        replies: dict[str, Message] = {}
         closed = False
         for name in receivers:
             reply = self._parties[name].answer(message)
@@ -136,16 +142,13 @@ class LocalNetwork(Network):
                 raise ProtocolError(f"{name!r} gave no reply to {type(message).__name__}")
             context = self.context(name)
             with acting(self._parties[name]):
-                reply = self.defense.outgoing(reply, context)
-                crossing = self.defense.seal(reply, context)
-            if isinstance(reply, self._summed) and crossing is reply:
-                crossing = sealed(reply)
-            self.transcript.record(name, (sender,), crossing, why)
-            closed |= crossing is not reply
-            replies.append(reply)
+                replies[name] = reply = self.defense.outgoing(reply, context)
+            closed |= self.defense.seals(reply, context) or isinstance(reply, self._summed)
         if not closed:
-            return replies
-        total = add_messages(replies)  # the ideal functionality: nothing but the sum is opened
+            for name, reply in replies.items():
+                self.transcript.record(name, (sender,), reply, why)
+            return list(replies.values())
+        total = self.aggregation.summed(replies, self._wire(sender), why)
         self.transcript.record(sender, (sender,), total, f"{why} (sum only)")
         return [total]
 
@@ -215,6 +218,17 @@ class LocalNetwork(Network):
         self.transcript.record(party.name, tuple(receivers), message, why)
         return party.name, message, receivers
 
+    def _wire(self, server: str) -> Wire:
+        """Return what an aggregation may know and do."""
+        schema, parameters = self._public
+
+        def carry(sender: str, receivers: tuple[str, ...], message: Message, why: str) -> None:
+            self.transcript.rounds += sender == server
+            self.transcript.record(sender, receivers, message, why)
+
+        exact = self.defense.sums_exactly(schema, parameters)
+        return Wire(server, self._rows, exact, len(schema.classes), parameters, carry)
+
     def _sender(self) -> Party:
         party = acting_party()
         if party is None or party.name not in self._parties:
@@ -231,16 +245,11 @@ class LocalNetwork(Network):
         return found
 
 
-def add_messages(messages: Sequence[Message]) -> Message:
-    """Add messages of one type: fields made with `summable` are added, all others must agree."""
-    first = messages[0]
-    totals: dict[str, Any] = {}
-    for item in fields(first):
-        values = [getattr(m, item.name) for m in messages]
-        if item.metadata.get("summed"):
-            totals[item.name] = reduce(np.add, values)  # np.sum would first copy all of them
-        elif any(not np.array_equal(v, values[0]) for v in values[1:]):
-            raise ProtocolError(
-                f"cannot sum {type(first).__name__}: the parties disagree on {item.name!r}"
-            )
-    return replace(first, **totals)
+class IdealSum(Aggregation):
+    """The ideal functionality: nothing but the sum is opened, and nothing else crosses."""
+
+    def summed(self, replies: Mapping[str, Message], wire: Wire, why: str) -> Message:
+        """Let replies cross closed and return their sum."""
+        for name, reply in replies.items():
+            wire.carry(name, (wire.server,), sealed(reply), why)
+        return add_messages(replies.values())

@@ -17,7 +17,7 @@ from fedtrees.core.errors import DataError
 from fedtrees.core.files import write_whole
 from fedtrees.core.messages import Message
 
-_VERSION = 2
+_VERSION = 3
 #: The role, and the name, of whoever gets a released model.
 PUBLIC = "public"
 
@@ -89,6 +89,8 @@ class Transcript:
         Name of the party that drives.
     acted : set of int
         Places, in the composition, of the defenses that changed something in this run.
+    costs : dict of str to float
+        What cryptography took (`Aggregation.costs`): numbers alone.
     """
 
     roles: dict[str, str] = field(default_factory=dict)
@@ -97,6 +99,7 @@ class Transcript:
     rounds: int = 0
     coordinator: str = ""
     acted: set[int] = field(default_factory=set)
+    costs: dict[str, float] = field(default_factory=dict)
 
     def record(self, sender: str, receivers: tuple[str, ...], message: Message, why: str) -> None:
         """Append one crossing."""
@@ -147,6 +150,7 @@ class Transcript:
             "deliveries": index,
             "events": [vars(e) for e in self.events],
             "acted": sorted(self.acted),
+            "costs": self.costs,
         }
         arrays["index"] = np.frombuffer(json.dumps(header).encode(), np.uint8)
         pack = np.savez_compressed if compress else np.savez
@@ -182,6 +186,7 @@ class Transcript:
                 transcript.events = [BudgetEvent(**e) for e in header["events"]]
                 transcript.coordinator = str(header["coordinator"])
                 transcript.acted = {int(i) for i in header["acted"]}
+                transcript.costs = {str(k): v for k, v in header["costs"].items()}
         except Exception as err:  # what numpy, zip and JSON raise on damage has no common base
             raise DataError(f"{path}: not a readable transcript ({err})") from err
         return transcript

@@ -164,7 +164,9 @@ class AttackProcess:
         }
         packed = pack(views.told(view))
         if "coins" in order and order["coins"] is None:
-            order["coins"] = views.coins(packed, attacks[0].name)
+            bare = views.bare(view)
+            told = packed if bare is view else pack(views.told(bare))
+            order["coins"] = views.coins(told, attacks[0].name)
         asked = 0 if view.oracle is None else len(view.oracle.log)
         with self._one_at_a_time, closed_memory():
             for attempt in (1, 2):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import numpy as np
 from fedtrees.core.defense import Composition, Defense
 from fedtrees.core.errors import ProtocolError
 from fedtrees.core.holding import Holding
+from fedtrees.core.messages import emptied
 from fedtrees.core.oracle import Answer, Oracle
 from fedtrees.core.registry import PLUGIN, register
 from fedtrees.core.schema import Feature, Schema
@@ -73,6 +75,20 @@ def view_of(value: dict[str, Any], answer: Answer) -> View:
         seen=tuple(Seen(rnd, who, to, messages[i], why) for rnd, who, to, i, why in value["seen"]),
         oracle=oracle,
     )
+
+
+def bare(view: View) -> View:
+    """Return a view less what may differ between two runs that tell the same.
+
+    Keys and ciphertexts are others in every run, and not there in an ideal one. So nothing is
+    left inside sealed values, nor the defense that says which it was. The view itself where
+    no defense brings cryptography.
+    """
+    if view.defense.aggregation() is None:
+        return view
+    once = {id(s.message): emptied(s.message) for s in view.seen}  # a broadcast stays one message
+    seen = tuple(replace(s, message=once[id(s.message)]) for s in view.seen)
+    return replace(view, seen=seen, defense=Composition())
 
 
 def coins(packed: Sequence[Any], purpose: str) -> tuple[int, ...]:

@@ -248,6 +248,7 @@ def train(
         parameters=protocol.parameters,
         streams=Streams(seed),
         summed=protocol.summed,
+        rows=None if any(h.weight is not None for h in holdings.values()) else rows_of(holdings),
     )
     limits = (i for i, part in enumerate(defense.parts) if part.least_leaf_rows > 0)
     net.transcript.acted.update(limits)
@@ -258,6 +259,7 @@ def train(
         model = defense.finish(model, context)
         if protocol.released:
             net.publish(as_message(model), why="the released model, for whoever wants it")
+    net.transcript.costs = dict(net.aggregation.costs())
     columns = {name: held.columns for name, held in holdings.items()}
     return Training(
         model, net.transcript, protocol, defense, schema, rows_of(holdings), context, columns, net
@@ -315,8 +317,16 @@ def view_of(
         What everybody holds; only the principals' own enters the view.
     queries : int
         Rows that an inference endpoint answers them; 0: there is none.
+
+    Raises
+    ------
+    ProtocolError
+        If together they open what a defense seals: the transcript does not have it.
     """
     who = tuple(principals)
+    reason = training.defense.undone_by(who, training.transcript.roles)
+    if reason:
+        raise ProtocolError(reason)
     served = () if training.net is None else see(training.net.inference, who)
     return View(
         principals=who,

@@ -1,0 +1,347 @@
+"""Paillier and masks beside phe: rates, and the histograms of one vertical tree."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from phe import PaillierPrivateKey
+
+from fedtrees.benchmarks.perf.measure import FULL, Line, Size
+from fedtrees.benchmarks.perf.rivals import table
+from fedtrees.crypto import paillier
+from fedtrees.crypto.histograms import EncryptedRows, PackedHistogram, with_siblings
+from fedtrees.crypto.keys import KeyPair
+from fedtrees.crypto.ledger import Ledger
+from fedtrees.crypto.mask_messages import MaskPlan, usual_threshold
+from fedtrees.crypto.masked_sum import MaskedSum
+from fedtrees.crypto.masking_party import MaskingParty
+from fedtrees.crypto.obfuscators import (
+    DJNObfuscators,
+    ObfuscatorPool,
+    Obfuscators,
+    OwnerObfuscators,
+    PlainObfuscators,
+)
+from fedtrees.crypto.processes import ProcessObfuscators
+from fedtrees.crypto.slots import Slots
+
+_BINS = 32
+_BITS = 20  # binary places of gradients
+
+
+def lines(size: Size = FULL) -> Iterator[Line]:
+    """Measure 2048-bit Paillier, one tree of two shapes, and masked sums."""
+    keys = KeyPair.generate()
+    owner = OwnerObfuscators(keys)
+    naive = Naive.measured(keys.to_phe(), max(size.trees(40), 5))
+    yield from _rates(keys, owner, naive, size)
+    yield from _processes(keys, size)
+    trees = [
+        (_breast_cancer, "breast cancer, 569 x 30 (15), depth 4", (1.5, None, None)),
+        (_large, "30,000 x 23 (11), depth 5", (25.0, 8.0, 16.0)),
+    ]
+    for make, what, goal in size.cases(trees):
+        yield from _tree(f"histograms of {what}, 32 bins", make(), keys, owner, naive, goal)
+    yield from _masks(size)
+
+
+@dataclass(frozen=True)
+class Naive:
+    """Seconds of one operation of phe's, without packing."""
+
+    encrypt: float
+    add: float
+    decrypt: float
+
+    @classmethod
+    def measured(cls, private: PaillierPrivateKey, count: int) -> Naive:
+        """Time so many of each."""
+        public = private.public_key
+        sealed: list[object] = []
+        encrypt = _seconds(lambda: sealed.extend(public.encrypt(0.1 * i) for i in range(count)))
+        add = _seconds(lambda: [x + sealed[0] for x in sealed])  # type: ignore[operator]
+        raw = [x.ciphertext() for x in sealed]  # type: ignore[attr-defined]
+        decrypt = _seconds(lambda: [private.raw_decrypt(c) for c in raw])
+        return cls(encrypt / count, add / count, decrypt / count)
+
+    def tree(self, tree: Tree) -> float:
+        """Estimate a tree: g and h each by itself, all nodes, every bin decrypted."""
+        n, features = len(tree.rows), tree.theirs
+        cells = 2 * (2**tree.depth - 1) * features * _BINS
+        adds = 2 * n * features * tree.depth
+        return 2 * n * self.encrypt + adds * self.add + cells * self.decrypt
+
+
+def _seconds(call: Callable[[], object]) -> float:
+    started = time.process_time()
+    call()
+    return time.process_time() - started
+
+
+def _rates(keys: KeyPair, owner: Obfuscators, naive: Naive, size: Size) -> Iterator[Line]:
+    public, count = keys.public, max(size.rows(2_000), 300)
+    values = list(range(count))
+    pool = ObfuscatorPool(owner)
+    sources = {
+        "encrypt, owner of the key": (owner, count, (1_500, 18)),
+        "encrypt, DJN with the public key": (DJNObfuscators(public), count // 2, None),
+        "encrypt, r^n with the public key": (PlainObfuscators(public), count // 20, None),
+        "encrypt, from a pool": (pool, count, (200_000, 0)),
+    }
+    beside = f"phe {1 / naive.encrypt:,.0f}/s"
+    for what, (source, several, goal) in sources.items():
+        if source is pool:
+            pool.prepare(count)
+        part = values[:several]
+        rate = several / _seconds(lambda s=source, v=part: paillier.encrypt(v, s))
+        ratio = rate * naive.encrypt
+        met = None if goal is None else rate >= goal[0] and ratio >= goal[1]
+        target = "" if goal is None else f">= {goal[0]:,}/s" + f", {goal[1]}x" * bool(goal[1])
+        yield Line(what, f"{rate:,.0f}/s, {ratio:.1f}x", beside, target, met)
+    sealed = paillier.encrypt(values[: count // 10], owner)
+    private = keys.to_phe()
+    raw = [int(c) for c in sealed]
+    ours = _seconds(lambda: paillier.decrypt(sealed, keys)) / len(sealed)
+    theirs = _seconds(lambda: [private.raw_decrypt(c) for c in raw]) / len(sealed)
+    yield Line(
+        "decrypt",
+        f"{1 / ours:,.0f}/s, {theirs / ours:.2f}x",
+        f"phe {1 / theirs:,.0f}/s",
+        ">= 0.9x",
+        theirs / ours >= 0.9,
+    )
+
+
+def _processes(keys: KeyPair, size: Size) -> Iterator[Line]:
+    """Compare two worker processes with none.
+
+    By wall time, best of three; and by CPU seconds on the longest way, the caller's and half of the
+    workers', which is the wall time of an idle machine.
+    """
+    count = max(size.rows(6_000), 300)
+    alone = OwnerObfuscators(keys)
+    ledger, walls, longest = Ledger(), {1: [], 2: []}, []
+    with ProcessObfuscators(keys, 2, ledger) as workers:
+        workers.take(256)  # they start, and make their tables
+        for _ in range(size.repeats):
+            for processes, source in ((1, alone), (2, workers)):
+                wall, cpu, before = time.perf_counter(), time.process_time(), _spent(ledger)
+                paillier.encrypt(range(count), source)
+                walls[processes].append(time.perf_counter() - wall)
+                ours = time.process_time() - cpu
+                longest.append(ours + (_spent(ledger) - before) / 2)
+    ratio = min(longest[::2]) / min(longest[1::2])
+    yield Line(
+        "encrypt, two processes, CPU seconds on the longest way",
+        f"{ratio:.2f}x",
+        f"one process {count / min(longest[::2]):,.0f}/s",
+        ">= 1.7x",
+        ratio >= 1.7,
+    )
+    one, two = (count / min(walls[processes]) for processes in (1, 2))
+    yield Line("the same, wall", f"{two:,.0f}/s, {two / one:.2f}x", f"one process {one:,.0f}/s")
+
+
+def _spent(ledger: Ledger) -> float:
+    return float(ledger.cpu["obfuscators"])
+
+
+@dataclass(frozen=True)
+class Tree:
+    """What one tree is grown on.
+
+    `theirs`: So many columns are another party's; the others belong to the owner of the key, who
+    has (g, h) of all rows.
+    """
+
+    bins: NDArray[np.uint8]
+    rows: NDArray[np.int64]
+    theirs: int
+    depth: int
+
+    @classmethod
+    def of(cls, X: NDArray[Any], label: NDArray[Any], depth: int) -> Tree:
+        """Bin the columns by quantiles, and take the gradients of the first tree."""
+        cuts = np.quantile(X, np.arange(1, _BINS) / _BINS, axis=0)
+        bins = np.stack([np.searchsorted(c, x) for c, x in zip(cuts.T, X.T, strict=True)], axis=1)
+        gradients = np.stack([0.5 - label, np.full(len(X), 0.25)], axis=1)
+        units = np.rint(gradients * 2.0**_BITS).astype(np.int64)
+        return cls(bins.astype(np.uint8), units, X.shape[1] // 2, depth)
+
+    def sums(self, nodes: NDArray[np.int64], count: int) -> NDArray[np.int64]:
+        """Return the plain histogram of nodes, int64, shape (count, features, bins, 2)."""
+        inside = nodes >= 0
+        features = self.bins.shape[1]
+        place = (nodes[inside, None] * features + np.arange(features)) * _BINS + self.bins[inside]
+        parts = [
+            np.bincount(place.ravel(), np.repeat(values, features), count * features * _BINS)
+            for values in self.rows[inside].T  # exact: below 2^53
+        ]
+        return np.stack(parts, axis=1).astype(np.int64).reshape(count, features, _BINS, 2)
+
+    def split(
+        self, nodes: NDArray[np.int64], found: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """Return the child of each row by its node's best split, -1 of leaves; who splits."""
+        sums = found / 2.0**_BITS
+        left = sums.cumsum(axis=2)[:, :, :-1]
+        total = sums.sum(axis=2, keepdims=True)
+        sides = left, total - left
+        gain = sum(x[..., 0] ** 2 / (x[..., 1] + 1) for x in sides)
+        gain -= total[..., 0] ** 2 / (total[..., 1] + 1)
+        for x in sides:
+            gain[x[..., 1] < 1] = 0  # XGBoost's min_child_weight
+        flat = gain.reshape(len(found), -1)
+        feature, cut = np.divmod(flat.argmax(axis=1), _BINS - 1)
+        splits = flat.max(axis=1) > 1e-6
+        place = np.where(splits, splits.cumsum() - 1, -1)
+        right = self.bins[np.arange(len(nodes)), feature[nodes]] > cut[nodes]
+        inside = (nodes >= 0) & splits[nodes]
+        return np.where(inside, 2 * place[nodes] + right, -1), splits
+
+
+def _breast_cancer() -> Tree:
+    from sklearn.datasets import load_breast_cancer
+
+    X, label = load_breast_cancer(return_X_y=True)
+    return Tree.of(X, label, depth=4)
+
+
+def _large() -> Tree:
+    data = table(30_000, 23)
+    return Tree.of(data.X, data.y, depth=5)
+
+
+@dataclass
+class Sides:
+    """The two parties of a tree and what each spends."""
+
+    keys: KeyPair
+    encrypting: Obfuscators
+    blinding: Obfuscators
+    owner: Ledger = field(default_factory=Ledger)
+    other: Ledger = field(default_factory=Ledger)
+
+    def grow(self, tree: Tree) -> bool:
+        """Grow it; tell whether every histogram was the plain one."""
+        slots = Slots(limit=1 << _BITS, terms=len(tree.rows))
+        rows = EncryptedRows.of(tree.rows, slots, self.encrypting, self.owner)
+        self.owner.sent("rows", len(rows.ciphertexts), len(rows.payload))
+        nodes = np.zeros(len(tree.rows), dtype=np.int64)
+        found, plain = self._opened(tree, rows, nodes, 1), tree.sums(nodes, 1)
+        right = bool(np.array_equal(found, plain[:, : tree.theirs]))
+        for _ in range(1, tree.depth):
+            both = np.concatenate([found, plain[:, tree.theirs :]], axis=1)
+            children, splits = tree.split(nodes, both)
+            if not splits.any():
+                break
+            inside, parents = children >= 0, int(splits.sum())
+            counts = np.bincount(children[inside], minlength=2 * parents).reshape(-1, 2)
+            left = counts[:, 0] <= counts[:, 1]
+            parent = np.where(inside, children // 2, 0)
+            sent = np.where(inside & ((children % 2 == 0) == left[parent]), parent, -1)
+            smaller = self._opened(tree, rows, sent, parents)
+            found, nodes = with_siblings(found[splits], smaller, left), children
+            plain = tree.sums(nodes, 2 * parents)
+            right &= bool(np.array_equal(found, plain[:, : tree.theirs]))
+        return right
+
+    def _opened(
+        self, tree: Tree, rows: EncryptedRows, nodes: NDArray[np.int64], count: int
+    ) -> NDArray[np.int64]:
+        sums = rows.sums(tree.bins[:, : tree.theirs], nodes, (count, _BINS), self.other)
+        packed = sums.packed(self.blinding, self.other)
+        payload = packed.payload
+        self.other.sent("histograms", len(packed.ciphertexts), len(payload))
+        read = PackedHistogram.from_payload(payload, packed.public, packed.slots, packed.shape)
+        return read.opened(self.keys, self.owner)
+
+
+def _tree(
+    what: str,
+    tree: Tree,
+    keys: KeyPair,
+    owner: Obfuscators,
+    naive: Naive,
+    goal: tuple[float, float | None, float | None],
+) -> Iterator[Line]:
+    sides = Sides(keys, ObfuscatorPool(owner), DJNObfuscators(keys.public))
+    prepared = _seconds(lambda: sides.encrypting.prepare(len(tree.rows)))  # type: ignore[attr-defined]
+    correct = []
+    started = time.process_time()
+    correct.append(sides.grow(tree))
+    online = time.process_time() - started
+    assert correct == [True], "an encrypted histogram is not the plain one"
+    total, estimate = prepared + online, naive.tree(tree)
+    parts = (sides.owner + sides.other).cpu
+    each = ", ".join(f"{name} {parts[name]:.2f}" for name in ("added", "multiplied", "decrypted"))
+    yield Line(
+        what,
+        f"{total:.2f} s, {estimate / total:.0f}x (obfuscators {prepared:.2f}, {each})",
+        f"phe, estimated from its rates, {estimate:.0f} s",
+        f"<= {goal[0]} s",
+        total <= goal[0],
+    )
+    if goal[1] is None or goal[2] is None:
+        return
+    sent = sides.owner + sides.other
+    megabytes = sent.nbytes.total() / 1e6
+    yield Line("the same, with a pool", f"{online:.2f} s", "", f"<= {goal[1]} s", online <= goal[1])
+    counts = " + ".join(f"{n:,}" for n in sent.ciphertexts.values())
+    yield Line(
+        "the same, ciphertexts out and back",
+        f"{counts}, {megabytes:.1f} MB",
+        "",
+        f"<= {goal[2]} MB",
+        megabytes <= goal[2],
+    )
+
+
+def _masks(size: Size) -> Iterator[Line]:
+    """Time masked sums of histograms of 30 features, 256 bins, beside adding them up."""
+    names = tuple(f"party {i}" for i in range(5))
+    sums = size.trees(40)
+    plan = MaskPlan(names, usual_threshold(len(names)), sums)
+    rng = np.random.default_rng(0)
+    arrays = {name: rng.integers(-(2**40), 2**40, (30, 256, 2)) for name in names}
+    server = MaskedSum(plan)
+    parties = {name: MaskingParty(plan, name) for name in names}
+    setup = _seconds(lambda: _exchange(server, parties))
+    opened = []
+    spent = _seconds(lambda: opened.extend(_sum(server, parties, i, arrays) for i in range(sums)))
+    plain = sum(arrays.values())
+    assert all(np.array_equal(found, plain) for found in opened)
+    each = 1000 / (sums * len(names))
+    yield Line(
+        f"masked sum of 15,360 numbers, {len(names)} parties",
+        f"{spent * each:.2f} ms a party, {setup * each:.2f} ms of keys and shares before",
+    )
+
+
+def _exchange(server: MaskedSum, parties: dict[str, MaskingParty]) -> None:
+    for party in parties.values():
+        server.take_keys(party.advertise())
+    roster = server.roster()
+    for party in parties.values():
+        server.take_deal(party.deal(roster))
+    for name, boxes in server.boxes().items():
+        parties[name].collect(boxes)
+
+
+def _sum(
+    server: MaskedSum,
+    parties: dict[str, MaskingParty],
+    index: int,
+    arrays: dict[str, NDArray[np.int64]],
+) -> NDArray[np.int64]:
+    for name, party in parties.items():
+        server.take_array(party.mask(index, arrays[name]))
+    survivors = server.survivors(index)
+    for name in survivors:
+        server.take_shares(parties[name].unmask(index, survivors))
+    return server.opened(index)

@@ -1,0 +1,55 @@
+"""Secrets that two parties share: X25519 (RFC 7748) and HKDF-SHA256 (RFC 5869)."""
+
+from __future__ import annotations
+
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from fedtrees.crypto.coins import Coins
+from fedtrees.crypto.errors import MalformedError
+from fedtrees.crypto.secret import Secret
+
+KEY_BYTES = 32
+
+
+def draw_key(coins: Coins) -> Secret[bytes]:
+    """Draw a private key, 32 bytes."""
+    return Secret(coins.take(KEY_BYTES))
+
+
+def public_of(private: Secret[bytes]) -> bytes:
+    """Return the public key to a private one, 32 bytes."""
+    return X25519PrivateKey.from_private_bytes(private.reveal()).public_key().public_bytes_raw()
+
+
+def agree(private: Secret[bytes], public: bytes) -> Secret[bytes]:
+    """Return what both parties compute from one's private and the other's public key, 32 bytes.
+
+    Raises
+    ------
+    MalformedError
+        If the public key has another length, or one that makes the same secret with every key.
+    """
+    if len(public) != KEY_BYTES:
+        raise MalformedError(f"a public key has {KEY_BYTES} bytes; got {len(public)}")
+    try:
+        other = X25519PublicKey.from_public_bytes(public)
+        found = X25519PrivateKey.from_private_bytes(private.reveal()).exchange(other)
+    except ValueError:
+        raise MalformedError(
+            "a public key of low order: the secret would not depend on the private key; the party "
+            "that sent it must draw another"
+        ) from None
+    return Secret(found)
+
+
+def derive(secret: Secret[bytes], *names: bytes, salt: bytes = b"") -> Secret[bytes]:
+    """Derive a key of 32 bytes for one purpose, told by names in order."""
+    info = b"".join(len(name).to_bytes(4, "big") + name for name in names)
+    return Secret(hkdf(secret.reveal(), salt, info, KEY_BYTES))
+
+
+def hkdf(secret: bytes, salt: bytes, info: bytes, length: int) -> bytes:
+    """HKDF-SHA256 as RFC 5869 has it."""
+    return HKDF(SHA256(), length, salt, info).derive(secret)

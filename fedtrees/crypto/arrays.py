@@ -1,0 +1,139 @@
+"""Arrays of whole numbers that are added while encrypted."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+from gmpy2 import mpz
+from numpy.typing import NDArray
+
+from fedtrees.core.sealed import Sealed
+from fedtrees.crypto import paillier, sizes
+from fedtrees.crypto.errors import MalformedError, PlaintextOverflowError, WrongKeyError
+from fedtrees.crypto.keys import KeyPair, PublicKey
+from fedtrees.crypto.ledger import Ledger
+from fedtrees.crypto.obfuscators import Obfuscators
+from fedtrees.crypto.slots import Slots
+
+
+@dataclass(frozen=True)
+class EncryptedArray:
+    """An int64 array under a key, many elements to a ciphertext.
+
+    Attributes
+    ----------
+    public : PublicKey
+    slots : Slots
+    shape : tuple of int
+    terms : int
+        How many arrays were added to make it.
+    ciphertexts : tuple of mpz
+        In the order of the elements, the last one not full.
+    """
+
+    public: PublicKey
+    slots: Slots
+    shape: tuple[int, ...]
+    terms: int
+    ciphertexts: tuple[mpz, ...] = field(repr=False)
+
+    @classmethod
+    def of(
+        cls,
+        array: NDArray[np.int64],
+        slots: Slots,
+        obfuscators: Obfuscators,
+        ledger: Ledger | None = None,
+    ) -> EncryptedArray:
+        """Encrypt an array.
+
+        Raises
+        ------
+        PlaintextOverflowError
+            If an element is beyond the limit of the slots.
+        """
+        per = slots.per_plaintext(obfuscators.public.bits)
+        rows = np.zeros((-(-array.size // per), per), dtype=np.int64)
+        rows.ravel()[: array.size] = array.ravel()
+        sealed = paillier.encrypt(slots.join(rows), obfuscators, ledger)
+        return cls(obfuscators.public, slots, array.shape, 1, tuple(sealed))
+
+    def plus(self, other: EncryptedArray, ledger: Ledger | None = None) -> EncryptedArray:
+        """Add two arrays.
+
+        Raises
+        ------
+        WrongKeyError
+            If they are under different keys.
+        MalformedError
+            If their shapes or slots differ.
+        PlaintextOverflowError
+            If the sum has more terms than its slots have room for.
+        """
+        if self.public.n != other.public.n:
+            raise WrongKeyError(f"arrays of {self.public!r} and {other.public!r} do not add up")
+        if (self.shape, self.slots) != (other.shape, other.slots):
+            raise MalformedError(
+                f"arrays of {self.shape} in {self.slots} and {other.shape} in {other.slots} "
+                "do not add up"
+            )
+        terms = self.terms + other.terms
+        if terms > self.slots.terms:
+            raise PlaintextOverflowError(
+                f"a sum of {terms} arrays; their slots have room for {self.slots.terms}: "
+                "make slots for more terms"
+            )
+        both = paillier.add(self.ciphertexts, other.ciphertexts, self.public, ledger)
+        return EncryptedArray(self.public, self.slots, self.shape, terms, tuple(both))
+
+    def opened(self, keys: KeyPair, ledger: Ledger | None = None) -> NDArray[np.int64]:
+        """Decrypt, int64, shape `shape`.
+
+        Raises
+        ------
+        WrongKeyError
+            If the key is another one.
+        PlaintextOverflowError
+            If what is inside does not fit the slots.
+        """
+        if keys.public.n != self.public.n:
+            raise WrongKeyError(f"an array of {self.public!r} does not open with {keys!r}")
+        plain = paillier.decrypt(self.ciphertexts, keys, ledger)
+        found = self.slots.split(plain, self.slots.per_plaintext(self.public.bits))
+        return found.ravel()[: math.prod(self.shape)].reshape(self.shape)
+
+    @property
+    def payload(self) -> bytes:
+        """The ciphertexts as they are sent."""
+        return paillier.to_bytes(self.ciphertexts, self.public)
+
+    def sealed(self, *keyholders: str) -> Sealed:
+        """Return it as a message field that the holders of the key can open."""
+        payload = self.payload
+        return Sealed(keyholders, self.shape, "<i8", len(payload), payload)
+
+    @classmethod
+    def from_payload(
+        cls, payload: bytes, public: PublicKey, slots: Slots, shape: tuple[int, ...], terms: int = 1
+    ) -> EncryptedArray:
+        """Read an array that was sent.
+
+        Parameters
+        ----------
+        payload : bytes
+        public : PublicKey
+        slots : Slots
+        shape : tuple of int
+        terms : int
+            How many arrays it is the sum of.
+
+        Raises
+        ------
+        MalformedError
+            If the length is wrong, or a number is no ciphertext of this key.
+        """
+        count = sizes.array(math.prod(shape), slots, public.bits).ciphertexts
+        sealed = paillier.from_bytes(payload, count, public)
+        return cls(public, slots, tuple(shape), terms, tuple(sealed))

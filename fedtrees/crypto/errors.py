@@ -1,0 +1,41 @@
+"""Errors of the cryptography; each names the value, the rule and the remedy."""
+
+from __future__ import annotations
+
+from fedtrees.core.errors import ProtocolError
+
+
+class CryptoError(ProtocolError):
+    """Base of what can go wrong with ciphertexts, masks and shares."""
+
+
+class InsecureCoinsError(CryptoError):
+    """Coins that can be foretold were asked for outside a test."""
+
+
+class ExposureError(CryptoError):
+    """Something would leave its holder that must not: a key, a used obfuscator, both shares."""
+
+
+class PlaintextOverflowError(CryptoError):
+    """A value or a sum of values does not fit the place it was given in a plaintext."""
+
+
+class WrongKeyError(CryptoError):
+    """Ciphertexts, shares or boxes of different keys meet."""
+
+
+class MalformedError(CryptoError):
+    """Bytes of the wrong length, or numbers that no honest party sends."""
+
+
+class TooFewPartiesError(CryptoError):
+    """Fewer parties are left than the threshold asks for."""
+
+
+class LateError(CryptoError):
+    """A message of a round that is over, or not yet open."""
+
+
+class RepeatedError(CryptoError):
+    """A message came twice, or a mask would be used twice."""

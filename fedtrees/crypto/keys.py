@@ -1,0 +1,228 @@
+"""Paillier keys (Paillier 1999), the same as phe's, and how they are drawn."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import warnings
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from gmpy2 import invert, is_prime, mpz, next_prime, powmod
+from phe import PaillierPrivateKey, PaillierPublicKey
+
+from fedtrees.core.errors import UsageError
+from fedtrees.crypto.coins import SYSTEM, Coins, SeededCoins
+from fedtrees.crypto.secret import Secret, Unprintable
+
+# 2048 bits are worth 112 bits of symmetric key and 3072 are worth 128 (NIST SP 800-57, part 1,
+# table 2); 1024 are worth 80, within reach of those who can pay, and there for comparison with
+# published systems.
+KEY_BITS = (1024, 2048, 3072)
+DEFAULT_BITS = 2048
+WEAK_BELOW = 2048
+
+_COFACTOR_BITS = 24  # of (p - 1) / 2 beyond its large prime: enough to find p, quickly factored
+
+
+@dataclass(frozen=True)
+class PublicKey:
+    """What everybody may know.
+
+    Attributes
+    ----------
+    n : int
+    djn : int or None
+        ``h^n mod n^2`` with ``h = -x^2 mod n``: the base of short obfuscators (see
+        `DJNObfuscators`); None for keys that come from elsewhere.
+    """
+
+    n: int
+    djn: int | None = field(default=None, repr=False)
+
+    @cached_property
+    def modulus(self) -> mpz:
+        """n, as gmpy2 has it."""
+        return mpz(self.n)
+
+    @cached_property
+    def square(self) -> mpz:
+        """n^2, the modulus of ciphertexts."""
+        return self.modulus**2
+
+    @property
+    def bits(self) -> int:
+        """Length of n."""
+        return self.n.bit_length()
+
+    @property
+    def weak(self) -> bool:
+        """Whether n is shorter than today's least recommendation."""
+        return self.bits < WEAK_BELOW
+
+    @property
+    def fingerprint(self) -> str:
+        """Eight hex digits to tell keys apart."""
+        return hashlib.sha256(b"%d" % self.n).hexdigest()[:8]
+
+    @property
+    def phe(self) -> PaillierPublicKey:
+        """The key as phe has it."""
+        return PaillierPublicKey(self.n)
+
+    def __repr__(self) -> str:
+        return f"<PublicKey {self.bits} bit{', weak' * self.weak}, {self.fingerprint}>"
+
+
+class Prime(Unprintable):
+    """One prime factor p of n, with what its owner computes once.
+
+    Parameters
+    ----------
+    p, n : mpz
+    generator : mpz or None
+
+    Attributes
+    ----------
+    p, square : mpz
+        And p^2.
+    h : mpz
+        ``L((n + 1)^(p - 1) mod p^2)^-1 mod p``, with ``L(x) = (x - 1) / p`` (Paillier 1999, 7).
+    generator : mpz or None
+        Of all n-th powers modulo p^2, a cyclic group of order p - 1; None where p - 1 could not
+        be factored.
+    """
+
+    __slots__ = ("generator", "h", "p", "square")
+
+    def __init__(self, p: mpz, n: mpz, generator: mpz | None) -> None:
+        self.p, self.generator = p, generator
+        self.square = p * p
+        self.h = invert((powmod(n + 1, p - 1, self.square) - 1) // p, p)
+
+    def __repr__(self) -> str:
+        return "<Prime>"
+
+
+class KeyPair(Unprintable):
+    """A public key and the secret to it. It is neither printed nor pickled.
+
+    Attributes
+    ----------
+    public : PublicKey
+    foretold : bool
+        Whether the key was drawn in test mode.
+    """
+
+    __slots__ = ("_primes", "foretold", "public")
+
+    def __init__(
+        self, public: PublicKey, primes: tuple[Prime, Prime], *, foretold: bool = False
+    ) -> None:
+        self.public, self.foretold = public, foretold
+        self._primes = Secret(primes)
+
+    @classmethod
+    def generate(cls, bits: int = DEFAULT_BITS) -> KeyPair:
+        """Draw a key from the operating system's generator.
+
+        Each prime is ``2 k r + 1`` with a random prime r and a small odd k: its owner then knows
+        a primitive root, hence draws obfuscators by a table without an assumption of its own
+        (see `OwnerObfuscators`); and both are 3 modulo 4, as DJN asks.
+
+        Parameters
+        ----------
+        bits : {1024, 2048, 3072}
+            Length of n.
+
+        Raises
+        ------
+        UsageError
+            For another length. A length of 1024 warns.
+        """
+        if bits not in KEY_BITS:
+            known = ", ".join(map(str, KEY_BITS))
+            raise UsageError(f"a Paillier key of {bits!r} bits; choose one of {known}")
+        if bits < WEAK_BELOW:
+            warnings.warn(
+                f"a {bits}-bit Paillier key is weak: use it to compare, and {DEFAULT_BITS} bits "
+                "to protect",
+                stacklevel=2,
+            )
+        return _draw(bits, SYSTEM)
+
+    @classmethod
+    def seeded(cls, bits: int, seed: int) -> KeyPair:
+        """Draw a key that a test can draw again; short ones are quick.
+
+        Raises
+        ------
+        InsecureCoinsError
+            Outside tests.
+        """
+        return _draw(bits, SeededCoins(seed))
+
+    @classmethod
+    def from_phe(cls, private: PaillierPrivateKey) -> KeyPair:
+        """Take over a key of phe's."""
+        n = mpz(private.public_key.n)
+        primes = Prime(mpz(private.p), n, None), Prime(mpz(private.q), n, None)
+        return cls(PublicKey(int(n)), primes)
+
+    def to_phe(self) -> PaillierPrivateKey:
+        """Return the key as phe has it; phe's keys can be pickled, and must not be."""
+        first, second = self.primes()
+        return PaillierPrivateKey(self.public.phe, int(first.p), int(second.p))
+
+    def primes(self) -> tuple[Prime, Prime]:
+        """Return the secret."""
+        return self._primes.reveal()
+
+    def __repr__(self) -> str:
+        return f"<KeyPair of {self.public!r}>"
+
+
+def _draw(bits: int, coins: Coins) -> KeyPair:
+    while True:
+        (p, of_p), (q, of_q) = _prime(bits // 2, coins), _prime(bits // 2, coins)
+        n = p * q
+        # n-th powers are then all (p - 1)(q - 1) of them, and DJN's group is as large as can be
+        if math.gcd(n, (p - 1) * (q - 1)) == 1 and math.gcd(p - 1, q - 1) == 2:
+            break
+    x = mpz(coins.below(int(n) - 2) + 2)
+    public = PublicKey(int(n), int(powmod(-x * x, n, n * n)))
+    primes = Prime(p, n, of_p), Prime(q, n, of_q)
+    return KeyPair(public, primes, foretold=coins.foretold)
+
+
+def _prime(bits: int, coins: Coins) -> tuple[mpz, mpz]:
+    """Return a prime p of so many bits, the two highest set, and a generator modulo p^2."""
+    while True:
+        free = bits - _COFACTOR_BITS
+        r = next_prime(mpz(coins.below(1 << (free - 1)) | 1 << (free - 1)))
+        least, most = (3 << (bits - 2)) // (2 * r) + 1, ((1 << bits) - 1) // (2 * r)
+        for _ in range(20 * bits):  # of the p that are tried, one in some 0.35 bits is prime
+            k = (coins.below(int(most - least)) + int(least)) | 1
+            p = 2 * k * r + 1
+            if p.bit_length() == bits and is_prime(p):
+                root = _primitive_root(p, {2, int(r), *_small_factors(int(k))}, coins)
+                # root^p mod p^2 has the order of root mod p; and p-th powers are what n-th powers
+                # are modulo p^2
+                return p, powmod(root, p, p * p)
+
+
+def _primitive_root(p: mpz, factors: set[int], coins: Coins) -> mpz:
+    while True:
+        root = mpz(coins.below(int(p) - 2) + 2)
+        if all(powmod(root, (p - 1) // factor, p) != 1 for factor in factors):
+            return root
+
+
+def _small_factors(number: int) -> set[int]:
+    found, factor = set(), 3
+    while factor * factor <= number:
+        while number % factor == 0:
+            found.add(factor)
+            number //= factor
+        factor += 2
+    return found | ({number} - {1})

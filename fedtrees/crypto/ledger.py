@@ -1,0 +1,72 @@
+"""What the cryptography of a run cost: operations, CPU seconds, ciphertexts and bytes sent."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Literal, get_args
+
+Operation = Literal[
+    "obfuscators", "encrypted", "added", "multiplied", "decrypted", "masks expanded", "shares"
+]
+OPERATIONS: tuple[Operation, ...] = get_args(Operation)
+
+
+class Ledger:
+    """Counts of one run. Ledgers add up; they hold numbers alone.
+
+    Attributes
+    ----------
+    done : Counter of str
+        Operations by name, one of `OPERATIONS`: obfuscators made, ciphertexts made, added (one
+        multiplication modulo n^2) or multiplied by a plain number (one power), and decrypted;
+        masks expanded from a seed, and Shamir shares dealt.
+    cpu : Counter of str
+        CPU seconds of the same; what worker processes spent is among them.
+    ciphertexts, nbytes : Counter of str
+        What was sent, by message type.
+    """
+
+    def __init__(self) -> None:
+        self.done: Counter[str] = Counter()
+        self.cpu: Counter[str] = Counter()
+        self.ciphertexts: Counter[str] = Counter()
+        self.nbytes: Counter[str] = Counter()
+
+    def enter(self, operation: Operation, count: int, seconds: float = 0.0) -> None:
+        """Enter operations that were done."""
+        self.done[operation] += count
+        # a Counter of floats; typeshed knows counters of whole numbers only
+        self.cpu[operation] += seconds  # type: ignore[assignment]
+
+    def sent(self, message: str, ciphertexts: int, nbytes: int) -> None:
+        """Enter what crossed in a message of this type."""
+        self.ciphertexts[message] += ciphertexts
+        self.nbytes[message] += nbytes
+
+    @contextmanager
+    def timed(self, operation: Operation, count: int) -> Iterator[None]:
+        """Enter operations with the CPU seconds that this process spends on them."""
+        started = time.process_time()
+        yield
+        self.enter(operation, count, time.process_time() - started)
+
+    def __add__(self, other: Ledger) -> Ledger:
+        both = Ledger()
+        for name, counter in vars(both).items():
+            counter.update(getattr(self, name))
+            counter.update(getattr(other, name))
+        return both
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Ledger) and all(
+            counter == getattr(other, name) for name, counter in vars(self).items() if name != "cpu"
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        parts = [f"{self.done[name]:,} {name}" for name in OPERATIONS if self.done[name]]
+        return f"<Ledger: {', '.join(parts)}; {self.nbytes.total():,} bytes sent>"

@@ -1,0 +1,144 @@
+"""What crosses in secure aggregation by masks, as plain data, and what all parties agree on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from fedtrees.core.errors import UsageError
+from fedtrees.core.sealed import Sealed
+
+
+@dataclass(frozen=True)
+class MaskPlan:
+    """What everybody knows before the first round.
+
+    Attributes
+    ----------
+    parties : tuple of str
+        Everybody who may take part.
+    threshold : int
+        So many must stay to the end; fewer cannot open anything, not even together.
+    sums : int
+        How many sums the first two rounds prepare. Each has keys and masks of its own, so that
+        who misses one, and has its keys for that one revealed, takes part in the next.
+    context : bytes
+        Where the sums belong (a run and a stage), bound into every key.
+
+    Raises
+    ------
+    UsageError
+        If fewer than two parties are named, a name twice, no sum is planned, or the threshold is
+        not above half of the parties: two groups that were told different survivors could then
+        give away both secrets of somebody between them.
+    """
+
+    parties: tuple[str, ...]
+    threshold: int
+    sums: int = 1
+    context: bytes = b""
+
+    def __post_init__(self) -> None:
+        count = len(self.parties)
+        if count < 2 or len(set(self.parties)) != count:
+            raise UsageError(
+                f"masks need two or more parties of different names; got {list(self.parties)}"
+            )
+        if not count // 2 < self.threshold <= count:
+            raise UsageError(
+                f"a threshold of {self.threshold} of {count} parties; choose one from "
+                f"{count // 2 + 1} to {count} (two thirds and one, {usual_threshold(count)}, is "
+                "usual)"
+            )
+        if self.sums < 1:
+            raise UsageError(f"sums must be at least 1; got {self.sums}")
+
+    def point(self, party: str) -> int:
+        """Return where a party's shares are, from 1."""
+        return self.parties.index(party) + 1
+
+
+def usual_threshold(parties: int) -> int:
+    """Return ``floor(2 n / 3) + 1``, at most n: what keeps secrets from a third of colluders."""
+    return min(2 * parties // 3 + 1, parties)
+
+
+@dataclass(frozen=True)
+class Advertisement:
+    """Round 0: a party's public keys.
+
+    Attributes
+    ----------
+    party : str
+    transport : bytes
+        Of the boxes with shares, 32 bytes.
+    masking : tuple of bytes
+        One key for each sum, 32 bytes.
+    """
+
+    party: str
+    transport: bytes
+    masking: tuple[bytes, ...]
+
+
+@dataclass(frozen=True)
+class Deal:
+    """Round 1: shares of a party's secrets, each in a box that only its receiver opens.
+
+    Attributes
+    ----------
+    party : str
+    boxes : mapping of str to bytes
+        By receiver.
+    commitments : tuple of bytes
+        SHA-256 of the seed of each self-mask, by which a wrong share is found out.
+    """
+
+    party: str
+    boxes: Mapping[str, bytes] = field(repr=False)
+    commitments: tuple[bytes, ...]
+
+
+@dataclass(frozen=True)
+class MaskedArray:
+    """Round 2: an array under its masks.
+
+    Attributes
+    ----------
+    party : str
+    sum : int
+        Which of the planned sums.
+    shape : tuple of int
+    values : bytes
+        Numbers modulo 2^64, eight bytes each, little end first.
+    """
+
+    party: str
+    sum: int
+    shape: tuple[int, ...]
+    values: bytes = field(repr=False)
+
+    @property
+    def sealed(self) -> Sealed:
+        """The values as a message field that nobody can open by itself."""
+        return Sealed((), self.shape, "<i8", len(self.values), self.values)
+
+
+@dataclass(frozen=True)
+class Unmasking:
+    """Round 3: one party's shares of the secrets that open the sum, and of no others.
+
+    Attributes
+    ----------
+    party : str
+    sum : int
+    self_masks : mapping of str to bytes
+        Of those whose arrays came, 33 bytes.
+    masking_keys : mapping of str to bytes
+        Of those whose arrays did not.
+    """
+
+    party: str
+    sum: int
+    self_masks: Mapping[str, bytes] = field(repr=False)
+    masking_keys: Mapping[str, bytes] = field(repr=False)

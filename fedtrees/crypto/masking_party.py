@@ -1,0 +1,301 @@
+"""Secure aggregation by masks (Bonawitz et al. 2017, figure 4): whoever has an array to be added.
+
+A machine with plain data in and out. Rounds: `advertise`, `deal`, `collect`, and for each sum
+`mask` and `unmask`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+from numpy.typing import NDArray
+
+from fedtrees.core.errors import UsageError
+from fedtrees.crypto import shamir, sizes
+from fedtrees.crypto.agreement import KEY_BYTES, draw_key, public_of
+from fedtrees.crypto.coins import SYSTEM, Coins
+from fedtrees.crypto.errors import (
+    ExposureError,
+    LateError,
+    MalformedError,
+    RepeatedError,
+    TooFewPartiesError,
+    WrongKeyError,
+)
+from fedtrees.crypto.expansion import expand
+from fedtrees.crypto.ledger import Ledger
+from fedtrees.crypto.mask_messages import Advertisement, Deal, MaskedArray, MaskPlan, Unmasking
+from fedtrees.crypto.mask_seeds import box_key, commitment, pair_seed, self_seed
+from fedtrees.crypto.secret import Secret, Unprintable
+
+_NONCE = bytes(12)  # each box has a key of its own
+
+
+class MaskingParty(Unprintable):
+    """One party with arrays to be added.
+
+    Parameters
+    ----------
+    plan : MaskPlan
+    name : str
+        One of the plan's parties.
+    ledger : Ledger, optional
+    coins : Coins
+    """
+
+    def __init__(
+        self, plan: MaskPlan, name: str, ledger: Ledger | None = None, coins: Coins = SYSTEM
+    ) -> None:
+        if name not in plan.parties:
+            raise UsageError(f"{name!r} is none of the plan's parties {list(plan.parties)}")
+        self.plan, self.name = plan, name
+        self.ledger = Ledger() if ledger is None else ledger
+        self._coins = coins
+        self._transport = draw_key(coins)
+        self._masking = [draw_key(coins) for _ in range(plan.sums)]
+        self._seeds = [draw_key(coins) for _ in range(plan.sums)]
+        self._advertised: Advertisement | None = None
+        self._roster: dict[str, Advertisement] = {}
+        self._kept = Secret(b"")  # its shares of its own secrets
+        self._shares: dict[str, Secret[bytes]] = {}  # of everybody's secrets, by owner
+        self._masked: set[int] = set()
+        self._unmasked: dict[int, Unmasking] = {}
+
+    def __repr__(self) -> str:
+        return f"<MaskingParty {self.name!r}: {len(self._masked)} of {self.plan.sums} sums masked>"
+
+    def advertise(self) -> Advertisement:
+        """Round 0: tell the public keys."""
+        if self._advertised is None:
+            masking = tuple(map(public_of, self._masking))
+            self._advertised = Advertisement(self.name, public_of(self._transport), masking)
+        return self._advertised
+
+    def deal(self, roster: Sequence[Advertisement]) -> Deal:
+        """Round 1: share the secrets among those who advertised.
+
+        Raises
+        ------
+        LateError, RepeatedError
+            If this party is not among them, or has dealt before.
+        TooFewPartiesError
+            If they are fewer than the threshold.
+        MalformedError
+            If an advertisement is not as planned, or two name the same key.
+        """
+        if self._roster:
+            raise RepeatedError(f"{self.name!r} has dealt its shares before; make a new party")
+        check_roster(self.plan, roster)
+        known = {item.party: item for item in roster}
+        if known.get(self.name) != self.advertise():
+            raise LateError(f"the keys of {self.name!r} are not among those that were advertised")
+        self._roster = known
+        points = [self.plan.point(name) for name in known]
+        texts: dict[int, list[bytes]] = {x: [] for x in points}
+        with self.ledger.timed("shares", 2 * self.plan.sums * len(points)):
+            for secrets in zip(self._seeds, self._masking, strict=True):
+                for secret in secrets:
+                    dealt = shamir.share(secret, self.plan.threshold, points, self._coins)
+                    for x, text in dealt.items():
+                        texts[x].append(text)
+        self._kept = Secret(b"".join(texts[self.plan.point(self.name)]))
+        boxes = {
+            name: self._cipher(name, sending=True).encrypt(
+                _NONCE, b"".join(texts[self.plan.point(name)]), None
+            )
+            for name in known
+            if name != self.name
+        }
+        made = (commitment(self.plan, i, self.name, s) for i, s in enumerate(self._seeds))
+        return Deal(self.name, boxes, tuple(made))
+
+    def collect(self, boxes: Mapping[str, bytes]) -> None:
+        """Open the boxes of those who dealt; they and this party are who masks.
+
+        Parameters
+        ----------
+        boxes : mapping of str to bytes
+            By sender.
+
+        Raises
+        ------
+        LateError, RepeatedError
+            Before this party has dealt; if it has collected before.
+        TooFewPartiesError
+            If those who dealt, this party among them, are fewer than the threshold.
+        WrongKeyError
+            If a box does not open: it was changed, or is for somebody else.
+        MalformedError
+            If a sender did not advertise, or a box has the wrong length.
+        """
+        if not self._roster:
+            raise LateError(f"{self.name!r} has dealt no shares yet; boxes come after that")
+        if self._shares:
+            raise RepeatedError(f"{self.name!r} has collected its boxes before")
+        strangers = sorted({*boxes} - ({*self._roster} - {self.name}))
+        if strangers:
+            raise MalformedError(f"boxes from {strangers}, who did not advertise keys")
+        _enough(self.plan, [self.name, *boxes], "dealt shares")
+        found = {self.name: self._kept}
+        for sender, box in boxes.items():
+            try:
+                text = self._cipher(sender, sending=False).decrypt(_NONCE, box, None)
+            except InvalidTag:
+                raise WrongKeyError(
+                    f"the box from {sender!r} to {self.name!r} does not open: it was changed on "
+                    "the way, or made for another key"
+                ) from None
+            if len(box) != sizes.box(self.plan):
+                raise MalformedError(
+                    f"the box from {sender!r} has {len(box)} bytes; "
+                    f"{2 * self.plan.sums} shares were planned"
+                )
+            found[sender] = Secret(text)
+        self._shares, self._kept = found, Secret(b"")
+
+    def mask(self, index: int, array: NDArray[np.int64]) -> MaskedArray:
+        """Round 2: hide an array; masks of those who share them cancel in the sum.
+
+        Parameters
+        ----------
+        index : int
+            Which of the planned sums.
+        array : int64 array
+            The sum is exact modulo 2^64, hence wherever it fits an int64.
+
+        Raises
+        ------
+        LateError
+            Before the boxes were collected.
+        RepeatedError
+            If something was masked for this sum before: the difference would be in the open.
+        UsageError
+            If the array is not of int64, or no such sum is planned.
+        """
+        self._check(index)
+        if array.dtype != np.int64:
+            raise UsageError(f"masks are added to int64 arrays; got {array.dtype}: encode it first")
+        if index in self._masked:
+            raise RepeatedError(
+                f"{self.name!r} has masked an array for sum {index} before; two under one mask "
+                "tell their difference. Plan another sum"
+            )
+        self._masked.add(index)
+        total = np.ascontiguousarray(array).reshape(-1).view(np.uint64).copy()
+        with self.ledger.timed("masks expanded", len(self._shares)):
+            total += expand(self_seed(self.plan, index, self._seeds[index]), total.size)
+            for name in self._shares:
+                if name != self.name:
+                    key = self._roster[name].masking[index]
+                    pair = (self.name, name)
+                    seed = pair_seed(self.plan, index, self._masking[index], key, pair)
+                    mask = expand(seed, total.size)
+                    if adds(*pair):
+                        total += mask
+                    else:
+                        total -= mask
+        return MaskedArray(self.name, index, array.shape, total.astype("<u8").tobytes())
+
+    def unmask(self, index: int, survivors: Sequence[str]) -> Unmasking:
+        """Round 3: give the shares that open the sum of the survivors.
+
+        Of each party it gives a share of the self-mask if it survived, and of the masking key if
+        it did not, never both: with both, an array could be read. Asked again for the same
+        survivors it gives the same shares.
+
+        Parameters
+        ----------
+        index : int
+        survivors : sequence of str
+            Whose arrays are in the sum.
+
+        Raises
+        ------
+        LateError
+            Before the boxes were collected, or if this party's array is not in the sum.
+        ExposureError
+            If it gave shares for other survivors of the same sum.
+        TooFewPartiesError
+            If the survivors are fewer than the threshold.
+        MalformedError
+            If a survivor never dealt, or is named twice.
+        """
+        self._check(index)
+        names = set(survivors)
+        if len(names) != len(survivors) or not names <= {*self._shares}:
+            raise MalformedError(
+                f"survivors {list(survivors)} of sum {index}; those who dealt shares are "
+                f"{list(self._shares)}"
+            )
+        _enough(self.plan, list(survivors), f"sent their array for sum {index}")
+        if index in self._unmasked:
+            if {*self._unmasked[index].self_masks} != names:
+                raise ExposureError(
+                    f"{self.name!r} has helped to open sum {index} for other survivors; shares "
+                    "for these as well could open what a single party sent. Plan another sum"
+                )
+            return self._unmasked[index]
+        if self.name not in names or index not in self._masked:
+            raise LateError(
+                f"the array of {self.name!r} is not in sum {index}; only those in it open it"
+            )
+        size = shamir.SHARE_BYTES
+        given: tuple[dict[str, bytes], dict[str, bytes]] = {}, {}
+        for name, text in self._shares.items():
+            which = 0 if name in names else 1
+            begin = (2 * index + which) * size
+            given[which][name] = text.reveal()[begin : begin + size]
+        self._unmasked[index] = Unmasking(self.name, index, *given)
+        return self._unmasked[index]
+
+    def _check(self, index: int) -> None:
+        if not self._shares:
+            raise LateError(f"{self.name!r} has not collected the others' shares yet")
+        check_index(self.plan, index)
+
+    def _cipher(self, other: str, *, sending: bool) -> ChaCha20Poly1305:
+        ends = (self.name, other) if sending else (other, self.name)
+        key = box_key(self.plan, self._transport, self._roster[other].transport, *ends)
+        return ChaCha20Poly1305(key.reveal())
+
+
+def adds(party: str, other: str) -> bool:
+    """Tell whether a party adds the mask that it shares with another, who then subtracts it."""
+    return party > other
+
+
+def check_index(plan: MaskPlan, index: int) -> None:
+    """Raise UsageError unless a sum is one of those planned."""
+    if not 0 <= index < plan.sums:
+        raise UsageError(f"sum {index}; {plan.sums} are planned, from 0: plan more, or start anew")
+
+
+def check_roster(plan: MaskPlan, roster: Sequence[Advertisement]) -> None:
+    """Raise unless enough parties of the plan advertised, each once, with keys of its own."""
+    names = [item.party for item in roster]
+    if not {*names} <= {*plan.parties} or len({*names}) != len(names):
+        raise MalformedError(f"keys from {names}; each of {list(plan.parties)} advertises once")
+    for item in roster:
+        if len(item.masking) != plan.sums or {len(item.transport), *map(len, item.masking)} != {
+            KEY_BYTES
+        }:
+            raise MalformedError(
+                f"{item.party!r} advertised {len(item.masking)} keys for {plan.sums} sums, or one "
+                f"that is not of {KEY_BYTES} bytes"
+            )
+    every = [key for item in roster for key in (item.transport, *item.masking)]
+    if len({*every}) != len(every):
+        raise MalformedError(f"two of the keys that {names} advertised are the same")
+    _enough(plan, names, "advertised keys")
+
+
+def _enough(plan: MaskPlan, names: Sequence[str], did: str) -> None:
+    if len(names) < plan.threshold:
+        missing = sorted({*plan.parties} - {*names})
+        raise TooFewPartiesError(
+            f"{len(names)} parties {did}, and the threshold is {plan.threshold}; missing: "
+            f"{missing}. Start anew with those who answer, or with a lower threshold"
+        )

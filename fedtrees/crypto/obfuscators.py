@@ -1,0 +1,178 @@
+"""Obfuscators: random n-th powers modulo n^2, each of which hides one plaintext.
+
+A ciphertext is ``(1 + m n) rho mod n^2``: all its cost is rho, which does not depend on m. So they
+are made by whoever can make them fastest, before the values are known if there is time.
+"""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+
+from gmpy2 import invert, mpz, powmod
+
+from fedtrees.core.errors import UsageError
+from fedtrees.crypto.coins import SYSTEM, Coins
+from fedtrees.crypto.errors import ExposureError
+from fedtrees.crypto.fixed_base import FixedBase
+from fedtrees.crypto.keys import KeyPair, Prime, PublicKey
+from fedtrees.crypto.ledger import Ledger
+from fedtrees.crypto.secret import Unprintable
+
+
+class Obfuscators(Unprintable, ABC):
+    """A source of obfuscators of one key; none is given out twice.
+
+    Attributes
+    ----------
+    public : PublicKey
+    ledger : Ledger
+        Where they are counted when made.
+    """
+
+    __slots__ = ("coins", "ledger", "public")
+
+    def __init__(
+        self, public: PublicKey, ledger: Ledger | None = None, coins: Coins = SYSTEM
+    ) -> None:
+        self.public, self.coins = public, coins
+        self.ledger = Ledger() if ledger is None else ledger
+
+    def take(self, count: int) -> list[mpz]:
+        """Return so many, never seen before."""
+        with self.ledger.timed("obfuscators", count):
+            return self._make(count)
+
+    @abstractmethod
+    def _make(self, count: int) -> list[mpz]:
+        """Make so many."""
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self.public!r}>"
+
+
+class PlainObfuscators(Obfuscators):
+    """``r^n mod n^2``, for anybody who has the public key: the reference (Paillier 1999)."""
+
+    __slots__ = ()
+
+    def _make(self, count: int) -> list[mpz]:
+        public = self.public
+        drawn = (self.coins.below(public.n - 1) + 1 for _ in range(count))
+        return [powmod(r, public.modulus, public.square) for r in drawn]
+
+
+class OwnerObfuscators(Obfuscators):
+    """The same n-th powers, for the owner of the key: modulo p^2 and q^2, then put together.
+
+    The n-th powers modulo p^2 are a cyclic group of order p - 1. Of keys that `KeyPair.generate`
+    drew, the owner knows a generator: a power of it with an exponent uniform below p - 1 is
+    uniform in the group, exactly as ``r^n`` is, and comes from a table. So this needs no
+    assumption beyond Paillier's. For other keys, ``r^p mod p^2`` is computed as it stands.
+
+    Parameters
+    ----------
+    keys : KeyPair
+    ledger : Ledger, optional
+    coins : Coins
+    """
+
+    __slots__ = ("_inverse", "_primes", "_tables")
+
+    def __init__(self, keys: KeyPair, ledger: Ledger | None = None, coins: Coins = SYSTEM) -> None:
+        super().__init__(keys.public, ledger, coins)
+        self._primes = keys.primes()
+        first, second = self._primes
+        self._inverse = invert(first.square, second.square)
+        self._tables = [
+            None if p.generator is None else FixedBase(p.generator, p.square, p.p.bit_length())
+            for p in self._primes
+        ]
+
+    def _make(self, count: int) -> list[mpz]:
+        first, second = self._primes
+        a, b = (self._parts(p, t, count) for p, t in zip(self._primes, self._tables, strict=True))
+        inverse, square, step = self._inverse, second.square, first.square
+        return [x + (y - x) * inverse % square * step for x, y in zip(a, b, strict=True)]
+
+    def _parts(self, prime: Prime, table: FixedBase | None, count: int) -> list[mpz]:
+        exponents = [self.coins.below(int(prime.p) - 1) for _ in range(count)]
+        if table is not None:
+            return table.powers(exponents)
+        return [powmod(e + 1, prime.p, prime.square) for e in exponents]
+
+
+class DJNObfuscators(Obfuscators):
+    """``(h^n)^a mod n^2`` with ``h = -x^2``, a of half the length of n, from a table.
+
+    For whoever has the public key alone and needs many (Damgaard, Jurik, Nielsen 2010).
+    Assumption beyond Paillier's: that such a short power of h is not told from a random element
+    of the group that h generates, the elements of Jacobi symbol 1.
+
+    Raises
+    ------
+    UsageError
+        If the key has no such base.
+    """
+
+    __slots__ = ("_bound", "_table")
+
+    def __init__(
+        self, public: PublicKey, ledger: Ledger | None = None, coins: Coins = SYSTEM
+    ) -> None:
+        super().__init__(public, ledger, coins)
+        if public.djn is None:
+            raise UsageError(
+                f"{public!r} has no base for DJN obfuscators; use plain ones, or a key made here"
+            )
+        half = -(-public.bits // 2)
+        self._bound = 1 << half
+        self._table = FixedBase(public.djn, int(public.square), half)
+
+    def _make(self, count: int) -> list[mpz]:
+        return self._table.powers([self.coins.below(self._bound) for _ in range(count)])
+
+
+class ObfuscatorPool(Obfuscators):
+    """Obfuscators made before the values are known. Each leaves the pool once.
+
+    Parameters
+    ----------
+    source : Obfuscators
+        Who makes them; also those that are asked for beyond what was prepared.
+
+    Raises
+    ------
+    ExposureError
+        In a forked process, which would hand out the same again: two ciphertexts under one
+        obfuscator tell the difference of what they hide.
+    """
+
+    __slots__ = ("_process", "_ready", "_source")
+
+    def __init__(self, source: Obfuscators) -> None:
+        super().__init__(source.public, source.ledger, source.coins)
+        self._source, self._process = source, os.getpid()
+        self._ready: list[mpz] = []
+
+    def prepare(self, count: int) -> None:
+        """Make so many more."""
+        self._ready += self._source.take(count)
+
+    def __len__(self) -> int:
+        return len(self._ready)
+
+    def take(self, count: int) -> list[mpz]:
+        """Remove so many and return them; the source makes what is missing."""
+        if os.getpid() != self._process:
+            raise ExposureError(
+                "a pool of obfuscators was copied into another process, where it would hand out "
+                "the same again; make a pool there"
+            )
+        kept = max(len(self._ready) - count, 0)
+        taken = self._ready[kept:]
+        del self._ready[kept:]
+        return taken if len(taken) == count else taken + self._make(count - len(taken))
+
+    def _make(self, count: int) -> list[mpz]:
+        return self._source.take(count)

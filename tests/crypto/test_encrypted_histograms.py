@@ -1,0 +1,154 @@
+"""Encrypted histograms are the plain ones, whatever crosses."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedtrees.crypto.errors import MalformedError, PlaintextOverflowError
+from fedtrees.crypto.histograms import EncryptedRows, PackedHistogram, with_siblings
+from fedtrees.crypto.keys import KeyPair
+from fedtrees.crypto.ledger import Ledger
+from fedtrees.crypto.obfuscators import DJNObfuscators
+from fedtrees.crypto.sizes import histogram
+from fedtrees.crypto.slots import Slots
+
+LIMIT = 2**20
+
+
+def plain(rows, bins, nodes, shape):
+    found = np.zeros((shape[0], bins.shape[1], shape[1], rows.shape[1]), dtype=np.int64)
+    for row, places, node in zip(rows, bins, nodes, strict=True):
+        if node >= 0:
+            for feature, place in enumerate(places):
+                found[node, feature, place] += row
+    return found
+
+
+def draw(seed, n, features, statistics, shape):
+    rng = np.random.default_rng(seed)
+    rows = rng.choice([-LIMIT, LIMIT, 0, 1, -1], size=(n, statistics))
+    bins = rng.integers(shape[1], size=(n, features))
+    return rows, bins, rng.integers(-1, shape[0], size=n)
+
+
+@settings(max_examples=25)
+@given(
+    seed=st.integers(0, 2**32),
+    n=st.integers(0, 25),
+    features=st.integers(1, 4),
+    statistics=st.integers(1, 3),
+    n_nodes=st.integers(1, 3),
+    n_bins=st.integers(1, 9),
+)
+def test_they_are_the_plain_sums(keys, owner, seed, n, features, statistics, n_nodes, n_bins):
+    shape = (n_nodes, n_bins)
+    rows, bins, nodes = draw(seed, n, features, statistics, shape)
+    slots = Slots(LIMIT, max(n, 1))
+    sent = EncryptedRows.of(rows, slots, owner).payload
+    sealed = EncryptedRows.from_payload(sent, keys.public, slots, rows.shape)
+    packed = sealed.sums(bins, nodes, shape).packed(
+        DJNObfuscators(keys.public) if n % 5 == 0 else owner
+    )
+    read = PackedHistogram.from_payload(packed.payload, keys.public, slots, packed.shape)
+    assert np.array_equal(read.opened(keys), plain(rows, bins, nodes, shape))
+
+
+def test_extreme_rows_in_one_bin_do_not_overflow(keys, owner):
+    n = 40
+    rows = np.tile([LIMIT, -LIMIT], (n, 1))
+    slots = Slots(LIMIT, n)
+    sealed = EncryptedRows.of(rows, slots, owner)
+    bins, nodes = np.zeros((n, 1), dtype=np.uint8), np.zeros(n, dtype=np.int64)
+    found = sealed.sums(bins, nodes, (1, 3)).packed(owner).opened(keys)
+    assert found.tolist() == [[[[n * LIMIT, -n * LIMIT], [0, 0], [0, 0]]]]
+
+
+def test_class_counts_share_a_plaintext(keys, owner):
+    labels = np.array([0, 2, 1, 2, 2])
+    rows = np.eye(3, dtype=np.int64)[labels]
+    ledger = Ledger()
+    sealed = EncryptedRows.of(rows, Slots(1, 5), owner, ledger)
+    assert ledger.done["encrypted"] == 5
+    bins = np.array([[0], [1], [0], [1], [0]])
+    found = sealed.sums(bins, np.zeros(5, int), (1, 2)).packed(owner).opened(keys)
+    assert found.tolist() == [[[[1, 1, 1], [0, 0, 2]]]]
+
+
+def test_how_much_crosses_is_known_before(keys, owner):
+    """Two tables of as many rows send as much, however their rows lie in bins."""
+    n, features, n_bins = 6, 3, 32
+    slots = Slots(LIMIT, n)
+    rows = EncryptedRows.of(np.ones((n, 2), np.int64), slots, owner)
+    nodes = np.array([0, 0, 0, 0, 1, 1])
+    sizes, sent = set(), set()
+    for bins in (np.zeros((n, features), int), np.arange(n * features).reshape(n, features)):
+        packed = rows.sums(bins, nodes, (2, n_bins)).packed(owner)
+        sizes.add(len(packed.payload))
+        sent.add(int(packed.sent.sum()))
+    assert sizes == {histogram([4, 2], features, n_bins, 2, slots, 512).nbytes}
+    assert sent == {features * (4 + 2)}
+
+
+def test_the_work_is_one_addition_a_row_and_one_shift_a_bin(keys, owner):
+    ledger, n, features, n_bins = Ledger(), 50, 2, 4
+    rng = np.random.default_rng(0)
+    bins = np.concatenate(
+        [np.tile(np.arange(n_bins), (features, 1)).T, rng.integers(4, size=(46, 2))]
+    )
+    rows = EncryptedRows.of(np.ones((n, 2), np.int64), Slots(LIMIT, n), owner)
+    sums = rows.sums(bins, np.zeros(n, int), (1, n_bins), ledger)
+    assert ledger.done["added"] == n * features - features * n_bins
+    ledger = Ledger()
+    packed = sums.packed(owner, ledger)
+    per = Slots(LIMIT, n).per_plaintext(512) // 2
+    assert len(packed.ciphertexts) == -(-features * n_bins // per)
+    assert ledger.done["multiplied"] == features * n_bins - len(packed.ciphertexts)
+
+
+def test_what_is_sent_back_is_fresh(keys, owner):
+    rows = EncryptedRows.of(np.ones((3, 1), np.int64), Slots(1, 3), owner)
+    sums = rows.sums(np.zeros((3, 1), int), np.zeros(3, int), (1, 1))
+    first, second = sums.packed(owner), sums.packed(owner)
+    assert first.ciphertexts != second.ciphertexts
+    assert first.ciphertexts != sums.cells
+    assert np.array_equal(first.opened(keys), second.opened(keys))
+
+
+def test_siblings_follow_by_subtraction():
+    rng = np.random.default_rng(0)
+    left = rng.integers(-99, 99, (3, 2, 4, 2))
+    right = rng.integers(-99, 99, (3, 2, 4, 2))
+    is_left = [True, False, True]
+    smaller = np.where(np.array(is_left)[:, None, None, None], left, right)
+    found = with_siblings(left + right, smaller, is_left)
+    assert np.array_equal(found[0::2], left)
+    assert np.array_equal(found[1::2], right)
+
+
+def test_what_does_not_fit_is_refused(keys, other_keys, owner):
+    rows = np.ones((4, 2), np.int64)
+    bins, nodes = np.zeros((4, 2), int), np.zeros(4, int)
+    sealed = EncryptedRows.of(rows, Slots(1, 3), owner)
+    with pytest.raises(PlaintextOverflowError, match="more rows than the 3"):
+        sealed.sums(bins, nodes, (1, 2))
+    sealed.sums(bins, np.array([0, 0, 0, 1]), (2, 2))  # three and one are room enough
+    for wrong in ((bins[:3], nodes), (bins, nodes[:3]), (bins + 2, nodes), (bins, nodes + 1)):
+        with pytest.raises(MalformedError):
+            sealed.sums(*wrong, (1, 2))
+    with pytest.raises(PlaintextOverflowError, match="do not fit one plaintext"):
+        EncryptedRows.of(np.ones((1, 20), np.int64), Slots(2**40, 2), owner)
+    packed = sealed.sums(bins, nodes - [0, 0, 0, 1], (1, 2)).packed(owner)
+    for payload in (packed.payload[:-1], packed.payload + b"x", b"", b"\xff" + packed.payload[1:]):
+        with pytest.raises(MalformedError):
+            PackedHistogram.from_payload(payload, keys.public, packed.slots, packed.shape)
+    with pytest.raises(PlaintextOverflowError, match="key"):
+        packed.opened(other_keys)
+
+
+def test_the_default_key_holds_the_same(capfd):
+    keys = KeyPair.generate()
+    rows, bins, nodes = draw(1, 12, 2, 2, (2, 8))
+    blind = DJNObfuscators(keys.public)
+    sealed = EncryptedRows.of(rows, Slots(LIMIT, 12), blind).sums(bins, nodes, (2, 8))
+    assert np.array_equal(sealed.packed(blind).opened(keys), plain(rows, bins, nodes, (2, 8)))

@@ -1,0 +1,108 @@
+"""Keys: their size, where they come from, and that test mode stays in tests."""
+
+import math
+import subprocess
+import sys
+
+import pytest
+from gmpy2 import is_prime, powmod
+from phe import paillier as phe
+
+from fedtrees.core.errors import UsageError
+from fedtrees.crypto.coins import INSECURE_VARIABLE, SYSTEM, SeededCoins
+from fedtrees.crypto.errors import InsecureCoinsError
+from fedtrees.crypto.keys import DEFAULT_BITS, KeyPair
+from fedtrees.crypto.obfuscators import OwnerObfuscators
+
+
+def test_a_key_has_the_length_that_was_asked_for():
+    public = KeyPair.generate().public
+    assert (public.bits, public.weak) == (DEFAULT_BITS, False)
+    assert DEFAULT_BITS == 2048
+
+
+def test_a_short_key_is_flagged():
+    with pytest.warns(UserWarning, match="1024-bit Paillier key is weak"):
+        keys = KeyPair.generate(1024)
+    assert keys.public.weak
+    assert "weak" in repr(keys)
+
+
+@pytest.mark.parametrize("bits", [512, 2047, 4096])
+def test_other_lengths_are_refused(bits):
+    with pytest.raises(UsageError, match="choose one of 1024, 2048, 3072"):
+        KeyPair.generate(bits)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_primes_are_what_obfuscators_and_djn_ask(seed):
+    keys = KeyPair.seeded(64, seed)
+    first, second = keys.primes()
+    p, q = int(first.p), int(second.p)
+    assert p * q == keys.public.n
+    assert is_prime(p)
+    assert is_prime(q)
+    assert p % 4 == q % 4 == 3
+    assert math.gcd(p - 1, q - 1) == 2
+    assert math.gcd(p * q, (p - 1) * (q - 1)) == 1
+    for part in keys.primes():
+        order = int(part.p) - 1
+        factors = [f for f in range(2, 2**17) if order % f == 0 and is_prime(f)]
+        rest = order
+        for f in factors:
+            while rest % f == 0:
+                rest //= f
+        factors += [rest] * (rest > 1)
+        assert powmod(part.generator, order, part.square) == 1
+        assert all(powmod(part.generator, order // f, part.square) != 1 for f in factors)
+
+
+def test_a_key_of_the_system_is_never_the_same():
+    assert KeyPair.generate().public.n != KeyPair.generate().public.n
+    assert SYSTEM.take(32) != SYSTEM.take(32)
+
+
+def test_a_seed_draws_the_same_key():
+    assert KeyPair.seeded(256, 3).public == KeyPair.seeded(256, 3).public
+    assert KeyPair.seeded(256, 3).public != KeyPair.seeded(256, 4).public
+    assert KeyPair.seeded(256, 3).foretold
+    assert not KeyPair.generate().foretold
+
+
+def test_seeds_are_refused_without_the_variable(monkeypatch):
+    monkeypatch.delenv(INSECURE_VARIABLE)
+    with pytest.raises(InsecureCoinsError, match="for tests alone"):
+        SeededCoins(1)
+    with pytest.raises(InsecureCoinsError):
+        KeyPair.seeded(2048, 1)
+
+
+def test_seeds_are_refused_outside_pytest_even_with_the_variable():
+    code = "from fedtrees.crypto.keys import KeyPair; KeyPair.seeded(2048, 1)"
+    environment = {INSECURE_VARIABLE: "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode != 0
+    assert "InsecureCoinsError" in done.stderr
+
+
+def test_coins_below_a_bound_are_uniform():
+    coins = SeededCoins(0)
+    drawn = [coins.below(5) for _ in range(5_000)]
+    counts = [drawn.count(i) for i in range(5)]
+    assert sum(counts) == 5_000
+    assert max(abs(c - 1_000) for c in counts) < 140  # five standard deviations
+
+
+def test_a_key_of_phe_is_taken_over_and_given_back():
+    public, private = phe.generate_paillier_keypair(n_length=512)
+    keys = KeyPair.from_phe(private)
+    assert keys.to_phe() == private
+    assert keys.public.phe == public
+    source = OwnerObfuscators(keys)
+    n, square = keys.public.n, keys.public.n**2
+    assert all(
+        powmod(rho, (private.p - 1) * (private.q - 1), square) == 1 for rho in source.take(3)
+    )
+    assert n == public.n

@@ -1,0 +1,428 @@
+"""Masked sums: exact for everybody who stays, closed for everybody who does not."""
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedtrees.core.errors import UsageError
+from fedtrees.crypto import sizes
+from fedtrees.crypto.coins import SeededCoins
+from fedtrees.crypto.errors import (
+    ExposureError,
+    LateError,
+    MalformedError,
+    RepeatedError,
+    TooFewPartiesError,
+    WrongKeyError,
+)
+from fedtrees.crypto.ledger import Ledger
+from fedtrees.crypto.mask_bytes import read_boxes, read_deal, read_unmasking
+from fedtrees.crypto.mask_messages import MaskPlan, usual_threshold
+from fedtrees.crypto.mask_rounds import IdealMasks, RealMasks
+from fedtrees.crypto.masked_sum import MaskedSum
+from fedtrees.crypto.masking_party import MaskingParty
+
+STAYS = 4  # else: gone before advertising (0), dealing (1), masking (2), unmasking (3)
+
+
+def names_of(count):
+    return tuple("abcdefg"[:count])
+
+
+def arrays_of(names, shape=(2, 3), seed=0):
+    rng = np.random.default_rng(seed)
+    return {name: rng.integers(-(2**60), 2**60, shape) for name in names}
+
+
+class Federation:
+    """A plan, its parties and whoever adds; rounds are played one at a time."""
+
+    def __init__(self, count, threshold, sums=1, leaves=None):
+        self.plan = MaskPlan(names_of(count), threshold, sums, b"a test")
+        self.server = MaskedSum(self.plan)
+        self.leaves = dict.fromkeys(self.plan.parties, STAYS) | (leaves or {})
+        self.parties = {
+            name: MaskingParty(self.plan, name, coins=SeededCoins(i))
+            for i, name in enumerate(self.plan.parties)
+        }
+        self.arrays = arrays_of(self.plan.parties)
+
+    def there(self, stage):
+        return [name for name in self.plan.parties if self.leaves[name] > stage]
+
+    def advertise(self):
+        for name in self.there(0):
+            self.server.take_keys(self.parties[name].advertise())
+        return self.server.roster()
+
+    def deal(self):
+        roster = self.advertise()
+        for name in self.there(1):
+            self.server.take_deal(self.parties[name].deal(roster))
+        return self.server.boxes()
+
+    def collect(self):
+        for name, boxes in self.deal().items():
+            self.parties[name].collect(boxes)
+        return self
+
+    def mask(self, index=0):
+        for name in self.there(2):
+            self.server.take_array(self.parties[name].mask(index, self.arrays[name]))
+        return self.server.survivors(index)
+
+    def open(self, index=0):
+        survivors = self.mask(index)
+        for name in survivors:
+            if self.leaves[name] > 3:
+                self.server.take_shares(self.parties[name].unmask(index, survivors))
+        return self.server.opened(index)
+
+
+@pytest.mark.parametrize(("count", "threshold"), [(2, 2), (3, 2), (3, 3), (4, 3)])
+def test_every_pattern_of_dropout_gives_the_exact_sum_or_an_error(count, threshold):
+    opened = 0
+    for pattern in itertools.product(range(STAYS + 1), repeat=count):
+        one = Federation(count, threshold, leaves=dict(zip(names_of(count), pattern, strict=True)))
+        if len(one.there(3)) < threshold:
+            with pytest.raises(TooFewPartiesError):
+                one.collect().open()
+        else:
+            found = one.collect().open()
+            assert np.array_equal(found, sum(one.arrays[name] for name in one.there(2)))
+            opened += 1
+    allowed = [p for p in itertools.product(range(5), repeat=count) if p.count(4) >= threshold]
+    assert opened == len(allowed)
+
+
+@settings(max_examples=15)
+@given(seed=st.integers(0, 2**32), count=st.integers(2, 5), size=st.integers(0, 9))
+def test_sums_are_exact_modulo_two_to_the_64(seed, count, size):
+    one = Federation(count, usual_threshold(count))
+    info = np.iinfo(np.int64)
+    rng = np.random.default_rng(seed)
+    one.arrays = {
+        name: rng.integers(info.min, info.max, size, endpoint=True) for name in one.plan.parties
+    }
+    found = one.collect().open()
+    assert found.dtype == np.int64
+    assert np.array_equal(found, np.sum(list(one.arrays.values()), axis=0))  # numpy wraps, too
+
+
+def test_who_misses_one_sum_takes_part_in_the_next():
+    one = Federation(3, 2, sums=3, leaves={"b": 2}).collect()
+    assert np.array_equal(one.open(0), one.arrays["a"] + one.arrays["c"])
+    one.leaves["b"] = STAYS
+    assert np.array_equal(one.open(1), sum(one.arrays.values()))
+    one.leaves["a"] = 3
+    assert np.array_equal(one.open(2), sum(one.arrays.values()))
+
+
+def test_masks_of_different_sums_have_nothing_in_common():
+    one = Federation(3, 2, sums=2).collect()
+    keys = [{*item.masking} for item in one.server._keys.values()]
+    assert all(len(own) == 2 for own in keys)
+    same = np.zeros(64, dtype=np.int64)
+    first, second = (np.frombuffer(one.parties["a"].mask(i, same).values, "<u8") for i in (0, 1))
+    assert not (first == second).any()
+    assert len({*first.tolist()}) == 64
+
+
+def test_a_masked_array_is_uniform_bytes():
+    one = Federation(2, 2).collect()
+    values = one.parties["a"].mask(0, np.full(4096, 7)).values
+    counts = np.bincount(np.frombuffer(values, np.uint8), minlength=256)
+    expected = len(values) / 256
+    assert ((counts - expected) ** 2 / expected).sum() < 380  # chi-squared, 255 degrees: p = 1e-6
+
+
+def test_who_is_late_is_neither_added_nor_unmasked():
+    one = Federation(4, 3, leaves={"d": 2}).collect()
+    late = one.parties["d"].mask(0, one.arrays["d"])
+    found = one.open()
+    assert np.array_equal(found, sum(one.arrays[name] for name in "abc"))
+    with pytest.raises(LateError, match="'d' came when masking for sum 0 was over"):
+        one.server.take_array(late)
+    with pytest.raises(LateError, match="the array of 'd' is not in sum 0"):
+        one.parties["d"].unmask(0, tuple("abc"))
+    for name in "abc":  # nobody gives the other secret of the one who is late
+        with pytest.raises(ExposureError, match="helped to open sum 0 for other survivors"):
+            one.parties[name].unmask(0, tuple("abcd"))
+
+
+def test_no_party_ever_gives_both_shares_of_another():
+    for gone in ([], ["d"], ["c"]):
+        one = Federation(4, 3, leaves=dict.fromkeys(gone, 2)).collect()
+        survivors = one.mask()
+        for name in survivors:
+            given = one.parties[name].unmask(0, survivors)
+            assert not {*given.self_masks} & {*given.masking_keys}
+            assert {*given.masking_keys} == {*gone}
+            assert one.parties[name].unmask(0, survivors[::-1]) == given  # a lost reply is resent
+
+
+def test_a_party_masks_once_for_a_sum():
+    one = Federation(2, 2).collect()
+    one.parties["a"].mask(0, one.arrays["a"])
+    with pytest.raises(RepeatedError, match="two under one mask tell their difference"):
+        one.parties["a"].mask(0, one.arrays["a"])
+
+
+def test_a_message_that_comes_twice_is_named():
+    one = Federation(3, 2)
+    one.server.take_keys(one.parties["a"].advertise())
+    with pytest.raises(RepeatedError, match="'a' sent two messages in advertising"):
+        one.server.take_keys(one.parties["a"].advertise())
+    one.server.take_keys(one.parties["b"].advertise())
+    one.server.take_keys(one.parties["c"].advertise())
+    roster = one.server.roster()
+    deal = one.parties["a"].deal(roster)
+    one.server.take_deal(deal)
+    with pytest.raises(RepeatedError):
+        one.server.take_deal(deal)
+    with pytest.raises(RepeatedError, match="has dealt its shares before"):
+        one.parties["a"].deal(roster)
+    two = Federation(3, 2).collect()
+    masked = two.parties["a"].mask(0, two.arrays["a"])
+    two.server.take_array(masked)
+    with pytest.raises(RepeatedError, match="the first one stands"):
+        two.server.take_array(masked)
+    two.leaves["a"] = 0
+    survivors = two.mask()
+    shares = two.parties["b"].unmask(0, survivors)
+    two.server.take_shares(shares)
+    with pytest.raises(RepeatedError):
+        two.server.take_shares(shares)
+
+
+def test_messages_out_of_order_are_named():
+    one = Federation(3, 2)
+    party, server = one.parties["a"], one.server
+    with pytest.raises(LateError, match="boxes come after that"):
+        party.collect({})
+    with pytest.raises(LateError, match="has not collected"):
+        party.mask(0, one.arrays["a"])
+    with pytest.raises(LateError, match="has not collected"):
+        party.unmask(0, one.plan.parties)
+    for call in (server.boxes, lambda: server.survivors(0), lambda: server.opened(0)):
+        with pytest.raises(LateError, match="is not over yet"):
+            call()
+    other = Federation(3, 2).collect()
+    masked = other.parties["a"].mask(0, other.arrays["a"])
+    with pytest.raises(LateError):
+        server.take_array(masked)
+    one.advertise()
+    with pytest.raises(LateError, match="advertising was over"):
+        server.take_keys(party.advertise())
+    other.leaves["a"] = 0
+    for name in "bc":
+        other.server.take_array(other.parties[name].mask(0, other.arrays[name]))
+    survivors = other.server.survivors(0)
+    for name in survivors:
+        other.server.take_shares(other.parties[name].unmask(0, survivors))
+    other.server.opened(0)
+    with pytest.raises(LateError, match="opened before"):
+        other.server.opened(0)
+
+
+def test_a_party_that_was_left_out_of_the_roster_does_not_deal():
+    one = Federation(3, 2, leaves={"c": 0})
+    roster = one.advertise()
+    with pytest.raises(LateError, match="not among those that were advertised"):
+        one.parties["c"].deal(roster)
+
+
+def test_boxes_that_were_changed_or_swapped_do_not_open():
+    boxes = (one := Federation(3, 2)).deal()
+    mine = boxes["a"]
+    cut = bytes([mine["b"][0] ^ 1]) + mine["b"][1:]
+    for wrong in ({"b": cut}, {"b": mine["c"]}, {"b": boxes["c"]["b"]}, {"b": b""}):
+        with pytest.raises(WrongKeyError, match="the box from 'b' to 'a' does not open"):
+            one.parties["a"].collect(mine | wrong)
+    with pytest.raises(MalformedError, match="did not advertise"):
+        one.parties["a"].collect(mine | {"z": b""})
+    one.parties["a"].collect(mine)
+    with pytest.raises(RepeatedError):
+        one.parties["a"].collect(mine)
+
+
+def test_a_box_of_another_run_does_not_open():
+    one, other = Federation(3, 2), Federation(3, 2)
+    other.plan = replace(other.plan, context=b"another")
+    for name in other.parties:
+        i = other.plan.parties.index(name)
+        other.parties[name] = MaskingParty(other.plan, name, coins=SeededCoins(i))
+    boxes, foreign = one.deal(), other.deal()
+    assert one.server._keys == other.server._keys  # the same keys, bound to another context
+    with pytest.raises(WrongKeyError):
+        one.parties["a"].collect(boxes["a"] | {"b": foreign["a"]["b"]})
+
+
+@pytest.mark.parametrize("stays", ["abc", "ab"])
+def test_a_wrong_share_never_makes_a_wrong_sum(stays):
+    one = Federation(3, 2, leaves=dict.fromkeys({*"abc"} - {*stays}, 2)).collect()
+    survivors = one.mask()
+    for name in survivors:
+        given = one.parties[name].unmask(0, survivors)
+        if name == "a":
+            field = "self_masks" if stays == "abc" else "masking_keys"
+            shares = dict(getattr(given, field))
+            victim = next(iter(shares))
+            shares[victim] = shares[victim][:-1] + bytes([shares[victim][-1] ^ 1])
+            given = replace(given, **{field: shares})
+        one.server.take_shares(given)
+    with pytest.raises(WrongKeyError, match="one of them is wrong, and the sum stays closed"):
+        one.server.opened(0)
+
+
+def test_a_share_of_the_wrong_length_is_named():
+    one = Federation(2, 2).collect()
+    survivors = one.mask()
+    for name in survivors:
+        given = one.parties[name].unmask(0, survivors)
+        cut = {owner: share[: 32 + (name == "b")] for owner, share in given.self_masks.items()}
+        one.server.take_shares(replace(given, self_masks=cut))
+    with pytest.raises(WrongKeyError, match="stays closed"):
+        one.server.opened(0)
+
+
+def test_messages_that_are_not_as_planned_are_refused():
+    one = Federation(3, 2, sums=2)
+    keys = one.parties["a"].advertise()
+    with pytest.raises(MalformedError, match="'z' has no part in advertising"):
+        one.server.take_keys(replace(keys, party="z"))
+    roster = one.advertise()
+    for wrong in (
+        [*roster[:2], roster[1]],
+        [*roster[:2], replace(roster[2], party="z")],
+        [*roster[:2], replace(roster[2], masking=roster[2].masking[:1])],
+        [*roster[:2], replace(roster[2], transport=b"short")],
+        [*roster[:2], replace(roster[2], transport=roster[1].transport)],
+    ):
+        with pytest.raises(MalformedError):
+            one.parties["a"].deal(wrong)
+    with pytest.raises(TooFewPartiesError, match=r"missing: \['b', 'c'\]"):
+        one.parties["a"].deal(roster[:1])
+    deal = one.parties["a"].deal(roster)
+    for changed in (
+        {"boxes": {"b": deal.boxes["b"]}},
+        {"boxes": deal.boxes | {"b": deal.boxes["b"][:-1]}},
+        {"commitments": deal.commitments[:1]},
+    ):
+        with pytest.raises(MalformedError):
+            one.server.take_deal(replace(deal, **changed))
+    two = Federation(3, 2).collect()
+    masked = two.parties["a"].mask(0, two.arrays["a"])
+    for changed in ({"values": masked.values[:-8]}, {"shape": (3, 3)}, {"party": "z"}):
+        with pytest.raises(MalformedError):
+            two.server.take_array(replace(masked, **changed))
+    two.server.take_array(masked)
+    with pytest.raises(MalformedError, match="an array of shape"):
+        two.server.take_array(two.parties["b"].mask(0, np.zeros(5, np.int64)))
+    with pytest.raises(UsageError, match="sum 1; 1 are planned"):
+        two.server.take_array(replace(masked, sum=1))
+    with pytest.raises(UsageError, match="int64"):
+        two.parties["c"].mask(0, np.zeros(3))
+    with pytest.raises(UsageError, match="1 are planned"):
+        two.parties["c"].mask(1, two.arrays["c"])
+    two.server.take_array(two.parties["c"].mask(0, two.arrays["c"]))
+    survivors = two.server.survivors(0)
+    for wrong in (("a", "a", "c"), ("a", "z")):
+        with pytest.raises(MalformedError):
+            two.parties["a"].unmask(0, wrong)
+    with pytest.raises(TooFewPartiesError):
+        two.parties["a"].unmask(0, ("a",))
+    given = two.parties["a"].unmask(0, survivors)
+    with pytest.raises(MalformedError, match="sum 0 needs those of"):
+        two.server.take_shares(replace(given, masking_keys={}))
+
+
+def test_a_plan_that_protects_nobody_is_refused():
+    for count, threshold in ((2, 1), (4, 2), (3, 4), (5, 0)):
+        with pytest.raises(UsageError, match="choose one from"):
+            MaskPlan(names_of(count), threshold)
+    for parties in ((), ("a",), ("a", "a")):
+        with pytest.raises(UsageError, match="two or more"):
+            MaskPlan(parties, 1)
+    with pytest.raises(UsageError, match="sums must be"):
+        MaskPlan(("a", "b"), 2, 0)
+    with pytest.raises(UsageError, match="none of the plan's"):
+        MaskingParty(MaskPlan(("a", "b"), 2), "c")
+
+
+@pytest.mark.parametrize(("count", "threshold"), [(2, 2), (3, 3), (4, 3), (10, 7)])
+def test_the_usual_threshold_is_two_thirds_and_one(count, threshold):
+    assert usual_threshold(count) == threshold
+    MaskPlan(tuple(map(str, range(count))), usual_threshold(count))
+
+
+def test_the_ledger_counts_masks_and_shares():
+    one = Federation(4, 3, leaves={"d": 2}).collect()
+    one.open()
+    assert one.parties["a"].ledger.done == {"shares": 2 * 4, "masks expanded": 4}
+    assert one.server.ledger.done == {"masks expanded": 3 + 3}
+
+
+def test_what_crosses_is_as_large_as_was_said():
+    one = Federation(4, 3, sums=2, leaves={"d": 2})
+    plan = one.plan
+    keys = one.advertise()[0]
+    assert len(keys.transport) + sum(map(len, keys.masking)) == sizes.advertisement(plan)
+    two = Federation(4, 3, sums=2, leaves={"d": 2}).collect()
+    made = two.server._deals["a"]
+    crossed = sum(map(len, made.boxes.values())) + sum(map(len, made.commitments))
+    assert crossed == sizes.deal(plan, 4)
+    survivors = two.mask()
+    field = two.server._arrays[0]["a"].sealed
+    assert (field.keyholders, field.shape, field.dtype) == ((), (2, 3), "<i8")
+    assert len(field.payload) == field.nbytes == sizes.masked(6)
+    given = two.parties["a"].unmask(0, survivors)
+    shares = [*given.self_masks.values(), *given.masking_keys.values()]
+    assert sum(map(len, shares)) == sizes.unmasking(4)
+
+
+def through_bytes(rounds, plan, arrays, survivors):
+    """Run all rounds of one sum in bytes; of those who leave, nothing comes after the shares."""
+    roster = b"".join(rounds.keys(name) for name in plan.parties)
+    for name in plan.parties:
+        rounds.shares(name, roster)
+    for name in plan.parties:
+        rounds.boxes(name)
+    for name in survivors:
+        rounds.masked(name, 0, arrays[name])
+    for name in survivors:
+        rounds.opening(name, 0, survivors)
+    return rounds.opened(0)
+
+
+@pytest.mark.parametrize("kind", [RealMasks, IdealMasks])
+@pytest.mark.parametrize("survivors", ["abcd", "acd", "bcd", "abc"])
+def test_the_sum_of_survivors_is_exact_in_bytes_real_and_ideal(kind, survivors):
+    plan, ledger = MaskPlan(tuple("abcd"), 3), Ledger()
+    arrays = {name: np.arange(5) * (ord(name) - 90) - 7 for name in "abcd"}
+    found = through_bytes(kind(plan, ledger), plan, arrays, tuple(survivors))
+    assert found.tolist() == sum(arrays[name] for name in survivors).tolist()
+
+
+def test_bytes_of_another_length_or_for_another_party_are_found_out():
+    plan = MaskPlan(tuple("abc"), 2)
+    rounds = RealMasks(plan, Ledger())
+    roster = b"".join(rounds.keys(name) for name in plan.parties)
+    with pytest.raises(MalformedError, match="the keys of everybody"):
+        rounds.shares("a", roster[:-1])
+    texts = {name: rounds.shares(name, roster) for name in plan.parties}
+    with pytest.raises(MalformedError, match="commitments of 'a'"):
+        read_deal(texts["a"] + b"0", plan, "a", ("b", "c"))
+    with pytest.raises(MalformedError, match="the boxes of b, c"):
+        read_boxes(b"", plan, ("b", "c"))
+    with pytest.raises(MalformedError, match="the shares of 'b'"):
+        read_unmasking(b"0" * 98, "b", 0, plan.parties, plan.parties)
+    for name in plan.parties:
+        rounds.boxes(name)
+    rounds.masked("a", 0, np.arange(3))
+    with pytest.raises(TooFewPartiesError, match="1 parties"):
+        rounds.opening("a", 0, ("a",))

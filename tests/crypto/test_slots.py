@@ -1,0 +1,115 @@
+"""Packing: round trips at the extremes, sums as large as promised, overflow refused."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedtrees.core.errors import UsageError
+from fedtrees.crypto import paillier, sizes
+from fedtrees.crypto.arrays import EncryptedArray
+from fedtrees.crypto.errors import MalformedError, PlaintextOverflowError, WrongKeyError
+from fedtrees.crypto.keys import KeyPair
+from fedtrees.crypto.ledger import Ledger
+from fedtrees.crypto.obfuscators import OwnerObfuscators
+from fedtrees.crypto.slots import Slots
+
+limits = st.integers(1, 2**40)
+counts = st.integers(1, 2**20)
+
+
+@given(limit=limits, terms=counts, data=st.data())
+def test_sums_at_the_bounds_come_back(limit, terms, data):
+    slots = Slots(limit, terms)
+    bound = limit * terms
+    sums = st.one_of(st.sampled_from([-bound, bound, 0]), st.integers(-bound, bound))
+    numbers = data.draw(st.lists(st.lists(sums, min_size=3, max_size=3), min_size=1, max_size=4))
+    packed = [sum(v << (slots.width * j) for j, v in enumerate(row)) for row in numbers]
+    assert slots.split(packed, 3).tolist() == numbers
+    assert max(abs(v) for v in packed) < 2 ** (3 * slots.width - 1)
+
+
+@pytest.mark.parametrize("bits", [256, 512])
+def test_a_full_plaintext_stays_below_a_third_of_n(bits):
+    public = KeyPair.seeded(bits, 0).public
+    for limit, terms in [(1, 1), (2**20, 569), (2**30, 2**15), (2**62, 1)]:
+        slots = Slots(limit, terms)
+        per = slots.per_plaintext(bits)
+        most = sum(limit * terms << (slots.width * j) for j in range(per))
+        assert most <= paillier.greatest(public)
+        assert per == (bits - 2) // slots.width
+
+
+def test_a_slot_is_no_wider_than_it_must_be():
+    assert Slots(1, 1).width == 2  # -1, 0, 1
+    assert Slots(2**20, 1000).width == 31
+    assert Slots(3, 1).split([3, -3], 1).tolist() == [[3], [-3]]
+
+
+def test_what_does_not_fit_is_refused(owner):
+    slots = Slots(100, 3)
+    for value in (101, -101):
+        with pytest.raises(PlaintextOverflowError, match="beyond \\+-100"):
+            slots.join(np.array([[0, value]]))
+    least = np.array([[np.iinfo(np.int64).min]])
+    with pytest.raises(PlaintextOverflowError):
+        slots.join(least)
+    for plaintext in (301, -301, 1 << slots.width):  # beyond the bound, or beyond one slot
+        with pytest.raises(PlaintextOverflowError, match="something else was added"):
+            slots.split([plaintext], 1)
+    with pytest.raises(UsageError, match="do not fit an int64"):
+        Slots(2**40, 2**23)
+    with pytest.raises(UsageError):
+        Slots(0, 1)
+    with pytest.raises(UsageError, match="does not fit a"):
+        Slots(2**62, 1).per_plaintext(64)
+
+
+@settings(max_examples=20)
+@given(data=st.data(), shape=st.sampled_from([(1,), (7, 3), (2, 3, 4), (0,)]))
+def test_encrypted_arrays_add_up(keys, owner, data, shape):
+    limit, terms = 2**50, 3
+    slots = Slots(limit, terms)
+    numbers = st.one_of(st.sampled_from([-limit, limit]), st.integers(-limit, limit))
+    size = int(np.prod(shape))
+    arrays = [
+        np.array(data.draw(st.lists(numbers, min_size=size, max_size=size)), np.int64).reshape(
+            shape
+        )
+        for _ in range(terms)
+    ]
+    sealed = [EncryptedArray.of(a, slots, owner) for a in arrays]
+    fields = [s.sealed("a", "b") for s in sealed]
+    assert all(f.keyholders == ("a", "b") and f.nbytes == len(f.payload) for f in fields)
+    crossed = [EncryptedArray.from_payload(f.payload, keys.public, slots, f.shape) for f in fields]
+    total = crossed[0].plus(crossed[1]).plus(crossed[2])
+    opened = total.opened(keys)
+    assert opened.dtype == np.int64
+    assert np.array_equal(opened, sum(arrays))
+    assert opened.shape == shape
+    with pytest.raises(PlaintextOverflowError, match="a sum of 4 arrays"):
+        total.plus(crossed[0])
+
+
+def test_arrays_that_do_not_belong_together_are_refused(keys, other_keys, owner):
+    array, slots = np.arange(5), Slots(10, 2)
+    sealed = EncryptedArray.of(array, slots, owner)
+    foreign = EncryptedArray.of(array, slots, OwnerObfuscators(other_keys))
+    with pytest.raises(WrongKeyError, match="do not add up"):
+        sealed.plus(foreign)
+    with pytest.raises(WrongKeyError, match="does not open"):
+        foreign.opened(keys)
+    with pytest.raises(MalformedError):
+        sealed.plus(EncryptedArray.of(array[:4], slots, owner))
+    with pytest.raises(MalformedError):
+        sealed.plus(EncryptedArray.of(array, Slots(11, 2), owner))
+    with pytest.raises(MalformedError, match="bytes"):
+        EncryptedArray.from_payload(sealed.payload[:-1], keys.public, slots, (5,))
+
+
+def test_an_array_costs_as_few_ciphertexts_as_its_slots_allow(keys, owner):
+    ledger, slots = Ledger(), Slots(2**20, 2)  # 23 bits, 22 to a 512-bit key
+    sealed = EncryptedArray.of(np.zeros(45, np.int64), slots, owner, ledger)
+    assert slots.per_plaintext(512) == 22
+    assert len(sealed.ciphertexts) == ledger.done["encrypted"] == 3
+    assert (3, len(sealed.payload)) == sizes.array(45, slots, 512) == (3, 384)

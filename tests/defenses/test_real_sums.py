@@ -1,0 +1,388 @@
+"""Sums under masks and under Paillier: the same models, views and attacks as the ideal ones."""
+
+import json
+import math
+from dataclasses import fields, replace
+from itertools import combinations
+
+import numpy as np
+import pytest
+from federations import sample_federation
+from gmpy2 import mpz
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedtrees.bench.disclosure import disclosures
+from fedtrees.bench.evaluate import make_defense
+from fedtrees.bench.session import Bench
+from fedtrees.bench.suite import Suite
+from fedtrees.core.aggregation import add_messages, from_whole, whole
+from fedtrees.core.codec import encode
+from fedtrees.core.errors import DataError, ProtocolError, UsageError
+from fedtrees.core.guarantee import Computational, join, parse
+from fedtrees.core.holding import over_clients
+from fedtrees.core.messages import closed, emptied
+from fedtrees.core.registry import register
+from fedtrees.core.sealed import Sealed
+from fedtrees.core.specs import Spec, parse_grid, parse_one
+from fedtrees.core.threat import Threat
+from fedtrees.core.transcript import PUBLIC, Transcript
+from fedtrees.crypto import agreement
+from fedtrees.crypto.encrypted_sums import RealSums
+from fedtrees.crypto.errors import CryptoError, PlaintextOverflowError
+from fedtrees.crypto.keys import KeyPair
+from fedtrees.crypto.mask_rounds import RealMasks
+from fedtrees.crypto.masking_party import MaskingParty
+from fedtrees.isolation.process import attacks
+from fedtrees.messages.aggregation import MaskSurvivors, OpenedSum, PaillierKey
+from fedtrees.messages.boosting import Histogram, LabelSums, ValidationLoss
+from fedtrees.messages.cuts import GridCounts
+from fedtrees.messages.forests import ClassCounts, ClassTotals
+from fedtrees.messages.models import as_message
+from fedtrees.protocols.base import train, view_of
+
+pytestmark = pytest.mark.filterwarnings("ignore:a 1024-bit Paillier key is weak")
+
+REAL = ("masking", "paillier[bits=1024]")
+RUNS = {
+    "boosted": "fedtree-hist[trees=2,max_depth=2,max_bin=6,early_stopping_rounds=1]",
+    "all-reduce": "nvflare-hist[trees=2,max_depth=2,max_bin=6]",
+    "forest": "forest-hist[trees=2,max_depth=2,max_bin=6]",
+    "grid": "fedtree-hist[trees=1,max_depth=2,max_bin=6]",
+}
+PARTIES = ("server", "client-0", "client-1", "client-2")
+
+
+def run(protocol, defense="", federation=None):
+    tables, schema = federation or sample_federation(rows=90)
+    made = register.make("protocol", parse_grid(RUNS.get(protocol, protocol))[0])
+    parts = [*(["grid-cuts"] if protocol == "grid" else []), *([defense] if defense else [])]
+    by = make_defense(parse_one("+".join(parts) or "none"))
+    held = over_clients(tables)
+    return train(made, held, schema, defense=by, seed=1), held
+
+
+def ideal(defense):
+    return (defense[:-1] + "," if defense.endswith("]") else defense + "[") + "mode=ideal]"
+
+
+@pytest.fixture(scope="module", params=[(p, d) for p in RUNS for d in REAL], ids=" ".join)
+def runs(request):
+    """One protocol plain, under the ideal sum, under real cryptography and under its twin."""
+    protocol, defense = request.param
+    made = [run(protocol, d) for d in ("", "secure-sum", defense, ideal(defense))]
+    return protocol, defense, *(m[0] for m in made), made[0][1]
+
+
+def test_the_model_is_the_same_bit_for_bit(runs):
+    _, _, *trained, _ = runs
+    assert len({encode(as_message(t.model)) for t in trained}) == 1
+
+
+def alike(a, b):
+    return encode(emptied(a)) == encode(emptied(b))
+
+
+def threats():
+    some = [who for n in (1, 2) for who in combinations(PARTIES, n)]
+    return [*some, (PUBLIC,)]
+
+
+def test_every_threat_has_the_same_view_real_and_ideal_but_for_the_bits_of_ciphertexts(runs):
+    _, defense, _, _, real, twin, held = runs
+    views = 0
+    for who in threats():
+        if real.defense.undone_by(who, real.transcript.roles):
+            continue
+        views += 1
+        one, other = view_of(real, who, held), view_of(twin, who, held)
+        assert len(one.seen) == len(other.seen) > 0
+        for s, t in zip(one.seen, other.seen, strict=True):
+            assert {**vars(s), "message": 0} == {**vars(t), "message": 0}
+            assert alike(s.message, t.message)
+    assert views == len(threats()) - defense.startswith("paillier")
+    assert real.transcript.traffic() == twin.transcript.traffic()
+    counts = [
+        {k: v for k, v in t.transcript.costs.items() if not k.startswith("cpu")}
+        for t in (real, twin)
+    ]
+    assert counts[0] == counts[1]
+    assert all(v == 0 for k, v in twin.transcript.costs.items() if k.startswith("cpu_seconds"))
+
+
+def statistics(view):
+    """Return what a view has of sums in the open, as bytes, with whether they were opened."""
+    kinds = (Histogram, LabelSums, ValidationLoss, GridCounts, ClassTotals, ClassCounts)
+    return [
+        (s.opened, encode(s.message))
+        for s in view.seen
+        if isinstance(s.message, kinds) and not closed(s.message)
+    ]
+
+
+def test_the_server_reads_what_it_reads_under_the_ideal_sum_and_clients_no_more(runs):
+    _, defense, _, summed, real, _, held = runs
+    for who in (*PARTIES, PUBLIC):
+        expected = statistics(view_of(summed, (who,), held))
+        found = statistics(view_of(real, (who,), held))
+        if who == "client-0" and defense.startswith("paillier"):
+            # the holder of the key opens what the server opens
+            assert found == statistics(view_of(summed, ("server",), held)) != expected
+        else:
+            assert found == expected
+
+
+def seals(message):
+    return {f.name: v for f in fields(message) if isinstance(v := getattr(message, f.name), Sealed)}
+
+
+def test_what_crosses_are_ciphertexts_of_what_is_opened_and_nothing_open(runs):
+    protocol, _, plain, _, real, _, held = runs
+    alone = [d for d in plain.transcript if d.sender in held and not closed(d.message)]
+    open_bytes = {
+        array.tobytes()
+        for d in alone
+        for f in fields(d.message)
+        if f.metadata.get("summed") and np.any(array := getattr(d.message, f.name))
+    }
+    seen = [s for d in real.transcript for s in seals(d.message).values()]
+    assert all(len(s.payload) == s.nbytes for s in seen)
+    payloads = b"".join(s.payload for s in seen)
+    assert protocol == "grid" or open_bytes
+    assert not any(part in payloads for part in open_bytes)
+    for d in real.transcript:  # in the clear it crosses only where it is opened
+        if not closed(d.message) and not isinstance(d.message, OpenedSum):
+            assert d.receivers == (d.sender,) or not any(
+                f.metadata.get("summed") for f in fields(d.message)
+            )
+
+
+def test_the_ciphertexts_that_crossed_multiply_to_the_one_that_is_opened():
+    done, _ = run("boosted", "paillier[bits=1024]")
+    (key, *_) = (d.message for d in done.transcript if isinstance(d.message, PaillierKey))
+    n = int.from_bytes(key.key.payload[: 1024 // 8], "big")
+    waiting, checked = [], 0
+    for d in done.transcript:
+        sealed = seals(d.message)
+        if not sealed or isinstance(d.message, PaillierKey):
+            continue
+        if d.sender != "server":
+            waiting.append(sealed)
+            continue
+        assert len(waiting) == 3
+        for name, total in sealed.items():
+            size = 1024 // 4
+            parts = [w[name].payload for w in waiting]
+            for at in range(0, len(total.payload), size):
+                found = math.prod(mpz(int.from_bytes(p[at : at + size], "big")) for p in parts)
+                expected = int.from_bytes(total.payload[at : at + size], "big")
+                assert found % (n * n) == expected
+                checked += 1
+        waiting = []
+    assert checked > 10
+
+
+def test_the_sum_is_made_of_what_arrives(monkeypatch):
+    name = "nvflare-hist[trees=1,max_depth=1,max_bin=6,base_score=0.5]"
+    good, held = run(name, "masking")
+    mask = MaskingParty.mask
+
+    def changed(self, index, array):
+        made = mask(self, index, array)
+        values = np.frombuffer(made.values, "<u8") + np.uint64(self.name == "client-1")
+        return replace(made, values=values.tobytes())
+
+    monkeypatch.setattr(MaskingParty, "mask", changed)
+    bad, _ = run(name, "masking")
+    sums = [
+        next(m for _, m in view_of(t, ("server",), held).messages(Histogram)).sums
+        for t in (good, bad)
+    ]
+    assert np.array_equal(sums[1], sums[0] + 1)
+
+
+@pytest.mark.parametrize("defense", REAL)
+@pytest.mark.parametrize("name", ["histogram-peeling", "timberstrike[chains=1,max_trees=1]"])
+def test_attacks_guess_the_same_on_real_and_ideal(defense, name):
+    views = [view_of(*(r := run("boosted", d))[:1], ("server",), r[1]) for d in
+             (defense, ideal(defense), defense)]  # fmt: skip
+    spec = parse_grid(name)[0]
+    answers = [attacks().run(spec, view) for view in views]
+    guesses = [a.guess if a.guess is not None else a.reason for a in answers]
+    assert str(guesses[0]) == str(guesses[1]) == str(guesses[2])
+    assert name != "histogram-peeling" or answers[0].guess is not None
+
+
+def test_targets_that_are_numbers_and_weights_sum_to_the_same_bit():
+    tables, schema = sample_federation(rows=60)
+    schema = replace(schema, classes=())
+    rng = np.random.default_rng(0)
+    odd = [
+        replace(t, y=(rng.normal(size=len(t)) * 10.0 ** rng.integers(-9, 6, len(t))),
+                weight=rng.random(len(t)).astype(np.float32))
+        for t in tables
+    ]  # fmt: skip
+    protocol = "fedtree-hist[trees=2,max_depth=2,max_bin=6]"
+    made = [run(protocol, d, (odd, schema))[0] for d in ("", *REAL)]
+    assert len({encode(as_message(t.model)) for t in made}) == 1
+
+
+floats = st.floats(-1e50, 1e50).filter(lambda x: x == 0 or abs(x) > 1e-40)
+
+
+@given(st.lists(st.tuples(floats, floats), min_size=1, max_size=6))
+def test_floats_sum_exactly_and_are_rounded_once(rows):
+    arrays = [np.array(row) for row in rows]
+    sums = sum(whole(a) for a in arrays)
+    found = from_whole(sums, (2,), np.dtype(np.float64))
+    assert found.tolist() == [math.fsum(column) for column in zip(*rows, strict=True)]
+    added = add_messages([LabelSums(a) for a in arrays])
+    assert added.sums.tolist() == found.tolist()
+
+
+def test_floats_without_a_place_are_refused():
+    for wrong in (np.nan, np.inf, 2.0**192):
+        with pytest.raises(DataError, match="cannot be summed securely"):
+            whole(np.array([1.0, wrong]))
+
+
+def test_who_undoes_it_is_told_and_gets_no_view():
+    done, held = run("boosted", "paillier[bits=1024,mode=ideal]")
+    with pytest.raises(ProtocolError, match=r"client-0 the key.*'masking'"):
+        view_of(done, ("server", "client-0"), held)
+    assert view_of(done, ("server", "client-1", "client-2"), held).seen
+    five = {"server": "server", **{f"client-{i}": "client" for i in range(5)}}
+    masks = register.make("defense", Spec("masking", {"threshold": 3}))
+    assert masks.undone_by(("server", "client-1", "client-2"), five) is None
+    assert "3 open it" in masks.undone_by(("server", *[f"client-{i}" for i in (1, 2, 4)]), five)
+    assert masks.undone_by(tuple(five)[1:4], five) is None  # without the server nobody has them
+
+
+@pytest.mark.parametrize(
+    ("defense", "what"),
+    [
+        ("masking+paillier", "each seal every sum"),
+        ("masking[threshold=1]", "2 or more"),
+        ("masking[mode=fake]", "unknown mode"),
+        ("paillier[bits=512]", "one of 1024, 2048, 3072"),
+        ("paillier[packing=65]", "from 8 to 64"),
+        ("masking[threshold=4]", "from 2 to 3"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(defense, what):
+    with pytest.raises(UsageError, match=what):
+        run("boosted", defense)
+
+
+@pytest.mark.parametrize("mode", ["real", "ideal"])
+def test_a_sum_that_does_not_fit_stops_the_run(mode):
+    with pytest.raises(PlaintextOverflowError, match="larger limit"):
+        run("all-reduce", f"paillier[bits=1024,packing=24,mode={mode}]")
+    noisy, _ = run("all-reduce", f"laplace-hist[epsilon=0.001]+paillier[bits=1024,mode={mode}]")
+    plain, _ = run("all-reduce", "laplace-hist[epsilon=0.001]")
+    assert encode(as_message(noisy.model)) == encode(as_message(plain.model))
+
+
+def test_one_client_has_nobody_to_hide_among():
+    for defense in ("masking", "paillier[bits=1024]"):
+        with pytest.raises(UsageError, match="two"):
+            run("boosted", defense, sample_federation(rows=40, clients=1))
+
+
+def test_the_claim_names_what_it_does_not_cover():
+    done, _ = run("boosted", "paillier[bits=1024]")
+    (claim,), (spent,) = done.defense.claims(), done.defense.spent(done.transcript)
+    uncovered = "cut-summaries+sums-to-clients+sums-to-key-holder"
+    assert claim == Computational(80, "paillier+djn", uncovered)
+    assert spent == replace(claim, uncovered="cut-summaries+sums-to-key-holder")
+    assert parse(join([claim])) == (claim,)
+    public, _ = run("nvflare-hist[trees=1,max_bin=6]", "public-cuts+masking[mode=ideal]")
+    assert public.defense.spent(public.transcript)[1] == Computational(
+        128, "x25519+chacha20", "sums-to-clients", "ideal"
+    )
+
+
+def test_explaining_says_who_can_read():
+    done, _ = run("boosted", "paillier[bits=1024]")
+    rows = disclosures(done.transcript, done.defense)
+    readers = {(r["type"], r["from"], r["to"]): r["readable_by"] for r in rows}
+    assert readers["Histogram", "client", "server"] == "client-0 (sealed)"
+    assert readers["OpenedSum", "client", "server"] == "server"
+    assert readers["PaillierKey", "client", "server"] == "nobody (sealed)"
+
+
+SUITE = """
+name = "tiny"
+seeds = [0]
+[[grid]]
+data = ["breast-cancer[rows=90]"]
+protocols = ["fedtree-hist[trees=1,max_depth=1,max_bin=6]"]
+defenses = ["masking", "paillier[bits=1024]"]
+attacks = ["random-leaf"]
+threats = ["server", "server+client[index=0]"]
+"""
+
+
+def test_no_secret_is_in_anything_that_is_kept(tmp_path, monkeypatch):
+    """Private keys, mask seeds, one client's sums: in no file, transcript or row."""
+    drawn, secrets, plain = [], [], []
+    make, draw = KeyPair.generate.__func__, agreement.draw_key
+
+    def generate(cls, bits):
+        drawn.append(make(cls, bits))
+        return drawn[-1]
+
+    def key(coins):
+        secrets.append(draw(coins))
+        return secrets[-1]
+
+    monkeypatch.setattr(KeyPair, "generate", classmethod(generate))
+
+    def noted(method):
+        def call(self, name, *given):
+            plain.extend(a.tobytes() for a in given if isinstance(a, np.ndarray) and a.size > 20)
+            return method(self, name, *given)
+
+        return call
+
+    monkeypatch.setattr("fedtrees.crypto.masking_party.draw_key", key)
+    for kind, method in ((RealMasks, "masked"), (RealSums, "encrypted")):
+        monkeypatch.setattr(kind, method, noted(getattr(kind, method)))
+    kept = []
+    save = Transcript.save
+    monkeypatch.setattr(
+        Transcript, "save", lambda self, path, **k: (save(self, path, **k), kept.append(self))[0]
+    )
+    bench = Bench(Suite.parse(SUITE, "tiny"), tmp_path / "run")
+    bench.open(resume=True)
+    bench.run()
+    assert len(drawn) >= 1
+    assert len(secrets) >= 3 * (1 + 2 * 16)
+    words = [s.reveal() for s in secrets]
+    for pair in drawn:
+        for prime in pair.primes():
+            p = int(prime.p)
+            words += [str(p).encode(), b"%x" % p]
+            words += [p.to_bytes(64, order) for order in ("big", "little")]
+    words += [w.hex().encode() for w in words if len(w) == 32]
+    assert len(plain) > 10
+    words += plain
+    texts = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
+    kept = [t for t in kept if t.costs]  # what is not defended is run and kept as well
+    texts += [encode(d.message) for t in kept for d in t]
+    texts += [json.dumps([vars(t)["costs"], str(t.acted)]).encode() for t in kept]
+    assert len(texts) > 50
+    for text in texts:
+        assert not any(word in text for word in words)
+    assert any(isinstance(d.message, MaskSurvivors) for t in kept for d in t)
+    rows = (tmp_path / "run" / "rows.csv").read_text()
+    assert "client-0 the key" in rows  # a threat that undoes it is a skip with the reason
+    assert "ciphertexts:Histogram" in rows
+    for thing in (*drawn, *secrets):
+        with pytest.raises(CryptoError):
+            __import__("pickle").dumps(thing)
+
+
+def test_threats_of_roles_pick_who_holds_no_key():
+    roles = {"server": "server", **{f"client-{i}": "client" for i in range(3)}}
+    assert Threat.parse("client").principals(roles) == ("client-2",)
