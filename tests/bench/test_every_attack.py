@@ -34,14 +34,23 @@ defenses = [{defenses}]
 threats = ["client", "server"]
 attacks = ["all", "joint[steps={steps}]", "lattice[steps={steps}]"]
 """
+FEW = {
+    "fedtree-hist": '"split-only", "laplace-hist[epsilon=1]", "secure-sum"',
+    "nvflare-hist": '"laplace-hist[epsilon=1]", "secure-sum"',
+    "forest-hist": '"secure-sum"',
+    "flower-bagging": '"min-leaf[k=5]"',
+    "flower-cyclic": '"mask-sum-hessian"',
+    "local-ensembles": '"split-only"',
+    "local-forests": '"none"',
+}
 HISTOGRAMS = ("fedtree-hist", "nvflare-hist", "forest-hist")
 
 
-def suite(protocols, seeds, **size):
+def suite(protocols, seeds, defenses=FEW, **size):
     grids = [
         GRID.format(
             protocol=name,
-            defenses=DEFENSES[name],
+            defenses=defenses[name],
             more=",max_bin=8" if name in HISTOGRAMS else "",
             **size,
         )
@@ -70,7 +79,9 @@ def quick(tmp_path_factory):
 @pytest.fixture(scope="module")
 def large(tmp_path_factory):
     folder = tmp_path_factory.mktemp("large")
-    return [run(folder / "run", suite(DEFENSES, [0, 1, 2], rows=90, trees=6, steps=200_000))]
+    return [
+        run(folder / "run", suite(DEFENSES, [0, 1, 2], DEFENSES, rows=90, trees=6, steps=200_000))
+    ]
 
 
 @cache
@@ -160,7 +171,7 @@ def check_named(folder, margin):
 
 def test_the_worst_reported_is_the_strongest_attack_s_and_nobody_is_named_who_is_past(quick):
     """One test, so that one process computes the runs."""
-    assert sum(map(check_worst, quick)) >= 50
+    assert sum(map(check_worst, quick)) >= 25
     for folder in quick:
         check_coverage(folder)
     three, one = quick
@@ -180,7 +191,7 @@ def test_the_same_on_larger_trees_with_three_seeds_everywhere(large):
 
 def test_what_a_suite_leaves_out_is_counted_without_running_it(tmp_path):
     text = suite(["fedtree-hist"], [0], rows=60, trees=1, steps=1)
-    text = text.replace(DEFENSES["fedtree-hist"], '"none"')
+    text = text.replace(FEW["fedtree-hist"], '"none"')
     start = text.index("attacks = ")
     folder = run(tmp_path / "run", text[:start] + 'attacks = ["timberstrike", "random-leaf"]\n')
     assert {a for names in ran(folder).values() for a in names} == {"timberstrike", "random-leaf"}
