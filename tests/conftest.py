@@ -24,6 +24,11 @@ def pytest_addoption(parser, pluginmanager):
             parser.addoption(option, help="of pytest-xdist, which is off: nothing")
 
 
+def pytest_collection_modifyitems(items):
+    """Begin with the longest test: at the end one process would wait for it."""
+    items.sort(key=lambda item: "test_every_attack" not in item.nodeid)
+
+
 @pytest.fixture(autouse=True)
 def own_registry():
     """Let no test see what another one registered."""

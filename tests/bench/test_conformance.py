@@ -8,6 +8,7 @@ import pytest
 
 import fedtrees.bench.federation  # loaded, as it is during a bench
 from fedtrees.bench.conformance import check, sample_training
+from fedtrees.core.attack import contenders
 from fedtrees.core.registry import load_plugin, register
 from fedtrees.core.specs import Spec
 from fedtrees.core.transcript import PUBLIC
@@ -182,7 +183,7 @@ def test_clustering_own_columns_conforms_where_parties_hold_columns():
     assert [f for f in findings if not f.kept] == []
 
 
-@pytest.mark.parametrize("name", [n for n in OWN["attack"] if n != "cl"])
+@pytest.mark.parametrize("name", contenders())
 def test_every_built_in_attack_conforms_once_per_family_of_messages(name):
     met = 0
     for family in families():

@@ -35,8 +35,8 @@ threats = ["client", "server"]
 attacks = ["all", "joint[steps={steps}]", "lattice[steps={steps}]"]
 """
 FEW = {
-    "fedtree-hist": '"split-only", "laplace-hist[epsilon=1]", "secure-sum"',
-    "nvflare-hist": '"laplace-hist[epsilon=1]", "secure-sum"',
+    "fedtree-hist": '"split-only", "laplace-hist[epsilon=1]"',
+    "nvflare-hist": '"laplace-hist[epsilon=1]"',
     "forest-hist": '"secure-sum"',
     "flower-bagging": '"min-leaf[k=5]"',
     "flower-cyclic": '"mask-sum-hessian"',
@@ -171,7 +171,7 @@ def check_named(folder, margin):
 
 def test_the_worst_reported_is_the_strongest_attack_s_and_nobody_is_named_who_is_past(quick):
     """One test, so that one process computes the runs."""
-    assert sum(map(check_worst, quick)) >= 25
+    assert sum(map(check_worst, quick)) >= 20
     for folder in quick:
         check_coverage(folder)
     three, one = quick
