@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.defense import Context, CutPlan, Defense
+from fedtrees.core.cut_plan import CutPlan
+from fedtrees.core.defense import Context, Defense
 from fedtrees.core.errors import UsageError, check_positive
 from fedtrees.core.guarantee import Guarantee, PureDP
 from fedtrees.core.messages import Message, Reveal

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from fedtrees.core.defense import Context, CutPlan, Defense
+from fedtrees.core.cut_plan import CutPlan
+from fedtrees.core.defense import Context, Defense
 from fedtrees.core.errors import UsageError, check_positive
 from fedtrees.core.guarantee import Guarantee, PureDP, Structural
 from fedtrees.core.messages import Message, Reveal

@@ -105,23 +105,42 @@ def reconstruct(
         block = _initial_boxes(evidence, basis.grid, counts, rest).history
         merged = matched_consensus(worlds, basis.prior.tolerance(schema), groups=block)
         records = told_rows(merged, basis.prior)
-        strange = evidence.noise is None and any(
-            own_rows_differ(np.stack([c.n0, c.n1]), np.stack([s.own_n0, s.own_n1]))
-            for c, s in zip(counts, basis.sums, strict=False)
-        )
-        if options.weighs_blind and strange:
-            more["submits_blind"] = 0.0
-        elif options.weighs_blind:
-            trust = trust_in(evidence, basis, len(records))
+        if options.weighs_blind:
             inside = len(own) if evidence.own_inside else 0
-            rows = None if evidence.n_rows is None else evidence.n_rows - inside
-            records, choice = submitted(records, worlds, Blind.of(basis, schema), trust, rng, rows)
+            records, choice = _weighed(
+                records, worlds, evidence, basis, counts, inside, schema, rng
+            )
             more |= choice
     notes |= more
     if counts:
         notes["first_tree_residual"] = max(c.residual for c in counts)
     tables = (_victims_only(evidence, t, counts[t], basis.sums[t], whole) for t in first)
     return Guess((Records(records), *tables), notes)
+
+
+def _weighed(
+    records: Table,
+    worlds: Sequence[Table],
+    evidence: Evidence,
+    basis: Basis,
+    counts: Sequence[Counts],
+    inside: int,
+    schema: Schema,
+    rng: np.random.Generator,
+) -> tuple[Table, dict[str, float]]:
+    """Return what is submitted: these records, unless a blind guess promises more.
+
+    Exact counts that own rows are unlike say that no guess made of own rows does.
+    """
+    strange = evidence.noise is None and any(
+        own_rows_differ(np.stack([c.n0, c.n1]), np.stack([s.own_n0, s.own_n1]))
+        for c, s in zip(counts, basis.sums, strict=False)
+    )
+    if strange:
+        return records, {"submits_blind": 0.0}
+    trust = trust_in(evidence, basis, len(records))
+    rows = None if evidence.n_rows is None else evidence.n_rows - inside
+    return submitted(records, worlds, Blind.of(basis, schema), trust, rng, rows)
 
 
 def _victims_only(

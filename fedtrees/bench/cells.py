@@ -21,10 +21,8 @@ from fedtrees.core.transcript import PUBLIC
 from fedtrees.protocols.base import Protocol
 
 _LIBRARIES = ("numpy", "numba", "scipy", "scikit-learn", "ortools", "imbalanced-learn")
-_NUMERIC_PARTS = (
-    "core", "trees", "messages", "privacy", "crypto", "data", "protocols", "metrics", "bench",
-    "defenses", "attacks", "isolation",
-)  # fmt: skip
+# Rooms that compute no result; of all others the source is part of every cell's key.
+_SHOW = ("audit", "benchmarks", "cli", "estimators", "report")
 
 
 @dataclass(frozen=True)
@@ -240,7 +238,8 @@ def code_digest() -> str:
     import fedtrees.defenses
 
     root = Path(fedtrees.__file__).parent
-    folders = {part: root / part for part in _NUMERIC_PARTS}
+    found = sorted(path.parent for path in root.glob("*/__init__.py"))
+    folders = {folder.name: folder for folder in found if folder.name not in _SHOW}
     folders["defenses"] = Path(fedtrees.defenses.__file__).parent
     folders["attacks"] = Path(fedtrees.attacks.__file__).parent
     digest = hashlib.sha256()

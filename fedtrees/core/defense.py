@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.aggregation import Aggregation
+from fedtrees.core.cut_plan import CutPlan
 from fedtrees.core.errors import (
     GlassWallError,
     ProtocolError,
@@ -106,33 +107,6 @@ class Declared:
     least_rows: int = 0
     row_variance: float = 0.0
     unit_hessian: bool = False
-
-
-@dataclass(frozen=True)
-class CutPlan:
-    """How cut points are settled.
-
-    Attributes
-    ----------
-    method : {"sketch", "equal-width", "public", "grid"}
-        As in the protocols; ``grid``: from counts in the cells of a public grid.
-    cells, rounds : int
-        Of a grid: cells per feature, and how often they are counted, finer where the rows are.
-    epsilon : float or None
-        What all counts together cost one row, in nats, where they carry noise.
-    """
-
-    method: str
-    cells: int = 0
-    rounds: int = 1
-    epsilon: float | None = None
-
-    def count_scale(self, features: int) -> float:
-        """Return the scale of the noise on each count, in rows, where so many features have one.
-
-        A row is in one cell of every feature, in every round.
-        """
-        return 0.0 if self.epsilon is None else self.rounds * features / self.epsilon
 
 
 @dataclass(frozen=True)

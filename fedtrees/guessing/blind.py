@@ -117,17 +117,27 @@ def blind_guesses(
         guesses["near+refined"] = _refined(guesses["near+consensus"], samples["near"], width)
     guesses["constant"] = _constant(own, schema, n, positives, rng)
     if own is not None and draws > 1:
-        equations = ChainedEquations(own, schema, rng)
-        imputed = [equations.redraw(t, rng) for t in samples["bootstrap"]]
-        half = draws // 2
-        # votes of samples that the start was not made from
-        start = matched_consensus(imputed[:half], width)
-        guess = guesses["imputed+refined"] = _refined(start, imputed[half:], width)
-        sources = (own.take(rng.permutation(len(own))), guess, imputed[0])
-        known = Table.concat([t.take(np.arange(min(len(t), MOST_CANDIDATES))) for t in sources])
-        frequent = frequent_rows(known, imputed[:half], width)
-        guesses["frequent"] = frequent.take(rng.permutation(n))
+        guesses |= _redrawn(own, schema, samples["bootstrap"], width, rng)
     return guesses
+
+
+def _redrawn(
+    own: Table,
+    schema: Schema,
+    bootstraps: list[Table],
+    width: NDArray[np.float64],
+    rng: np.random.Generator,
+) -> dict[str, Table]:
+    """Return the guesses that are made of bootstraps with redrawn cells."""
+    equations, half = ChainedEquations(own, schema, rng), len(bootstraps) // 2
+    imputed = [equations.redraw(t, rng) for t in bootstraps]
+    # votes of samples that the start was not made from
+    start = matched_consensus(imputed[:half], width)
+    guess = _refined(start, imputed[half:], width)
+    sources = (own.take(rng.permutation(len(own))), guess, imputed[0])
+    known = Table.concat([t.take(np.arange(min(len(t), MOST_CANDIDATES))) for t in sources])
+    frequent = frequent_rows(known, imputed[:half], width)
+    return {"imputed+refined": guess, "frequent": frequent.take(rng.permutation(len(frequent)))}
 
 
 def _refined(start: Table, samples: list[Table], width: NDArray[np.float64]) -> Table:

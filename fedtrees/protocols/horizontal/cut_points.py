@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.defense import CutPlan
+from fedtrees.core.cut_plan import CutPlan
 from fedtrees.core.errors import DataError
 from fedtrees.core.messages import Message
 from fedtrees.core.network import Network

@@ -7,7 +7,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.defense import CutPlan
+from fedtrees.core.cut_plan import CutPlan
 from fedtrees.core.errors import DataError
 from fedtrees.core.network import Network, add_messages
 from fedtrees.core.schema import Feature, Schema

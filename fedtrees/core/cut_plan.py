@@ -1,0 +1,32 @@
+"""How a defense wants cut points settled, in place of the protocol's way."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class CutPlan:
+    """How cut points are settled.
+
+    Attributes
+    ----------
+    method : {"sketch", "equal-width", "public", "grid"}
+        As in the protocols; ``grid``: from counts in the cells of a public grid.
+    cells, rounds : int
+        Of a grid: cells per feature, and how often they are counted, finer where the rows are.
+    epsilon : float or None
+        What all counts together cost one row, in nats, where they carry noise.
+    """
+
+    method: str
+    cells: int = 0
+    rounds: int = 1
+    epsilon: float | None = None
+
+    def count_scale(self, features: int) -> float:
+        """Return the scale of the noise on each count, in rows, where so many features have one.
+
+        A row is in one cell of every feature, in every round.
+        """
+        return 0.0 if self.epsilon is None else self.rounds * features / self.epsilon

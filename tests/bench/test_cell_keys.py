@@ -1,0 +1,45 @@
+"""What a cell's key depends on: the source of all that computes its result."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import fedtrees
+from fedtrees.bench.cells import code_digest
+
+ROOT = Path(fedtrees.__file__).parent
+LOADED = """
+import sys
+import fedtrees.bench.session
+from fedtrees.core.registry import register
+for kind in ("protocol", "defense", "attack", "metric"):
+    [register.get(kind, name) for name in register.names(kind)]
+print(*{name.split(".")[1] for name in sys.modules if name.startswith("fedtrees.")})
+"""
+
+
+@pytest.fixture
+def copied(tmp_path, monkeypatch):
+    folder = tmp_path / "fedtrees"
+    shutil.copytree(ROOT, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(fedtrees, "__file__", str(folder / "__init__.py"))
+    yield folder
+    code_digest.cache_clear()
+
+
+def test_a_change_in_any_room_that_a_bench_loads_changes_every_key(copied):
+    command = [sys.executable, "-c", LOADED]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    rooms = [room for room in said.split() if (copied / room).is_dir()]
+    assert {"core", "guessing", "metrics", "trees"} <= set(rooms)
+    digests = []
+    for room in ["", *rooms]:
+        if room:
+            with (copied / room / "__init__.py").open("a") as file:
+                file.write("CHANGED = True\n")
+        code_digest.cache_clear()
+        digests.append(code_digest())
+    assert len(set(digests)) == len(digests)
