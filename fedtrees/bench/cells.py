@@ -7,7 +7,7 @@ import json
 import platform
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
 from importlib.metadata import version
 from itertools import product
 from pathlib import Path
@@ -226,9 +226,14 @@ class Provenance:
             "fedtrees": __version__,
             "code": code_digest(),
             "python": platform.python_version(),
-            "libraries": {name: version(name) for name in _LIBRARIES},
+            "libraries": _versions(),
             "plugins": sorted(self.plugins),
         }
+
+
+@cache
+def _versions() -> Mapping[str, str]:
+    return {name: version(name) for name in _LIBRARIES}
 
 
 @lru_cache(maxsize=1)

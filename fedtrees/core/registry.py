@@ -12,6 +12,7 @@ import importlib.util
 import inspect
 import sys
 from collections.abc import Callable
+from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, TypeVar
@@ -111,6 +112,7 @@ class Registry:
             raise UsageError(f"{spec}: {err}") from err
 
 
+@cache  # what is installed does not change under a process, and reading it takes 5 ms
 def _entries(kind: str) -> tuple[Any, ...]:
     return tuple(entry_points(group=f"fedtrees.{kind}s"))
 

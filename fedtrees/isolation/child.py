@@ -7,7 +7,6 @@ answers one view and ends.
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import shutil
@@ -19,7 +18,6 @@ import time
 import traceback
 from collections.abc import Mapping
 from contextlib import suppress
-from functools import cache
 from importlib import import_module
 from typing import Any, NoReturn
 
@@ -31,7 +29,7 @@ from fedtrees.core.errors import FedtreesError, ProtocolError
 from fedtrees.core.registry import load_plugin, register
 from fedtrees.core.specs import Spec
 from fedtrees.core.view import View
-from fedtrees.isolation import guesses, views
+from fedtrees.isolation import guesses, kernels, views
 from fedtrees.isolation.channel import Channel, Closed
 from fedtrees.isolation.shield import (
     adopt_descendants,
@@ -60,8 +58,7 @@ def main() -> None:
         order, fd = wanted
         with suppress(FedtreesError, ImportError):  # a plugin's is for the copy to load
             load(order)
-        if "numba" in sys.modules:
-            _warm_up()
+        kernels.prepare()
         control.sendall(b"%d\n" % _serve(control, fd))
 
 
@@ -73,15 +70,6 @@ def load(order: Mapping[str, Any]) -> None:
         import_module(name)
     for name, _ in order["attacks"]:
         register.get("attack", name)
-
-
-@cache
-def _warm_up() -> None:
-    """Let numba prepare what every kernel needs: half a second that no copy pays again."""
-    import numba
-
-    numba.njit(lambda x: x)(1)
-    gc.freeze()  # a copy that collects garbage need not look through, and so copy, all of this
 
 
 def answer(channel: Channel) -> None:
