@@ -15,6 +15,7 @@ from fedtrees.crypto.errors import (
     ExposureError,
     LateError,
     MalformedError,
+    PlaintextOverflowError,
     RepeatedError,
     TooFewPartiesError,
     WrongKeyError,
@@ -25,6 +26,7 @@ from fedtrees.crypto.mask_messages import MaskPlan, usual_threshold
 from fedtrees.crypto.mask_rounds import IdealMasks, RealMasks
 from fedtrees.crypto.masked_sum import MaskedSum
 from fedtrees.crypto.masking_party import MaskingParty
+from fedtrees.crypto.survivor_sets import SurvivorSets
 
 STAYS = 4  # else: gone before advertising (0), dealing (1), masking (2), unmasking (3)
 
@@ -41,12 +43,17 @@ def arrays_of(names, shape=(2, 3), seed=0):
 class Federation:
     """A plan, its parties and whoever adds; rounds are played one at a time."""
 
-    def __init__(self, count, threshold, sums=1, leaves=None):
+    def __init__(self, count, threshold, sums=1, leaves=None, exposing=False, seed=0):
         self.plan = MaskPlan(names_of(count), threshold, sums, b"a test")
         self.server = MaskedSum(self.plan)
         self.leaves = dict.fromkeys(self.plan.parties, STAYS) | (leaves or {})
         self.parties = {
-            name: MaskingParty(self.plan, name, coins=SeededCoins(i))
+            name: MaskingParty(
+                self.plan,
+                name,
+                coins=SeededCoins(i + 10 * seed),
+                opened=SurvivorSets(exposing=exposing),
+            )
             for i, name in enumerate(self.plan.parties)
         }
         self.arrays = arrays_of(self.plan.parties)
@@ -101,20 +108,33 @@ def test_every_pattern_of_dropout_gives_the_exact_sum_or_an_error(count, thresho
 
 @settings(max_examples=15)
 @given(seed=st.integers(0, 2**32), count=st.integers(2, 5), size=st.integers(0, 9))
-def test_sums_are_exact_modulo_two_to_the_64(seed, count, size):
+def test_sums_are_exact_up_to_the_greatest_that_fits(seed, count, size):
     one = Federation(count, usual_threshold(count))
-    info = np.iinfo(np.int64)
+    most = (2**63 - 1) // count
     rng = np.random.default_rng(seed)
     one.arrays = {
-        name: rng.integers(info.min, info.max, size, endpoint=True) for name in one.plan.parties
+        name: rng.choice([-most, most, *rng.integers(-most, most, 9)], size)
+        for name in one.plan.parties
     }
     found = one.collect().open()
     assert found.dtype == np.int64
-    assert np.array_equal(found, np.sum(list(one.arrays.values()), axis=0))  # numpy wraps, too
+    columns = zip(*(array.tolist() for array in one.arrays.values()), strict=True)
+    assert found.tolist() == [sum(column) for column in columns]  # Python's numbers have no end
+
+
+@pytest.mark.parametrize("kind", [RealMasks, IdealMasks])
+def test_numbers_whose_sum_might_wrap_are_refused(kind):
+    plan = MaskPlan(tuple("abc"), 2)
+    rounds = rounds_of(kind, plan)
+    most = (2**63 - 1) // 3
+    for number in (most + 1, -most - 1, 2**63 - 1, -(2**63)):
+        with pytest.raises(PlaintextOverflowError, match="might not fit an int64"):
+            rounds.masked("a", 0, np.array([0, number]))
+    rounds.masked("a", 0, np.array([most, -most]))  # what was refused took no mask
 
 
 def test_who_misses_one_sum_takes_part_in_the_next():
-    one = Federation(3, 2, sums=3, leaves={"b": 2}).collect()
+    one = Federation(3, 2, sums=3, leaves={"b": 2}, exposing=True).collect()
     assert np.array_equal(one.open(0), one.arrays["a"] + one.arrays["c"])
     one.leaves["b"] = STAYS
     assert np.array_equal(one.open(1), sum(one.arrays.values()))
@@ -305,7 +325,7 @@ def test_messages_that_are_not_as_planned_are_refused():
     ):
         with pytest.raises(MalformedError):
             one.parties["a"].deal(wrong)
-    with pytest.raises(TooFewPartiesError, match=r"missing: \['b', 'c'\]"):
+    with pytest.raises(TooFewPartiesError, match="missing: b, c"):
         one.parties["a"].deal(roster[:1])
     deal = one.parties["a"].deal(roster)
     for changed in (
@@ -379,21 +399,30 @@ def test_what_crosses_is_as_large_as_was_said():
     survivors = two.mask()
     field = two.server._arrays[0]["a"].sealed
     assert (field.keyholders, field.shape, field.dtype) == ((), (2, 3), "<i8")
-    assert len(field.payload) == field.nbytes == sizes.masked(6)
+    assert len(field.payload) == field.nbytes == sizes.masked(6) + sizes.TAG_BYTES
     given = two.parties["a"].unmask(0, survivors)
     shares = [*given.self_masks.values(), *given.masking_keys.values()]
     assert sum(map(len, shares)) == sizes.unmasking(4)
 
 
-def through_bytes(rounds, plan, arrays, survivors):
-    """Run all rounds of one sum in bytes; of those who leave, nothing comes after the shares."""
-    roster = b"".join(rounds.keys(name) for name in plan.parties)
-    for name in plan.parties:
-        rounds.shares(name, roster)
-    for name in plan.parties:
+def rounds_of(kind, plan, ledger=None, among=None):
+    """Return rounds that have exchanged keys and shares."""
+    among = among or plan.parties
+    rounds = kind(plan, ledger or Ledger(), {name: SurvivorSets() for name in plan.parties})
+    roster = b"".join(rounds.keys(name) for name in among)
+    for name in among:
+        rounds.shares(name, roster, among)
+    for name in among:
         rounds.boxes(name)
-    for name in survivors:
+    return rounds
+
+
+def through_bytes(rounds, arrays, stay):
+    """Run the rounds of one sum in bytes; of those who leave, nothing comes."""
+    for name in stay:
         rounds.masked(name, 0, arrays[name])
+    survivors = rounds.survivors(0)
+    assert survivors == stay
     for name in survivors:
         rounds.opening(name, 0, survivors)
     return rounds.opened(0)
@@ -402,19 +431,20 @@ def through_bytes(rounds, plan, arrays, survivors):
 @pytest.mark.parametrize("kind", [RealMasks, IdealMasks])
 @pytest.mark.parametrize("survivors", ["abcd", "acd", "bcd", "abc"])
 def test_the_sum_of_survivors_is_exact_in_bytes_real_and_ideal(kind, survivors):
-    plan, ledger = MaskPlan(tuple("abcd"), 3), Ledger()
     arrays = {name: np.arange(5) * (ord(name) - 90) - 7 for name in "abcd"}
-    found = through_bytes(kind(plan, ledger), plan, arrays, tuple(survivors))
-    assert found.tolist() == sum(arrays[name] for name in survivors).tolist()
+    for among in ("abcd", survivors):  # gone after the shares, or before the keys
+        rounds = rounds_of(kind, MaskPlan(tuple("abcd"), 3), among=tuple(among))
+        found = through_bytes(rounds, arrays, tuple(survivors))
+        assert found.tolist() == sum(arrays[name] for name in survivors).tolist()
 
 
 def test_bytes_of_another_length_or_for_another_party_are_found_out():
     plan = MaskPlan(tuple("abc"), 2)
-    rounds = RealMasks(plan, Ledger())
+    rounds = RealMasks(plan, Ledger(), {name: SurvivorSets() for name in plan.parties})
     roster = b"".join(rounds.keys(name) for name in plan.parties)
     with pytest.raises(MalformedError, match="the keys of everybody"):
-        rounds.shares("a", roster[:-1])
-    texts = {name: rounds.shares(name, roster) for name in plan.parties}
+        rounds.shares("a", roster[:-1], plan.parties)
+    texts = {name: rounds.shares(name, roster, plan.parties) for name in plan.parties}
     with pytest.raises(MalformedError, match="commitments of 'a'"):
         read_deal(texts["a"] + b"0", plan, "a", ("b", "c"))
     with pytest.raises(MalformedError, match="the boxes of b, c"):
@@ -424,5 +454,5 @@ def test_bytes_of_another_length_or_for_another_party_are_found_out():
     for name in plan.parties:
         rounds.boxes(name)
     rounds.masked("a", 0, np.arange(3))
-    with pytest.raises(TooFewPartiesError, match="1 parties"):
-        rounds.opening("a", 0, ("a",))
+    with pytest.raises(TooFewPartiesError, match=r"1 parties .* missing: b, c\."):
+        rounds.survivors(0)
