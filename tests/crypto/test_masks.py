@@ -1,6 +1,7 @@
 """Masked sums: exact for everybody who stays, closed for everybody who does not."""
 
 import itertools
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -9,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedtrees.core.errors import UsageError
-from fedtrees.crypto import sizes
+from fedtrees.crypto import mask_seeds, masked_sum, masking_party, sizes
 from fedtrees.crypto.coins import SeededCoins
 from fedtrees.crypto.errors import (
     ExposureError,
@@ -90,20 +91,49 @@ class Federation:
         return self.server.opened(index)
 
 
-@pytest.mark.parametrize(("count", "threshold"), [(2, 2), (3, 2), (3, 3), (4, 3)])
-def test_every_pattern_of_dropout_gives_the_exact_sum_or_an_error(count, threshold):
-    opened = 0
-    for pattern in itertools.product(range(STAYS + 1), repeat=count):
-        one = Federation(count, threshold, leaves=dict(zip(names_of(count), pattern, strict=True)))
-        if len(one.there(3)) < threshold:
+def remembered(function):
+    """Compute nothing twice: seeded parties have the same keys in every federation."""
+    known = {}
+
+    def find(private, *public):
+        key = private.reveal(), *public
+        if key not in known:
+            known[key] = function(private, *public)
+        return known[key]
+
+    return find
+
+
+@pytest.mark.parametrize(
+    ("count", "threshold"), [(n, t) for n in range(2, 6) for t in range(n // 2 + 1, min(n, 4) + 1)]
+)
+def test_every_pattern_of_dropout_gives_the_exact_sum_or_an_error(count, threshold, monkeypatch):
+    """All 5^n: who goes in rounds 0 and 1 is tried in a federation each, the rest in its sums."""
+    monkeypatch.setattr(mask_seeds, "agree", remembered(mask_seeds.agree))
+    for module in (masking_party, masked_sum):
+        monkeypatch.setattr(module, "public_of", remembered(module.public_of))
+    names, opened = names_of(count), 0
+    for early in itertools.product((0, 1, STAYS), repeat=count):
+        left = [name for name, stage in zip(names, early, strict=True) if stage == STAYS]
+        patterns = [*itertools.product((2, 3, STAYS), repeat=len(left))]
+        leaves = dict(zip(names, early, strict=True))
+        one = Federation(count, threshold, len(patterns), leaves, exposing=True)
+        if len(left) < threshold:
             with pytest.raises(TooFewPartiesError):
-                one.collect().open()
-        else:
-            found = one.collect().open()
-            assert np.array_equal(found, sum(one.arrays[name] for name in one.there(2)))
+                one.collect()
+            continue
+        one.collect()
+        for index, late in enumerate(patterns):
+            one.leaves |= dict(zip(left, late, strict=True))
+            if late.count(STAYS) < threshold:
+                with pytest.raises(TooFewPartiesError):
+                    one.open(index)
+                continue
             opened += 1
-    allowed = [p for p in itertools.product(range(5), repeat=count) if p.count(4) >= threshold]
-    assert opened == len(allowed)
+            assert np.array_equal(one.open(index), sum(one.arrays[n] for n in one.there(2)))
+    assert opened == sum(
+        math.comb(count, stay) * 4 ** (count - stay) for stay in range(threshold, count + 1)
+    )
 
 
 @settings(max_examples=15)
