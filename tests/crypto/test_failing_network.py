@@ -1,32 +1,18 @@
 """A network that loses, delays, doubles, swaps, cuts and changes: an exact sum or a named error."""
 
-import itertools
 import random
 from dataclasses import fields, is_dataclass, replace
-from functools import cache, partial
+from functools import partial
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_masks import STAYS, Federation, arrays_of, names_of
+from test_masks import Federation, arrays_of
 
-from fedtrees.core.errors import UsageError
-from fedtrees.crypto import mask_seeds
-from fedtrees.crypto.encrypted_sums import RealSums
 from fedtrees.crypto.errors import (
     CryptoError,
-    ExposureError,
-    MalformedError,
-    MissingPartyError,
-    TooFewPartiesError,
-    WrongKeyError,
 )
-from fedtrees.crypto.ledger import Ledger
-from fedtrees.crypto.mask_messages import Advertisement, usual_threshold
-from fedtrees.crypto.secret import Secret
-from fedtrees.crypto.slots import Slots
-from fedtrees.crypto.survivor_sets import SurvivorSets
+from fedtrees.crypto.mask_messages import usual_threshold
 
 HARMS = ("lost", "late", "twice", "changed", "cut", "foreign", "renamed", "replayed")
 
