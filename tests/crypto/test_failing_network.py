@@ -5,14 +5,25 @@ from dataclasses import fields, is_dataclass, replace
 from functools import partial
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_masks import Federation, arrays_of
+from test_masks import STAYS, Federation, arrays_of, names_of
 
+from fedtrees.crypto.encrypted_sums import MARK_BYTES
+from fedtrees.crypto.encrypted_sums import RealSums as EncryptedSums
 from fedtrees.crypto.errors import (
     CryptoError,
+    ExposureError,
+    MalformedError,
+    MissingPartyError,
+    TooFewPartiesError,
+    WrongKeyError,
 )
+from fedtrees.crypto.ledger import Ledger
 from fedtrees.crypto.mask_messages import usual_threshold
+from fedtrees.crypto.slots import Slots
+from fedtrees.crypto.survivor_sets import SurvivorSets
 
 HARMS = ("lost", "late", "twice", "changed", "cut", "foreign", "renamed", "replayed")
 
@@ -96,7 +107,6 @@ class Network:
         try:
             return do(*given)
         except CryptoError as err:
-            assert type(err) is not CryptoError
             self.refused.append(err)
             return None
 
@@ -188,7 +198,9 @@ def outcomes(count, threshold, seed, harm):
     for index, arrays in enumerate(run.arrays):
         ended = run.sum(index) if ready else None
         if ended is None:
-            assert run.net.refused  # somebody said what was wrong
+            # somebody said what was wrong, by the name of its kind
+            assert run.net.refused
+            assert CryptoError not in {*map(type, run.net.refused)}
             yield "error"
             continue
         found, survivors = ended
@@ -212,3 +224,161 @@ def test_every_schedule_ends_in_an_exact_sum_or_a_named_error(count, low, seed, 
 def test_schedules_end_in_every_way():
     found = [end for seed in range(40) for end in outcomes(4, 3, seed, 0.05)]
     assert min(map(found.count, ("exact", "fewer", "error"))) >= 5
+
+
+def test_a_masking_key_that_was_changed_for_one_party_is_found_out_before_anything_is_masked():
+    one, other = Federation(3, 2), Federation(3, 2, seed=1)
+    roster = one.advertise()
+    false = [*roster[:2], replace(roster[2], masking=other.advertise()[2].masking)]
+    for name, keys in (("a", false), ("b", roster), ("c", roster)):
+        one.server.take_deal(one.parties[name].deal(keys))
+    boxes = one.server.boxes()
+    with pytest.raises(WrongKeyError, match="the two were told different keys"):
+        one.parties["a"].collect(boxes["a"])
+    with pytest.raises(WrongKeyError, match="the box from 'a' to 'b'"):
+        one.parties["b"].collect(boxes["b"])
+
+
+def test_own_keys_that_come_back_as_others_are_named():
+    one, other = Federation(3, 2), Federation(3, 2, seed=1)
+    roster = one.advertise()
+    with pytest.raises(WrongKeyError, match="keys of 'a' were changed on the way"):
+        one.parties["a"].deal([other.parties["a"].advertise(), *roster[1:]])
+
+
+@pytest.mark.parametrize("stays", ["abcd", "abc"])
+def test_who_missed_a_box_and_masked_among_fewer_spoils_no_sum(stays):
+    one = Federation(4, 3, leaves=dict.fromkeys({*"abcd"} - {*stays}, 2))
+    for name, boxes in one.deal().items():
+        got = {sender: box for sender, box in boxes.items() if (name, sender) != ("a", "d")}
+        one.parties[name].collect(got)
+    survivors, given = one.mask(), {}
+    for name in survivors:
+        try:
+            one.server.take_shares(one.parties[name].unmask(0, survivors))
+            given[name] = True
+        except MalformedError:
+            assert name == "a"  # it knows of no shares of d
+    if len(given) < 3:
+        with pytest.raises(TooFewPartiesError, match=r"missing: a, d\."):
+            one.server.opened(0)
+    else:
+        with pytest.raises(WrongKeyError, match="'a' in sum 0 does not bear out its tag"):
+            one.server.opened(0)
+
+
+@pytest.mark.parametrize("which", ["another run", "another sum", "another array"])
+def test_an_array_of_elsewhere_stays_closed(which):
+    one, other = Federation(3, 2, sums=2).collect(), Federation(3, 2, sums=2, seed=1).collect()
+    wrong = other.parties["a"].mask(0, one.arrays["a"])
+    if which == "another sum":
+        wrong = replace(one.parties["a"].mask(1, one.arrays["a"]), sum=0)
+    elif which == "another array":
+        mine = one.parties["a"].mask(0, one.arrays["a"])
+        wrong = replace(mine, shape=(3, 2))
+    one.server.take_array(wrong)
+    for name in "bc":
+        array = one.arrays[name].reshape(wrong.shape)
+        one.server.take_array(one.parties[name].mask(0, array))
+    survivors = one.server.survivors(0)
+    if which != "another array":
+        one.parties["a"].mask(0, one.arrays["a"])
+    for name in survivors:
+        one.server.take_shares(one.parties[name].unmask(0, survivors))
+    with pytest.raises(WrongKeyError, match="the array of 'a' in sum 0"):
+        one.server.opened(0)
+
+
+ADMITTED = [
+    (["abc", "ab"], "c"),
+    (["ab", "abc"], "c"),
+    (["ab", "bc", "ac"], "abc"),
+    (["abcd", "ab", "cd"], ""),
+    (["abcde", "abc", "abc"], ""),
+    (["abcde", "abc", "cde"], "c"),  # twice c is the second and third less the first
+    (["abcd", "bcde"], ""),  # a - e is of two
+    (["a"], "a"),
+]
+
+
+@pytest.mark.parametrize(("sets", "told"), ADMITTED)
+def test_sums_that_together_tell_one_party_are_refused(sets, told):
+    known = SurvivorSets()
+    for names in sets[:-1]:
+        known.admit(names)
+    if told:
+        with pytest.raises(ExposureError, match=rf"tell what {', '.join(told)} sent alone.*=true"):
+            known.admit(sets[-1])
+        assert known.told == []  # what was refused is not opened
+        allowed = SurvivorSets(exposing=True)
+        for names in sets:
+            allowed.admit(names)
+        assert allowed.told == [*told]
+    else:
+        known.admit(sets[-1])
+
+
+@settings(max_examples=60)
+@given(st.lists(st.sets(st.sampled_from("abcdef"), min_size=2), min_size=1, max_size=6))
+def test_who_is_told_is_whose_unit_vector_is_in_the_span(sets):
+    known = SurvivorSets(exposing=True)
+    for names in sets:
+        known.admit(names)
+    rows = np.array([[name in names for name in "abcdef"] for names in sets], dtype=float)
+    rank = np.linalg.matrix_rank(rows)
+    units = zip("abcdef", np.eye(6), strict=True)
+    inside = [n for n, unit in units if np.linalg.matrix_rank(np.vstack([rows, unit])) == rank]
+    assert known.told == inside
+
+
+def test_clients_refuse_to_open_a_sum_that_differs_by_one_from_another():
+    one = Federation(3, 2, sums=3, leaves={"c": 2}).collect()
+    one.open(0)
+    one.leaves["c"] = STAYS
+    survivors = one.mask(1)
+    one.parties["c"].hear("ab")
+    for name in survivors:  # c as well, who was not there
+        with pytest.raises(ExposureError, match="over a, b, would tell what c sent alone"):
+            one.parties[name].unmask(1, survivors)
+    with pytest.raises(TooFewPartiesError, match=r"0 parties helped .* missing: a, b, c\."):
+        one.server.opened(1)
+    one.leaves["c"] = 2
+    assert np.array_equal(one.open(2), one.arrays["a"] + one.arrays["b"])
+
+
+@pytest.fixture(scope="module")
+def sums():
+    with pytest.warns(UserWarning, match="weak"):
+        return [EncryptedSums(names_of(3), 1024, True, Ledger()) for _ in range(2)]
+
+
+def test_ciphertexts_lost_cut_foreign_or_out_of_range_are_named(sums):
+    one, other = sums
+    slots, arrays = Slots(1 << 20, 3), {name: np.arange(9) - ord(name) for name in "abc"}
+    sent = {name: one.encrypted(name, array, slots) for name, array in arrays.items()}
+    total = one.added(sent, 9, slots)
+    assert one.opened(total, 9, slots).tolist() == sum(arrays.values()).tolist()
+    for lost in ("a", "b", "c", "ab", "bc", "abc"):
+        left = {name: text for name, text in sent.items() if name not in lost}
+        with pytest.raises(
+            MissingPartyError, match=f"ciphertexts of {', '.join(lost)} are missing"
+        ):
+            one.added(left, 9, slots)
+    foreign = other.encrypted("b", arrays["b"], slots)
+    huge = sent["b"][:MARK_BYTES] + b"\xff" * (len(sent["b"]) - MARK_BYTES)
+    zero = sent["b"][:MARK_BYTES] + bytes(len(sent["b"]) - MARK_BYTES)
+    for error, wrong in [
+        (WrongKeyError, foreign),
+        (WrongKeyError, b""),
+        (MalformedError, sent["b"][:-1]),
+        (MalformedError, sent["b"] + b"\0"),
+        (MalformedError, huge),
+        (MalformedError, zero),
+    ]:
+        with pytest.raises(error, match=r"\bb\b"):
+            one.added({**sent, "b": wrong}, 9, slots)
+    with pytest.raises(MalformedError, match="z sent ciphertexts"):
+        one.added({**sent, "z": sent["a"]}, 9, slots)
+    with pytest.raises(WrongKeyError, match="under another key"):
+        other.opened(total, 9, slots)
+    assert one.public_key() != other.public_key()
