@@ -216,7 +216,8 @@ class MaskedSums(Aggregation):
         arrays = summands(reply)
         parts = {field: whole(array) for field, array in arrays.items()}
         text = masks.masked(name, index, np.concatenate(list(parts.values())))
-        fields, begin = {}, 0
+        fields: dict[str, Sealed] = {}
+        begin = 0
         for field, array in arrays.items():
             size = sizes.masked(parts[field].size)
             size += sizes.TAG_BYTES * (len(fields) == len(arrays) - 1)  # it stands at the end

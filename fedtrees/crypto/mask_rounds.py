@@ -180,4 +180,5 @@ class IdealMasks(Unprintable):
         arrays = list(self._arrays.pop(index).values())
         gone = len(self._dealt) - len(arrays)
         self._ledger.enter("masks expanded", len(arrays) * (1 + gone))
-        return np.sum(arrays, axis=0, dtype=np.int64)
+        total: NDArray[np.int64] = np.sum(arrays, axis=0)
+        return total

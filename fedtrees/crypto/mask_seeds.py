@@ -77,10 +77,9 @@ def tag(
     shape : tuple of int
     values : bytes
     """
-    bound = [keys, b"%d" % index, *(name.encode() for name in among)]
+    bound = [keys, f"{index} {shape}".encode(), *(name.encode() for name in among)]
     key = derive(seed, b"tag", *bound)
-    sizes = b"".join(size.to_bytes(8, "big") for size in shape)
-    return Poly1305.generate_tag(key.reveal(), sizes + values)
+    return Poly1305.generate_tag(key.reveal(), values)
 
 
 def _joined(parts: Iterable[bytes]) -> bytes:

@@ -1,5 +1,6 @@
 """A network that loses, delays, doubles, swaps, cuts and changes: an exact sum or a named error."""
 
+import itertools
 import random
 from dataclasses import fields, is_dataclass, replace
 from functools import partial
@@ -382,3 +383,25 @@ def test_ciphertexts_lost_cut_foreign_or_out_of_range_are_named(sums):
     with pytest.raises(WrongKeyError, match="under another key"):
         other.opened(total, 9, slots)
     assert one.public_key() != other.public_key()
+
+
+@pytest.mark.parametrize(("count", "threshold"), [(3, 2), (4, 3)])
+def test_no_way_of_telling_parties_different_survivors_gives_both_secrets_of_anybody(
+    count, threshold
+):
+    """A server that tells everybody what it likes gets the threshold of one kind at most."""
+    names = names_of(count)
+    sets = [s for k in range(threshold, count + 1) for s in itertools.combinations(names, k)]
+    ways = [*itertools.product(*([s for s in sets if name in s] for name in names))]
+    one = Federation(count, threshold, len(ways), exposing=True).collect()
+    most = 0
+    for index, way in enumerate(ways):
+        one.mask(index)
+        told = [one.parties[n].unmask(index, s) for n, s in zip(names, way, strict=True)]
+        for owner in names:
+            kinds = [sum(owner in given.self_masks for given in told),
+                     sum(owner in given.masking_keys for given in told)]  # fmt: skip
+            assert sum(kinds) == count
+            assert min(kinds) < threshold
+            most = max(most, min(kinds))
+    assert most == threshold - 1  # as close as it gets
