@@ -261,6 +261,8 @@ class MaskedSums(Aggregation):
 
 def _misses(dropout: float, name: str, reply: Message, wire: Wire) -> bool:
     """Tell whether a client misses the series that a reply belongs to."""
+    if not dropout:
+        return False
     coins = wire.streams.rng(f"{name} misses {reply.series}")
     return bool(coins.random() < dropout)
 

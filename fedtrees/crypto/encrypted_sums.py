@@ -7,8 +7,9 @@ the holder opens the sum.
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,9 +28,11 @@ from fedtrees.crypto.obfuscators import (
 from fedtrees.crypto.secret import Unprintable
 from fedtrees.crypto.slots import Slots
 
-# Which key ciphertexts are under: 16 bytes of the SHA-256 of the public key, before each array. A
-# ciphertext alone is a number like any other, and opens under the wrong key to a wrong number.
+# Before each array: 16 bytes of the SHA-256 of public key, sender, number of the sum, ciphertexts.
+# These alone are numbers like any others, and open under a wrong key, or from another sum, to wrong
+# ones. Whoever changes them on purpose can make the mark again.
 MARK_BYTES = 16
+_ADDER = "whoever adds"
 
 
 def public_key_bytes(bits: int, djn: bool) -> int:
@@ -53,6 +56,14 @@ class EncryptedSums(Protocol):
         """Let the holder of the key open a sum, int64, shape (size,)."""
 
 
+class _Shape(NamedTuple):
+    """What an array of so many numbers, a sum of so many arrays, is read as."""
+
+    size: int
+    slots: Slots
+    terms: int = 1
+
+
 class RealSums(Unprintable):
     """Ciphertexts as they are computed.
 
@@ -73,7 +84,8 @@ class RealSums(Unprintable):
         self._own = OwnerObfuscators(self._keys, ledger)
         kind = DJNObfuscators if djn else PlainObfuscators
         self._others: Obfuscators = kind(self._public, ledger)
-        self._mark = hashlib.sha256(self.public_key()).digest()[:MARK_BYTES]
+        self._made: Counter[str] = Counter()  # arrays of each party
+        self._added = 0
 
     def public_key(self) -> bytes:
         """Return n, and the base of short obfuscators."""
@@ -85,7 +97,9 @@ class RealSums(Unprintable):
     def encrypted(self, name: str, array: NDArray[np.int64], slots: Slots) -> bytes:
         """Encrypt."""
         source = self._own if name == self._parties[0] else self._others
-        return self._mark + EncryptedArray.of(array, slots, source, self._ledger).payload
+        payload = EncryptedArray.of(array, slots, source, self._ledger).payload
+        self._made[name] += 1
+        return self._mark(name, self._made[name], payload) + payload
 
     def added(self, arrays: Mapping[str, bytes], size: int, slots: Slots) -> bytes:
         """Multiply ciphertexts modulo n^2.
@@ -97,7 +111,7 @@ class RealSums(Unprintable):
         MalformedError
             If somebody has no part in it, or an array has the wrong length or no ciphertexts.
         WrongKeyError
-            If an array is under another key.
+            If an array is under another key, of another sum or party, or was changed.
         """
         missing = [name for name in self._parties if name not in arrays]
         if missing:
@@ -112,30 +126,45 @@ class RealSums(Unprintable):
                 f"{', '.join(strangers)} sent ciphertexts; the sum is over "
                 f"{', '.join(self._parties)} alone"
             )
-        first, *others = (self._read(name, arrays[name], size, slots) for name in self._parties)
+        number = self._added + 1
+        first, *others = (
+            self._read(name, number, arrays[name], _Shape(size, slots)) for name in self._parties
+        )
         total = first
         for other in others:
             total = total.plus(other, self._ledger)
-        return self._mark + total.payload
+        self._added = number
+        return self._mark(_ADDER, number, total.payload) + total.payload
 
     def opened(self, total: bytes, size: int, slots: Slots) -> NDArray[np.int64]:
         """Decrypt; parties are taken to be as many as the slots have room for."""
-        sealed = self._read("whoever adds", total, size, slots, slots.terms)
+        shape = _Shape(size, slots, slots.terms)
+        sealed = self._read(_ADDER, self._added, total, shape)
         return sealed.opened(self._keys, self._ledger)
 
-    def _read(
-        self, name: str, text: bytes, size: int, slots: Slots, terms: int = 1
-    ) -> EncryptedArray:
-        mark = text[:MARK_BYTES]
-        if mark != self._mark:
+    def _mark(self, name: str, number: int, payload: bytes) -> bytes:
+        of = hashlib.sha256(self.public_key())
+        of.update(f"{number} of {name}".encode())
+        of.update(payload)
+        return of.digest()[:MARK_BYTES]
+
+    def _read(self, name: str, number: int, text: bytes, shape: _Shape) -> EncryptedArray:
+        mark, payload = text[:MARK_BYTES], text[MARK_BYTES:]
+        expected = sizes.array(shape.size, shape.slots, self._public.bits).nbytes
+        if len(payload) != expected:
+            raise MalformedError(
+                f"{name} sent {len(text)} bytes; {MARK_BYTES + expected} are due: ask for them "
+                "again"
+            )
+        if mark != self._mark(name, number, payload):
             raise WrongKeyError(
-                f"what {name} sent is marked {mark.hex() or 'by nothing'}, and the public key of "
-                f"the sums {self._mark.hex()}: it is under another key. Send everybody the same "
-                "key, and start anew"
+                f"what {name} sent does not bear out its mark: it is under another key, of another "
+                "sum or party, or was changed on the way. Send everybody the same key, and start "
+                "anew"
             )
         try:
             return EncryptedArray.from_payload(
-                text[MARK_BYTES:], self._public, slots, (size,), terms
+                payload, self._public, shape.slots, (shape.size,), shape.terms
             )
         except MalformedError as err:
             raise MalformedError(f"of {name}: {err}") from None

@@ -365,24 +365,50 @@ def test_ciphertexts_lost_cut_foreign_or_out_of_range_are_named(sums):
             MissingPartyError, match=f"ciphertexts of {', '.join(lost)} are missing"
         ):
             one.added(left, 9, slots)
-    foreign = other.encrypted("b", arrays["b"], slots)
-    huge = sent["b"][:MARK_BYTES] + b"\xff" * (len(sent["b"]) - MARK_BYTES)
-    zero = sent["b"][:MARK_BYTES] + bytes(len(sent["b"]) - MARK_BYTES)
+    old = sent["b"]
+    sent = {name: one.encrypted(name, array, slots) for name, array in arrays.items()}
+    text, payload = sent["b"], sent["b"][MARK_BYTES:]
+    marked = [one._mark("b", 2, wrong) + wrong for wrong in (b"\xff" * len(payload), bytes(512))]
     for error, wrong in [
-        (WrongKeyError, foreign),
-        (WrongKeyError, b""),
-        (MalformedError, sent["b"][:-1]),
-        (MalformedError, sent["b"] + b"\0"),
-        (MalformedError, huge),
-        (MalformedError, zero),
+        (WrongKeyError, other.encrypted("b", arrays["b"], slots)),
+        (WrongKeyError, sent["a"]),
+        (WrongKeyError, old),
+        (WrongKeyError, text[:-1] + bytes([text[-1] ^ 1])),
+        *((MalformedError, wrong) for wrong in (b"", text[:-1], text + b"\0", *marked)),
     ]:
         with pytest.raises(error, match=r"\bb\b"):
             one.added({**sent, "b": wrong}, 9, slots)
     with pytest.raises(MalformedError, match="z sent ciphertexts"):
         one.added({**sent, "z": sent["a"]}, 9, slots)
+    total = one.added(sent, 9, slots)
     with pytest.raises(WrongKeyError, match="under another key"):
         other.opened(total, 9, slots)
-    assert one.public_key() != other.public_key()
+    assert one.opened(total, 9, slots).tolist() == sum(arrays.values()).tolist()
+
+
+@settings(max_examples=80)
+@given(seed=st.integers(0, 2**32), harm=st.sampled_from([0.1, 0.4]))
+def test_every_schedule_of_ciphertexts_ends_in_an_exact_sum_or_a_named_error(sums, seed, harm):
+    one, other = sums
+    for run in sums:
+        run._made.clear()
+        run._added = 0
+    net, slots = Network(random.Random(seed), harm), Slots(1 << 20, 3)
+    for index in range(3):
+        arrays = {n: np.arange(9) * (index + 2) - ord(n) for n in "abc"}
+        sent = [{n: run.encrypted(n, a, slots) for n, a in arrays.items()} for run in sums]
+        arrived, totals = {}, {}
+        for name in "abc":
+            net.deliver(partial(arrived.__setitem__, name), sent[0][name], sent[1][name])
+        total = net.attempt(one.added, arrived, 9, slots)
+        if total is not None:
+            foreign = other.added(sent[1], 9, slots)
+            net.deliver(partial(totals.__setitem__, 0), total, foreign)
+        found = net.attempt(one.opened, totals[0], 9, slots) if totals else None
+        if found is None:
+            assert net.refused or not totals
+            return  # the run stops
+        assert found.tolist() == sum(arrays.values()).tolist()
 
 
 @pytest.mark.parametrize(("count", "threshold"), [(3, 2), (4, 3)])

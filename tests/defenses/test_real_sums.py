@@ -176,7 +176,6 @@ def test_the_ciphertexts_that_crossed_multiply_to_the_one_that_is_opened():
         for name, total in sealed.items():
             size = 1024 // 4
             parts = [w[name].payload for w in waiting]
-            assert len({p[:MARK_BYTES] for p in (*parts, total.payload)}) == 1
             for at in range(MARK_BYTES, len(total.payload), size):
                 found = math.prod(mpz(int.from_bytes(p[at : at + size], "big")) for p in parts)
                 expected = int.from_bytes(total.payload[at : at + size], "big")
