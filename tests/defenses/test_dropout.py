@@ -179,6 +179,21 @@ def test_sums_that_differ_by_one_client_are_refused_by_default_and_tell_it_if_al
     assert np.array_equal((sums[0] - sums[1])[..., 1], own.sums[..., 1])
 
 
+@KINDS
+def test_who_missed_a_sum_heard_of_it(kind):
+    """Sums over 0 and 1, 1 and 2, 0 and 2 tell all three; nobody is in more than two of them."""
+
+    def lost(name, reply, wire):
+        return name == f"client-{(2, 0, 1)[getattr(reply, 'tree', 0)]}"
+
+    with pytest.raises(ExposureError, match="would tell what client-0, client-1, client-2 sent"):
+        run(
+            "forest-hist[trees=3,max_depth=1,max_bin=6]",
+            Composition((Losing(2, lost=lost, kind=kind),)),
+            clients=3,
+        )
+
+
 def test_dropout_of_nobody_is_masking_as_it_was():
     texts = ("masking[mode=ideal]", "masking[mode=ideal,dropout=0.0]")
     bare, zero = (run("all-reduce", text)[0] for text in texts)
