@@ -28,7 +28,7 @@ class SurvivorSets:
 
     def __init__(self, *, exposing: bool = False) -> None:
         self._exposing = exposing
-        self._known: set[frozenset[str]] = set()
+        self._known: dict[frozenset[str], None] = {}  # in order
         self._rows: dict[str, _Row] = {}  # their span in reduced echelon form, by pivot
 
     def admit(self, survivors: Iterable[str]) -> None:
@@ -41,33 +41,31 @@ class SurvivorSets:
             not allowed. The set is not entered then.
         """
         names = frozenset(survivors)
-        if names in self._known:
-            return
-        rows = _spanned(self._rows, names)
-        told = told_alone(rows)
-        if told and not self._exposing:
-            raise ExposureError(
-                f"the sum over {', '.join(sorted(names))}, with those opened before over "
-                f"{'; '.join(', '.join(sorted(one)) for one in self._sets())}, would tell what "
-                f"{', '.join(told)} sent alone. Wait for who is missing, start anew, or allow it: "
-                "exposing=true"
-            )
+        if not self._exposing and names not in self._known:
+            told = told_alone(_spanned(self._rows, names))
+            if told:
+                before = "; ".join(", ".join(sorted(one)) for one in self._known) or "nobody"
+                raise ExposureError(
+                    f"the sum over {', '.join(sorted(names))}, with those opened before over "
+                    f"{before}, would tell what {', '.join(told)} sent alone. Wait for who is "
+                    "missing, start anew, or allow it: exposing=true"
+                )
         self.note(names)
 
     def note(self, survivors: Iterable[str]) -> None:
         """Enter a set whose sum others opened."""
         names = frozenset(survivors)
-        if names not in self._known:
-            self._known.add(names)
+        if not self._exposing and names not in self._known:
             self._rows = _spanned(self._rows, names)
+        self._known[names] = None
 
     @property
     def told(self) -> list[str]:
         """Parties whose part some combination of the opened sums is."""
-        return told_alone(self._rows)
-
-    def _sets(self) -> list[frozenset[str]]:
-        return sorted(self._known, key=sorted)
+        rows: dict[str, _Row] = {}
+        for names in self._known:
+            rows = _spanned(rows, names)
+        return told_alone(rows)
 
 
 def told_alone(rows: Mapping[str, _Row]) -> list[str]:
