@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,13 +19,17 @@ from fedtrees.core.aggregation import (
     whole,
 )
 from fedtrees.core.errors import UsageError
+from fedtrees.core.guarantee import Computational, Guarantee
 from fedtrees.core.messages import Message
 from fedtrees.core.registry import register
 from fedtrees.core.sealed import Sealed
+from fedtrees.core.transcript import Transcript
 from fedtrees.crypto import sizes
+from fedtrees.crypto.errors import MissingPartyError
 from fedtrees.crypto.ledger import Ledger
 from fedtrees.crypto.mask_messages import MaskPlan, usual_threshold
 from fedtrees.crypto.mask_rounds import IdealMasks, MaskRounds, RealMasks
+from fedtrees.crypto.survivor_sets import SurvivorSets
 from fedtrees.defenses.real_sums import RealSums, costs_of, opaque
 from fedtrees.messages.aggregation import (
     MaskBoxes,
@@ -39,6 +44,12 @@ from fedtrees.messages.aggregation import (
 # Sums whose keys are agreed on at once. Each has keys of its own (`MaskPlan.sums`); those that are
 # left at the end of a run were made for nothing.
 SUMS_AT_ONCE = 16
+
+# In the claim: sums over other survivors were opened, which together tell one client's part.
+_DIFFERING = "differing-survivors"
+
+# Tells whether a client's replies of a series are lost on the way.
+Lost = Callable[[str, Message, Wire], bool]
 
 _KEYS = "keys and shares for masks: none of them opens a single client's values"
 _OPEN = "shares that open the sum of those whose values came, and no other"
@@ -59,15 +70,28 @@ class Masking(RealSums):  # type: ignore[misc]
         thirds and one.
     mode : {"real", "ideal"}
         ``ideal``: the same views and byte counts without arithmetic.
+    dropout : float
+        Share of the trees that a client misses, by the experiment's seed: what it sends is lost.
+        The tree is grown on the others; with fewer than the threshold the run stops. So for what
+        is no tree: label sums, counts on a grid, validation losses.
+    exposing : bool
+        Open sums although those over other survivors, with these, tell one client's part
+        (`fedtrees.crypto.survivor_sets`); false: the clients refuse, and the run stops.
     """
 
     threshold: int | None = None
     mode: str = "real"
+    dropout: float = 0.0
+    exposing: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.threshold is not None and (type(self.threshold) is not int or self.threshold < 2):
             raise UsageError(f"threshold={self.threshold!r}: give a whole number, 2 or more")
+        if type(self.dropout) not in (int, float) or not 0 <= self.dropout < 1:
+            raise UsageError(f"dropout={self.dropout!r}: give a number from 0 to below 1")
+        if not isinstance(self.exposing, bool):
+            raise UsageError(f"exposing={self.exposing!r}: give true or false")
 
     def strength(self) -> tuple[int, str]:
         """Return that of X25519 and ChaCha20."""
@@ -75,7 +99,21 @@ class Masking(RealSums):  # type: ignore[misc]
 
     def aggregation(self) -> Aggregation:
         """Make the rounds of one run."""
-        return MaskedSums(self.threshold, RealMasks if self.mode == "real" else IdealMasks)
+        kind = RealMasks if self.mode == "real" else IdealMasks
+        lost = partial(_misses, self.dropout)
+        return MaskedSums(self.threshold, kind, lost, exposing=self.exposing)
+
+    def claim(self) -> Guarantee:
+        """Return what holds, and what may be read beside the server's sums."""
+        return _told_by_survivors(super().claim(), self.exposing)
+
+    def spent(self, transcript: Transcript) -> Guarantee:
+        """Return the same with what really crossed, and what the sums told together."""
+        sets = SurvivorSets(exposing=True)
+        for d in transcript:
+            if isinstance(d.message, MaskSurvivors):
+                sets.note(d.message.parties.split(","))
+        return _told_by_survivors(super().spent(transcript), bool(sets.told))
 
     def undone_by(self, principals: Sequence[str], roles: Mapping[str, str]) -> str | None:
         """Return why, where the server colludes with as many clients as the threshold."""
@@ -100,13 +138,28 @@ class MaskedSums(Aggregation):
     threshold : int or None
     rounds : type
         `RealMasks` or `IdealMasks`.
+    lost : callable
+        ``lost(name, reply, wire)``: whether it does not arrive.
+    exposing : bool
+        As for `Masking`.
     """
 
-    def __init__(self, threshold: int | None, rounds: type[RealMasks] | type[IdealMasks]) -> None:
+    def __init__(
+        self,
+        threshold: int | None,
+        rounds: type[RealMasks] | type[IdealMasks],
+        lost: Lost,
+        *,
+        exposing: bool,
+    ) -> None:
         self._threshold, self._rounds = threshold, rounds
+        self._lost, self._exposing = lost, exposing
         self._real = rounds is RealMasks
         self._ledger = Ledger()
         self._masks: MaskRounds | None = None
+        self._dealt: set[str] = set()  # who has keys for the next sums
+        self._opened: dict[str, SurvivorSets] = {}  # each client's own
+        self._series: dict[str, tuple[str, ...]] = {}  # survivors of each
         self._used = self._batches = 0
 
     def costs(self) -> Mapping[str, float]:
@@ -114,29 +167,60 @@ class MaskedSums(Aggregation):
         return dict(costs_of(self._ledger))
 
     def summed(self, replies: Mapping[str, Message], wire: Wire, why: str) -> Message:
-        """Agree on keys where none are left, let masked replies cross, and open their sum."""
-        first, names = agreed(replies.values()), tuple(replies)
+        """Agree on keys where none are left, let masked replies cross, and open their sum.
+
+        Raises
+        ------
+        TooFewPartiesError
+            If fewer replies arrive than the threshold.
+        MissingPartyError
+            If not those arrive that are in the sums before, with which it is combined.
+        ExposureError
+            If the sum and those before would tell what one client sent.
+        """
+        names = tuple(replies)
+        found = {n: reply for n, reply in replies.items() if not self._lost(n, reply, wire)}
+        plan = self._plan(names)
+        plan.need(found, f"sent {type(next(iter(replies.values()))).__name__}")
+        first = agreed(found.values())
+        self._check_series(first.series, tuple(found))
         masks = self._masks
-        if masks is None or masks.plan.parties != names or self._used == masks.plan.sums:
-            masks = self._masks = self._agree(names, wire)
+        if masks is None or not {*found} <= self._dealt or self._used == masks.plan.sums:
+            masks = self._masks = self._agree(plan, tuple(found), wire)
         index, self._used = self._used, self._used + 1
-        for name, reply in replies.items():
+        for name, reply in found.items():
             wire.carry(name, (wire.server,), self._masked(masks, name, index, reply), why)
-        wire.carry(wire.server, names, MaskSurvivors(index, ",".join(names)), _OPEN)
-        for name in names:
-            text = masks.opening(name, index, names)
-            shares = opaque(text, sizes.unmasking(len(names)), real=self._real)
+        survivors = masks.survivors(index)
+        # who is missing hears of it later: its own refusals depend on what was opened
+        wire.carry(wire.server, names, MaskSurvivors(index, ",".join(survivors)), _OPEN)
+        for name in survivors:
+            text = masks.opening(name, index, survivors)
+            shares = opaque(text, sizes.unmasking(len(self._dealt)), real=self._real)
             wire.carry(name, (wire.server,), MaskOpening(index, shares), _OPEN)
         return _put(first, masks.opened(index))
+
+    def _check_series(self, series: str, found: tuple[str, ...]) -> None:
+        """Raise unless the same parties are in all sums that a protocol combines."""
+        before = self._series.setdefault(series, found)
+        if before != found:
+            differ = [name for name in {**dict.fromkeys(before), **dict.fromkeys(found)}
+                      if (name in before) != (name in found)]  # fmt: skip
+            raise MissingPartyError(
+                f"{', '.join(differ)}: in some sums of {series}, missing from others; what is "
+                f"worked out from both would be wrong. Those before are over {', '.join(before)}. "
+                "Wait for who is missing, or start anew"
+            )
 
     def _masked(self, masks: MaskRounds, name: str, index: int, reply: Message) -> Message:
         """Let a client mask all its summed fields as one array; return its reply as it crosses."""
         arrays = summands(reply)
         parts = {field: whole(array) for field, array in arrays.items()}
         text = masks.masked(name, index, np.concatenate(list(parts.values())))
-        fields, begin = {}, 0
+        fields: dict[str, Sealed] = {}
+        begin = 0
         for field, array in arrays.items():
             size = sizes.masked(parts[field].size)
+            size += sizes.TAG_BYTES * (len(fields) == len(arrays) - 1)  # it stands at the end
             payload = text[begin : begin + size]
             fields[field] = Sealed(
                 (), array.shape, array.dtype.newbyteorder("<").str, size, payload
@@ -144,13 +228,19 @@ class MaskedSums(Aggregation):
             begin += size
         return replace(reply, **fields)
 
-    def _agree(self, names: tuple[str, ...], wire: Wire) -> MaskRounds:
-        """Rounds 0 and 1, for the next sums: keys, and shares of secrets in boxes."""
+    def _plan(self, names: tuple[str, ...]) -> MaskPlan:
         threshold = self._threshold or usual_threshold(len(names))
-        plan = MaskPlan(names, threshold, SUMS_AT_ONCE, b"fedtrees, batch %d" % self._batches)
-        masks, server, real = self._rounds(plan, self._ledger), wire.server, self._real
-        wire.carry(server, names, MaskKeysRequest(self._batches, plan.sums, threshold), _KEYS)
-        self._used, self._batches = 0, self._batches + 1
+        return MaskPlan(names, threshold, SUMS_AT_ONCE, b"fedtrees, batch %d" % self._batches)
+
+    def _agree(self, plan: MaskPlan, names: tuple[str, ...], wire: Wire) -> MaskRounds:
+        """Rounds 0 and 1, for the next sums of those who are there: keys, and shares in boxes."""
+        for name in plan.parties:
+            self._opened.setdefault(name, SurvivorSets(exposing=self._exposing))
+        masks = self._rounds(plan, self._ledger, self._opened)
+        server, real = wire.server, self._real
+        request = MaskKeysRequest(self._batches, plan.sums, plan.threshold)
+        wire.carry(server, plan.parties, request, _KEYS)
+        self._used, self._batches, self._dealt = 0, self._batches + 1, {*names}
         roster, size = b"", sizes.advertisement(plan)
         for name in names:
             text = masks.keys(name)
@@ -159,13 +249,28 @@ class MaskedSums(Aggregation):
         keys = opaque(roster, size * len(names), real=real)
         wire.carry(server, names, MaskRoster(",".join(names), keys), _KEYS)
         for name in names:
-            dealt = opaque(masks.shares(name, roster), sizes.deal(plan, len(names)), real=real)
+            text = masks.shares(name, roster, names)
+            dealt = opaque(text, sizes.deal(plan, len(names)), real=real)
             wire.carry(name, (server,), MaskShares(dealt), _KEYS)
         for name in names:
             others = ",".join(other for other in names if other != name)
             boxes = opaque(masks.boxes(name), sizes.box(plan) * (len(names) - 1), real=real)
             wire.carry(server, (name,), MaskBoxes(others, boxes), _KEYS)
         return masks
+
+
+def _misses(dropout: float, name: str, reply: Message, wire: Wire) -> bool:
+    """Tell whether a client misses the series that a reply belongs to."""
+    if not dropout:
+        return False
+    coins = wire.streams.rng(f"{name} misses {reply.series}")
+    return bool(coins.random() < dropout)
+
+
+def _told_by_survivors(claim: Guarantee, also: bool) -> Guarantee:
+    assert isinstance(claim, Computational)
+    names = [claim.uncovered, _DIFFERING] if also else [claim.uncovered]
+    return replace(claim, uncovered="+".join(filter(None, names)))
 
 
 def _put(first: Message, opened: NDArray[np.int64]) -> Message:

@@ -139,7 +139,8 @@ class PaillierSums(Aggregation):
             where, size = slots[field], size_of_whole(array)
             for name, reply in replies.items():
                 texts[name][field] = sums.encrypted(name, whole(summands(reply)[field]), where)
-            added[field] = sums.added([text[field] for text in texts.values()], size, where)
+            sent = {name: text[field] for name, text in texts.items()}
+            added[field] = sums.added(sent, size, where)
             opened[field] = sums.opened(added[field], size, where)
         for name, reply in replies.items():
             wire.carry(name, (server,), self._sealed(reply, texts[name], slots), why)
@@ -160,7 +161,7 @@ class PaillierSums(Aggregation):
             )
         sums: encrypted_sums.EncryptedSums
         if self._real:
-            sums = encrypted_sums.RealSums(self._holder, how.bits, how.djn, self._ledger)
+            sums = encrypted_sums.RealSums(names, how.bits, how.djn, self._ledger)
         else:
             sums = encrypted_sums.IdealSums(how.bits, self._ledger)
         size = encrypted_sums.public_key_bytes(how.bits, how.djn)
@@ -189,6 +190,7 @@ class PaillierSums(Aggregation):
         for field, text in texts.items():
             array = getattr(reply, field)
             count, nbytes = sizes.array(size_of_whole(array), slots[field], self._how.bits)
+            nbytes += encrypted_sums.MARK_BYTES
             assert len(text) == (nbytes if self._real else 0)
             dtype = array.dtype.newbyteorder("<").str
             fields[field] = Sealed((self._holder,), array.shape, dtype, nbytes, text)

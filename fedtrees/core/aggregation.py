@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from fedtrees.core.errors import DataError, ProtocolError
 from fedtrees.core.messages import Message
+from fedtrees.core.streams import Streams
 
 # Floats are added as whole numbers of 2^-192, in twelve digits of 32 bits: a sum of up to 2^31 of
 # them fits an int64, is exact, and does not depend on how its parts were added.
@@ -41,6 +42,8 @@ class Wire:
     carry : callable
         ``carry(sender, receivers, message, why)`` sends and writes down; a receiver who is the
         sender opened it.
+    streams : Streams
+        Coins of what happens to messages on their way, and no party's own.
     """
 
     server: str
@@ -49,6 +52,7 @@ class Wire:
     classes: int
     parameters: Mapping[str, Any]
     carry: Callable[[str, tuple[str, ...], Message, str], None]
+    streams: Streams
 
 
 class Aggregation(ABC):

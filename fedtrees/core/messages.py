@@ -104,6 +104,11 @@ class Message:
         """What this very message reveals; at most `discloses`."""
         return self.discloses
 
+    @property
+    def series(self) -> str:
+        """Which sums of replies a protocol combines: they must be over the same parties."""
+        return type(self).__name__
+
 
 def frozen(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Return a contiguous copy that cannot be made writeable again: its memory is bytes."""

@@ -228,7 +228,8 @@ class LocalNetwork(Network):
             self.transcript.record(sender, receivers, message, why)
 
         exact = self.defense.sums_exactly(schema, parameters)
-        return Wire(server, self._rows, exact, len(schema.classes), parameters, carry)
+        on_the_way = self._streams.child("network")
+        return Wire(server, self._rows, exact, len(schema.classes), parameters, carry, on_the_way)
 
     def _sender(self) -> Party:
         party = acting_party()

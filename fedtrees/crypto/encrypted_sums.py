@@ -6,14 +6,17 @@ the holder opens the sum.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+import hashlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.crypto import sizes
 from fedtrees.crypto.arrays import EncryptedArray
+from fedtrees.crypto.errors import MalformedError, MissingPartyError, WrongKeyError
 from fedtrees.crypto.keys import KeyPair
 from fedtrees.crypto.ledger import Ledger
 from fedtrees.crypto.obfuscators import (
@@ -24,6 +27,12 @@ from fedtrees.crypto.obfuscators import (
 )
 from fedtrees.crypto.secret import Unprintable
 from fedtrees.crypto.slots import Slots
+
+# Before each array: 16 bytes of the SHA-256 of public key, sender, number of the sum, ciphertexts.
+# These alone are numbers like any others, and open under a wrong key, or from another sum, to wrong
+# ones. Whoever changes them on purpose can make the mark again.
+MARK_BYTES = 16
+_ADDER = "whoever adds"
 
 
 def public_key_bytes(bits: int, djn: bool) -> int:
@@ -40,11 +49,19 @@ class EncryptedSums(Protocol):
     def encrypted(self, name: str, array: NDArray[np.int64], slots: Slots) -> bytes:
         """Let a party encrypt an array, shape (m,)."""
 
-    def added(self, arrays: Sequence[bytes], size: int, slots: Slots) -> bytes:
-        """Add what it cannot read: arrays of `size` numbers each."""
+    def added(self, arrays: Mapping[str, bytes], size: int, slots: Slots) -> bytes:
+        """Add what it cannot read: everybody's array of `size` numbers, by party."""
 
     def opened(self, total: bytes, size: int, slots: Slots) -> NDArray[np.int64]:
         """Let the holder of the key open a sum, int64, shape (size,)."""
+
+
+class _Shape(NamedTuple):
+    """What an array of so many numbers, a sum of so many arrays, is read as."""
+
+    size: int
+    slots: Slots
+    terms: int = 1
 
 
 class RealSums(Unprintable):
@@ -52,21 +69,23 @@ class RealSums(Unprintable):
 
     Parameters
     ----------
-    holder : str
-        Who draws the key and opens sums.
+    parties : sequence of str
+        Whose arrays a sum is of, all of them. The first one draws the key and opens sums.
     bits : int
     djn : bool
         Whether the others make obfuscators by DJN's short powers, or by ``r^n``.
     ledger : Ledger
     """
 
-    def __init__(self, holder: str, bits: int, djn: bool, ledger: Ledger) -> None:
-        self._holder, self._ledger, self._djn = holder, ledger, djn
+    def __init__(self, parties: Sequence[str], bits: int, djn: bool, ledger: Ledger) -> None:
+        self._parties, self._ledger, self._djn = tuple(parties), ledger, djn
         self._keys = KeyPair.generate(bits)
         self._public = self._keys.public
         self._own = OwnerObfuscators(self._keys, ledger)
         kind = DJNObfuscators if djn else PlainObfuscators
         self._others: Obfuscators = kind(self._public, ledger)
+        self._made: Counter[str] = Counter()  # arrays of each party
+        self._added = 0
 
     def public_key(self) -> bytes:
         """Return n, and the base of short obfuscators."""
@@ -77,23 +96,78 @@ class RealSums(Unprintable):
 
     def encrypted(self, name: str, array: NDArray[np.int64], slots: Slots) -> bytes:
         """Encrypt."""
-        source = self._own if name == self._holder else self._others
-        return EncryptedArray.of(array, slots, source, self._ledger).payload
+        source = self._own if name == self._parties[0] else self._others
+        payload = EncryptedArray.of(array, slots, source, self._ledger).payload
+        self._made[name] += 1
+        return self._mark(name, self._made[name], payload) + payload
 
-    def added(self, arrays: Sequence[bytes], size: int, slots: Slots) -> bytes:
-        """Multiply ciphertexts modulo n^2."""
+    def added(self, arrays: Mapping[str, bytes], size: int, slots: Slots) -> bytes:
+        """Multiply ciphertexts modulo n^2.
+
+        Raises
+        ------
+        MissingPartyError
+            If somebody's array is not there: a sum over the others has another meaning.
+        MalformedError
+            If somebody has no part in it, or an array has the wrong length or no ciphertexts.
+        WrongKeyError
+            If an array is under another key, of another sum or party, or was changed.
+        """
+        missing = [name for name in self._parties if name not in arrays]
+        if missing:
+            raise MissingPartyError(
+                f"ciphertexts of {', '.join(missing)} are missing; Paillier sums are over all of "
+                f"{', '.join(self._parties)}. Wait for them, or use 'masking', which opens the sum "
+                "of those who stay"
+            )
+        strangers = sorted({*arrays} - {*self._parties})
+        if strangers:
+            raise MalformedError(
+                f"{', '.join(strangers)} sent ciphertexts; the sum is over "
+                f"{', '.join(self._parties)} alone"
+            )
+        number = self._added + 1
         first, *others = (
-            EncryptedArray.from_payload(text, self._public, slots, (size,)) for text in arrays
+            self._read(name, number, arrays[name], _Shape(size, slots)) for name in self._parties
         )
         total = first
         for other in others:
             total = total.plus(other, self._ledger)
-        return total.payload
+        self._added = number
+        return self._mark(_ADDER, number, total.payload) + total.payload
 
     def opened(self, total: bytes, size: int, slots: Slots) -> NDArray[np.int64]:
         """Decrypt; parties are taken to be as many as the slots have room for."""
-        sealed = EncryptedArray.from_payload(total, self._public, slots, (size,), slots.terms)
+        shape = _Shape(size, slots, slots.terms)
+        sealed = self._read(_ADDER, self._added, total, shape)
         return sealed.opened(self._keys, self._ledger)
+
+    def _mark(self, name: str, number: int, payload: bytes) -> bytes:
+        of = hashlib.sha256(self.public_key())
+        of.update(f"{number} of {name}".encode())
+        of.update(payload)
+        return of.digest()[:MARK_BYTES]
+
+    def _read(self, name: str, number: int, text: bytes, shape: _Shape) -> EncryptedArray:
+        mark, payload = text[:MARK_BYTES], text[MARK_BYTES:]
+        expected = sizes.array(shape.size, shape.slots, self._public.bits).nbytes
+        if len(payload) != expected:
+            raise MalformedError(
+                f"{name} sent {len(text)} bytes; {MARK_BYTES + expected} are due: ask for them "
+                "again"
+            )
+        if mark != self._mark(name, number, payload):
+            raise WrongKeyError(
+                f"what {name} sent does not bear out its mark: it is under another key, of another "
+                "sum or party, or was changed on the way. Send everybody the same key, and start "
+                "anew"
+            )
+        try:
+            return EncryptedArray.from_payload(
+                payload, self._public, shape.slots, (shape.size,), shape.terms
+            )
+        except MalformedError as err:
+            raise MalformedError(f"of {name}: {err}") from None
 
 
 class IdealSums(Unprintable):
@@ -123,7 +197,7 @@ class IdealSums(Unprintable):
         self._sum = array if self._sum is None else self._sum + array
         return b""
 
-    def added(self, arrays: Sequence[bytes], size: int, slots: Slots) -> bytes:
+    def added(self, arrays: Mapping[str, bytes], size: int, slots: Slots) -> bytes:
         """Add nothing: it is done."""
         self._ledger.enter("added", (len(arrays) - 1) * self._count(size, slots))
         return b""

@@ -14,7 +14,7 @@ class InsecureCoinsError(CryptoError):
 
 
 class ExposureError(CryptoError):
-    """Something would leave its holder that must not: a key, a used obfuscator, both shares."""
+    """Something would be told that must not: a key, both shares, one party's part of a sum."""
 
 
 class PlaintextOverflowError(CryptoError):
@@ -22,7 +22,7 @@ class PlaintextOverflowError(CryptoError):
 
 
 class WrongKeyError(CryptoError):
-    """Ciphertexts, shares or boxes of different keys meet."""
+    """Ciphertexts, shares, boxes or tags of different keys meet, or were changed on the way."""
 
 
 class MalformedError(CryptoError):
@@ -31,6 +31,10 @@ class MalformedError(CryptoError):
 
 class TooFewPartiesError(CryptoError):
     """Fewer parties are left than the threshold asks for."""
+
+
+class MissingPartyError(CryptoError):
+    """A party is missing from a sum that needs everybody, or the same as the sums before it."""
 
 
 class LateError(CryptoError):

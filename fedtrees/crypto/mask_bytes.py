@@ -31,11 +31,10 @@ def read_advertisement(text: bytes, plan: MaskPlan, party: str) -> Advertisement
     return Advertisement(party, first, tuple(keys))
 
 
-def read_roster(text: bytes, plan: MaskPlan) -> list[Advertisement]:
-    """Read the keys of all parties of the plan, one after the other."""
-    size, parties = sizes.advertisement(plan), plan.parties
-    each = _pieces(text, size, len(parties), "the keys of everybody")
-    return [read_advertisement(t, plan, p) for t, p in zip(each, parties, strict=True)]
+def read_roster(text: bytes, plan: MaskPlan, names: Sequence[str]) -> list[Advertisement]:
+    """Read the keys of these parties, one after the other."""
+    each = _pieces(text, sizes.advertisement(plan), len(names), "the keys of everybody")
+    return [read_advertisement(t, plan, p) for t, p in zip(each, names, strict=True)]
 
 
 def deal_bytes(message: Deal, others: Sequence[str]) -> bytes:

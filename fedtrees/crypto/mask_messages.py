@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from fedtrees.core.errors import UsageError
 from fedtrees.core.sealed import Sealed
+from fedtrees.crypto.errors import TooFewPartiesError
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,16 @@ class MaskPlan:
     def point(self, party: str) -> int:
         """Return where a party's shares are, from 1."""
         return self.parties.index(party) + 1
+
+    def need(self, names: Collection[str], did: str) -> None:
+        """Raise TooFewPartiesError, which says who is missing, unless the threshold is met."""
+        if len(names) < self.threshold:
+            missing = [name for name in self.parties if name not in names]
+            raise TooFewPartiesError(
+                f"{len(names)} parties {did}, and the threshold is {self.threshold}; missing: "
+                f"{', '.join(missing)}. Nothing is opened. Wait for them, start anew, or choose a "
+                "lower threshold"
+            )
 
 
 def usual_threshold(parties: int) -> int:
@@ -111,17 +122,22 @@ class MaskedArray:
     shape : tuple of int
     values : bytes
         Numbers modulo 2^64, eight bytes each, little end first.
+    tag : bytes
+        Of all this, of the keys that went to everybody, and of among whom it was masked, 16 bytes:
+        a sum of what was changed, sent before, or masked otherwise, is never opened.
     """
 
     party: str
     sum: int
     shape: tuple[int, ...]
     values: bytes = field(repr=False)
+    tag: bytes = field(repr=False)
 
     @property
     def sealed(self) -> Sealed:
         """The values as a message field that nobody can open by itself."""
-        return Sealed((), self.shape, "<i8", len(self.values), self.values)
+        text = self.values + self.tag
+        return Sealed((), self.shape, "<i8", len(text), text)
 
 
 @dataclass(frozen=True)

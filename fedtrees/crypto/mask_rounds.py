@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -10,14 +10,19 @@ from numpy.typing import NDArray
 
 from fedtrees.crypto import mask_bytes
 from fedtrees.crypto.ledger import Ledger
-from fedtrees.crypto.mask_messages import MaskedArray, MaskPlan
+from fedtrees.crypto.mask_messages import MaskPlan
 from fedtrees.crypto.masked_sum import MaskedSum
-from fedtrees.crypto.masking_party import MaskingParty
+from fedtrees.crypto.masking_party import MaskingParty, check_numbers
 from fedtrees.crypto.secret import Unprintable
+from fedtrees.crypto.survivor_sets import SurvivorSets
+
+Opened = Mapping[str, SurvivorSets]
 
 
 class MaskRounds(Protocol):
     """What is sent in each round, as bytes; what is received goes in likewise.
+
+    Who says nothing in a round is left out of the rounds after it.
 
     Attributes
     ----------
@@ -29,14 +34,17 @@ class MaskRounds(Protocol):
     def keys(self, name: str) -> bytes:
         """Round 0: let a client tell its public keys to whoever adds."""
 
-    def shares(self, name: str, roster: bytes) -> bytes:
-        """Round 1: let a client that has everybody's keys deal shares, and send them."""
+    def shares(self, name: str, roster: bytes, among: Sequence[str]) -> bytes:
+        """Round 1: let a client that has the keys of these deal shares, and send them."""
 
     def boxes(self, name: str) -> bytes:
         """End of round 1: the boxes for a client, which opens them."""
 
     def masked(self, name: str, index: int, array: NDArray[np.int64]) -> bytes:
-        """Round 2: let a client mask an array, shape (m,), and send it."""
+        """Round 2: let a client mask an array, shape (m,), and send it, and its tag."""
+
+    def survivors(self, index: int) -> tuple[str, ...]:
+        """End of round 2: tell everybody whose arrays came."""
 
     def opening(self, name: str, index: int, survivors: Sequence[str]) -> bytes:
         """Round 3: let a client tell the shares that open the sum of the survivors."""
@@ -52,11 +60,15 @@ class RealMasks(Unprintable):
     ----------
     plan : MaskPlan
     ledger : Ledger
+    opened : mapping of str to SurvivorSets
+        What each client knows to be opened.
     """
 
-    def __init__(self, plan: MaskPlan, ledger: Ledger) -> None:
+    def __init__(self, plan: MaskPlan, ledger: Ledger, opened: Opened) -> None:
         self.plan = plan
-        self._clients = {name: MaskingParty(plan, name, ledger) for name in plan.parties}
+        self._clients = {
+            name: MaskingParty(plan, name, ledger, opened=opened[name]) for name in plan.parties
+        }
         self._server = MaskedSum(plan, ledger)
         self._boxes: dict[str, dict[str, bytes]] = {}
 
@@ -66,12 +78,12 @@ class RealMasks(Unprintable):
         self._server.take_keys(mask_bytes.read_advertisement(text, self.plan, name))
         return text
 
-    def shares(self, name: str, roster: bytes) -> bytes:
+    def shares(self, name: str, roster: bytes, among: Sequence[str]) -> bytes:
         """Round 1."""
-        if name == self.plan.parties[0]:
+        if name == among[0]:
             self._server.roster()
-        others = [other for other in self.plan.parties if other != name]
-        dealt = self._clients[name].deal(mask_bytes.read_roster(roster, self.plan))
+        others = [other for other in among if other != name]
+        dealt = self._clients[name].deal(mask_bytes.read_roster(roster, self.plan, among))
         text = mask_bytes.deal_bytes(dealt, others)
         self._server.take_deal(mask_bytes.read_deal(text, self.plan, name, others))
         return text
@@ -80,23 +92,29 @@ class RealMasks(Unprintable):
         """End of round 1."""
         self._boxes = self._boxes or self._server.boxes()
         text = mask_bytes.boxes_bytes(self._boxes[name])
-        others = [other for other in self.plan.parties if other != name]
+        others = list(self._boxes[name])
         self._clients[name].collect(mask_bytes.read_boxes(text, self.plan, others))
         return text
 
     def masked(self, name: str, index: int, array: NDArray[np.int64]) -> bytes:
         """Round 2."""
-        values = self._clients[name].mask(index, array).values
-        self._server.take_array(MaskedArray(name, index, array.shape, values))
-        return values
+        made = self._clients[name].mask(index, array)
+        self._server.take_array(made)
+        return made.values + made.tag
+
+    def survivors(self, index: int) -> tuple[str, ...]:
+        """End of round 2."""
+        found = self._server.survivors(index)
+        for name, client in self._clients.items():
+            if name not in found:
+                client.hear(found)
+        return found
 
     def opening(self, name: str, index: int, survivors: Sequence[str]) -> bytes:
         """Round 3."""
-        if name == survivors[0]:
-            self._server.survivors(index)
-        parties = self.plan.parties
-        text = mask_bytes.unmasking_bytes(self._clients[name].unmask(index, survivors), parties)
-        self._server.take_shares(mask_bytes.read_unmasking(text, name, index, parties, survivors))
+        dealt = [party for party in self.plan.parties if party in self._boxes]
+        text = mask_bytes.unmasking_bytes(self._clients[name].unmask(index, survivors), dealt)
+        self._server.take_shares(mask_bytes.read_unmasking(text, name, index, dealt, survivors))
         return text
 
     def opened(self, index: int) -> NDArray[np.int64]:
@@ -112,19 +130,24 @@ class IdealMasks(Unprintable):
     plan : MaskPlan
     ledger : Ledger
         Work that is not done is counted, and takes no time.
+    opened : mapping of str to SurvivorSets
+        Real clients would open nothing that these refuse.
     """
 
-    def __init__(self, plan: MaskPlan, ledger: Ledger) -> None:
-        self.plan, self._ledger = plan, ledger
-        self._sums: dict[int, NDArray[np.int64]] = {}
+    def __init__(self, plan: MaskPlan, ledger: Ledger, opened: Opened) -> None:
+        self.plan, self._ledger, self._opened = plan, ledger, opened
+        self._dealt: Sequence[str] = ()
+        self._arrays: dict[int, dict[str, NDArray[np.int64]]] = {}
 
     def keys(self, name: str) -> bytes:
         """Round 0."""
         return b""
 
-    def shares(self, name: str, roster: bytes) -> bytes:
+    def shares(self, name: str, roster: bytes, among: Sequence[str]) -> bytes:
         """Round 1."""
-        self._ledger.enter("shares", 2 * self.plan.sums * len(self.plan.parties))
+        self.plan.need(among, "advertised keys")
+        self._dealt = among
+        self._ledger.enter("shares", 2 * self.plan.sums * len(among))
         return b""
 
     def boxes(self, name: str) -> bytes:
@@ -133,15 +156,29 @@ class IdealMasks(Unprintable):
 
     def masked(self, name: str, index: int, array: NDArray[np.int64]) -> bytes:
         """Round 2."""
-        self._ledger.enter("masks expanded", len(self.plan.parties))
-        self._sums[index] = self._sums[index] + array if index in self._sums else array
+        check_numbers(self.plan, array)
+        self._ledger.enter("masks expanded", len(self._dealt))
+        self._arrays.setdefault(index, {})[name] = array
         return b""
+
+    def survivors(self, index: int) -> tuple[str, ...]:
+        """End of round 2."""
+        arrays = self._arrays[index]
+        self.plan.need(arrays, f"sent their array for sum {index}")
+        for name in self.plan.parties:
+            if name not in arrays:
+                self._opened[name].note(arrays)
+        return tuple(name for name in self.plan.parties if name in arrays)
 
     def opening(self, name: str, index: int, survivors: Sequence[str]) -> bytes:
         """Round 3."""
+        self._opened[name].admit(survivors)
         return b""
 
     def opened(self, index: int) -> NDArray[np.int64]:
         """Return the sum."""
-        self._ledger.enter("masks expanded", len(self.plan.parties))
-        return self._sums.pop(index)
+        arrays = list(self._arrays.pop(index).values())
+        gone = len(self._dealt) - len(arrays)
+        self._ledger.enter("masks expanded", len(arrays) * (1 + gone))
+        total: NDArray[np.int64] = np.sum(arrays, axis=0)
+        return total

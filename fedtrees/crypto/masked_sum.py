@@ -7,6 +7,7 @@ nothing else.
 
 from __future__ import annotations
 
+import hmac
 import math
 from collections.abc import Callable, Collection
 from typing import TypeVar
@@ -20,13 +21,12 @@ from fedtrees.crypto.errors import (
     LateError,
     MalformedError,
     RepeatedError,
-    TooFewPartiesError,
     WrongKeyError,
 )
 from fedtrees.crypto.expansion import expand
 from fedtrees.crypto.ledger import Ledger
 from fedtrees.crypto.mask_messages import Advertisement, Deal, MaskedArray, MaskPlan, Unmasking
-from fedtrees.crypto.mask_seeds import commitment, pair_seed, self_seed
+from fedtrees.crypto.mask_seeds import agreed_keys, commitment, pair_seed, self_seed, tag
 from fedtrees.crypto.masking_party import adds, check_index, check_roster
 from fedtrees.crypto.secret import Secret, Unprintable
 
@@ -46,6 +46,7 @@ class MaskedSum(Unprintable):
         self.plan = plan
         self.ledger = Ledger() if ledger is None else ledger
         self._keys: dict[str, Advertisement] = {}
+        self._agreed = b""  # digest of the roster
         self._deals: dict[str, Deal] = {}
         self._arrays: dict[int, dict[str, MaskedArray]] = {}
         self._given: dict[int, dict[str, Unmasking]] = {}
@@ -118,12 +119,13 @@ class MaskedSum(Unprintable):
         found = [self._keys[name] for name in self.plan.parties if name in self._keys]
         check_roster(self.plan, found)
         self._closed.add("advertising")
+        self._agreed = agreed_keys(self.plan, found)
         return found
 
     def boxes(self) -> dict[str, dict[str, bytes]]:
         """End round 1: return the boxes for each of those who dealt, by receiver and sender."""
         self._need("advertising")
-        self._enough(len(self._deals), "dealt shares")
+        self.plan.need(self._deals, "dealt shares")
         self._closed.add("dealing")
         return {
             receiver: {
@@ -141,7 +143,7 @@ class MaskedSum(Unprintable):
         """
         self._need("dealing")
         arrays = self._arrays.get(index, {})
-        self._enough(len(arrays), f"sent their array for sum {index}")
+        self.plan.need(arrays, f"sent their array for sum {index}")
         self._closed.add(_masking(index))
         return tuple(name for name in self.plan.parties if name in arrays)
 
@@ -155,13 +157,14 @@ class MaskedSum(Unprintable):
         TooFewPartiesError
             If fewer than the threshold gave shares.
         WrongKeyError
-            If shares tell another secret than was advertised: one of them is wrong.
+            If shares tell another secret than was advertised: one of them is wrong; or an array
+            does not bear out its tag.
         """
         self._need(_masking(index))
         given = self._given.get(index, {})
         if _opening(index) in self._closed:
             raise LateError(f"sum {index} was opened before, and its arrays are gone")
-        self._enough(len(given), f"helped to open sum {index}")
+        self.plan.need(given, f"helped to open sum {index}")
         arrays = self._arrays[index]
         first = next(iter(arrays.values()))
         total = np.zeros(len(first.values) // 8, dtype=np.uint64)
@@ -182,6 +185,15 @@ class MaskedSum(Unprintable):
         seed = self._combined(index, name, lambda item: item.self_masks[name])
         if commitment(self.plan, index, name, seed) != self._deals[name].commitments[index]:
             raise WrongKeyError(self._wrong(index, name, "self-mask"))
+        item = self._arrays[index][name]
+        among = [party for party in self.plan.parties if party in self._deals]
+        made = tag(seed, self._agreed, among, index, item.shape, item.values)
+        if not hmac.compare_digest(made, item.tag):
+            raise WrongKeyError(
+                f"the array of {name!r} in sum {index} does not bear out its tag: it was changed "
+                "on the way, belongs to another sum, or was masked for other keys or parties; the "
+                "sum stays closed. Start anew"
+            )
         return expand(self_seed(self.plan, index, seed), size)
 
     def _take_off_pairs(self, index: int, name: str, total: NDArray[np.uint64]) -> None:
@@ -214,13 +226,6 @@ class MaskedSum(Unprintable):
     def _need(self, stage: str) -> None:
         if stage not in self._closed:
             raise LateError(f"{stage} is not over yet; what belongs after it came too early")
-
-    def _enough(self, count: int, did: str) -> None:
-        if count < self.plan.threshold:
-            raise TooFewPartiesError(
-                f"{count} parties {did}, and the threshold is {self.plan.threshold}; nothing is "
-                "opened. Wait for more, or start anew"
-            )
 
 
 def _masking(index: int) -> str:

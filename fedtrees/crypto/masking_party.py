@@ -21,15 +21,23 @@ from fedtrees.crypto.errors import (
     ExposureError,
     LateError,
     MalformedError,
+    PlaintextOverflowError,
     RepeatedError,
-    TooFewPartiesError,
     WrongKeyError,
 )
 from fedtrees.crypto.expansion import expand
 from fedtrees.crypto.ledger import Ledger
 from fedtrees.crypto.mask_messages import Advertisement, Deal, MaskedArray, MaskPlan, Unmasking
-from fedtrees.crypto.mask_seeds import box_key, commitment, pair_seed, self_seed
+from fedtrees.crypto.mask_seeds import (
+    agreed_keys,
+    box_key,
+    commitment,
+    pair_seed,
+    self_seed,
+    tag,
+)
 from fedtrees.crypto.secret import Secret, Unprintable
+from fedtrees.crypto.survivor_sets import SurvivorSets
 
 _NONCE = bytes(12)  # each box has a key of its own
 
@@ -44,21 +52,30 @@ class MaskingParty(Unprintable):
         One of the plan's parties.
     ledger : Ledger, optional
     coins : Coins
+    opened : SurvivorSets, optional
+        Of the sums it knows to be opened, those of other plans among them.
     """
 
     def __init__(
-        self, plan: MaskPlan, name: str, ledger: Ledger | None = None, coins: Coins = SYSTEM
+        self,
+        plan: MaskPlan,
+        name: str,
+        ledger: Ledger | None = None,
+        coins: Coins = SYSTEM,
+        opened: SurvivorSets | None = None,
     ) -> None:
         if name not in plan.parties:
             raise UsageError(f"{name!r} is none of the plan's parties {list(plan.parties)}")
         self.plan, self.name = plan, name
         self.ledger = Ledger() if ledger is None else ledger
         self._coins = coins
+        self._opened = SurvivorSets() if opened is None else opened
         self._transport = draw_key(coins)
         self._masking = [draw_key(coins) for _ in range(plan.sums)]
         self._seeds = [draw_key(coins) for _ in range(plan.sums)]
         self._advertised: Advertisement | None = None
         self._roster: dict[str, Advertisement] = {}
+        self._keys = b""  # digest of the roster
         self._kept = Secret(b"")  # its shares of its own secrets
         self._shares: dict[str, Secret[bytes]] = {}  # of everybody's secrets, by owner
         self._masked: set[int] = set()
@@ -85,14 +102,18 @@ class MaskingParty(Unprintable):
             If they are fewer than the threshold.
         MalformedError
             If an advertisement is not as planned, or two name the same key.
+        WrongKeyError
+            If this party's own keys came back as others.
         """
         if self._roster:
             raise RepeatedError(f"{self.name!r} has dealt its shares before; make a new party")
         check_roster(self.plan, roster)
         known = {item.party: item for item in roster}
-        if known.get(self.name) != self.advertise():
+        if self.name not in known:
             raise LateError(f"the keys of {self.name!r} are not among those that were advertised")
-        self._roster = known
+        if known[self.name] != self.advertise():
+            raise WrongKeyError(f"the keys of {self.name!r} were changed on the way; start anew")
+        self._roster, self._keys = known, agreed_keys(self.plan, roster)
         points = [self.plan.point(name) for name in known]
         texts: dict[int, list[bytes]] = {x: [] for x in points}
         with self.ledger.timed("shares", 2 * self.plan.sums * len(points)):
@@ -104,7 +125,7 @@ class MaskingParty(Unprintable):
         self._kept = Secret(b"".join(texts[self.plan.point(self.name)]))
         boxes = {
             name: self._cipher(name, sending=True).encrypt(
-                _NONCE, b"".join(texts[self.plan.point(name)]), None
+                _NONCE, b"".join(texts[self.plan.point(name)]), self._keys
             )
             for name in known
             if name != self.name
@@ -127,7 +148,8 @@ class MaskingParty(Unprintable):
         TooFewPartiesError
             If those who dealt, this party among them, are fewer than the threshold.
         WrongKeyError
-            If a box does not open: it was changed, or is for somebody else.
+            If a box does not open: it was changed, is for somebody else, or its sender was told
+            other keys of anybody.
         MalformedError
             If a sender did not advertise, or a box has the wrong length.
         """
@@ -138,15 +160,15 @@ class MaskingParty(Unprintable):
         strangers = sorted({*boxes} - ({*self._roster} - {self.name}))
         if strangers:
             raise MalformedError(f"boxes from {strangers}, who did not advertise keys")
-        _enough(self.plan, [self.name, *boxes], "dealt shares")
+        self.plan.need([self.name, *boxes], "dealt shares")
         found = {self.name: self._kept}
         for sender, box in boxes.items():
             try:
-                text = self._cipher(sender, sending=False).decrypt(_NONCE, box, None)
+                text = self._cipher(sender, sending=False).decrypt(_NONCE, box, self._keys)
             except InvalidTag:
                 raise WrongKeyError(
                     f"the box from {sender!r} to {self.name!r} does not open: it was changed on "
-                    "the way, or made for another key"
+                    "the way, made for another key, or the two were told different keys"
                 ) from None
             if len(box) != sizes.box(self.plan):
                 raise MalformedError(
@@ -164,7 +186,7 @@ class MaskingParty(Unprintable):
         index : int
             Which of the planned sums.
         array : int64 array
-            The sum is exact modulo 2^64, hence wherever it fits an int64.
+            So small that no sum of all parties' can leave an int64.
 
         Raises
         ------
@@ -174,10 +196,11 @@ class MaskingParty(Unprintable):
             If something was masked for this sum before: the difference would be in the open.
         UsageError
             If the array is not of int64, or no such sum is planned.
+        PlaintextOverflowError
+            If a number is beyond 2^63 - 1 over the number of parties.
         """
         self._check(index)
-        if array.dtype != np.int64:
-            raise UsageError(f"masks are added to int64 arrays; got {array.dtype}: encode it first")
+        check_numbers(self.plan, array)
         if index in self._masked:
             raise RepeatedError(
                 f"{self.name!r} has masked an array for sum {index} before; two under one mask "
@@ -197,7 +220,10 @@ class MaskingParty(Unprintable):
                         total += mask
                     else:
                         total -= mask
-        return MaskedArray(self.name, index, array.shape, total.astype("<u8").tobytes())
+        values, seed = total.astype("<u8").tobytes(), self._seeds[index]
+        among = [name for name in self.plan.parties if name in self._shares]
+        made = tag(seed, self._keys, among, index, array.shape, values)
+        return MaskedArray(self.name, index, array.shape, values, made)
 
     def unmask(self, index: int, survivors: Sequence[str]) -> Unmasking:
         """Round 3: give the shares that open the sum of the survivors.
@@ -217,7 +243,8 @@ class MaskingParty(Unprintable):
         LateError
             Before the boxes were collected, or if this party's array is not in the sum.
         ExposureError
-            If it gave shares for other survivors of the same sum.
+            If it gave shares for other survivors of the same sum, or the sum and others that it
+            knows of would tell one party's array (`SurvivorSets`).
         TooFewPartiesError
             If the survivors are fewer than the threshold.
         MalformedError
@@ -230,7 +257,7 @@ class MaskingParty(Unprintable):
                 f"survivors {list(survivors)} of sum {index}; those who dealt shares are "
                 f"{list(self._shares)}"
             )
-        _enough(self.plan, list(survivors), f"sent their array for sum {index}")
+        self.plan.need(names, f"sent their array for sum {index}")
         if index in self._unmasked:
             if {*self._unmasked[index].self_masks} != names:
                 raise ExposureError(
@@ -242,6 +269,7 @@ class MaskingParty(Unprintable):
             raise LateError(
                 f"the array of {self.name!r} is not in sum {index}; only those in it open it"
             )
+        self._opened.admit(names)
         size = shamir.SHARE_BYTES
         given: tuple[dict[str, bytes], dict[str, bytes]] = {}, {}
         for name, text in self._shares.items():
@@ -250,6 +278,10 @@ class MaskingParty(Unprintable):
             given[which][name] = text.reveal()[begin : begin + size]
         self._unmasked[index] = Unmasking(self.name, index, *given)
         return self._unmasked[index]
+
+    def hear(self, survivors: Sequence[str]) -> None:
+        """Note that others open the sum of these parties, which this one is not among."""
+        self._opened.note(survivors)
 
     def _check(self, index: int) -> None:
         if not self._shares:
@@ -273,6 +305,18 @@ def check_index(plan: MaskPlan, index: int) -> None:
         raise UsageError(f"sum {index}; {plan.sums} are planned, from 0: plan more, or start anew")
 
 
+def check_numbers(plan: MaskPlan, array: NDArray[np.int64]) -> None:
+    """Raise unless an array is of int64, and sums of so many parties' stay there."""
+    if array.dtype != np.int64:
+        raise UsageError(f"masks are added to int64 arrays; got {array.dtype}: encode it first")
+    limit = (2**63 - 1) // len(plan.parties)
+    if array.size and max(int(array.max()), -int(array.min())) > limit:
+        raise PlaintextOverflowError(
+            f"a number beyond +-{limit} is to be summed over {len(plan.parties)} parties, and the "
+            "sum might not fit an int64: take fewer binary places, or clip"
+        )
+
+
 def check_roster(plan: MaskPlan, roster: Sequence[Advertisement]) -> None:
     """Raise unless enough parties of the plan advertised, each once, with keys of its own."""
     names = [item.party for item in roster]
@@ -289,13 +333,4 @@ def check_roster(plan: MaskPlan, roster: Sequence[Advertisement]) -> None:
     every = [key for item in roster for key in (item.transport, *item.masking)]
     if len({*every}) != len(every):
         raise MalformedError(f"two of the keys that {names} advertised are the same")
-    _enough(plan, names, "advertised keys")
-
-
-def _enough(plan: MaskPlan, names: Sequence[str], did: str) -> None:
-    if len(names) < plan.threshold:
-        missing = sorted({*plan.parties} - {*names})
-        raise TooFewPartiesError(
-            f"{len(names)} parties {did}, and the threshold is {plan.threshold}; missing: "
-            f"{missing}. Start anew with those who answer, or with a lower threshold"
-        )
+    plan.need(names, "advertised keys")

@@ -12,6 +12,7 @@ from fedtrees.crypto.slots import Slots
 
 BOX_OVERHEAD = 16  # bytes of the tag of a box with shares
 COMMITMENT_BYTES = 32
+TAG_BYTES = 16  # of a masked array
 
 
 class Traffic(NamedTuple):
@@ -72,7 +73,7 @@ def deal(plan: MaskPlan, advertised: int) -> int:
 
 
 def masked(size: int) -> int:
-    """Return the bytes of a `MaskedArray` of so many elements."""
+    """Return the bytes of a `MaskedArray` of so many elements, its tag left out."""
     return 8 * size
 
 

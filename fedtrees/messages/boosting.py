@@ -99,6 +99,11 @@ class Histogram(Message):
         """Binary places of gradients and hessians."""
         return self.g_bits, self.h_bits
 
+    @property
+    def series(self) -> str:
+        """The tree: a child's sums are taken from its parent's."""
+        return f"tree {self.tree}"
+
 
 @dataclass(frozen=True, eq=False)
 class GlobalHistogram(Message):

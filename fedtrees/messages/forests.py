@@ -29,6 +29,11 @@ class ClassTotals(Message):
     tree: int
     counts: NDArray[np.int64] = summable()
 
+    @property
+    def series(self) -> str:
+        """The tree: its counts are of the same drawn rows."""
+        return f"tree {self.tree}"
+
 
 @dataclass(frozen=True, eq=False)
 class ClassCountsRequest(Message):
@@ -67,6 +72,11 @@ class ClassCounts(Message):
     tree: int
     nodes: NDArray[np.int32]
     counts: NDArray[np.int64] = summable()
+
+    @property
+    def series(self) -> str:
+        """The tree: its counts are of the same drawn rows."""
+        return f"tree {self.tree}"
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,6 +1,7 @@
 """Masked sums: exact for everybody who stays, closed for everybody who does not."""
 
 import itertools
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -9,12 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedtrees.core.errors import UsageError
-from fedtrees.crypto import sizes
+from fedtrees.crypto import mask_seeds, masked_sum, masking_party, sizes
 from fedtrees.crypto.coins import SeededCoins
 from fedtrees.crypto.errors import (
     ExposureError,
     LateError,
     MalformedError,
+    PlaintextOverflowError,
     RepeatedError,
     TooFewPartiesError,
     WrongKeyError,
@@ -25,6 +27,7 @@ from fedtrees.crypto.mask_messages import MaskPlan, usual_threshold
 from fedtrees.crypto.mask_rounds import IdealMasks, RealMasks
 from fedtrees.crypto.masked_sum import MaskedSum
 from fedtrees.crypto.masking_party import MaskingParty
+from fedtrees.crypto.survivor_sets import SurvivorSets
 
 STAYS = 4  # else: gone before advertising (0), dealing (1), masking (2), unmasking (3)
 
@@ -41,12 +44,17 @@ def arrays_of(names, shape=(2, 3), seed=0):
 class Federation:
     """A plan, its parties and whoever adds; rounds are played one at a time."""
 
-    def __init__(self, count, threshold, sums=1, leaves=None):
+    def __init__(self, count, threshold, sums=1, leaves=None, exposing=False, seed=0):
         self.plan = MaskPlan(names_of(count), threshold, sums, b"a test")
         self.server = MaskedSum(self.plan)
         self.leaves = dict.fromkeys(self.plan.parties, STAYS) | (leaves or {})
         self.parties = {
-            name: MaskingParty(self.plan, name, coins=SeededCoins(i))
+            name: MaskingParty(
+                self.plan,
+                name,
+                coins=SeededCoins(i + 10 * seed),
+                opened=SurvivorSets(exposing=exposing),
+            )
             for i, name in enumerate(self.plan.parties)
         }
         self.arrays = arrays_of(self.plan.parties)
@@ -83,38 +91,80 @@ class Federation:
         return self.server.opened(index)
 
 
-@pytest.mark.parametrize(("count", "threshold"), [(2, 2), (3, 2), (3, 3), (4, 3)])
-def test_every_pattern_of_dropout_gives_the_exact_sum_or_an_error(count, threshold):
-    opened = 0
-    for pattern in itertools.product(range(STAYS + 1), repeat=count):
-        one = Federation(count, threshold, leaves=dict(zip(names_of(count), pattern, strict=True)))
-        if len(one.there(3)) < threshold:
+def remembered(function):
+    """Compute nothing twice: seeded parties have the same keys in every federation."""
+    known = {}
+
+    def find(private, *public):
+        key = private.reveal(), *public
+        if key not in known:
+            known[key] = function(private, *public)
+        return known[key]
+
+    return find
+
+
+@pytest.mark.parametrize(
+    ("count", "threshold"), [(n, t) for n in range(2, 6) for t in range(n // 2 + 1, min(n, 4) + 1)]
+)
+def test_every_pattern_of_dropout_gives_the_exact_sum_or_an_error(count, threshold, monkeypatch):
+    """All 5^n: who goes in rounds 0 and 1 is tried in a federation each, the rest in its sums."""
+    monkeypatch.setattr(mask_seeds, "agree", remembered(mask_seeds.agree))
+    for module in (masking_party, masked_sum):
+        monkeypatch.setattr(module, "public_of", remembered(module.public_of))
+    names, opened = names_of(count), 0
+    for early in itertools.product((0, 1, STAYS), repeat=count):
+        left = [name for name, stage in zip(names, early, strict=True) if stage == STAYS]
+        patterns = [*itertools.product((2, 3, STAYS), repeat=len(left))]
+        leaves = dict(zip(names, early, strict=True))
+        one = Federation(count, threshold, len(patterns), leaves, exposing=True)
+        if len(left) < threshold:
             with pytest.raises(TooFewPartiesError):
-                one.collect().open()
-        else:
-            found = one.collect().open()
-            assert np.array_equal(found, sum(one.arrays[name] for name in one.there(2)))
+                one.collect()
+            continue
+        one.collect()
+        for index, late in enumerate(patterns):
+            one.leaves |= dict(zip(left, late, strict=True))
+            if late.count(STAYS) < threshold:
+                with pytest.raises(TooFewPartiesError):
+                    one.open(index)
+                continue
             opened += 1
-    allowed = [p for p in itertools.product(range(5), repeat=count) if p.count(4) >= threshold]
-    assert opened == len(allowed)
+            assert np.array_equal(one.open(index), sum(one.arrays[n] for n in one.there(2)))
+    assert opened == sum(
+        math.comb(count, stay) * 4 ** (count - stay) for stay in range(threshold, count + 1)
+    )
 
 
 @settings(max_examples=15)
 @given(seed=st.integers(0, 2**32), count=st.integers(2, 5), size=st.integers(0, 9))
-def test_sums_are_exact_modulo_two_to_the_64(seed, count, size):
+def test_sums_are_exact_up_to_the_greatest_that_fits(seed, count, size):
     one = Federation(count, usual_threshold(count))
-    info = np.iinfo(np.int64)
+    most = (2**63 - 1) // count
     rng = np.random.default_rng(seed)
     one.arrays = {
-        name: rng.integers(info.min, info.max, size, endpoint=True) for name in one.plan.parties
+        name: rng.choice([-most, most, *rng.integers(-most, most, 9)], size)
+        for name in one.plan.parties
     }
     found = one.collect().open()
     assert found.dtype == np.int64
-    assert np.array_equal(found, np.sum(list(one.arrays.values()), axis=0))  # numpy wraps, too
+    columns = zip(*(array.tolist() for array in one.arrays.values()), strict=True)
+    assert found.tolist() == [sum(column) for column in columns]  # Python's numbers have no end
+
+
+@pytest.mark.parametrize("kind", [RealMasks, IdealMasks])
+def test_numbers_whose_sum_might_wrap_are_refused(kind):
+    plan = MaskPlan(tuple("abc"), 2)
+    rounds = rounds_of(kind, plan)
+    most = (2**63 - 1) // 3
+    for number in (most + 1, -most - 1, 2**63 - 1, -(2**63)):
+        with pytest.raises(PlaintextOverflowError, match="might not fit an int64"):
+            rounds.masked("a", 0, np.array([0, number]))
+    rounds.masked("a", 0, np.array([most, -most]))  # what was refused took no mask
 
 
 def test_who_misses_one_sum_takes_part_in_the_next():
-    one = Federation(3, 2, sums=3, leaves={"b": 2}).collect()
+    one = Federation(3, 2, sums=3, leaves={"b": 2}, exposing=True).collect()
     assert np.array_equal(one.open(0), one.arrays["a"] + one.arrays["c"])
     one.leaves["b"] = STAYS
     assert np.array_equal(one.open(1), sum(one.arrays.values()))
@@ -305,7 +355,7 @@ def test_messages_that_are_not_as_planned_are_refused():
     ):
         with pytest.raises(MalformedError):
             one.parties["a"].deal(wrong)
-    with pytest.raises(TooFewPartiesError, match=r"missing: \['b', 'c'\]"):
+    with pytest.raises(TooFewPartiesError, match="missing: b, c"):
         one.parties["a"].deal(roster[:1])
     deal = one.parties["a"].deal(roster)
     for changed in (
@@ -379,21 +429,30 @@ def test_what_crosses_is_as_large_as_was_said():
     survivors = two.mask()
     field = two.server._arrays[0]["a"].sealed
     assert (field.keyholders, field.shape, field.dtype) == ((), (2, 3), "<i8")
-    assert len(field.payload) == field.nbytes == sizes.masked(6)
+    assert len(field.payload) == field.nbytes == sizes.masked(6) + sizes.TAG_BYTES
     given = two.parties["a"].unmask(0, survivors)
     shares = [*given.self_masks.values(), *given.masking_keys.values()]
     assert sum(map(len, shares)) == sizes.unmasking(4)
 
 
-def through_bytes(rounds, plan, arrays, survivors):
-    """Run all rounds of one sum in bytes; of those who leave, nothing comes after the shares."""
-    roster = b"".join(rounds.keys(name) for name in plan.parties)
-    for name in plan.parties:
-        rounds.shares(name, roster)
-    for name in plan.parties:
+def rounds_of(kind, plan, ledger=None, among=None):
+    """Return rounds that have exchanged keys and shares."""
+    among = among or plan.parties
+    rounds = kind(plan, ledger or Ledger(), {name: SurvivorSets() for name in plan.parties})
+    roster = b"".join(rounds.keys(name) for name in among)
+    for name in among:
+        rounds.shares(name, roster, among)
+    for name in among:
         rounds.boxes(name)
-    for name in survivors:
+    return rounds
+
+
+def through_bytes(rounds, arrays, stay):
+    """Run the rounds of one sum in bytes; of those who leave, nothing comes."""
+    for name in stay:
         rounds.masked(name, 0, arrays[name])
+    survivors = rounds.survivors(0)
+    assert survivors == stay
     for name in survivors:
         rounds.opening(name, 0, survivors)
     return rounds.opened(0)
@@ -402,19 +461,20 @@ def through_bytes(rounds, plan, arrays, survivors):
 @pytest.mark.parametrize("kind", [RealMasks, IdealMasks])
 @pytest.mark.parametrize("survivors", ["abcd", "acd", "bcd", "abc"])
 def test_the_sum_of_survivors_is_exact_in_bytes_real_and_ideal(kind, survivors):
-    plan, ledger = MaskPlan(tuple("abcd"), 3), Ledger()
     arrays = {name: np.arange(5) * (ord(name) - 90) - 7 for name in "abcd"}
-    found = through_bytes(kind(plan, ledger), plan, arrays, tuple(survivors))
-    assert found.tolist() == sum(arrays[name] for name in survivors).tolist()
+    for among in ("abcd", survivors):  # gone after the shares, or before the keys
+        rounds = rounds_of(kind, MaskPlan(tuple("abcd"), 3), among=tuple(among))
+        found = through_bytes(rounds, arrays, tuple(survivors))
+        assert found.tolist() == sum(arrays[name] for name in survivors).tolist()
 
 
 def test_bytes_of_another_length_or_for_another_party_are_found_out():
     plan = MaskPlan(tuple("abc"), 2)
-    rounds = RealMasks(plan, Ledger())
+    rounds = RealMasks(plan, Ledger(), {name: SurvivorSets() for name in plan.parties})
     roster = b"".join(rounds.keys(name) for name in plan.parties)
     with pytest.raises(MalformedError, match="the keys of everybody"):
-        rounds.shares("a", roster[:-1])
-    texts = {name: rounds.shares(name, roster) for name in plan.parties}
+        rounds.shares("a", roster[:-1], plan.parties)
+    texts = {name: rounds.shares(name, roster, plan.parties) for name in plan.parties}
     with pytest.raises(MalformedError, match="commitments of 'a'"):
         read_deal(texts["a"] + b"0", plan, "a", ("b", "c"))
     with pytest.raises(MalformedError, match="the boxes of b, c"):
@@ -424,5 +484,5 @@ def test_bytes_of_another_length_or_for_another_party_are_found_out():
     for name in plan.parties:
         rounds.boxes(name)
     rounds.masked("a", 0, np.arange(3))
-    with pytest.raises(TooFewPartiesError, match="1 parties"):
-        rounds.opening("a", 0, ("a",))
+    with pytest.raises(TooFewPartiesError, match=r"1 parties .* missing: b, c\."):
+        rounds.survivors(0)

@@ -1,0 +1,433 @@
+"""A network that loses, delays, doubles, swaps, cuts and changes: an exact sum or a named error."""
+
+import itertools
+import random
+from dataclasses import fields, is_dataclass, replace
+from functools import partial
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_masks import STAYS, Federation, arrays_of, names_of
+
+from fedtrees.crypto.encrypted_sums import MARK_BYTES
+from fedtrees.crypto.encrypted_sums import RealSums as EncryptedSums
+from fedtrees.crypto.errors import (
+    CryptoError,
+    ExposureError,
+    MalformedError,
+    MissingPartyError,
+    TooFewPartiesError,
+    WrongKeyError,
+)
+from fedtrees.crypto.ledger import Ledger
+from fedtrees.crypto.mask_messages import usual_threshold
+from fedtrees.crypto.slots import Slots
+from fedtrees.crypto.survivor_sets import SurvivorSets
+
+HARMS = ("lost", "late", "twice", "changed", "cut", "foreign", "renamed", "replayed")
+
+
+def changed(thing, coins):
+    """Return a message with one byte, name or number in it that is another."""
+    if isinstance(thing, bytes):
+        at = coins.randrange(max(len(thing), 1))
+        return thing[:at] + bytes([thing[at] ^ (1 << coins.randrange(8))]) + thing[at + 1 :]
+    if isinstance(thing, dict):
+        if not thing or coins.random() < 0.3:
+            return dict(list(thing.items())[1:])  # an entry is gone
+        key = coins.choice([*thing])
+        return {**thing, key: changed(thing[key], coins)}
+    if isinstance(thing, (tuple, list)):
+        if not thing or coins.random() < 0.3:
+            return type(thing)([*thing][1:])
+        at = coins.randrange(len(thing))
+        return type(thing)([*thing[:at], changed(thing[at], coins), *thing[at + 1 :]])
+    if is_dataclass(thing):
+        name = coins.choice([f.name for f in fields(thing) if f.name != "sum"])
+        return replace(thing, **{name: changed(getattr(thing, name), coins)})
+    return coins.choice("abcdz") if isinstance(thing, str) else thing + coins.choice([-1, 1])
+
+
+def cut(thing, coins):
+    """Return a message whose bytes, or some of them, are too short or too long."""
+    if isinstance(thing, bytes):
+        return coins.choice([b"", thing[:-1], thing[:-8], thing + b"\0", thing + bytes(8)])
+    if isinstance(thing, dict) and thing:
+        key = coins.choice([*thing])
+        return {**thing, key: cut(thing[key], coins)}
+    if isinstance(thing, (tuple, list)) and thing:
+        at = coins.randrange(len(thing))
+        return type(thing)([*thing[:at], cut(thing[at], coins), *thing[at + 1 :]])
+    if is_dataclass(thing):
+        inside = [f.name for f in fields(thing) if not isinstance(getattr(thing, f.name), int)]
+        name = coins.choice([n for n in inside if n not in ("party", "shape")])
+        return replace(thing, **{name: cut(getattr(thing, name), coins)})
+    return thing
+
+
+class Network:
+    """Carries each message to whoever takes it, or harms it; what is refused is as if lost."""
+
+    def __init__(self, coins, harm):
+        self.coins, self.harm = coins, harm
+        self.sent, self.refused, self.waiting = [], [], []
+
+    def deliver(self, take, message, foreign):
+        """Let a message arrive as the coins say.
+
+        ``foreign`` is that message of another run.
+        """
+        kind = self.coins.choice(HARMS) if self.coins.random() < self.harm else ""
+        arriving = [message]
+        if kind in ("lost", "late"):
+            arriving = []
+            self.waiting += [(take, message)] * (kind == "late")
+        elif kind == "twice":
+            arriving = [message, message]
+        elif kind == "changed":
+            arriving = [changed(message, self.coins)]
+        elif kind == "cut":
+            arriving = [cut(message, self.coins)]
+        elif kind == "foreign":
+            arriving = [foreign]
+        elif kind == "renamed" and hasattr(message, "party"):
+            arriving = [replace(message, party=self.coins.choice("abcdz"))]
+        elif kind == "replayed":  # of another party, round or sum, if of that kind
+            like = [m for m in self.sent if type(m) is type(message)]
+            arriving = [self.coins.choice(like or [message])]
+            if hasattr(message, "sum"):
+                arriving = [replace(arriving[0], sum=message.sum)]
+        self.sent.append(message)
+        for one in arriving:
+            self.attempt(take, one)
+
+    def attempt(self, do, *given):
+        """Do it, or note the named error by which it was refused; anything else is a bug."""
+        try:
+            return do(*given)
+        except CryptoError as err:
+            self.refused.append(err)
+            return None
+
+    def later(self):
+        """Let what was late arrive now."""
+        waiting, self.waiting = self.waiting, []
+        for take, message in waiting:
+            self.attempt(take, message)
+
+
+class Run:
+    """A federation over such a network, and its twin, whose messages are the foreign ones."""
+
+    def __init__(self, count, threshold, sums, seed, harm):
+        self.net = Network(random.Random(seed), harm)
+        self.one = Federation(count, threshold, sums, exposing=True)
+        self.other = Federation(count, threshold, sums, exposing=True, seed=1).collect()
+        self.names = self.one.plan.parties
+        self.arrays = [arrays_of(self.names, seed=i) for i in range(sums)]
+        self.foreign = [
+            {name: party.mask(i, arrays[name]) for name, party in self.other.parties.items()}
+            for i, arrays in enumerate(self.arrays)
+        ]
+
+    def shuffled(self, names):
+        names = list(names)
+        self.net.coins.shuffle(names)
+        return names
+
+    def each(self, names, make, take, foreign):
+        """Let parties make a message each, in some order; it is carried to whoever takes it."""
+        for name in self.shuffled(names):
+            message = self.net.attempt(make, name)
+            if message is not None:
+                self.net.deliver(partial(take, name), message, foreign(name))
+
+    def prepare(self):
+        """Rounds 0 and 1; tell whether they ended."""
+        server, parties, twin = self.one.server, self.one.parties, self.other
+        rosters, deals = {}, {}
+
+        def keep(kept, name, thing):
+            kept[name] = thing
+
+        self.each(self.names, lambda n: parties[n].advertise(),
+                  lambda _, m: server.take_keys(m), lambda n: twin.server._keys[n])  # fmt: skip
+        roster = self.net.attempt(server.roster)
+        self.net.later()
+        if roster is None:
+            return False
+        self.each(self.names, lambda _: roster, partial(keep, rosters),
+                  lambda _: twin.server.roster())  # fmt: skip
+        self.each(rosters, lambda n: parties[n].deal(rosters[n]),
+                  lambda _, m: server.take_deal(m), lambda n: twin.server._deals[n])  # fmt: skip
+        boxes = self.net.attempt(server.boxes)
+        self.net.later()
+        if boxes is None:
+            return False
+        foreign = twin.server.boxes()
+        self.each(boxes, lambda n: boxes[n], partial(keep, deals), lambda n: foreign[n])
+        for name in deals:
+            self.net.attempt(parties[name].collect, deals[name])
+        return True
+
+    def sum(self, index):
+        """Rounds 2 and 3 of a sum; return it and over whom, None if an error was named."""
+        server, parties, twin = self.one.server, self.one.parties, self.other
+        arrays, told = self.arrays[index], {}
+        self.each(self.names, lambda n: parties[n].mask(index, arrays[n]),
+                  lambda _, m: server.take_array(m),
+                  lambda n: self.foreign[index][n])  # fmt: skip
+        survivors = self.net.attempt(server.survivors, index)
+        self.net.later()
+        if survivors is None:
+            return None
+        self.each(survivors, lambda _: survivors, told.__setitem__, lambda _: self.names[:1])
+        self.each(told, lambda n: parties[n].unmask(index, tuple(told[n])),
+                  lambda _, m: server.take_shares(m),
+                  lambda n: twin.parties[n].unmask(index, self.names))  # fmt: skip
+        found = self.net.attempt(server.opened, index)
+        self.net.later()
+        return None if found is None else (found, survivors)
+
+
+def outcomes(count, threshold, seed, harm):
+    """Play two sums; check each, and return how they ended."""
+    run = Run(count, threshold, 2, seed, harm)
+    ready = run.prepare()
+    for index, arrays in enumerate(run.arrays):
+        ended = run.sum(index) if ready else None
+        if ended is None:
+            # somebody said what was wrong, by the name of its kind
+            assert run.net.refused
+            assert CryptoError not in {*map(type, run.net.refused)}
+            yield "error"
+            continue
+        found, survivors = ended
+        assert len(survivors) >= threshold
+        assert np.array_equal(found, sum(arrays[name] for name in survivors))
+        yield "exact" if len(survivors) == count else "fewer"
+
+
+@settings(max_examples=200)
+@given(
+    count=st.integers(2, 4),
+    low=st.booleans(),
+    seed=st.integers(0, 2**32),
+    harm=st.sampled_from([0.03, 0.1, 0.3]),
+)
+def test_every_schedule_ends_in_an_exact_sum_or_a_named_error(count, low, seed, harm):
+    threshold = count // 2 + 1 if low else usual_threshold(count)
+    assert len([*outcomes(count, threshold, seed, harm)]) == 2
+
+
+def test_schedules_end_in_every_way():
+    found = [end for seed in range(40) for end in outcomes(4, 3, seed, 0.05)]
+    assert min(map(found.count, ("exact", "fewer", "error"))) >= 5
+
+
+def test_a_masking_key_that_was_changed_for_one_party_is_found_out_before_anything_is_masked():
+    one, other = Federation(3, 2), Federation(3, 2, seed=1)
+    roster = one.advertise()
+    false = [*roster[:2], replace(roster[2], masking=other.advertise()[2].masking)]
+    for name, keys in (("a", false), ("b", roster), ("c", roster)):
+        one.server.take_deal(one.parties[name].deal(keys))
+    boxes = one.server.boxes()
+    with pytest.raises(WrongKeyError, match="the two were told different keys"):
+        one.parties["a"].collect(boxes["a"])
+    with pytest.raises(WrongKeyError, match="the box from 'a' to 'b'"):
+        one.parties["b"].collect(boxes["b"])
+
+
+def test_own_keys_that_come_back_as_others_are_named():
+    one, other = Federation(3, 2), Federation(3, 2, seed=1)
+    roster = one.advertise()
+    with pytest.raises(WrongKeyError, match="keys of 'a' were changed on the way"):
+        one.parties["a"].deal([other.parties["a"].advertise(), *roster[1:]])
+
+
+@pytest.mark.parametrize("stays", ["abcd", "abc"])
+def test_who_missed_a_box_and_masked_among_fewer_spoils_no_sum(stays):
+    one = Federation(4, 3, leaves=dict.fromkeys({*"abcd"} - {*stays}, 2))
+    for name, boxes in one.deal().items():
+        got = {sender: box for sender, box in boxes.items() if (name, sender) != ("a", "d")}
+        one.parties[name].collect(got)
+    survivors, given = one.mask(), {}
+    for name in survivors:
+        try:
+            one.server.take_shares(one.parties[name].unmask(0, survivors))
+            given[name] = True
+        except MalformedError:
+            assert name == "a"  # it knows of no shares of d
+    if len(given) < 3:
+        with pytest.raises(TooFewPartiesError, match=r"missing: a, d\."):
+            one.server.opened(0)
+    else:
+        with pytest.raises(WrongKeyError, match="'a' in sum 0 does not bear out its tag"):
+            one.server.opened(0)
+
+
+@pytest.mark.parametrize("which", ["another run", "another sum", "another array"])
+def test_an_array_of_elsewhere_stays_closed(which):
+    one, other = Federation(3, 2, sums=2).collect(), Federation(3, 2, sums=2, seed=1).collect()
+    wrong = other.parties["a"].mask(0, one.arrays["a"])
+    if which == "another sum":
+        wrong = replace(one.parties["a"].mask(1, one.arrays["a"]), sum=0)
+    elif which == "another array":
+        mine = one.parties["a"].mask(0, one.arrays["a"])
+        wrong = replace(mine, shape=(3, 2))
+    one.server.take_array(wrong)
+    for name in "bc":
+        array = one.arrays[name].reshape(wrong.shape)
+        one.server.take_array(one.parties[name].mask(0, array))
+    survivors = one.server.survivors(0)
+    if which != "another array":
+        one.parties["a"].mask(0, one.arrays["a"])
+    for name in survivors:
+        one.server.take_shares(one.parties[name].unmask(0, survivors))
+    with pytest.raises(WrongKeyError, match="the array of 'a' in sum 0"):
+        one.server.opened(0)
+
+
+ADMITTED = [
+    (["abc", "ab"], "c"),
+    (["ab", "abc"], "c"),
+    (["ab", "bc", "ac"], "abc"),
+    (["abcd", "ab", "cd"], ""),
+    (["abcde", "abc", "abc"], ""),
+    (["abcde", "abc", "cde"], "c"),  # twice c is the second and third less the first
+    (["abcd", "bcde"], ""),  # a - e is of two
+    (["a"], "a"),
+]
+
+
+@pytest.mark.parametrize(("sets", "told"), ADMITTED)
+def test_sums_that_together_tell_one_party_are_refused(sets, told):
+    known = SurvivorSets()
+    for names in sets[:-1]:
+        known.admit(names)
+    if told:
+        with pytest.raises(ExposureError, match=rf"tell what {', '.join(told)} sent alone.*=true"):
+            known.admit(sets[-1])
+        assert known.told == []  # what was refused is not opened
+        allowed = SurvivorSets(exposing=True)
+        for names in sets:
+            allowed.admit(names)
+        assert allowed.told == [*told]
+    else:
+        known.admit(sets[-1])
+
+
+@settings(max_examples=60)
+@given(st.lists(st.sets(st.sampled_from("abcdef"), min_size=2), min_size=1, max_size=6))
+def test_who_is_told_is_whose_unit_vector_is_in_the_span(sets):
+    known = SurvivorSets(exposing=True)
+    for names in sets:
+        known.admit(names)
+    rows = np.array([[name in names for name in "abcdef"] for names in sets], dtype=float)
+    rank = np.linalg.matrix_rank(rows)
+    units = zip("abcdef", np.eye(6), strict=True)
+    inside = [n for n, unit in units if np.linalg.matrix_rank(np.vstack([rows, unit])) == rank]
+    assert known.told == inside
+
+
+def test_clients_refuse_to_open_a_sum_that_differs_by_one_from_another():
+    one = Federation(3, 2, sums=3, leaves={"c": 2}).collect()
+    one.open(0)
+    one.leaves["c"] = STAYS
+    survivors = one.mask(1)
+    one.parties["c"].hear("ab")
+    for name in survivors:  # c as well, who was not there
+        with pytest.raises(ExposureError, match="over a, b, would tell what c sent alone"):
+            one.parties[name].unmask(1, survivors)
+    with pytest.raises(TooFewPartiesError, match=r"0 parties helped .* missing: a, b, c\."):
+        one.server.opened(1)
+    one.leaves["c"] = 2
+    assert np.array_equal(one.open(2), one.arrays["a"] + one.arrays["b"])
+
+
+@pytest.fixture(scope="module")
+def sums():
+    with pytest.warns(UserWarning, match="weak"):
+        return [EncryptedSums(names_of(3), 1024, True, Ledger()) for _ in range(2)]
+
+
+def test_ciphertexts_lost_cut_foreign_or_out_of_range_are_named(sums):
+    one, other = sums
+    slots, arrays = Slots(1 << 20, 3), {name: np.arange(9) - ord(name) for name in "abc"}
+    sent = {name: one.encrypted(name, array, slots) for name, array in arrays.items()}
+    total = one.added(sent, 9, slots)
+    assert one.opened(total, 9, slots).tolist() == sum(arrays.values()).tolist()
+    for lost in ("a", "b", "c", "ab", "bc", "abc"):
+        left = {name: text for name, text in sent.items() if name not in lost}
+        with pytest.raises(
+            MissingPartyError, match=f"ciphertexts of {', '.join(lost)} are missing"
+        ):
+            one.added(left, 9, slots)
+    old = sent["b"]
+    sent = {name: one.encrypted(name, array, slots) for name, array in arrays.items()}
+    text, payload = sent["b"], sent["b"][MARK_BYTES:]
+    marked = [one._mark("b", 2, wrong) + wrong for wrong in (b"\xff" * len(payload), bytes(512))]
+    for error, wrong in [
+        (WrongKeyError, other.encrypted("b", arrays["b"], slots)),
+        (WrongKeyError, sent["a"]),
+        (WrongKeyError, old),
+        (WrongKeyError, text[:-1] + bytes([text[-1] ^ 1])),
+        *((MalformedError, wrong) for wrong in (b"", text[:-1], text + b"\0", *marked)),
+    ]:
+        with pytest.raises(error, match=r"\bb\b"):
+            one.added({**sent, "b": wrong}, 9, slots)
+    with pytest.raises(MalformedError, match="z sent ciphertexts"):
+        one.added({**sent, "z": sent["a"]}, 9, slots)
+    total = one.added(sent, 9, slots)
+    with pytest.raises(WrongKeyError, match="under another key"):
+        other.opened(total, 9, slots)
+    assert one.opened(total, 9, slots).tolist() == sum(arrays.values()).tolist()
+
+
+@settings(max_examples=80)
+@given(seed=st.integers(0, 2**32), harm=st.sampled_from([0.1, 0.4]))
+def test_every_schedule_of_ciphertexts_ends_in_an_exact_sum_or_a_named_error(sums, seed, harm):
+    one, other = sums
+    for run in sums:
+        run._made.clear()
+        run._added = 0
+    net, slots = Network(random.Random(seed), harm), Slots(1 << 20, 3)
+    for index in range(3):
+        arrays = {n: np.arange(9) * (index + 2) - ord(n) for n in "abc"}
+        sent = [{n: run.encrypted(n, a, slots) for n, a in arrays.items()} for run in sums]
+        arrived, totals = {}, {}
+        for name in "abc":
+            net.deliver(partial(arrived.__setitem__, name), sent[0][name], sent[1][name])
+        total = net.attempt(one.added, arrived, 9, slots)
+        if total is not None:
+            foreign = other.added(sent[1], 9, slots)
+            net.deliver(partial(totals.__setitem__, 0), total, foreign)
+        found = net.attempt(one.opened, totals[0], 9, slots) if totals else None
+        if found is None:
+            assert net.refused or not totals
+            return  # the run stops
+        assert found.tolist() == sum(arrays.values()).tolist()
+
+
+@pytest.mark.parametrize(("count", "threshold"), [(3, 2), (4, 3)])
+def test_no_way_of_telling_parties_different_survivors_gives_both_secrets_of_anybody(
+    count, threshold
+):
+    """A server that tells everybody what it likes gets the threshold of one kind at most."""
+    names = names_of(count)
+    sets = [s for k in range(threshold, count + 1) for s in itertools.combinations(names, k)]
+    ways = [*itertools.product(*([s for s in sets if name in s] for name in names))]
+    one = Federation(count, threshold, len(ways), exposing=True).collect()
+    most = 0
+    for index, way in enumerate(ways):
+        one.mask(index)
+        told = [one.parties[n].unmask(index, s) for n, s in zip(names, way, strict=True)]
+        for owner in names:
+            kinds = [sum(owner in given.self_masks for given in told),
+                     sum(owner in given.masking_keys for given in told)]  # fmt: skip
+            assert sum(kinds) == count
+            assert min(kinds) < threshold
+            most = max(most, min(kinds))
+    assert most == threshold - 1  # as close as it gets

@@ -1,0 +1,208 @@
+"""Training with clients that drop out: sums over who stays, and errors that name who does not."""
+
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+import pytest
+from federations import sample_federation
+
+from fedtrees.bench.evaluate import make_defense
+from fedtrees.core.codec import encode
+from fedtrees.core.defense import Composition
+from fedtrees.core.errors import UsageError
+from fedtrees.core.guarantee import Computational
+from fedtrees.core.holding import over_clients
+from fedtrees.core.messages import emptied
+from fedtrees.core.registry import register
+from fedtrees.core.specs import parse_grid, parse_one
+from fedtrees.crypto.errors import ExposureError, MissingPartyError, TooFewPartiesError
+from fedtrees.crypto.mask_rounds import IdealMasks, RealMasks
+from fedtrees.defenses.masking import MaskedSums, Masking
+from fedtrees.messages.aggregation import MaskSurvivors
+from fedtrees.messages.boosting import Histogram
+from fedtrees.messages.models import as_message
+from fedtrees.protocols.base import train, view_of
+
+ALL = ("client-0", "client-1", "client-2", "client-3")
+RUNS = {
+    "boosted": "fedtree-hist[trees=4,max_depth=2,max_bin=6,early_stopping_rounds=3]",
+    "all-reduce": "nvflare-hist[trees=4,max_depth=2,max_bin=6]",
+    "forest": "forest-hist[trees=4,max_depth=2,max_bin=6]",
+    "grid": "fedtree-hist[trees=3,max_depth=2,max_bin=6]",
+}
+KINDS = pytest.mark.parametrize("kind", [RealMasks, IdealMasks])
+
+
+@dataclass(frozen=True)
+class Losing(Masking):
+    """Masks over a network that loses what a test says."""
+
+    lost: object = None
+    kind: type = RealMasks
+    name = "masking"
+
+    def aggregation(self):
+        return MaskedSums(self.threshold, self.kind, self.lost, exposing=self.exposing)
+
+
+def run(protocol, defense="", clients=4, federation=None, seed=1):
+    tables, schema = federation or sample_federation(rows=96, clients=4)
+    tables = tables[:clients]
+    if isinstance(defense, str):
+        grid = ["grid-cuts"] if protocol == "grid" else []
+        defense = make_defense(parse_one("+".join([*grid, *filter(None, [defense])]) or "none"))
+    made = register.make("protocol", parse_grid(RUNS.get(protocol, protocol))[0])
+    held = over_clients(tables)
+    return train(made, held, schema, defense=defense, seed=seed), held
+
+
+def survivors(training):
+    return [d.message.parties for d in training.transcript if isinstance(d.message, MaskSurvivors)]
+
+
+@pytest.fixture(scope="module", params=RUNS)
+def dropped(request):
+    """One protocol with dropout, computed and ideal, of a seed by which somebody misses a tree."""
+    text, modes = "masking[threshold=3,dropout=0.1,exposing=true,mode={}]", ("real", "ideal")
+    for seed in range(1, 9):
+        try:
+            made = [run(request.param, text.format(mode), seed=seed) for mode in modes]
+        except TooFewPartiesError:
+            continue
+        if len({*survivors(made[0][0])}) > 1:
+            return made[0][0], made[1][0], made[0][1]
+    raise AssertionError("no seed with a dropout that can be borne")
+
+
+def test_dropout_is_the_same_real_and_ideal(dropped):
+    real, ideal, held = dropped
+    assert encode(as_message(real.model)) == encode(as_message(ideal.model))
+    assert survivors(real) == survivors(ideal)
+    assert real.transcript.traffic() == ideal.transcript.traffic()
+    costs, others = real.transcript.costs, ideal.transcript.costs
+    assert costs.keys() == others.keys()
+    assert all(costs[name] == others[name] for name in costs if "cpu" not in name)
+    for who in ("server", *ALL):
+        views = [view_of(t, (who,), held).seen for t in (real, ideal)]
+        assert [encode(emptied(s.message)) for s in views[0]] == [
+            encode(emptied(s.message)) for s in views[1]
+        ]
+
+
+def test_who_survived_is_in_the_view_of_server_and_clients(dropped):
+    real, _, held = dropped
+    told = survivors(real)
+    for who in ("server", *ALL):
+        seen = [s.message for s in view_of(real, (who,), held).seen]
+        assert [m.parties for m in seen if isinstance(m, MaskSurvivors)] == told
+    sent = []  # sealed values that came since the sum before
+    for d in real.transcript:
+        if isinstance(d.message, MaskSurvivors):
+            assert d.message.parties == ",".join(sent)
+            sent = []
+        elif d.sender in ALL and any(f.metadata.get("summed") for f in fields(d.message)):
+            sent.append(d.sender)
+
+
+def test_all_sums_of_a_tree_are_over_the_same_clients(dropped):
+    real, _, _ = dropped
+    by_tree, opened = {}, None
+    for d in real.transcript:
+        if isinstance(d.message, MaskSurvivors):
+            opened = d.message.parties
+        elif d.receivers == (d.sender,) and hasattr(d.message, "tree"):
+            by_tree.setdefault(d.message.series, set()).add(opened)
+    assert len(by_tree) >= 3
+    assert {len(found) for found in by_tree.values()} == {1}
+
+
+def test_exposed_sums_are_in_the_claim(dropped):
+    real, _, _ = dropped
+    claim, spent = real.defense.claims()[-1], real.defense.spent(real.transcript)[-1]
+    assert isinstance(claim, Computational)
+    assert claim.uncovered.endswith("+differing-survivors")
+    assert spent.uncovered.split("+")[-1] == "differing-survivors"
+
+
+@KINDS
+def test_who_is_never_there_might_as_well_have_no_part_in_it(kind):
+    lost = Losing(3, lost=lambda name, reply, wire: name == "client-3", kind=kind)
+    cuts = make_defense(parse_one("public-cuts"))
+    for protocol in ("boosted", "all-reduce", "forest"):
+        without, _ = run(protocol, cuts, clients=3)
+        found, _ = run(protocol, Composition((*cuts.parts, lost)))
+        assert {*survivors(found)} == {"client-0,client-1,client-2"}
+        assert encode(as_message(found.model)) == encode(as_message(without.model))
+        assert "differing" not in found.defense.spent(found.transcript)[-1].uncovered
+
+
+@KINDS
+@pytest.mark.parametrize("exposing", [False, True])
+def test_who_drops_out_in_the_middle_of_a_tree_stops_the_run_by_name(kind, exposing):
+    def lost(name, reply, wire):
+        below = isinstance(reply, Histogram) and reply.tree == 1 and reply.nodes[0] != 0
+        return below and name == "client-1"
+
+    losing = Losing(3, exposing=exposing, lost=lost, kind=kind)
+    with pytest.raises(MissingPartyError, match="client-1: in some sums of tree 1, missing from"):
+        run("all-reduce", Composition((losing,)))
+
+
+@KINDS
+def test_too_few_stop_the_run_by_name(kind):
+    lost = Losing(3, lost=lambda name, reply, wire: name in ("client-0", "client-2"), kind=kind)
+    with pytest.raises(TooFewPartiesError, match=r"2 parties sent .*missing: client-0, client-2\."):
+        run("forest", Composition((lost,)))
+
+
+@KINDS
+def test_sums_that_differ_by_one_client_are_refused_by_default_and_tell_it_if_allowed(kind):
+    """Constant hessians count the same rows in every tree: the difference is one client's."""
+
+    def lost(name, reply, wire):
+        return name == "client-2" and getattr(reply, "tree", 0) == 1
+
+    tables, schema = sample_federation(rows=96, clients=4)
+    numbers = [replace(t, y=t.X[:, 0].astype(float)) for t in tables], replace(schema, classes=())
+    name = "fedtree-hist[trees=2,max_depth=1,max_bin=6]"
+    with pytest.raises(ExposureError, match="would tell what client-2 sent alone"):
+        run(name, Composition((Losing(3, lost=lost, kind=kind),)), federation=numbers)
+    allowed = Losing(3, exposing=True, lost=lost, kind=kind)
+    found, held = run(name, Composition((allowed,)), federation=numbers)
+    plain, _ = run(name, federation=numbers)
+    sums = [m.sums for _, m in view_of(found, ("server",), held).messages(Histogram)
+            if isinstance(m.sums, np.ndarray) and m.nodes[0] == 0]  # fmt: skip
+    (own,) = [d.message for d in plain.transcript
+              if isinstance(d.message, Histogram) and d.sender == "client-2"
+              and d.message.tree == 0 and d.message.nodes[0] == 0]  # fmt: skip
+    assert own.sums[..., 1].any()
+    assert np.array_equal((sums[0] - sums[1])[..., 1], own.sums[..., 1])
+
+
+@KINDS
+def test_who_missed_a_sum_heard_of_it(kind):
+    """Sums over 0 and 1, 1 and 2, 0 and 2 tell all three; nobody is in more than two of them."""
+
+    def lost(name, reply, wire):
+        return name == f"client-{(2, 0, 1)[getattr(reply, 'tree', 0)]}"
+
+    with pytest.raises(ExposureError, match="would tell what client-0, client-1, client-2 sent"):
+        run(
+            "forest-hist[trees=3,max_depth=1,max_bin=6]",
+            Composition((Losing(2, lost=lost, kind=kind),)),
+            clients=3,
+        )
+
+
+def test_dropout_of_nobody_is_masking_as_it_was():
+    texts = ("masking[mode=ideal]", "masking[mode=ideal,dropout=0.0]")
+    bare, zero = (run("all-reduce", text)[0] for text in texts)
+    assert [encode(d.message) for d in bare.transcript] == [
+        encode(d.message) for d in zero.transcript
+    ]
+
+
+@pytest.mark.parametrize("wrong", ["dropout=1.0", "dropout=-0.1", "dropout=yes", "exposing=2"])
+def test_options_that_are_none_are_refused(wrong):
+    with pytest.raises(UsageError, match="give"):
+        run("forest", f"masking[{wrong}]")
