@@ -11,7 +11,7 @@ from fedtrees.attacks.evidence.grid import Grid
 from fedtrees.attacks.evidence.prior import Prior, Ranges, make_prior, ranges_within, value_ranges
 from fedtrees.attacks.evidence.sums import LeafSums, victim_sums, with_leaves_of
 from fedtrees.core.schema import Schema, Table
-from fedtrees.guessing.recipes import best_share
+from fedtrees.guessing.recipes import best_recipe
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,12 +61,12 @@ class Basis:
         missing = np.isnan(self.prior.own.X).any(axis=0)
         return replace(self, grid=replace(self.grid, missing=missing))
 
-    def with_mixed_rows(self, schema: Schema, rng: np.random.Generator) -> Basis:
-        """Return the same where rows are mixed of several own ones as own rows make best.
+    def with_recipe(self, schema: Schema, rng: np.random.Generator) -> Basis:
+        """Return the same with the recipe that own rows make best.
 
         Rows that sketches told are mixed already.
         """
         if self.prior.told or not len(self.prior.own):
             return self
-        share = best_share(self.prior.own, schema, rng)
-        return replace(self, prior=replace(self.prior, mixed=share))
+        recipe = best_recipe(self.prior.own, schema, rng)
+        return replace(self, prior=replace(self.prior, recipe=recipe))

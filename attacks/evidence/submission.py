@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.evidence.basis import Basis
-from fedtrees.attacks.evidence.boosted import Evidence
+from fedtrees.attacks.evidence.counts import NOISE_FLOOR
 from fedtrees.core.schema import Schema, Table
-from fedtrees.guessing.consensus import matched_consensus
-from fedtrees.guessing.recipes import FEWEST_ROWS, agreement, blind_draws
+from fedtrees.guessing.blind import Draws
+from fedtrees.guessing.recipes import FEWEST_ROWS, Recipe, agreement
 
 # Worlds of each kind that guesses are compared in, and their rows that are looked at.
 _WORLDS, _MOST_ROWS = 4, 400
@@ -35,21 +35,21 @@ class Blind:
     schema : Schema
     width : float64 array, shape (d + 1,)
         Tolerances as it estimates them, 0 for the label.
-    mixed : float
-        Share of cells from other own rows (`fedtrees.guessing.recipes.best_share`).
+    recipe : Recipe
+        As own rows make best (`fedtrees.guessing.recipes.best_recipe`).
     """
 
     own: Table
     schema: Schema
     width: NDArray[np.float64]
-    mixed: float
+    recipe: Recipe
 
     @staticmethod
     def of(basis: Basis, schema: Schema) -> Blind:
         """Return that of a prior of own rows; of none where sketches told it likely ones."""
         own = Table.empty(schema) if basis.prior.told else basis.prior.own
         width = np.append(basis.prior.tolerance(schema), 0.0)
-        return Blind(own, schema, width, basis.prior.mixed)
+        return Blind(own, schema, width, basis.prior.recipe)
 
 
 def submitted(
@@ -96,9 +96,9 @@ def submitted(
         found = found.take(np.sort(rng.permutation(len(found))[:rows]))
     if not len(blind.own) or len(worlds) < 2 or not len(found):
         return found, {"submits_blind": 0.0}
-    drawn = blind_draws(blind.own, blind.schema, len(found), blind.mixed, rng)
+    made = Draws(blind.own, blind.schema, len(found), rng, at_once=True)
+    guess, drawn = made.guess(blind.recipe.guess), made.of(blind.recipe.kind)
     few = len(blind.own) < FEWEST_ROWS
-    guess = drawn[-1] if few else matched_consensus(drawn, blind.width)
     # samples of one chain are alike: these are of different ones
     apart = [worlds[i] for i in np.linspace(0, len(worlds) - 1, _WORLDS).astype(int)]
     ours = _gain(found, guess, apart, blind.width, rng)
@@ -125,21 +125,20 @@ def _gain(
     return float(np.mean(parts))
 
 
-def trust_in(evidence: Evidence, basis: Basis, rows: int) -> float:
+def trust_in(basis: Basis, rows: int) -> float:
     """Return how much of what leaf sums tell is not noise, from 0 to 1; 1 where they are exact.
 
     That is, on average over leaves, V / (V + noise), where V is the variance of a leaf's gradient
     sum for who knows own rows alone: that of drawing ``rows`` rows, and that of not knowing the
     leaf's share but from own ones (a reliability: Spearman 1904).
     """
-    if evidence.noise is None:
-        return 1.0
-    parts = []
+    parts = [np.ones(1)]
     for sums in basis.sums:
         own = np.bincount(sums.own_leaf, minlength=len(sums.var_g)) + 1.0
         spread = _ROW_VARIANCE * rows * own / own.sum() * (1 + rows / own.sum())
-        parts.append(spread / (spread + sums.var_g))
-    return float(np.mean(np.concatenate(parts))) if parts else 1.0
+        noise = np.where(sums.var_g > NOISE_FLOOR, sums.var_g, 0.0)
+        parts.append(spread / (spread + noise) if rows else np.ones(1))
+    return float(np.mean(np.concatenate(parts[1:] or parts)))
 
 
 def own_rows_differ(victims: NDArray[np.int64], own: NDArray[np.int64]) -> bool:

@@ -227,8 +227,8 @@ def _run_chains(problem: _Problem, rng: np.random.Generator) -> tuple[Table, dic
     tolerance = problem.basis.prior.tolerance(problem.schema)
     merged = matched_consensus(tables, tolerance, groups=known.block)
     found = told_rows(merged, problem.basis.prior)
-    trust = trust_in(problem.evidence, problem.basis, len(found)) * _whole(problem)
-    blind = Blind.of(problem.basis.with_mixed_rows(problem.schema, rng), problem.schema)
+    trust = trust_in(problem.basis, len(found)) * _whole(problem)
+    blind = Blind.of(problem.basis.with_recipe(problem.schema, rng), problem.schema)
     records, choice = submitted(found, tables, blind, trust, rng)
     notes = choice | {
         "chains_run": float(len(squares)),
@@ -242,7 +242,7 @@ def _run_chains(problem: _Problem, rng: np.random.Generator) -> tuple[Table, dic
 def _inside_boxes(problem: _Problem, rng: np.random.Generator) -> tuple[Table, dict[str, float]]:
     """Return rows of known boxes: for every box the values that most draws from it agree on."""
     boxes = problem.known.boxes
-    basis = problem.basis.with_mixed_rows(problem.schema, rng)
+    basis = problem.basis.with_recipe(problem.schema, rng)
     parts = (boxes, basis.grid, basis.prior, problem.schema)
     tables = [points("auto", *parts, rng) for _ in range(POINTS)]
     walls = np.column_stack([boxes.lo, boxes.hi, boxes.y])
