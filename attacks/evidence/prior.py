@@ -43,6 +43,8 @@ class Prior:
     told: bool = False  # Whether these have the victims' own values, as sketches told them
     # What own rows among themselves tell of guessing rows like them
     recipe: Recipe = Recipe(0.0, "bootstrap+consensus")
+    # Rows that boxes are filled from, and their cells; None: own ones
+    pool: tuple[Table, NDArray[np.int32]] | None = None
 
     @property
     def classes(self) -> int:

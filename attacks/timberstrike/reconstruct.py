@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedtrees.attacks.evidence.basis import Basis
 from fedtrees.attacks.evidence.boosted import Evidence
@@ -146,15 +147,23 @@ def _weighed(
 
     Exact counts that own rows are unlike say that no guess made of own rows does.
     """
-    trust = trust_in(basis, len(records))
-    strange = trust == 1.0 and any(
-        own_rows_differ(np.stack([c.n0, c.n1]), np.stack([s.own_n0, s.own_n1]))
+    strange = evidence.noise is None and any(
+        own_rows_differ(_classes(c.n0, c.n1, evidence), _classes(s.own_n0, s.own_n1, evidence))
         for c, s in zip(counts, basis.sums, strict=False)
     )
     if strange:
         return records, {"submits_blind": 0.0}
+    trust = trust_in(basis, len(records))
     rows = None if evidence.n_rows is None else evidence.n_rows - inside
     return submitted(records, worlds, Blind.of(basis, schema), trust, rng, rows)
+
+
+def _classes(
+    n0: NDArray[np.int64], n1: NDArray[np.int64], evidence: Evidence
+) -> NDArray[np.int64]:
+    """Return rows per class and leaf, int64 (2, J); where leaves are not right, (2, 1)."""
+    rows = np.stack([n0, n1])
+    return rows.sum(axis=1, keepdims=True) if evidence.suppressed else rows
 
 
 def _victims_only(
