@@ -49,9 +49,9 @@ def rows_from_histograms(
     """Return the victims' rows (all rows with ``scope="union"``) and diagnostics.
 
     First those that were read off, then those that were paired up, and the samples that these are
-    the consensus of. None where many trees gave next to no row: their nodes hold too many rows to tell apart, and
-    the sums of all those trees say more than the first tree's bins. Of more than two classes,
-    rows are not peeled; each class is paired up in its own tree of the first round.
+    the consensus of. None where many trees gave next to no row: their nodes hold too many rows to
+    tell apart, and the sums of all those trees say more than the first tree's bins. Of more than
+    two classes, rows are not peeled; each class is paired up in its own tree of the first round.
     """
     cuts = evidence.cuts
     assert cuts is not None

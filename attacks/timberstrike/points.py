@@ -25,7 +25,7 @@ def points(
     rule : str
         ``prior``: draw from own values of the same label inside the box, smoothed by a uniform,
         or a missing one by its odds against them where the box allows it;
-        ``joint``: the own or redrawn row of the same label that violates the box least, moved to its
+        ``joint``: the own or redrawn row of its label that violates the box least, moved to its
         nearest edge where it does (measured against redrawing those features: +0.4 points on
         Pima at 20 trees, equal on Stroke) unless it is missing by the same odds; where its own
         value is missing it is guessed so if the box allows that, else drawn as by ``prior``; a
@@ -277,8 +277,8 @@ def _codes(
 def _nearest(lo, hi, y, missing, codes, open_by, own_cells, own_y, u):  # type: ignore[no-untyped-def]
     """Return per box an own row of its label with the fewest violations, ties by ``u``.
 
-    ``open_by`` is the share of each feature's cells in the box, above 1 where no row can violate it:
-    narrow ones are looked at first.
+    ``open_by`` is the share of each feature's cells in the box, above 1 where no row can violate
+    it: narrow ones are looked at first.
     """
     n, d = lo.shape
     out = np.full(n, -1, dtype=np.int64)

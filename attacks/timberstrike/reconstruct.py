@@ -37,7 +37,6 @@ from fedtrees.core.guess import Guess, LeafCounts, Records
 from fedtrees.core.schema import Schema, Table
 from fedtrees.guessing.consensus import matched_consensus
 
-
 MOST_CELLS = 2**21  # of boxes that become rows at once: memory
 
 
@@ -158,9 +157,7 @@ def _weighed(
     return submitted(records, worlds, Blind.of(basis, schema), trust, rng, rows)
 
 
-def _classes(
-    n0: NDArray[np.int64], n1: NDArray[np.int64], evidence: Evidence
-) -> NDArray[np.int64]:
+def _classes(n0: NDArray[np.int64], n1: NDArray[np.int64], evidence: Evidence) -> NDArray[np.int64]:
     """Return rows per class and leaf, int64 (2, J); where leaves are not right, (2, 1)."""
     rows = np.stack([n0, n1])
     return rows.sum(axis=1, keepdims=True) if evidence.suppressed else rows

@@ -15,7 +15,7 @@ _HEADER = ("table", "partition", "protocol", "defense", "threat", "attack")
 
 
 def tables(rows: Any) -> list[Table]:
-    """Return RA beside the blind line, who submitted a blind guess, exact rows, and who is below."""
+    """Return RA and exact rows beside the blind line, and who submits a blind guess or is below."""
     attacked = rows[(rows["stage"] == "attack") & (rows["status"] == "ok")]
     lines = []
     for key, part in attacked.groupby(_KEY, sort=False):

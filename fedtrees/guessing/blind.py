@@ -181,8 +181,9 @@ class Draws:
         if consensus == "consensus":
             return matched_consensus(self.of(kind), self.width)
         if name == "bootstrap+wide-consensus":
-            size = {"rounds": BINARY_ROUNDS, "block": BINARY_BLOCK}
-            return matched_consensus(self.of("bootstrap"), self.width, **size)
+            return matched_consensus(
+                self.of("bootstrap"), self.width, rounds=BINARY_ROUNDS, block=BINARY_BLOCK
+            )
         if name == "near+refined":
             return self._refined(self.guess("near+consensus"), self.of("near"))
         if name == "imputed+refined":

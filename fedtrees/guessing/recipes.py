@@ -18,7 +18,8 @@ FEWEST_ROWS = 10
 #: RA, and a tenth is within 0.3 of the best. Fewer than `FEWEST_ROWS` are worth mixing more.
 TOLD_BY = 20
 #: Own rows from which they may speak against the usual guess, and by how much: of 20 to 60 rows
-#: their word cost up to 5 points (Pima, Stroke, breast cancer), of 400 it gains one (Adult, Obesity).
+#: their word cost up to 5 points (Pima, Stroke, breast cancer), of 400 it gains one (Adult,
+#: Obesity).
 HEARD_FROM, CLEAR_LEAD = 100, 0.01
 #: Share of missing cells from which cells are best drawn given the label alone.
 MANY_MISSING = 0.2
@@ -66,7 +67,9 @@ def best_recipe(own: Table, schema: Schema, rng: np.random.Generator) -> Recipe:
         return Recipe(SHARES["mixed-30" if len(own) < FEWEST_ROWS else "mixed-10"], usual)
     heard = len(own) >= HEARD_FROM and usual != "frequent"
     shares = {f"{kind}+consensus": share for kind, share in SHARES.items()}
-    score = _cross_validated(own, schema, [*shares, "imputed+refined"][: None if heard else -1], rng)
+    score = _cross_validated(
+        own, schema, [*shares, "imputed+refined"][: None if heard else -1], rng
+    )
     best = max(shares, key=lambda name: score[name])
     if heard:
         ahead = score[best] > score["imputed+refined"] + CLEAR_LEAD
@@ -88,7 +91,8 @@ def _cross_validated(
     order, score = rng.permutation(len(own)), dict.fromkeys(names, 0.0)
     m = min(int(_HIDDEN * len(own)), _MOST_HIDDEN)
     for turn in range(_TURNS):
-        hidden, known = order[turn * m : (turn + 1) * m], np.delete(order, range(turn * m, turn * m + m))
+        now = np.arange(turn * m, (turn + 1) * m)
+        hidden, known = order[now], np.delete(order, now)
         made = Draws(own.take(known), schema, m, rng, draws=_DRAWS, at_once=True)
         for name in names:
             score[name] += agreement(made.guess(name), own.take(hidden), width) / _TURNS

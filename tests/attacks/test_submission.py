@@ -120,12 +120,17 @@ def test_rows_repeated_often_are_resampled_not_redrawn():
     assert many.guess in ("bootstrap+consensus", "mixed-10+consensus")
 
 
-def test_the_guess_is_one_of_the_blind_line():
-    own = rows(60, 1)
-    line = blind_guesses(own, SCHEMA, 50, rng())
-    for name in ("mixed-10+consensus", "given-label+consensus", "imputed+refined", "frequent"):
-        made = Draws(own, SCHEMA, 50, rng(), at_once=True).guess(name)
-        assert abs(agreement(made, rows(50, 2), WIDTH) - agreement(line[name], rows(50, 2), WIDTH)) < 0.08
+@pytest.mark.parametrize("name", ["mixed-10+consensus", "imputed+refined", "frequent"])
+def test_redrawing_at_once_guesses_as_well_as_the_blind_line(name):
+    """Means of six seeds; one seed's differ by .012."""
+    own, truth, gap = rows(60, 1), rows(90, 2), []
+    for seed in range(6):
+        made = [
+            Draws(own, SCHEMA, 90, np.random.default_rng([seed, k]), at_once=k > 0).guess(name)
+            for k in range(2)
+        ]
+        gap.append(agreement(made[0], truth, WIDTH) - agreement(made[1], truth, WIDTH))
+    assert abs(np.mean(gap)) < 0.02
 
 
 def test_noise_lowers_the_trust_in_sums():
