@@ -79,5 +79,6 @@ class Basis:
         if recipe.kind == "imputed":
             drawn = own.take(rng.integers(0, len(own), POOL))
             rows = Table.concat([own, ChainedEquations(own, schema, rng).redraw(drawn, rng)])
+            rows = rows.take(rng.permutation(len(rows)))
             recipe, pool = replace(recipe, share=0.0), (rows, self.grid.cells(rows.X))
         return replace(self, prior=replace(self.prior, recipe=recipe, pool=pool))

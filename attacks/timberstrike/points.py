@@ -275,14 +275,15 @@ def _codes(
 
 @njit(cache=True)
 def _nearest(lo, hi, y, missing, codes, open_by, own_cells, own_y, u):  # type: ignore[no-untyped-def]
-    """Return per box an own row of its label with the fewest violations, ties by ``u``.
+    """Return per box an own row of its label with the fewest violations.
+
+    The first of several from a place ``u`` on: rows are in random order.
 
     ``open_by`` is the share of each feature's cells in the box, above 1 where no row can violate
-    it: narrow ones are looked at first.
+    it; narrow ones are looked at first.
     """
     n, d = lo.shape
     out = np.full(n, -1, dtype=np.int64)
-    violations = np.empty(own_y.shape[0], dtype=np.int64)
     features = np.empty(d, dtype=np.int64)
     for i in range(n):
         m = 0
@@ -294,11 +295,15 @@ def _nearest(lo, hi, y, missing, codes, open_by, own_cells, own_y, u):  # type: 
                     k -= 1
                 features[k] = f
                 m += 1
-        best, ties = d + 1, 0
-        for r in range(own_y.shape[0]):
-            bad = 0 if own_y[r] == y[i] else d + 2
+        best, rows = d + 1, own_y.shape[0]
+        start = int(u[i] * rows)
+        for step in range(rows):
+            r = (start + step) % rows
+            if own_y[r] != y[i]:
+                continue
+            bad = 0
             for k in range(m):
-                if bad > best:
+                if bad >= best:
                     break
                 f = features[k]
                 c = own_cells[r, f]
@@ -306,15 +311,8 @@ def _nearest(lo, hi, y, missing, codes, open_by, own_cells, own_y, u):  # type: 
                     bad += not missing[i, f]
                 elif c < lo[i, f] or c >= hi[i, f] or not has(codes[i, f], c):
                     bad += 1
-            violations[r] = bad
             if bad < best:
-                best, ties = bad, 0
-            ties += bad == best
-        left = int(u[i] * ties)
-        for r in range(own_y.shape[0]):
-            if ties and violations[r] == best:
-                if left == 0:
-                    out[i] = r
+                best, out[i] = bad, r
+                if best == 0:
                     break
-                left -= 1
     return out
