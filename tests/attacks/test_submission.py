@@ -8,8 +8,10 @@ import pytest
 from timberstrike_world import structured, world
 
 from fedtrees.attacks.evidence.basis import Basis
+from fedtrees.attacks.evidence.boxes import open_boxes
 from fedtrees.attacks.evidence.submission import Blind, submitted, trust_in
 from fedtrees.attacks.timberstrike import Options, reconstruct
+from fedtrees.attacks.timberstrike.points import points
 from fedtrees.bench.cells import Setting
 from fedtrees.bench.evaluate import make_defense
 from fedtrees.bench.federation import federation_of
@@ -144,6 +146,21 @@ def test_noise_lowers_the_trust_in_sums():
     assert found[0] == pytest.approx(1.0, abs=1e-6)
     assert 0.05 < found[1] < 0.95
     assert found[2] == pytest.approx(0.0, abs=1e-6)
+
+
+def test_boxes_are_filled_from_own_rows_and_redrawn_ones():
+    X, y = structured()
+    w = world(X, y, 80)
+    basis = Basis.of(w.evidence(), w.own, w.schema).with_missing_values()
+    prior = basis.with_recipe(w.schema, rng()).prior
+    pool = {tuple(row) for row in np.column_stack([prior.pool[0].X, prior.pool[0].y])}
+    own = {tuple(row) for row in np.column_stack([w.own.X, w.own.y])}
+    assert own < pool
+    boxes = open_boxes((70, 50), basis.grid, w.evidence())
+    found = points("auto", boxes, basis.grid, prior, w.schema, rng())
+    made = {tuple(row) for row in np.column_stack([found.X, found.y])}
+    assert made <= pool
+    assert not made <= own
 
 
 def noise_of(w, variance):
