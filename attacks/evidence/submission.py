@@ -18,8 +18,9 @@ from fedtrees.guessing.recipes import FEWEST_ROWS, Recipe, agreement
 WORLDS = 4
 # Rows of them that are looked at.
 _MOST_ROWS = 300
-# Share of cells by which a reconstruction must be ahead where its samples are not to be trusted:
-# they are less like rows than they are taken for.
+# Doubt (share of cells) is decided for a reconstruction from exact sums: with 20 own rows of Pima
+# it was expected as good as the blind guess and was 1 to 2 points above. It is decided against one
+# whose samples are not to be trusted.
 _MARGIN = 0.015
 # Variance of one row's gradient: that of a fair coin.
 _ROW_VARIANCE = 0.25
@@ -63,7 +64,8 @@ def submitted(
 ) -> tuple[Table, dict[str, float]]:
     """Return the guess whose expected reconstruction accuracy is higher, and what was expected.
 
-    A reconstruction from noisy sums is submitted only where it is clearly ahead.
+    A reconstruction from exact sums is left for a blind guess only where that is clearly ahead, one
+    from noisy sums is submitted only where it is itself.
 
     Either guess is best in the worlds it was made of. So both are scored in both kinds: in samples
     of the reconstruction, and in draws of own rows as the blind guess is merged of. The first kind
@@ -105,7 +107,7 @@ def submitted(
     theirs = _gain(found, guess, drawn[:WORLDS], blind.width, rng)
     share = trust if few else trust / 2
     gain = share * ours + (1 - share) * theirs
-    lost = gain < (0.0 if trust == 1.0 else _MARGIN)
+    lost = gain < (-_MARGIN if trust == 1.0 else _MARGIN)
     notes = {"submits_blind": float(lost), "expected_gain": gain, "trust": trust}
     return (guess if lost else found), notes
 

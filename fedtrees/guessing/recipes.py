@@ -21,10 +21,10 @@ TOLD_BY = 20
 #: their word cost up to 5 points (Pima, Stroke, breast cancer), of 400 it gains one (Adult,
 #: Obesity).
 HEARD_FROM, CLEAR_LEAD = 100, 0.01
-#: Share of missing cells from which cells are best drawn given the label alone.
+#: Share of missing cells from which own rows are too few to redraw cells by.
 MANY_MISSING = 0.2
-# Rows that are hidden in turn, as a share and at most; how often; draws behind each guess.
-_HIDDEN, _MOST_HIDDEN, _TURNS, _DRAWS = 0.25, 50, 3, 16
+# Rows that are hidden at a time, as a share and at most, and in all; draws behind each guess.
+_HIDDEN, _MOST_HIDDEN, _HIDDEN_IN_ALL, _DRAWS = 0.25, 50, 150, 16
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,8 @@ def best_recipe(own: Table, schema: Schema, rng: np.random.Generator) -> Recipe:
     """Return the recipe by which some own rows guess the others best, as far as they tell.
 
     The usual guess, *imputed*, is near the blind line everywhere but where many cells are missing
-    (*given-label*) and on binary tables (*frequent*); enough own rows may tell another.
+    (rows of the best share; of few rows, *given-label*) and on binary tables (*frequent*); enough
+    own rows may tell another.
 
     Parameters
     ----------
@@ -74,6 +75,8 @@ def best_recipe(own: Table, schema: Schema, rng: np.random.Generator) -> Recipe:
     if heard:
         ahead = score[best] > score["imputed+refined"] + CLEAR_LEAD
         usual = best if ahead else "imputed+refined"
+    elif usual == "given-label+consensus":
+        usual = best
     return Recipe(shares[best], usual)
 
 
@@ -86,17 +89,17 @@ def _usual_guess(own: Table) -> str:
 def _cross_validated(
     own: Table, schema: Schema, names: list[str], rng: np.random.Generator
 ) -> dict[str, float]:
-    """Return the reconstruction accuracy of guesses at own rows that are hidden in turn."""
+    """Return the reconstruction accuracy of guesses at own rows that the others do not show."""
     width = Tolerance.of(own, schema).width
-    order, score = rng.permutation(len(own)), dict.fromkeys(names, 0.0)
+    score = dict.fromkeys(names, 0.0)
     m = min(int(_HIDDEN * len(own)), _MOST_HIDDEN)
-    for turn in range(_TURNS):
-        now = np.arange(turn * m, (turn + 1) * m)
-        hidden, known = order[now], np.delete(order, now)
-        made = Draws(own.take(known), schema, m, rng, draws=_DRAWS, at_once=True)
+    turns = min(_HIDDEN_IN_ALL // m, 8)
+    for _ in range(turns):
+        order = rng.permutation(len(own))
+        made = Draws(own.take(order[m:]), schema, m, rng, draws=_DRAWS, at_once=True)
         for name in names:
-            score[name] += agreement(made.guess(name), own.take(hidden), width) / _TURNS
-    return score
+            score[name] += agreement(made.guess(name), own.take(order[:m]), width)
+    return {name: total / turns for name, total in score.items()}
 
 
 def agreement(guess: Table, rows: Table, width: NDArray[np.float64]) -> float:
