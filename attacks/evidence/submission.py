@@ -84,7 +84,8 @@ def submitted(
         How far ``worlds`` are to be trusted, 0 to 1, as `trust_in` says; 1 where sums are exact.
     rng : numpy.random.Generator
     rows : int, optional
-        How many rows there are, if declared: of more that were found, some are left out.
+        How many rows there are, if declared: of more that were found, some are left out; of fewer,
+        the rest is guessed blindly.
 
     Returns
     -------
@@ -94,11 +95,12 @@ def submitted(
         ``submits_blind``, 1 or 0; and where there was a choice ``expected_gain``, in share of
         cells, of the reconstruction over the blind guess, and ``trust``.
     """
-    if rows is not None and 0 < rows < len(found):
+    rows = rows if rows is not None and rows > 0 else len(found)
+    if rows < len(found):
         found = found.take(np.sort(rng.permutation(len(found))[:rows]))
     if not len(blind.own) or len(worlds) < 2 or not len(found):
         return found, {"submits_blind": 0.0}
-    made = Draws(blind.own, blind.schema, len(found), rng, at_once=True)
+    made = Draws(blind.own, blind.schema, rows, rng, at_once=True)
     guess, drawn = made.guess(blind.recipe.guess), made.of(blind.recipe.kind)
     few = len(blind.own) < FEWEST_ROWS
     # samples of one chain are alike: these are of different ones
@@ -109,7 +111,9 @@ def submitted(
     gain = share * ours + (1 - share) * theirs
     lost = gain < (-_MARGIN if trust == 1.0 else _MARGIN)
     notes = {"submits_blind": float(lost), "expected_gain": gain, "trust": trust}
-    return (guess if lost else found), notes
+    if lost or len(found) == rows:
+        return (guess if lost else found), notes
+    return Table.concat([found, guess.take(np.arange(len(found), rows))]), notes
 
 
 def _gain(

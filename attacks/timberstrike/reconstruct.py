@@ -106,7 +106,7 @@ def reconstruct(
         basis = suited(basis) if len(read[1]) or rest is not None else basis
         sure, paired, worlds, more = read
         if options.weighs_blind:
-            inside += len(sure)
+            inside += len(sure) + (0 if rest is None else int(rest[0].sum()))
             paired, choice = _weighed(paired, worlds, evidence, basis, counts, inside, schema, rng)
             more |= choice
         records = Table.concat([sure, paired])
@@ -190,6 +190,8 @@ def _reads_bins(evidence: Evidence, options: Options) -> bool:
         return False
     if evidence.share < 1 and options.scope == "union":
         return False  # what own rows brought is not in these histograms
+    if evidence.suppressed:
+        return False  # most rows are in none of the bins
     worst = max((max(n.cell_g, n.cell_h) for n in evidence.noise or ()), default=0.0)
     return worst <= NOISE_FLOOR
 

@@ -91,19 +91,30 @@ def test_no_more_rows_are_submitted_than_there_are_and_of_every_label_some():
     assert set(found.y) == {0, 1}
 
 
+def test_rows_that_were_not_found_are_guessed_blindly():
+    truth, own = rows(60, 0, centre=9.0), rows(80, 1)
+    found, _ = submitted(truth.take(np.arange(50)), [truth] * 2, blind(own), 1.0, rng(), rows=60)
+    assert len(found) == 60
+    assert (found.X[:50].min(axis=1) > 4).all()
+    assert (found.X[50:].max(axis=1) < 4).all()
+    found, notes = submitted(truth.take(np.arange(50)), [truth] * 2, blind(own), 0.0, rng(), 60)
+    assert notes["submits_blind"] == 1.0
+    assert len(found) == 60
+
+
 def table(X, y=None):
     return Table(np.asarray(X, np.float32), np.zeros(len(X), np.int64) if y is None else y)
 
 
 def test_the_recipe_that_suits_own_rows():
     """Columns that say everything of each other are kept together, others are mixed."""
-    one = np.repeat(np.random.default_rng(0).normal(size=(120, 1)), 4, axis=1)
-    noise = np.random.default_rng(1).normal(size=(120, 4))
-    gaps = np.random.default_rng(2).random((120, 4)) < 0.5
-    assert best_recipe(table(one), SCHEMA, rng()).share <= 0.1
-    apart = best_recipe(table(np.where(gaps, np.nan, noise)), SCHEMA, rng())
-    assert apart.share >= 0.3
-    assert apart.guess == "given-label+consensus"
+    wide = Schema(tuple(Feature(f"x{k}") for k in range(10)), "y", ("a", "b"))
+    one = np.repeat(np.random.default_rng(0).normal(size=(120, 1)), 10, axis=1)
+    noise = np.random.default_rng(1).normal(size=(120, 10))
+    gaps = np.random.default_rng(2).random((120, 10)) < 0.5
+    assert best_recipe(table(one), wide, rng()).share <= 0.1
+    apart = best_recipe(table(np.where(gaps, np.nan, noise)), wide, rng())
+    assert apart == Recipe(1.0, "given-label+consensus")
 
 
 def test_the_usual_recipe_of_few_rows():
