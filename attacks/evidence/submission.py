@@ -96,8 +96,7 @@ def submitted(
         cells, of the reconstruction over the blind guess, and ``trust``.
     """
     rows = rows if rows is not None and rows > 0 else len(found)
-    if rows < len(found):
-        found = found.take(np.sort(rng.permutation(len(found))[:rows]))
+    found = at_most(found, rows, rng)
     if not len(blind.own) or len(worlds) < 2 or not len(found):
         return found, {"submits_blind": 0.0}
     made = Draws(blind.own, blind.schema, rows, rng, at_once=True)
@@ -114,6 +113,13 @@ def submitted(
     if lost or len(found) == rows:
         return (guess if lost else found), notes
     return Table.concat([found, guess.take(np.arange(len(found), rows))]), notes
+
+
+def at_most(found: Table, rows: int, rng: np.random.Generator) -> Table:
+    """Return so many of the rows at random, in their order, where there are more."""
+    if len(found) <= rows:
+        return found
+    return found.take(np.sort(rng.permutation(len(found))[:rows]))
 
 
 def _gain(

@@ -26,7 +26,13 @@ from fedtrees.attacks.evidence.counts import (
     sums_of_counts,
 )
 from fedtrees.attacks.evidence.grid import Grid
-from fedtrees.attacks.evidence.submission import Blind, own_rows_differ, submitted, trust_in
+from fedtrees.attacks.evidence.submission import (
+    Blind,
+    at_most,
+    own_rows_differ,
+    submitted,
+    trust_in,
+)
 from fedtrees.attacks.evidence.sums import LeafSums
 from fedtrees.attacks.evidence.values import first_counts, left_out
 from fedtrees.attacks.timberstrike.histograms import rows_from_histograms
@@ -150,10 +156,10 @@ def _weighed(
         own_rows_differ(_classes(c.n0, c.n1, evidence), _classes(s.own_n0, s.own_n1, evidence))
         for c, s in zip(counts, basis.sums, strict=False)
     )
+    rows = None if evidence.n_rows is None else max(evidence.n_rows - inside, 0)
     if strange:
-        return records, {"submits_blind": 0.0}
+        return at_most(records, rows or len(records), rng), {"submits_blind": 0.0}
     trust = trust_in(basis, len(records))
-    rows = None if evidence.n_rows is None else evidence.n_rows - inside
     return submitted(records, worlds, Blind.of(basis, schema), trust, rng, rows)
 
 
