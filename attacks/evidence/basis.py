@@ -11,7 +11,12 @@ from fedtrees.attacks.evidence.grid import Grid
 from fedtrees.attacks.evidence.prior import Prior, Ranges, make_prior, ranges_within, value_ranges
 from fedtrees.attacks.evidence.sums import LeafSums, victim_sums, with_leaves_of
 from fedtrees.core.schema import Schema, Table
-from fedtrees.guessing.recipes import best_share
+from fedtrees.guessing.imputation import ChainedEquations
+from fedtrees.guessing.recipes import best_recipe
+
+# Redrawn rows that boxes are filled from. Instead of own rows alone they gain TimberStrike 0.6 to
+# 1.3 points of RA (breast cancer, Pima, Stroke, 10 trees); 1,000 gain 0.1 to 0.5 less.
+POOL = 2000
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,12 +66,19 @@ class Basis:
         missing = np.isnan(self.prior.own.X).any(axis=0)
         return replace(self, grid=replace(self.grid, missing=missing))
 
-    def with_mixed_rows(self, schema: Schema, rng: np.random.Generator) -> Basis:
-        """Return the same where rows are mixed of several own ones as own rows make best.
+    def with_recipe(self, schema: Schema, rng: np.random.Generator) -> Basis:
+        """Return the same with the recipe that own rows make best, and rows to fill boxes from.
+
+        Where that is *imputed*, these are own rows and redrawn ones; their cells need no mixing.
 
         Rows that sketches told are mixed already.
         """
         if self.prior.told or not len(self.prior.own):
             return self
-        share = best_share(self.prior.own, schema, rng)
-        return replace(self, prior=replace(self.prior, mixed=share))
+        recipe, own, pool = best_recipe(self.prior.own, schema, rng), self.prior.own, None
+        if recipe.kind == "imputed":
+            drawn = own.take(rng.integers(0, len(own), POOL))
+            rows = Table.concat([own, ChainedEquations(own, schema, rng).redraw(drawn, rng)])
+            rows = rows.take(rng.permutation(len(rows)))
+            recipe, pool = replace(recipe, share=0.0), (rows, self.grid.cells(rows.X))
+        return replace(self, prior=replace(self.prior, recipe=recipe, pool=pool))

@@ -116,6 +116,8 @@ class Evidence:
     own_sums : tuple of float64 array, shape (J, 2), or None
         Per tree, what own rows brought to the sums of each leaf, where that was told; None: what
         follows from the rows.
+    suppressed : bool
+        Whether bins of few rows were left out of the sums.
     """
 
     trees: tuple[Tree, ...]
@@ -141,6 +143,7 @@ class Evidence:
     subsample: float = 1.0
     held_out: float = 0.0
     own_sums: tuple[NDArray[np.float64], ...] | None = None
+    suppressed: bool = False
 
     def __post_init__(self) -> None:
         if self.level not in get_args(Level):

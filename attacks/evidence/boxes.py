@@ -60,6 +60,15 @@ class Boxes:
         return boxes
 
 
+def stacked(parts: Sequence[Boxes]) -> Boxes:
+    """Return the rows of several reconstructions one after the other; counts of trees are lost."""
+    names = ("lo", "hi", "y", "margin", "history", "missing", "codes")
+    joined = {name: np.concatenate([getattr(b, name) for b in parts]) for name in names}
+    boxes = Boxes(*(joined[name] for name in names[:5]))
+    boxes.missing, boxes.codes = joined["missing"], joined["codes"]
+    return boxes
+
+
 def open_boxes(sizes: Sequence[int], grid: Grid, evidence: Evidence) -> Boxes:
     """Return so many rows of each class with no bounds."""
     n, d = int(sum(sizes)), len(grid.edges)

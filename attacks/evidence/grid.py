@@ -7,7 +7,7 @@ interval but a set, bit k of a uint64 for code k. Elsewhere all bits are set.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numba import njit
@@ -86,6 +86,8 @@ class Grid:
 
     edges: tuple[NDArray[np.float32], ...]
     missing: NDArray[np.bool_]  # bool (d,): features whose value may be missing (at first none)
+    # the leaves of trees that were asked for: every reconstruction of several asks again
+    _leaves: dict[int, tuple[Tree, LeafConstraints]] = field(default_factory=dict, init=False)
 
     @staticmethod
     def of(trees: tuple[Tree, ...], d: int, codes: Sequence[int] = ()) -> Grid:
@@ -131,6 +133,11 @@ class Grid:
 
     def leaves(self, tree: Tree) -> LeafConstraints:
         """Return the intervals on the way to each leaf, in ascending node order."""
+        if id(tree) not in self._leaves:
+            self._leaves[id(tree)] = tree, self._constraints(tree)
+        return self._leaves[id(tree)][1]
+
+    def _constraints(self, tree: Tree) -> LeafConstraints:
         boxes: dict[int, _Box] = {}
         stack: list[tuple[int, _Box]] = [(0, {})]
         while stack:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from fedtrees.attacks.evidence.grid import ANY, Grid, LeafConstraints, has
 from fedtrees.core.schema import Schema, Table
+from fedtrees.guessing.recipes import Recipe
 from fedtrees.guessing.tolerance import estimated_width
 from fedtrees.trees.binning import Cuts
 
@@ -40,8 +41,10 @@ class Prior:
     own: Table  # Own rows used as knowledge (none where they must not be used), or likely ones
     own_cells: NDArray[np.int32]  # int32 (n_own, d): their cells, -1 where missing
     told: bool = False  # Whether these have the victims' own values, as sketches told them
-    # Share of the cells of a row that rows like it do not tell: own rows among themselves show it
-    mixed: float = 0.0
+    # What own rows among themselves tell of guessing rows like them
+    recipe: Recipe = Recipe(0.0, "bootstrap+consensus")
+    # Rows that boxes are filled from, and their cells; None: own ones
+    pool: tuple[Table, NDArray[np.int32]] | None = None
 
     @property
     def classes(self) -> int:

@@ -94,7 +94,11 @@ def _one_tree(
     if not subtract:
         own_g, own_h = np.zeros_like(own_g), np.zeros_like(own_h)
     elif evidence.own_sums is not None:
-        own_g, own_h = evidence.own_sums[t].T
+        told = evidence.own_sums[t].T
+        if evidence.suppressed:  # rows of small bins count in wrong leaves: others' as own ones
+            others = (evidence.n_rows or 0) / max(len(node), 1) - 1
+            doubt = (max(others, 0.0) * (told - np.stack([own_g, own_h]))) ** 2
+        own_g, own_h = told
     elif evidence.share < 1:  # each of them is in by a coin that was not told
         spread = evidence.share * (1 - evidence.share)
         doubt = np.stack([spread * np.bincount(node, part**2, n)[leaves] for part in own_gh])

@@ -68,7 +68,7 @@ def evidence_of(view: View, most: Level = "histograms") -> Evidence | None:
         level, histograms = most, None
     declared, p = view.defense.declares(view.schema, view.parameters), view.parameters
     held_out = p["validation_fraction"] if p.get("early_stopping_rounds") else 0.0
-    some = params.subsample < 1 or held_out > 0
+    some = params.subsample < 1 or held_out > 0 or declared.least_rows > 0
     shown = trees if level != "values" else tuple(_bare(t) for t in trees)
     noisy_cuts = cuts or _cuts_used(trees, len(view.schema.features))
     return Evidence(
@@ -89,6 +89,7 @@ def evidence_of(view: View, most: Level = "histograms") -> Evidence | None:
         subsample=params.subsample,
         held_out=held_out,
         own_sums=own_sums(view, shown, cuts) if some else None,
+        suppressed=declared.least_rows > 0,
     )
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from fedtrees.attacks.evidence.basis import Basis
 from fedtrees.attacks.evidence.boosted import Evidence
 from fedtrees.attacks.evidence.boxes import Boxes, boxes_after_first_tree, open_boxes
-from fedtrees.attacks.evidence.submission import Blind, submitted, trust_in
+from fedtrees.attacks.evidence.submission import WORLDS, Blind, submitted, trust_in
 from fedtrees.attacks.evidence.values import first_counts, left_out
 from fedtrees.attacks.joint.classes import Classes
 from fedtrees.attacks.joint.sampler import draw_classes, sample
@@ -163,6 +163,7 @@ def reconstruct(
     known = _known(evidence, own, schema, basis, options)
     world = World.of(evidence, basis.sums, basis.grid)
     problem = _Problem(evidence, schema, options, basis, world, known)
+    problem = replace(problem, basis=basis.with_recipe(schema, rng))
     if known.solved == len(evidence.trees) > 1:
         records, notes = _inside_boxes(problem, rng)
     else:
@@ -227,8 +228,9 @@ def _run_chains(problem: _Problem, rng: np.random.Generator) -> tuple[Table, dic
     tolerance = problem.basis.prior.tolerance(problem.schema)
     merged = matched_consensus(tables, tolerance, groups=known.block)
     found = told_rows(merged, problem.basis.prior)
-    trust = trust_in(problem.evidence, problem.basis, len(found)) * _whole(problem)
-    blind = Blind.of(problem.basis.with_mixed_rows(problem.schema, rng), problem.schema)
+    trust = trust_in(problem.basis, len(found)) * _whole(problem)
+    trust *= min(1.0, len(squares) / WORLDS)  # samples of one chain are alike
+    blind = Blind.of(problem.basis, problem.schema)
     records, choice = submitted(found, tables, blind, trust, rng)
     notes = choice | {
         "chains_run": float(len(squares)),
@@ -242,7 +244,7 @@ def _run_chains(problem: _Problem, rng: np.random.Generator) -> tuple[Table, dic
 def _inside_boxes(problem: _Problem, rng: np.random.Generator) -> tuple[Table, dict[str, float]]:
     """Return rows of known boxes: for every box the values that most draws from it agree on."""
     boxes = problem.known.boxes
-    basis = problem.basis.with_mixed_rows(problem.schema, rng)
+    basis = problem.basis
     parts = (boxes, basis.grid, basis.prior, problem.schema)
     tables = [points("auto", *parts, rng) for _ in range(POINTS)]
     walls = np.column_stack([boxes.lo, boxes.hi, boxes.y])

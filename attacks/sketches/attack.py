@@ -28,7 +28,7 @@ from fedtrees.core.registry import register
 from fedtrees.core.schema import Table
 from fedtrees.core.view import View
 from fedtrees.guessing.consensus import matched_consensus
-from fedtrees.guessing.recipes import best_share
+from fedtrees.guessing.recipes import best_recipe
 from fedtrees.guessing.tolerance import Tolerance
 from fedtrees.messages.cuts import FeatureRanges, FeatureSketch
 
@@ -104,7 +104,7 @@ class SketchReading(Attack):
         names = tuple(list(sizes)[k] for k in owner) if all(columns) else None
         if all(c.exact for parts in columns.values() for c in parts):
             return Records(Table(X, y), owner=names), {"submits_blind": 0.0}
-        blind = Blind(own, view.schema, width, best_share(own, view.schema, rng))
+        blind = Blind(own, view.schema, width, best_recipe(own, view.schema, rng))
         rows, choice = submitted(Table(X, y), tables, blind, 1.0, rng)
         return Records(rows, owner=None if choice["submits_blind"] else names), choice
 

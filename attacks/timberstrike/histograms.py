@@ -45,12 +45,13 @@ def rows_from_histograms(
     options: Options,
     n_victims: int,
     rng: np.random.Generator,
-) -> tuple[Table, dict[str, float]] | None:
+) -> tuple[Table, Table, list[Table], dict[str, float]] | None:
     """Return the victims' rows (all rows with ``scope="union"``) and diagnostics.
 
-    None where many trees gave next to no row: their nodes hold too many rows to tell apart, and
-    the sums of all those trees say more than the first tree's bins. Of more than two classes,
-    rows are not peeled; each class is paired up in its own tree of the first round.
+    First those that were read off, then those that were paired up, and the samples that these are
+    the consensus of. None where many trees gave next to no row: their nodes hold too many rows to
+    tell apart, and the sums of all those trees say more than the first tree's bins. Of more than
+    two classes, rows are not peeled; each class is paired up in its own tree of the first round.
     """
     cuts = evidence.cuts
     assert cuts is not None
@@ -79,9 +80,11 @@ def rows_from_histograms(
     near = _sorted_by_label(prior.own, rng)
     start = np.searchsorted(near.y, np.arange(prior.classes + 1))
     samples, tolerance = [], prior.tolerance(schema)
-    for _ in range(options.chains_for(n_victims)):
-        bins, y, block = _pair(evidence, forest, left, rng)
-        X = values(bins)
+    unpaired, y, block = _unpaired(evidence, forest, left)
+    none = np.zeros((0, cuts.n_features), dtype=np.int32)
+    chains = options.chains_for(n_victims)
+    paired = [rng.permuted(part, axis=0) for _ in range(chains) for part in unpaired]
+    for X in np.split(values(np.concatenate([none, *paired])), chains):
         # without own rows, likely ones have columns that do not go together
         if len(prior.own) and len(own) and len(y):
             _swap_towards(
@@ -95,7 +98,7 @@ def rows_from_histograms(
             )
         samples.append(Table(X, y))
     rest = told_rows(matched_consensus(samples, tolerance, groups=block), prior)
-    return Table.concat([sure, rest]), {**notes, "paired_rows": float(len(rest))}
+    return sure, rest, samples, {**notes, "paired_rows": float(len(rest))}
 
 
 def _sorted_by_label(own: Table, rng: np.random.Generator) -> Table:
@@ -138,13 +141,17 @@ def _take_out(
         np.subtract.at(left.totals, cells[:, k], gh)
 
 
-def _pair(
-    evidence: Evidence, forest: BinnedForest, left: Residual, rng: np.random.Generator
-) -> tuple[Ints, NDArray[np.int64], NDArray[np.int64]]:
-    """Pair the first trees' leftover bins at random: bins (m, d), labels, blocks (m,)."""
+def _unpaired(
+    evidence: Evidence, forest: BinnedForest, left: Residual
+) -> tuple[list[Ints], NDArray[np.int64], NDArray[np.int64]]:
+    """Return the first trees' leftover bins: blocks (m, d) of one label each, labels, blocks.
+
+    In a block every column is sorted: which bins go together is not known.
+    """
     offsets = forest.offsets
     d = len(offsets) - 1
-    bins, labels, blocks = [np.zeros((0, d), np.int32)], [np.zeros(0, np.int64)], [np.zeros(0)]
+    bins: list[Ints] = []
+    labels, blocks = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     for c in np.flatnonzero(forest.tree_of < evidence.outputs):
         t = int(forest.tree_of[c])
         p, h = first_gradient(evidence, t)
@@ -154,6 +161,8 @@ def _pair(
         if evidence.outputs == 1:  # what is not of the tree's class is of the only other
             found.insert(0, (0, n - n1, int((total - total1)[0])))
         for label, count, m in found:
+            if m == 0:
+                continue
             part = np.empty((m, d), dtype=np.int32)
             for f in range(d):
                 code = np.append(np.arange(offsets[f + 1] - offsets[f]), -1)
@@ -161,12 +170,11 @@ def _pair(
                 values = np.repeat(code, np.maximum(count[at], 0))
                 if len(values) != m:  # inexact sums: keep the number of rows of the node
                     values = np.resize(values, m) if len(values) else np.zeros(m, np.int64)
-                part[:, f] = rng.permutation(values)
+                part[:, f] = values
             bins.append(part)
             labels.append(np.full(m, label))
             blocks.append(np.full(m, max(evidence.outputs, 2) * int(c) + label))
-    block = np.concatenate(blocks).astype(np.int64)
-    return np.concatenate(bins), np.concatenate(labels).astype(np.int64), block
+    return bins, np.concatenate(labels), np.concatenate(blocks)
 
 
 def _bin_counts(sums: Floats, p: float, h: float) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedtrees.attacks.evidence.basis import Basis
 from fedtrees.attacks.evidence.boosted import Evidence
@@ -15,6 +16,7 @@ from fedtrees.attacks.evidence.boxes import (
     boxes_after_first_tree,
     boxes_by_class,
     open_boxes,
+    stacked,
 )
 from fedtrees.attacks.evidence.counts import (
     NOISE_FLOOR,
@@ -24,7 +26,13 @@ from fedtrees.attacks.evidence.counts import (
     sums_of_counts,
 )
 from fedtrees.attacks.evidence.grid import Grid
-from fedtrees.attacks.evidence.submission import Blind, own_rows_differ, submitted, trust_in
+from fedtrees.attacks.evidence.submission import (
+    Blind,
+    at_most,
+    own_rows_differ,
+    submitted,
+    trust_in,
+)
 from fedtrees.attacks.evidence.sums import LeafSums
 from fedtrees.attacks.evidence.values import first_counts, left_out
 from fedtrees.attacks.timberstrike.histograms import rows_from_histograms
@@ -34,6 +42,8 @@ from fedtrees.attacks.timberstrike.sequence import follow
 from fedtrees.core.guess import Guess, LeafCounts, Records
 from fedtrees.core.schema import Schema, Table
 from fedtrees.guessing.consensus import matched_consensus
+
+MOST_CELLS = 2**21  # of boxes that become rows at once: memory
 
 
 def reconstruct(
@@ -77,10 +87,13 @@ def reconstruct(
         evidence, own, schema, to_sum,
         ranges=options.ranges, use_prior=options.use_prior, subtract=not whole,
     ).with_missing_values()  # fmt: skip
-    if options.weighs_blind:
-        basis = basis.with_mixed_rows(schema, rng)
+
+    def suited(basis: Basis) -> Basis:
+        return basis.with_recipe(schema, rng) if options.weighs_blind else basis
+
     notes: dict[str, float] = {"trees_read": float(n_trees)}
     if n_trees == 0:
+        basis = suited(basis)
         boxes = open_boxes(_without_trees(evidence, own, whole), basis.grid, evidence)
         records = points(options.points, boxes, basis.grid, basis.prior, schema, rng)
         return Guess((Records(records),), notes)
@@ -89,24 +102,31 @@ def reconstruct(
     rest = None
     if evidence.share < 1 and counts:
         rest = left_out(evidence, counts, basis.sums[0], len(own), whole)
+    inside = len(own) if evidence.own_inside else 0
     if bin_by_bin:
         n = int((counts[0].n0 + counts[0].n1).sum())
         read = rows_from_histograms(evidence, own, basis.prior, schema, options, n, rng)
         if read is None:
             sums_only = replace(evidence, level="statistics", histograms=None)
             return reconstruct(sums_only, own, schema, options, rng)
-        records, more = read
+        basis = suited(basis) if len(read[1]) or rest is not None else basis
+        sure, paired, worlds, more = read
+        if options.weighs_blind:
+            inside += len(sure) + (0 if rest is None else int(rest[0].sum()))
+            paired, choice = _weighed(paired, worlds, evidence, basis, counts, inside, schema, rng)
+            more |= choice
+        records = Table.concat([sure, paired])
         if rest is not None:
             records = Table.concat(
                 [records, _anywhere(evidence, basis, rest, schema, options, rng)]
             )
     else:
+        basis = suited(basis)
         worlds, more = _follow_chains(evidence, basis, counts, rest, schema, options, rng)
         block = _initial_boxes(evidence, basis.grid, counts, rest).history
         merged = matched_consensus(worlds, basis.prior.tolerance(schema), groups=block)
         records = told_rows(merged, basis.prior)
         if options.weighs_blind:
-            inside = len(own) if evidence.own_inside else 0
             records, choice = _weighed(
                 records, worlds, evidence, basis, counts, inside, schema, rng
             )
@@ -133,14 +153,20 @@ def _weighed(
     Exact counts that own rows are unlike say that no guess made of own rows does.
     """
     strange = evidence.noise is None and any(
-        own_rows_differ(np.stack([c.n0, c.n1]), np.stack([s.own_n0, s.own_n1]))
+        own_rows_differ(_classes(c.n0, c.n1, evidence), _classes(s.own_n0, s.own_n1, evidence))
         for c, s in zip(counts, basis.sums, strict=False)
     )
+    rows = None if evidence.n_rows is None else max(evidence.n_rows - inside, 0)
     if strange:
-        return records, {"submits_blind": 0.0}
-    trust = trust_in(evidence, basis, len(records))
-    rows = None if evidence.n_rows is None else evidence.n_rows - inside
+        return at_most(records, rows or len(records), rng), {"submits_blind": 0.0}
+    trust = trust_in(basis, len(records))
     return submitted(records, worlds, Blind.of(basis, schema), trust, rng, rows)
+
+
+def _classes(n0: NDArray[np.int64], n1: NDArray[np.int64], evidence: Evidence) -> NDArray[np.int64]:
+    """Return rows per class and leaf, int64 (2, J); where leaves are not right, (2, 1)."""
+    rows = np.stack([n0, n1])
+    return rows.sum(axis=1, keepdims=True) if evidence.suppressed else rows
 
 
 def _victims_only(
@@ -170,6 +196,8 @@ def _reads_bins(evidence: Evidence, options: Options) -> bool:
         return False
     if evidence.share < 1 and options.scope == "union":
         return False  # what own rows brought is not in these histograms
+    if evidence.suppressed:
+        return False  # most rows are in none of the bins
     worst = max((max(n.cell_g, n.cell_h) for n in evidence.noise or ()), default=0.0)
     return worst <= NOISE_FLOOR
 
@@ -200,7 +228,7 @@ def _follow_chains(
     rng: np.random.Generator,
 ) -> tuple[list[Table], dict[str, float]]:
     """Follow the rows through the trees, once per chain."""
-    tables, notes = [], {}
+    found, notes = list[Boxes](), {}
     grid, prior, sums = basis.grid, basis.prior, basis.sums
     several = evidence.outputs > 1
     if several and counts:
@@ -213,7 +241,13 @@ def _follow_chains(
     for _ in range(options.chains_for(len(block))):
         boxes = _initial_boxes(evidence, grid, counts, rest)
         follow(evidence, sums, grid, prior, boxes, options, rng, 0 if several or not counts else 1)
-        tables.append(points(options.points, boxes, grid, prior, schema, rng))
+        found.append(boxes)
+    at_once = max(1, MOST_CELLS // max(boxes.lo.size, 1))
+    tables = []
+    for first in range(0, len(found), at_once):
+        some = found[first : first + at_once]
+        rows = points(options.points, stacked(some), grid, prior, schema, rng)
+        tables += [rows.take(part) for part in np.split(np.arange(len(rows)), len(some))]
     if boxes.residual:
         notes = {
             "residual_second_tree": boxes.residual[0],

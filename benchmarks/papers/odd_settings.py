@@ -15,7 +15,7 @@ _HEADER = ("table", "partition", "protocol", "defense", "threat", "attack")
 
 
 def tables(rows: Any) -> list[Table]:
-    """Return RA beside the blind line, how often a blind guess was submitted, and who is below."""
+    """Return RA and exact rows beside the blind line, and who submits a blind guess or is below."""
     attacked = rows[(rows["stage"] == "attack") & (rows["status"] == "ok")]
     lines = []
     for key, part in attacked.groupby(_KEY, sort=False):
@@ -25,13 +25,14 @@ def tables(rows: Any) -> list[Table]:
         ra = of["ra"]
         gap, line = ra["value"] - ra["blind"], list(ra["blind"])
         spread = stdev(line) if len(line) > 1 else 0.0
-        chosen = of.get("note:submits_blind")
+        chosen, exact = of.get("note:submits_blind"), of["exact_rows"]
         lines.append([
             *map(str, key), percent(ra["value"]), percent(line), percent(gap, signed=True),
             percent(chosen["value"], digits=0).partition(" ")[0] if chosen is not None else "-",
+            percent(exact["value"] - exact["blind"], signed=True),
             "below" if mean(gap) < -spread else "",
         ])  # fmt: skip
-    header = (*_HEADER, "RA", "blind", "over blind", "submits blind", "")
+    header = (*_HEADER, "RA", "blind", "over blind", "submits blind", "exact rows over blind", "")
     return [(TITLE, header, lines)]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -22,7 +24,7 @@ SHARES = {"bootstrap": 0.0, "mixed-10": 0.1, "mixed-30": 0.3, "given-label": 1.0
 #: ``near`` rows: first, half of the cells come from one of the ten most similar own rows of the
 #: same label (looked for among a thousand at most). They keep what columns have to do with one
 #: another, and guess more rows exactly.
-NEAR_SHARE, NEAREST, MOST_CANDIDATES = 0.5, 10, 1000
+NEAR_SHARE, NEAR_MIXED, NEAREST, MOST_CANDIDATES = 0.5, 0.1, 10, 1000
 #: Guesses are matched once more as a whole, up to so many slots at once: small blocks know nothing
 #: of each other. Where they start from, blocks of half the size are better.
 WIDE_BLOCK, START_BLOCK = 1000, 12
@@ -91,57 +93,126 @@ def blind_guesses(
         raise DataError(
             f"own rows have {own.X.shape[1]} features, the schema has {len(schema.features)}"
         )
-    ranges = np.array(_ranges(own, schema), dtype=np.float64).reshape(-1, 2)
-    width = estimated_width(own, schema, ranges[:, 0], ranges[:, 1])
-    times, guesses = range(max(1, draws)), dict[str, Table]()
-    samples = {"uniform": [_uniform(own, schema, n, positives, rng) for _ in times]}
+    guesses, made = dict[str, Table](), Draws(own, schema, n, rng, positives, max(1, draws))
+    kinds = ["uniform"]
+    made.of("uniform")
     if own is not None:
         guesses["independent"] = independent_rows(own, schema, n, positives, rng)
-        for name, share in SHARES.items():
-            samples[name] = [mixed_rows(own, schema, n, positives, share, rng) for _ in times]
+        kinds += [*SHARES, "near"] if draws > 1 else SHARES
+    for kind in kinds:
+        made.of(kind)
+    for kind in kinds:
+        if kind in _ALONE:
+            guesses[kind] = made.of(kind)[-1]
         if draws > 1:
-            near = _nearest(own, width[:-1], rng)
-            samples["near"] = [mixed_rows(own, schema, n, positives, 0.1, rng, near) for _ in times]
-    for name, drawn in samples.items():
-        if name in _ALONE:
-            guesses[name] = drawn[-1]
-        if draws > 1:
-            guesses[f"{name}+consensus"] = matched_consensus(drawn, width)
+            guesses[f"{kind}+consensus"] = made.guess(f"{kind}+consensus")
     if own is not None and draws > 1:
-        guesses["bootstrap+wide-consensus"] = matched_consensus(
-            samples["bootstrap"], width, rounds=BINARY_ROUNDS, block=BINARY_BLOCK
-        )
-        start = matched_consensus(samples["mixed-10"], width, block=START_BLOCK)
-        guesses["refined"] = _refined(start, samples["mixed-30"], width)
-        guesses["refined-near"] = _refined(start, samples["near"], width)
-        guesses["near+refined"] = _refined(guesses["near+consensus"], samples["near"], width)
+        for name in ("bootstrap+wide-consensus", "refined", "refined-near", "near+refined"):
+            guesses[name] = made.guess(name)
     guesses["constant"] = _constant(own, schema, n, positives, rng)
     if own is not None and draws > 1:
-        guesses |= _redrawn(own, schema, samples["bootstrap"], width, rng)
+        for name in ("imputed+refined", "frequent"):
+            guesses[name] = made.guess(name)
     return guesses
 
 
-def _redrawn(
-    own: Table,
-    schema: Schema,
-    bootstraps: list[Table],
-    width: NDArray[np.float64],
-    rng: np.random.Generator,
-) -> dict[str, Table]:
-    """Return the guesses that are made of bootstraps with redrawn cells."""
-    equations, half = ChainedEquations(own, schema, rng), len(bootstraps) // 2
-    imputed = [equations.redraw(t, rng) for t in bootstraps]
-    # votes of samples that the start was not made from
-    start = matched_consensus(imputed[:half], width)
-    guess = _refined(start, imputed[half:], width)
-    sources = (own.take(rng.permutation(len(own))), guess, imputed[0])
-    known = Table.concat([t.take(np.arange(min(len(t), MOST_CANDIDATES))) for t in sources])
-    frequent = frequent_rows(known, imputed[:half], width)
-    return {"imputed+refined": guess, "frequent": frequent.take(rng.permutation(len(frequent)))}
+class Draws:
+    """Samples of rows that blind guesses are made of, and the guesses; each is made once, if asked.
 
+    Parameters
+    ----------
+    own, schema, n, rng, positives
+        As of `blind_guesses`.
+    draws : int
+        Samples of each kind.
+    at_once : bool
+        Redraw the cells of all samples together, in one order of columns: in a fifth of the time,
+        and as good.
+    """
 
-def _refined(start: Table, samples: list[Table], width: NDArray[np.float64]) -> Table:
-    return matched_consensus(samples, width, rounds=1, block=WIDE_BLOCK, start=start)
+    def __init__(
+        self,
+        own: Table | None,
+        schema: Schema,
+        n: int,
+        rng: np.random.Generator,
+        positives: int | None = None,
+        draws: int = DRAWS,
+        *,
+        at_once: bool = False,
+    ) -> None:
+        self._own, self._schema, self._n, self._rng = own, schema, n, rng
+        self._positives, self._draws, self._at_once = positives, draws, at_once
+        ranges = np.array(_ranges(own, schema), dtype=np.float64).reshape(-1, 2)
+        self.width = estimated_width(own, schema, ranges[:, 0], ranges[:, 1])
+        self._samples: dict[str, list[Table]] = {}
+        self._guesses: dict[str, Table] = {}
+
+    def of(self, kind: str) -> list[Table]:
+        """Return the samples of a kind: ``uniform``, one of `SHARES`, ``near`` or ``imputed``."""
+        if kind not in self._samples:
+            self._samples[kind] = list(self._drawn(kind))
+        return self._samples[kind]
+
+    def guess(self, name: str) -> Table:
+        """Return a guess by the name that `blind_guesses` gives it, if it is made of samples."""
+        if name not in self._guesses:
+            self._guesses[name] = self._made(name)
+        return self._guesses[name]
+
+    def _drawn(self, kind: str) -> Iterator[Table]:
+        drawn = (self._own, self._schema, self._n, self._positives)
+        if kind == "uniform":
+            return (_uniform(*drawn, self._rng) for _ in range(self._draws))
+        assert self._own is not None
+        if kind == "imputed":
+            equations = ChainedEquations(self._own, self._schema, self._rng)
+            if self._at_once:
+                redrawn = equations.redraw(Table.concat(self.of("bootstrap")), self._rng)
+                parts = np.split(np.arange(len(redrawn)), self._draws)
+                return (redrawn.take(part) for part in parts)
+            return (equations.redraw(t, self._rng) for t in self.of("bootstrap"))
+        mixed = (self._own, self._schema, self._n, self._positives, SHARES.get(kind, NEAR_MIXED))
+        near = _nearest(self._own, self.width[:-1], self._rng) if kind == "near" else None
+        return (mixed_rows(*mixed, self._rng, near) for _ in range(self._draws))
+
+    def _made(self, name: str) -> Table:
+        kind, _, consensus = name.partition("+")
+        if consensus == "consensus":
+            return matched_consensus(self.of(kind), self.width)
+        if name == "bootstrap+wide-consensus":
+            return matched_consensus(
+                self.of("bootstrap"), self.width, rounds=BINARY_ROUNDS, block=BINARY_BLOCK
+            )
+        if name == "near+refined":
+            return self._refined(self.guess("near+consensus"), self.of("near"))
+        if name == "imputed+refined":
+            # votes of samples that the start was not made from
+            half = self._draws // 2
+            start = matched_consensus(self.of("imputed")[:half], self.width)
+            return self._refined(start, self.of("imputed")[half:])
+        if name == "frequent":
+            return self._frequent()
+        return self._refined(
+            self._start(), self.of({"refined": "mixed-30", "refined-near": "near"}[name])
+        )
+
+    def _start(self) -> Table:
+        if "start" not in self._guesses:
+            samples = self.of("mixed-10")
+            self._guesses["start"] = matched_consensus(samples, self.width, block=START_BLOCK)
+        return self._guesses["start"]
+
+    def _frequent(self) -> Table:
+        assert self._own is not None
+        guess, imputed = self.guess("imputed+refined"), self.of("imputed")
+        sources = (self._own.take(self._rng.permutation(len(self._own))), guess, imputed[0])
+        known = Table.concat([t.take(np.arange(min(len(t), MOST_CANDIDATES))) for t in sources])
+        frequent = frequent_rows(known, imputed[: self._draws // 2], self.width)
+        return frequent.take(self._rng.permutation(len(frequent)))
+
+    def _refined(self, start: Table, samples: list[Table]) -> Table:
+        return matched_consensus(samples, self.width, rounds=1, block=WIDE_BLOCK, start=start)
 
 
 def _labels(

@@ -8,8 +8,10 @@ import pytest
 from timberstrike_world import structured, world
 
 from fedtrees.attacks.evidence.basis import Basis
+from fedtrees.attacks.evidence.boxes import open_boxes
 from fedtrees.attacks.evidence.submission import Blind, submitted, trust_in
 from fedtrees.attacks.timberstrike import Options, reconstruct
+from fedtrees.attacks.timberstrike.points import points
 from fedtrees.bench.cells import Setting
 from fedtrees.bench.evaluate import make_defense
 from fedtrees.bench.federation import federation_of
@@ -17,8 +19,8 @@ from fedtrees.bench.suite import DataRef
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.specs import Spec, parse_composed, parse_grid
-from fedtrees.guessing.blind import blind_guesses
-from fedtrees.guessing.recipes import agreement, best_share, blind_draws
+from fedtrees.guessing.blind import Draws, blind_guesses
+from fedtrees.guessing.recipes import Recipe, agreement, best_recipe
 from fedtrees.metrics.records import score_records
 from fedtrees.protocols.base import train, view_of
 
@@ -32,7 +34,7 @@ def rows(n, seed, centre=0.0):
 
 
 def blind(own):
-    return Blind(own, SCHEMA, WIDTH, 0.1)
+    return Blind(own, SCHEMA, WIDTH, Recipe(0.1, "mixed-10+consensus"))
 
 
 def rng():
@@ -89,35 +91,87 @@ def test_no_more_rows_are_submitted_than_there_are_and_of_every_label_some():
     assert set(found.y) == {0, 1}
 
 
-def test_the_share_that_suits_own_rows():
+def test_rows_that_were_not_found_are_guessed_blindly():
+    truth, own = rows(60, 0, centre=9.0), rows(80, 1)
+    found, _ = submitted(truth.take(np.arange(50)), [truth] * 2, blind(own), 1.0, rng(), rows=60)
+    assert len(found) == 60
+    assert (found.X[:50].min(axis=1) > 4).all()
+    assert (found.X[50:].max(axis=1) < 4).all()
+    found, notes = submitted(truth.take(np.arange(50)), [truth] * 2, blind(own), 0.0, rng(), 60)
+    assert notes["submits_blind"] == 1.0
+    assert len(found) == 60
+
+
+def table(X, y=None):
+    return Table(np.asarray(X, np.float32), np.zeros(len(X), np.int64) if y is None else y)
+
+
+def test_the_recipe_that_suits_own_rows():
     """Columns that say everything of each other are kept together, others are mixed."""
-    one = np.repeat(np.random.default_rng(0).normal(size=(120, 1)), 4, axis=1)
-    alike = Table(one.astype(np.float32), np.zeros(120, dtype=np.int64))
-    noise = np.random.default_rng(1).normal(size=(120, 4)).astype(np.float32)
-    gaps = np.random.default_rng(2).random((120, 4)) < 0.5
-    apart = Table(np.where(gaps, np.float32(np.nan), noise), np.zeros(120, dtype=np.int64))
-    assert best_share(alike, SCHEMA, rng()) <= 0.1
-    assert best_share(apart, SCHEMA, rng()) >= 0.3
+    wide = Schema(tuple(Feature(f"x{k}") for k in range(10)), "y", ("a", "b"))
+    one = np.repeat(np.random.default_rng(0).normal(size=(120, 1)), 10, axis=1)
+    noise = np.random.default_rng(1).normal(size=(120, 10))
+    gaps = np.random.default_rng(2).random((120, 10)) < 0.5
+    assert best_recipe(table(one), wide, rng()).share <= 0.1
+    apart = best_recipe(table(np.where(gaps, np.nan, noise)), wide, rng())
+    assert apart == Recipe(1.0, "given-label+consensus")
 
 
-def test_a_few_own_rows_are_drawn_cell_by_cell():
-    own = rows(5, 0)
-    drawn = blind_draws(own, SCHEMA, 50, 0.0, rng(), draws=1)[0]
-    assert len(np.unique(drawn.X, axis=0)) > 5
-    assert set(map(float, drawn.X[:, 0])) <= set(map(float, own.X[:, 0]))
+def test_the_usual_recipe_of_few_rows():
+    few = np.random.default_rng(0).normal(size=(15, 4))
+    assert best_recipe(table(few), SCHEMA, rng()) == Recipe(0.1, "imputed+refined")
+    assert best_recipe(table(few[:9]), SCHEMA, rng()) == Recipe(0.3, "imputed+refined")
+    assert best_recipe(table(few > 0), SCHEMA, rng()).guess == "frequent"
+    gaps = np.where(np.random.default_rng(2).random(few.shape) < 0.4, np.nan, few)
+    assert best_recipe(table(gaps), SCHEMA, rng()).guess == "given-label+consensus"
+
+
+def test_rows_repeated_often_are_resampled_not_redrawn():
+    """Forty kinds of rows, ten of each: redrawn ones are none of them."""
+    kinds = np.random.default_rng(0).normal(size=(40, 4))
+    many = best_recipe(table(np.tile(kinds, (10, 1))), SCHEMA, rng())
+    assert many.guess in ("bootstrap+consensus", "mixed-10+consensus")
+
+
+@pytest.mark.parametrize("name", ["mixed-10+consensus", "imputed+refined", "frequent"])
+def test_redrawing_at_once_guesses_as_well_as_the_blind_line(name):
+    """Means of six seeds; one seed's differ by .012."""
+    own, truth, gap = rows(60, 1), rows(90, 2), []
+    for seed in range(6):
+        made = [
+            Draws(own, SCHEMA, 90, np.random.default_rng([seed, k]), at_once=k > 0).guess(name)
+            for k in range(2)
+        ]
+        gap.append(agreement(made[0], truth, WIDTH) - agreement(made[1], truth, WIDTH))
+    assert abs(np.mean(gap)) < 0.02
 
 
 def test_noise_lowers_the_trust_in_sums():
     X, y = structured()
     w = world(X, y, 80)
-    assert trust_in(w.evidence(), Basis.of(w.evidence(), w.own, w.schema), len(w.victims)) == 1
+    assert trust_in(Basis.of(w.evidence(), w.own, w.schema), len(w.victims)) == 1
     found = []
     for variance in (1e-9, 10.0, 1e9):
         noisy = w.evidence(noise=noise_of(w, variance))
-        found.append(trust_in(noisy, Basis.of(noisy, w.own, w.schema), len(w.victims)))
+        found.append(trust_in(Basis.of(noisy, w.own, w.schema), len(w.victims)))
     assert found[0] == pytest.approx(1.0, abs=1e-6)
     assert 0.05 < found[1] < 0.95
     assert found[2] == pytest.approx(0.0, abs=1e-6)
+
+
+def test_boxes_are_filled_from_own_rows_and_redrawn_ones():
+    X, y = structured()
+    w = world(X, y, 80)
+    basis = Basis.of(w.evidence(), w.own, w.schema).with_missing_values()
+    prior = basis.with_recipe(w.schema, rng()).prior
+    pool = {tuple(row) for row in np.column_stack([prior.pool[0].X, prior.pool[0].y])}
+    own = {tuple(row) for row in np.column_stack([w.own.X, w.own.y])}
+    assert own < pool
+    boxes = open_boxes((70, 50), basis.grid, w.evidence())
+    found = points("auto", boxes, basis.grid, prior, w.schema, rng())
+    made = {tuple(row) for row in np.column_stack([found.X, found.y])}
+    assert made <= pool
+    assert not made <= own
 
 
 def noise_of(w, variance):
