@@ -208,7 +208,7 @@ class MaskedSums(Aggregation):
             raise MissingPartyError(
                 f"{', '.join(differ)}: in some sums of {series}, missing from others; what is "
                 f"worked out from both would be wrong. Those before are over {', '.join(before)}. "
-                "Wait for who is missing, or start anew"
+                "Wait for who is missing"
             )
 
     def _masked(self, masks: MaskRounds, name: str, index: int, reply: Message) -> Message:

@@ -64,8 +64,8 @@ class MaskPlan:
             missing = [name for name in self.parties if name not in names]
             raise TooFewPartiesError(
                 f"{len(names)} parties {did}, and the threshold is {self.threshold}; missing: "
-                f"{', '.join(missing)}. Nothing is opened. Wait for them, start anew, or choose a "
-                "lower threshold"
+                f"{', '.join(missing)}. Nothing is opened. Wait for them, or choose a lower "
+                "threshold"
             )
 
 
