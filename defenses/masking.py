@@ -71,9 +71,9 @@ class Masking(RealSums):  # type: ignore[misc]
     mode : {"real", "ideal"}
         ``ideal``: the same views and byte counts without arithmetic.
     dropout : float
-        Share of the trees that a client misses, by the experiment's seed: what it sends is lost.
-        The tree is grown on the others; with fewer than the threshold the run stops. So for what
-        is no tree: label sums, counts on a grid, validation losses.
+        Share of the trees that a client misses, by the experiment's seed: its part of their sums is
+        lost, and they are grown on the others; with fewer than the threshold the run stops. So for
+        what is no tree: label sums, counts on a grid, validation losses.
     exposing : bool
         Open sums although those over other survivors, with these, tell one client's part
         (`fedtrees.crypto.survivor_sets`); false: the clients refuse, and the run stops.
