@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -22,6 +23,7 @@ from fedtrees.core.messages import Message
 from fedtrees.core.registry import register
 from fedtrees.core.sealed import Sealed
 from fedtrees.crypto import sizes
+from fedtrees.crypto.agreement import KEY_BYTES
 from fedtrees.crypto.ledger import Ledger
 from fedtrees.crypto.mask_messages import MaskPlan, usual_threshold
 from fedtrees.crypto.mask_rounds import IdealMasks, MaskRounds, RealMasks
@@ -36,8 +38,8 @@ from fedtrees.messages.aggregation import (
     MaskSurvivors,
 )
 
-# Sums whose keys are agreed on at once. Each has keys of its own (`MaskPlan.sums`); those that are
-# left at the end of a run were made for nothing.
+# Sums whose masks are agreed on at once (`MaskPlan.sums`); those that are left at the end of a run
+# were made for nothing.
 SUMS_AT_ONCE = 16
 
 _KEYS = "keys and shares for masks: none of them opens a single client's values"
@@ -49,8 +51,8 @@ _OPEN = "shares that open the sum of those whose values came, and no other"
 class Masking(RealSums):  # type: ignore[misc]
     """Let the server open only sums, by masks that cancel in them (Bonawitz et al. 2017, figure 4).
 
-    X25519 for each pair and sum, HKDF-SHA256, ChaCha20, Shamir shares. Whoever colludes with the
-    server and with so many clients that they reach the threshold reads every client.
+    X25519 for each pair, HKDF-SHA256 for each sum, ChaCha20, Shamir shares. Whoever colludes with
+    the server and with so many clients that they reach the threshold reads every client.
 
     Parameters
     ----------
@@ -105,13 +107,13 @@ class MaskedSums(Aggregation):
     def __init__(self, threshold: int | None, rounds: type[RealMasks] | type[IdealMasks]) -> None:
         self._threshold, self._rounds = threshold, rounds
         self._real = rounds is RealMasks
-        self._ledger = Ledger()
+        self._ledgers: defaultdict[str, Ledger] = defaultdict(Ledger)
         self._masks: MaskRounds | None = None
         self._used = self._batches = 0
 
     def costs(self) -> Mapping[str, float]:
         """Return what it took."""
-        return dict(costs_of(self._ledger))
+        return costs_of(self._ledgers)
 
     def summed(self, replies: Mapping[str, Message], wire: Wire, why: str) -> Message:
         """Agree on keys where none are left, let masked replies cross, and open their sum."""
@@ -148,10 +150,11 @@ class MaskedSums(Aggregation):
         """Rounds 0 and 1, for the next sums: keys, and shares of secrets in boxes."""
         threshold = self._threshold or usual_threshold(len(names))
         plan = MaskPlan(names, threshold, SUMS_AT_ONCE, b"fedtrees, batch %d" % self._batches)
-        masks, server, real = self._rounds(plan, self._ledger), wire.server, self._real
+        server, real = wire.server, self._real
+        masks = self._rounds(plan, server, self._ledgers)
         wire.carry(server, names, MaskKeysRequest(self._batches, plan.sums, threshold), _KEYS)
         self._used, self._batches = 0, self._batches + 1
-        roster, size = b"", sizes.advertisement(plan)
+        roster, size = b"", KEY_BYTES
         for name in names:
             text = masks.keys(name)
             roster += text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -47,8 +48,9 @@ _OPENED = "the sum, opened by the holder of the key"
 class Paillier(RealSums):  # type: ignore[misc]
     """Let the server add what it cannot read (Paillier 1999), and one client open the sums.
 
-    The first client draws the key; nobody else has it. The server multiplies ciphertexts and sends
-    the product to that client, which decrypts it and returns the sum. So the server sees what it
+    The first client draws the key; nobody else has it. The server multiplies the ciphertexts of the
+    others and sends the product to that client, which decrypts it, adds its own numbers and returns
+    the sum. So the server sees what it
     sees under ``secure-sum``, **and the first client sees every sum too**. The server and the first
     client together read every client.
 
@@ -115,35 +117,37 @@ class PaillierSums(Aggregation):
 
     def __init__(self, how: Paillier) -> None:
         self._how, self._real = how, how.mode == "real"
-        self._ledger = Ledger()
+        self._ledgers: defaultdict[str, Ledger] = defaultdict(Ledger)
         self._sums: encrypted_sums.EncryptedSums | None = None
         self._holder = ""
 
     def costs(self) -> Mapping[str, float]:
         """Return what it took."""
-        return dict(costs_of(self._ledger))
+        return costs_of(self._ledgers)
 
     def summed(self, replies: Mapping[str, Message], wire: Wire, why: str) -> Message:
         """Let encrypted replies cross, add them, and let the holder of the key open the sum."""
-        first, server, names = agreed(replies.values()), wire.server, tuple(replies)
-        sums = self._sums or self._agree(names, wire)
-        slots = {
-            field: self._slots(first, array, wire, len(names))
-            for field, array in summands(first).items()
-        }
-        texts: dict[str, dict[str, bytes]] = {name: {} for name in names}
+        first, server = agreed(replies.values()), wire.server
+        sums = self._sums or self._agree(tuple(replies), wire)
+        others = {name: reply for name, reply in replies.items() if name != self._holder}
+        texts: dict[str, dict[str, bytes]] = {name: {} for name in others}
+        slots: dict[str, Slots] = {}
         added: dict[str, bytes] = {}
         opened: dict[str, NDArray[np.int64]] = {}
         arrays = summands(first)
         for field, array in arrays.items():
-            where, size = slots[field], size_of_whole(array)
-            for name, reply in replies.items():
+            where = slots[field] = self._slots(first, array, wire, len(replies))
+            own = whole(summands(replies[self._holder])[field])
+            where.check(own)
+            for name, reply in others.items():
                 texts[name][field] = sums.encrypted(name, whole(summands(reply)[field]), where)
-            added[field] = sums.added([text[field] for text in texts.values()], size, where)
-            opened[field] = sums.opened(added[field], size, where)
-        for name, reply in replies.items():
-            wire.carry(name, (server,), self._sealed(reply, texts[name], slots), why)
-        wire.carry(server, (self._holder,), self._sealed(first, added, slots), _ADDED)
+            parts = [text[field] for text in texts.values()]
+            added[field] = sums.added(server, parts, own.size, where)
+            opened[field] = sums.opened(added[field], own.size, where) + own
+        for name, reply in others.items():
+            wire.carry(name, (server,), self._sealed(name, reply, texts[name], slots), why)
+        product = self._sealed(server, first, added, slots)
+        wire.carry(server, (self._holder,), product, _ADDED)
         whole_sums = {f: from_whole(opened[f], a.shape, a.dtype) for f, a in arrays.items()}
         total = replace(first, **whole_sums)
         wire.carry(self._holder, (self._holder,), total, _OPENED)
@@ -160,9 +164,9 @@ class PaillierSums(Aggregation):
             )
         sums: encrypted_sums.EncryptedSums
         if self._real:
-            sums = encrypted_sums.RealSums(self._holder, how.bits, how.djn, self._ledger)
+            sums = encrypted_sums.RealSums(self._holder, how.bits, how.djn, self._ledgers)
         else:
-            sums = encrypted_sums.IdealSums(how.bits, self._ledger)
+            sums = encrypted_sums.IdealSums(self._holder, how.bits, self._ledgers)
         size = encrypted_sums.public_key_bytes(how.bits, how.djn)
         key = opaque(sums.public_key(), size, real=self._real)
         message = PaillierKey(self._holder, how.bits, key)
@@ -173,16 +177,16 @@ class PaillierSums(Aggregation):
 
     def _slots(self, reply: Message, array: NDArray[Any], wire: Wire, terms: int) -> Slots:
         """Return places for sums of a field, as public knowledge bounds them."""
-        limit = FLOAT_LIMIT
-        if array.dtype.kind != "f":
-            most = (1 << (self._how.packing or _INT64_BITS) - 1) - 1
-            limit = most // terms
-            known = _bound(reply, wire) if self._how.packing is None else None
-            limit = limit if known is None else min(limit, known)
-        return Slots(limit, terms)
+        if array.dtype.kind == "f":
+            return Slots(FLOAT_LIMIT, terms)
+        most = (1 << (self._how.packing or _INT64_BITS) - 1) - 1
+        known = _bound(reply, wire) if self._how.packing is None else None
+        if known is None or known > most:
+            return Slots(most // terms, terms)
+        return Slots(known, terms, known)
 
     def _sealed(
-        self, reply: Message, texts: Mapping[str, bytes], slots: Mapping[str, Slots]
+        self, sender: str, reply: Message, texts: Mapping[str, bytes], slots: Mapping[str, Slots]
     ) -> Message:
         """Return a reply with ciphertexts in place of its summed fields, and count them."""
         fields = {}
@@ -192,12 +196,12 @@ class PaillierSums(Aggregation):
             assert len(text) == (nbytes if self._real else 0)
             dtype = array.dtype.newbyteorder("<").str
             fields[field] = Sealed((self._holder,), array.shape, dtype, nbytes, text)
-            self._ledger.sent(type(reply).__name__, count, nbytes)
+            self._ledgers[sender].sent(type(reply).__name__, count, nbytes)
         return replace(reply, **fields)
 
 
 def _bound(reply: Message, wire: Wire) -> int | None:
-    """Return what no summed whole number of a party exceeds, None where nothing public tells."""
+    """Return what no sum of whole numbers exceeds, None where nothing public tells."""
     if wire.rows is None or not wire.exact:
         return None
     if isinstance(reply, (ClassCounts, ClassTotals, GridCounts)):

@@ -1,12 +1,13 @@
 """Sums under a Paillier key in bytes: who encrypts, who adds, who opens; and the same without work.
 
-One party has the private key. Others encrypt with the public key, whoever adds cannot read, and
-the holder opens the sum.
+One party has the private key. The others encrypt with the public key, whoever adds cannot read, and
+the holder opens the sum, to which it adds its own array in the open: nobody but itself would have
+opened that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -19,7 +20,6 @@ from fedtrees.crypto.ledger import Ledger
 from fedtrees.crypto.obfuscators import (
     DJNObfuscators,
     Obfuscators,
-    OwnerObfuscators,
     PlainObfuscators,
 )
 from fedtrees.crypto.secret import Unprintable
@@ -38,10 +38,10 @@ class EncryptedSums(Protocol):
         """Return what the holder tells everybody."""
 
     def encrypted(self, name: str, array: NDArray[np.int64], slots: Slots) -> bytes:
-        """Let a party encrypt an array, shape (m,)."""
+        """Let a party without the private key encrypt an array, shape (m,)."""
 
-    def added(self, arrays: Sequence[bytes], size: int, slots: Slots) -> bytes:
-        """Add what it cannot read: arrays of `size` numbers each."""
+    def added(self, name: str, arrays: Sequence[bytes], size: int, slots: Slots) -> bytes:
+        """Let a party add what it cannot read: arrays of `size` numbers each."""
 
     def opened(self, total: bytes, size: int, slots: Slots) -> NDArray[np.int64]:
         """Let the holder of the key open a sum, int64, shape (size,)."""
@@ -57,16 +57,16 @@ class RealSums(Unprintable):
     bits : int
     djn : bool
         Whether the others make obfuscators by DJN's short powers, or by ``r^n``.
-    ledger : Ledger
+    ledgers : mapping of str to Ledger
+        Of every party.
     """
 
-    def __init__(self, holder: str, bits: int, djn: bool, ledger: Ledger) -> None:
-        self._holder, self._ledger, self._djn = holder, ledger, djn
+    def __init__(self, holder: str, bits: int, djn: bool, ledgers: Mapping[str, Ledger]) -> None:
+        self._holder, self._ledgers, self._djn = holder, ledgers, djn
         self._keys = KeyPair.generate(bits)
         self._public = self._keys.public
-        self._own = OwnerObfuscators(self._keys, ledger)
         kind = DJNObfuscators if djn else PlainObfuscators
-        self._others: Obfuscators = kind(self._public, ledger)
+        self._obfuscators: Obfuscators = kind(self._public)
 
     def public_key(self) -> bytes:
         """Return n, and the base of short obfuscators."""
@@ -77,23 +77,23 @@ class RealSums(Unprintable):
 
     def encrypted(self, name: str, array: NDArray[np.int64], slots: Slots) -> bytes:
         """Encrypt."""
-        source = self._own if name == self._holder else self._others
-        return EncryptedArray.of(array, slots, source, self._ledger).payload
+        ledger = self._obfuscators.ledger = self._ledgers[name]  # one table serves all, as public
+        return EncryptedArray.of(array, slots, self._obfuscators, ledger).payload
 
-    def added(self, arrays: Sequence[bytes], size: int, slots: Slots) -> bytes:
+    def added(self, name: str, arrays: Sequence[bytes], size: int, slots: Slots) -> bytes:
         """Multiply ciphertexts modulo n^2."""
         first, *others = (
             EncryptedArray.from_payload(text, self._public, slots, (size,)) for text in arrays
         )
         total = first
         for other in others:
-            total = total.plus(other, self._ledger)
+            total = total.plus(other, self._ledgers[name])
         return total.payload
 
     def opened(self, total: bytes, size: int, slots: Slots) -> NDArray[np.int64]:
         """Decrypt; parties are taken to be as many as the slots have room for."""
         sealed = EncryptedArray.from_payload(total, self._public, slots, (size,), slots.terms)
-        return sealed.opened(self._keys, self._ledger)
+        return sealed.opened(self._keys, self._ledgers[self._holder])
 
 
 class IdealSums(Unprintable):
@@ -101,13 +101,14 @@ class IdealSums(Unprintable):
 
     Parameters
     ----------
+    holder : str
     bits : int
-    ledger : Ledger
+    ledgers : mapping of str to Ledger
         Work that is not done is counted, and takes no time.
     """
 
-    def __init__(self, bits: int, ledger: Ledger) -> None:
-        self._bits, self._ledger = bits, ledger
+    def __init__(self, holder: str, bits: int, ledgers: Mapping[str, Ledger]) -> None:
+        self._holder, self._bits, self._ledgers = holder, bits, ledgers
         self._sum: NDArray[np.int64] | None = None
 
     def public_key(self) -> bytes:
@@ -118,19 +119,19 @@ class IdealSums(Unprintable):
         """Add the array to those since the last sum; refuse what the slots would refuse."""
         slots.check(array)
         count = self._count(array.size, slots)
-        self._ledger.enter("obfuscators", count)
-        self._ledger.enter("encrypted", count)
+        self._ledgers[name].enter("obfuscators", count)
+        self._ledgers[name].enter("encrypted", count)
         self._sum = array if self._sum is None else self._sum + array
         return b""
 
-    def added(self, arrays: Sequence[bytes], size: int, slots: Slots) -> bytes:
+    def added(self, name: str, arrays: Sequence[bytes], size: int, slots: Slots) -> bytes:
         """Add nothing: it is done."""
-        self._ledger.enter("added", (len(arrays) - 1) * self._count(size, slots))
+        self._ledgers[name].enter("added", (len(arrays) - 1) * self._count(size, slots))
         return b""
 
     def opened(self, total: bytes, size: int, slots: Slots) -> NDArray[np.int64]:
         """Return the sum."""
-        self._ledger.enter("decrypted", self._count(size, slots))
+        self._ledgers[self._holder].enter("decrypted", self._count(size, slots))
         found, self._sum = self._sum, None
         assert found is not None
         return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fedtrees.crypto import mask_bytes
 from fedtrees.crypto.ledger import Ledger
-from fedtrees.crypto.mask_messages import MaskedArray, MaskPlan
+from fedtrees.crypto.mask_messages import Advertisement, MaskedArray, MaskPlan
 from fedtrees.crypto.masked_sum import MaskedSum
 from fedtrees.crypto.masking_party import MaskingParty
 from fedtrees.crypto.secret import Unprintable
@@ -27,7 +27,7 @@ class MaskRounds(Protocol):
     plan: MaskPlan
 
     def keys(self, name: str) -> bytes:
-        """Round 0: let a client tell its public keys to whoever adds."""
+        """Round 0: let a client tell its public key to whoever adds."""
 
     def shares(self, name: str, roster: bytes) -> bytes:
         """Round 1: let a client that has everybody's keys deal shares, and send them."""
@@ -51,19 +51,22 @@ class RealMasks(Unprintable):
     Parameters
     ----------
     plan : MaskPlan
-    ledger : Ledger
+    server : str
+        Who adds.
+    ledgers : mapping of str to Ledger
+        Of every party.
     """
 
-    def __init__(self, plan: MaskPlan, ledger: Ledger) -> None:
+    def __init__(self, plan: MaskPlan, server: str, ledgers: Mapping[str, Ledger]) -> None:
         self.plan = plan
-        self._clients = {name: MaskingParty(plan, name, ledger) for name in plan.parties}
-        self._server = MaskedSum(plan, ledger)
+        self._clients = {name: MaskingParty(plan, name, ledgers[name]) for name in plan.parties}
+        self._server = MaskedSum(plan, ledgers[server])
         self._boxes: dict[str, dict[str, bytes]] = {}
 
     def keys(self, name: str) -> bytes:
         """Round 0."""
-        text = mask_bytes.advertisement_bytes(self._clients[name].advertise())
-        self._server.take_keys(mask_bytes.read_advertisement(text, self.plan, name))
+        text = self._clients[name].advertise().key
+        self._server.take_keys(Advertisement(name, text))
         return text
 
     def shares(self, name: str, roster: bytes) -> bytes:
@@ -110,12 +113,13 @@ class IdealMasks(Unprintable):
     Parameters
     ----------
     plan : MaskPlan
-    ledger : Ledger
+    server : str
+    ledgers : mapping of str to Ledger
         Work that is not done is counted, and takes no time.
     """
 
-    def __init__(self, plan: MaskPlan, ledger: Ledger) -> None:
-        self.plan, self._ledger = plan, ledger
+    def __init__(self, plan: MaskPlan, server: str, ledgers: Mapping[str, Ledger]) -> None:
+        self.plan, self._server, self._ledgers = plan, server, ledgers
         self._sums: dict[int, NDArray[np.int64]] = {}
 
     def keys(self, name: str) -> bytes:
@@ -124,7 +128,7 @@ class IdealMasks(Unprintable):
 
     def shares(self, name: str, roster: bytes) -> bytes:
         """Round 1."""
-        self._ledger.enter("shares", 2 * self.plan.sums * len(self.plan.parties))
+        self._ledgers[name].enter("shares", 2 * self.plan.sums * len(self.plan.parties))
         return b""
 
     def boxes(self, name: str) -> bytes:
@@ -133,7 +137,7 @@ class IdealMasks(Unprintable):
 
     def masked(self, name: str, index: int, array: NDArray[np.int64]) -> bytes:
         """Round 2."""
-        self._ledger.enter("masks expanded", len(self.plan.parties))
+        self._ledgers[name].enter("masks expanded", len(self.plan.parties))
         self._sums[index] = self._sums[index] + array if index in self._sums else array
         return b""
 
@@ -143,5 +147,5 @@ class IdealMasks(Unprintable):
 
     def opened(self, index: int) -> NDArray[np.int64]:
         """Return the sum."""
-        self._ledger.enter("masks expanded", len(self.plan.parties))
+        self._ledgers[self._server].enter("masks expanded", len(self.plan.parties))
         return self._sums.pop(index)

@@ -21,9 +21,9 @@ class Slots:
     Numbers ``v_0, v_1, ...`` stand in one plaintext as ``V = sum_j v_j 2^(s j)``, s the `width`.
     Adding plaintexts adds the numbers, for V is linear in them.
 
-    **No sum overflows.** Each sum has ``|v_j| <= limit * terms <= 2^(s - 1) - 1`` by the choice of
-    s. Then v_0 is the one number of that range that equals V modulo 2^s; ``(V - v_0) / 2^s`` holds
-    the rest, and so on: V tells its numbers. And ``|V| <= (2^(s-1) - 1)(1 + 2^s + ... +
+    **No sum overflows.** Each sum has ``|v_j| <= total <= 2^(s - 1) - 1`` by the choice of s. Then
+    v_0 is the one number of that range that equals V modulo 2^s; ``(V - v_0) / 2^s`` holds the
+    rest, and so on: V tells its numbers. And ``|V| <= (2^(s-1) - 1)(1 + 2^s + ... +
     2^(s(m-1))) < 2^(s m - 1)``, which for ``s m <= bits - 2`` is below a third of n: V is told from
     its remainder modulo n. Numbers beyond `limit` are refused when they are joined, sums of more
     than `terms` when they are made, and a plaintext that is too large for its slots when it is
@@ -35,27 +35,40 @@ class Slots:
         The greatest absolute value of one addend; in fixed point ``ceil(|x| 2^places)``.
     terms : int
         The most addends of a sum.
+    total : int
+        The greatest absolute value of a sum. Not given: ``limit * terms``. Less where the addends
+        share one bound, as sums over rows do of which each party has some: that they keep to it is
+        known from elsewhere, for nobody can check it on one addend.
 
     Raises
     ------
     UsageError
-        If sums would not fit an int64.
+        If sums would not fit an int64, or `total` is below `limit` or above ``limit * terms``.
     """
 
     limit: int
     terms: int
+    total: int = 0
 
     def __post_init__(self) -> None:
-        if self.limit < 1 or self.terms < 1 or self.limit * self.terms > _INT64:
+        most = self.limit * self.terms
+        if not self.total:
+            object.__setattr__(self, "total", most)
+        if self.limit < 1 or self.terms < 1 or self.total > _INT64:
             raise UsageError(
                 f"sums of {self.terms} numbers up to {self.limit} do not fit an int64; both must "
                 "be at least 1 and their product below 2^63: lower one of them"
+            )
+        if not self.limit <= self.total <= most:
+            raise UsageError(
+                f"total={self.total} of {self.terms} numbers up to {self.limit}; give one from "
+                f"{self.limit} to {most}, or leave it out"
             )
 
     @property
     def width(self) -> int:
         """Bits of one slot, sign included."""
-        return (self.limit * self.terms).bit_length() + 1
+        return self.total.bit_length() + 1
 
     def per_plaintext(self, bits: int) -> int:
         """Return how many slots one plaintext has under a key of so many bits.
@@ -105,7 +118,7 @@ class Slots:
         PlaintextOverflowError
             If a plaintext is larger than so many slots can hold, or a sum beyond its bound.
         """
-        width, bound = self.width, self.limit * self.terms
+        width, bound = self.width, self.total
         half = 1 << (width - 1)
         shift = sum(half << (width * j) for j in range(slots))  # makes every digit positive
         mask, top = (1 << width) - 1, 1 << (width * slots)
@@ -115,8 +128,8 @@ class Slots:
             digits = [((rest >> (width * j)) & mask) - half for j in range(slots)]
             if not 0 <= rest < top or max(map(abs, digits), default=0) > bound:
                 raise PlaintextOverflowError(
-                    f"a plaintext holds more than {slots} sums of {self.terms} numbers up to "
-                    f"{self.limit}: something else was added, or the key is wrong"
+                    f"a plaintext holds more than {slots} sums of up to {self.total}: something "
+                    "else was added, or the key is wrong"
                 )
             found[i] = digits
         return found

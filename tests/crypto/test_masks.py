@@ -1,6 +1,7 @@
 """Masked sums: exact for everybody who stays, closed for everybody who does not."""
 
 import itertools
+from collections import defaultdict
 from dataclasses import replace
 
 import numpy as np
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from fedtrees.core.errors import UsageError
 from fedtrees.crypto import sizes
+from fedtrees.crypto.agreement import KEY_BYTES
 from fedtrees.crypto.coins import SeededCoins
 from fedtrees.crypto.errors import (
     ExposureError,
@@ -124,8 +126,7 @@ def test_who_misses_one_sum_takes_part_in_the_next():
 
 def test_masks_of_different_sums_have_nothing_in_common():
     one = Federation(3, 2, sums=2).collect()
-    keys = [{*item.masking} for item in one.server._keys.values()]
-    assert all(len(own) == 2 for own in keys)
+    assert len({key for deal in one.server._deals.values() for key in deal.locks}) == 3 * 2
     same = np.zeros(64, dtype=np.int64)
     first, second = (np.frombuffer(one.parties["a"].mask(i, same).values, "<u8") for i in (0, 1))
     assert not (first == second).any()
@@ -160,8 +161,8 @@ def test_no_party_ever_gives_both_shares_of_another():
         survivors = one.mask()
         for name in survivors:
             given = one.parties[name].unmask(0, survivors)
-            assert not {*given.self_masks} & {*given.masking_keys}
-            assert {*given.masking_keys} == {*gone}
+            assert not {*given.self_masks} & {*given.lock_keys}
+            assert {*given.lock_keys} == {*gone}
             assert one.parties[name].unmask(0, survivors[::-1]) == given  # a lost reply is resent
 
 
@@ -269,7 +270,7 @@ def test_a_wrong_share_never_makes_a_wrong_sum(stays):
     for name in survivors:
         given = one.parties[name].unmask(0, survivors)
         if name == "a":
-            field = "self_masks" if stays == "abc" else "masking_keys"
+            field = "self_masks" if stays == "abc" else "lock_keys"
             shares = dict(getattr(given, field))
             victim = next(iter(shares))
             shares[victim] = shares[victim][:-1] + bytes([shares[victim][-1] ^ 1])
@@ -299,9 +300,8 @@ def test_messages_that_are_not_as_planned_are_refused():
     for wrong in (
         [*roster[:2], roster[1]],
         [*roster[:2], replace(roster[2], party="z")],
-        [*roster[:2], replace(roster[2], masking=roster[2].masking[:1])],
-        [*roster[:2], replace(roster[2], transport=b"short")],
-        [*roster[:2], replace(roster[2], transport=roster[1].transport)],
+        [*roster[:2], replace(roster[2], key=roster[1].key)],
+        [*roster[:2], replace(roster[2], key=b"short")],
     ):
         with pytest.raises(MalformedError):
             one.parties["a"].deal(wrong)
@@ -312,6 +312,8 @@ def test_messages_that_are_not_as_planned_are_refused():
         {"boxes": {"b": deal.boxes["b"]}},
         {"boxes": deal.boxes | {"b": deal.boxes["b"][:-1]}},
         {"commitments": deal.commitments[:1]},
+        {"locks": deal.locks[:1]},
+        {"locks": (deal.locks[0], deal.locks[1][:-1])},
     ):
         with pytest.raises(MalformedError):
             one.server.take_deal(replace(deal, **changed))
@@ -338,7 +340,7 @@ def test_messages_that_are_not_as_planned_are_refused():
         two.parties["a"].unmask(0, ("a",))
     given = two.parties["a"].unmask(0, survivors)
     with pytest.raises(MalformedError, match="sum 0 needs those of"):
-        two.server.take_shares(replace(given, masking_keys={}))
+        two.server.take_shares(replace(given, lock_keys={}))
 
 
 def test_a_plan_that_protects_nobody_is_refused():
@@ -371,17 +373,17 @@ def test_what_crosses_is_as_large_as_was_said():
     one = Federation(4, 3, sums=2, leaves={"d": 2})
     plan = one.plan
     keys = one.advertise()[0]
-    assert len(keys.transport) + sum(map(len, keys.masking)) == sizes.advertisement(plan)
+    assert len(keys.key) == KEY_BYTES
     two = Federation(4, 3, sums=2, leaves={"d": 2}).collect()
     made = two.server._deals["a"]
-    crossed = sum(map(len, made.boxes.values())) + sum(map(len, made.commitments))
+    crossed = sum(map(len, (*made.boxes.values(), *made.commitments, *made.locks)))
     assert crossed == sizes.deal(plan, 4)
     survivors = two.mask()
     field = two.server._arrays[0]["a"].sealed
     assert (field.keyholders, field.shape, field.dtype) == ((), (2, 3), "<i8")
     assert len(field.payload) == field.nbytes == sizes.masked(6)
     given = two.parties["a"].unmask(0, survivors)
-    shares = [*given.self_masks.values(), *given.masking_keys.values()]
+    shares = [*given.self_masks.values(), *given.lock_keys.values()]
     assert sum(map(len, shares)) == sizes.unmasking(4)
 
 
@@ -402,20 +404,20 @@ def through_bytes(rounds, plan, arrays, survivors):
 @pytest.mark.parametrize("kind", [RealMasks, IdealMasks])
 @pytest.mark.parametrize("survivors", ["abcd", "acd", "bcd", "abc"])
 def test_the_sum_of_survivors_is_exact_in_bytes_real_and_ideal(kind, survivors):
-    plan, ledger = MaskPlan(tuple("abcd"), 3), Ledger()
+    plan, ledgers = MaskPlan(tuple("abcd"), 3), defaultdict(Ledger)
     arrays = {name: np.arange(5) * (ord(name) - 90) - 7 for name in "abcd"}
-    found = through_bytes(kind(plan, ledger), plan, arrays, tuple(survivors))
+    found = through_bytes(kind(plan, "server", ledgers), plan, arrays, tuple(survivors))
     assert found.tolist() == sum(arrays[name] for name in survivors).tolist()
 
 
 def test_bytes_of_another_length_or_for_another_party_are_found_out():
     plan = MaskPlan(tuple("abc"), 2)
-    rounds = RealMasks(plan, Ledger())
+    rounds = RealMasks(plan, "server", defaultdict(Ledger))
     roster = b"".join(rounds.keys(name) for name in plan.parties)
     with pytest.raises(MalformedError, match="the keys of everybody"):
         rounds.shares("a", roster[:-1])
     texts = {name: rounds.shares(name, roster) for name in plan.parties}
-    with pytest.raises(MalformedError, match="commitments of 'a'"):
+    with pytest.raises(MalformedError, match="locks of 'a'"):
         read_deal(texts["a"] + b"0", plan, "a", ("b", "c"))
     with pytest.raises(MalformedError, match="the boxes of b, c"):
         read_boxes(b"", plan, ("b", "c"))
