@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedtrees.core.errors import UsageError
-from fedtrees.crypto import sizes
+from fedtrees.crypto import shamir, sizes
 from fedtrees.crypto.agreement import KEY_BYTES
 from fedtrees.crypto.coins import SeededCoins
 from fedtrees.crypto.errors import (
@@ -25,6 +25,7 @@ from fedtrees.crypto.ledger import Ledger
 from fedtrees.crypto.mask_bytes import read_boxes, read_deal, read_unmasking
 from fedtrees.crypto.mask_messages import MaskPlan, usual_threshold
 from fedtrees.crypto.mask_rounds import IdealMasks, RealMasks
+from fedtrees.crypto.mask_seeds import unlock
 from fedtrees.crypto.masked_sum import MaskedSum
 from fedtrees.crypto.masking_party import MaskingParty
 
@@ -122,6 +123,29 @@ def test_who_misses_one_sum_takes_part_in_the_next():
     assert np.array_equal(one.open(1), sum(one.arrays.values()))
     one.leaves["a"] = 3
     assert np.array_equal(one.open(2), sum(one.arrays.values()))
+
+
+def test_what_a_dropout_opens_opens_no_other_sum():
+    """The locks of one sum hold its own seeds; the secret behind them is never dealt."""
+    one = Federation(3, 2, sums=3).collect()
+    agreed = one.parties["b"]._agreed["a"].reveal()
+    of_sums = [{k: s.reveal() for k, s in pairs.items()} for pairs in one.parties["b"]._pairs]
+    assert [{k: s.reveal() for k, s in p.items()}["b"] for p in one.parties["a"]._pairs] == [
+        seeds["a"] for seeds in of_sums
+    ]
+    assert len({seed for seeds in of_sums for seed in seeds.values()} | {agreed}) == 7
+    one.open(0)
+    one.leaves["b"] = 2
+    one.open(1)
+    given = {name: one.parties[name]._unmasked[1].lock_keys["b"] for name in "ac"}
+    points = {one.plan.point(name): share for name, share in given.items()}
+    key, deal = shamir.combine(points, 2), one.server._deals["b"]
+    opened = [seed.reveal() for seed in unlock(key, deal.locks[1])]
+    assert opened == [of_sums[1]["a"], of_sums[1]["c"]]
+    for other in (0, 2):
+        with pytest.raises(WrongKeyError):
+            unlock(key, deal.locks[other])
+    assert not one.parties["a"]._pairs[0]  # used, and gone
 
 
 def test_masks_of_different_sums_have_nothing_in_common():

@@ -46,6 +46,18 @@ def test_a_slot_is_no_wider_than_it_must_be():
     assert Slots(3, 1).split([3, -3], 1).tolist() == [[3], [-3]]
 
 
+def test_addends_that_share_a_bound_take_less_room():
+    shared = Slots(100, 3, 100)
+    assert (shared.width, Slots(100, 3).width) == (8, 10)
+    assert shared.split([100, -100], 1).tolist() == [[100], [-100]]
+    with pytest.raises(PlaintextOverflowError, match="sums of up to 100"):
+        shared.split([101], 1)
+    assert Slots(2**40, 2**23, 2**41).width == 43  # the product alone would not fit
+    for total in (99, 301):
+        with pytest.raises(UsageError, match="give one from 100 to 300"):
+            Slots(100, 3, total)
+
+
 def test_what_does_not_fit_is_refused(owner):
     slots = Slots(100, 3)
     for value in (101, -101):
