@@ -149,11 +149,11 @@ def draw_protection(entries: Sequence[Protection]) -> Drawing:
         points = [dict(e.reads)[threat] for e in entries]
         known = [(n, p) for n, p in zip(names, points, strict=True) if p and p.advantage.known]
         colour = style.COLOURS[i % len(style.COLOURS)]
-        symbol = _THREATS[i % len(_THREATS)]
+        symbol = _THREATS[i % len(_THREATS)]  # later ones are smaller: equal points stay apart
         fig.scatter(
             x=[p.advantage.mean for _, p in known], y=[n for n, _ in known], xaxis="x4",
             mode="markers", name=esc(threat),
-            marker={"symbol": symbol, "size": 10, "color": colour},
+            marker={"symbol": symbol, "size": max(14 - 2 * i, 6), "color": colour},
             error_x=bars([p.advantage for _, p in known], colour),
             customdata=[f"<b>{n}</b><br>{esc(threat)}: {style.interval(p.advantage, signed=True)}"
                         for n, p in known],
