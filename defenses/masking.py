@@ -40,7 +40,7 @@ from fedtrees.messages.aggregation import (
 
 # Sums whose masks are agreed on at once (`MaskPlan.sums`); those that are left at the end of a run
 # were made for nothing.
-SUMS_AT_ONCE = 16
+SUMS_AT_ONCE = 32
 
 _KEYS = "keys and shares for masks: none of them opens a single client's values"
 _OPEN = "shares that open the sum of those whose values came, and no other"

@@ -378,7 +378,7 @@ def test_no_secret_is_in_anything_that_is_kept(tmp_path, monkeypatch):
     bench.open(resume=True)
     bench.run()
     assert len(drawn) >= 1
-    assert len(secrets) >= 3 * (1 + 2 * 16)
+    assert len(secrets) >= 3 * (1 + 2 * 32)
     words = [s.reveal() for s in secrets]
     for pair in drawn:
         for prime in pair.primes():
