@@ -113,7 +113,7 @@ class MaskedSums(Aggregation):
 
     def costs(self) -> Mapping[str, float]:
         """Return what it took."""
-        return costs_of(self._ledgers)
+        return dict(costs_of(self._ledgers))
 
     def summed(self, replies: Mapping[str, Message], wire: Wire, why: str) -> Message:
         """Agree on keys where none are left, let masked replies cross, and open their sum."""

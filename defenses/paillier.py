@@ -123,7 +123,7 @@ class PaillierSums(Aggregation):
 
     def costs(self) -> Mapping[str, float]:
         """Return what it took."""
-        return costs_of(self._ledgers)
+        return dict(costs_of(self._ledgers))
 
     def summed(self, replies: Mapping[str, Message], wire: Wire, why: str) -> Message:
         """Let encrypted replies cross, add them, and let the holder of the key open the sum."""
