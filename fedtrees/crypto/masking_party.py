@@ -62,7 +62,7 @@ class MaskingParty(Unprintable):
         self._key = draw_key(coins)
         self._lock_keys = [draw_key(coins) for _ in range(plan.sums)]
         self._seeds = [draw_key(coins) for _ in range(plan.sums)]
-        self._agreed: dict[str, Secret[bytes]] = {}  # by the other party, as all that follow
+        self._agreed: dict[str, Secret[bytes]] = {}  # by the other party, until boxes are open
         self._pairs: list[dict[str, Secret[bytes]]] = []  # seeds of each sum
         self._advertised: Advertisement | None = None
         self._roster: dict[str, Advertisement] = {}
@@ -178,6 +178,7 @@ class MaskingParty(Unprintable):
                 )
             found[sender] = Secret(text)
         self._shares, self._kept = found, Secret(b"")
+        self._agreed = {}  # it would make the seeds of sums that are over again
 
     def mask(self, index: int, array: NDArray[np.int64]) -> MaskedArray:
         """Round 2: hide an array; masks of those who share them cancel in the sum.

@@ -127,8 +127,11 @@ def test_who_misses_one_sum_takes_part_in_the_next():
 
 def test_what_a_dropout_opens_opens_no_other_sum():
     """The locks of one sum hold its own seeds; the secret behind them is never dealt."""
-    one = Federation(3, 2, sums=3).collect()
+    one = Federation(3, 2, sums=3)
+    boxes = one.deal()
     agreed = one.parties["b"]._agreed["a"].reveal()
+    for name, mine in boxes.items():
+        one.parties[name].collect(mine)
     of_sums = [{k: s.reveal() for k, s in pairs.items()} for pairs in one.parties["b"]._pairs]
     assert [{k: s.reveal() for k, s in p.items()}["b"] for p in one.parties["a"]._pairs] == [
         seeds["a"] for seeds in of_sums
@@ -146,6 +149,7 @@ def test_what_a_dropout_opens_opens_no_other_sum():
         with pytest.raises(WrongKeyError):
             unlock(key, deal.locks[other])
     assert not one.parties["a"]._pairs[0]  # used, and gone
+    assert not one.parties["a"]._agreed
 
 
 def test_masks_of_different_sums_have_nothing_in_common():

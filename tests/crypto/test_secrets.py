@@ -79,11 +79,11 @@ def test_keys_are_in_no_text(keys, caplog):
 
 
 def test_mask_secrets_are_in_no_text(keys, caplog):
-    federation = Federation(3, 2, leaves={"c": 2}).collect()
+    federation = Federation(3, 2, sums=2, leaves={"c": 2}).collect()
     federation.open()
     for name, party in federation.parties.items():
         secrets = [party._key, *party._lock_keys, *party._seeds, *party._shares.values()]
-        secrets += [*party._agreed.values(), *party._pairs[0].values()]
+        secrets += party._pairs[1].values()
         shown = texts(party, caplog)
         assert f"<MaskingParty '{name}'" in shown
         for secret in secrets:
