@@ -30,7 +30,7 @@ from fedtrees.crypto.ledger import Ledger
 from fedtrees.crypto.slots import Slots
 from fedtrees.defenses.real_sums import RealSums, costs_of, opaque
 from fedtrees.messages.aggregation import OpenedSum, PaillierKey
-from fedtrees.messages.boosting import Histogram
+from fedtrees.messages.boosting import Histogram, LabelSums
 from fedtrees.messages.cuts import GridCounts
 from fedtrees.messages.forests import ClassCounts, ClassTotals
 
@@ -119,6 +119,7 @@ class PaillierSums(Aggregation):
         self._how, self._real = how, how.mode == "real"
         self._ledgers: defaultdict[str, Ledger] = defaultdict(Ledger)
         self._sums: encrypted_sums.EncryptedSums | None = None
+        self._classes: NDArray[np.float64] | None = None  # rows of each, once everybody knows
         self._holder = ""
 
     def costs(self) -> Mapping[str, float]:
@@ -150,6 +151,8 @@ class PaillierSums(Aggregation):
         wire.carry(server, (self._holder,), product, _ADDED)
         whole_sums = {f: from_whole(opened[f], a.shape, a.dtype) for f, a in arrays.items()}
         total = replace(first, **whole_sums)
+        if isinstance(total, LabelSums):
+            self._classes = total.sums[1:]
         wire.carry(self._holder, (self._holder,), total, _OPENED)
         message = OpenedSum(type(first).__name__, np.concatenate(list(opened.values())))
         wire.carry(self._holder, (server,), message, _OPENED)
@@ -180,10 +183,30 @@ class PaillierSums(Aggregation):
         if array.dtype.kind == "f":
             return Slots(FLOAT_LIMIT, terms)
         most = (1 << (self._how.packing or _INT64_BITS) - 1) - 1
-        known = _bound(reply, wire) if self._how.packing is None else None
-        if known is None or known > most:
+        ranges = None if self._how.packing else self._ranges(reply, wire)
+        if ranges is None or (bound := max(max(-low, high) for low, high in ranges)) > most:
             return Slots(most // terms, terms)
-        return Slots(known, terms, known)
+        return Slots(bound, terms, ranges)
+
+    def _ranges(self, reply: Message, wire: Wire) -> tuple[tuple[int, int], ...] | None:
+        """Return between what sums are, place by place in turn; None: nothing public tells."""
+        if wire.rows is None or not wire.exact:
+            return None
+        rows = max(wire.rows, 1)
+        if isinstance(reply, (ClassCounts, ClassTotals, GridCounts)):
+            return ((0, rows),)
+        numeric = not wire.classes or wire.parameters.get("objective") == "reg:squarederror"
+        if not isinstance(reply, Histogram) or numeric:
+            return None
+        # Of each row p - y and p (1 - p), of several classes 2 p (1 - p): y is 1 for as many rows
+        # as the base score tells everybody.
+        below = above = rows
+        if self._classes is not None and len(self._classes) == 2:
+            above, below = map(int, self._classes)
+        hessians = -(-rows // 2) << reply.h_bits
+        if wire.classes == 2:
+            hessians = -(-(rows << reply.h_bits) // 4)
+        return (-below << reply.g_bits, above << reply.g_bits), (0, hessians)
 
     def _sealed(
         self, sender: str, reply: Message, texts: Mapping[str, bytes], slots: Mapping[str, Slots]
@@ -198,15 +221,3 @@ class PaillierSums(Aggregation):
             fields[field] = Sealed((self._holder,), array.shape, dtype, nbytes, text)
             self._ledgers[sender].sent(type(reply).__name__, count, nbytes)
         return replace(reply, **fields)
-
-
-def _bound(reply: Message, wire: Wire) -> int | None:
-    """Return what no sum of whole numbers exceeds, None where nothing public tells."""
-    if wire.rows is None or not wire.exact:
-        return None
-    if isinstance(reply, (ClassCounts, ClassTotals, GridCounts)):
-        return max(wire.rows, 1)
-    bounded = wire.classes > 0 and wire.parameters.get("objective") != "reg:squarederror"
-    if isinstance(reply, Histogram) and bounded:  # |g| <= 1 and 0 <= h <= 1 of every row
-        return max(wire.rows, 1) << max(reply.bits)
-    return None
