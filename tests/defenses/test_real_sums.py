@@ -16,7 +16,7 @@ from fedtrees.bench.disclosure import disclosures
 from fedtrees.bench.evaluate import make_defense
 from fedtrees.bench.session import Bench
 from fedtrees.bench.suite import Suite
-from fedtrees.core.aggregation import add_messages, from_whole, whole
+from fedtrees.core.aggregation import Wire, add_messages, from_whole, whole
 from fedtrees.core.codec import encode
 from fedtrees.core.errors import DataError, ProtocolError, UsageError
 from fedtrees.core.guarantee import Computational, join, parse
@@ -302,6 +302,20 @@ def test_a_sum_that_does_not_fit_stops_the_run(mode):
     noisy, _ = run("all-reduce", f"laplace-hist[epsilon=0.001]+paillier[bits=1024,mode={mode}]")
     plain, _ = run("all-reduce", "laplace-hist[epsilon=0.001]")
     assert encode(as_message(noisy.model)) == encode(as_message(plain.model))
+
+
+@pytest.mark.parametrize("mode", ["real", "ideal"])
+def test_parties_that_bring_more_than_was_declared_together_stop_the_run(mode):
+    """Each keeps to the bound, the sum does not: a sum in its place would be a wrong one."""
+    how = register.make("defense", Spec("paillier", {"bits": 1024, "mode": mode}))
+    wire = Wire("server", 10, True, 2, {}, lambda *_: None)
+    for counts, fits in (([5, 1], True), ([6, 1], False)):
+        replies = {f"client-{i}": ClassTotals(0, np.array(counts)) for i in range(2)}
+        if fits:
+            assert how.aggregation().summed(replies, wire, "a test").counts.tolist() == [10, 2]
+        else:
+            with pytest.raises(PlaintextOverflowError, match="beyond 0 and 10"):
+                how.aggregation().summed(replies, wire, "a test")
 
 
 def test_one_client_has_nobody_to_hide_among():
