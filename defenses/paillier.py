@@ -59,9 +59,9 @@ class Paillier(RealSums):  # type: ignore[misc]
     bits : {1024, 2048, 3072}
         Length of the key; 1024 is weak, and for comparison.
     packing : int or None
-        Bits that a sum is given in a plaintext, 8 to 64. None: as many as the declared number of
-        rows can need, 64 where rows have weights or somebody adds noise. A number that does not
-        fit stops the run.
+        Bits that a sum is given in a plaintext, 8 to 64. None: what the declared numbers of rows
+        and of each class can need, 64 where rows have weights or somebody adds noise. A number
+        that does not fit stops the run.
     djn : bool
         Obfuscators of clients without the private key are short powers (Damgaard, Jurik, Nielsen
         2010), which has an assumption of its own; false: ``r^n``, some 15 times slower.
@@ -146,10 +146,11 @@ class PaillierSums(Aggregation):
         arrays = summands(first)
         for field, array in arrays.items():
             where = slots[field] = self._slots(first, array, wire, len(replies))
-            own = whole(summands(replies[self._holder])[field])
+            numbers = {name: whole(summands(reply)[field]) for name, reply in replies.items()}
+            own = numbers[self._holder]
             where.check(own)
-            for name, reply in others.items():
-                texts[name][field] = sums.encrypted(name, whole(summands(reply)[field]), where)
+            for name in others:
+                texts[name][field] = sums.encrypted(name, numbers[name], where)
             sent = {name: text[field] for name, text in texts.items()}
             added[field] = sums.added(server, sent, own.size, where)
             opened[field] = sums.opened(added[field], own.size, where) + own

@@ -214,7 +214,7 @@ def test_the_ciphertexts_that_crossed_multiply_to_the_one_that_is_opened():
 @pytest.mark.parametrize("mode", ["real", "ideal"])
 def test_a_paillier_sum_without_somebody_is_refused(mode):
     """Of the holder of the key, too, whose array crosses nowhere."""
-    made = make_defense(parse_one(f"paillier[bits=1024,mode={mode}]")).parts[0].aggregation()
+    made = register.make("defense", Spec("paillier", {"bits": 1024, "mode": mode})).aggregation()
     wire = Wire("server", 9, True, 2, {}, lambda *_: None, Streams(0))
     replies = {f"client-{i}": ClassTotals(0, np.array([i, 1])) for i in range(3)}
     assert made.summed(replies, wire, "a test").counts.tolist() == [3, 3]
@@ -319,6 +319,20 @@ def test_a_sum_that_does_not_fit_stops_the_run(mode):
     noisy, _ = run("all-reduce", f"laplace-hist[epsilon=0.001]+paillier[bits=1024,mode={mode}]")
     plain, _ = run("all-reduce", "laplace-hist[epsilon=0.001]")
     assert encode(as_message(noisy.model)) == encode(as_message(plain.model))
+
+
+@pytest.mark.parametrize("mode", ["real", "ideal"])
+def test_parties_that_bring_more_than_was_declared_together_stop_the_run(mode):
+    """Each keeps to the bound, the sum does not: a sum in its place would be a wrong one."""
+    how = register.make("defense", Spec("paillier", {"bits": 1024, "mode": mode}))
+    wire = Wire("server", 10, True, 2, {}, lambda *_: None, Streams(0))
+    for counts, fits in (([5, 1], True), ([6, 1], False)):
+        replies = {f"client-{i}": ClassTotals(0, np.array(counts)) for i in range(2)}
+        if fits:
+            assert how.aggregation().summed(replies, wire, "a test").counts.tolist() == [10, 2]
+        else:
+            with pytest.raises(PlaintextOverflowError, match="beyond 0 and 10"):
+                how.aggregation().summed(replies, wire, "a test")
 
 
 def test_one_client_has_nobody_to_hide_among():
