@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -25,6 +26,7 @@ from fedtrees.core.registry import register
 from fedtrees.core.sealed import Sealed
 from fedtrees.core.transcript import Transcript
 from fedtrees.crypto import sizes
+from fedtrees.crypto.agreement import KEY_BYTES
 from fedtrees.crypto.errors import MissingPartyError
 from fedtrees.crypto.ledger import Ledger
 from fedtrees.crypto.mask_messages import MaskPlan, usual_threshold
@@ -41,9 +43,9 @@ from fedtrees.messages.aggregation import (
     MaskSurvivors,
 )
 
-# Sums whose keys are agreed on at once. Each has keys of its own (`MaskPlan.sums`); those that are
-# left at the end of a run were made for nothing.
-SUMS_AT_ONCE = 16
+# Sums whose masks are agreed on at once (`MaskPlan.sums`); those that are left at the end of a run
+# were made for nothing.
+SUMS_AT_ONCE = 32
 
 # In the claim: sums over other survivors were opened, which together tell one client's part.
 _DIFFERING = "differing-survivors"
@@ -60,8 +62,8 @@ _OPEN = "shares that open the sum of those whose values came, and no other"
 class Masking(RealSums):  # type: ignore[misc]
     """Let the server open only sums, by masks that cancel in them (Bonawitz et al. 2017, figure 4).
 
-    X25519 for each pair and sum, HKDF-SHA256, ChaCha20, Shamir shares. Whoever colludes with the
-    server and with so many clients that they reach the threshold reads every client.
+    X25519 for each pair, HKDF-SHA256 for each sum, ChaCha20, Shamir shares. Whoever colludes with
+    the server and with so many clients that they reach the threshold reads every client.
 
     Parameters
     ----------
@@ -71,9 +73,9 @@ class Masking(RealSums):  # type: ignore[misc]
     mode : {"real", "ideal"}
         ``ideal``: the same views and byte counts without arithmetic.
     dropout : float
-        Share of the trees that a client misses, by the experiment's seed: what it sends is lost.
-        The tree is grown on the others; with fewer than the threshold the run stops. So for what
-        is no tree: label sums, counts on a grid, validation losses.
+        Share of the trees that a client misses, by the experiment's seed: its part of their sums is
+        lost, and they are grown on the others; with fewer than the threshold the run stops. So for
+        what is no tree: label sums, counts on a grid, validation losses.
     exposing : bool
         Open sums although those over other survivors, with these, tell one client's part
         (`fedtrees.crypto.survivor_sets`); false: the clients refuse, and the run stops.
@@ -155,7 +157,7 @@ class MaskedSums(Aggregation):
         self._threshold, self._rounds = threshold, rounds
         self._lost, self._exposing = lost, exposing
         self._real = rounds is RealMasks
-        self._ledger = Ledger()
+        self._ledgers: defaultdict[str, Ledger] = defaultdict(Ledger)
         self._masks: MaskRounds | None = None
         self._dealt: set[str] = set()  # who has keys for the next sums
         self._opened: dict[str, SurvivorSets] = {}  # each client's own
@@ -164,7 +166,7 @@ class MaskedSums(Aggregation):
 
     def costs(self) -> Mapping[str, float]:
         """Return what it took."""
-        return dict(costs_of(self._ledger))
+        return dict(costs_of(self._ledgers))
 
     def summed(self, replies: Mapping[str, Message], wire: Wire, why: str) -> Message:
         """Agree on keys where none are left, let masked replies cross, and open their sum.
@@ -208,7 +210,7 @@ class MaskedSums(Aggregation):
             raise MissingPartyError(
                 f"{', '.join(differ)}: in some sums of {series}, missing from others; what is "
                 f"worked out from both would be wrong. Those before are over {', '.join(before)}. "
-                "Wait for who is missing, or start anew"
+                "Wait for who is missing"
             )
 
     def _masked(self, masks: MaskRounds, name: str, index: int, reply: Message) -> Message:
@@ -236,12 +238,12 @@ class MaskedSums(Aggregation):
         """Rounds 0 and 1, for the next sums of those who are there: keys, and shares in boxes."""
         for name in plan.parties:
             self._opened.setdefault(name, SurvivorSets(exposing=self._exposing))
-        masks = self._rounds(plan, self._ledger, self._opened)
         server, real = wire.server, self._real
+        masks = self._rounds(plan, server, self._ledgers, self._opened)
         request = MaskKeysRequest(self._batches, plan.sums, plan.threshold)
         wire.carry(server, plan.parties, request, _KEYS)
         self._used, self._batches, self._dealt = 0, self._batches + 1, {*names}
-        roster, size = b"", sizes.advertisement(plan)
+        roster, size = b"", KEY_BYTES
         for name in names:
             text = masks.keys(name)
             roster += text

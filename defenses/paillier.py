@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -29,7 +30,7 @@ from fedtrees.crypto.ledger import Ledger
 from fedtrees.crypto.slots import Slots
 from fedtrees.defenses.real_sums import RealSums, costs_of, opaque
 from fedtrees.messages.aggregation import OpenedSum, PaillierKey
-from fedtrees.messages.boosting import Histogram
+from fedtrees.messages.boosting import Histogram, LabelSums
 from fedtrees.messages.cuts import GridCounts
 from fedtrees.messages.forests import ClassCounts, ClassTotals
 
@@ -47,8 +48,9 @@ _OPENED = "the sum, opened by the holder of the key"
 class Paillier(RealSums):  # type: ignore[misc]
     """Let the server add what it cannot read (Paillier 1999), and one client open the sums.
 
-    The first client draws the key; nobody else has it. The server multiplies ciphertexts and sends
-    the product to that client, which decrypts it and returns the sum. So the server sees what it
+    The first client draws the key; nobody else has it. The server multiplies the ciphertexts of the
+    others and sends the product to that client, which decrypts it, adds its own numbers and returns
+    the sum. So the server sees what it
     sees under ``secure-sum``, **and the first client sees every sum too**. The server and the first
     client together read every client.
 
@@ -57,9 +59,9 @@ class Paillier(RealSums):  # type: ignore[misc]
     bits : {1024, 2048, 3072}
         Length of the key; 1024 is weak, and for comparison.
     packing : int or None
-        Bits that a sum is given in a plaintext, 8 to 64. None: as many as the declared number of
-        rows can need, 64 where rows have weights or somebody adds noise. A number that does not
-        fit stops the run.
+        Bits that a sum is given in a plaintext, 8 to 64. None: what the declared numbers of rows
+        and of each class can need, 64 where rows have weights or somebody adds noise. A number
+        that does not fit stops the run.
     djn : bool
         Obfuscators of clients without the private key are short powers (Damgaard, Jurik, Nielsen
         2010), which has an assumption of its own; false: ``r^n``, some 15 times slower.
@@ -115,38 +117,51 @@ class PaillierSums(Aggregation):
 
     def __init__(self, how: Paillier) -> None:
         self._how, self._real = how, how.mode == "real"
-        self._ledger = Ledger()
+        self._ledgers: defaultdict[str, Ledger] = defaultdict(Ledger)
         self._sums: encrypted_sums.EncryptedSums | None = None
+        self._classes: NDArray[np.float64] | None = None  # rows of each, once everybody knows
+        self._parties: tuple[str, ...] = ()
         self._holder = ""
 
     def costs(self) -> Mapping[str, float]:
         """Return what it took."""
-        return dict(costs_of(self._ledger))
+        return dict(costs_of(self._ledgers))
 
     def summed(self, replies: Mapping[str, Message], wire: Wire, why: str) -> Message:
-        """Let encrypted replies cross, add them, and let the holder of the key open the sum."""
-        first, server, names = agreed(replies.values()), wire.server, tuple(replies)
-        sums = self._sums or self._agree(names, wire)
-        slots = {
-            field: self._slots(first, array, wire, len(names))
-            for field, array in summands(first).items()
-        }
-        texts: dict[str, dict[str, bytes]] = {name: {} for name in names}
+        """Let encrypted replies cross, add them, and let the holder of the key open the sum.
+
+        Raises
+        ------
+        MissingPartyError
+            If somebody's reply is not there who had a part in the first sum.
+        """
+        first, server = agreed(replies.values()), wire.server
+        sums = self._sums or self._agree(tuple(replies), wire)
+        encrypted_sums.check_all(self._parties, replies)
+        others = {name: reply for name, reply in replies.items() if name != self._holder}
+        texts: dict[str, dict[str, bytes]] = {name: {} for name in others}
+        slots: dict[str, Slots] = {}
         added: dict[str, bytes] = {}
         opened: dict[str, NDArray[np.int64]] = {}
         arrays = summands(first)
         for field, array in arrays.items():
-            where, size = slots[field], size_of_whole(array)
-            for name, reply in replies.items():
-                texts[name][field] = sums.encrypted(name, whole(summands(reply)[field]), where)
+            where = slots[field] = self._slots(first, array, wire, len(replies))
+            numbers = {name: whole(summands(reply)[field]) for name, reply in replies.items()}
+            own = numbers[self._holder]
+            where.check(own)
+            for name in others:
+                texts[name][field] = sums.encrypted(name, numbers[name], where)
             sent = {name: text[field] for name, text in texts.items()}
-            added[field] = sums.added(sent, size, where)
-            opened[field] = sums.opened(added[field], size, where)
-        for name, reply in replies.items():
-            wire.carry(name, (server,), self._sealed(reply, texts[name], slots), why)
-        wire.carry(server, (self._holder,), self._sealed(first, added, slots), _ADDED)
+            added[field] = sums.added(server, sent, own.size, where)
+            opened[field] = sums.opened(added[field], own.size, where) + own
+        for name, reply in others.items():
+            wire.carry(name, (server,), self._sealed(name, reply, texts[name], slots), why)
+        product = self._sealed(server, first, added, slots)
+        wire.carry(server, (self._holder,), product, _ADDED)
         whole_sums = {f: from_whole(opened[f], a.shape, a.dtype) for f, a in arrays.items()}
         total = replace(first, **whole_sums)
+        if isinstance(total, LabelSums):
+            self._classes = total.sums[1:]
         wire.carry(self._holder, (self._holder,), total, _OPENED)
         message = OpenedSum(type(first).__name__, np.concatenate(list(opened.values())))
         wire.carry(self._holder, (server,), message, _OPENED)
@@ -154,16 +169,16 @@ class PaillierSums(Aggregation):
 
     def _agree(self, names: tuple[str, ...], wire: Wire) -> encrypted_sums.EncryptedSums:
         """Let the first client draw a key and tell its public part."""
-        how, (self._holder, *others) = self._how, names
+        how, self._parties, (self._holder, *others) = self._how, names, names
         if not others:
             raise UsageError(
                 f"{how.name!r} needs two clients or more: the sum of one is its own; leave it out"
             )
         sums: encrypted_sums.EncryptedSums
         if self._real:
-            sums = encrypted_sums.RealSums(names, how.bits, how.djn, self._ledger)
+            sums = encrypted_sums.RealSums(names, how.bits, how.djn, self._ledgers)
         else:
-            sums = encrypted_sums.IdealSums(how.bits, self._ledger)
+            sums = encrypted_sums.IdealSums(self._holder, how.bits, self._ledgers)
         size = encrypted_sums.public_key_bytes(how.bits, how.djn)
         key = opaque(sums.public_key(), size, real=self._real)
         message = PaillierKey(self._holder, how.bits, key)
@@ -174,16 +189,36 @@ class PaillierSums(Aggregation):
 
     def _slots(self, reply: Message, array: NDArray[Any], wire: Wire, terms: int) -> Slots:
         """Return places for sums of a field, as public knowledge bounds them."""
-        limit = FLOAT_LIMIT
-        if array.dtype.kind != "f":
-            most = (1 << (self._how.packing or _INT64_BITS) - 1) - 1
-            limit = most // terms
-            known = _bound(reply, wire) if self._how.packing is None else None
-            limit = limit if known is None else min(limit, known)
-        return Slots(limit, terms)
+        if array.dtype.kind == "f":
+            return Slots(FLOAT_LIMIT, terms)
+        most = (1 << (self._how.packing or _INT64_BITS) - 1) - 1
+        ranges = None if self._how.packing else self._ranges(reply, wire)
+        if ranges is None or (bound := max(max(-low, high) for low, high in ranges)) > most:
+            return Slots(most // terms, terms)
+        return Slots(bound, terms, ranges)
+
+    def _ranges(self, reply: Message, wire: Wire) -> tuple[tuple[int, int], ...] | None:
+        """Return between what sums are, place by place in turn; None: nothing public tells."""
+        if wire.rows is None or not wire.exact:
+            return None
+        rows = max(wire.rows, 1)
+        if isinstance(reply, (ClassCounts, ClassTotals, GridCounts)):
+            return ((0, rows),)
+        numeric = not wire.classes or wire.parameters.get("objective") == "reg:squarederror"
+        if not isinstance(reply, Histogram) or numeric:
+            return None
+        # Of each row p - y and p (1 - p), of several classes 2 p (1 - p): y is 1 for as many rows
+        # as the base score tells everybody.
+        below = above = rows
+        if self._classes is not None and len(self._classes) == 2:
+            above, below = map(int, self._classes)
+        hessians = -(-rows // 2) << reply.h_bits
+        if wire.classes == 2:
+            hessians = -(-(rows << reply.h_bits) // 4)
+        return (-below << reply.g_bits, above << reply.g_bits), (0, hessians)
 
     def _sealed(
-        self, reply: Message, texts: Mapping[str, bytes], slots: Mapping[str, Slots]
+        self, sender: str, reply: Message, texts: Mapping[str, bytes], slots: Mapping[str, Slots]
     ) -> Message:
         """Return a reply with ciphertexts in place of its summed fields, and count them."""
         fields = {}
@@ -194,17 +229,5 @@ class PaillierSums(Aggregation):
             assert len(text) == (nbytes if self._real else 0)
             dtype = array.dtype.newbyteorder("<").str
             fields[field] = Sealed((self._holder,), array.shape, dtype, nbytes, text)
-            self._ledger.sent(type(reply).__name__, count, nbytes)
+            self._ledgers[sender].sent(type(reply).__name__, count, nbytes)
         return replace(reply, **fields)
-
-
-def _bound(reply: Message, wire: Wire) -> int | None:
-    """Return what no summed whole number of a party exceeds, None where nothing public tells."""
-    if wire.rows is None or not wire.exact:
-        return None
-    if isinstance(reply, (ClassCounts, ClassTotals, GridCounts)):
-        return max(wire.rows, 1)
-    bounded = wire.classes > 0 and wire.parameters.get("objective") != "reg:squarederror"
-    if isinstance(reply, Histogram) and bounded:  # |g| <= 1 and 0 <= h <= 1 of every row
-        return max(wire.rows, 1) << max(reply.bits)
-    return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 from fedtrees.core.errors import check_known
@@ -64,12 +65,18 @@ def opaque(text: bytes, nbytes: int, *, real: bool) -> Sealed:
     return Sealed((), (nbytes,), "|u1", nbytes, text)
 
 
-def costs_of(ledger: Ledger) -> dict[str, float]:
-    """Return a ledger as numbers by name."""
-    names = {name: name.replace(" ", "_") for name in ledger.done}
+def costs_of(ledgers: Mapping[str, Ledger]) -> dict[str, float]:
+    """Return the ledgers of the parties as numbers by name: all together, and who did what."""
+    total = sum(ledgers.values(), Ledger())
+    named = {name: name.replace(" ", "_") for name in total.done}
     return {
-        "ciphertexts": ledger.ciphertexts.total(),
-        **{f"ciphertexts:{kind}": n for kind, n in ledger.ciphertexts.items()},
-        **{names[name]: n for name, n in ledger.done.items()},
-        **{f"cpu_seconds:{names[name]}": ledger.cpu[name] for name in ledger.done},
+        "ciphertexts": total.ciphertexts.total(),
+        **{f"ciphertexts:{kind}": n for kind, n in total.ciphertexts.items()},
+        **{named[name]: n for name, n in total.done.items()},
+        **{f"cpu_seconds:{named[name]}": total.cpu[name] for name in total.done},
+        **{
+            f"{named[name]}:{party}": n
+            for party, ledger in ledgers.items()
+            for name, n in ledger.done.items()
+        },
     }

@@ -15,6 +15,7 @@ from fedtrees.benchmarks.perf import (
     growth,
     memory,
     scoring,
+    secure_sums,
     two_threads,
 )
 from fedtrees.benchmarks.perf.measure import Line, Size
@@ -37,6 +38,7 @@ def parts(data_dir: str | None = None) -> dict[str, Callable[[Size], Iterator[Li
         "growth-depth": partial(growth.by, "depth"),
         "growth-clients": growth.by_clients,
         "crypto": crypto.lines,
+        "secure-sums": secure_sums.lines,
         "scoring": scoring.lines,
         "attacks": partial(attacks.lines, data_dir=data_dir),
         "commands": commands.lines,

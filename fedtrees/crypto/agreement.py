@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hmac
+
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
@@ -44,10 +46,15 @@ def agree(private: Secret[bytes], public: bytes) -> Secret[bytes]:
     return Secret(found)
 
 
-def derive(secret: Secret[bytes], *names: bytes, salt: bytes = b"") -> Secret[bytes]:
+def derive(secret: Secret[bytes], *names: bytes) -> Secret[bytes]:
     """Derive a key of 32 bytes for one purpose, told by names in order."""
     info = b"".join(len(name).to_bytes(4, "big") + name for name in names)
-    return Secret(hkdf(secret.reveal(), salt, info, KEY_BYTES))
+    return Secret(hkdf(secret.reveal(), b"", info, KEY_BYTES))
+
+
+def expanded(key: Secret[bytes], info: bytes) -> Secret[bytes]:
+    """Derive one from a key that is uniform already: HKDF without extraction (RFC 5869, 3.3)."""
+    return Secret(hmac.digest(key.reveal(), info + b"\1", "sha256"))
 
 
 def hkdf(secret: bytes, salt: bytes, info: bytes, length: int) -> bytes:

@@ -1,14 +1,15 @@
 """Sums under a Paillier key in bytes: who encrypts, who adds, who opens; and the same without work.
 
-One party has the private key. Others encrypt with the public key, whoever adds cannot read, and
-the holder opens the sum.
+One party has the private key. The others encrypt with the public key, whoever adds cannot read, and
+the holder opens the sum, to which it adds its own array in the open: nobody but itself would have
+opened that.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -22,7 +23,6 @@ from fedtrees.crypto.ledger import Ledger
 from fedtrees.crypto.obfuscators import (
     DJNObfuscators,
     Obfuscators,
-    OwnerObfuscators,
     PlainObfuscators,
 )
 from fedtrees.crypto.secret import Unprintable
@@ -40,6 +40,27 @@ def public_key_bytes(bits: int, djn: bool) -> int:
     return bits // 8 + (sizes.ciphertext_bytes(bits) if djn else 0)
 
 
+def check_all(parties: Sequence[str], sent: Collection[str]) -> None:
+    """Raise unless each of the parties sent an array, and nobody else.
+
+    Raises
+    ------
+    MissingPartyError, MalformedError
+    """
+    missing = [name for name in parties if name not in sent]
+    if missing:
+        raise MissingPartyError(
+            f"arrays of {', '.join(missing)} are missing; Paillier sums are over all of "
+            f"{', '.join(parties)}. Wait for them, or use 'masking', which opens the sum of those "
+            "who stay"
+        )
+    strangers = sorted({*sent} - {*parties})
+    if strangers:
+        raise MalformedError(
+            f"{', '.join(strangers)} sent arrays; the sum is over {', '.join(parties)} alone"
+        )
+
+
 class EncryptedSums(Protocol):
     """What is sent, as bytes; what is received goes in likewise."""
 
@@ -47,10 +68,10 @@ class EncryptedSums(Protocol):
         """Return what the holder tells everybody."""
 
     def encrypted(self, name: str, array: NDArray[np.int64], slots: Slots) -> bytes:
-        """Let a party encrypt an array, shape (m,)."""
+        """Let a party without the private key encrypt an array, shape (m,)."""
 
-    def added(self, arrays: Mapping[str, bytes], size: int, slots: Slots) -> bytes:
-        """Add what it cannot read: everybody's array of `size` numbers, by party."""
+    def added(self, adder: str, arrays: Mapping[str, bytes], size: int, slots: Slots) -> bytes:
+        """Let a party add what it cannot read: everybody else's `size` numbers, by party."""
 
     def opened(self, total: bytes, size: int, slots: Slots) -> NDArray[np.int64]:
         """Let the holder of the key open a sum, int64, shape (size,)."""
@@ -70,20 +91,24 @@ class RealSums(Unprintable):
     Parameters
     ----------
     parties : sequence of str
-        Whose arrays a sum is of, all of them. The first one draws the key and opens sums.
+        Whose arrays a sum is of, all of them. The first one draws the key, opens sums and adds its
+        own array to them; the others encrypt theirs.
     bits : int
     djn : bool
         Whether the others make obfuscators by DJN's short powers, or by ``r^n``.
-    ledger : Ledger
+    ledgers : mapping of str to Ledger
+        Of every party.
     """
 
-    def __init__(self, parties: Sequence[str], bits: int, djn: bool, ledger: Ledger) -> None:
-        self._parties, self._ledger, self._djn = tuple(parties), ledger, djn
+    def __init__(
+        self, parties: Sequence[str], bits: int, djn: bool, ledgers: Mapping[str, Ledger]
+    ) -> None:
+        self._holder, *self._others = parties
+        self._ledgers, self._djn = ledgers, djn
         self._keys = KeyPair.generate(bits)
         self._public = self._keys.public
-        self._own = OwnerObfuscators(self._keys, ledger)
         kind = DJNObfuscators if djn else PlainObfuscators
-        self._others: Obfuscators = kind(self._public, ledger)
+        self._obfuscators: Obfuscators = kind(self._public)
         self._made: Counter[str] = Counter()  # arrays of each party
         self._added = 0
 
@@ -96,12 +121,12 @@ class RealSums(Unprintable):
 
     def encrypted(self, name: str, array: NDArray[np.int64], slots: Slots) -> bytes:
         """Encrypt."""
-        source = self._own if name == self._parties[0] else self._others
-        payload = EncryptedArray.of(array, slots, source, self._ledger).payload
+        ledger = self._obfuscators.ledger = self._ledgers[name]  # one table serves all, as public
+        payload = EncryptedArray.of(array, slots, self._obfuscators, ledger).payload
         self._made[name] += 1
         return self._mark(name, self._made[name], payload) + payload
 
-    def added(self, arrays: Mapping[str, bytes], size: int, slots: Slots) -> bytes:
+    def added(self, adder: str, arrays: Mapping[str, bytes], size: int, slots: Slots) -> bytes:
         """Multiply ciphertexts modulo n^2.
 
         Raises
@@ -113,26 +138,14 @@ class RealSums(Unprintable):
         WrongKeyError
             If an array is under another key, of another sum or party, or was changed.
         """
-        missing = [name for name in self._parties if name not in arrays]
-        if missing:
-            raise MissingPartyError(
-                f"ciphertexts of {', '.join(missing)} are missing; Paillier sums are over all of "
-                f"{', '.join(self._parties)}. Wait for them, or use 'masking', which opens the sum "
-                "of those who stay"
-            )
-        strangers = sorted({*arrays} - {*self._parties})
-        if strangers:
-            raise MalformedError(
-                f"{', '.join(strangers)} sent ciphertexts; the sum is over "
-                f"{', '.join(self._parties)} alone"
-            )
+        check_all(self._others, arrays)
         number = self._added + 1
         first, *others = (
-            self._read(name, number, arrays[name], _Shape(size, slots)) for name in self._parties
+            self._read(name, number, arrays[name], _Shape(size, slots)) for name in self._others
         )
         total = first
         for other in others:
-            total = total.plus(other, self._ledger)
+            total = total.plus(other, self._ledgers[adder])
         self._added = number
         return self._mark(_ADDER, number, total.payload) + total.payload
 
@@ -140,7 +153,7 @@ class RealSums(Unprintable):
         """Decrypt; parties are taken to be as many as the slots have room for."""
         shape = _Shape(size, slots, slots.terms)
         sealed = self._read(_ADDER, self._added, total, shape)
-        return sealed.opened(self._keys, self._ledger)
+        return sealed.opened(self._keys, self._ledgers[self._holder])
 
     def _mark(self, name: str, number: int, payload: bytes) -> bytes:
         of = hashlib.sha256(self.public_key())
@@ -175,13 +188,14 @@ class IdealSums(Unprintable):
 
     Parameters
     ----------
+    holder : str
     bits : int
-    ledger : Ledger
+    ledgers : mapping of str to Ledger
         Work that is not done is counted, and takes no time.
     """
 
-    def __init__(self, bits: int, ledger: Ledger) -> None:
-        self._bits, self._ledger = bits, ledger
+    def __init__(self, holder: str, bits: int, ledgers: Mapping[str, Ledger]) -> None:
+        self._holder, self._bits, self._ledgers = holder, bits, ledgers
         self._sum: NDArray[np.int64] | None = None
 
     def public_key(self) -> bytes:
@@ -192,19 +206,19 @@ class IdealSums(Unprintable):
         """Add the array to those since the last sum; refuse what the slots would refuse."""
         slots.check(array)
         count = self._count(array.size, slots)
-        self._ledger.enter("obfuscators", count)
-        self._ledger.enter("encrypted", count)
+        self._ledgers[name].enter("obfuscators", count)
+        self._ledgers[name].enter("encrypted", count)
         self._sum = array if self._sum is None else self._sum + array
         return b""
 
-    def added(self, arrays: Mapping[str, bytes], size: int, slots: Slots) -> bytes:
+    def added(self, adder: str, arrays: Mapping[str, bytes], size: int, slots: Slots) -> bytes:
         """Add nothing: it is done."""
-        self._ledger.enter("added", (len(arrays) - 1) * self._count(size, slots))
+        self._ledgers[adder].enter("added", (len(arrays) - 1) * self._count(size, slots))
         return b""
 
     def opened(self, total: bytes, size: int, slots: Slots) -> NDArray[np.int64]:
         """Return the sum."""
-        self._ledger.enter("decrypted", self._count(size, slots))
+        self._ledgers[self._holder].enter("decrypted", self._count(size, slots))
         found, self._sum = self._sum, None
         assert found is not None
         return found

@@ -14,41 +14,36 @@ from fedtrees.crypto.mask_messages import Advertisement, Deal, MaskPlan, Unmaski
 from fedtrees.crypto.shamir import SHARE_BYTES
 
 
-def advertisement_bytes(message: Advertisement) -> bytes:
-    """Return the transport key, then the masking keys."""
-    return b"".join((message.transport, *message.masking))
-
-
-def read_advertisement(text: bytes, plan: MaskPlan, party: str) -> Advertisement:
-    """Read what `advertisement_bytes` wrote.
+def read_roster(text: bytes, names: Sequence[str]) -> list[Advertisement]:
+    """Read the keys of these parties, one after the other.
 
     Raises
     ------
     MalformedError
         Here and below: if the length is not as planned.
     """
-    first, *keys = _pieces(text, KEY_BYTES, 1 + plan.sums, f"the keys of {party!r}")
-    return Advertisement(party, first, tuple(keys))
-
-
-def read_roster(text: bytes, plan: MaskPlan, names: Sequence[str]) -> list[Advertisement]:
-    """Read the keys of these parties, one after the other."""
-    each = _pieces(text, sizes.advertisement(plan), len(names), "the keys of everybody")
-    return [read_advertisement(t, plan, p) for t, p in zip(each, names, strict=True)]
+    keys = _pieces(text, KEY_BYTES, len(names), "the keys of everybody")
+    return [Advertisement(party, key) for party, key in zip(names, keys, strict=True)]
 
 
 def deal_bytes(message: Deal, others: Sequence[str]) -> bytes:
-    """Return the boxes for the others, in that order, then the commitments."""
-    return b"".join((*(message.boxes[name] for name in others), *message.commitments))
+    """Return the boxes for the others, in that order, then the commitments and the locks."""
+    boxes = (message.boxes[name] for name in others)
+    return b"".join((*boxes, *message.commitments, *message.locks))
 
 
 def read_deal(text: bytes, plan: MaskPlan, party: str, others: Sequence[str]) -> Deal:
     """Read what `deal_bytes` wrote."""
     boxed = len(others) * sizes.box(plan)
-    commitments = _pieces(
-        text[boxed:], sizes.COMMITMENT_BYTES, plan.sums, f"the commitments of {party!r}"
+    locked = boxed + plan.sums * sizes.COMMITMENT_BYTES
+    commitments, locks = (
+        tuple(_pieces(part, size, plan.sums, f"the {what} of {party!r}"))
+        for part, size, what in (
+            (text[boxed:locked], sizes.COMMITMENT_BYTES, "commitments"),
+            (text[locked:], sizes.lock(len(others) + 1), "locks"),
+        )
     )
-    return Deal(party, read_boxes(text[:boxed], plan, others), tuple(commitments))
+    return Deal(party, read_boxes(text[:boxed], plan, others), commitments, locks)
 
 
 def boxes_bytes(boxes: Mapping[str, bytes]) -> bytes:
@@ -64,14 +59,14 @@ def read_boxes(text: bytes, plan: MaskPlan, names: Sequence[str]) -> dict[str, b
 
 def unmasking_bytes(message: Unmasking, dealt: Sequence[str]) -> bytes:
     """Return one share for each party that dealt, in that order."""
-    given = {**message.self_masks, **message.masking_keys}
+    given = {**message.self_masks, **message.lock_keys}
     return b"".join(given[name] for name in dealt)
 
 
 def read_unmasking(
     text: bytes, party: str, index: int, dealt: Sequence[str], survivors: Sequence[str]
 ) -> Unmasking:
-    """Read what `unmasking_bytes` wrote: self-masks of survivors, keys of the others."""
+    """Read what `unmasking_bytes` wrote: self-masks of survivors, lock keys of the others."""
     found = _pieces(text, SHARE_BYTES, len(dealt), f"the shares of {party!r}")
     given = dict(zip(dealt, found, strict=True))
     stayed = {name: share for name, share in given.items() if name in survivors}

@@ -21,8 +21,8 @@ class MaskPlan:
     threshold : int
         So many must stay to the end; fewer cannot open anything, not even together.
     sums : int
-        How many sums the first two rounds prepare. Each has keys and masks of its own, so that
-        who misses one, and has its keys for that one revealed, takes part in the next.
+        How many sums the first two rounds prepare. Each has masks and locks of its own, so that
+        who misses one, and has its lock of that one opened, takes part in the next.
     context : bytes
         Where the sums belong (a run and a stage), bound into every key.
 
@@ -64,8 +64,8 @@ class MaskPlan:
             missing = [name for name in self.parties if name not in names]
             raise TooFewPartiesError(
                 f"{len(names)} parties {did}, and the threshold is {self.threshold}; missing: "
-                f"{', '.join(missing)}. Nothing is opened. Wait for them, start anew, or choose a "
-                "lower threshold"
+                f"{', '.join(missing)}. Nothing is opened. Wait for them, or choose a lower "
+                "threshold"
             )
 
 
@@ -76,20 +76,17 @@ def usual_threshold(parties: int) -> int:
 
 @dataclass(frozen=True)
 class Advertisement:
-    """Round 0: a party's public keys.
+    """Round 0: a party's public key.
 
     Attributes
     ----------
     party : str
-    transport : bytes
-        Of the boxes with shares, 32 bytes.
-    masking : tuple of bytes
-        One key for each sum, 32 bytes.
+    key : bytes
+        32 bytes. What two parties agree on by their keys is never told to anybody.
     """
 
     party: str
-    transport: bytes
-    masking: tuple[bytes, ...]
+    key: bytes
 
 
 @dataclass(frozen=True)
@@ -103,11 +100,15 @@ class Deal:
         By receiver.
     commitments : tuple of bytes
         SHA-256 of the seed of each self-mask, by which a wrong share is found out.
+    locks : tuple of bytes
+        For each sum the seeds of the masks that it shares with the others, locked
+        (`fedtrees.crypto.mask_seeds.lock`).
     """
 
     party: str
     boxes: Mapping[str, bytes] = field(repr=False)
     commitments: tuple[bytes, ...]
+    locks: tuple[bytes, ...] = field(repr=False)
 
 
 @dataclass(frozen=True)
@@ -150,11 +151,11 @@ class Unmasking:
     sum : int
     self_masks : mapping of str to bytes
         Of those whose arrays came, 33 bytes.
-    masking_keys : mapping of str to bytes
-        Of those whose arrays did not.
+    lock_keys : mapping of str to bytes
+        Of the keys to the locks of those whose arrays did not.
     """
 
     party: str
     sum: int
     self_masks: Mapping[str, bytes] = field(repr=False)
-    masking_keys: Mapping[str, bytes] = field(repr=False)
+    lock_keys: Mapping[str, bytes] = field(repr=False)

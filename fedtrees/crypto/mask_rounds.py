@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fedtrees.crypto import mask_bytes
 from fedtrees.crypto.ledger import Ledger
-from fedtrees.crypto.mask_messages import MaskPlan
+from fedtrees.crypto.mask_messages import Advertisement, MaskPlan
 from fedtrees.crypto.masked_sum import MaskedSum
 from fedtrees.crypto.masking_party import MaskingParty, check_numbers
 from fedtrees.crypto.secret import Unprintable
@@ -32,7 +32,7 @@ class MaskRounds(Protocol):
     plan: MaskPlan
 
     def keys(self, name: str) -> bytes:
-        """Round 0: let a client tell its public keys to whoever adds."""
+        """Round 0: let a client tell its public key to whoever adds."""
 
     def shares(self, name: str, roster: bytes, among: Sequence[str]) -> bytes:
         """Round 1: let a client that has the keys of these deal shares, and send them."""
@@ -59,23 +59,29 @@ class RealMasks(Unprintable):
     Parameters
     ----------
     plan : MaskPlan
-    ledger : Ledger
+    server : str
+        Who adds.
+    ledgers : mapping of str to Ledger
+        Of every party.
     opened : mapping of str to SurvivorSets
         What each client knows to be opened.
     """
 
-    def __init__(self, plan: MaskPlan, ledger: Ledger, opened: Opened) -> None:
+    def __init__(
+        self, plan: MaskPlan, server: str, ledgers: Mapping[str, Ledger], opened: Opened
+    ) -> None:
         self.plan = plan
         self._clients = {
-            name: MaskingParty(plan, name, ledger, opened=opened[name]) for name in plan.parties
+            name: MaskingParty(plan, name, ledgers[name], opened=opened[name])
+            for name in plan.parties
         }
-        self._server = MaskedSum(plan, ledger)
+        self._server = MaskedSum(plan, ledgers[server])
         self._boxes: dict[str, dict[str, bytes]] = {}
 
     def keys(self, name: str) -> bytes:
         """Round 0."""
-        text = mask_bytes.advertisement_bytes(self._clients[name].advertise())
-        self._server.take_keys(mask_bytes.read_advertisement(text, self.plan, name))
+        text = self._clients[name].advertise().key
+        self._server.take_keys(Advertisement(name, text))
         return text
 
     def shares(self, name: str, roster: bytes, among: Sequence[str]) -> bytes:
@@ -83,7 +89,7 @@ class RealMasks(Unprintable):
         if name == among[0]:
             self._server.roster()
         others = [other for other in among if other != name]
-        dealt = self._clients[name].deal(mask_bytes.read_roster(roster, self.plan, among))
+        dealt = self._clients[name].deal(mask_bytes.read_roster(roster, among))
         text = mask_bytes.deal_bytes(dealt, others)
         self._server.take_deal(mask_bytes.read_deal(text, self.plan, name, others))
         return text
@@ -128,14 +134,18 @@ class IdealMasks(Unprintable):
     Parameters
     ----------
     plan : MaskPlan
-    ledger : Ledger
+    server : str
+    ledgers : mapping of str to Ledger
         Work that is not done is counted, and takes no time.
     opened : mapping of str to SurvivorSets
         Real clients would open nothing that these refuse.
     """
 
-    def __init__(self, plan: MaskPlan, ledger: Ledger, opened: Opened) -> None:
-        self.plan, self._ledger, self._opened = plan, ledger, opened
+    def __init__(
+        self, plan: MaskPlan, server: str, ledgers: Mapping[str, Ledger], opened: Opened
+    ) -> None:
+        self.plan, self._opened = plan, opened
+        self._server, self._ledgers = server, ledgers
         self._dealt: Sequence[str] = ()
         self._arrays: dict[int, dict[str, NDArray[np.int64]]] = {}
 
@@ -147,7 +157,7 @@ class IdealMasks(Unprintable):
         """Round 1."""
         self.plan.need(among, "advertised keys")
         self._dealt = among
-        self._ledger.enter("shares", 2 * self.plan.sums * len(among))
+        self._ledgers[name].enter("shares", 2 * self.plan.sums * len(among))
         return b""
 
     def boxes(self, name: str) -> bytes:
@@ -157,7 +167,7 @@ class IdealMasks(Unprintable):
     def masked(self, name: str, index: int, array: NDArray[np.int64]) -> bytes:
         """Round 2."""
         check_numbers(self.plan, array)
-        self._ledger.enter("masks expanded", len(self._dealt))
+        self._ledgers[name].enter("masks expanded", len(self._dealt))
         self._arrays.setdefault(index, {})[name] = array
         return b""
 
@@ -179,6 +189,6 @@ class IdealMasks(Unprintable):
         """Return the sum."""
         arrays = list(self._arrays.pop(index).values())
         gone = len(self._dealt) - len(arrays)
-        self._ledger.enter("masks expanded", len(arrays) * (1 + gone))
+        self._ledgers[self._server].enter("masks expanded", len(arrays) * (1 + gone))
         total: NDArray[np.int64] = np.sum(arrays, axis=0)
         return total

@@ -1,55 +1,108 @@
-"""Which seed makes which mask and tag, the same for those who mask and for whoever opens sums."""
+"""Which key makes which mask and tag, the same for those who mask and for whoever opens sums.
+
+Two parties agree on one secret for all sums of a plan and expand it to a seed for each sum. What is
+dealt in shares is not that secret, which would open the sums before and after: each party locks its
+seeds of a sum with a key drawn for that sum alone, tells the lock to whoever adds, and deals shares
+of the key to the lock.
+"""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
 
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.poly1305 import Poly1305
 
-from fedtrees.crypto.agreement import agree, derive
+from fedtrees.crypto.agreement import KEY_BYTES, derive, expanded
+from fedtrees.crypto.errors import WrongKeyError
 from fedtrees.crypto.mask_messages import Advertisement, MaskPlan
 from fedtrees.crypto.secret import Secret
 
-
-def pair_seed(
-    plan: MaskPlan, index: int, private: Secret[bytes], public: bytes, pair: tuple[str, str]
-) -> Secret[bytes]:
-    """Return the seed of the mask that two parties share in one sum, from either's key."""
-    first, second = sorted(name.encode() for name in pair)
-    secret = agree(private, public)
-    return derive(secret, b"pair mask", plan.context, b"%d" % index, first, second)
-
-
-def box_key(
-    plan: MaskPlan, private: Secret[bytes], public: bytes, sender: str, receiver: str
-) -> Secret[bytes]:
-    """Return the key of the one box from sender to receiver, from either's key."""
-    secret = agree(private, public)
-    return derive(secret, b"box", plan.context, sender.encode(), receiver.encode())
-
-
-def commitment(plan: MaskPlan, index: int, party: str, seed: Secret[bytes]) -> bytes:
-    """Return what binds a party to the seed of its self-mask and does not tell it."""
-    found = derive(seed, b"commitment", plan.context, b"%d" % index, party.encode())
-    return hashlib.sha256(found.reveal()).digest()
-
-
-def self_seed(plan: MaskPlan, index: int, seed: Secret[bytes]) -> Secret[bytes]:
-    """Return the seed of a self-mask from the secret that is shared."""
-    return derive(seed, b"self mask", plan.context, b"%d" % index)
+_NONCE = bytes(12)  # each box and each lock has a key of its own
 
 
 def agreed_keys(plan: MaskPlan, roster: Iterable[Advertisement]) -> bytes:
     """Return a digest of the plan and of everybody's keys, 32 bytes.
 
-    Boxes and tags are bound to it: masks cancel only among those who were told the same keys.
+    Boxes, locks and tags are bound to it: masks cancel only among those who were told the same.
     """
-    known = {item.party: (item.transport, *item.masking) for item in roster}
+    known = {item.party: item.key for item in roster}
     parts = [plan.context, b"%d of %d" % (plan.threshold, plan.sums)]
     for name in plan.parties:
-        parts += [name.encode(), b"".join(known.get(name, ()))]
+        parts += [name.encode(), known.get(name, b"")]
     return hashlib.sha256(_joined(parts)).digest()
+
+
+def pair_key(plan: MaskPlan, secret: Secret[bytes], pair: tuple[str, str]) -> Secret[bytes]:
+    """Return the key of the masks of two parties, from the secret that they agreed on."""
+    first, second = sorted(name.encode() for name in pair)
+    return derive(secret, b"pair", plan.context, first, second)
+
+
+def pair_seed(key: Secret[bytes], index: int) -> Secret[bytes]:
+    """Return the seed of the mask that two parties share in one sum."""
+    return expanded(key, b"pair mask %d" % index)
+
+
+def box(plan: MaskPlan, secret: Secret[bytes], sender: str, receiver: str) -> ChaCha20Poly1305:
+    """Return the cipher of the one box from sender to receiver."""
+    key = derive(secret, b"box", plan.context, sender.encode(), receiver.encode())
+    return ChaCha20Poly1305(key.reveal())
+
+
+def close(cipher: ChaCha20Poly1305, text: bytes, keys: bytes) -> bytes:
+    """Close the one text of a cipher, for those who were told the same keys (`agreed_keys`)."""
+    return cipher.encrypt(_NONCE, text, keys)
+
+
+def opened(cipher: ChaCha20Poly1305, closed: bytes, keys: bytes) -> bytes:
+    """Open it.
+
+    Raises
+    ------
+    WrongKeyError
+        If it was changed, or closed by another, or by who was told other keys of anybody.
+    """
+    try:
+        return cipher.decrypt(_NONCE, closed, keys)
+    except InvalidTag:
+        raise WrongKeyError("a text that was changed, or closed with another key") from None
+
+
+# What follows is derived from secrets drawn for one party and one sum: they bind it to both.
+
+
+def commitment(seed: Secret[bytes]) -> bytes:
+    """Return what binds a party to the seed of its self-mask and does not tell it."""
+    return hashlib.sha256(expanded(seed, b"commitment").reveal()).digest()
+
+
+def self_seed(seed: Secret[bytes]) -> Secret[bytes]:
+    """Return the seed of a self-mask from the secret that is shared."""
+    return expanded(seed, b"self mask")
+
+
+def lock(secret: Secret[bytes], seeds: Sequence[Secret[bytes]], keys: bytes) -> bytes:
+    """Return a party's seeds of one sum, closed to all who do not have the key drawn for it."""
+    return close(_lock(secret), b"".join(seed.reveal() for seed in seeds), keys)
+
+
+def unlock(secret: Secret[bytes], closed: bytes, keys: bytes) -> list[Secret[bytes]]:
+    """Return the seeds.
+
+    Raises
+    ------
+    WrongKeyError
+        If it is not the key to this lock, or was made among other keys.
+    """
+    text = opened(_lock(secret), closed, keys)
+    return [Secret(text[i : i + KEY_BYTES]) for i in range(0, len(text), KEY_BYTES)]
+
+
+def _lock(secret: Secret[bytes]) -> ChaCha20Poly1305:
+    return ChaCha20Poly1305(expanded(secret, b"lock").reveal())
 
 
 def tag(
@@ -78,7 +131,7 @@ def tag(
     values : bytes
     """
     bound = [keys, f"{index} {shape}".encode(), *(name.encode() for name in among)]
-    key = derive(seed, b"tag", *bound)
+    key = expanded(seed, _joined([b"tag", *bound]))
     return Poly1305.generate_tag(key.reveal(), values)
 
 

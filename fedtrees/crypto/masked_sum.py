@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.crypto import shamir, sizes
-from fedtrees.crypto.agreement import public_of
 from fedtrees.crypto.errors import (
     LateError,
     MalformedError,
@@ -26,7 +25,7 @@ from fedtrees.crypto.errors import (
 from fedtrees.crypto.expansion import expand
 from fedtrees.crypto.ledger import Ledger
 from fedtrees.crypto.mask_messages import Advertisement, Deal, MaskedArray, MaskPlan, Unmasking
-from fedtrees.crypto.mask_seeds import agreed_keys, commitment, pair_seed, self_seed, tag
+from fedtrees.crypto.mask_seeds import agreed_keys, commitment, self_seed, tag, unlock
 from fedtrees.crypto.masking_party import adds, check_index, check_roster
 from fedtrees.crypto.secret import Secret, Unprintable
 
@@ -79,6 +78,13 @@ class MaskedSum(Unprintable):
                 f"{len(message.commitments)} commitments; planned are {sorted(others)} and "
                 f"{self.plan.sums}"
             )
+        if {len(one) for one in message.locks} != {sizes.lock(len(self._keys))} or (
+            len(message.locks) != self.plan.sums
+        ):
+            raise MalformedError(
+                f"{message.party!r} dealt {len(message.locks)} locks; planned are "
+                f"{self.plan.sums} of {sizes.lock(len(self._keys))} bytes"
+            )
         lengths = {len(box) for box in message.boxes.values()}
         if lengths != {sizes.box(self.plan)}:
             raise MalformedError(
@@ -105,10 +111,10 @@ class MaskedSum(Unprintable):
         self._need(_masking(message.sum))
         stayed = self._arrays[message.sum]
         gone = {*self._deals} - {*stayed}
-        if ({*message.self_masks}, {*message.masking_keys}) != ({*stayed}, gone):
+        if ({*message.self_masks}, {*message.lock_keys}) != ({*stayed}, gone):
             raise MalformedError(
                 f"{message.party!r} gave shares of the self-masks of {sorted(message.self_masks)} "
-                f"and the keys of {sorted(message.masking_keys)}; sum {message.sum} needs those of "
+                f"and the locks of {sorted(message.lock_keys)}; sum {message.sum} needs those of "
                 f"{sorted(stayed)} and {sorted(gone)}"
             )
         found = self._given.setdefault(message.sum, {})
@@ -183,7 +189,7 @@ class MaskedSum(Unprintable):
 
     def _self_mask(self, index: int, name: str, size: int) -> NDArray[np.uint64]:
         seed = self._combined(index, name, lambda item: item.self_masks[name])
-        if commitment(self.plan, index, name, seed) != self._deals[name].commitments[index]:
+        if commitment(seed) != self._deals[name].commitments[index]:
             raise WrongKeyError(self._wrong(index, name, "self-mask"))
         item = self._arrays[index][name]
         among = [party for party in self.plan.parties if party in self._deals]
@@ -194,16 +200,20 @@ class MaskedSum(Unprintable):
                 "on the way, belongs to another sum, or was masked for other keys or parties; the "
                 "sum stays closed. Start anew"
             )
-        return expand(self_seed(self.plan, index, seed), size)
+        return expand(self_seed(seed), size)
 
     def _take_off_pairs(self, index: int, name: str, total: NDArray[np.uint64]) -> None:
         """Take the masks that survivors share with a party that is gone off the sum, in place."""
-        private = self._combined(index, name, lambda item: item.masking_keys[name])
-        if public_of(private) != self._keys[name].masking[index]:
-            raise WrongKeyError(self._wrong(index, name, "masking key"))
-        for other in self._arrays[index]:
-            public = self._keys[other].masking[index]
-            mask = expand(pair_seed(self.plan, index, private, public, (other, name)), total.size)
+        key = self._combined(index, name, lambda item: item.lock_keys[name])
+        try:
+            seeds = unlock(key, self._deals[name].locks[index], self._agreed)
+        except WrongKeyError:
+            raise WrongKeyError(self._wrong(index, name, "lock")) from None
+        others = [other for other in self.plan.parties if other in self._keys and other != name]
+        for other, seed in zip(others, seeds, strict=True):
+            if other not in self._arrays[index]:
+                continue
+            mask = expand(seed, total.size)
             if adds(other, name):
                 total -= mask
             else:

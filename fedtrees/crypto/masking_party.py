@@ -9,13 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from numpy.typing import NDArray
 
 from fedtrees.core.errors import UsageError
 from fedtrees.crypto import shamir, sizes
-from fedtrees.crypto.agreement import KEY_BYTES, draw_key, public_of
+from fedtrees.crypto.agreement import KEY_BYTES, agree, draw_key, public_of
 from fedtrees.crypto.coins import SYSTEM, Coins
 from fedtrees.crypto.errors import (
     ExposureError,
@@ -30,16 +28,18 @@ from fedtrees.crypto.ledger import Ledger
 from fedtrees.crypto.mask_messages import Advertisement, Deal, MaskedArray, MaskPlan, Unmasking
 from fedtrees.crypto.mask_seeds import (
     agreed_keys,
-    box_key,
+    box,
+    close,
     commitment,
+    lock,
+    opened,
+    pair_key,
     pair_seed,
     self_seed,
     tag,
 )
 from fedtrees.crypto.secret import Secret, Unprintable
 from fedtrees.crypto.survivor_sets import SurvivorSets
-
-_NONCE = bytes(12)  # each box has a key of its own
 
 
 class MaskingParty(Unprintable):
@@ -70,9 +70,11 @@ class MaskingParty(Unprintable):
         self.ledger = Ledger() if ledger is None else ledger
         self._coins = coins
         self._opened = SurvivorSets() if opened is None else opened
-        self._transport = draw_key(coins)
-        self._masking = [draw_key(coins) for _ in range(plan.sums)]
+        self._key = draw_key(coins)
+        self._lock_keys = [draw_key(coins) for _ in range(plan.sums)]
         self._seeds = [draw_key(coins) for _ in range(plan.sums)]
+        self._agreed: dict[str, Secret[bytes]] = {}  # by the other party, until boxes are open
+        self._pairs: list[dict[str, Secret[bytes]]] = []  # seeds of each sum
         self._advertised: Advertisement | None = None
         self._roster: dict[str, Advertisement] = {}
         self._keys = b""  # digest of the roster
@@ -85,10 +87,9 @@ class MaskingParty(Unprintable):
         return f"<MaskingParty {self.name!r}: {len(self._masked)} of {self.plan.sums} sums masked>"
 
     def advertise(self) -> Advertisement:
-        """Round 0: tell the public keys."""
+        """Round 0: tell the public key."""
         if self._advertised is None:
-            masking = tuple(map(public_of, self._masking))
-            self._advertised = Advertisement(self.name, public_of(self._transport), masking)
+            self._advertised = Advertisement(self.name, public_of(self._key))
         return self._advertised
 
     def deal(self, roster: Sequence[Advertisement]) -> Deal:
@@ -113,25 +114,45 @@ class MaskingParty(Unprintable):
             raise LateError(f"the keys of {self.name!r} are not among those that were advertised")
         if known[self.name] != self.advertise():
             raise WrongKeyError(f"the keys of {self.name!r} were changed on the way; start anew")
+        self._agreed = {
+            name: agree(self._key, known[name].key)
+            for name in self.plan.parties
+            if name in known and name != self.name
+        }
         self._roster, self._keys = known, agreed_keys(self.plan, roster)
+        self._key = Secret(b"")  # it would make again what is erased below, and later
         points = [self.plan.point(name) for name in known]
         texts: dict[int, list[bytes]] = {x: [] for x in points}
         with self.ledger.timed("shares", 2 * self.plan.sums * len(points)):
-            for secrets in zip(self._seeds, self._masking, strict=True):
+            for secrets in zip(self._seeds, self._lock_keys, strict=True):
                 for secret in secrets:
                     dealt = shamir.share(secret, self.plan.threshold, points, self._coins)
                     for x, text in dealt.items():
                         texts[x].append(text)
         self._kept = Secret(b"".join(texts[self.plan.point(self.name)]))
         boxes = {
-            name: self._cipher(name, sending=True).encrypt(
-                _NONCE, b"".join(texts[self.plan.point(name)]), self._keys
+            name: close(
+                box(self.plan, secret, self.name, name),
+                b"".join(texts[self.plan.point(name)]),
+                self._keys,
             )
-            for name in known
-            if name != self.name
+            for name, secret in self._agreed.items()
         }
-        made = (commitment(self.plan, i, self.name, s) for i, s in enumerate(self._seeds))
-        return Deal(self.name, boxes, tuple(made))
+        return Deal(self.name, boxes, tuple(map(commitment, self._seeds)), self._locks())
+
+    def _locks(self) -> tuple[bytes, ...]:
+        """Make the seeds that it shares with each of the others, and lock those of each sum."""
+        keys = {
+            name: pair_key(self.plan, secret, (self.name, name))
+            for name, secret in self._agreed.items()
+        }
+        self._pairs = [
+            {name: pair_seed(key, i) for name, key in keys.items()} for i in range(self.plan.sums)
+        ]
+        return tuple(
+            lock(key, list(seeds.values()), self._keys)
+            for key, seeds in zip(self._lock_keys, self._pairs, strict=True)
+        )
 
     def collect(self, boxes: Mapping[str, bytes]) -> None:
         """Open the boxes of those who dealt; they and this party are who masks.
@@ -162,21 +183,23 @@ class MaskingParty(Unprintable):
             raise MalformedError(f"boxes from {strangers}, who did not advertise keys")
         self.plan.need([self.name, *boxes], "dealt shares")
         found = {self.name: self._kept}
-        for sender, box in boxes.items():
+        for sender, closed in boxes.items():
             try:
-                text = self._cipher(sender, sending=False).decrypt(_NONCE, box, self._keys)
-            except InvalidTag:
+                cipher = box(self.plan, self._agreed[sender], sender, self.name)
+                text = opened(cipher, closed, self._keys)
+            except WrongKeyError:
                 raise WrongKeyError(
                     f"the box from {sender!r} to {self.name!r} does not open: it was changed on "
                     "the way, made for another key, or the two were told different keys"
                 ) from None
-            if len(box) != sizes.box(self.plan):
+            if len(closed) != sizes.box(self.plan):
                 raise MalformedError(
-                    f"the box from {sender!r} has {len(box)} bytes; "
+                    f"the box from {sender!r} has {len(closed)} bytes; "
                     f"{2 * self.plan.sums} shares were planned"
                 )
             found[sender] = Secret(text)
         self._shares, self._kept = found, Secret(b"")
+        self._agreed = {}  # it would make the seeds of sums that are over again
 
     def mask(self, index: int, array: NDArray[np.int64]) -> MaskedArray:
         """Round 2: hide an array; masks of those who share them cancel in the sum.
@@ -208,15 +231,13 @@ class MaskingParty(Unprintable):
             )
         self._masked.add(index)
         total = np.ascontiguousarray(array).reshape(-1).view(np.uint64).copy()
+        pairs, self._pairs[index] = self._pairs[index], {}
         with self.ledger.timed("masks expanded", len(self._shares)):
-            total += expand(self_seed(self.plan, index, self._seeds[index]), total.size)
+            total += expand(self_seed(self._seeds[index]), total.size)
             for name in self._shares:
                 if name != self.name:
-                    key = self._roster[name].masking[index]
-                    pair = (self.name, name)
-                    seed = pair_seed(self.plan, index, self._masking[index], key, pair)
-                    mask = expand(seed, total.size)
-                    if adds(*pair):
+                    mask = expand(pairs[name], total.size)
+                    if adds(self.name, name):
                         total += mask
                     else:
                         total -= mask
@@ -228,8 +249,8 @@ class MaskingParty(Unprintable):
     def unmask(self, index: int, survivors: Sequence[str]) -> Unmasking:
         """Round 3: give the shares that open the sum of the survivors.
 
-        Of each party it gives a share of the self-mask if it survived, and of the masking key if
-        it did not, never both: with both, an array could be read. Asked again for the same
+        Of each party it gives a share of the self-mask if it survived, and of the key to its lock
+        if it did not, never both: with both, an array could be read. Asked again for the same
         survivors it gives the same shares.
 
         Parameters
@@ -288,11 +309,6 @@ class MaskingParty(Unprintable):
             raise LateError(f"{self.name!r} has not collected the others' shares yet")
         check_index(self.plan, index)
 
-    def _cipher(self, other: str, *, sending: bool) -> ChaCha20Poly1305:
-        ends = (self.name, other) if sending else (other, self.name)
-        key = box_key(self.plan, self._transport, self._roster[other].transport, *ends)
-        return ChaCha20Poly1305(key.reveal())
-
 
 def adds(party: str, other: str) -> bool:
     """Tell whether a party adds the mask that it shares with another, who then subtracts it."""
@@ -323,14 +339,10 @@ def check_roster(plan: MaskPlan, roster: Sequence[Advertisement]) -> None:
     if not {*names} <= {*plan.parties} or len({*names}) != len(names):
         raise MalformedError(f"keys from {names}; each of {list(plan.parties)} advertises once")
     for item in roster:
-        if len(item.masking) != plan.sums or {len(item.transport), *map(len, item.masking)} != {
-            KEY_BYTES
-        }:
+        if len(item.key) != KEY_BYTES:
             raise MalformedError(
-                f"{item.party!r} advertised {len(item.masking)} keys for {plan.sums} sums, or one "
-                f"that is not of {KEY_BYTES} bytes"
+                f"{item.party!r} advertised a key of {len(item.key)} bytes; it has {KEY_BYTES}"
             )
-    every = [key for item in roster for key in (item.transport, *item.masking)]
-    if len({*every}) != len(every):
+    if len({item.key for item in roster}) != len(roster):
         raise MalformedError(f"two of the keys that {names} advertised are the same")
     plan.need(names, "advertised keys")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 from fedtrees.crypto.coins import Coins
 from fedtrees.crypto.errors import MalformedError, TooFewPartiesError
@@ -36,6 +37,19 @@ def evaluate(coefficients: Sequence[int], x: int) -> int:
     return value
 
 
+@lru_cache(maxsize=64)
+def _at_zero(points: tuple[int, ...]) -> tuple[int, ...]:
+    """Return by what the values at points are multiplied to give the value at 0 (Lagrange)."""
+    found = []
+    for x in points:
+        top, bottom = 1, 1
+        for other in points:
+            if other != x:
+                top, bottom = top * other % PRIME, bottom * (other - x) % PRIME
+        found.append(top * pow(bottom, -1, PRIME) % PRIME)
+    return tuple(found)
+
+
 def combine(shares: Mapping[int, bytes], threshold: int) -> Secret[bytes]:
     """Return the secret that shares tell, from the first `threshold` of them.
 
@@ -55,13 +69,8 @@ def combine(shares: Mapping[int, bytes], threshold: int) -> Secret[bytes]:
         raise MalformedError(
             f"a share has {SHARE_BYTES} bytes and is below 2^256 + 297; one is not"
         )
-    secret = 0
-    for x, y in used.items():
-        top, bottom = 1, 1
-        for other in used:
-            if other != x:
-                top, bottom = top * other % PRIME, bottom * (other - x) % PRIME
-        secret = (secret + y * top * pow(bottom, -1, PRIME)) % PRIME
+    factors = _at_zero(tuple(used))
+    secret = sum(y * factor for y, factor in zip(used.values(), factors, strict=True)) % PRIME
     if secret >> (8 * SECRET_BYTES):
         raise MalformedError("shares that belong to no secret of 32 bytes; one of them is wrong")
     return Secret(secret.to_bytes(SECRET_BYTES, "big"))

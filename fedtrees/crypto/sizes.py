@@ -10,7 +10,7 @@ from fedtrees.crypto.mask_messages import MaskPlan
 from fedtrees.crypto.shamir import SHARE_BYTES
 from fedtrees.crypto.slots import Slots
 
-BOX_OVERHEAD = 16  # bytes of the tag of a box with shares
+BOX_OVERHEAD = 16  # bytes of the tag of a box with shares, and of a lock
 COMMITMENT_BYTES = 32
 TAG_BYTES = 16  # of a masked array
 
@@ -57,19 +57,19 @@ def histogram(
     return Traffic(sealed.ciphertexts, sealed.nbytes + flags)
 
 
-def advertisement(plan: MaskPlan) -> int:
-    """Return the bytes of an `Advertisement`, its sender's name left out here and below."""
-    return KEY_BYTES * (1 + plan.sums)
-
-
 def box(plan: MaskPlan) -> int:
     """Return the bytes of one box of a `Deal`."""
     return BOX_OVERHEAD + 2 * plan.sums * SHARE_BYTES
 
 
+def lock(advertised: int) -> int:
+    """Return the bytes of one lock of a `Deal` among so many parties."""
+    return BOX_OVERHEAD + (advertised - 1) * KEY_BYTES
+
+
 def deal(plan: MaskPlan, advertised: int) -> int:
     """Return the bytes of a `Deal` among so many parties."""
-    return (advertised - 1) * box(plan) + plan.sums * COMMITMENT_BYTES
+    return (advertised - 1) * box(plan) + plan.sums * (COMMITMENT_BYTES + lock(advertised))
 
 
 def masked(size: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -18,16 +19,17 @@ _INT64 = 2**63 - 1
 class Slots:
     """Places for numbers of at most `limit` of which at most `terms` are added.
 
-    Numbers ``v_0, v_1, ...`` stand in one plaintext as ``V = sum_j v_j 2^(s j)``, s the `width`.
-    Adding plaintexts adds the numbers, for V is linear in them.
+    Numbers ``v_0, v_1, ...`` stand in one plaintext as ``V = sum_j v_j R_j``, where ``R_0 = 1`` and
+    ``R_(j+1) = r_j R_j``; r_j is ``2^width``, or of `ranges` as many as a sum has values. Adding
+    plaintexts adds the numbers, for V is linear in them.
 
-    **No sum overflows.** Each sum has ``|v_j| <= limit * terms <= 2^(s - 1) - 1`` by the choice of
-    s. Then v_0 is the one number of that range that equals V modulo 2^s; ``(V - v_0) / 2^s`` holds
-    the rest, and so on: V tells its numbers. And ``|V| <= (2^(s-1) - 1)(1 + 2^s + ... +
-    2^(s(m-1))) < 2^(s m - 1)``, which for ``s m <= bits - 2`` is below a third of n: V is told from
-    its remainder modulo n. Numbers beyond `limit` are refused when they are joined, sums of more
-    than `terms` when they are made, and a plaintext that is too large for its slots when it is
-    split.
+    **No sum overflows.** Each sum is one of at most r_j numbers from its least one ``a_j`` on. Then
+    ``V - sum_j a_j R_j = sum_j (v_j - a_j) R_j`` is a number in mixed radix: it is from 0 to
+    ``R_m - 1`` and tells its digits. So V tells its numbers, and ``|V| < R_m``, for ``a_j <= 0``.
+    V is told from its remainder modulo n as ``R_m <= 2^(bits - 1) / 3`` (at equal widths, signs
+    symmetric, ``|V| <= R_m / 2`` and ``R_m <= 2^(bits - 2)``) is at most a third of n. Numbers
+    beyond `limit` or their range are refused when they are joined, sums of more than `terms` when
+    they are made, and a plaintext that is too large for its slots when it is split.
 
     Attributes
     ----------
@@ -35,26 +37,35 @@ class Slots:
         The greatest absolute value of one addend; in fixed point ``ceil(|x| 2^places)``.
     terms : int
         The most addends of a sum.
+    ranges : tuple of pair of int
+        The least and the greatest sum at each place, in turn, 0 among them; not given: from
+        ``-limit * terms`` to ``limit * terms``. Less where addends share one range, as sums over
+        rows do of which each party has some: that all together keep to it is known from elsewhere,
+        for nobody can check it on one addend.
 
     Raises
     ------
     UsageError
-        If sums would not fit an int64.
+        If sums would not fit an int64, or a range is without 0, or has nothing else.
     """
 
     limit: int
     terms: int
+    ranges: tuple[tuple[int, int], ...] = ()
 
     def __post_init__(self) -> None:
-        if self.limit < 1 or self.terms < 1 or self.limit * self.terms > _INT64:
+        ends = [abs(end) for pair in self.ranges for end in pair] or [self.limit * self.terms]
+        if self.limit < 1 or self.terms < 1 or max(ends) > _INT64:
             raise UsageError(
                 f"sums of {self.terms} numbers up to {self.limit} do not fit an int64; both must "
                 "be at least 1 and their product below 2^63: lower one of them"
             )
+        if any(not low <= 0 <= high or low == high for low, high in self.ranges):
+            raise UsageError(f"ranges={self.ranges}: 0 must be in each of them, and not alone")
 
     @property
     def width(self) -> int:
-        """Bits of one slot, sign included."""
+        """Bits of one slot, sign included, where there are no ranges."""
         return (self.limit * self.terms).bit_length() + 1
 
     def per_plaintext(self, bits: int) -> int:
@@ -65,18 +76,47 @@ class Slots:
         UsageError
             If there is none.
         """
-        count = (bits - 2) // self.width
+        if self.ranges:
+            together = math.prod(high - low + 1 for low, high in self.ranges)
+            most, size, turns = (1 << (bits - 1)) // 3, together, 0
+            while size <= most:
+                turns, size = turns + 1, size * together
+            count = turns * len(self.ranges)
+        else:
+            count = (bits - 2) // self.width
         if count < 1:
-            raise UsageError(f"a slot of {self.width} bits does not fit a {bits}-bit key")
+            raise UsageError(
+                f"slots of sums of {self.terms} numbers up to {self.limit} do not fit a {bits}-bit "
+                "key"
+            )
         return count
 
     def check(self, numbers: NDArray[np.int64]) -> None:
-        """Raise PlaintextOverflowError if a number is beyond `limit`."""
-        if numbers.size and max(int(numbers.max()), -int(numbers.min())) > self.limit:
-            raise PlaintextOverflowError(
-                f"a number beyond +-{self.limit} is to be encrypted; state a larger limit, or "
-                "clip what is encrypted"
-            )
+        """Raise PlaintextOverflowError if a number is beyond `limit`, or its range.
+
+        Parameters
+        ----------
+        numbers : int64 array
+            Of whole turns of the ranges.
+        """
+        turn = self.ranges or ((-self.limit, self.limit),)
+        flat = numbers.reshape(-1)
+        for place, (low, high) in enumerate(turn):
+            part = flat[place :: len(turn)]
+            low, high = max(low, -self.limit), min(high, self.limit)
+            if part.size and not (low <= int(part.min()) and int(part.max()) <= high):
+                bounds = f"+-{high}" if low == -high else f"{low} and {high}"
+                raise PlaintextOverflowError(
+                    f"a number beyond {bounds} is to be encrypted; state a larger limit, or "
+                    "clip what is encrypted"
+                )
+
+    def _places(self, slots: int) -> list[tuple[int, int]]:
+        """Return the least number and the radix of so many slots."""
+        if not self.ranges:
+            return [(-(1 << (self.width - 1)), 1 << self.width)] * slots
+        turn = [(low, high - low + 1) for low, high in self.ranges]
+        return [turn[j % len(turn)] for j in range(slots)]
 
     def join(self, numbers: NDArray[np.int64]) -> list[int]:
         """Return one plaintext for each row.
@@ -88,13 +128,13 @@ class Slots:
         Raises
         ------
         PlaintextOverflowError
-            If a number is beyond `limit`.
+            If a number is beyond `limit`, or its range.
         """
         self.check(numbers)
-        width = self.width
         found = [0] * len(numbers)
-        for column in numbers.T[::-1].tolist():
-            found = [(v << width) + number for v, number in zip(found, column, strict=True)]
+        places = self._places(numbers.shape[1])
+        for column, (_, radix) in zip(numbers.T[::-1].tolist(), places[::-1], strict=True):
+            found = [v * radix + number for v, number in zip(found, column, strict=True)]
         return found
 
     def split(self, plaintexts: Sequence[int], slots: int) -> NDArray[np.int64]:
@@ -105,18 +145,22 @@ class Slots:
         PlaintextOverflowError
             If a plaintext is larger than so many slots can hold, or a sum beyond its bound.
         """
-        width, bound = self.width, self.limit * self.terms
-        half = 1 << (width - 1)
-        shift = sum(half << (width * j) for j in range(slots))  # makes every digit positive
-        mask, top = (1 << width) - 1, 1 << (width * slots)
+        places = self._places(slots)
+        top = math.prod(radix for _, radix in places)
+        shift = 0  # makes every digit positive
+        for low, radix in reversed(places):
+            shift = shift * radix - low
         found = np.empty((len(plaintexts), slots), dtype=np.int64)
         for i, plaintext in enumerate(plaintexts):
             rest = plaintext + shift
-            digits = [((rest >> (width * j)) & mask) - half for j in range(slots)]
-            if not 0 <= rest < top or max(map(abs, digits), default=0) > bound:
+            inside = 0 <= rest < top
+            for j, (low, radix) in enumerate(places if inside else ()):
+                rest, digit = divmod(rest, radix)
+                found[i, j] = digit + low
+            bound = math.inf if self.ranges else self.limit * self.terms
+            if not inside or (slots and int(np.abs(found[i]).max()) > bound):
                 raise PlaintextOverflowError(
                     f"a plaintext holds more than {slots} sums of {self.terms} numbers up to "
                     f"{self.limit}: something else was added, or the key is wrong"
                 )
-            found[i] = digits
         return found

@@ -48,7 +48,8 @@ class SurvivorSets:
                 raise ExposureError(
                     f"the sum over {', '.join(sorted(names))}, with those opened before over "
                     f"{before}, would tell what {', '.join(told)} sent alone. Wait for who is "
-                    "missing, start anew, or allow it: exposing=true"
+                    "missing, or allow it: exposing=true. To start anew with fewer on the same "
+                    "rows tells as much"
                 )
         self.note(names)
 

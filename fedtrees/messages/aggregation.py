@@ -40,7 +40,7 @@ class MaskKeysRequest(Message):
 
 @dataclass(frozen=True, eq=False)
 class MaskKeys(Message):
-    """A client's public keys: one for boxes, one for each sum."""
+    """A client's public key, 32 bytes."""
 
     discloses: ClassVar[frozenset[Reveal]] = _NOTHING
     keys: Sealed
@@ -64,7 +64,7 @@ class MaskRoster(Message):
 
 @dataclass(frozen=True, eq=False)
 class MaskShares(Message):
-    """Shares of a client's secrets, in boxes for the others, and commitments to them."""
+    """Shares of a client's secrets, in boxes for the others; commitments, and locked seeds."""
 
     discloses: ClassVar[frozenset[Reveal]] = _NOTHING
     boxes: Sealed
@@ -105,7 +105,7 @@ class MaskSurvivors(Message):
 
 @dataclass(frozen=True, eq=False)
 class MaskOpening(Message):
-    """One client's shares of what opens a sum: of self-masks, and of the keys of who is gone."""
+    """One client's shares of what opens a sum: of self-masks, and of lock keys of who is gone."""
 
     discloses: ClassVar[frozenset[Reveal]] = _NOTHING
     sum: int

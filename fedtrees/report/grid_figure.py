@@ -8,10 +8,11 @@ from typing import Any
 
 from fedtrees.report import style
 from fedtrees.report.leaks import Cell, Grid, matrix
-from fedtrees.report.tables import Cost
+from fedtrees.report.tables import Cost, Protection
 from fedtrees.report.web import Drawing, axis, bars, esc, layout, note
 
 _ROW = 30  # pixels: a line of text and room for the eye
+_THREATS = ("circle", "square", "diamond", "triangle-up", "x")
 
 
 def draw_heatmap(grid: Grid, limit: float) -> Drawing:
@@ -112,6 +113,69 @@ def draw_cost(costs: Sequence[Cost]) -> Drawing:
         "margin": {"l": 56, "r": 16, "t": 44, "b": 48},
     }
     return fig
+
+
+def draw_protection(entries: Sequence[Protection]) -> Drawing:
+    """Draw what every defense costs, on log axes, beside what still leaks under each threat."""
+    fig = Drawing(layout=layout())
+    names = [esc(e.cost.defense) for e in entries]
+    panels = [
+        ("bytes", style.bytes_text, [e.cost.up.mean + e.cost.down.mean for e in entries]),
+        ("processor time", style.seconds_text, [e.cost.cpu_seconds.mean for e in entries]),
+        ("ciphertexts", _count_text, [e.cost.ciphertexts.mean for e in entries]),
+    ]
+    width, gap = 0.2, 0.04
+    for k, (title, show, values) in enumerate(panels):
+        at = "x" if k == 0 else f"x{k + 1}"
+        drawn = [v if v > 0 else math.nan for v in values]
+        fig.scatter(
+            x=drawn, y=names, xaxis=at, mode="markers", showlegend=False,
+            marker={"symbol": "circle", "size": 10, "color": style.INK},
+            customdata=[f"<b>{n}</b><br>{title} {show(v)}"
+                        for n, v in zip(names, values, strict=True)],
+            hovertemplate="%{customdata}<extra></extra>",
+        )  # fmt: skip
+        begin = k * (width + gap)
+        fig.layout[at.replace("x", "xaxis")] = axis(
+            f"{title} (log)", **_log(drawn, show), domain=[begin, begin + width]
+        )
+        fig.layout.setdefault("annotations", []).extend(
+            note("none", xref=f"{at} domain", x=0.02, y=n, xanchor="left")
+            for n, v in zip(names, values, strict=True)
+            if not v > 0
+        )
+    threats = [threat for threat, _ in entries[0].reads]
+    for i, threat in enumerate(threats):
+        points = [dict(e.reads)[threat] for e in entries]
+        known = [(n, p) for n, p in zip(names, points, strict=True) if p and p.advantage.known]
+        colour = style.COLOURS[i % len(style.COLOURS)]
+        symbol = _THREATS[i % len(_THREATS)]  # later ones are smaller: equal points stay apart
+        fig.scatter(
+            x=[p.advantage.mean for _, p in known], y=[n for n, _ in known], xaxis="x4",
+            mode="markers", name=esc(threat),
+            marker={"symbol": symbol, "size": max(14 - 2 * i, 6), "color": colour},
+            error_x=bars([p.advantage for _, p in known], colour),
+            customdata=[f"<b>{n}</b><br>{esc(threat)}: {style.interval(p.advantage, signed=True)}"
+                        for n, p in known],
+            hovertemplate="%{customdata}<extra></extra>",
+        )  # fmt: skip
+    fig.layout |= {
+        "xaxis4": axis("worst advantage", domain=[3 * (width + gap), 1], zeroline=True,
+                       zerolinecolor=style.MUTED, rangemode="tozero"),
+        "yaxis": axis(autorange="reversed", type="category", categoryarray=names,
+                      categoryorder="array"),
+        "height": 130 + 26 * max(1, len(entries)),
+        "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 1, "xanchor": "right"},
+        "margin": {"l": 56, "r": 16, "t": 44, "b": 48},
+    }  # fmt: skip
+    return fig
+
+
+def _count_text(value: float) -> str:
+    """Write a count, thousands as k."""
+    if not math.isfinite(value):
+        return "–"
+    return f"{value / 1000:,.3g}k" if value >= 1000 else f"{value:,.3g}"
 
 
 def _log(values: Iterable[float], show: Callable[[float], str]) -> dict[str, Any]:

@@ -11,10 +11,10 @@ from fedtrees.core.specs import split_outside
 from fedtrees.report import style
 from fedtrees.report.claims import span
 from fedtrees.report.coverage import stopped
-from fedtrees.report.frontier import LOWER_IS_BETTER, Frontier
-from fedtrees.report.grid_figure import draw_cost
+from fedtrees.report.frontier import LOWER_IS_BETTER, Frontier, Point
+from fedtrees.report.grid_figure import draw_cost, draw_protection
 from fedtrees.report.intervals import Estimate
-from fedtrees.report.markup import Html, join, table, tag
+from fedtrees.report.markup import Html, esc, join, table, tag
 from fedtrees.report.rows import UNDEFENDED, Setting, read_json, read_text
 from fedtrees.report.sections import Charts, marker, place
 from fedtrees.report.study import Study
@@ -23,8 +23,10 @@ from fedtrees.report.tables import (
     Cost,
     Guarantees,
     LeaderRow,
+    Protection,
     cost_table,
     guarantee_table,
+    protections,
     trouble_table,
 )
 
@@ -145,6 +147,8 @@ def cost(study: Study, charts: Charts) -> Html:
             drawn = draw_cost(known).json()
             parts.append(tag("div", charts.add({"": drawn}, about, columns=6), class_="wide"))
         parts += [_cost_totals(str(setting), costs), _cost_types(str(setting), costs)]
+        mine = [f for f in study.frontiers if f.panel.setting == setting]
+        parts.append(_protection(str(setting), mine, protections(mine, costs), charts))
         blocks.append(tag("div", join(parts), data_place=place(setting)))
     return join(blocks)
 
@@ -174,6 +178,46 @@ def _cost_types(title: str, costs: Sequence[Cost]) -> Html:
     header = ["defense", *(f"{name} {direction}" for name, direction in kinds)]
     made = table(f"{title}: bytes per message type", header, lines, range(1, len(header)))
     return tag("details", tag("summary", "Bytes per message type and direction"), made)
+
+
+def _protection(
+    title: str, mine: Sequence[Frontier], entries: Sequence[Protection], charts: Charts
+) -> Html:
+    """Set what cryptography costs beside what each party still reads."""
+    if not entries or not mine:
+        return Html("")
+    lede = tag("p", "What cryptography costs, and what every party still reads: the worst "
+               "advantage of the attacks that ran, by threat. Operations are of all parties "
+               "together; bytes and ciphertexts are counted where they cross.",
+               class_="lede")  # fmt: skip
+    about = f"{title}: bytes, seconds and ciphertexts beside the worst advantage; table below"
+    chart = charts.add({"": draw_protection(entries).json()}, about, columns=9)
+    names = sorted({name for e in entries for name, _ in e.cost.operations})
+    header = ["defense", "bytes", "processor", "ciphertexts sent",
+              *(name.replace("_", " ") for name in names),
+              *(join([f.panel.threat, tag("small", f.metric)]) for f in mine)]  # fmt: skip
+    lines = []
+    for e in entries:
+        done = {name: found.mean for name, found in e.cost.operations}
+        lines.append([
+            e.cost.defense, style.bytes_text(e.cost.bytes),
+            style.seconds_text(e.cost.cpu_seconds.mean),
+            style.number(e.cost.ciphertexts.mean, 0),
+            *(style.number(done.get(name, math.nan), 0) for name in names),
+            *(_reads(point) for _, point in e.reads),
+        ])  # fmt: skip
+    made = table(f"{title}: cost against protection", header, lines, range(1, len(header)))
+    return join([tag("h4", "Cost against protection"), lede, tag("div", chart, class_="wide"),
+                 made])  # fmt: skip
+
+
+def _reads(point: Point | None) -> Html:
+    """Write the worst advantage under a threat, and by which attack; why not, where none is."""
+    if point is None or not point.advantage.known:
+        return esc("–")
+    attack = point.attacks[0][0] if point.attacks else ""
+    mean = style.number(point.advantage.mean, signed=True)
+    return join([mean, tag("small", attack)])
 
 
 def disclosure(study: Study, charts: Charts) -> Html:

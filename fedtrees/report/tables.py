@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pandas as pd
 
 from fedtrees.core.guarantee import Guarantee, join
+from fedtrees.crypto.ledger import OPERATIONS
 from fedtrees.report import claims
 from fedtrees.report.budgets import ordered
 from fedtrees.report.frontier import Frontier, Point
@@ -18,6 +20,7 @@ from fedtrees.report.verdict import Leak, leaks_of
 from fedtrees.report.worst import by_seed, worst_case
 
 _BY_TYPE = re.compile(r"^bytes_(up|down):(.+)$")
+_OPERATIONS = tuple(name.replace(" ", "_") for name in OPERATIONS)
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,9 @@ class Cost:
     """What training one defense took, means over seeds.
 
     `up, down`: Bytes to and from the coordinating party. `rounds, seconds, cpu_seconds`:
-    Communication rounds; wall-clock and processor seconds of the training cell.
+    Communication rounds; wall-clock and processor seconds of the training cell. `ciphertexts`:
+    Ciphertexts sent; not known of runs without cryptography, 0 of masks. `operations`: What the
+    cryptography did, all parties together, by name.
     """
 
     defense: str
@@ -54,12 +59,22 @@ class Cost:
     seconds: Estimate
     cpu_seconds: Estimate
     by_type: tuple[tuple[str, str, Estimate], ...] = ()
+    ciphertexts: Estimate = Estimate()
+    operations: tuple[tuple[str, Estimate], ...] = ()
 
     @property
     def bytes(self) -> float:
         """Mean bytes in both directions; NaN if neither is known."""
         known = [e.mean for e in (self.up, self.down) if e.known]
         return sum(known) if known else math.nan
+
+
+@dataclass(frozen=True)
+class Protection:
+    """What one defense costs in one setting, and what still leaks, by threat."""
+
+    cost: Cost
+    reads: tuple[tuple[str, Point | None], ...]
 
 
 @dataclass(frozen=True)
@@ -145,7 +160,28 @@ def _cost(defense: str, train: pd.DataFrame) -> Cost:
     types = filter(None, map(_BY_TYPE.match, sorted(set(ok["metric"]))))
     by_type = [(*m.groups(), estimate(by_seed(ok, m[0]).values())) for m in types]
     cpu = estimate(by_seed(ok, "cpu_seconds").values())
-    return Cost(defense, *(estimate(firsts[name]) for name in firsts), cpu, tuple(by_type))
+    by_name = {name: estimate(by_seed(ok, name).values()) for name in ("ciphertexts", *_OPERATIONS)}
+    ciphertexts, *done = by_name.values()
+    operations = tuple((n, e) for n, e in zip(_OPERATIONS, done, strict=True) if e.known)
+    totals = (estimate(firsts[name]) for name in firsts)
+    return Cost(defense, *totals, cpu, tuple(by_type), ciphertexts, operations)
+
+
+def protections(frontiers: Sequence[Frontier], costs: Sequence[Cost]) -> tuple[Protection, ...]:
+    """Set what each defense costs beside what still leaks, where one of them is cryptography.
+
+    Parameters
+    ----------
+    frontiers : sequence of Frontier
+        Of one setting, one for each threat.
+    costs : sequence of Cost
+        Of the same setting.
+    """
+    if not any(c.ciphertexts.known for c in costs):
+        return ()
+    return tuple(
+        Protection(c, tuple((f.panel.threat, f.point(c.defense)) for f in frontiers)) for c in costs
+    )
 
 
 def guarantee_table(rows: pd.DataFrame, setting: Setting) -> tuple[Guarantees, ...]:

@@ -2,6 +2,7 @@
 
 import itertools
 import random
+from collections import defaultdict
 from dataclasses import fields, is_dataclass, replace
 from functools import partial
 
@@ -227,10 +228,10 @@ def test_schedules_end_in_every_way():
     assert min(map(found.count, ("exact", "fewer", "error"))) >= 5
 
 
-def test_a_masking_key_that_was_changed_for_one_party_is_found_out_before_anything_is_masked():
+def test_a_key_that_was_changed_for_one_party_is_found_out_before_anything_is_masked():
     one, other = Federation(3, 2), Federation(3, 2, seed=1)
     roster = one.advertise()
-    false = [*roster[:2], replace(roster[2], masking=other.advertise()[2].masking)]
+    false = [*roster[:2], replace(roster[2], key=other.advertise()[2].key)]
     for name, keys in (("a", false), ("b", roster), ("c", roster)):
         one.server.take_deal(one.parties[name].deal(keys))
     boxes = one.server.boxes()
@@ -266,6 +267,24 @@ def test_who_missed_a_box_and_masked_among_fewer_spoils_no_sum(stays):
     else:
         with pytest.raises(WrongKeyError, match="'a' in sum 0 does not bear out its tag"):
             one.server.opened(0)
+
+
+@pytest.mark.parametrize("which", ["changed", "of another sum", "of another party"])
+def test_a_wrong_lock_spoils_the_sum_that_its_owner_is_gone_from_and_no_other(which):
+    one = Federation(3, 2, sums=2, exposing=True)
+    roster = one.advertise()
+    deals = {name: party.deal(roster) for name, party in one.parties.items()}
+    first, second = deals["c"].locks
+    wrong = {"changed": bytes([first[0] ^ 1]) + first[1:], "of another sum": second,
+             "of another party": deals["b"].locks[0]}  # fmt: skip
+    for deal in (deals["a"], deals["b"], replace(deals["c"], locks=(wrong[which], second))):
+        one.server.take_deal(deal)
+    for name, boxes in one.server.boxes().items():
+        one.parties[name].collect(boxes)
+    one.leaves["c"] = 2
+    with pytest.raises(WrongKeyError, match="do not tell its lock of sum 0"):
+        one.open(0)
+    assert np.array_equal(one.open(1), one.arrays["a"] + one.arrays["b"])
 
 
 @pytest.mark.parametrize("which", ["another run", "another sum", "another array"])
@@ -350,21 +369,22 @@ def test_clients_refuse_to_open_a_sum_that_differs_by_one_from_another():
 @pytest.fixture(scope="module")
 def sums():
     with pytest.warns(UserWarning, match="weak"):
-        return [EncryptedSums(names_of(3), 1024, True, Ledger()) for _ in range(2)]
+        return [
+            EncryptedSums(("holder", *names_of(3)), 1024, True, defaultdict(Ledger))
+            for _ in range(2)
+        ]
 
 
 def test_ciphertexts_lost_cut_foreign_or_out_of_range_are_named(sums):
     one, other = sums
     slots, arrays = Slots(1 << 20, 3), {name: np.arange(9) - ord(name) for name in "abc"}
     sent = {name: one.encrypted(name, array, slots) for name, array in arrays.items()}
-    total = one.added(sent, 9, slots)
+    total = one.added("server", sent, 9, slots)
     assert one.opened(total, 9, slots).tolist() == sum(arrays.values()).tolist()
     for lost in ("a", "b", "c", "ab", "bc", "abc"):
         left = {name: text for name, text in sent.items() if name not in lost}
-        with pytest.raises(
-            MissingPartyError, match=f"ciphertexts of {', '.join(lost)} are missing"
-        ):
-            one.added(left, 9, slots)
+        with pytest.raises(MissingPartyError, match=f"arrays of {', '.join(lost)} are missing"):
+            one.added("server", left, 9, slots)
     old = sent["b"]
     sent = {name: one.encrypted(name, array, slots) for name, array in arrays.items()}
     text, payload = sent["b"], sent["b"][MARK_BYTES:]
@@ -377,10 +397,10 @@ def test_ciphertexts_lost_cut_foreign_or_out_of_range_are_named(sums):
         *((MalformedError, wrong) for wrong in (b"", text[:-1], text + b"\0", *marked)),
     ]:
         with pytest.raises(error, match=r"\bb\b"):
-            one.added({**sent, "b": wrong}, 9, slots)
-    with pytest.raises(MalformedError, match="z sent ciphertexts"):
-        one.added({**sent, "z": sent["a"]}, 9, slots)
-    total = one.added(sent, 9, slots)
+            one.added("server", {**sent, "b": wrong}, 9, slots)
+    with pytest.raises(MalformedError, match="z sent arrays"):
+        one.added("server", {**sent, "z": sent["a"]}, 9, slots)
+    total = one.added("server", sent, 9, slots)
     with pytest.raises(WrongKeyError, match="under another key"):
         other.opened(total, 9, slots)
     assert one.opened(total, 9, slots).tolist() == sum(arrays.values()).tolist()
@@ -400,9 +420,9 @@ def test_every_schedule_of_ciphertexts_ends_in_an_exact_sum_or_a_named_error(sum
         arrived, totals = {}, {}
         for name in "abc":
             net.deliver(partial(arrived.__setitem__, name), sent[0][name], sent[1][name])
-        total = net.attempt(one.added, arrived, 9, slots)
+        total = net.attempt(one.added, "server", arrived, 9, slots)
         if total is not None:
-            foreign = other.added(sent[1], 9, slots)
+            foreign = other.added("server", sent[1], 9, slots)
             net.deliver(partial(totals.__setitem__, 0), total, foreign)
         found = net.attempt(one.opened, totals[0], 9, slots) if totals else None
         if found is None:
@@ -426,8 +446,11 @@ def test_no_way_of_telling_parties_different_survivors_gives_both_secrets_of_any
         told = [one.parties[n].unmask(index, s) for n, s in zip(names, way, strict=True)]
         for owner in names:
             kinds = [sum(owner in given.self_masks for given in told),
-                     sum(owner in given.masking_keys for given in told)]  # fmt: skip
+                     sum(owner in given.lock_keys for given in told)]  # fmt: skip
             assert sum(kinds) == count
             assert min(kinds) < threshold
             most = max(most, min(kinds))
+            # the seed of a pair is in the lock of either: those of all the others are as good
+            closed = [n for n in names if sum(n in given.lock_keys for given in told) < threshold]
+            assert kinds[0] < threshold or {*closed} - {owner}
     assert most == threshold - 1  # as close as it gets

@@ -7,7 +7,7 @@ import pytest
 from gmpy2 import next_prime
 
 from fedtrees.crypto import shamir
-from fedtrees.crypto.agreement import agree, hkdf, public_of
+from fedtrees.crypto.agreement import agree, expanded, hkdf, public_of
 from fedtrees.crypto.coins import SeededCoins
 from fedtrees.crypto.errors import MalformedError, TooFewPartiesError
 from fedtrees.crypto.expansion import expand
@@ -35,6 +35,13 @@ def test_x25519_section_6_1():
     assert second.hex() == "de9edb7d7b7dc1b4d35b61c2ece435373f8343c85b78674dadfc7e146f882b4f"
     shared = "4a5d9d5ba4ce2de1728e3bf480350f25e07e21c947d19e3376f09b3c1e161742"
     assert agree(alice, second).reveal().hex() == agree(bob, first).reveal().hex() == shared
+
+
+def test_hkdf_expand_case_1():
+    key = hidden("077709362c2e32df0ddc3f0dc47bba6390b6c73bb50f9c3122ec844ad7c2b3e5")
+    found = expanded(key, bytes(range(0xF0, 0xFA)))
+    wanted = "3cb25f25faacd57a90434f64d0362f2a2d2d0a90cf1a5a4c5db02d56ecc4c5bf"
+    assert found.reveal().hex() == wanted
 
 
 @pytest.mark.parametrize("public", [bytes(32), bytes([1] + [0] * 31), bytes(31)])

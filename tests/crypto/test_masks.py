@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from collections import defaultdict
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedtrees.core.errors import UsageError
-from fedtrees.crypto import mask_seeds, masked_sum, masking_party, sizes
+from fedtrees.crypto import shamir, sizes
+from fedtrees.crypto.agreement import KEY_BYTES
 from fedtrees.crypto.coins import SeededCoins
 from fedtrees.crypto.errors import (
     ExposureError,
@@ -25,6 +27,7 @@ from fedtrees.crypto.ledger import Ledger
 from fedtrees.crypto.mask_bytes import read_boxes, read_deal, read_unmasking
 from fedtrees.crypto.mask_messages import MaskPlan, usual_threshold
 from fedtrees.crypto.mask_rounds import IdealMasks, RealMasks
+from fedtrees.crypto.mask_seeds import unlock
 from fedtrees.crypto.masked_sum import MaskedSum
 from fedtrees.crypto.masking_party import MaskingParty
 from fedtrees.crypto.survivor_sets import SurvivorSets
@@ -91,27 +94,11 @@ class Federation:
         return self.server.opened(index)
 
 
-def remembered(function):
-    """Compute nothing twice: seeded parties have the same keys in every federation."""
-    known = {}
-
-    def find(private, *public):
-        key = private.reveal(), *public
-        if key not in known:
-            known[key] = function(private, *public)
-        return known[key]
-
-    return find
-
-
 @pytest.mark.parametrize(
     ("count", "threshold"), [(n, t) for n in range(2, 6) for t in range(n // 2 + 1, min(n, 4) + 1)]
 )
-def test_every_pattern_of_dropout_gives_the_exact_sum_or_an_error(count, threshold, monkeypatch):
+def test_every_pattern_of_dropout_gives_the_exact_sum_or_an_error(count, threshold):
     """All 5^n: who goes in rounds 0 and 1 is tried in a federation each, the rest in its sums."""
-    monkeypatch.setattr(mask_seeds, "agree", remembered(mask_seeds.agree))
-    for module in (masking_party, masked_sum):
-        monkeypatch.setattr(module, "public_of", remembered(module.public_of))
     names, opened = names_of(count), 0
     for early in itertools.product((0, 1, STAYS), repeat=count):
         left = [name for name, stage in zip(names, early, strict=True) if stage == STAYS]
@@ -172,10 +159,39 @@ def test_who_misses_one_sum_takes_part_in_the_next():
     assert np.array_equal(one.open(2), sum(one.arrays.values()))
 
 
+def test_what_a_dropout_opens_opens_no_other_sum():
+    """The locks of one sum hold its own seeds; the secret behind them is never dealt."""
+    one = Federation(3, 2, sums=3, exposing=True)
+    boxes = one.deal()
+    agreed = one.parties["b"]._agreed["a"].reveal()
+    for name, mine in boxes.items():
+        one.parties[name].collect(mine)
+    of_sums = [{k: s.reveal() for k, s in pairs.items()} for pairs in one.parties["b"]._pairs]
+    assert [{k: s.reveal() for k, s in p.items()}["b"] for p in one.parties["a"]._pairs] == [
+        seeds["a"] for seeds in of_sums
+    ]
+    assert len({seed for seeds in of_sums for seed in seeds.values()} | {agreed}) == 7
+    one.open(0)
+    one.leaves["b"] = 2
+    one.open(1)
+    given = {name: one.parties[name]._unmasked[1].lock_keys["b"] for name in "ac"}
+    points = {one.plan.point(name): share for name, share in given.items()}
+    key, deal = shamir.combine(points, 2), one.server._deals["b"]
+    opened = [seed.reveal() for seed in unlock(key, deal.locks[1], one.server._agreed)]
+    assert opened == [of_sums[1]["a"], of_sums[1]["c"]]
+    for other in (0, 2):
+        with pytest.raises(WrongKeyError):
+            unlock(key, deal.locks[other], one.server._agreed)
+    with pytest.raises(WrongKeyError):  # a lock is bound to everybody's keys
+        unlock(key, deal.locks[1], bytes(32))
+    assert not one.parties["a"]._pairs[0]  # used, and gone
+    assert not one.parties["a"]._agreed
+    assert not one.parties["a"]._key.reveal()
+
+
 def test_masks_of_different_sums_have_nothing_in_common():
     one = Federation(3, 2, sums=2).collect()
-    keys = [{*item.masking} for item in one.server._keys.values()]
-    assert all(len(own) == 2 for own in keys)
+    assert len({key for deal in one.server._deals.values() for key in deal.locks}) == 3 * 2
     same = np.zeros(64, dtype=np.int64)
     first, second = (np.frombuffer(one.parties["a"].mask(i, same).values, "<u8") for i in (0, 1))
     assert not (first == second).any()
@@ -210,8 +226,8 @@ def test_no_party_ever_gives_both_shares_of_another():
         survivors = one.mask()
         for name in survivors:
             given = one.parties[name].unmask(0, survivors)
-            assert not {*given.self_masks} & {*given.masking_keys}
-            assert {*given.masking_keys} == {*gone}
+            assert not {*given.self_masks} & {*given.lock_keys}
+            assert {*given.lock_keys} == {*gone}
             assert one.parties[name].unmask(0, survivors[::-1]) == given  # a lost reply is resent
 
 
@@ -319,7 +335,7 @@ def test_a_wrong_share_never_makes_a_wrong_sum(stays):
     for name in survivors:
         given = one.parties[name].unmask(0, survivors)
         if name == "a":
-            field = "self_masks" if stays == "abc" else "masking_keys"
+            field = "self_masks" if stays == "abc" else "lock_keys"
             shares = dict(getattr(given, field))
             victim = next(iter(shares))
             shares[victim] = shares[victim][:-1] + bytes([shares[victim][-1] ^ 1])
@@ -349,9 +365,8 @@ def test_messages_that_are_not_as_planned_are_refused():
     for wrong in (
         [*roster[:2], roster[1]],
         [*roster[:2], replace(roster[2], party="z")],
-        [*roster[:2], replace(roster[2], masking=roster[2].masking[:1])],
-        [*roster[:2], replace(roster[2], transport=b"short")],
-        [*roster[:2], replace(roster[2], transport=roster[1].transport)],
+        [*roster[:2], replace(roster[2], key=roster[1].key)],
+        [*roster[:2], replace(roster[2], key=b"short")],
     ):
         with pytest.raises(MalformedError):
             one.parties["a"].deal(wrong)
@@ -362,6 +377,8 @@ def test_messages_that_are_not_as_planned_are_refused():
         {"boxes": {"b": deal.boxes["b"]}},
         {"boxes": deal.boxes | {"b": deal.boxes["b"][:-1]}},
         {"commitments": deal.commitments[:1]},
+        {"locks": deal.locks[:1]},
+        {"locks": (deal.locks[0], deal.locks[1][:-1])},
     ):
         with pytest.raises(MalformedError):
             one.server.take_deal(replace(deal, **changed))
@@ -388,7 +405,7 @@ def test_messages_that_are_not_as_planned_are_refused():
         two.parties["a"].unmask(0, ("a",))
     given = two.parties["a"].unmask(0, survivors)
     with pytest.raises(MalformedError, match="sum 0 needs those of"):
-        two.server.take_shares(replace(given, masking_keys={}))
+        two.server.take_shares(replace(given, lock_keys={}))
 
 
 def test_a_plan_that_protects_nobody_is_refused():
@@ -421,24 +438,25 @@ def test_what_crosses_is_as_large_as_was_said():
     one = Federation(4, 3, sums=2, leaves={"d": 2})
     plan = one.plan
     keys = one.advertise()[0]
-    assert len(keys.transport) + sum(map(len, keys.masking)) == sizes.advertisement(plan)
+    assert len(keys.key) == KEY_BYTES
     two = Federation(4, 3, sums=2, leaves={"d": 2}).collect()
     made = two.server._deals["a"]
-    crossed = sum(map(len, made.boxes.values())) + sum(map(len, made.commitments))
+    crossed = sum(map(len, (*made.boxes.values(), *made.commitments, *made.locks)))
     assert crossed == sizes.deal(plan, 4)
     survivors = two.mask()
     field = two.server._arrays[0]["a"].sealed
     assert (field.keyholders, field.shape, field.dtype) == ((), (2, 3), "<i8")
     assert len(field.payload) == field.nbytes == sizes.masked(6) + sizes.TAG_BYTES
     given = two.parties["a"].unmask(0, survivors)
-    shares = [*given.self_masks.values(), *given.masking_keys.values()]
+    shares = [*given.self_masks.values(), *given.lock_keys.values()]
     assert sum(map(len, shares)) == sizes.unmasking(4)
 
 
-def rounds_of(kind, plan, ledger=None, among=None):
+def rounds_of(kind, plan, among=None):
     """Return rounds that have exchanged keys and shares."""
     among = among or plan.parties
-    rounds = kind(plan, ledger or Ledger(), {name: SurvivorSets() for name in plan.parties})
+    known = {name: SurvivorSets() for name in plan.parties}
+    rounds = kind(plan, "server", defaultdict(Ledger), known)
     roster = b"".join(rounds.keys(name) for name in among)
     for name in among:
         rounds.shares(name, roster, among)
@@ -470,12 +488,13 @@ def test_the_sum_of_survivors_is_exact_in_bytes_real_and_ideal(kind, survivors):
 
 def test_bytes_of_another_length_or_for_another_party_are_found_out():
     plan = MaskPlan(tuple("abc"), 2)
-    rounds = RealMasks(plan, Ledger(), {name: SurvivorSets() for name in plan.parties})
+    known = {name: SurvivorSets() for name in plan.parties}
+    rounds = RealMasks(plan, "server", defaultdict(Ledger), known)
     roster = b"".join(rounds.keys(name) for name in plan.parties)
     with pytest.raises(MalformedError, match="the keys of everybody"):
         rounds.shares("a", roster[:-1], plan.parties)
     texts = {name: rounds.shares(name, roster, plan.parties) for name in plan.parties}
-    with pytest.raises(MalformedError, match="commitments of 'a'"):
+    with pytest.raises(MalformedError, match="locks of 'a'"):
         read_deal(texts["a"] + b"0", plan, "a", ("b", "c"))
     with pytest.raises(MalformedError, match="the boxes of b, c"):
         read_boxes(b"", plan, ("b", "c"))

@@ -79,10 +79,12 @@ def test_keys_are_in_no_text(keys, caplog):
 
 
 def test_mask_secrets_are_in_no_text(keys, caplog):
-    federation = Federation(3, 2, leaves={"c": 2}).collect()
-    federation.open()
+    federation = Federation(3, 2, sums=2, leaves={"c": 2})
+    own = {name: party._key for name, party in federation.parties.items()}
+    federation.collect().open()
     for name, party in federation.parties.items():
-        secrets = [party._transport, *party._masking, *party._seeds, *party._shares.values()]
+        secrets = [own[name], *party._lock_keys, *party._seeds, *party._shares.values()]
+        secrets += party._pairs[1].values()
         shown = texts(party, caplog)
         assert f"<MaskingParty '{name}'" in shown
         for secret in secrets:

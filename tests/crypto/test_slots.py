@@ -1,5 +1,7 @@
 """Packing: round trips at the extremes, sums as large as promised, overflow refused."""
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -46,6 +48,46 @@ def test_a_slot_is_no_wider_than_it_must_be():
     assert Slots(3, 1).split([3, -3], 1).tolist() == [[3], [-3]]
 
 
+spans = st.tuples(st.integers(-(2**40), 0), st.integers(1, 2**40))
+
+
+@given(ranges=st.lists(spans, min_size=1, max_size=3), data=st.data())
+def test_sums_in_ranges_come_back_and_take_no_more_room_than_they_must(ranges, data):
+    limit = max(1, *(max(-low, high) for low, high in ranges))
+    slots = Slots(limit, 3, tuple(ranges))
+    per = slots.per_plaintext(512)
+    assert per % len(ranges) == 0
+    turn = math.prod(high - low + 1 for low, high in ranges)
+    turns = per // len(ranges)
+    assert turn**turns <= 2**511 // 3 < turn ** (turns + 1)
+    one = st.tuples(*(st.one_of(st.sampled_from(r), st.integers(*r)) for r in ranges))
+    row = [v for part in data.draw(st.lists(one, min_size=turns, max_size=turns)) for v in part]
+    numbers = np.array([row], dtype=np.int64)
+    (packed,) = slots.join(numbers)
+    assert abs(packed) <= 2**511 // 3 - 1  # of every n of 512 bits a third at most
+    assert np.array_equal(slots.split([packed], per), numbers)
+    ends = [[r[k] for r in ranges] * turns for k in (0, 1)]
+    least, greatest = slots.join(np.array(ends, dtype=np.int64))
+    for beyond in (least - 1, greatest + 1):
+        with pytest.raises(PlaintextOverflowError):
+            slots.split([beyond], per)
+
+
+def test_numbers_outside_their_range_are_refused():
+    slots = Slots(100, 3, ((-100, 0), (0, 50)))
+    slots.check(np.array([-100, 50, 0, 0]))
+    for wrong in ([1, 0], [0, 51], [0, -1], [-101, 0]):
+        with pytest.raises(PlaintextOverflowError, match="is to be encrypted"):
+            slots.check(np.array(wrong))
+    wide = Slots(2**40, 2**23, ((0, 2**41),))  # limit x terms would not fit
+    assert wide.per_plaintext(512) == 12
+    for ranges in (((1, 2),), ((0, 1), (-3, -2)), ((0, 0),)):
+        with pytest.raises(UsageError, match="0 must be in each"):
+            Slots(3, 3, ranges)
+    with pytest.raises(UsageError, match="do not fit an int64"):
+        Slots(3, 3, ((0, 2**63),))
+
+
 def test_what_does_not_fit_is_refused(owner):
     slots = Slots(100, 3)
     for value in (101, -101):
@@ -61,7 +103,7 @@ def test_what_does_not_fit_is_refused(owner):
         Slots(2**40, 2**23)
     with pytest.raises(UsageError):
         Slots(0, 1)
-    with pytest.raises(UsageError, match="does not fit a"):
+    with pytest.raises(UsageError, match="do not fit a 64-bit"):
         Slots(2**62, 1).per_plaintext(64)
 
 

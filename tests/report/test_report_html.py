@@ -110,7 +110,8 @@ def test_tables_have_captions_and_header_cells(page):
 
 def test_every_figure_says_in_words_what_it_is(page):
     charts = [a for a in page.all("div") if "data-chart" in a]
-    assert len(charts) == 14  # 4 frontiers, 2 x 2 attack grids, 4 feature grids, 2 costs
+    # 4 frontiers, 2 x 2 attack grids, 4 feature grids, 2 costs, alone and against protection
+    assert len(charts) == 16
     grids = [a["aria-label"] for a in charts if "per threat and attack" in a["aria-label"]]
     assert [("(exact_rows)" in label) for label in grids] == [False, True] * 2
     assert all(a["role"] == "img" and len(a["aria-label"]) > 20 for a in charts)

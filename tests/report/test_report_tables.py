@@ -1,5 +1,6 @@
 """The tables behind the report: paired changes, guarantees, cost, gaps, headlines."""
 
+import json
 import math
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 from fedtrees.core.guarantee import parse
 from fedtrees.report import claims, leaks, style
 from fedtrees.report.frontier import frontiers
+from fedtrees.report.grid_figure import draw_protection
 from fedtrees.report.headline import answers
 from fedtrees.report.intervals import Estimate, estimate
 from fedtrees.report.rows import Panel, Setting
@@ -17,6 +19,7 @@ from fedtrees.report.tables import (
     guarantee_table,
     leaderboard,
     paired,
+    protections,
     trouble_table,
 )
 
@@ -152,6 +155,42 @@ def test_cost_is_counted_once_per_seed_and_split_by_message(rows):
     up = sum(v for (d, _), v in by_type.items() if d == "up")
     assert up == pytest.approx(none.up.mean, rel=1e-5)
     assert set(by_type) == {("up", "Histogram"), ("up", "Range"), ("down", "NodeDecision")}
+
+
+def test_cryptography_stands_beside_what_every_threat_still_reads(rows):
+    costs = cost_table(rows, STROKE)
+    mine = [f for f in frontiers(rows) if f.panel.setting == STROKE]
+    found = {e.cost.defense: e for e in protections(mine, costs)}
+    assert list(found) == [c.defense for c in costs]
+    paillier, masking, none = (found[n] for n in ("paillier[bits=2048]", "masking", "none"))
+    assert paillier.cost.ciphertexts.mean == 15_000
+    assert {n: e.mean for n, e in paillier.cost.operations} == {"decrypted": 5_000}
+    assert masking.cost.ciphertexts.mean == 0
+    assert not none.cost.ciphertexts.known
+    assert [threat for threat, _ in none.reads] == ["client", "server"]
+    for data in mine:
+        point = dict(paillier.reads)[data.panel.threat]
+        assert point is not None
+        assert point.advantage == data.point("paillier[bits=2048]").advantage
+    bare = [c for c in costs if not c.ciphertexts.known]
+    assert protections(mine, bare) == ()
+
+
+def test_the_figure_of_protection_has_every_defense_and_threat(rows):
+    costs = cost_table(rows, STROKE)
+    mine = [f for f in frontiers(rows) if f.panel.setting == STROKE]
+    fig = json.loads(draw_protection(protections(mine, costs)).json())
+    size, time, sealed, *threats = fig["data"]
+    assert size["y"] == [c.defense for c in costs]
+    assert size["x"][0] == pytest.approx(costs[0].bytes)
+    assert time["x"][0] == pytest.approx(costs[0].cpu_seconds.mean)
+    assert [x for x in sealed["x"] if x is not None] == [15_000]
+    absent = [a["y"] for a in fig["layout"]["annotations"] if a["text"] == "none"]
+    assert absent == [c.defense for c in costs if c.defense != "paillier[bits=2048]"]
+    assert [t["name"] for t in threats] == ["client", "server"]
+    for trace, data in zip(threats, mine, strict=True):
+        expected = {p.defense: p.advantage.mean for p in data.points if p.advantage.known}
+        assert dict(zip(trace["y"], trace["x"], strict=True)) == pytest.approx(expected)
 
 
 def test_gaps_gather_seeds_and_put_failures_first(rows):

@@ -1,0 +1,88 @@
+"""Whole trainings whose sums are plain, under masks and under Paillier."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+
+from fedtrees.bench.evaluate import make_defense
+from fedtrees.bench.federation import load_dataset, spread
+from fedtrees.bench.suite import DataRef
+from fedtrees.benchmarks.perf.crypto import Naive
+from fedtrees.benchmarks.perf.federations import parts_of
+from fedtrees.benchmarks.perf.measure import FULL, Line, Size, medians, ratio
+from fedtrees.benchmarks.perf.rivals import table
+from fedtrees.core.holding import Holding, over_clients
+from fedtrees.core.registry import register
+from fedtrees.core.schema import Feature, Schema
+from fedtrees.core.specs import Spec, parse_one
+from fedtrees.crypto.keys import KeyPair
+from fedtrees.data.partition import Partition
+from fedtrees.messages.aggregation import OpenedSum
+from fedtrees.protocols.base import Training, train
+
+_CLIENTS, _BINS = 3, 32
+_NAMES = tuple(f"client-{i}" for i in range(_CLIENTS))
+
+Call = Callable[[str], Callable[[], Training]]
+
+
+def lines(size: Size = FULL) -> Iterator[Line]:
+    """Measure `fedtree-hist` with every way of summing, CPU seconds of all parties."""
+    depth = 4 if size.scale >= 1 else 1
+    small = _training(*_breast_cancer(), size.trees(20), depth)
+    yield from _masks("breast cancer, 3 clients, 20 trees, depth 4", small, size)
+    if size.scale >= 1:
+        yield from _masks("30,000 x 23, depth 5", _training(*_large(), size.trees(20), 5), size)
+    yield from _paillier("breast cancer", small, size)
+
+
+def _masks(what: str, call: Call, size: Size) -> Iterator[Line]:
+    ways = {name: call(name) for name in ("none", "secure-sum", "masking")}
+    seconds = medians(ways, 5 * size.repeats)
+    for name, target in (("secure-sum", None), ("masking", 1.3)):
+        yield ratio(f"{what}: {name}", seconds[name], seconds["none"], "plain", target)
+
+
+def _paillier(what: str, call: Call, size: Size) -> Iterator[Line]:
+    """Compare with a ciphertext for every number, which every client encrypts by phe."""
+    naive = Naive.measured(KeyPair.generate().to_phe(), max(size.trees(40), 5))
+    started = time.process_time()
+    done = call("paillier")()
+    seconds = time.process_time() - started
+    sums = [d.message for d in done.transcript if isinstance(d.message, OpenedSum)]
+    numbers = sum(m.values.size for m in sums)
+    each = _CLIENTS * naive.encrypt + (_CLIENTS - 1) * naive.add + naive.decrypt
+    costs, estimate = done.transcript.costs, numbers * each
+    named = {"obfuscators": "obfuscators", "decryption": "decrypted"}
+    parts = ", ".join(f"{n} {costs[f'cpu_seconds:{key}']:.1f}" for n, key in named.items())
+    yield Line(
+        f"{what}: paillier, 2048 bits, {costs['decrypted']:,} sums of {numbers:,} numbers",
+        f"{seconds:.1f} s, {estimate / seconds:.0f}x ({parts})",
+        f"phe, estimated from its rates, {estimate:,.0f} s",
+        "<= 20 s",
+        seconds <= 20,
+    )
+
+
+def _training(held: Mapping[str, Holding], schema: Schema, trees: int, depth: int) -> Call:
+    spec = Spec("fedtree-hist", {"trees": trees, "max_depth": depth, "max_bin": _BINS})
+    protocol = register.make("protocol", spec)
+
+    def call(defense: str) -> Callable[[], Training]:
+        by = make_defense(parse_one(defense))
+        return lambda: train(protocol, held, schema, defense=by)
+
+    return call
+
+
+def _breast_cancer() -> tuple[Mapping[str, Holding], Schema]:
+    """Return the federation that the bench trains on, its held-out rows left out."""
+    found = spread(load_dataset(DataRef("breast-cancer"), None), Partition("iid"), _NAMES, 0)
+    return found.holdings, found.schema
+
+
+def _large() -> tuple[Mapping[str, Holding], Schema]:
+    data = table(30_000, 23)
+    schema = Schema(tuple(Feature(f"f{i}") for i in range(data.X.shape[1])), "y")
+    return over_clients(parts_of(data, _CLIENTS)), schema
