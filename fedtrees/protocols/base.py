@@ -67,6 +67,8 @@ class Protocol(ABC):
         Replies of which the coordinator learns only the sum, by an ideal secure sum.
     released : bool
         Whether the model is told to the role ``public``; otherwise nobody holds it whole.
+    curious : tuple of str
+        Threats under which a suite attacks it that names none of its roles.
     """
 
     name: ClassVar[str] = "protocol"
@@ -76,6 +78,7 @@ class Protocol(ABC):
     serves: ClassVar[frozenset[str]] = frozenset()
     summed: ClassVar[tuple[type[Message], ...]] = ()
     released: ClassVar[bool] = True
+    curious: ClassVar[tuple[str, ...]] = ("client",)
 
     def roles(self, parties: int) -> Mapping[str, str]:
         """Return the role of every party by name, given how many hold data.

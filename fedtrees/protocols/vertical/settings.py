@@ -50,6 +50,7 @@ class VerticalProtocol(Protocol):
     layout: ClassVar[str] = "columns"
     holders: ClassVar[tuple[str, ...]] = (ACTIVE, PASSIVE)
     released: ClassVar[bool] = False
+    curious: ClassVar[tuple[str, ...]] = (PASSIVE,)
     serves: ClassVar[frozenset[str]] = frozenset({"candidates"})
     says: ClassVar[tuple[type[Message], ...]] = (
         BinCountsRequest, BinCounts, RootRows, TreeColumns, RowStatistics,
@@ -89,5 +90,5 @@ class VerticalProtocol(Protocol):
                 raise DataError(
                     f"{name!r} holds {len(held)} rows and {active!r} {len(first)}: align them by id"
                 )
-        if schema.classes and len(set(first.y.tolist())) < 2:
+        if schema.classes and len(first) and (first.y == first.y[0]).all():
             raise DataError(f"all labels of {active!r} are {first.y[0]}; it takes two classes")
