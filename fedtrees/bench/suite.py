@@ -135,10 +135,15 @@ class Grid:
         return replace(self, defenses=defenses)
 
 
+def roles_of(protocol: Any, parties: int) -> dict[str, str]:
+    """Return name and role of every party of a protocol, and of whoever gets its model."""
+    roles = dict(protocol.roles(parties))
+    return {**roles, PUBLIC: PUBLIC} if protocol.released else roles
+
+
 def fits(threat: str, protocol: Spec) -> bool:
     """Tell whether a protocol has all the roles that a threat names."""
-    made = register.make("protocol", protocol)
-    known = {PUBLIC, *made.roles(2).values()}
+    known = set(roles_of(register.make("protocol", protocol), 2).values())
     return all(part.name in known for part in Threat.parse(threat).parts)
 
 

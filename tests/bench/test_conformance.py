@@ -173,6 +173,7 @@ def test_each_family_of_messages_has_its_protocols():
         {"flower-bagging", "flower-cyclic", "local-ensembles"},
         {"forest-hist"},
         {"local-forests"},
+        {"secureboost", "vertical-forest"},
     ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,7 +56,7 @@ class BoostingActive(Active):
             )
             drop_rows(units, self.params.subsample, self.streams, round)
             for k, gh in enumerate(units):
-                tree, partition = self.grow(net, len(trees), np.ascontiguousarray(gh))
+                tree, partition = self.grow(net, len(trees), round, np.ascontiguousarray(gh))
                 leaves = tree.leaves.astype(np.int32)
                 partition.add_to(margin[k], leaves, tree.value[leaves])
                 trees.append(tree)
@@ -63,19 +64,26 @@ class BoostingActive(Active):
         forest = Forest(tuple(trees), start, self.objective)
         return VerticalModel(forest, tuple(self.owner), tuple(rows))
 
-    def grow(self, net: Network, number: int, gh: NDArray[np.int64]) -> tuple[Tree, RowPartition]:
+    def grow(
+        self, net: Network, number: int, round: int, gh: NDArray[np.int64]
+    ) -> tuple[Tree, RowPartition]:
         """Grow one tree; rows that a round leaves out bring zeros, and nobody else can tell."""
         every = np.arange(len(gh), dtype=np.int32)
-        tree = self.begin(net, number, every, gh, self.slots(len(gh)))
+        labels = self.one_hot(net)
+        brings = np.concatenate([gh, labels], axis=1) if labels.size else gh
+        tree = self.begin(net, number, round, every, brings, self.slots(len(gh)))
         grower = TreeGrower(self.cuts, self.params, gh.sum(axis=0), bits=self.bits)
         while len(grower.nodes):
-            hist, known = self.sums(net, tree, grower.nodes, grower.to_build)
-            mask = net.allowed_splits(number, len(grower.nodes), self.cuts.total_bins)
-            if not known.all():
-                shape = (len(grower.nodes), len(known))
-                mask = np.broadcast_to(known, shape) if mask is None else mask & known
-            self.split(net, tree, grower.decide(hist, mask))
+            sums, allowed = self.sums(net, tree, grower.nodes, grower.to_build)
+            self.split(net, tree, grower.decide(np.ascontiguousarray(sums[..., :2]), allowed))
         return grower.finish(), tree.rows
+
+    def one_hot(self, net: Network) -> NDArray[np.int64]:
+        """Return the labels beside the gradients, where a defense counts classes; else nothing."""
+        classes = len(self.schema.classes) if net.reads_levels()[1] else 0
+        labels: Any = self.held.y
+        one_hot: NDArray[np.int64] = (labels[:, None] == np.arange(classes)).astype(np.int64)
+        return one_hot
 
     def slots(self, rows: int) -> Slots:
         """Return places for sums of gradients and hessians, as public knowledge bounds them."""
