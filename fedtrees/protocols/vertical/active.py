@@ -153,7 +153,8 @@ class Active(Coordinator):
         for told in net.ask(PASSIVE, RootRows(number, rows), why="the rows of the tree"):
             assert isinstance(told, TreeColumns)
             columns[told.party] = told.columns
-        self._send_statistics(net, number, statistics[rows], slots, len(columns) - 1)
+        brought = statistics if len(rows) == len(statistics) else statistics[rows]
+        self._send_statistics(net, number, brought, slots, len(columns) - 1)
         return tree
 
     def level(

@@ -94,7 +94,9 @@ class Passive(Party):
             return self.bins.codes(self.root), place
 
         def adding(statistics: NDArray[np.int64]) -> NDArray[np.int64]:
-            if self.every is None:
+            if len(statistics) == len(self.held):
+                self.every = statistics
+            elif self.every is None:
                 self.every = np.zeros((len(self.held), width), dtype=np.int64)
                 self.every[self.root] = statistics
             return self.bins.sums(self.every, rows, message.asked)
