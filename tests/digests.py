@@ -38,6 +38,8 @@ DEFENSES = (
     "min-bin[k=3]",
     "mask-sum-hessian",
     "min-leaf[k=3]",
+    "id-lmid[xi=0.1]",
+    "reduced-leakage",
 )
 ATTACKS = (
     "timberstrike[chains=2]",

@@ -14,7 +14,7 @@ from fedtrees.core.specs import Spec
 from fedtrees.core.transcript import PUBLIC
 
 PRIVATE = ("laplace-hist", "laplace-gradient", "dp-grid-cuts", "dp-quantile-cuts")
-NEEDED = {name: {"epsilon": 4.0} for name in PRIVATE}
+NEEDED = {name: {"epsilon": 4.0} for name in PRIVATE} | {"id-lmid": {"xi": 0.1}}
 OWN = {kind: register.names(kind) for kind in ("protocol", "defense", "attack")}
 
 HEAD = """
