@@ -174,7 +174,9 @@ def _facts(federation: Federation, training: Training) -> dict[str, Any]:
         "dataset": dataset.name,
         "task": dataset.task,
         "classes": list(dataset.schema.classes),
-        "clients": [len(rows) for rows in federation.holdings.values()],
+        "clients": [len(held) for held in federation.holdings.values()],
+        "training_rows": training.n_rows,
+        "columns": [len(held.columns) for held in federation.holdings.values()],
         "test_rows": len(test),
         "utility": scores(test.y, predicted),
         "trees": len(training.model),
@@ -205,6 +207,9 @@ def _print(facts: Mapping[str, Any]) -> None:
     target = f"{len(facts['classes'])} classes" if facts["classes"] else "a number"
     typer.echo(f"{facts['protocol']} on {facts['dataset']} ({target})")
     shown = f"{sum(sizes)} over {len(sizes)} clients, of {min(sizes)} to {max(sizes)}"
+    if facts["training_rows"] < sum(sizes):
+        widths = " + ".join(map(str, facts["columns"]))
+        shown = f"{facts['training_rows']}, of {widths} columns"
     lines = {"defense": facts["defense"], "training rows": shown, "test rows": facts["test_rows"]}
     if facts["defense"] != "none":
         lines["defense"] += f" (claims {facts['claimed']}, spent {facts['spent']})"

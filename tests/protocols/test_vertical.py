@@ -27,6 +27,7 @@ from fedtrees.messages.vertical import (
     visible_nodes,
 )
 from fedtrees.protocols.base import train
+from fedtrees.protocols.vertical.node_quantiles import candidate_cuts
 from fedtrees.protocols.vertical.secureboost import SecureBoost
 from fedtrees.trees.binning import bin_rows
 from fedtrees.trees.boosted.boosting import grow_forest
@@ -34,6 +35,7 @@ from fedtrees.trees.boosted.losses import objective_of
 from fedtrees.trees.forest.grower import draw_rows
 from fedtrees.trees.forest.growth import grow_whole_tree
 from fedtrees.trees.forest.random_forest import RandomForest
+from fedtrees.trees.routing import Routes
 from fedtrees.trees.sketch import quantile_cuts
 
 WHOLE = "secureboost[colsample_bytree=1.0,trees=3,max_depth=4,max_bin=16]"
@@ -109,6 +111,42 @@ def test_sampling_does_not_depend_on_who_else_there_is():
             assert len(mine) <= 1  # half of two columns
             used[name] |= mine
     assert any(len(mine) == 2 for mine in used.values())
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_quantiles_of_nodes_are_the_same_whoever_holds_the_columns(classes):
+    text = (
+        "secureboost[colsample_bytree=1.0,trees=2,max_depth=4,max_bin=8,candidates=node-quantiles]"
+    )
+    alone, _ = run(text, 1, classes)
+    table, _ = table_of(classes)
+    for parties in PARTIES:
+        many, _ = run(text, parties, classes)
+        for a, b in zip(alone.model.trees, many.model.trees, strict=True):
+            for name in (*STRUCTURE, "value", "gain"):
+                np.testing.assert_array_equal(getattr(a, name), getattr(b, name))
+        np.testing.assert_array_equal(alone.predict(table.X), many.predict(table.X))
+    fewer, _ = run(text.replace(",candidates=node-quantiles", ""), 1, classes)
+    assert not np.array_equal(fewer.predict(table.X), alone.predict(table.X))
+    for tree, rows in zip(alone.model.trees, alone.model.rows, strict=True):
+        leaves = leaves_of(tree, table.X)
+        for leaf in tree.leaves.tolist():  # rows to predict go where training rows went
+            ((begin, end),) = rows.ranges(np.array([leaf], dtype=np.int32))
+            assert set(np.flatnonzero(leaves == leaf)) == set(rows.rows[begin:end])
+
+
+def leaves_of(tree, X):
+    return Routes.of([tree]).apply(X)[:, 0]
+
+
+def test_candidates_of_a_node_are_the_authors():
+    """Every value of a small node; else values at n j / q - 1/2, in between where that falls."""
+    few = np.array([3, 1, 1, np.nan, 7], dtype=np.float32)
+    below = np.nextafter(candidate_cuts(few, 4), np.float32(-np.inf))
+    assert below.tolist() == [1, 3, 7]
+    many = np.arange(10, dtype=np.float32)
+    below = np.nextafter(candidate_cuts(many, 4), np.float32(-np.inf))
+    assert below.tolist() == [0, 2, 4.5, 7]
 
 
 @pytest.mark.parametrize("name", ["secureboost", "vertical-forest"])

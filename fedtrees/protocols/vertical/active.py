@@ -59,6 +59,8 @@ class TreeInProgress:
         By node.
     hidden : set of int
         Nodes that the others are not told of.
+    thresholds : dict of int to float32
+        Of the splits by own columns, by node.
     classes : dict of int to int64 array, shape (total_bins, K)
         Rows by bin and class of the nodes of the last level, where something reads them.
     """
@@ -71,6 +73,7 @@ class TreeInProgress:
     columns: dict[str, NDArray[np.int32]]
     parents: dict[int, int] = field(default_factory=dict)
     hidden: set[int] = field(default_factory=set)
+    thresholds: dict[int, np.float32] = field(default_factory=dict)
     classes: dict[int, NDArray[np.int64]] = field(default_factory=dict)
 
 
@@ -118,17 +121,17 @@ class Active(Coordinator):
             replies = net.ask(PASSIVE, BinCountsRequest(self.name, bits, key), why=why)
         d = len(self.schema.features)
         cuts: list[Any] = [None] * d
-        self.minimum, self.owner = np.zeros(d, dtype=np.float32), [self.name] * d
+        minimum, self.owner = np.zeros(d, dtype=np.float32), [self.name] * d
+        own, counts = self.bins.cuts, self.bins.n_bins.tolist()
         for place, column in enumerate(self.bins.columns.tolist()):
-            assert self.bins.cuts is not None
-            cuts[column] = self.bins.cuts.of(place)
-            self.minimum[column] = self.bins.cuts.minimum[place]
+            cuts[column] = np.arange(1, counts[place] + 1) if own is None else own.of(place)
+            minimum[column] = 0 if own is None else own.minimum[place]
         for told in replies:
             assert isinstance(told, BinCounts)
             for column, count in zip(told.columns.tolist(), told.n_bins.tolist(), strict=True):
                 cuts[column] = np.arange(1, count + 1)  # `Cuts.hidden`
                 self.owner[column] = told.party
-        self.cuts = Cuts.join(cuts, self.minimum)
+        self.cuts = Cuts.join(cuts, minimum)
 
     # --- trees
 
@@ -194,7 +197,8 @@ class Active(Coordinator):
         waiting : int32 array, shape (k,)
             Nodes to find splits for: the root, or children in pairs.
         asked : int32 array, shape (a,)
-            One of each pair, or the root: the other one has what is left of their parent's sums.
+            The root, all of them, or one of each pair: the other one has what is left of their
+            parent's sums.
 
         Returns
         -------
@@ -290,6 +294,8 @@ class Active(Coordinator):
             c = Decisions(*(None if a is None else a[at] for a in vars(chosen).values()))  # type: ignore[arg-type]
             if party == self.name:
                 goes = self.bins.goes_left(tree.rows, c.nodes, c.feature, c.bin, c.default_left)
+                cut_at = self.bins.thresholds(c.nodes, c.feature, c.bin)
+                tree.thresholds.update(zip(c.nodes.tolist(), cut_at, strict=True))
             else:
                 message = ChosenSplits(
                     tree.number, c.nodes, c.left, c.feature, c.bin, c.default_left

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.defense import Composition
-from fedtrees.core.errors import UsageError
+from fedtrees.core.errors import UsageError, check_known
 from fedtrees.core.holding import Holding
 from fedtrees.core.network import Network
 from fedtrees.core.registry import register
@@ -19,6 +19,7 @@ from fedtrees.protocols.horizontal.boosting_protocol import BoostingProtocol
 from fedtrees.protocols.vertical.active import Active
 from fedtrees.protocols.vertical.columns import GlobalBins
 from fedtrees.protocols.vertical.model import VerticalModel
+from fedtrees.protocols.vertical.node_quantiles import NodeQuantiles
 from fedtrees.protocols.vertical.passive import Passive
 from fedtrees.protocols.vertical.settings import ACTIVE, VerticalProtocol
 from fedtrees.trees.boosted.boosting import checked_weights
@@ -28,6 +29,8 @@ from fedtrees.trees.boosted.grower import TreeGrower
 from fedtrees.trees.boosted.losses import SquaredError
 from fedtrees.trees.boosted.sampling import drop_rows
 from fedtrees.trees.partition import RowPartition
+
+CANDIDATES = ("global", "node-quantiles")
 
 
 class BoostingActive(Active):
@@ -72,11 +75,16 @@ class BoostingActive(Active):
         labels = self.one_hot(net)
         brings = np.concatenate([gh, labels], axis=1) if labels.size else gh
         tree = self.begin(net, number, round, every, brings, self.slots(len(gh)))
-        grower = TreeGrower(self.cuts, self.params, gh.sum(axis=0), bits=self.bits)
+        alike = self.params.candidates == "global"  # else a child's bins are not its parent's
+        root = gh.sum(axis=0)
+        grower = TreeGrower(self.cuts, self.params, root, bits=self.bits, subtract=alike)
         while len(grower.nodes):
             sums, allowed = self.sums(net, tree, grower.nodes, grower.to_build)
             self.split(net, tree, grower.decide(np.ascontiguousarray(sums[..., :2]), allowed))
-        return grower.finish(), tree.rows
+        grown = grower.finish()
+        for node, threshold in tree.thresholds.items():
+            grown.threshold[node] = threshold
+        return grown, tree.rows
 
     def one_hot(self, net: Network) -> NDArray[np.int64]:
         """Return the labels beside the gradients, where a defense counts classes; else nothing."""
@@ -105,18 +113,23 @@ class SecureBoost(VerticalProtocol, BoostingProtocol):
     Parameters
     ----------
     max_bin : int
-        Candidate splits of a column, quantiles over all rows.
+        Candidate splits of a column, quantiles.
+    candidates : {"global", "node-quantiles"}
+        Quantiles over all rows, as in SecureBoost, or of the rows of each node, as in the code of
+        Takahashi et al.
     colsample_bytree : float
         Share of its columns that each party draws for each tree.
     """
 
     trees: int = 5
     max_bin: int = 32
+    candidates: str = "global"
     min_child_weight: float = 0.0
     colsample_bytree: float = 0.8
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_known("candidates", self.candidates, CANDIDATES)
         for name in ("colsample_bylevel", "colsample_bynode"):
             if getattr(self, name) < 1:
                 raise UsageError(
@@ -129,7 +142,8 @@ class SecureBoost(VerticalProtocol, BoostingProtocol):
     ) -> Active | Passive:
         """Make the active party or a passive one."""
         assert held is not None
-        bins, share = GlobalBins(held, self.max_bin), self.colsample_bytree
+        kind = GlobalBins if self.candidates == "global" else NodeQuantiles
+        bins, share = kind(held, self.max_bin), self.colsample_bytree
         share_or_all = None if share == 1 else float(share)
         if role == ACTIVE:
             return BoostingActive(name, held, bins, share_or_all, self, schema)
