@@ -32,6 +32,7 @@ from fedtrees.protocols.vertical.secureboost import SecureBoost
 from fedtrees.trees.binning import bin_rows
 from fedtrees.trees.boosted.boosting import grow_forest
 from fedtrees.trees.boosted.losses import objective_of
+from fedtrees.trees.boosted.multi_output import grow_multi_output
 from fedtrees.trees.forest.grower import draw_rows
 from fedtrees.trees.forest.growth import grow_whole_tree
 from fedtrees.trees.forest.random_forest import RandomForest
@@ -111,6 +112,17 @@ def test_sampling_does_not_depend_on_who_else_there_is():
             assert len(mine) <= 1  # half of two columns
             used[name] |= mine
     assert any(len(mine) == 2 for mine in used.values())
+
+
+@pytest.mark.parametrize("parties", PARTIES)
+def test_one_tree_for_all_classes_is_the_central_engines_node_by_node(parties):
+    text = WHOLE.replace("secureboost[", "secureboost[multi_output=true,")
+    (training, held), (table, schema) = run(text, parties, 4), table_of(4)
+    cuts, objective = quantile_cuts(table.X, 16), objective_of(None, schema.classes)
+    central = grow_multi_output(table.X, table.y, cuts, training.protocol, objective)
+    same_trees(training.model, central.trees, cuts, (*STRUCTURE, "value", "gain"))
+    np.testing.assert_array_equal(training.predict(table.X), central.predict(table.X))
+    assert visible_leaves(seen_by(training, held, "passive-1")).shape == (150, 3)
 
 
 @pytest.mark.parametrize("classes", [2, 3])
@@ -388,6 +400,8 @@ def test_a_constant_column_is_never_chosen():
 @pytest.mark.parametrize(
     ("text", "said"),
     [
+        ("secureboost[multi_output=true,max_leaves=4]", "grow level by level"),
+        ("secureboost[candidates=all]", "unknown candidates 'all'"),
         ("secureboost[crypto=fake]", "unknown crypto 'fake'"),
         ("secureboost[key_bits=512]", "key_bits=512: a Paillier key has one of 1024"),
         ("secureboost[colsample_bynode=0.5]", "every party draws its columns once for each tree"),
