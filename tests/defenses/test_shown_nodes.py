@@ -90,6 +90,16 @@ def test_first_trees_are_shown_to_nobody():
         assert own == (t < 6)
 
 
+def test_defenses_that_hide_nodes_leave_pure_nodes_leaves():
+    text = BOOSTED.replace("secureboost[", "secureboost[pure_leaves=true,")
+    training, _ = run(text, 2, 2, ReducedLeakage(3))
+    (table, _), model = table_of(2), training.model
+    for tree, rows in zip(model.trees, model.rows, strict=True):
+        for node in np.flatnonzero(tree.feature >= 0).astype(np.int32):
+            ((begin, end),) = rows.ranges(np.array([node]))
+            assert len(np.unique(table.y[rows.rows[begin:end]])) == 2
+
+
 def test_what_makes_no_sense_is_named():
     for xi in (0, -1.0, float("nan")):
         with pytest.raises(UsageError, match="xi"):

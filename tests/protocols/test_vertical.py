@@ -125,6 +125,25 @@ def test_one_tree_for_all_classes_is_the_central_engines_node_by_node(parties):
     assert visible_leaves(seen_by(training, held, "passive-1")).shape == (150, 3)
 
 
+def test_pure_nodes_are_leaves_and_of_two_of_them_nobody_is_asked():
+    text = WHOLE.replace("secureboost[", "secureboost[pure_leaves=true,")
+    (alone, _), (training, held), (table, _) = run(text, 1), run(text, 3), table_of(2)
+    met = 0
+    for tree, rows, one in zip(
+        training.model.trees, training.model.rows, alone.model.trees, strict=True
+    ):
+        np.testing.assert_array_equal(tree.value, one.value)
+        for node in range(len(tree)):
+            ((begin, end),) = rows.ranges(np.array([node], dtype=np.int32))
+            if len(np.unique(table.y[rows.rows[begin:end]])) == 1:
+                assert tree.feature[node] == -1
+                met += 1
+    assert met > 5
+    plain, _ = run(WHOLE, 3)
+    seen = [visible_leaves(seen_by(t, held, "passive-1")) for t in (plain, training)]
+    assert len(np.unique(seen[1][:, 0])) < len(np.unique(seen[0][:, 0]))
+
+
 @pytest.mark.parametrize("classes", [2, 3])
 def test_quantiles_of_nodes_are_the_same_whoever_holds_the_columns(classes):
     text = (

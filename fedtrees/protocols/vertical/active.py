@@ -94,6 +94,7 @@ class Active(Coordinator):
 
     role = ACTIVE
     sealing: RowSums
+    pure_leaves = False
 
     def __init__(
         self,
@@ -227,6 +228,8 @@ class Active(Coordinator):
         if waiting[0] == 0:
             return np.array([0 not in tree.hidden])
         above = np.array([tree.parents[node] not in tree.hidden for node in waiting.tolist()])
+        if self.pure_leaves:  # of two leaves nobody is asked
+            above &= np.repeat(~self._pure(tree, waiting).reshape(-1, 2).all(axis=1), 2)
         if above.any() and net.reads_levels()[0]:
             above &= net.shown_nodes(self.level(tree, waiting))
         tree.hidden.update(waiting[~above].tolist())
@@ -244,6 +247,8 @@ class Active(Coordinator):
         """Return which splits are known and allowed, None for all."""
         reads, classes = net.reads_levels()
         mask = None
+        if self.pure_leaves:
+            mask = np.broadcast_to(~self._pure(tree, waiting)[:, None], known.shape)
         if reads:
             left = None
             if classes:
@@ -253,10 +258,17 @@ class Active(Coordinator):
                 found[~known] = 0
                 left = cumulated(found, self.cuts.offsets)
             level = self.level(tree, waiting, left)
-            mask = net.allowed_splits(tree.number, len(waiting), known.shape[1], level)
+            allowed = net.allowed_splits(tree.number, len(waiting), known.shape[1], level)
+            if allowed is not None:
+                mask = allowed if mask is None else mask & allowed
         if known.all():
             return mask
         return known if mask is None else mask & known
+
+    def _pure(self, tree: TreeInProgress, nodes: NDArray[np.int32]) -> NDArray[np.bool_]:
+        """Return which nodes have rows of one class alone."""
+        counts = self.level(tree, nodes).counts
+        return np.asarray((counts > 0).sum(axis=1) < 2)
 
     def _places(self, columns: NDArray[np.int32]) -> NDArray[np.intp]:
         """Return where the bins of some columns stand among all."""

@@ -53,6 +53,7 @@ class BoostingActive(Active):
         if weight is not None:
             checked_weights(weight, len(y))
         self.settle(net)
+        self.pure_leaves = self.params.pure_leaves and bool(self.schema.classes)
         totals, score = self.objective.target_sums(y, weight), self.params.base_score
         self.bits = self.objective.bits(totals)
         start = self.objective.start(totals) if score is None else self.objective.base_margin(score)
@@ -158,6 +159,8 @@ class SecureBoost(VerticalProtocol, BoostingProtocol):
     multi_output : bool
         Of more than two classes, grow one tree a round with a value for every class, as that code
         does, not one tree for each.
+    pure_leaves : bool
+        A node of one class is a leaf, as in that code, where XGBoost goes on while there is gain.
     colsample_bytree : float
         Share of its columns that each party draws for each tree.
     """
@@ -166,14 +169,16 @@ class SecureBoost(VerticalProtocol, BoostingProtocol):
     max_bin: int = 32
     candidates: str = "global"
     multi_output: bool = False
+    pure_leaves: bool = False
     min_child_weight: float = 0.0
     colsample_bytree: float = 0.8
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_known("candidates", self.candidates, CANDIDATES)
-        if not isinstance(self.multi_output, bool):
-            raise UsageError(f"multi_output={self.multi_output!r}: give true or false")
+        for name in ("multi_output", "pure_leaves"):
+            if not isinstance(getattr(self, name), bool):
+                raise UsageError(f"{name}={getattr(self, name)!r}: give true or false")
         if self.multi_output and (self.max_leaves or self.grow_policy != "depthwise"):
             raise UsageError("multi_output trees grow level by level; leave max_leaves out")
         for name in ("colsample_bylevel", "colsample_bynode"):
