@@ -16,6 +16,7 @@ from fedtrees.core.streams import Streams
 from fedtrees.crypto.keys import KeyPair
 from fedtrees.crypto.ledger import Ledger
 from fedtrees.crypto.row_sums import RealRowSums
+from fedtrees.defenses.id_lmid import IDLMID
 from fedtrees.messages.vertical import (
     BinSums,
     NodeRows,
@@ -74,6 +75,16 @@ def test_boosting_is_the_central_engines_node_by_node(parties, classes):
     np.testing.assert_array_equal(training.predict(table.X), central.predict(table.X))
     owners = {training.model.owners[f] for t in central.trees for f in t.feature if f >= 0}
     assert len(owners) == parties  # everybody's columns are in it
+
+
+@pytest.mark.parametrize(
+    "limits", ["grow_policy=lossguide,max_leaves=9", "reg_alpha=0.3,gamma=0.2,min_child_weight=1.0"]
+)
+def test_other_ways_to_grow_are_the_central_engines_too(limits):
+    (training, _), (table, _) = run(WHOLE.replace("[", f"[{limits},"), 3), table_of(2)
+    cuts = quantile_cuts(table.X, 16)
+    central = grow_forest(table.X, table.y, cuts, training.protocol)
+    same_trees(training.model, central.trees, cuts, (*STRUCTURE, "value", "gain"))
 
 
 @pytest.mark.parametrize("parties", PARTIES)
@@ -180,13 +191,24 @@ def test_candidates_of_a_node_are_the_authors():
     assert below.tolist() == [0, 2, 4.5, 7]
 
 
-@pytest.mark.parametrize("name", ["secureboost", "vertical-forest"])
-def test_computed_ciphertexts_give_the_same_model_messages_and_bytes(name, monkeypatch):
+@pytest.mark.parametrize(
+    ("name", "classes", "defense"),
+    [
+        ("secureboost[", 2, None),
+        ("secureboost[", 0, None),
+        ("secureboost[multi_output=true,", 4, IDLMID),
+        ("vertical-forest[bootstrap=true,", 3, None),
+    ],
+)
+def test_computed_ciphertexts_give_the_same_model_messages_and_bytes(
+    name, classes, defense, monkeypatch
+):
     monkeypatch.setenv("FEDTREES_INSECURE_TEST_COINS", "1")
     keys = KeyPair.seeded(1024, 7)
     monkeypatch.setattr(KeyPair, "generate", lambda bits: keys)
-    text = f"{name}[trees=1,max_depth=3,max_bin=8,key_bits=1024,crypto=%s]"
-    (ideal, held), (real, _) = (run(text % how, 3, n=60) for how in ("ideal", "real"))
+    text = f"{name}trees=1,max_depth=3,max_bin=8,key_bits=1024,crypto=%s]"
+    by = None if defense is None else defense(0.3)
+    (ideal, held), (real, _) = (run(text % how, 3, classes, by, n=60) for how in ("ideal", "real"))
     for a, b in zip(ideal.model.trees, real.model.trees, strict=True):
         for field in ("feature", "threshold", "left", "default_left"):
             np.testing.assert_array_equal(getattr(a, field), getattr(b, field))
