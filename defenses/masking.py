@@ -28,11 +28,11 @@ from fedtrees.core.transcript import Transcript
 from fedtrees.crypto import sizes
 from fedtrees.crypto.agreement import KEY_BYTES
 from fedtrees.crypto.errors import MissingPartyError
-from fedtrees.crypto.ledger import Ledger
+from fedtrees.crypto.ledger import Ledger, costs_by_party
 from fedtrees.crypto.mask_messages import MaskPlan, usual_threshold
 from fedtrees.crypto.mask_rounds import IdealMasks, MaskRounds, RealMasks
 from fedtrees.crypto.survivor_sets import SurvivorSets
-from fedtrees.defenses.real_sums import RealSums, costs_of, opaque
+from fedtrees.defenses.real_sums import RealSums, opaque
 from fedtrees.messages.aggregation import (
     MaskBoxes,
     MaskKeys,
@@ -166,7 +166,7 @@ class MaskedSums(Aggregation):
 
     def costs(self) -> Mapping[str, float]:
         """Return what it took."""
-        return dict(costs_of(self._ledgers))
+        return costs_by_party(self._ledgers)
 
     def summed(self, replies: Mapping[str, Message], wire: Wire, why: str) -> Message:
         """Agree on keys where none are left, let masked replies cross, and open their sum.

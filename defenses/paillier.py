@@ -26,9 +26,9 @@ from fedtrees.core.registry import register
 from fedtrees.core.sealed import Sealed
 from fedtrees.crypto import encrypted_sums, sizes
 from fedtrees.crypto.keys import DEFAULT_BITS, KEY_BITS
-from fedtrees.crypto.ledger import Ledger
+from fedtrees.crypto.ledger import Ledger, costs_by_party
 from fedtrees.crypto.slots import Slots
-from fedtrees.defenses.real_sums import RealSums, costs_of, opaque
+from fedtrees.defenses.real_sums import RealSums, opaque
 from fedtrees.messages.aggregation import OpenedSum, PaillierKey
 from fedtrees.messages.boosting import Histogram, LabelSums
 from fedtrees.messages.cuts import GridCounts
@@ -125,7 +125,7 @@ class PaillierSums(Aggregation):
 
     def costs(self) -> Mapping[str, float]:
         """Return what it took."""
-        return dict(costs_of(self._ledgers))
+        return costs_by_party(self._ledgers)
 
     def summed(self, replies: Mapping[str, Message], wire: Wire, why: str) -> Message:
         """Let encrypted replies cross, add them, and let the holder of the key open the sum.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import ClassVar
 
 from fedtrees.core.errors import check_known
@@ -10,7 +9,6 @@ from fedtrees.core.guarantee import Computational, Guarantee
 from fedtrees.core.messages import Message
 from fedtrees.core.sealed import Sealed
 from fedtrees.core.transcript import Transcript
-from fedtrees.crypto.ledger import Ledger
 from fedtrees.defenses.secure_sum import SealedSums
 from fedtrees.messages.boosting import GlobalHistogram
 from fedtrees.messages.cuts import FeatureRanges, FeatureSketch
@@ -63,20 +61,3 @@ def opaque(text: bytes, nbytes: int, *, real: bool) -> Sealed:
     """Return bytes that say nothing of rows as a message field; without them if not real."""
     assert len(text) == (nbytes if real else 0)
     return Sealed((), (nbytes,), "|u1", nbytes, text)
-
-
-def costs_of(ledgers: Mapping[str, Ledger]) -> dict[str, float]:
-    """Return the ledgers of the parties as numbers by name: all together, and who did what."""
-    total = sum(ledgers.values(), Ledger())
-    named = {name: name.replace(" ", "_") for name in total.done}
-    return {
-        "ciphertexts": total.ciphertexts.total(),
-        **{f"ciphertexts:{kind}": n for kind, n in total.ciphertexts.items()},
-        **{named[name]: n for name, n in total.done.items()},
-        **{f"cpu_seconds:{named[name]}": total.cpu[name] for name in total.done},
-        **{
-            f"{named[name]}:{party}": n
-            for party, ledger in ledgers.items()
-            for name, n in ledger.done.items()
-        },
-    }

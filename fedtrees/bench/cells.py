@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from fedtrees import __version__
-from fedtrees.bench.suite import DataRef, Suite
+from fedtrees.bench.suite import DataRef, Suite, fits, roles_of
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Composed, Spec
-from fedtrees.core.transcript import PUBLIC
 from fedtrees.protocols.base import Protocol
 
 _LIBRARIES = ("numpy", "numba", "scipy", "scikit-learn", "ortools", "imbalanced-learn")
@@ -45,10 +44,8 @@ class Setting:
         cls, data: DataRef, partition: Spec, clients: int, seed: int, protocol: Protocol
     ) -> Setting:
         """Return the federation that a protocol is run over."""
-        roles = dict(protocol.roles(clients))
+        roles = roles_of(protocol, clients)
         holders = tuple(protocol.holder_names(clients))
-        if protocol.released:
-            roles[PUBLIC] = PUBLIC
         return cls(data, partition, clients, seed, tuple(roles.items()), holders, protocol.layout)
 
     @property
@@ -194,14 +191,15 @@ def plan(suite: Suite) -> Plan:
             made: Protocol = register.make("protocol", protocol)
             setting = Setting.of(data, partition, clients, seed, made)
             references[ReferenceCell(setting, protocol)] = None
-            for threat in grid.threats:
+            threats = [t for t in grid.threats if fits(t, protocol)] or grid.threats
+            for threat in threats:
                 blind[BlindCell(setting, threat)] = None
             for defense in grid.defenses:
                 train = TrainCell(setting, protocol, defense)
                 cells = attacks.setdefault(train, {})
-                for threat in grid.threats:
+                for threat in threats:
                     cells[ExposureCell(setting, train, threat)] = None
-                for threat, attack in product(grid.threats, grid.every_attack):
+                for threat, attack in product(threats, grid.every_attack):
                     cells[AttackCell(setting, train, threat, attack)] = None
     groups = tuple(Group(train, tuple(cells)) for train, cells in attacks.items())
     return Plan(tuple(blind), tuple(references), groups)

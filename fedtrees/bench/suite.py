@@ -14,9 +14,11 @@ from typing import Any
 
 from fedtrees.core.attack import contenders
 from fedtrees.core.errors import UsageError, did_you_mean
+from fedtrees.core.registry import register
 from fedtrees.core.rows import MOST_WHOLE
 from fedtrees.core.specs import Composed, Spec, parse_composed, parse_list, split_outside
 from fedtrees.core.threat import Threat
+from fedtrees.core.transcript import PUBLIC
 
 DEFAULT_SUITE = "quick"
 CHANGED = "custom"  # a suite of which options replaced a part
@@ -36,7 +38,8 @@ class DataRef:
     """
 
     name: str  # catalogue name, or the label of the CSV file in results
-    csv: str = ""  # path of a CSV file, empty for a catalogue name
+    csv: str = ""  # path of a CSV file, or of one per party with commas; else a catalogue name
+    id: str = ""  # column that joins the files of several parties
     target: str = ""
     positive: str = ""
     categorical: tuple[str, ...] = ()  # its categorical columns
@@ -62,7 +65,7 @@ class DataRef:
             raise UsageError("data is a table without csv; write {csv = 'file.csv', target = ...}")
         columns = value.get("categorical", ())
         given = {**value, "categorical": (columns,) if isinstance(columns, str) else tuple(columns)}
-        return cls(**{**given, "name": value.get("name") or Path(value["csv"]).stem})
+        return cls(**{**given, "name": value.get("name") or _stem(value)})
 
 
 @dataclass(frozen=True)
@@ -98,7 +101,20 @@ class Grid:
             read[key] = _READERS[key](items)
             if not read[key]:
                 raise UsageError(f"a grid's {key!r} is empty; leave it out for the default")
-        return cls(**read)
+        grid = cls(**read)
+        return grid if "threats" in table else grid.with_known_threats()
+
+    def with_known_threats(self) -> Grid:
+        """Return the grid with threats that its protocols know, where nobody named any.
+
+        A protocol with none of the roles in them is attacked by those who are `Protocol.curious`.
+        """
+        found = {t: None for t in self.threats for p in self.protocols if fits(t, p)}
+        for spec in self.protocols:
+            if not any(fits(t, spec) for t in self.threats):
+                curious: tuple[str, ...] = getattr(register.make("protocol", spec), "curious", ())
+                found |= dict.fromkeys(curious)
+        return replace(self, threats=tuple(found))
 
     @property
     def every_attack(self) -> tuple[Spec, ...]:
@@ -118,6 +134,24 @@ class Grid:
         """Return the grid with `none` first among its defenses, everything once."""
         defenses = tuple({str(d): d for d in (Composed(), *self.defenses)}.values())
         return replace(self, defenses=defenses)
+
+
+def _stem(value: Mapping[str, Any]) -> str:
+    """Return what a table is called in results: its file, or its files, without folders."""
+    paths = value["csv"].split(",") if value.get("id") else [value["csv"]]
+    return "+".join(Path(path).stem for path in paths)
+
+
+def roles_of(protocol: Any, parties: int) -> dict[str, str]:
+    """Return name and role of every party of a protocol, and of whoever gets its model."""
+    roles = dict(protocol.roles(parties))
+    return {**roles, PUBLIC: PUBLIC} if protocol.released else roles
+
+
+def fits(threat: str, protocol: Spec) -> bool:
+    """Tell whether a protocol has all the roles that a threat names."""
+    known = set(roles_of(register.make("protocol", protocol), 2).values())
+    return all(part.name in known for part in Threat.parse(threat).parts)
 
 
 def _clients(items: Sequence[Any]) -> tuple[int, ...]:
@@ -250,7 +284,9 @@ class Suite:
             if "protocols" in given and "attacks" not in given:
                 every = [attack for grid in self.grids for attack in grid.attacks]
                 given["attacks"] = tuple({str(attack): attack for attack in every}.values())
-            merged = (replace(g, **given).with_undefended() for g in self.grids)
+            merged = [replace(g, **given).with_undefended() for g in self.grids]
+            if "protocols" in given and "threats" not in given:
+                merged = [grid.with_known_threats() for grid in merged]
             unique = {json.dumps(_grid_table(g), sort_keys=True): g for g in merged}
             suite = replace(suite, grids=tuple(unique.values()))
         if seeds is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Literal, get_args
 
@@ -70,3 +70,23 @@ class Ledger:
     def __repr__(self) -> str:
         parts = [f"{self.done[name]:,} {name}" for name in OPERATIONS if self.done[name]]
         return f"<Ledger: {', '.join(parts)}; {self.nbytes.total():,} bytes sent>"
+
+
+def costs_of(ledger: Ledger) -> dict[str, float]:
+    """Return a ledger as numbers by name."""
+    names = {name: name.replace(" ", "_") for name in ledger.done}
+    return {
+        "ciphertexts": ledger.ciphertexts.total(),
+        **{f"ciphertexts:{kind}": n for kind, n in ledger.ciphertexts.items()},
+        **{names[name]: n for name, n in ledger.done.items()},
+        **{f"cpu_seconds:{names[name]}": ledger.cpu[name] for name in ledger.done},
+    }
+
+
+def costs_by_party(ledgers: Mapping[str, Ledger]) -> dict[str, float]:
+    """Return the ledgers of the parties as numbers by name: all together, and who did what."""
+    return costs_of(sum(ledgers.values(), Ledger())) | {
+        f"{name.replace(' ', '_')}:{party}": n
+        for party, ledger in ledgers.items()
+        for name, n in ledger.done.items()
+    }
