@@ -149,6 +149,8 @@ class PaillierSums(Aggregation):
             numbers = {name: whole(summands(reply)[field]) for name, reply in replies.items()}
             own = numbers[self._holder]
             where.check(own)
+            if where.ranges:  # nobody sees whether all together keep to them: it is checked here
+                where.check(np.sum(list(numbers.values()), axis=0))
             for name in others:
                 texts[name][field] = sums.encrypted(name, numbers[name], where)
             sent = {name: text[field] for name, text in texts.items()}
