@@ -1,0 +1,446 @@
+"""`threshold-queries`: bisect the thresholds of others by what an endpoint answers."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.attacks.queries.answers import BELIEVED, Endpoint
+from fedtrees.attacks.queries.splits import LARGEST, LEFT, RIGHT, UNKNOWN, Splits, Way
+from fedtrees.core.attack import Attack
+from fedtrees.core.errors import UsageError
+from fedtrees.core.guess import Guess, Thresholds
+from fedtrees.core.oracle import Oracle
+from fedtrees.core.registry import register
+from fedtrees.core.view import View
+from fedtrees.messages.vertical_model import HeldModel
+
+#: Records per request that are tried where the budget allows: those of Li et al. 2022 first.
+SIZES = (401, 201, 101, 51, 21, 11, 5, 3)
+_TRIES = 40  # base records among which one is looked for that tells the sides of a split apart
+_HARD_TRIES = 400  # of labels, which most splits do not change
+_FAILURES = 3  # base records that told nothing, after which a threshold is given up
+_MOST_REPEATS = 100_000
+
+
+def published_queries(low: float, high: float, epsilon: float, m: int) -> int:
+    """Return how many requests of m records one threshold takes (Li et al. 2022, Sec. 5.2).
+
+    Parameters
+    ----------
+    low, high : float
+        The range of the column.
+    epsilon : float
+        Width at which the search ends.
+    m : int
+        Records of a request, which cut the range in m - 1 parts.
+
+    Raises
+    ------
+    UsageError
+        If the range is empty, epsilon not above 0, or m below 3.
+    """
+    if not low < high or not epsilon > 0 or m < 3:
+        raise UsageError(
+            f"range [{low}, {high}], epsilon={epsilon}, m={m}: give a range with low < high, "
+            "epsilon > 0 and m >= 3"
+        )
+    # Logarithms of powers of m - 1 come out a last bit too large.
+    return max(math.ceil(math.log((high - low) / epsilon, m - 1) - 1e-9), 0)
+
+
+class OutOfQueries(Exception):
+    """The budget is spent."""
+
+
+@register.attack("threshold-queries")
+@dataclass(frozen=True, kw_only=True)
+class ThresholdQueries(Attack):
+    """Find the thresholds of others' splits by queries (Li et al. 2022, Sec. 5, Algorithm 1).
+
+    From the root down, records reach a split of a victim by own values and by thresholds that are
+    known already; they differ in the victim's column, and the answer tells where the way turns. The
+    published attack asks m records over the interval, each time. Here ends are not asked again;
+    where records are scarce, one asks the middles of several columns at once; base records are
+    changed until the answer tells the sides apart, so that scores, rounded scores and labels serve
+    like leaf ids; and under noise a record is asked again until the odds are e^10.
+
+    Parameters
+    ----------
+    m : int
+        Records of a request, both ends counted: 3 or more. 0: as many as the budget bears, 3 where
+        it is scarce or answers are noisy.
+    epsilon : float
+        Width at which a threshold is found, as a share of the column's declared range; 0, or no
+        such range: two neighbouring float32 numbers.
+    columns : {"told", "unknown"}
+        Whether the attack uses what the messages of the training tell of a split's column. Li et
+        al. take it as known; their Sec. 2.3 has it unknown.
+    """
+
+    m: int = 0
+    epsilon: float = 0.0
+    columns: str = "told"
+
+    def __post_init__(self) -> None:
+        if type(self.m) is not int or (self.m != 0 and self.m < 3):
+            raise UsageError(f"m={self.m!r}: give 3 records or more, or 0 to adapt to the budget")
+        if not 0 <= self.epsilon < 1:
+            raise UsageError(f"epsilon={self.epsilon!r} is a share of a range: 0 or more, below 1")
+        if self.columns not in ("told", "unknown"):
+            raise UsageError(f"columns={self.columns!r}: it is 'told' or 'unknown'")
+
+    def inapplicable(self, view: View) -> str | None:
+        """Return why there is nobody to ask, or nothing to ask about; None if there is."""
+        if view.oracle is None:
+            return "there is no endpoint to ask; give the threat queries=1000"
+        if view.oracle.records != "chosen":
+            return "others look up their own values, so that no record can be chosen"
+        if not any(view.messages(HeldModel)):
+            return "nobody told the principals how the trees split"
+        if not any(u.victim for u in Splits(view, told=True).unknown):
+            return "others own no split"
+        return None
+
+    def run(self, view: View, rng: np.random.Generator) -> Guess:
+        """Ask until all is found, or no record is left."""
+        if not any(view.messages(HeldModel)) or view.oracle is None:
+            return Guess()
+        search = Search(self, view, rng)
+        search.all()
+        return search.guess()
+
+
+class Search:
+    """One run of the attack.
+
+    Parameters
+    ----------
+    options : ThresholdQueries
+    view : View
+    rng : numpy Generator
+    """
+
+    def __init__(self, options: ThresholdQueries, view: View, rng: np.random.Generator) -> None:
+        assert view.oracle is not None
+        self.oracle: Oracle = view.oracle
+        self.rng, self.splits = rng, Splits(view, told=options.columns == "told")
+        self.leaf_ids = self.oracle.answers == "leaf-ids"
+        self.endpoint = Endpoint(view, self.splits.model)
+        low, high = view.schema.ranges
+        with np.errstate(invalid="ignore"):
+            self.end = np.nan_to_num((high - low) * np.float32(options.epsilon))
+        own = [h.X[np.argsort(h.ids)] for h in view.own]
+        known = np.nan_to_num(np.concatenate(own, axis=1)) if own else np.zeros((1, 0))
+        self.own = known.astype(np.float32)
+        self.noisy = self.endpoint.scale > 0 and not self.leaf_ids
+        self.m = options.m or self._affordable()
+        self.given_up: set[int] = set()
+
+    def _affordable(self) -> int:
+        """Return the most records per request for which the budget lasts four times over."""
+        if self.noisy:
+            return 3
+        open_ones = [u for u in self.splits.unknown if u.victim]
+        for m in SIZES:
+            each = math.ceil(32 / math.log2(m - 1)) * (m - 2)
+            if 4 * each * len(open_ones) <= self.oracle.left:
+                return m
+        return 3
+
+    def all(self) -> None:
+        """Find one threshold after the other, from the roots down."""
+        depth = {
+            u: min(len(self.splits.way_to[at]) for at in what.nodes)
+            for u, what in enumerate(self.splits.unknown)
+            if what.victim
+        }
+        order = sorted(depth, key=lambda u: (depth[u], u))
+        try:
+            before = -1
+            while before != self._progress():  # what was out of reach may have come into it
+                before = self._progress()
+                self.given_up.clear()
+                for u in order:
+                    self._find(u)
+        except OutOfQueries:
+            pass
+
+    def _progress(self) -> int:
+        return sum(self._done(u) for u, what in enumerate(self.splits.unknown) if what.victim)
+
+    def _done(self, u: int) -> bool:
+        what = self.splits.unknown[u]
+        if what.column < 0:
+            return False
+        width = np.float64(what.high) - np.float64(what.low)
+        return what.closed or bool(width <= self.end[what.column])
+
+    def _find(self, u: int) -> None:
+        failures = 0
+        while not self._done(u) and failures < _FAILURES:
+            base = self._base(u)
+            if base is None:
+                return
+            moved = True
+            while moved and not self._done(u):
+                moved = self._narrow(u, *base)
+            failures += not moved
+
+    # --- records
+
+    def _base(self, u: int) -> tuple[NDArray[np.float32], list[int], float] | None:
+        """Return a record that reaches a split and tells its sides apart, and its free columns.
+
+        With it, how far apart the answers are.
+        """
+        best, distance = None, 0.0
+        tries = _HARD_TRIES if self.endpoint.labels or self.endpoint.step else _TRIES
+        for _ in range(1 if self.leaf_ids else tries):
+            made = self._reaching(u)
+            if made is None:
+                return None
+            x, free = made
+            if self.leaf_ids:
+                return x, free, np.inf
+            ways = self.splits.ways(x)
+            gap = self.endpoint.gap(ways, u) if ways else 0.0
+            if gap > distance:
+                best, distance = (x, free, gap), gap
+                if not self.noisy:
+                    break
+        return best
+
+    def _reaching(self, u: int) -> tuple[NDArray[np.float32], list[int]] | None:
+        """Return a record that reaches one of a threshold's splits, and the victims' free columns.
+
+        None: no split of it can be reached by what is known.
+        """
+        s = self.splits
+        nodes = [at for at in s.unknown[u].nodes if self._bounds(at) is not None]
+        if not nodes:
+            return None
+        bounds = self._bounds(nodes[self.rng.integers(len(nodes))])
+        assert bounds is not None
+        lower, upper = bounds
+        x = np.where(self.rng.random(len(s.least)) < 0.5, s.least, s.most)
+        for column in range(len(x)):
+            if column not in s.own and not self.leaf_ids and self.rng.random() < 0.5:
+                x[column] = self._sure_value(column)
+        x[s.own] = self.own[self.rng.integers(len(self.own))]
+        bound = np.isfinite(lower) | np.isfinite(upper)
+        x = np.where(np.isfinite(lower), np.maximum(x, lower), x)
+        x = np.where(np.isfinite(upper), np.minimum(x, upper), x).astype(np.float32)
+        what = s.unknown[u]
+        if what.column >= 0:
+            c = what.column
+            if lower[c] > what.low:  # it is inside of what its way leaves
+                what.low = np.float32(lower[c])
+            if upper[c] < what.high:
+                what.high = np.float32(upper[c])
+            x[c] = self._points(u)[0]
+        else:
+            half = self.rng.permutation(what.columns)[: len(what.columns) // 2]
+            for c in what.columns:
+                to_left = bool((half == c).any())
+                x[c] = (
+                    (lower[c] if np.isfinite(lower[c]) else s.least[c])
+                    if to_left
+                    else (upper[c] if np.isfinite(upper[c]) else s.most[c])
+                )
+        others = set(range(len(x))) - set(s.own.tolist()) - set(what.columns)
+        return x, [c for c in sorted(others) if not bound[c]]
+
+    def _bounds(
+        self, at: tuple[int, int]
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32]] | None:
+        """Return the ends of values with which a record reaches a node for sure; None: nowhere."""
+        d = len(self.splits.least)
+        lower, upper = np.full(d, -np.inf, np.float32), np.full(d, np.inf, np.float32)
+        for place, side in self.splits.way_to[at]:
+            u = self.splits.unknown[place]
+            if u.column < 0:
+                return None
+            if side == LEFT:
+                upper[u.column] = min(upper[u.column], u.low)
+            else:
+                lower[u.column] = max(lower[u.column], u.high)
+        return None if (lower > upper).any() or np.isneginf(upper).any() else (lower, upper)
+
+    def _sure_value(self, column: int) -> np.float32:
+        """Return a value of a column of which all sides are known."""
+        s = self.splits
+        mine = [u for u in s.unknown if column in u.columns]
+        values = [s.least[column], s.most[column]]
+        values += [v for u in mine if u.column >= 0 for v in (u.low, u.high)]
+        sure = [
+            v
+            for v in values
+            if np.isfinite(v)
+            and all(
+                (v <= u.low or v >= u.high)
+                if u.column >= 0
+                else (v <= s.least[column] or v >= s.most[column])
+                for u in mine
+            )
+        ]
+        return np.float32(sure[self.rng.integers(len(sure))])
+
+    # --- questions
+
+    def _points(self, u: int) -> NDArray[np.float32]:
+        """Return values that cut an interval in m - 1 parts."""
+        what = self.splits.unknown[u]
+        if abs(self.splits.least[what.column]) < LARGEST:
+            return _between(what.low, what.high, self.m - 2)
+        return _between_floats(what.low, what.high, self.m - 2)
+
+    def _narrow(self, u: int, x: NDArray[np.float32], free: list[int], gap: float) -> bool:
+        """Ask once, and tell whether anything came of it."""
+        before, what = self._state(u), self.splits.unknown[u]
+        if what.column < 0:
+            self._ask(u, x[None], gap)
+            return self._state(u) != before and what.column >= 0
+        points = self._points(u)
+        if not len(points):
+            return False
+        X = np.repeat(x[None], len(points), axis=0)
+        X[:, what.column] = points
+        if len(points) == 1 and not self.noisy:
+            self._fill(X[0], free)
+        self._ask(u, X, gap)
+        return self._state(u) != before
+
+    def _state(self, u: int) -> tuple[object, ...]:
+        what = self.splits.unknown[u]
+        return len(what.columns), what.low, what.high
+
+    def _fill(self, x: NDArray[np.float32], free: list[int]) -> None:
+        """Put the middles of other intervals in a record, while its answer stays readable."""
+        for c in self.rng.permutation(free):
+            still = [
+                u
+                for u, what in enumerate(self.splits.unknown)
+                if what.column == c and what.victim and not self._done(u)
+            ]
+            if not still:
+                continue
+            points = self._points(still[self.rng.integers(len(still))])
+            if not len(points):
+                continue
+            before, x[c] = x[c], points[0]
+            if not self.leaf_ids:
+                ways = self.splits.ways(x)
+                if ways is None or len(ways) > 64 or not self.endpoint.distinct(ways):
+                    x[c] = before
+
+    def _ask(self, u: int, X: NDArray[np.float32], gap: float) -> None:
+        if self.leaf_ids:
+            for x, leaves in zip(X, self._query(X), strict=True):
+                for t, leaf in enumerate(leaves.tolist()):
+                    for place, side in self.splits.leaf_went(t, leaf).items():
+                        self._learn(place, x, side)
+            self.splits.order()
+            return
+        every = [self.splits.ways(x) for x in X]
+        kept = [i for i, ways in enumerate(every) if ways]
+        if not kept:
+            return
+        if self.noisy:
+            ways = every[0]
+            assert ways is not None
+            self._learn_way(X[0], ways, self._repeated(X[0], ways, u, gap))
+            return
+        for i, answer in zip(kept, self._query(X[kept]), strict=True):
+            ways = every[i]
+            assert ways is not None
+            self._learn_way(X[i], ways, self.endpoint.likelihood(ways, answer[None]))
+
+    def _repeated(
+        self, x: NDArray[np.float32], ways: list[Way], u: int, gap: float
+    ) -> NDArray[np.float64]:
+        """Ask one record until the odds of a side are clear; return the likelihood of every way."""
+        total = np.zeros(len(ways))
+        side = np.array([way.went.get(u, UNKNOWN) for way in ways])
+        n = max(math.ceil(BELIEVED / max(self.endpoint.information(gap), 1e-9)), 1)
+        asked = 0
+        while asked < min(20 * n, _MOST_REPEATS):
+            total += self.endpoint.likelihood(ways, self._query(np.repeat(x[None], n, axis=0)))
+            asked += n
+            best = [total[side == one].max(initial=-np.inf) for one in (LEFT, RIGHT)]
+            if abs(best[0] - best[1]) >= BELIEVED:
+                break
+            n = max(n // 2, 1)
+        return total
+
+    def _learn_way(
+        self, x: NDArray[np.float32], ways: list[Way], likelihood: NDArray[np.float64]
+    ) -> None:
+        """Take in what all ways agree on that fit an answer."""
+        most = likelihood.max()
+        if np.isneginf(most):
+            return
+        fitting = [way for way, fit in zip(ways, likelihood, strict=True) if fit > most - BELIEVED]
+        for place, side in fitting[0].went.items():
+            if all(way.went.get(place) == side for way in fitting):
+                self._learn(place, x, side)
+        self.splits.order()
+
+    def _learn(self, place: int, x: NDArray[np.float32], side: int) -> None:
+        if self.splits.unknown[place].victim:
+            self.splits.learn(place, x, side)
+
+    def _query(self, X: NDArray[np.float32]) -> NDArray[np.float64]:
+        if len(X) > self.oracle.left:
+            raise OutOfQueries
+        return self.oracle.query(X)
+
+    def guess(self) -> Guess:
+        """Claim what was found, and how narrowly."""
+        rows = []
+        for what in self.splits.unknown:
+            if not what.victim or what.column < 0:
+                continue
+            low, high = np.float64(what.low), np.float64(what.high)
+            value = high if what.closed else (low + high) / 2
+            rows += [(t, node, what.column, value, low, high) for t, node in what.nodes]
+        asked = {
+            "records": float(sum(self.oracle.log)),
+            "requests": float(len(self.oracle.log)),
+            "m": float(self.m),
+            "found": float(self._progress()),
+        }
+        if not rows:
+            return Guess(notes=asked)
+        tree, node, feature, *ends = map(np.array, zip(*rows, strict=True))
+        return Guess((Thresholds(tree, node, feature, *ends),), asked)
+
+
+def _between(low: np.float32, high: np.float32, count: int) -> NDArray[np.float32]:
+    """Return numbers that cut an interval in equal parts, the ends left out."""
+    every = np.linspace(np.float64(low), np.float64(high), count + 2)[1:-1].astype(np.float32)
+    every = np.unique(every)
+    inside = every[(every > low) & (every < high)]
+    if len(inside) or np.nextafter(low, high) >= high:
+        return inside
+    return np.array([np.nextafter(low, high)])
+
+
+def _between_floats(low: np.float32, high: np.float32, count: int) -> NDArray[np.float32]:
+    """Return numbers that cut the float32 numbers of an interval in equal parts."""
+    ends = [_place(v) for v in (low, high)]
+    steps = np.linspace(ends[0], ends[1], count + 2)[1:-1]
+    places = np.unique(np.round(steps).astype(np.int64))
+    places = places[(places > ends[0]) & (places < ends[1])]
+    bits = np.where(places >= 0, places, -places).astype(np.int32)
+    found = bits.view(np.float32)
+    return np.where(places >= 0, found, -found).astype(np.float32)
+
+
+def _place(value: np.float32) -> int:
+    """Return the place of a number among all float32 numbers, 0 for zero."""
+    bits = int(np.float32(abs(value)).view(np.int32))
+    return bits if value >= 0 else -bits
