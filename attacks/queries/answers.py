@@ -40,18 +40,23 @@ class Endpoint:
             return np.round(scores, round(-np.log10(self.step)))
         return scores
 
-    def gap(self, ways: Sequence[Way], u: int) -> float:
-        """Return how far apart the answers of both sides of a threshold are; 0: not told apart."""
+    def apart(self, ways: Sequence[Way], u: int) -> float:
+        """Return how well answers tell the sides of a threshold apart; 0: not at all.
+
+        Of noisy ones their distance; else the share of the ways that give their side away.
+        """
         scores = self._comparable(self.predicted(ways))
         side = np.array([way.went.get(u, -1) for way in ways])
-        least = np.inf
+        nearest = []
         for one in (0, 1):
             mine, rest = scores[side == one], scores[side != one]
             if not len(mine) or not len(rest):
                 return 0.0
-            apart = np.abs(mine[:, None] - rest[None]).max(axis=2).min()
-            least = min(least, float(apart))
-        return least if least > self._slack(scores) else 0.0
+            nearest.append(np.abs(mine[:, None] - rest[None]).max(axis=2).min(axis=1))
+        distances = np.concatenate(nearest)
+        if self.scale:
+            return float(distances.min())
+        return float((distances > self._slack(scores)).mean())
 
     def distinct(self, ways: Sequence[Way]) -> bool:
         """Tell whether all ways have different answers."""

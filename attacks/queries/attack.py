@@ -22,6 +22,7 @@ from fedtrees.messages.vertical_model import HeldModel
 SIZES = (401, 201, 101, 51, 21, 11, 5, 3)
 _TRIES = 40  # base records among which one is looked for that tells the sides of a split apart
 _HARD_TRIES = 400  # of labels, which most splits do not change
+_DEAR_TRIES = 4  # where columns are not known: a record then has thousands of ways
 _FAILURES = 3  # base records that told nothing, after which a threshold is given up
 _MOST_REPEATS = 100_000
 
@@ -138,7 +139,7 @@ class Search:
         self.own = known.astype(np.float32)
         self.noisy = self.endpoint.scale > 0 and not self.leaf_ids
         self.m = options.m or self._affordable()
-        self.given_up: set[int] = set()
+        self.halved: tuple[int, frozenset[int]] = (-1, frozenset())
 
     def _affordable(self) -> int:
         """Return the most records per request for which the budget lasts four times over."""
@@ -163,7 +164,6 @@ class Search:
             before = -1
             while before != self._progress():  # what was out of reach may have come into it
                 before = self._progress()
-                self.given_up.clear()
                 for u in order:
                     self._find(u)
         except OutOfQueries:
@@ -185,10 +185,10 @@ class Search:
             base = self._base(u)
             if base is None:
                 return
-            moved = True
-            while moved and not self._done(u):
-                moved = self._narrow(u, *base)
-            failures += not moved
+            before = self._state(u)
+            while not self._done(u) and self._narrow(u, *base):
+                pass
+            failures += self._state(u) == before
 
     # --- records
 
@@ -199,6 +199,8 @@ class Search:
         """
         best, distance = None, 0.0
         tries = _HARD_TRIES if self.endpoint.labels or self.endpoint.step else _TRIES
+        if self.splits.unknown[u].column < 0:
+            tries = _DEAR_TRIES
         for _ in range(1 if self.leaf_ids else tries):
             made = self._reaching(u)
             if made is None:
@@ -207,10 +209,10 @@ class Search:
             if self.leaf_ids:
                 return x, free, np.inf
             ways = self.splits.ways(x)
-            gap = self.endpoint.gap(ways, u) if ways else 0.0
+            gap = self.endpoint.apart(ways, u) if ways else 0.0
             if gap > distance:
                 best, distance = (x, free, gap), gap
-                if not self.noisy:
+                if not self.noisy and gap == 1:
                     break
         return best
 
@@ -243,14 +245,10 @@ class Search:
                 what.high = np.float32(upper[c])
             x[c] = self._points(u)[0]
         else:
-            half = self.rng.permutation(what.columns)[: len(what.columns) // 2]
-            for c in what.columns:
-                to_left = bool((half == c).any())
-                x[c] = (
-                    (lower[c] if np.isfinite(lower[c]) else s.least[c])
-                    if to_left
-                    else (upper[c] if np.isfinite(upper[c]) else s.most[c])
-                )
+            half = self.rng.permutation(what.columns)[: len(what.columns) // 2].tolist()
+            self.halved = u, frozenset(half)
+            x[what.columns] = np.minimum(s.most, upper)[what.columns]
+            x[half] = np.maximum(s.least, lower)[half]
         others = set(range(len(x))) - set(s.own.tolist()) - set(what.columns)
         return x, [c for c in sorted(others) if not bound[c]]
 
@@ -303,7 +301,7 @@ class Search:
         before, what = self._state(u), self.splits.unknown[u]
         if what.column < 0:
             self._ask(u, x[None], gap)
-            return self._state(u) != before and what.column >= 0
+            return False  # the next half of its columns takes another record
         points = self._points(u)
         if not len(points):
             return False
@@ -390,7 +388,11 @@ class Search:
         self.splits.order()
 
     def _learn(self, place: int, x: NDArray[np.float32], side: int) -> None:
-        if self.splits.unknown[place].victim:
+        what = self.splits.unknown[place]
+        if what.column < 0 and place == self.halved[0]:
+            left = self.halved[1]
+            self.splits.keep(place, [c for c in what.columns if (c in left) == (side == LEFT)])
+        elif what.victim:
             self.splits.learn(place, x, side)
 
     def _query(self, X: NDArray[np.float32]) -> NDArray[np.float64]:

@@ -15,7 +15,7 @@ from fedtrees.messages.vertical_model import HeldModel
 
 LARGEST = np.finfo(np.float32).max
 LEFT, RIGHT, UNKNOWN = 1, 0, -1
-_MOST_WAYS = 4096  # of one record through all trees; more cannot be told apart by a score anyway
+_MOST_WAYS = 2048  # of one record through all trees; more cannot be told apart by a score anyway
 
 
 @dataclass(eq=False)
