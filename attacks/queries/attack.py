@@ -22,7 +22,6 @@ from fedtrees.messages.vertical_model import HeldModel
 SIZES = (401, 201, 101, 51, 21, 11, 5, 3)
 _TRIES = 40  # base records among which one is looked for that tells the sides of a split apart
 _HARD_TRIES = 400  # of labels, which most splits do not change
-_DEAR_TRIES = 4  # where columns are not known: a record then has thousands of ways
 _FAILURES = 3  # base records that told nothing, after which a threshold is given up
 _MOST_REPEATS = 100_000
 
@@ -192,15 +191,19 @@ class Search:
 
     # --- records
 
+    @property
+    def _hidden(self) -> bool:
+        """Whether the column of a split is still unknown."""
+        return any(u.column < 0 for u in self.splits.unknown)
+
     def _base(self, u: int) -> tuple[NDArray[np.float32], list[int], float] | None:
         """Return a record that reaches a split and tells its sides apart, and its free columns.
 
         With it, how far apart the answers are.
         """
         best, distance = None, 0.0
-        tries = _HARD_TRIES if self.endpoint.labels or self.endpoint.step else _TRIES
-        if self.splits.unknown[u].column < 0:
-            tries = _DEAR_TRIES
+        hard = (self.endpoint.labels or self.endpoint.step) and not self._hidden
+        tries = _HARD_TRIES if hard else _TRIES
         for _ in range(1 if self.leaf_ids else tries):
             made = self._reaching(u)
             if made is None:
@@ -229,7 +232,10 @@ class Search:
         assert bounds is not None
         lower, upper = bounds
         x = np.where(self.rng.random(len(s.least)) < 0.5, s.least, s.most)
-        for column in range(len(x)):
+        one_by_one = not self.leaf_ids and self._hidden
+        if one_by_one:
+            x = s.least.copy()
+        for column in range(0 if one_by_one else len(x)):
             if column not in s.own and not self.leaf_ids and self.rng.random() < 0.5:
                 x[column] = self._sure_value(column)
         x[s.own] = self.own[self.rng.integers(len(self.own))]
@@ -245,12 +251,13 @@ class Search:
                 what.high = np.float32(upper[c])
             x[c] = self._points(u)[0]
         else:
-            half = self.rng.permutation(what.columns)[: len(what.columns) // 2].tolist()
+            left = len(what.columns) - 1 if one_by_one else len(what.columns) // 2
+            half = self.rng.permutation(what.columns)[:left].tolist()
             self.halved = u, frozenset(half)
             x[what.columns] = np.minimum(s.most, upper)[what.columns]
             x[half] = np.maximum(s.least, lower)[half]
         others = set(range(len(x))) - set(s.own.tolist()) - set(what.columns)
-        return x, [c for c in sorted(others) if not bound[c]]
+        return x, [] if one_by_one else [c for c in sorted(others) if not bound[c]]
 
     def _bounds(
         self, at: tuple[int, int]

@@ -15,6 +15,7 @@ from fedtrees.messages.vertical_model import HeldModel
 
 LARGEST = np.finfo(np.float32).max
 LEFT, RIGHT, UNKNOWN = 1, 0, -1
+_MOST_RIGHTS = (99, 6, 4, 3, 2)
 _MOST_WAYS = 2048  # of one record through all trees; more cannot be told apart by a score anyway
 
 
@@ -170,14 +171,25 @@ class Splits:
         return found
 
     def ways(self, x: NDArray[np.float32]) -> list[Way] | None:
-        """Return all ways that a record may take through all trees; None: too many."""
-        sides, found = self.sides(x), [Way((), {})]
+        """Return all ways that a record may take through all trees; None: too many.
+
+        Where too many are, those are left out that turn right often at splits of unknown columns: a
+        record is above few of these thresholds, since all its values but one are at the least.
+        """
+        sides = self.sides(x)
+        hidden = any(u.column < 0 for u in self.unknown)
+        tried = (self._ways(sides, rights) for rights in (_MOST_RIGHTS if hidden else (0,)))
+        return next((found for found in tried if found is not None), None)
+
+    def _ways(self, sides: Sequence[int], rights: int) -> list[Way] | None:
+        found = [Way((), {})]
         for t in range(len(self.model.sizes)):
             found = [
                 Way((*way.leaves, leaf), {**way.went, **went})
                 for leaf, went in self._tree_ways(t, sides)
                 for way in found
                 if all(way.went.get(u, side) == side for u, side in went.items())
+                and self._rights(way.went) + self._rights(went) <= rights
             ]
             if len(found) > _MOST_WAYS:
                 return None
@@ -198,6 +210,9 @@ class Splits:
                 elif sides[u] == UNKNOWN and went.get(u, side) == side:
                     waiting.append((int(child[start + node]), {**went, u: side}))
         return out
+
+    def _rights(self, went: dict[int, int]) -> int:
+        return sum(side == RIGHT and self.unknown[u].column < 0 for u, side in went.items())
 
     def _in_order(self, went: dict[int, int]) -> bool:
         """Refuse a record that is right of one threshold and left of a lower one."""
