@@ -58,7 +58,8 @@ class AnswerRounding(_Answers):
         whole = np.floor(steps + 1e-9)
         short = np.round(steps.sum(axis=1) - whole.sum(axis=1)).astype(np.int64)
         place = np.argsort(np.argsort(whole - steps, axis=1, kind="stable"), axis=1)
-        return (whole + (place < short[:, None])) / 10.0**self.decimals
+        rounded: NDArray[np.float64] = (whole + (place < short[:, None])) / 10.0**self.decimals
+        return rounded
 
 
 @register.defense("answer-noise")
@@ -87,12 +88,15 @@ class AnswerNoise(_Answers):
 
     def answer(self, scores: NDArray[np.float64], ctx: Context) -> NDArray[np.float64]:
         """Add the noise."""
-        noisy = scores + ctx.rng("answers").laplace(scale=self.scale, size=scores.shape)
+        noisy: NDArray[np.float64] = scores + ctx.rng("answers").laplace(
+            scale=self.scale, size=scores.shape
+        )
         if not ctx.schema.classes:
             return noisy
         noisy = np.clip(noisy, 0, 1)
         if noisy.ndim == 1:
             return noisy
-        total = noisy.sum(axis=1, keepdims=True)
         even = np.full_like(noisy, 1 / noisy.shape[1])
-        return np.divide(noisy, total, out=even, where=total > 0)
+        total = noisy.sum(axis=1, keepdims=True)
+        np.divide(noisy, total, out=even, where=total > 0)
+        return even

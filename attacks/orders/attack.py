@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.attacks.orders.expected import expected_ranks, what_is_known
 from fedtrees.core.attack import Attack
 from fedtrees.core.guess import ColumnRanks, Guess
 from fedtrees.core.registry import register
@@ -17,11 +18,11 @@ from fedtrees.messages.vertical import BinCounts, ChosenSplits, OpenedBinSums, r
 
 @dataclass(frozen=True, eq=False)
 class Told:
-    """What a view tells of one column: rows have bins from ``low`` to ``high``."""
+    """What a view tells of one column: where the ranks of its rows are, 0 to 1."""
 
     owner: str
-    low: NDArray[np.int64]
-    high: NDArray[np.int64]
+    low: NDArray[np.float64]
+    high: NDArray[np.float64]
 
 
 @register.attack("split-ordering")
@@ -31,10 +32,17 @@ class SplitOrdering(Attack):
 
     Luo et al. 2021 (Sec. IV, path restriction) bound values by the paths that fit a prediction. The
     active party need not guess paths: owners told it who goes left at each split. All splits of a
-    column, over all trees, leave a row an interval of bins. Bins are quantiles, and how many rows
-    are in each is known from the sums that were opened at roots; so it is an interval of ranks, and
-    its middle is the guess.
+    column, over all trees, leave a row an interval of bins. How many rows are in a bin is known
+    from the sums that were opened at roots; so it is an interval of ranks. Where in it, own columns
+    and labels say (`expected_ranks`).
+
+    Parameters
+    ----------
+    own_columns : bool
+        Whether they do; else the guess is the middle of the interval.
     """
+
+    own_columns: bool = True
 
     def inapplicable(self, view: View) -> str | None:
         """Return why no split of others was made for the principals, None if one was."""
@@ -44,69 +52,88 @@ class SplitOrdering(Attack):
 
     def run(self, view: View, rng: np.random.Generator) -> Guess:
         """Return ranks of the rows in every column that was split."""
-        claims = []
-        for column, told in sorted(_bounds(view).items()):
-            ends = cumulative(view, column, int(told.high.max()) + 1)
-            low, high = ends[told.low], ends[told.high + 1]
-            ids = view.own[0].ids
-            claims.append(ColumnRanks(told.owner, column, ids, (low + high) / 2, low, high))
+        bounds = sorted(_bounds(view).items())
+        if not bounds:
+            return Guess()
+        ids, known, claims = view.own[0].ids, what_is_known(view), []
+        for column, told in bounds:
+            rank = (told.low + told.high) / 2
+            if self.own_columns:
+                rank = expected_ranks(known, told.low, told.high)
+            claims.append(ColumnRanks(told.owner, column, ids, rank, told.low, told.high))
         return Guess(tuple(claims))
 
 
 def _bounds(view: View) -> dict[int, Told]:
-    """Return what splits tell of the columns of others."""
+    """Return what splits tell of the columns of others.
+
+    Where bins are each node's own, a split still tells that rows on the right have as many rows
+    below them as are on its left, and the other way round.
+    """
     own = {int(c) for held in view.own for c in held.columns}
-    bins: dict[int, tuple[str, int]] = {}
-    for _, counts in view.messages(BinCounts):
-        for column, n in zip(counts.columns.tolist(), counts.n_bins.tolist(), strict=True):
-            bins[column] = (counts.party, n)
+    owners = {
+        int(c): counts.party for _, counts in view.messages(BinCounts) for c in counts.columns
+    }
+    shares = _cumulative(view)
     found: dict[int, Told] = {}
-    for column, bin, rows, side in _sides(view):
-        if column in own or column not in bins:
+    for split in _splits(view):
+        if split.column in own or split.column not in owners:
             continue
-        owner, n = bins[column]
-        if column not in found:
-            whole = np.zeros(view.n_rows, dtype=np.int64)
-            found[column] = Told(owner, whole, whole + n - 1)
-        told = found[column]
-        if side:
-            told.high[rows] = np.minimum(told.high[rows], max(bin, 0))
-        elif bin >= 0:
-            told.low[rows] = np.maximum(told.low[rows], bin + 1)
-    for told in found.values():  # a missing value went where it was sent, and has no bin
+        if split.column not in found:
+            whole = np.zeros(view.n_rows)
+            found[split.column] = Told(owners[split.column], whole, whole + 1)
+        told, n = found[split.column], view.n_rows
+        below, above = len(split.left) / n, 1 - len(split.right) / n
+        if split.column in shares:
+            below = above = float(shares[split.column][max(split.bin, -1) + 1])
+        told.high[split.left] = np.minimum(told.high[split.left], above)
+        told.low[split.right] = np.maximum(told.low[split.right], below)
+    for told in found.values():  # a missing value went where it was sent, and has no rank
         np.minimum(told.low, told.high, out=told.low)
     return found
 
 
-def _sides(view: View) -> Iterator[tuple[int, int, NDArray[np.int32], bool]]:
-    """Yield column, bin, rows and whether these went left, of every split that was asked for."""
+@dataclass(frozen=True, eq=False)
+class Split:
+    """A split that was asked for: the rows on either side."""
+
+    column: int
+    bin: int
+    left: NDArray[np.int32]
+    right: NDArray[np.int32]
+
+
+def _splits(view: View) -> Iterator[Split]:
+    """Yield the splits that the principals asked for and were answered."""
     trees = replayed(view)
     for _, m in view.messages(ChosenSplits):
         known = set(trees[m.tree].nodes) if m.tree in trees else set()
-        for left, column, bin in zip(m.left, m.columns, m.bins, strict=True):
-            if int(left) in known:
-                for child in (int(left), int(left) + 1):
-                    rows = trees[m.tree].rows_of(child)
-                    yield int(column), int(bin), rows, child == int(left)
+        for left, column, bin in zip(m.left.tolist(), m.columns, m.bins, strict=True):
+            if left in known:
+                sides = (trees[m.tree].rows_of(child) for child in (left, left + 1))
+                yield Split(int(column), int(bin), *sides)
 
 
-def cumulative(view: View, column: int, bins: int) -> NDArray[np.float64]:
-    """Return the share of rows before each bin, float64, shape (bins + 1,).
+def _cumulative(view: View) -> dict[int, NDArray[np.float64]]:
+    """Return the share of rows up to each bin of a column, float64, (bins + 1,), first 0.
 
-    From the sums at the first root that were opened for the column: of hessians, which are equal
-    before the first tree, or of class counts. Where there are none, bins are taken as even.
+    From the first sums that were opened at a root: of hessians, which are equal before the first
+    tree, or of class counts. Empty where bins are each node's own.
     """
-    widths = {}
+    found: dict[int, NDArray[np.float64]] = {}
+    if view.parameters.get("candidates", "global") != "global":
+        return found
+    widths: dict[int, int] = {}
     for _, counts in view.messages(BinCounts):
         widths |= dict(zip(counts.columns.tolist(), counts.n_bins.tolist(), strict=True))
     for _, m in view.messages(OpenedBinSums):
-        if m.nodes[0] != 0 or column not in m.columns:
+        if len(m.nodes) != 1 or m.nodes[0] != 0:
             continue
-        place = m.columns.tolist().index(column)
-        start = sum(widths[c] for c in m.columns[:place].tolist())
-        sums = m.sums[0, start : start + widths[column]].astype(np.float64)
-        boosted = "objective" in view.parameters
-        rows = sums[:, 1::2].sum(axis=1) if boosted else sums.sum(axis=1)
-        if rows.sum() > 0:
-            return np.concatenate([[0.0], np.cumsum(rows) / rows.sum()])
-    return np.linspace(0, 1, bins + 1)
+        ends = np.cumsum([0, *(widths[c] for c in m.columns.tolist())])
+        for column, a, b in zip(m.columns.tolist(), ends[:-1], ends[1:], strict=True):
+            sums = m.sums[0, a:b].astype(np.float64)
+            rows = sums[:, 1::2] if "reg_lambda" in view.parameters else sums
+            total = np.cumsum(rows.sum(axis=1))
+            if column not in found and len(total) and total[-1] > 0:
+                found[column] = np.concatenate([[0.0], total / total[-1]])
+    return found

@@ -63,6 +63,19 @@ class Way:
     went: dict[int, int]
 
 
+def _beyond(
+    low: NDArray[np.float32], high: NDArray[np.float32]
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Return a value of each column that is left of all thresholds, and one that is right.
+
+    A threshold may stand outside of the declared range: all rows but those without a value go left
+    then. It is within twice the end (`fedtrees.trees.binning`).
+    """
+    far = [np.abs(end) + (high - low) + 1 for end in (low, high)]
+    least = np.where(np.isnan(low), -LARGEST, low - far[0])
+    return least, np.where(np.isnan(high), LARGEST, high + far[1])
+
+
 class Splits:
     """All splits of the trees.
 
@@ -87,10 +100,10 @@ class Splits:
     def __init__(self, view: View, told: bool) -> None:
         self.model = next(m for _, m in view.messages(HeldModel))
         self.own = np.concatenate([h.columns for h in view.own])
-        low, high = view.schema.ranges
-        self.least = np.where(np.isnan(low), -LARGEST, np.nextafter(low, -LARGEST))
-        self.most = np.where(np.isnan(high), LARGEST, high)
-        others = np.setdiff1d(np.arange(len(low)), self.own).tolist()
+        self.least, self.most = _beyond(*view.schema.ranges)
+        # Bins of each node's own say nothing of other nodes' thresholds.
+        self.alike = told and view.parameters.get("candidates", "global") == "global"
+        others = np.setdiff1d(np.arange(len(self.least)), self.own).tolist()
         mine = next((h.columns for h in view.own if h.y is not None), self.own[:0])
         places: dict[tuple[int, ...], int] = {}
         self.unknown: list[Unknown] = []
@@ -104,7 +117,8 @@ class Splits:
                     continue
                 threshold = self.model.threshold[start + node]
                 hidden = column in others and not told
-                key = (t, node) if hidden else (-1, column, int(threshold.view(np.int32)))
+                alone = column not in mine and not self.alike
+                key = (t, node) if alone else (-1, column, int(threshold.view(np.int32)))
                 if key not in places:
                     places[key] = len(self.unknown)
                     columns = others if hidden else [column]
@@ -117,7 +131,7 @@ class Splits:
                         ends = np.float32(-np.inf), -LARGEST
                     victim = column in others and not bare
                     columns = [column] if bare else list(columns)
-                    bin = np.nan if hidden else float(threshold)
+                    bin = np.nan if alone else float(threshold)
                     self.unknown.append(
                         Unknown(columns, np.float32(ends[0]), np.float32(ends[1]), victim, [], bin)
                     )

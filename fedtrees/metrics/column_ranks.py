@@ -107,7 +107,8 @@ def _main_direction(X: NDArray[np.float32]) -> NDArray[np.float64]:
     spread = np.nanstd(centred, axis=0)
     Z = np.nan_to_num(centred / np.where(spread > 0, spread, 1.0))
     weights = np.linalg.svd(Z, full_matrices=False)[2][0]
-    return Z @ weights * (1.0 if weights.sum() >= 0 else -1.0)
+    found: NDArray[np.float64] = Z @ weights * (1.0 if weights.sum() >= 0 else -1.0)
+    return found
 
 
 def _middle_ranks(x: NDArray[np.generic]) -> NDArray[np.float64]:

@@ -101,13 +101,13 @@ class ThresholdsMetric(Metric[VictimsSplits]):
             rows.append((t, node, split.feature, low + share * (high - low), low, high))
         made: dict[str, Sequence[Claim]] = {"nothing": []}
         if rows:
-            tree, node, feature, *values = map(np.array, zip(*rows, strict=True))
-            made["even-quantiles"] = [Thresholds(tree, node, feature, *values)]
+            columns_of_rows = map(np.array, zip(*rows, strict=True))
+            made["even-quantiles"] = [Thresholds(*columns_of_rows)]
         return {**made, **super().blind(case, truth)}
 
     def score(self, claims: Sequence[Thresholds], truth: VictimsSplits) -> list[Score]:
         """Score all claimed thresholds together."""
-        claimed = {}
+        claimed: dict[tuple[int, int], tuple[int, float, float, float]] = {}
         for c in claims:
             ends = zip(c.feature.tolist(), c.value, c.low, c.high, strict=True)
             claimed |= dict(

@@ -330,7 +330,8 @@ class Active(Coordinator):
 
     def predict(self, net: Network) -> NDArray[np.float64]:
         """Route the rows to predict through all trees, asking the owners of splits, and add up."""
-        return self.model.scores(self.leaves(net), self.queries.X, self.queries.columns)
+        model: VerticalModel = self.model
+        return model.scores(self.leaves(net), self.queries.X, self.queries.columns)
 
     def leaves(self, net: Network) -> NDArray[np.int32]:
         """Return the leaves that the rows to predict reach."""

@@ -92,11 +92,14 @@ class VerticalModel:
         forest = self.forest
         names = ("feature", "threshold", "left", "right", "default_left")
         whole = {n: np.concatenate([getattr(t, n) for t in self.trees]) for n in names}
-        classes = isinstance(forest, RandomForest)
-        value = [t.probability if classes else t.value for t in self.trees]
-        margin = np.zeros(0, dtype=np.float32) if classes else forest.base_margin
+        if isinstance(forest, RandomForest):
+            value = [t.probability for t in self.trees]
+            objective, margin = "", np.zeros(0, dtype=np.float32)
+        else:
+            value = [t.value for t in self.trees]
+            objective, margin = forest.objective.name, forest.base_margin
         return HeldModel(
-            objective="" if classes else forest.objective.name,
+            objective=objective,
             base_margin=margin,
             sizes=np.array([len(t) for t in self.trees], dtype=np.int64),
             value=np.concatenate(value),
