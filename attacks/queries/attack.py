@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -114,6 +114,27 @@ class ThresholdQueries(Attack):
         return search.guess()
 
 
+@dataclass(frozen=True, eq=False)
+class Base:
+    """A record to start from.
+
+    Attributes
+    ----------
+    x : float32 array, shape (d,)
+    free : tuple of int
+        Columns of others that may have any value.
+    lefts : frozenset of int
+        Where the split's column is not known: those whose value is left of any threshold.
+    apart : float
+        How well answers tell the sides apart.
+    """
+
+    x: NDArray[np.float32]
+    free: tuple[int, ...] = ()
+    lefts: frozenset[int] = frozenset()
+    apart: float = np.inf
+
+
 class Search:
     """One run of the attack.
 
@@ -138,7 +159,7 @@ class Search:
         self.own = known.astype(np.float32)
         self.noisy = self.endpoint.scale > 0 and not self.leaf_ids
         self.m = options.m or self._affordable()
-        self.halved: tuple[int, frozenset[int]] = (-1, frozenset())
+        self.asked: tuple[int, frozenset[int]] = (-1, frozenset())
 
     def _affordable(self) -> int:
         """Return the most records per request for which the budget lasts four times over."""
@@ -185,7 +206,7 @@ class Search:
             if base is None:
                 return
             before = self._state(u)
-            while not self._done(u) and self._narrow(u, *base):
+            while not self._done(u) and self._narrow(u, base):
                 pass
             failures += self._state(u) == before
 
@@ -196,68 +217,64 @@ class Search:
         """Whether the column of a split is still unknown."""
         return any(u.column < 0 for u in self.splits.unknown)
 
-    def _base(self, u: int) -> tuple[NDArray[np.float32], list[int], float] | None:
-        """Return a record that reaches a split and tells its sides apart, and its free columns.
-
-        With it, how far apart the answers are.
-        """
-        best, distance = None, 0.0
+    def _base(self, u: int) -> Base | None:
+        """Return a record that reaches a split and tells its sides apart."""
+        best = None
         hard = (self.endpoint.labels or self.endpoint.step) and not self._hidden
-        tries = _HARD_TRIES if hard else _TRIES
-        for _ in range(1 if self.leaf_ids else tries):
+        for _ in range(1 if self.leaf_ids else _HARD_TRIES if hard else _TRIES):
             made = self._reaching(u)
-            if made is None:
-                return None
-            x, free = made
-            if self.leaf_ids:
-                return x, free, np.inf
-            ways = self.splits.ways(x)
-            gap = self.endpoint.apart(ways, u) if ways else 0.0
-            if gap > distance:
-                best, distance = (x, free, gap), gap
-                if not self.noisy and gap == 1:
+            if made is None or self.leaf_ids:
+                return made
+            ways = self.splits.ways(made.x)
+            made = replace(made, apart=self.endpoint.apart(ways, u) if ways else 0.0)
+            if made.apart > (best.apart if best else 0.0):
+                best = made
+                if not self.noisy and made.apart == 1:
                     break
         return best
 
-    def _reaching(self, u: int) -> tuple[NDArray[np.float32], list[int]] | None:
-        """Return a record that reaches one of a threshold's splits, and the victims' free columns.
+    def _reaching(self, u: int) -> Base | None:
+        """Return a record that reaches one of a threshold's splits.
 
         None: no split of it can be reached by what is known.
         """
-        s = self.splits
-        nodes = [at for at in s.unknown[u].nodes if self._bounds(at) is not None]
-        if not nodes:
+        s, what = self.splits, self.splits.unknown[u]
+        ends = [found for at in what.nodes if (found := self._bounds(at)) is not None]
+        if not ends:
             return None
-        bounds = self._bounds(nodes[self.rng.integers(len(nodes))])
-        assert bounds is not None
-        lower, upper = bounds
-        x = np.where(self.rng.random(len(s.least)) < 0.5, s.least, s.most)
-        one_by_one = not self.leaf_ids and self._hidden
-        if one_by_one:
-            x = s.least.copy()
-        for column in range(0 if one_by_one else len(x)):
-            if column not in s.own and not self.leaf_ids and self.rng.random() < 0.5:
-                x[column] = self._sure_value(column)
-        x[s.own] = self.own[self.rng.integers(len(self.own))]
+        lower, upper = ends[self.rng.integers(len(ends))]
+        x = self._anything()
         bound = np.isfinite(lower) | np.isfinite(upper)
-        x = np.where(np.isfinite(lower), np.maximum(x, lower), x)
-        x = np.where(np.isfinite(upper), np.minimum(x, upper), x).astype(np.float32)
-        what = s.unknown[u]
-        if what.column >= 0:
-            c = what.column
-            if lower[c] > what.low:  # it is inside of what its way leaves
-                what.low = np.float32(lower[c])
-            if upper[c] < what.high:
-                what.high = np.float32(upper[c])
-            x[c] = self._points(u)[0]
-        else:
-            left = len(what.columns) - 1 if one_by_one else len(what.columns) // 2
-            half = self.rng.permutation(what.columns)[:left].tolist()
-            self.halved = u, frozenset(half)
+        x = np.minimum(np.maximum(x, lower), upper)
+        if what.column < 0:
+            count = len(what.columns) // 2 if self.leaf_ids else len(what.columns) - 1
+            lefts = self.rng.permutation(what.columns)[:count].tolist()
             x[what.columns] = np.minimum(s.most, upper)[what.columns]
-            x[half] = np.maximum(s.least, lower)[half]
-        others = set(range(len(x))) - set(s.own.tolist()) - set(what.columns)
-        return x, [] if one_by_one else [c for c in sorted(others) if not bound[c]]
+            x[lefts] = np.maximum(s.least, lower)[lefts]
+            return Base(x, (), frozenset(lefts))
+        c = what.column
+        what.low = max(what.low, lower[c])  # it is inside of what its way leaves
+        what.high = min(what.high, upper[c])
+        points = self._points(u)
+        if not len(points):  # its way has told the last bit
+            return None
+        x[c] = points[0]
+        if self._hidden and not self.leaf_ids:
+            return Base(x)
+        free = np.setdiff1d(np.flatnonzero(~bound), [*s.own, c])
+        return Base(x, tuple(free.tolist()))
+
+    def _anything(self) -> NDArray[np.float32]:
+        """Return a record: own values of some row, and of others' what is sure of its sides."""
+        s = self.splits
+        if self.leaf_ids:
+            x = np.where(self.rng.random(len(s.least)) < 0.5, s.least, s.most)
+        elif self._hidden:  # few splits are to turn the way, while their columns are not known
+            x = s.least.copy()
+        else:
+            x = np.array([self._sure_value(c) for c in range(len(s.least))], dtype=np.float32)
+        x[s.own] = self.own[self.rng.integers(len(self.own))]
+        return x
 
     def _bounds(
         self, at: tuple[int, int]
@@ -303,27 +320,28 @@ class Search:
             return _between(what.low, what.high, self.m - 2)
         return _between_floats(what.low, what.high, self.m - 2)
 
-    def _narrow(self, u: int, x: NDArray[np.float32], free: list[int], gap: float) -> bool:
-        """Ask once, and tell whether anything came of it."""
+    def _narrow(self, u: int, base: Base) -> bool:
+        """Ask once, and tell whether to ask on from this record."""
         before, what = self._state(u), self.splits.unknown[u]
+        self.asked = u, base.lefts
         if what.column < 0:
-            self._ask(u, x[None], gap)
-            return False  # the next half of its columns takes another record
+            self._ask(u, base.x[None], base.apart)
+            return False
         points = self._points(u)
         if not len(points):
             return False
-        X = np.repeat(x[None], len(points), axis=0)
+        X = np.repeat(base.x[None], len(points), axis=0)
         X[:, what.column] = points
         if len(points) == 1 and not self.noisy:
-            self._fill(X[0], free)
-        self._ask(u, X, gap)
+            self._fill(X[0], base.free)
+        self._ask(u, X, base.apart)
         return self._state(u) != before
 
     def _state(self, u: int) -> tuple[object, ...]:
         what = self.splits.unknown[u]
         return len(what.columns), what.low, what.high
 
-    def _fill(self, x: NDArray[np.float32], free: list[int]) -> None:
+    def _fill(self, x: NDArray[np.float32], free: tuple[int, ...]) -> None:
         """Put the middles of other intervals in a record, while its answer stays readable."""
         for c in self.rng.permutation(free):
             still = [
@@ -396,8 +414,8 @@ class Search:
 
     def _learn(self, place: int, x: NDArray[np.float32], side: int) -> None:
         what = self.splits.unknown[place]
-        if what.column < 0 and place == self.halved[0]:
-            left = self.halved[1]
+        if what.column < 0 and place == self.asked[0]:
+            left = self.asked[1]
             self.splits.keep(place, [c for c in what.columns if (c in left) == (side == LEFT)])
         elif what.victim:
             self.splits.learn(place, x, side)
