@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.orders.expected import expected_ranks, what_is_known
+from fedtrees.attacks.orders.sums import equations
 from fedtrees.core.attack import Attack
 from fedtrees.core.guess import ColumnRanks, Guess
 from fedtrees.core.registry import register
@@ -40,9 +41,12 @@ class SplitOrdering(Attack):
     ----------
     own_columns : bool
         Whether they do; else the guess is the middle of the interval.
+    sums : bool
+        Whether sums over bins do, too (`equations`), also of columns that were never split.
     """
 
     own_columns: bool = True
+    sums: bool = True
 
     def inapplicable(self, view: View) -> str | None:
         """Return why no split of others was made for the principals, None if one was."""
@@ -52,15 +56,19 @@ class SplitOrdering(Attack):
 
     def run(self, view: View, rng: np.random.Generator) -> Guess:
         """Return ranks of the rows in every column that was split."""
-        bounds = sorted(_bounds(view).items())
+        bounds, claims = _bounds(view), []
         if not bounds:
             return Guess()
-        ids, known, claims = view.own[0].ids, what_is_known(view), []
-        for column, told in bounds:
-            rank = (told.low + told.high) / 2
+        ids, known = view.own[0].ids, what_is_known(view)
+        told = equations(view, cumulative(view)) if self.sums else {}
+        for column in set(told) - set(bounds):
+            everywhere = np.zeros(len(ids))
+            bounds[column] = Told(_owners(view)[column], everywhere, everywhere + 1)
+        for column, at in sorted(bounds.items()):
+            rank = (at.low + at.high) / 2
             if self.own_columns:
-                rank = expected_ranks(known, told.low, told.high)
-            claims.append(ColumnRanks(told.owner, column, ids, rank, told.low, told.high))
+                rank = expected_ranks(known, at.low, at.high, told.get(column))
+            claims.append(ColumnRanks(at.owner, column, ids, rank, at.low, at.high))
         return Guess(tuple(claims))
 
 
@@ -70,11 +78,8 @@ def _bounds(view: View) -> dict[int, Told]:
     Where bins are each node's own, a split still tells that rows on the right have as many rows
     below them as are on its left, and the other way round.
     """
-    own = {int(c) for held in view.own for c in held.columns}
-    owners = {
-        int(c): counts.party for _, counts in view.messages(BinCounts) for c in counts.columns
-    }
-    shares = _cumulative(view)
+    own, owners = {int(c) for held in view.own for c in held.columns}, _owners(view)
+    shares = cumulative(view)
     found: dict[int, Told] = {}
     for split in _splits(view):
         if split.column in own or split.column not in owners:
@@ -91,6 +96,11 @@ def _bounds(view: View) -> dict[int, Told]:
     for told in found.values():  # a missing value went where it was sent, and has no rank
         np.minimum(told.low, told.high, out=told.low)
     return found
+
+
+def _owners(view: View) -> dict[int, str]:
+    """Return who told of the bins of a column, by column."""
+    return {int(c): counts.party for _, counts in view.messages(BinCounts) for c in counts.columns}
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,7 +124,7 @@ def _splits(view: View) -> Iterator[Split]:
                 yield Split(int(column), int(bin), *sides)
 
 
-def _cumulative(view: View) -> dict[int, NDArray[np.float64]]:
+def cumulative(view: View) -> dict[int, NDArray[np.float64]]:
     """Return the share of rows up to each bin of a column, float64, (bins + 1,), first 0.
 
     From the first sums that were opened at a root: of hessians, which are equal before the first
@@ -123,6 +133,7 @@ def _cumulative(view: View) -> dict[int, NDArray[np.float64]]:
     found: dict[int, NDArray[np.float64]] = {}
     if view.parameters.get("candidates", "global") != "global":
         return found
+    forest = "reg_lambda" not in view.parameters
     widths: dict[int, int] = {}
     for _, counts in view.messages(BinCounts):
         widths |= dict(zip(counts.columns.tolist(), counts.n_bins.tolist(), strict=True))
@@ -132,8 +143,8 @@ def _cumulative(view: View) -> dict[int, NDArray[np.float64]]:
         ends = np.cumsum([0, *(widths[c] for c in m.columns.tolist())])
         for column, a, b in zip(m.columns.tolist(), ends[:-1], ends[1:], strict=True):
             sums = m.sums[0, a:b].astype(np.float64)
-            rows = sums[:, 1::2] if "reg_lambda" in view.parameters else sums
-            total = np.cumsum(rows.sum(axis=1))
+            rows = sums.sum(axis=1) if forest else sums[:, 1]
+            total = np.cumsum(rows)
             if column not in found and len(total) and total[-1] > 0:
                 found[column] = np.concatenate([[0.0], total / total[-1]])
     return found
