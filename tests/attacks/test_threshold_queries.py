@@ -9,7 +9,6 @@ from columns import run
 from data_dir import data_dir
 
 from fedtrees.attacks.queries.attack import ThresholdQueries, published_queries
-from fedtrees.bench.conformance import check
 from fedtrees.bench.evaluate import make_defense, score_guess
 from fedtrees.bench.federation import Federation
 from fedtrees.core.errors import DataError, ProtocolError, UsageError
@@ -260,10 +259,3 @@ def test_threats_say_what_is_answered():
     ]:
         with pytest.raises(UsageError, match=said):
             Threat.parse(text, roles)
-
-
-@pytest.mark.parametrize("name", ["threshold-queries", "split-ordering"])
-def test_it_keeps_the_rules_of_attacks(name):
-    found = check("attack", Spec(name), ["secureboost"])
-    assert [f.rule for f in found if not f.kept] == []
-    assert sum("the same view" in f.rule for f in found) == 1  # of the active party

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from columns import run, table_of
 
-from fedtrees.bench.conformance import check
 from fedtrees.bench.evaluate import make_defense
 from fedtrees.core.defense import Composition
 from fedtrees.core.errors import UsageError
@@ -58,8 +57,7 @@ def test_limits_and_kinds_compose_in_any_order():
 @pytest.mark.parametrize(
     "name", ["answer-rounding", "answer-noise", "query-limit", "hide-leaf-ids"]
 )
-def test_they_keep_the_rules_and_refuse_a_released_model(name):
-    assert [f.rule for f in check("defense", Spec(name), ["secureboost"]) if not f.kept] == []
+def test_they_refuse_a_released_model(name):
     released = register.make("protocol", Spec("fedtree-hist"))
     assert "releases its model" in released.mismatch(Composition((made(name),)))
 
