@@ -111,6 +111,8 @@ def node_information(counts: NDArray[Any], totals: NDArray[Any]) -> NDArray[np.f
     for rows in (counts, totals - counts):
         n = rows.sum(axis=-1, keepdims=True)
         shares = rows / np.maximum(n, 1)
-        divergence = np.where(n[..., 0] > 0, rel_entr(shares, prior).sum(axis=-1), 0.0)
-        np.maximum(worst, divergence, out=worst)
+        divergence = np.zeros(worst.shape)
+        for k, share in enumerate(prior):  # one after the other, on every processor
+            divergence += rel_entr(shares[..., k], share)
+        np.maximum(worst, np.where(n[..., 0] > 0, divergence, 0.0), out=worst)
     return worst

@@ -19,6 +19,7 @@ from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec, parse_composed, parse_grid
 from fedtrees.core.streams import Streams
 from fedtrees.protocols.base import train, view_of
+from fedtrees.trees.partition import RowPartition
 
 DEFENSES = (
     "none",
@@ -54,6 +55,8 @@ def content(thing: Any) -> Iterator[bytes]:
     """Walk arrays and numbers, whatever holds them."""
     if isinstance(thing, np.ndarray):
         yield f"{thing.dtype}{thing.shape}".encode() + thing.tobytes()
+    elif isinstance(thing, RowPartition):
+        yield thing.rows.tobytes()
     elif is_dataclass(thing):
         for item in fields(thing):
             yield from content(getattr(thing, item.name))

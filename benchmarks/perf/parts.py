@@ -8,6 +8,7 @@ from functools import partial
 from fedtrees.benchmarks.perf import (
     attacks,
     central,
+    columns,
     commands,
     crypto,
     federations,
@@ -28,6 +29,7 @@ def parts(data_dir: str | None = None) -> dict[str, Callable[[Size], Iterator[Li
         "memory": memory.lines,
         "threads": two_threads.lines,
         "federations": federations.in_process,
+        "columns": columns.lines,
         "plugin": federations.beside_plugin,
         "multiclass": central.multiclass,
         "forests": forests.lines,

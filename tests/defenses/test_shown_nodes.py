@@ -1,15 +1,18 @@
 """Defenses that say which nodes a passive party is shown, and which candidates may be chosen."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from columns import dealt, run, seen_by, table_of
 
+from fedtrees.core.defense import Composition, Defense
 from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.guarantee import MutualInformation, parse
 from fedtrees.core.holding import Holding
 from fedtrees.defenses.id_lmid import IDLMID, node_information
 from fedtrees.defenses.reduced_leakage import ReducedLeakage
-from fedtrees.messages.vertical import visible_leaves, visible_nodes
+from fedtrees.messages.vertical import NodeRows, RowsToRoute, visible_leaves, visible_nodes
 from fedtrees.protocols.base import train
 from fedtrees.protocols.vertical.secureboost import SecureBoost
 
@@ -100,6 +103,46 @@ def test_defenses_that_hide_nodes_leave_pure_nodes_leaves():
             assert len(np.unique(table.y[rows.rows[begin:end]])) == 2
 
 
+class Grafted(Defense):
+    """Flip the labels, and put the true share of a class in place of the first tree's left side."""
+
+    name = "grafted"
+    requires, stages = (NodeRows,), frozenset({"labels"})
+
+    def rows(self, stage, values, ctx):
+        return 1 - values
+
+    def finish(self, model, ctx):
+        rows, node = model.rows[0], int(model.trees[0].left[0])
+        ((begin, end),) = rows.ranges(np.array([node], dtype=np.int32))
+        share = ctx.held.y[rows.rows[begin:end]].mean()  # its own labels, as they are
+        value = np.array([1 - share, share])
+        return replace(model, grafts={(0, node): lambda X: np.tile(value, (len(X), 1))})
+
+
+def test_labels_are_noised_before_training_and_trees_repaired_after_it_on_the_same_queries():
+    text = FOREST.replace("trees=3", "trees=1")
+    (plain, held), (grafted, _), (table, _) = run(text, 2), run(text, 2, 2, Grafted()), table_of(2)
+    tree, rows = grafted.model.trees[0], grafted.model.rows[0]
+    assert grafted.transcript.acted == {0}
+    for a, b in zip(plain.model.trees, grafted.model.trees, strict=True):
+        np.testing.assert_array_equal(a.feature, b.feature)
+        np.testing.assert_array_equal(a.counts, b.counts[:, ::-1])
+    node = int(tree.left[0])
+    ((begin, end),) = rows.ranges(np.array([node], dtype=np.int32))
+    below = rows.rows[begin:end]
+    found, before = grafted.predict(table.X), plain.predict(table.X)
+    np.testing.assert_allclose(found[below], table.y[below].mean())
+    above = np.setdiff1d(rows.rows, below)
+    np.testing.assert_allclose(found[above], 1 - before[above])
+    asked = [
+        [s.message.rows.tolist() for s in seen_by(t, held, "passive-1").seen
+         if isinstance(s.message, RowsToRoute)]
+        for t in (plain, grafted)
+    ]  # fmt: skip
+    assert asked[0] == asked[1] != []
+
+
 def test_what_makes_no_sense_is_named():
     for xi in (0, -1.0, float("nan")):
         with pytest.raises(UsageError, match="xi"):
@@ -114,8 +157,6 @@ def test_what_makes_no_sense_is_named():
         "active": Holding(ids, none, table.X[:, none], table.y),
         "passive-1": Holding(ids, np.arange(6), table.X),
     }
-    from fedtrees.core.defense import Composition
-
     with pytest.raises(DataError, match="'active''s columns alone, and it holds none"):
         train(SecureBoost(), held, schema, defense=Composition((ReducedLeakage(),)))
 

@@ -6,7 +6,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from columns import dealt, run, seen_by, table_of
+from data_dir import data_dir
 
+from fedtrees.bench.federation import spread
+from fedtrees.core.defense import Composition
 from fedtrees.core.errors import DataError, ProtocolError, UsageError
 from fedtrees.core.holding import Holding
 from fedtrees.core.registry import register
@@ -16,6 +19,9 @@ from fedtrees.core.streams import Streams
 from fedtrees.crypto.keys import KeyPair
 from fedtrees.crypto.ledger import Ledger
 from fedtrees.crypto.row_sums import RealRowSums
+from fedtrees.data import catalogue
+from fedtrees.data.partition import Partition
+from fedtrees.defenses.id_lmid import IDLMID, node_information
 from fedtrees.messages.vertical import (
     BinSums,
     NodeRows,
@@ -74,6 +80,49 @@ def test_boosting_is_the_central_engines_node_by_node(parties, classes):
     np.testing.assert_array_equal(training.predict(table.X), central.predict(table.X))
     owners = {training.model.owners[f] for t in central.trees for f in t.feature if f >= 0}
     assert len(owners) == parties  # everybody's columns are in it
+
+
+@pytest.mark.parametrize(("name", "parties"), [("phishing", 2), ("obesity-7", 3)])
+def test_on_published_tables_trees_are_the_central_engines_and_no_node_exceeds_xi(name, parties):
+    """Phishing has two or three values a column: many splits gain exactly the same."""
+    data = catalogue.load(name, data_dir())
+    protocol = SecureBoost(trees=2, colsample_bytree=1.0)
+    holders = protocol.holder_names(parties)
+    federation = spread(data, Partition("iid"), holders, 0, protocol.layout)
+    training = train(protocol, federation.holdings, federation.schema)
+    X, y = training_table(federation)
+    cuts, objective = quantile_cuts(X, 32), objective_of(None, federation.schema.classes)
+    central = grow_forest(X, y, cuts, protocol, objective)
+    same_trees(training.model, central.trees, cuts, (*STRUCTURE, "value"))
+    by = Composition((IDLMID(0.9, relative=True),))
+    bound = train(protocol, federation.holdings, federation.schema, defense=by)
+    totals = np.bincount(y)
+    limit = 0.9 * np.log(totals.sum() / totals.min())
+    view = seen_by(bound, federation.holdings, "passive-1")
+    worst = [
+        node_information(np.bincount(y[rows], minlength=len(totals)), totals)
+        for _, _, rows in visible_nodes(view)
+    ]
+    assert limit / 2 < max(worst) <= limit
+
+
+def training_table(federation):
+    """Put everybody's columns back together."""
+    holdings = federation.holdings
+    X = np.empty((len(holdings["active"]), len(federation.schema.features)), dtype=np.float32)
+    for held in holdings.values():
+        X[:, held.columns] = held.X
+    return X, holdings["active"].y
+
+
+@pytest.mark.parametrize(
+    "limits", ["grow_policy=lossguide,max_leaves=9", "reg_alpha=0.3,gamma=0.2,min_child_weight=1.0"]
+)
+def test_other_ways_to_grow_are_the_central_engines_too(limits):
+    (training, _), (table, _) = run(WHOLE.replace("[", f"[{limits},"), 3), table_of(2)
+    cuts = quantile_cuts(table.X, 16)
+    central = grow_forest(table.X, table.y, cuts, training.protocol)
+    same_trees(training.model, central.trees, cuts, (*STRUCTURE, "value", "gain"))
 
 
 @pytest.mark.parametrize("parties", PARTIES)
@@ -180,13 +229,24 @@ def test_candidates_of_a_node_are_the_authors():
     assert below.tolist() == [0, 2, 4.5, 7]
 
 
-@pytest.mark.parametrize("name", ["secureboost", "vertical-forest"])
-def test_computed_ciphertexts_give_the_same_model_messages_and_bytes(name, monkeypatch):
+@pytest.mark.parametrize(
+    ("name", "classes", "defense"),
+    [
+        ("secureboost[", 2, None),
+        ("secureboost[", 0, None),
+        ("secureboost[multi_output=true,", 4, IDLMID),
+        ("vertical-forest[bootstrap=true,", 3, None),
+    ],
+)
+def test_computed_ciphertexts_give_the_same_model_messages_and_bytes(
+    name, classes, defense, monkeypatch
+):
     monkeypatch.setenv("FEDTREES_INSECURE_TEST_COINS", "1")
     keys = KeyPair.seeded(1024, 7)
     monkeypatch.setattr(KeyPair, "generate", lambda bits: keys)
-    text = f"{name}[trees=1,max_depth=3,max_bin=8,key_bits=1024,crypto=%s]"
-    (ideal, held), (real, _) = (run(text % how, 3, n=60) for how in ("ideal", "real"))
+    text = f"{name}trees=1,max_depth=3,max_bin=8,key_bits=1024,crypto=%s]"
+    by = None if defense is None else defense(0.3)
+    (ideal, held), (real, _) = (run(text % how, 3, classes, by, n=60) for how in ("ideal", "real"))
     for a, b in zip(ideal.model.trees, real.model.trees, strict=True):
         for field in ("feature", "threshold", "left", "default_left"):
             np.testing.assert_array_equal(getattr(a, field), getattr(b, field))

@@ -62,7 +62,7 @@ class TreeInProgress:
     thresholds : dict of int to float32
         Of the splits by own columns, by node.
     classes : dict of int to int64 array, shape (total_bins, K)
-        Rows by bin and class of the nodes of the last level, where something reads them.
+        Rows by bin and class of nodes, where something reads them.
     """
 
     number: int
@@ -157,6 +157,9 @@ class Active(Coordinator):
         for told in net.ask(PASSIVE, RootRows(number, rows), why="the rows of the tree"):
             assert isinstance(told, TreeColumns)
             columns[told.party] = told.columns
+        if len(columns) == 1:  # a defense let nobody know
+            tree.hidden.add(0)
+            return tree
         brought = statistics if len(rows) == len(statistics) else statistics[rows]
         self._send_statistics(net, number, brought, slots, len(columns) - 1)
         return tree
@@ -253,7 +256,7 @@ class Active(Coordinator):
             left = None
             if classes:
                 parts = sums[..., sums.shape[2] - len(self.schema.classes) :]
-                tree.classes = completed(tree, waiting, asked, parts)
+                tree.classes.update(completed(tree, waiting, asked, parts))
                 found = np.stack([tree.classes[node] for node in waiting.tolist()])
                 found[~known] = 0
                 left = cumulated(found, self.cuts.offsets)
@@ -285,17 +288,13 @@ class Active(Coordinator):
         counts, found = ranges[:, 1] - ranges[:, 0], {}
         for reply in net.ask(PASSIVE, message, why=why):
             assert isinstance(reply, BinSums)
-            bins = self.bins_of(reply.columns)
+            bins = self.cuts.n_bins[reply.columns]
             shape = Sums(counts, bins, tree.statistics.shape[1], tree.slots)
             opened = self.sealing.opened(reply.party, reply.sums.payload, shape)
             found[reply.party] = opened
             note = OpenedBinSums(reply.party, tree.number, reply.nodes, reply.columns, opened)
             net.note(note, why="sums per candidate, opened with the key, to find splits")
         return found
-
-    def bins_of(self, columns: NDArray[np.int32]) -> NDArray[np.int32]:
-        """Return how many bins columns have."""
-        return self.cuts.n_bins[columns]
 
     def split(self, net: Network, tree: TreeInProgress, chosen: Decisions) -> None:
         """Let the owners split the rows of their nodes, and move all rows."""

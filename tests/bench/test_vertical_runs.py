@@ -1,0 +1,110 @@
+"""Protocols over columns in the bench: their threats, the active party alone, predictions."""
+
+import csv
+import json
+
+import pytest
+
+from fedtrees.bench.cells import ReferenceCell, plan
+from fedtrees.bench.suite import Suite
+from fedtrees.cli.main import main
+from fedtrees.core.errors import UsageError
+
+
+def threats(suite):
+    found = {}
+    for cell in plan(suite).blind:
+        roles = {role for _, role in cell.setting.roles}
+        found.setdefault("columns" if "passive" in roles else "rows", set()).add(cell.threat)
+    return found
+
+
+def test_a_protocol_is_attacked_by_its_own_roles_where_nobody_names_any():
+    quick = Suite.load("quick")
+    assert threats(quick.override({"protocols": ["secureboost"]})) == {"columns": {"passive"}}
+    assert threats(quick.override({"protocols": ["fedtree-hist"]})) == {
+        "rows": {"client", "server"}
+    }
+    both = quick.override({"protocols": ["secureboost", "fedtree-hist"]})
+    assert threats(both) == {"columns": {"passive"}, "rows": {"client", "server"}}
+    named = {"protocols": ["secureboost"], "threats": ["active", "passive[count=2]"]}
+    assert threats(quick.override(named)) == {"columns": {"active", "passive[count=2]"}}
+    plain = Suite.parse('[[grid]]\nprotocols = ["vertical-forest"]', "mine")
+    assert threats(plain) == {"columns": {"passive"}}
+
+
+def test_a_threat_that_no_role_has_is_still_an_error():
+    from fedtrees.bench.session import Bench
+
+    suite = Suite.load("quick").override({"protocols": ["secureboost"], "threats": ["client"]})
+    with pytest.raises(UsageError, match="the roles of this protocol are active, passive"):
+        Bench(suite, None)
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("vertical") / "run"
+    with pytest.raises(SystemExit) as stopped:
+        main(
+            [
+                *("bench", "-p", "secureboost[trees=2,colsample_bytree=1.0]"),
+                *("-d", "id-lmid[xi=1e-9]", "-a", "cl", "--data", "wine", "--clients", "2"),
+                *("--seeds", "1", "-j", "1", "--out", str(folder)),
+            ]
+        )
+    assert not stopped.value.code
+    with (folder / "rows.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+def values(rows, stage, **wanted):
+    here = [r for r in rows if r["stage"] == stage and all(r[k] == v for k, v in wanted.items())]
+    return {r["metric"]: float(r["value"]) for r in here if r["value"]}
+
+
+def test_the_line_to_beat_is_the_labelled_party_alone(rows):
+    """A bound that shows nothing leaves just that: two ways to the same trees."""
+    alone = values(rows, "reference", protocol="local-only")
+    bound = values(rows, "train", defense="id-lmid")
+    free = values(rows, "train", defense="none")
+    assert alone["auc"] == bound["auc"]
+    assert alone["log_loss"] == bound["log_loss"] != free["log_loss"]
+
+
+def test_labels_are_scored_beside_cl_and_ciphertexts_are_counted(rows):
+    attack = values(rows, "attack", threat="passive", defense="none")
+    assert (
+        attack["v_measure"]
+        == values(rows, "blind", threat="passive", attack_params="cl")["v_measure"]
+    )
+    free, bound = (values(rows, "train", defense=d) for d in ("none", "id-lmid"))
+    assert free["ciphertexts:RowStatistics"] == 2 * 143  # trees, rows
+    assert free["bytes_up:BinSums"] > bound["bytes_up:BinSums"] > 0
+
+
+def test_one_command_trains_over_files_of_two_parties(tmp_path, capsys):
+    lines = [(f"r{i}", i % 7, (i * 5) % 11, (i * 3) % 5, i % 2) for i in range(60)]
+    bank = "\n".join(["id,a,y", *(f"{k},{a},{y}" for k, a, _, _, y in lines)])
+    shop = "\n".join(["b,id,c", *(f"{b},{k},{c}" for k, _, b, c, _ in reversed(lines))])
+    paths = [tmp_path / "bank.csv", tmp_path / "shop.csv"]
+    for path, text in zip(paths, (bank, shop), strict=True):
+        path.write_text(text)
+    files = ",".join(map(str, paths))
+    command = ["train", "-p", "vertical-forest[trees=2]", "--csv", files, "--id", "id"]
+    with pytest.raises(SystemExit) as stopped:
+        main([*command, "--target", "y", "--clients", "2", "--format", "json"])
+    assert not stopped.value.code
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["dataset"] == "bank+shop"
+    assert facts["columns"] == [1, 2]
+    assert facts["training_rows"] == 48
+    with pytest.raises(SystemExit) as stopped:
+        main([*command, "--target", "y", "--clients", "2", "--out", str(tmp_path / "m.npz")])
+    assert stopped.value.code
+    assert "nobody holds the model of 'vertical-forest' whole" in capsys.readouterr().err
+
+
+def test_references_are_there_for_every_setting():
+    suite = Suite.load("quick").override({"protocols": ["secureboost", "vertical-forest"]}, "1")
+    kinds = [type(c) for c in plan(suite).references]
+    assert kinds == [ReferenceCell] * 2

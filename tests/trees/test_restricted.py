@@ -1,0 +1,63 @@
+"""Of all splits the kernel's choice is found, of those that may be chosen the best."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedtrees.trees.forest.gini import choose_splits
+from fedtrees.trees.forest.restricted import choose_allowed
+
+
+def asked(seed, classes=3, nodes=2):
+    """Return class counts of a few features at a few nodes, some bins empty, some rows missing."""
+    rng = np.random.default_rng(seed)
+    n_bins = rng.integers(1, 6, 3 * nodes)
+    starts = np.concatenate([[0], np.cumsum(n_bins)])
+    offsets = np.arange(nodes + 1) * 3
+    totals = rng.integers(0, 9, (nodes, classes))
+    totals[:, 0] += 1
+    counts = np.zeros((starts[-1], classes), dtype=np.int64)
+    for pair in range(3 * nodes):
+        for label, rows in enumerate(totals[pair // 3]):
+            bins = rng.integers(0, n_bins[pair], rng.integers(0, rows + 1))
+            np.add.at(counts[:, label], starts[pair] + bins, 1)
+    return counts, starts, offsets, totals
+
+
+@given(st.integers(0, 10**6), st.integers(1, 3), st.booleans())
+def test_where_everything_is_allowed_it_is_the_kernels_choice(seed, least, first_only):
+    given_counts = asked(seed)
+    allowed = np.ones(len(given_counts[0]), dtype=bool)
+    found = choose_allowed(*given_counts, least, first_only, allowed)
+    pair, at, left, usable = choose_splits(*given_counts, least, first_only)
+    np.testing.assert_array_equal(found[0], pair)
+    np.testing.assert_array_equal(found[3], usable)
+    np.testing.assert_array_equal(found[1][pair >= 0], at[pair >= 0])
+    np.testing.assert_array_equal(found[2][pair >= 0], left[pair >= 0])
+
+
+@given(st.integers(0, 10**6))
+def test_what_is_not_allowed_is_never_chosen_and_the_best_of_the_rest_is(seed):
+    counts, starts, offsets, totals = asked(seed)
+    rng = np.random.default_rng(seed)
+    allowed = rng.random(len(counts)) < 0.5
+    pair, _, left, _ = choose_allowed(counts, starts, offsets, totals, 1, False, allowed)
+    for node in range(2):
+        best = -1.0
+        for p in range(offsets[node], offsets[node + 1]):
+            bins = counts[starts[p] : starts[p + 1]]
+            absent = totals[node] - bins.sum(axis=0)
+            for b in np.flatnonzero(bins.sum(axis=1)):
+                if not allowed[starts[p] + b]:
+                    continue
+                for side in (bins[: b + 1].sum(axis=0), bins[: b + 1].sum(axis=0) + absent):
+                    rest = totals[node] - side
+                    if side.sum() and rest.sum():
+                        purity = (side**2).sum() / side.sum() + (rest**2).sum() / rest.sum()
+                        best = max(best, purity)
+        assert (pair[node] >= 0) == (best >= 0)
+        if pair[node] >= 0:
+            rest = totals[node] - left[node]
+            n_left, n_right = left[node].sum(), rest.sum()
+            got = (left[node] ** 2).sum() / n_left + (rest**2).sum() / n_right
+            assert got == best
