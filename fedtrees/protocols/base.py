@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar
@@ -153,12 +153,8 @@ class Protocol(ABC):
         return defense.mismatch(self.name, self.says, self.serves)
 
     def predict(
-        self,
-        net: LocalNetwork | None,
-        model: Model,
-        queries: Mapping[str, Holding],
-        leaves: bool = False,
-    ) -> NDArray[Any]:
+        self, net: LocalNetwork | None, model: Model, queries: Mapping[str, Holding]
+    ) -> NDArray[np.float64]:
         """Return the scores of rows that nobody trained on; by default of the model alone.
 
         A model that nobody holds whole predicts by messages, which are on record.
@@ -171,23 +167,35 @@ class Protocol(ABC):
             What the coordinator ended with.
         queries : mapping of str to Holding
             What each holder has of the rows, without labels.
-        leaves : bool
-            Return their leaves instead, int32, shape (n, T).
+        """
+        if self.released:
+            scores: NDArray[np.float64] = model.predict(next(iter(queries.values())).X)
+            return scores
+        return _still_there(net).predict(queries)
+
+    def leaves(
+        self, net: LocalNetwork | None, model: Model, queries: Mapping[str, Holding]
+    ) -> NDArray[np.int32]:
+        """Return the leaf of every row in every tree, int32, shape (n, T); otherwise as `predict`.
 
         Raises
         ------
         ProtocolError
-            If the parties are gone, or there are no leaves.
+            If the model has no leaves.
         """
-        if self.released:
-            asked = getattr(model, "apply", None) if leaves else model.predict
-            if asked is None:
-                raise ProtocolError(f"a {type(model).__name__} has no leaves; ask for scores")
-            found: NDArray[Any] = asked(next(iter(queries.values())).X)
-            return found
-        if net is None:
-            raise ProtocolError("nobody holds this model whole, and its parties are gone: train it")
-        return net.predict(queries, "leaves" if leaves else "predict")
+        if not self.released:
+            return _still_there(net).predict(queries, "leaves")
+        reached = getattr(model, "apply", None)
+        if reached is None:
+            raise ProtocolError(f"a {type(model).__name__} has no leaves; ask for scores")
+        found: NDArray[np.int32] = reached(next(iter(queries.values())).X)
+        return found
+
+
+def _still_there(net: LocalNetwork | None) -> LocalNetwork:
+    if net is None:
+        raise ProtocolError("nobody holds this model whole, and its parties are gone: train it")
+    return net
 
 
 @dataclass(frozen=True, eq=False)
@@ -230,11 +238,11 @@ class Training:
 
         Probabilities of class 1, shape (n,); of every class, (n, K), if there are more; or values.
         """
-        return self.defense.answer(self._asked(X, on), self.context)
+        return self.defense.answer(self._asked(self.protocol.predict, X, on), self.context)
 
     def leaves(self, X: NDArray[np.float32], on: Transcript | None = None) -> NDArray[np.int32]:
         """Return the leaf of every row in every tree, int32, shape (n, T)."""
-        return self._asked(X, on, leaves=True)
+        return self._asked(self.protocol.leaves, X, on)
 
     @property
     def splits(self) -> dict[tuple[int, int], tuple[str, int, float]]:
@@ -246,7 +254,7 @@ class Training:
         return {at: (name, *split) for name, own in told.items() for at, split in own.items()}
 
     def _asked(
-        self, X: NDArray[np.float32], on: Transcript | None, leaves: bool = False
+        self, answer: Callable[..., NDArray[Any]], X: NDArray[np.float32], on: Transcript | None
     ) -> NDArray[Any]:
         rows = np.arange(len(X))
         queries = {
@@ -254,10 +262,10 @@ class Training:
             for name, columns in self.columns.items()
         }
         if self.net is None or on is None:
-            return self.protocol.predict(self.net, self.model, queries, leaves)
+            return answer(self.net, self.model, queries)
         kept, self.net.inference = self.net.inference, on
         try:
-            return self.protocol.predict(self.net, self.model, queries, leaves)
+            return answer(self.net, self.model, queries)
         finally:
             self.net.inference = kept
 

@@ -323,9 +323,9 @@ class Active(Coordinator):
 
     def finished(self, net: Network) -> None:
         """Note the model as it stays: attacks on what this party knows have it from there."""
-        net.note(
-            self.model.as_message(), why="the trees that I grew, and of others' splits the bin"
-        )
+        if self.passive:
+            why = "the trees that I grew, and of others' splits the bin"
+            net.note(self.model.as_message(), why=why)
 
     def predict(self, net: Network) -> NDArray[np.float64]:
         """Route the rows to predict through all trees, asking the owners of splits, and add up."""
