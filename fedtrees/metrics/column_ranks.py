@@ -32,7 +32,6 @@ class ColumnRanksMetric(Metric[VictimsOrders]):
     """
 
     of: ClassVar[type[Claim]] = ColumnRanks
-    before_training: ClassVar[bool] = True
     main: ClassVar[tuple[str, ...]] = ("rank_correlation", "rank_width")
 
     def truth(self, case: Case) -> VictimsOrders | None:
