@@ -360,7 +360,8 @@ def _join_all(
         context = net.context_of(name, role, held)
         if held is not None and held.y is not None:
             with acting(Party(name)):  # the hook is its own, though it has yet to be made
-                held = replace(held, y=net.defense.rows(Stage("labels"), held.y, context))
+                y = net.defense.rows(Stage("labels"), held.y, context)
+            held = held if y is held.y else replace(held, y=y)
         party = protocol.party(name, role, held, schema, net.defense)
         net.join(party)
         if isinstance(party, Coordinator):
