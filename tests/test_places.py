@@ -10,7 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from fedtrees.core.guess import Claim, ColumnValues, EveryRecord, Labels, LeafCounts, Records
+from fedtrees.core.guess import (
+    Claim,
+    ColumnRanks,
+    ColumnValues,
+    EveryRecord,
+    Labels,
+    LeafCounts,
+    Records,
+    Thresholds,
+)
 from fedtrees.core.registry import register
 from fedtrees.core.transcript import PUBLIC
 from fedtrees.data.layout import LAYOUTS
@@ -63,6 +72,8 @@ CLAIMS = {
     LeafCounts: {"fedtrees/metrics/leaf_counts.py", "fedtrees/audit/attack.py"},
     Labels: {"fedtrees/metrics/labels.py"},
     ColumnValues: {"fedtrees/metrics/column_values.py"},
+    ColumnRanks: {"fedtrees/metrics/column_ranks.py"},
+    Thresholds: {"fedtrees/metrics/thresholds.py"},
 }
 
 
@@ -82,7 +93,15 @@ def test_a_claim_is_named_by_its_metric_and_by_attacks(claim):
 def test_metrics_are_imported_by_nobody_who_scores():
     homes = {register.get("metric", name).__module__ for name in register.names("metric")}
     assert homes == {
-        f"fedtrees.metrics.{m}" for m in ("victims_rows", "leaf_counts", "labels", "column_values")
+        f"fedtrees.metrics.{m}"
+        for m in (
+            "victims_rows",
+            "leaf_counts",
+            "labels",
+            "column_values",
+            "column_ranks",
+            "thresholds",
+        )
     }
     known = {
         (place(path), node.module)

@@ -158,6 +158,7 @@ def evaluate_attack(
     rows.append(_row("cpu_seconds", answer.cpu, "seconds"))
     if view.oracle is not None:
         rows.append(_row("queries", float(sum(view.oracle.log)), "rows"))
+        rows.append(_row("query_batches", float(len(view.oracle.log)), "batches"))
     rows += [_row(f"note:{k}", v) for k, v in guess.notes.items() if np.isfinite(v)]
     common = {
         **attack_columns(cell),
@@ -194,7 +195,8 @@ def _view_of(
     reason = training.defense.undone_by(principals, training.transcript.roles)
     if reason:
         raise Inapplicable(reason)
-    return view_of(training, principals, federation.holdings, threat.queries)
+    asked = (threat.queries, threat.answers, threat.records)
+    return view_of(training, principals, federation.holdings, *asked)
 
 
 def _reasons(names: Sequence[str], view: View) -> list[str | None]:

@@ -73,6 +73,7 @@ class Federation:
             model=None if training is None else training.model,
             transcript=None if training is None else training.transcript,
             grown_on=None if training is None else partial(_grown_on, self, training, seed),
+            splits={} if training is None else training.splits,
         )
 
 

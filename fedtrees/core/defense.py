@@ -135,6 +135,10 @@ class Declared:
         same noise to every sum of its tree.
     unit_hessian : bool
         Every row's hessian is 1, so that sums of hessians count rows.
+    answer_scale : float
+        Scale of the Laplace noise on every score that is answered.
+    answer_step : float
+        Step to which answered scores are rounded.
     """
 
     noise_variance: float = 0.0
@@ -143,6 +147,8 @@ class Declared:
     least_rows: int = 0
     row_variance: float = 0.0
     unit_hessian: bool = False
+    answer_scale: float = 0.0
+    answer_step: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -281,6 +287,13 @@ class Defense:
         """Change what an inference query gets back."""
         return scores
 
+    def endpoint(self, answers: str, budget: int) -> tuple[str, int]:
+        """Restrict what an endpoint answers one asker (`fedtrees.core.oracle`), and how many rows.
+
+        Whoever overrides it needs nothing to cross in training.
+        """
+        return answers, budget
+
 
 @dataclass(frozen=True)
 class Composition:
@@ -337,6 +350,8 @@ class Composition:
             least_rows=max((p.least_rows for p in parts), default=0),
             row_variance=sum(p.row_variance for p in parts),
             unit_hessian=any(p.unit_hessian for p in parts),
+            answer_scale=max((p.answer_scale for p in parts), default=0.0),
+            answer_step=max((p.answer_step for p in parts), default=0.0),
         )
 
     @property
@@ -509,6 +524,12 @@ class Composition:
                 ctx.acted.add(i)
             scores = changed
         return scores
+
+    def endpoint(self, answers: str, budget: int) -> tuple[str, int]:
+        """Pass what an endpoint answers, and how many rows, through every part."""
+        for part in self.parts:
+            answers, budget = part.endpoint(answers, budget)
+        return answers, budget
 
 
 def _differ(a: Message, b: Message) -> bool:

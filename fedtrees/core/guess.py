@@ -168,6 +168,80 @@ class Labels(Claim):
 
 
 @dataclass(frozen=True, eq=False)
+class Thresholds(Claim):
+    """Where other parties split their columns.
+
+    Attributes
+    ----------
+    tree, node, feature : int64 array, shape (k,)
+        Which splits, and the column of each, as its position in the schema.
+    value : float64 array, shape (k,)
+        The threshold.
+    low, high : float64 array, shape (k,)
+        It is above ``low`` and not above ``high``, to the attack's knowledge.
+    """
+
+    tree: NDArray[np.int64]
+    node: NDArray[np.int64]
+    feature: NDArray[np.int64]
+    value: NDArray[np.float64]
+    low: NDArray[np.float64]
+    high: NDArray[np.float64]
+
+    def __post_init__(self) -> None:
+        _same_length(self, ("tree", "node", "feature"), ("value", "low", "high"))
+        if not (self.low <= self.high).all():
+            raise ProtocolError("a threshold is claimed in an interval whose low end is above high")
+
+
+@dataclass(frozen=True, eq=False)
+class ColumnRanks(Claim):
+    """How another party's column orders rows that the principals know by id.
+
+    Attributes
+    ----------
+    owner : str
+    feature : int
+        Position of the column in the schema.
+    ids : int64 array, shape (n,)
+    rank : float64 array, shape (n,)
+        Share of the rows whose value is below, 0 to 1: greater means a larger value.
+    low, high : float64 array, shape (n,)
+        Where the rank is, to the attack's knowledge.
+    """
+
+    owner: str
+    feature: int
+    ids: NDArray[np.int64]
+    rank: NDArray[np.float64]
+    low: NDArray[np.float64]
+    high: NDArray[np.float64]
+
+    def __post_init__(self) -> None:
+        _same_length(self, ("ids",), ("rank", "low", "high"))
+        if not (np.isfinite(self.rank).all() and (self.low <= self.high).all()):
+            raise ProtocolError("ranks are finite, and low is not above high")
+        if len(np.unique(self.ids)) < len(self.ids):
+            raise ProtocolError("a row is ranked twice; give every id once")
+
+
+def _same_length(claim: Claim, whole: tuple[str, ...], real: tuple[str, ...]) -> None:
+    """Make columns of a claim arrays of their kind, one value each per entry."""
+    shapes = {np.shape(getattr(claim, name)) for name in (*whole, *real)}
+    if len(shapes) != 1 or len(next(iter(shapes))) != 1:
+        raise ProtocolError(
+            f"{type(claim).__name__} has arrays of shape {', '.join(map(str, sorted(shapes)))}; "
+            "give one value of each per entry"
+        )
+    for name in whole:
+        if np.asarray(getattr(claim, name)).dtype.kind not in "iu" and next(iter(shapes))[0]:
+            raise ProtocolError(f"{name} of {type(claim).__name__} are whole numbers")
+    for names, kind in ((whole, np.int64), (real, np.float64)):
+        for name in names:
+            object.__setattr__(claim, name, np.asarray(getattr(claim, name), dtype=kind))
+
+
+@dataclass(frozen=True, eq=False)
 class Guess:
     """Everything an attack claims to know.
 

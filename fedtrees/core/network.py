@@ -192,7 +192,7 @@ class LocalNetwork(Network):
         self.transcript.record(party.name, (PUBLIC,), message, why)
         return message
 
-    def predict(self, queries: Mapping[str, Holding]) -> NDArray[np.float64]:
+    def predict(self, queries: Mapping[str, Holding], what: str = "predict") -> NDArray[Any]:
         """Let the parties predict rows of which each has some columns.
 
         What crosses is in `inference`, a transcript of its own.
@@ -201,6 +201,8 @@ class LocalNetwork(Network):
         ----------
         queries : mapping of str to Holding
             What each holder has of the rows, without labels.
+        what : {"predict", "leaves"}
+            The coordinator's method.
         """
         for name, held in queries.items():
             with acting(self._parties[name]):
@@ -209,10 +211,18 @@ class LocalNetwork(Network):
         training, self.transcript = self.transcript, self.inference
         try:
             with acting(coordinator):
-                scores: NDArray[np.float64] = coordinator.predict(self)
+                answers: NDArray[Any] = getattr(coordinator, what)(self)
         finally:
             self.transcript = training
-        return scores
+        return answers
+
+    def own_thresholds(self) -> dict[str, Mapping[tuple[int, int], tuple[int, float]]]:
+        """Return what each party alone knows of its splits, for the harness (`Party`)."""
+        found = {}
+        for name, party in self._parties.items():
+            with acting(party):
+                found[name] = party.own_thresholds()
+        return found
 
     def members(self, role: str) -> list[str]:
         """Return the names of the parties of a role, in the order of joining."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, ClassVar, TypeVar
@@ -116,6 +116,13 @@ class Party(metaclass=_Walled):
         if _acting.get() is not self:
             raise GlassWallError(f"{key!r} of a party can be set only by its own methods")
         object.__setattr__(self, key, value)
+
+    def own_thresholds(self) -> Mapping[tuple[int, int], tuple[int, float]]:
+        """Return column and threshold of the splits of a model that only it knows.
+
+        By tree and node; a row goes left iff its value is below. What attacks are scored against.
+        """
+        return {}
 
     def answer(self, message: Message) -> Message | None:
         """Let the handler of this message type answer it, behind the wall."""

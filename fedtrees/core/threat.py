@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fedtrees.core.errors import UsageError, did_you_mean
+from fedtrees.core.errors import UsageError, check_known, did_you_mean
+from fedtrees.core.oracle import ANSWERS, RECORDS
 from fedtrees.core.specs import Spec, parse_grid, split_outside
 
 _LEAST = {"index": 0, "count": 1, "queries": 1}
+_WORDS = {"answers": ANSWERS, "records": RECORDS}
 
 
 @dataclass(frozen=True)
@@ -18,7 +20,8 @@ class Threat:
     Written as roles of the protocol joined by ``+``: ``client`` (the last one),
     ``client[index=0]``, ``client[count=2]`` (the last two collude), ``server``, ``server+client``,
     ``public`` (whoever holds the released model), ``passive``. ``queries=1000`` adds as many
-    rows that an inference endpoint answers.
+    rows that an inference endpoint answers, ``answers=leaf-ids`` with what (`Oracle`), and
+    ``records=held`` takes away the right to choose what others hold of a row.
 
     Attributes
     ----------
@@ -51,9 +54,17 @@ class Threat:
                 raise UsageError(f"threat {piece!r} names several; give --threat once for each")
             spec = grid[0]
             for key, value in spec.params.items():
+                if key in _WORDS:
+                    check_known(key, value, _WORDS[key])
+                    if "queries" not in spec.params:
+                        raise UsageError(
+                            f"threat {piece!r}: {key}= is about what may be asked; give queries="
+                        )
+                    continue
                 if key not in _LEAST:
+                    known = {**_LEAST, **_WORDS}
                     raise UsageError(
-                        f"threat {spec.name!r} has no parameter {key!r}{did_you_mean(key, _LEAST)}"
+                        f"threat {spec.name!r} has no parameter {key!r}{did_you_mean(key, known)}"
                     )
                 if type(value) is not int or value < _LEAST[key]:
                     raise UsageError(
@@ -70,12 +81,34 @@ class Threat:
         threat = cls(tuple(parts))
         if roles is not None:
             threat.principals(roles)
+        for key in _WORDS:
+            threat._word(key)
         return threat
 
     @property
     def queries(self) -> int:
         """Rows that the principals may ask an inference endpoint for."""
         return sum(q for p in self.parts if isinstance(q := p.params.get("queries", 0), int))
+
+    @property
+    def answers(self) -> str:
+        """What the endpoint answers (`fedtrees.core.oracle.ANSWERS`)."""
+        return self._word("answers")
+
+    @property
+    def records(self) -> str:
+        """Whose values stand in what is asked (`fedtrees.core.oracle.RECORDS`)."""
+        return self._word("records")
+
+    def _word(self, key: str) -> str:
+        default = _WORDS[key][0]
+        asking = [p for p in self.parts if "queries" in p.params]
+        found = {str(p.params.get(key, default)) for p in asking} or {default}
+        if len(found) > 1:
+            raise UsageError(
+                f"threat {self}: one endpoint, and {key}={' and '.join(sorted(found))}"
+            )
+        return found.pop()
 
     def principals(self, roles: Mapping[str, str]) -> tuple[str, ...]:
         """Return the names of the curious parties, given every party's role.

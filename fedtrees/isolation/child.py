@@ -75,12 +75,12 @@ def load(order: Mapping[str, Any]) -> None:
 def answer(channel: Channel) -> None:
     """Answer one request."""
 
-    def ask(X: NDArray[np.float32]) -> NDArray[np.float64]:
-        channel.send({"ask": X})
+    def ask(X: NDArray[np.float32], ids: NDArray[np.int64] | None = None) -> NDArray[Any]:
+        channel.send({"ask": X} if ids is None else {"ask": X, "ids": ids})
         said = channel.receive()
         if "error" in said:
             raise ProtocolError(said["error"])
-        return said["scores"]  # type: ignore[no-any-return]
+        return said["answers"]  # type: ignore[no-any-return]
 
     try:
         order = channel.receive()

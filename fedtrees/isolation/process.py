@@ -280,15 +280,15 @@ def _listen(channel: Channel, view: View) -> dict[str, Any]:
             raise ProtocolError(f"an attack answered with a {type(reply).__name__}")
         if "ask" not in reply:
             return reply
-        channel.send(_scores(view, reply["ask"]))
+        channel.send(_answers(view, reply["ask"], reply.get("ids")))
 
 
-def _scores(view: View, X: Any) -> dict[str, Any]:
+def _answers(view: View, X: Any, ids: Any) -> dict[str, Any]:
     """Let the oracle answer a query; it counts here, whatever the attack does to its own."""
     try:
         if view.oracle is None:
             raise ProtocolError("the threat has no queries; write client[queries=50]")
-        return {"scores": np.asarray(view.oracle.query(X))}
+        return {"answers": np.asarray(view.oracle.query(X, ids))}
     except Exception as err:
         return {"error": str(err)}
 

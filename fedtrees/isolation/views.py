@@ -28,7 +28,7 @@ _AS_THEY_ARE = ("principals", "own", "schema", "protocol", "n_rows")
 def told(view: View) -> dict[str, Any]:
     """Return a view as a value.
 
-    A defense is told by its name and parameters, an oracle by its budget and what it was asked.
+    A defense is told by its name and parameters, an oracle by what it answers and was asked.
 
     Raises
     ------
@@ -47,7 +47,9 @@ def told(view: View) -> dict[str, Any]:
         "seen": tuple(
             (s.round, s.sender, s.receivers, place[id(s.message)], s.why) for s in view.seen
         ),
-        "oracle": None if oracle is None else (oracle.budget, tuple(oracle.log)),
+        "oracle": None
+        if oracle is None
+        else (oracle.budget, tuple(oracle.log), oracle.answers, oracle.records, oracle.width),
     }
 
 
@@ -61,8 +63,8 @@ def view_of(value: dict[str, Any], answer: Answer) -> View:
     """Return the view that was told; its oracle hands queries to `answer`."""
     oracle = None
     if value["oracle"] is not None:
-        budget, log = value["oracle"]
-        oracle = Oracle(answer, budget)
+        budget, log, answers, records, width = value["oracle"]
+        oracle = Oracle(answer, budget, answers=answers, records=records, width=width)
         oracle.log += log
     messages = value["messages"]
     return View(

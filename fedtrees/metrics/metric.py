@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
@@ -73,6 +73,9 @@ class Case:
     grown_on : function of a name and a round, or None
         Which rows of a holding a round of training used, bool (n,); None: all. Without a function:
         all, in every round.
+    splits : mapping of (int, int) to (str, int, float)
+        Owner, column and threshold of the splits of a model that their owners alone know, by tree
+        and node.
     """
 
     holdings: Mapping[str, Holding]
@@ -86,6 +89,7 @@ class Case:
     model: Any = None
     transcript: Transcript | None = None
     grown_on: Callable[[str, int], NDArray[np.bool_] | None] | None = None
+    splits: Mapping[tuple[int, int], tuple[str, int, float]] = field(default_factory=dict)
 
     @property
     def victims(self) -> dict[str, Holding]:

@@ -11,13 +11,13 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.defense import Composition, Context, Stage
+from fedtrees.core.defense import Composition, Context, Defense, Stage
 from fedtrees.core.errors import DataError, ProtocolError, UsageError
 from fedtrees.core.holding import Holding, check_holdings, client_names, rows_of
 from fedtrees.core.messages import Message
 from fedtrees.core.model import Model
 from fedtrees.core.network import LocalNetwork, Network
-from fedtrees.core.oracle import Oracle
+from fedtrees.core.oracle import ANSWERS, RECORDS, Oracle
 from fedtrees.core.party import Party, acting
 from fedtrees.core.schema import Schema
 from fedtrees.core.streams import Streams
@@ -45,6 +45,13 @@ class Coordinator(Party):
     def predict(self, net: Network) -> NDArray[np.float64]:
         """Return the scores of everybody's `queries`; only where no model is released."""
         raise TypeError(f"{type(self).__name__} must define predict(net): no model is released")
+
+    def leaves(self, net: Network) -> NDArray[np.int32]:
+        """Return the leaves of everybody's `queries`, int32, (n, T); only where no model is."""
+        raise ProtocolError(f"a {type(self).__name__} answers no leaf ids; ask for scores")
+
+    def finished(self, net: Network) -> None:
+        """Do what is left to do once the defenses have left `model` as it stays."""
 
 
 class Protocol(ABC):
@@ -133,6 +140,11 @@ class Protocol(ABC):
         """Return why a defense makes no sense here, None if it does."""
         roles = set(self.roles(2).values())
         for part in defense.parts:
+            if self.released and type(part).endpoint is not Defense.endpoint:
+                return (
+                    f"{part.name!r} acts on an endpoint; {self.name!r} releases its model, which "
+                    "answers whoever has it"
+                )
             if part.guards and part.at and not part.at & roles:
                 return (
                     f"{part.name!r} acts at {', '.join(sorted(part.at))}; the roles of "
@@ -159,9 +171,31 @@ class Protocol(ABC):
         if self.released:
             scores: NDArray[np.float64] = model.predict(next(iter(queries.values())).X)
             return scores
-        if net is None:
-            raise ProtocolError("nobody holds this model whole, and its parties are gone: train it")
-        return net.predict(queries)
+        return _still_there(net).predict(queries)
+
+    def leaves(
+        self, net: LocalNetwork | None, model: Model, queries: Mapping[str, Holding]
+    ) -> NDArray[np.int32]:
+        """Return the leaf of every row in every tree, int32, shape (n, T); otherwise as `predict`.
+
+        Raises
+        ------
+        ProtocolError
+            If the model has no leaves.
+        """
+        if not self.released:
+            return _still_there(net).predict(queries, "leaves")
+        reached = getattr(model, "apply", None)
+        if reached is None:
+            raise ProtocolError(f"a {type(model).__name__} has no leaves; ask for scores")
+        found: NDArray[np.int32] = reached(next(iter(queries.values())).X)
+        return found
+
+
+def _still_there(net: LocalNetwork | None) -> LocalNetwork:
+    if net is None:
+        raise ProtocolError("nobody holds this model whole, and its parties are gone: train it")
+    return net
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,20 +238,36 @@ class Training:
 
         Probabilities of class 1, shape (n,); of every class, (n, K), if there are more; or values.
         """
+        return self.defense.answer(self._asked(self.protocol.predict, X, on), self.context)
+
+    def leaves(self, X: NDArray[np.float32], on: Transcript | None = None) -> NDArray[np.int32]:
+        """Return the leaf of every row in every tree, int32, shape (n, T)."""
+        return self._asked(self.protocol.leaves, X, on)
+
+    @property
+    def splits(self) -> dict[tuple[int, int], tuple[str, int, float]]:
+        """Owner, column and threshold of the splits that one party alone knows, by tree and node.
+
+        For the harness. Empty where the model is released, or the parties are gone.
+        """
+        told = {} if self.net is None else self.net.own_thresholds()
+        return {at: (name, *split) for name, own in told.items() for at, split in own.items()}
+
+    def _asked(
+        self, answer: Callable[..., NDArray[Any]], X: NDArray[np.float32], on: Transcript | None
+    ) -> NDArray[Any]:
         rows = np.arange(len(X))
         queries = {
             name: Holding(rows, columns, np.asarray(X, dtype=np.float32)[:, columns])
             for name, columns in self.columns.items()
         }
         if self.net is None or on is None:
-            scores = self.protocol.predict(self.net, self.model, queries)
-        else:
-            kept, self.net.inference = self.net.inference, on
-            try:
-                scores = self.protocol.predict(self.net, self.model, queries)
-            finally:
-                self.net.inference = kept
-        return self.defense.answer(scores, self.context)
+            return answer(self.net, self.model, queries)
+        kept, self.net.inference = self.net.inference, on
+        try:
+            return answer(self.net, self.model, queries)
+        finally:
+            self.net.inference = kept
 
 
 def train(
@@ -275,7 +325,11 @@ def train(
         rows=None if any(h.weight is not None for h in holdings.values()) else rows_of(holdings),
         sealing=sealing,
     )
-    limits = (i for i, part in enumerate(defense.parts) if part.least_leaf_rows > 0)
+    limits = (
+        i
+        for i, part in enumerate(defense.parts)
+        if part.least_leaf_rows > 0 or type(part).endpoint is not Defense.endpoint
+    )
     net.transcript.acted.update(limits)
     coordinator = _join_all(net, protocol, roles, holdings, schema)
     with acting(coordinator):
@@ -284,6 +338,7 @@ def train(
         coordinator.model = model = defense.finish(model, context)
         if protocol.released:
             net.publish(as_message(model), why="the released model, for whoever wants it")
+        coordinator.finished(net)
     net.transcript.costs = {**net.aggregation.costs(), **(sealing.costs() if sealing else {})}
     columns = {name: held.columns for name, held in holdings.items()}
     return Training(
@@ -317,13 +372,56 @@ def _join_all(
     return driving[0]
 
 
-def _endpoint(training: Training) -> Callable[[NDArray[np.float32]], NDArray[np.float64]]:
+def _oracle(
+    training: Training,
+    who: Sequence[str],
+    holdings: Mapping[str, Holding],
+    budget: int,
+    answers: str,
+    records: str,
+) -> Oracle:
     """Return what answers queries; of a released model it leads to no more than the model."""
-    model, defense, context = training.model, training.defense, training.context
-    if training.protocol.released:
-        return lambda X: defense.answer(model.predict(X), context)
+    schema = training.schema
+    if answers == "label" and not schema.classes:
+        raise UsageError(f"the target {schema.target!r} is a number: an endpoint has no labels")
+    if records == "held" and training.protocol.layout != "columns":
+        raise UsageError("records=held: nobody else holds columns of the rows that are asked")
+    answers, budget = training.defense.endpoint(answers, budget)
     asked = Transcript()  # of one who asks alone: nobody else's view has it
-    return lambda X: training.predict(X, asked)
+    model, defense, context = training.model, training.defense, training.context
+
+    def scores(X: NDArray[np.float32]) -> NDArray[np.float64]:
+        if training.protocol.released:
+            return defense.answer(model.predict(X), context)
+        return training.predict(X, asked)
+
+    def answer(X: NDArray[np.float32], ids: NDArray[np.int64] | None = None) -> NDArray[Any]:
+        if ids is not None:
+            X = _looked_up(X, ids, {n: h for n, h in holdings.items() if n not in who})
+        if answers == "leaf-ids":
+            return training.leaves(X, asked)
+        found = scores(X)
+        if answers == "score":
+            return found
+        return (found > 0.5 if found.ndim == 1 else found.argmax(axis=1)).astype(np.int32)
+
+    options: dict[str, Any] = {"answers": answers, "records": records}
+    return Oracle(answer, budget, width=len(schema.features), **options)
+
+
+def _looked_up(
+    X: NDArray[np.float32], ids: NDArray[np.int64], others: Mapping[str, Holding]
+) -> NDArray[np.float32]:
+    """Return rows with the columns that others hold of the training rows of such ids."""
+    X = X.copy()
+    for name, held in others.items():
+        order = np.argsort(held.ids)
+        at = np.minimum(np.searchsorted(held.ids[order], ids), len(order) - 1)
+        strange = np.setdiff1d(ids, held.ids)[:5].tolist()
+        if strange:
+            raise DataError(f"{name!r} holds no rows {strange}; ask by the ids of training rows")
+        X[:, held.columns] = held.X[order[at]]
+    return X
 
 
 def view_of(
@@ -331,6 +429,8 @@ def view_of(
     principals: Sequence[str],
     holdings: Mapping[str, Holding],
     queries: int = 0,
+    answers: str = ANSWERS[0],
+    records: str = RECORDS[0],
 ) -> View:
     """Return what the principals know after a run.
 
@@ -343,6 +443,8 @@ def view_of(
         What everybody holds; only the principals' own enters the view.
     queries : int
         Rows that an inference endpoint answers them; 0: there is none.
+    answers, records : str
+        What it answers, and who says what others hold of a row (`Oracle`).
 
     Raises
     ------
@@ -364,5 +466,5 @@ def view_of(
         n_rows=training.n_rows,
         defense=training.defense,
         seen=(*see(training.transcript, who), *served),
-        oracle=Oracle(_endpoint(training), queries) if queries else None,
+        oracle=_oracle(training, who, holdings, queries, answers, records) if queries else None,
     )

@@ -321,15 +321,26 @@ class Active(Coordinator):
 
     # --- predictions
 
+    def finished(self, net: Network) -> None:
+        """Note the model as it stays: attacks on what this party knows have it from there."""
+        if self.passive:
+            why = "the trees that I grew, and of others' splits the bin"
+            net.note(self.model.as_message(), why=why)
+
     def predict(self, net: Network) -> NDArray[np.float64]:
         """Route the rows to predict through all trees, asking the owners of splits, and add up."""
+        model: VerticalModel = self.model
+        return model.scores(self.leaves(net), self.queries.X, self.queries.columns)
+
+    def leaves(self, net: Network) -> NDArray[np.int32]:
+        """Return the leaves that the rows to predict reach."""
         model: VerticalModel = self.model
         n, at = len(self.queries), [RowPartition(len(self.queries)) for _ in model.trees]
         leaves = np.zeros((n, len(model)), dtype=np.int32)
         level = [(t, 0) for t in range(len(model))]
         while level:
             level = self._route_level(net, model, at, leaves, level)
-        return model.scores(leaves, self.queries.X, self.queries.columns)
+        return leaves
 
     def _route_level(
         self,

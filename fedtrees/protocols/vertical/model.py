@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.errors import ProtocolError
+from fedtrees.messages.vertical_model import HeldModel
 from fedtrees.trees.boosted.forest import Forest
 from fedtrees.trees.boosted.multi_output import MultiOutputForest
 from fedtrees.trees.forest.random_forest import RandomForest
@@ -85,6 +86,25 @@ class VerticalModel:
             else:
                 margin[t % len(margin)] += found
         return self.forest.objective.predict(margin)
+
+    def as_message(self) -> HeldModel:
+        """Return what the active party knows of the trees, without grafts."""
+        forest = self.forest
+        names = ("feature", "threshold", "left", "right", "default_left")
+        whole = {n: np.concatenate([getattr(t, n) for t in self.trees]) for n in names}
+        if isinstance(forest, RandomForest):
+            value = [t.probability for t in self.trees]
+            objective, margin = "", np.zeros(0, dtype=np.float32)
+        else:
+            value = [t.value for t in self.trees]
+            objective, margin = forest.objective.name, forest.base_margin
+        return HeldModel(
+            objective=objective,
+            base_margin=margin,
+            sizes=np.array([len(t) for t in self.trees], dtype=np.int64),
+            value=np.concatenate(value),
+            **whole,
+        )
 
     def _outputs(
         self, t: int, leaf: NDArray[np.int32], X: NDArray[np.float32], columns: NDArray[np.intp]

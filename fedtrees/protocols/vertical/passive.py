@@ -52,6 +52,11 @@ class Passive(Party):
         self.held, self.bins, self.share = held, bins, share
         self.splits: dict[tuple[int, int], tuple[int, np.float32, bool]] = {}
 
+    def own_thresholds(self) -> dict[tuple[int, int], tuple[int, float]]:
+        """Return its splits with their thresholds, which never leave it."""
+        columns = self.bins.columns
+        return {at: (int(columns[c]), float(t)) for at, (c, t, _) in self.splits.items()}
+
     @handles(BinCountsRequest)
     def describe(self, message: BinCountsRequest) -> BinCounts:
         """Answer with the number of bins of every column."""

@@ -25,6 +25,7 @@ from fedtrees.messages.vertical import (
     RowStatistics,
     TreeColumns,
 )
+from fedtrees.messages.vertical_model import HeldModel
 from fedtrees.protocols.base import Protocol
 
 ACTIVE, PASSIVE = "active", "passive"
@@ -54,7 +55,7 @@ class VerticalProtocol(Protocol):
     serves: ClassVar[frozenset[str]] = frozenset({"candidates", "shown"})
     says: ClassVar[tuple[type[Message], ...]] = (
         BinCountsRequest, BinCounts, RootRows, TreeColumns, RowStatistics,
-        NodeRows, BinSums, OpenedBinSums, ChosenSplits, RoutedRows,
+        NodeRows, BinSums, OpenedBinSums, ChosenSplits, RoutedRows, HeldModel,
     )  # fmt: skip
 
     def __post_init__(self) -> None:

@@ -1,0 +1,1 @@
+"""How other parties' columns order rows, from how their splits sent them."""

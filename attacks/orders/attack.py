@@ -1,0 +1,150 @@
+"""`split-ordering`: what splits and routed rows tell of the order of rows in others' columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.attacks.orders.expected import expected_ranks, what_is_known
+from fedtrees.attacks.orders.sums import equations
+from fedtrees.core.attack import Attack
+from fedtrees.core.guess import ColumnRanks, Guess
+from fedtrees.core.registry import register
+from fedtrees.core.view import View
+from fedtrees.messages.vertical import BinCounts, ChosenSplits, OpenedBinSums, replayed
+
+
+@dataclass(frozen=True, eq=False)
+class Told:
+    """What a view tells of one column: where the ranks of its rows are, 0 to 1."""
+
+    owner: str
+    low: NDArray[np.float64]
+    high: NDArray[np.float64]
+
+
+@register.attack("split-ordering")
+@dataclass(frozen=True, kw_only=True)
+class SplitOrdering(Attack):
+    """Bound every row's bin in a column by the splits of that column that it came by.
+
+    Luo et al. 2021 (Sec. IV, path restriction) bound values by the paths that fit a prediction. The
+    active party need not guess paths: owners told it who goes left at each split. All splits of a
+    column, over all trees, leave a row an interval of bins. How many rows are in a bin is known
+    from the sums that were opened at roots; so it is an interval of ranks. Where in it, own columns
+    and labels say (`expected_ranks`).
+
+    Parameters
+    ----------
+    own_columns : bool
+        Whether they do; else the guess is the middle of the interval.
+    sums : bool
+        Whether sums over bins do, too (`equations`), also of columns that were never split.
+    """
+
+    own_columns: bool = True
+    sums: bool = True
+
+    def inapplicable(self, view: View) -> str | None:
+        """Return why no split of others was made for the principals, None if one was."""
+        if not _bounds(view):
+            return "others told the principals of no split of their columns"
+        return None
+
+    def run(self, view: View, rng: np.random.Generator) -> Guess:
+        """Return ranks of the rows in every column that was split."""
+        bounds, claims = _bounds(view), []
+        if not bounds:
+            return Guess()
+        ids, known = view.own[0].ids, what_is_known(view)
+        told = equations(view, cumulative(view)) if self.sums else {}
+        for column in set(told) - set(bounds):
+            everywhere = np.zeros(len(ids))
+            bounds[column] = Told(_owners(view)[column], everywhere, everywhere + 1)
+        for column, at in sorted(bounds.items()):
+            rank = (at.low + at.high) / 2
+            if self.own_columns:
+                rank = expected_ranks(known, at.low, at.high, told.get(column))
+            claims.append(ColumnRanks(at.owner, column, ids, rank, at.low, at.high))
+        return Guess(tuple(claims))
+
+
+def _bounds(view: View) -> dict[int, Told]:
+    """Return what splits tell of the columns of others.
+
+    Where bins are each node's own, a split still tells that rows on the right have as many rows
+    below them as are on its left, and the other way round.
+    """
+    own, owners = {int(c) for held in view.own for c in held.columns}, _owners(view)
+    shares = cumulative(view)
+    found: dict[int, Told] = {}
+    for split in _splits(view):
+        if split.column in own or split.column not in owners:
+            continue
+        if split.column not in found:
+            whole = np.zeros(view.n_rows)
+            found[split.column] = Told(owners[split.column], whole, whole + 1)
+        told, n = found[split.column], view.n_rows
+        below, above = len(split.left) / n, 1 - len(split.right) / n
+        if split.column in shares:
+            below = above = float(shares[split.column][max(split.bin, -1) + 1])
+        told.high[split.left] = np.minimum(told.high[split.left], above)
+        told.low[split.right] = np.maximum(told.low[split.right], below)
+    for told in found.values():  # a missing value went where it was sent, and has no rank
+        np.minimum(told.low, told.high, out=told.low)
+    return found
+
+
+def _owners(view: View) -> dict[int, str]:
+    """Return who told of the bins of a column, by column."""
+    return {int(c): counts.party for _, counts in view.messages(BinCounts) for c in counts.columns}
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """A split that was asked for: the rows on either side."""
+
+    column: int
+    bin: int
+    left: NDArray[np.int32]
+    right: NDArray[np.int32]
+
+
+def _splits(view: View) -> Iterator[Split]:
+    """Yield the splits that the principals asked for and were answered."""
+    trees = replayed(view)
+    for _, m in view.messages(ChosenSplits):
+        known = set(trees[m.tree].nodes) if m.tree in trees else set()
+        for left, column, bin in zip(m.left.tolist(), m.columns, m.bins, strict=True):
+            if left in known:
+                sides = (trees[m.tree].rows_of(child) for child in (left, left + 1))
+                yield Split(int(column), int(bin), *sides)
+
+
+def cumulative(view: View) -> dict[int, NDArray[np.float64]]:
+    """Return the share of rows up to each bin of a column, float64, (bins + 1,), first 0.
+
+    From the first sums that were opened at a root: of hessians, which are equal before the first
+    tree, or of class counts. Empty where bins are each node's own.
+    """
+    found: dict[int, NDArray[np.float64]] = {}
+    if view.parameters.get("candidates", "global") != "global":
+        return found
+    forest = "reg_lambda" not in view.parameters
+    widths: dict[int, int] = {}
+    for _, counts in view.messages(BinCounts):
+        widths |= dict(zip(counts.columns.tolist(), counts.n_bins.tolist(), strict=True))
+    for _, m in view.messages(OpenedBinSums):
+        if len(m.nodes) != 1 or m.nodes[0] != 0:
+            continue
+        ends = np.cumsum([0, *(widths[c] for c in m.columns.tolist())])
+        for column, a, b in zip(m.columns.tolist(), ends[:-1], ends[1:], strict=True):
+            sums = m.sums[0, a:b].astype(np.float64)
+            rows = sums.sum(axis=1) if forest else sums[:, 1]
+            total = np.cumsum(rows)
+            if column not in found and len(total) and total[-1] > 0:
+                found[column] = np.concatenate([[0.0], total / total[-1]])
+    return found

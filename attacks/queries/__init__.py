@@ -1,0 +1,1 @@
+"""Where other parties split their columns, from what an endpoint answers."""

@@ -1,0 +1,122 @@
+"""What an endpoint would answer of a way through the trees, and how well an answer fits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.attacks.queries.splits import Way
+from fedtrees.core.view import View
+from fedtrees.messages.vertical_model import HeldModel
+
+#: Natural logarithm of the odds at which a noisy answer is believed: wrong once in 22,000.
+BELIEVED = 10.0
+_CLOSE = 1e-6
+
+
+class Endpoint:
+    """Scores or labels, as the view declares them to be rounded and noisy.
+
+    Parameters
+    ----------
+    view : View
+    model : HeldModel
+    """
+
+    def __init__(self, view: View, model: HeldModel) -> None:
+        assert view.oracle is not None
+        told = view.defense.declares(view.schema, view.parameters)
+        self.model, self.labels = model, view.oracle.answers == "label"
+        self.scale, self.step = told.answer_scale, told.answer_step
+        self.shares = bool(view.schema.classes)
+
+    def predicted(self, ways: Sequence[Way]) -> NDArray[np.float64]:
+        """Return the scores of ways, float64, shape (M,) or (M, K), rounded where that is exact."""
+        scores = self.model.scores(np.array([way.leaves for way in ways]))
+        if self.step and not self.scale and scores.ndim == 1:
+            return np.round(scores, round(-np.log10(self.step)))
+        return scores
+
+    def apart(self, ways: Sequence[Way], u: int) -> float:
+        """Return how well answers tell the sides of a threshold apart; 0: not at all.
+
+        Of noisy ones their distance; else the share of the ways that give their side away.
+        """
+        scores = self._comparable(self.predicted(ways))
+        side = np.array([way.went.get(u, -1) for way in ways])
+        nearest = []
+        for one in (0, 1):
+            mine, rest = scores[side == one], scores[side != one]
+            if not len(mine) or not len(rest):
+                return 0.0
+            nearest.append(np.abs(mine[:, None] - rest[None]).max(axis=2).min(axis=1))
+        distances = np.concatenate(nearest)
+        if self.scale:
+            return float(distances.min())
+        return float((distances > self._slack(scores)).mean())
+
+    def distinct(self, ways: Sequence[Way]) -> bool:
+        """Tell whether all ways have different answers."""
+        scores = self._comparable(self.predicted(ways))
+        apart = np.abs(scores[:, None] - scores[None]).max(axis=2)
+        np.fill_diagonal(apart, np.inf)
+        return bool((apart > self._slack(scores)).all())
+
+    def likelihood(self, ways: Sequence[Way], answers: NDArray[Any]) -> NDArray[np.float64]:
+        """Return the log likelihood of answers to one record, asked n times, for every way.
+
+        Noise that is cut off at 0 and 1 has the same ratios there.
+        """
+        scores = self.predicted(ways)
+        if self.labels:
+            return self._label_likelihood(scores, np.asarray(answers))
+        told = np.asarray(answers, dtype=np.float64).reshape(len(answers), -1)
+        apart = np.abs(scores.reshape(len(ways), 1, -1) - told[None])
+        if self.scale:
+            found: NDArray[np.float64] = -apart.sum(axis=(1, 2)) / self.scale
+            return found
+        fits = (apart <= max(self._slack(scores) / 2, _CLOSE)).all(axis=(1, 2))
+        return np.where(fits, 0.0, -np.inf)
+
+    def information(self, gap: float) -> float:
+        """Return the expected log odds that one noisy answer brings, in nats."""
+        if not self.scale:
+            return np.inf
+        if self.labels:
+            return 2 * gap**2  # a lower bound: Pinsker
+        return gap / self.scale + np.exp(-gap / self.scale) - 1
+
+    def _slack(self, scores: NDArray[np.float64]) -> float:
+        rounded = self.step and not self.scale and scores.ndim == 2 and scores.shape[1] > 1
+        return 2 * self.step if rounded and not self.labels else _CLOSE
+
+    def _comparable(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return scores, classes, or with noise the chance of class 1, shape (M, k)."""
+        if not self.labels:
+            return scores.reshape(len(scores), -1)
+        if self.scale and scores.ndim == 1:
+            return self._chance(scores)[:, None]
+        classes = scores > 0.5 if scores.ndim == 1 else scores.argmax(axis=1)
+        return classes.astype(np.float64)[:, None]
+
+    def _chance(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the chance that a noisy score is above one half."""
+        far = (scores - 0.5) / self.scale
+        tail = 0.5 * np.exp(-np.abs(far))
+        return np.where(far > 0, 1 - tail, tail)
+
+    def _label_likelihood(
+        self, scores: NDArray[np.float64], answers: NDArray[Any]
+    ) -> NDArray[np.float64]:
+        if self.scale and scores.ndim == 1:
+            chance = np.clip(self._chance(scores), 1e-12, 1 - 1e-12)
+            ones = float((answers == 1).sum())
+            return ones * np.log(chance) + (len(answers) - ones) * np.log1p(-chance)
+        classes = self._comparable(scores)[:, 0]
+        same = (classes[:, None] == answers[None]).sum(axis=1)
+        if self.scale:  # of more than two classes: the likeliest is the score's
+            return same.astype(np.float64)
+        return np.where(same == len(answers), 0.0, -np.inf)

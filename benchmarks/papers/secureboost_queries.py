@@ -1,0 +1,95 @@
+"""`python -m fedtrees.benchmarks.papers.secureboost_queries`: run and print the tables."""
+
+from __future__ import annotations
+
+from statistics import mean
+from typing import Any
+
+from fedtrees.attacks.queries.attack import published_queries
+from fedtrees.benchmarks.papers.study import TITLE, Table, percent, run_study
+
+#: Of Li et al. 2022, Tables 5 and 6: table, range, victim's splits, m, and by epsilon the requests.
+PUBLISHED: tuple[tuple[str, float, float, int, int, dict[float, int]], ...] = (
+    ("vehicle scale", -1, 1, 102, 401, {1e-7: 306, 1e-2: 102, 1e-4: 204, 1e-6: 306}),
+    ("iris", 0, 10, 15, 401, {1e-2: 30, 1e-1: 15, 1e-4: 30, 1e-6: 45}),
+    ("breast cancer", -10, 10, 15, 201, {1e-6: 60}),
+    ("breast cancer", -10, 10, 15, 401, {1e-1: 15, 1e-3: 30, 1e-6: 45}),
+)
+
+_QUERIES = (
+    "protocol", "defense", "answers", "attack",
+    "thresholds", "blind", "ranges covered", "width", "records", "requests", "AUC", "CPU s",
+)  # fmt: skip
+_ORDERS = ("protocol", "attack", "rank correlation", "blind", "rank width", "blind", "CPU s")
+_FORMULA = ("table", "m", "epsilon", "requests, published", "by formula", "records", "at m = 3")
+
+
+def query_table(rows: Any) -> Table:
+    """Return one line per protocol, defense, threat and attack: means over seeds."""
+    train = ["protocol", "protocol_params", "defense_spec"]
+    auc = rows[(rows["stage"] == "train") & (rows["metric"] == "auc")].groupby(train)["value"]
+    utility = {key: part.mean() for key, part in auc}
+    lines = []
+    for key, part in _attacked(rows, "threshold-queries").groupby(
+        [*train, "threat", "attack_spec"], sort=False
+    ):
+        protocol, params, defense, threat, attack = key
+        metric = dict(iter(part.groupby("metric")))
+        count = {n: f"{metric[n]['value'].mean():.0f}" for n in ("queries", "query_batches")}
+        lines.append(
+            [
+                f"{protocol}[{params}]" if params else protocol,
+                defense,
+                threat.partition("answers=")[2].rstrip("]"),
+                attack,
+                percent(metric["thresholds"]["value"]),
+                percent(metric["thresholds"]["blind"]),
+                percent(metric["ranges_covered"]["value"]),
+                percent(metric["threshold_width"]["value"]),
+                count["queries"],
+                count["query_batches"],
+                f"{utility[key[:3]]:.3f}",
+                f"{mean(metric['cpu_seconds']['value']):.1f}",
+            ]
+        )
+    return TITLE, _QUERIES, lines
+
+
+def order_table(rows: Any) -> Table:
+    """Return one line per protocol and attack on orders: means over seeds."""
+    lines = []
+    keys = ["protocol", "protocol_params", "attack_spec"]
+    for (protocol, params, attack), part in _attacked(rows, "split-ordering").groupby(
+        keys, sort=False
+    ):
+        metric = dict(iter(part.groupby("metric")))
+        rank, width = metric["rank_correlation"], metric["rank_width"]
+        shares = (rank["value"], rank["blind"], width["value"], width["blind"])
+        seconds = f"{mean(metric['cpu_seconds']['value']):.1f}"
+        name = f"{protocol}[{params}]" if params else protocol
+        lines.append([name, attack, *map(percent, shares), seconds])
+    return TITLE, _ORDERS, lines
+
+
+def _attacked(rows: Any, attack: str) -> Any:
+    done = (rows["stage"] == "attack") & (rows["status"] == "ok")
+    return rows[done & (rows["attack"] == attack)]
+
+
+def formula_table() -> Table:
+    """Return the published numbers of requests, what the formula gives, and records."""
+    lines = []
+    for table, low, high, splits, m, by_epsilon in PUBLISHED:
+        for epsilon, published in by_epsilon.items():
+            found = splits * published_queries(low, high, epsilon, m)
+            # Both ends are known: a request of 3 asks one record that is new.
+            least = splits * published_queries(low, high, epsilon, 3)
+            cells = (published, found, found * m, least)
+            lines.append([table, str(m), f"{epsilon:g}", *map(str, cells)])
+    return "Li et al. 2022, Tables 5 and 6.", _FORMULA, lines
+
+
+if __name__ == "__main__":
+    run_study(
+        "secureboost_queries", lambda rows: [formula_table(), query_table(rows), order_table(rows)]
+    )

@@ -1,0 +1,82 @@
+"""What the active party knows of a model that nobody holds whole."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.core.messages import Message, Reveal
+from fedtrees.trees.boosted.losses import named_objective
+
+
+@dataclass(frozen=True, eq=False)
+class HeldModel(Message):
+    """The trees as the active party holds them, end to end; it notes them, and nothing crosses.
+
+    Attributes
+    ----------
+    objective : str
+        Of boosted trees; empty: a forest that averages.
+    base_margin : float32 array, shape (K,)
+        Of boosted trees.
+    sizes : int64 array, shape (T,)
+        Nodes of each tree.
+    feature : int32 array, shape (n_nodes,)
+        Position in the schema; -1: a leaf.
+    threshold : float32 array, shape (n_nodes,)
+        Of own splits: a row goes left iff its value is below. Of another party's: the bin, plus 1.
+    left, right : int32 array, shape (n_nodes,)
+        Numbers within the tree.
+    default_left : bool array, shape (n_nodes,)
+    value : array, shape (n_nodes,), or (n_nodes, K)
+        Margins, or class probabilities.
+    """
+
+    discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.MODEL, Reveal.LABELS})
+    objective: str
+    base_margin: NDArray[np.float32]
+    sizes: NDArray[np.int64]
+    feature: NDArray[np.int32]
+    threshold: NDArray[np.float32]
+    left: NDArray[np.int32]
+    right: NDArray[np.int32]
+    default_left: NDArray[np.bool_]
+    value: NDArray[Any]
+
+    @property
+    def starts(self) -> NDArray[np.int64]:
+        """Where each tree begins, int64, shape (T,)."""
+        return np.cumsum(self.sizes) - self.sizes
+
+    def scores(self, leaves: NDArray[np.integer[Any]]) -> NDArray[np.float64]:
+        """Return the scores of rows by their leaves.
+
+        Parameters
+        ----------
+        leaves : int array, shape (n, T)
+
+        Returns
+        -------
+        float64 array, shape (n,) or (n, K)
+            Bit for bit what the parties predict.
+        """
+        values: Sequence[Any] = [
+            self.value[s + leaf] for s, leaf in zip(self.starts, leaves.T, strict=True)
+        ]
+        if not self.objective:
+            total = np.zeros((len(leaves), self.value.shape[1]))
+            for found in values:
+                total += found
+            total /= len(self.sizes)
+            return total[:, 1] if total.shape[1] == 2 else total
+        margin = np.repeat(self.base_margin[:, None], len(leaves), axis=1)
+        for t, found in enumerate(values):
+            if found.ndim == 2:
+                margin += found.T
+            else:
+                margin[t % len(margin)] += found
+        return named_objective(self.objective, len(margin)).predict(margin)

@@ -1,0 +1,79 @@
+"""Endpoints answer coarse or noisy scores, few rows, and no leaf ids."""
+
+import numpy as np
+import pytest
+from columns import run, table_of
+
+from fedtrees.bench.evaluate import make_defense
+from fedtrees.core.defense import Composition
+from fedtrees.core.errors import UsageError
+from fedtrees.core.registry import register
+from fedtrees.core.specs import Spec, parse_composed
+from fedtrees.protocols.base import view_of
+
+SMALL = "secureboost[trees=2,max_depth=2,max_bin=8]"
+
+
+def made(text):
+    (part,) = make_defense(parse_composed([text])[0]).parts
+    return part
+
+
+def test_rounded_probabilities_are_multiples_of_the_step_and_add_up():
+    X = table_of(3)[0].X
+    plain = run(SMALL, classes=3)[0].predict(X)
+    rounded = run(SMALL, classes=3, defense=made("answer-rounding[decimals=1]"))[0].predict(X)
+    np.testing.assert_allclose(rounded * 10, np.round(rounded * 10), atol=1e-9)
+    np.testing.assert_allclose(rounded.sum(axis=1), 1)
+    assert 0.02 < np.abs(rounded - plain).max() <= 0.1
+    binary = run(SMALL, defense=made("answer-rounding[decimals=1]"))[0].predict(table_of()[0].X)
+    np.testing.assert_array_equal(binary, np.round(run(SMALL)[0].predict(table_of()[0].X), 1))
+
+
+@pytest.mark.parametrize("classes", [0, 2, 3])
+def test_noise_is_fresh_in_every_answer_and_has_the_scale(classes):
+    X = np.repeat(table_of(classes)[0].X, 10, axis=0)
+    noisy, _ = run(SMALL, classes=classes, defense=made("answer-noise[scale=0.05]"))
+    plain = run(SMALL, classes=classes)[0].predict(X)
+    first, second = noisy.predict(X), noisy.predict(X)
+    assert not np.array_equal(first, second)
+    if classes:
+        assert first.min() >= 0
+        assert first.max() <= 1
+    inside = np.abs(plain - 0.5) < 0.2 if classes == 2 else np.full(plain.shape, classes == 0)
+    if inside.any():  # 1500 draws: the mean is within 10% of the scale with room
+        assert np.abs(first - plain)[inside].mean() == pytest.approx(0.05, rel=0.15)
+    if classes == 3:
+        np.testing.assert_allclose(first.sum(axis=1), 1)
+
+
+def test_limits_and_kinds_compose_in_any_order():
+    for text in ("query-limit[records=7]+hide-leaf-ids", "hide-leaf-ids+query-limit[records=7]"):
+        parts = make_defense(parse_composed([text])[0])
+        assert parts.endpoint("leaf-ids", 100) == ("score", 7)
+        assert parts.endpoint("label", 5) == ("label", 5)
+
+
+@pytest.mark.parametrize(
+    "name", ["answer-rounding", "answer-noise", "query-limit", "hide-leaf-ids"]
+)
+def test_they_refuse_a_released_model(name):
+    released = register.make("protocol", Spec("fedtree-hist"))
+    assert "releases its model" in released.mismatch(Composition((made(name),)))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "answer-rounding[decimals=1.5]", "answer-rounding[decimals=-1]", "answer-noise[scale=0]",
+        "answer-noise[scale=inf]", "query-limit[records=0]", "query-limit[records=true]",
+    ],
+)  # fmt: skip
+def test_impossible_parameters_are_refused(text):
+    with pytest.raises(UsageError, match="must be"):
+        made(text)
+
+
+def test_a_limit_is_no_less_for_a_small_budget():
+    training, held = run(SMALL, defense=made("query-limit[records=50]"))
+    assert view_of(training, ("active",), held, 20).oracle.budget == 20
