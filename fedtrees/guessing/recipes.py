@@ -81,7 +81,7 @@ def best_recipe(own: Table, schema: Schema, rng: np.random.Generator) -> Recipe:
 
 
 def _usual_guess(own: Table) -> str:
-    if np.isnan(own.X).mean() >= MANY_MISSING:
+    if np.isnan(own.X).sum() >= MANY_MISSING * max(own.X.size, 1):
         return "given-label+consensus"
     return "frequent" if np.isin(own.X, (0, 1)).all() else "imputed+refined"
 
