@@ -22,10 +22,10 @@ from fedtrees.core.messages import Message
 from fedtrees.core.registry import register
 from fedtrees.core.sealed import Sealed
 from fedtrees.crypto import sizes
-from fedtrees.crypto.ledger import Ledger
+from fedtrees.crypto.ledger import Ledger, costs_of
 from fedtrees.crypto.mask_messages import MaskPlan, usual_threshold
 from fedtrees.crypto.mask_rounds import IdealMasks, MaskRounds, RealMasks
-from fedtrees.defenses.real_sums import RealSums, costs_of, opaque
+from fedtrees.defenses.real_sums import RealSums, opaque
 from fedtrees.messages.aggregation import (
     MaskBoxes,
     MaskKeys,

@@ -25,9 +25,9 @@ from fedtrees.core.registry import register
 from fedtrees.core.sealed import Sealed
 from fedtrees.crypto import encrypted_sums, sizes
 from fedtrees.crypto.keys import DEFAULT_BITS, KEY_BITS
-from fedtrees.crypto.ledger import Ledger
+from fedtrees.crypto.ledger import Ledger, costs_of
 from fedtrees.crypto.slots import Slots
-from fedtrees.defenses.real_sums import RealSums, costs_of, opaque
+from fedtrees.defenses.real_sums import RealSums, opaque
 from fedtrees.messages.aggregation import OpenedSum, PaillierKey
 from fedtrees.messages.boosting import Histogram
 from fedtrees.messages.cuts import GridCounts

@@ -9,7 +9,6 @@ from fedtrees.core.guarantee import Computational, Guarantee
 from fedtrees.core.messages import Message
 from fedtrees.core.sealed import Sealed
 from fedtrees.core.transcript import Transcript
-from fedtrees.crypto.ledger import Ledger
 from fedtrees.defenses.secure_sum import SealedSums
 from fedtrees.messages.boosting import GlobalHistogram
 from fedtrees.messages.cuts import FeatureRanges, FeatureSketch
@@ -62,14 +61,3 @@ def opaque(text: bytes, nbytes: int, *, real: bool) -> Sealed:
     """Return bytes that say nothing of rows as a message field; without them if not real."""
     assert len(text) == (nbytes if real else 0)
     return Sealed((), (nbytes,), "|u1", nbytes, text)
-
-
-def costs_of(ledger: Ledger) -> dict[str, float]:
-    """Return a ledger as numbers by name."""
-    names = {name: name.replace(" ", "_") for name in ledger.done}
-    return {
-        "ciphertexts": ledger.ciphertexts.total(),
-        **{f"ciphertexts:{kind}": n for kind, n in ledger.ciphertexts.items()},
-        **{names[name]: n for name, n in ledger.done.items()},
-        **{f"cpu_seconds:{names[name]}": ledger.cpu[name] for name in ledger.done},
-    }

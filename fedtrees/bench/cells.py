@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fedtrees import __version__
-from fedtrees.bench.suite import DataRef, Suite
+from fedtrees.bench.suite import DataRef, Suite, fits
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Composed, Spec
 from fedtrees.core.transcript import PUBLIC
@@ -194,14 +194,15 @@ def plan(suite: Suite) -> Plan:
             made: Protocol = register.make("protocol", protocol)
             setting = Setting.of(data, partition, clients, seed, made)
             references[ReferenceCell(setting, protocol)] = None
-            for threat in grid.threats:
+            threats = [t for t in grid.threats if fits(t, protocol)] or grid.threats
+            for threat in threats:
                 blind[BlindCell(setting, threat)] = None
             for defense in grid.defenses:
                 train = TrainCell(setting, protocol, defense)
                 cells = attacks.setdefault(train, {})
-                for threat in grid.threats:
+                for threat in threats:
                     cells[ExposureCell(setting, train, threat)] = None
-                for threat, attack in product(grid.threats, grid.every_attack):
+                for threat, attack in product(threats, grid.every_attack):
                     cells[AttackCell(setting, train, threat, attack)] = None
     groups = tuple(Group(train, tuple(cells)) for train, cells in attacks.items())
     return Plan(tuple(blind), tuple(references), groups)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from fedtrees.core.guarantee import join
 from fedtrees.core.guess import Claim, Guess
 from fedtrees.core.holding import Holding
 from fedtrees.core.registry import register
+from fedtrees.core.schema import Table
 from fedtrees.core.specs import Composed, Spec
 from fedtrees.core.threat import Threat
 from fedtrees.core.view import View
@@ -278,21 +279,23 @@ def evaluate_blind(cell: BlindCell, federation: Federation) -> Outcome:
 def evaluate_reference(cell: ReferenceCell, federation: Federation) -> Outcome:
     """Measure each client's model trained alone with the same protocol, and the majority class.
 
-    Alone trains who holds whole rows; where nobody does, only the majority class is measured.
+    Alone trains who holds labels, on the columns that it has. Where nobody can train alone, only
+    the majority class is measured.
     """
     protocol: Protocol = register.make("protocol", cell.protocol)
     test = federation.test
     classes = len(federation.schema.classes)
     alone: dict[str, list[float]] = {}
     for held in federation.holdings.values():
-        if not held.covers(federation.schema):
-            break
-        if len(np.unique(held.table.y)) == classes:
-            lone = dict.fromkeys(protocol.holder_names(1), Holding.of(held.table))
-            model = train(protocol, lone, federation.schema, seed=cell.setting.seed).model
-            guess = model.predict(test.X)
+        if held.y is None or not len(held.columns):
+            continue
+        if len(np.unique(held.y)) == classes:
+            try:
+                guess = _trained_alone(protocol, held, federation, cell.setting.seed)
+            except UsageError:  # this protocol takes more parties
+                break
         else:
-            guess = _constant_prediction(held.table.y, classes, len(test))
+            guess = _constant_prediction(held.y, classes, len(test))
         for metric, value in utility_scores(test.y, guess).items():
             if value is not None:
                 alone.setdefault(metric, []).append(value)
@@ -309,6 +312,17 @@ def evaluate_reference(cell: ReferenceCell, federation: Federation) -> Outcome:
         "stage": "reference",
     }
     return Outcome(rows, common)
+
+
+def _trained_alone(
+    protocol: Protocol, held: Holding, federation: Federation, seed: int
+) -> NDArray[np.float64]:
+    """Return what a party predicts of the test rows that trains with nobody else."""
+    columns, whole = held.columns, federation.schema
+    schema = replace(whole, features=tuple(whole.features[c] for c in columns))
+    mine = Holding.of(Table(held.X, held.y, held.weight))
+    lone = dict.fromkeys(protocol.holder_names(1), mine)
+    return train(protocol, lone, schema, seed=seed).predict(federation.test.X[:, columns])
 
 
 def _constant_prediction(y: NDArray[Any], classes: int, n: int) -> NDArray[np.float64]:

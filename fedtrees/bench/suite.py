@@ -14,9 +14,11 @@ from typing import Any
 
 from fedtrees.core.attack import contenders
 from fedtrees.core.errors import UsageError, did_you_mean
+from fedtrees.core.registry import register
 from fedtrees.core.rows import MOST_WHOLE
 from fedtrees.core.specs import Composed, Spec, parse_composed, parse_list, split_outside
 from fedtrees.core.threat import Threat
+from fedtrees.core.transcript import PUBLIC
 
 DEFAULT_SUITE = "quick"
 CHANGED = "custom"  # a suite of which options replaced a part
@@ -98,7 +100,20 @@ class Grid:
             read[key] = _READERS[key](items)
             if not read[key]:
                 raise UsageError(f"a grid's {key!r} is empty; leave it out for the default")
-        return cls(**read)
+        grid = cls(**read)
+        return grid if "threats" in table else grid.with_known_threats()
+
+    def with_known_threats(self) -> Grid:
+        """Return the grid with threats that its protocols know, where nobody named any.
+
+        A protocol with none of the roles in them is attacked by those who are `Protocol.curious`.
+        """
+        found = {t: None for t in self.threats for p in self.protocols if fits(t, p)}
+        for spec in self.protocols:
+            if not any(fits(t, spec) for t in self.threats):
+                curious: tuple[str, ...] = getattr(register.make("protocol", spec), "curious", ())
+                found |= dict.fromkeys(curious)
+        return replace(self, threats=tuple(found))
 
     @property
     def every_attack(self) -> tuple[Spec, ...]:
@@ -118,6 +133,13 @@ class Grid:
         """Return the grid with `none` first among its defenses, everything once."""
         defenses = tuple({str(d): d for d in (Composed(), *self.defenses)}.values())
         return replace(self, defenses=defenses)
+
+
+def fits(threat: str, protocol: Spec) -> bool:
+    """Tell whether a protocol has all the roles that a threat names."""
+    made = register.make("protocol", protocol)
+    known = {PUBLIC, *made.roles(2).values()}
+    return all(part.name in known for part in Threat.parse(threat).parts)
 
 
 def _clients(items: Sequence[Any]) -> tuple[int, ...]:
@@ -250,7 +272,9 @@ class Suite:
             if "protocols" in given and "attacks" not in given:
                 every = [attack for grid in self.grids for attack in grid.attacks]
                 given["attacks"] = tuple({str(attack): attack for attack in every}.values())
-            merged = (replace(g, **given).with_undefended() for g in self.grids)
+            merged = [replace(g, **given).with_undefended() for g in self.grids]
+            if "protocols" in given and "threats" not in given:
+                merged = [grid.with_known_threats() for grid in merged]
             unique = {json.dumps(_grid_table(g), sort_keys=True): g for g in merged}
             suite = replace(suite, grids=tuple(unique.values()))
         if seeds is not None:

@@ -136,6 +136,8 @@ def _check_targets(out: str | None, transcript: str | None, protocol: Protocol) 
             raise UsageError(f"{file} is a folder; name a file")
     if transcript and Path(transcript).suffix != ".npz":
         raise UsageError(f"--transcript {transcript}: end the name in .npz")
+    if out and not protocol.released:
+        raise UsageError(f"--out {out}: nobody holds the model of {protocol.name!r} whole")
     wanted, kind = (
         (".npz", "a random forest; XGBoost has no such model")
         if isinstance(protocol, ForestParams)

@@ -118,8 +118,10 @@ def stacked(holdings: Iterable[Holding], schema: Schema) -> Table | None:
 
 def rows_of(holdings: Mapping[str, Holding]) -> int:
     """Return how many different rows are held."""
-    ids = [h.ids for h in holdings.values()]
-    return len(np.unique(np.concatenate(ids))) if ids else 0
+    ids = list({h.ids.tobytes(): h.ids for h in holdings.values()}.values())
+    if len(ids) < 2:  # columns of the same rows; a holding names no row twice
+        return sum(map(len, ids))
+    return len(np.unique(np.concatenate(ids)))
 
 
 def check_holdings(holdings: Mapping[str, Holding], schema: Schema) -> None:
@@ -150,7 +152,7 @@ def check_holdings(holdings: Mapping[str, Holding], schema: Schema) -> None:
         if all(holdings[n].y is None for n in names):
             raise DataError(f"nobody of {', '.join(names)} holds the labels of their rows")
     held_ids = [holdings[names[0]].ids for names in groups.values()]
-    if held_ids and len(np.unique(np.concatenate(held_ids))) < sum(map(len, held_ids)):
+    if len(held_ids) > 1 and len(np.unique(np.concatenate(held_ids))) < sum(map(len, held_ids)):
         raise DataError(
             "two parties name some of the same rows, but not all of them in the same order; give "
             "whole rows ids of their own (`over_clients`), or align the columns of the same rows"

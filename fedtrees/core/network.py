@@ -38,6 +38,10 @@ class Network(ABC):
         """Send without reply; return the message as it left, after the defenses."""
 
     @abstractmethod
+    def note(self, message: Message, *, why: str) -> None:
+        """Write down what the acting party opened of what it had received; nothing crosses."""
+
+    @abstractmethod
     def members(self, role: str) -> list[str]:
         """Return the names of the parties of a role, in party order."""
 
@@ -69,6 +73,8 @@ class LocalNetwork(Network):
         brings its cryptography.
     rows : int or None
         Declared training rows of all parties, where each counts once.
+    sealing : object
+        What computes on sealed values; every party gets it.
     """
 
     def __init__(
@@ -80,13 +86,14 @@ class LocalNetwork(Network):
         streams: Streams,
         summed: tuple[type[Message], ...] = (),
         rows: int | None = None,
+        sealing: Any = None,
     ) -> None:
         self._parties: dict[str, Party] = {}
         self.defense = defense
         self.transcript, self.inference = Transcript(), Transcript()
         self._public = (schema, parameters)
         self._streams = streams
-        self._summed, self._rows = summed, rows
+        self._summed, self._rows, self._sealing = summed, rows, sealing
         self.aggregation: Aggregation = defense.aggregation() or IdealSum()
         self._contexts: dict[str, Context] = {}
 
@@ -105,6 +112,7 @@ class LocalNetwork(Network):
         with acting(party):
             party.streams = self._streams.child(party.name)
             party.row_hook = partial(self.defense.rows, ctx=context)
+            party.sealing = self._sealing
         self.transcript.roles[party.name] = party.role
 
     def context_of(self, name: str, role: str, held: Holding | None = None) -> Context:
@@ -159,6 +167,11 @@ class LocalNetwork(Network):
         for name in receivers:
             self._parties[name].answer(message)
         return message
+
+    def note(self, message: Message, *, why: str) -> None:
+        """Write down what the acting party opened of what it had received; nothing crosses."""
+        name = self._sender().name
+        self.transcript.record(name, (name,), message, why)
 
     def publish(self, message: Message, *, why: str) -> Message:
         """Tell the model to whoever wants it, the role ``public``; return it as it left."""

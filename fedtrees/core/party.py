@@ -75,6 +75,8 @@ class Party(metaclass=_Walled):
         handed out likewise.
     queries : Holding
         Its columns of the rows to predict, where a model that nobody holds whole predicts.
+    sealing : object
+        What computes on sealed values in the run (`Protocol.sealing`), handed out likewise.
     """
 
     role: ClassVar[str] = "party"
@@ -82,6 +84,7 @@ class Party(metaclass=_Walled):
     streams: Streams
     row_hook: Callable[..., NDArray[Any]]
     queries: Any
+    sealing: Any
     _handlers: ClassVar[dict[type[Message], str]] = {}
 
     def __init__(self, name: str) -> None:

@@ -100,6 +100,7 @@ class EncryptedRows:
         Parameters
         ----------
         bins : int array, shape (n, n_features)
+            -1 for rows that have no value there, and are not summed.
         nodes : int array, shape (n,)
             The node that a row is in; -1 for rows that are not summed.
         shape : pair of int
@@ -121,8 +122,8 @@ class EncryptedRows:
             )
         if n and not (-1 <= nodes.min() <= nodes.max() < n_nodes):
             raise MalformedError(f"nodes must be below {n_nodes}, or -1 for rows left out")
-        if bins.size and not (0 <= bins.min() <= bins.max() < n_bins):
-            raise MalformedError(f"bins must be from 0 to {n_bins - 1}")
+        if bins.size and not (-1 <= bins.min() <= bins.max() < n_bins):
+            raise MalformedError(f"bins must be from 0 to {n_bins - 1}, or -1 for no value")
         chosen = np.flatnonzero(nodes >= 0)
         if np.bincount(nodes[chosen], minlength=1).max(initial=0) > self.slots.terms:
             raise PlaintextOverflowError(
@@ -131,17 +132,20 @@ class EncryptedRows:
             )
         place = np.arange(features) * n_bins
         cells = nodes[chosen, None].astype(np.int64) * features * n_bins + place + bins[chosen]
+        cells[bins[chosen] < 0] = -1
+        valued = cells[cells >= 0]
         found = [mpz(1)] * (n_nodes * features * n_bins)  # 1 encrypts 0
         square, ledger = self.public.square, ledger or Ledger()
-        with ledger.timed("added", cells.size - len(np.unique(cells))):
+        with ledger.timed("added", len(valued) - len(np.unique(valued))):
             for row, places in zip(chosen.tolist(), cells.tolist(), strict=True):
                 c = self.ciphertexts[row]
                 for cell in places:
-                    found[cell] = found[cell] * c % square
+                    if cell >= 0:
+                        found[cell] = found[cell] * c % square
         full = (n_nodes, features, n_bins, self.statistics)
         counts = np.bincount(nodes[chosen], minlength=n_nodes)
         return EncryptedHistogram(
-            self.public, self.slots, full, _to_send(cells, counts, full), tuple(found)
+            self.public, self.slots, full, _to_send(valued, counts, full), tuple(found)
         )
 
 
@@ -272,7 +276,7 @@ def _to_send(
 ) -> NDArray[np.bool_]:
     """Return the bins that cross: the occupied ones, then empty ones up to the rows of the node."""
     occupied = np.zeros(math.prod(shape[:3]), dtype=bool)
-    occupied[cells.ravel()] = True
+    occupied[cells] = True
     occupied = occupied.reshape(shape[:3])
     order = np.argsort(~occupied, axis=2, kind="stable")
     rank = np.argsort(order, axis=2, kind="stable")

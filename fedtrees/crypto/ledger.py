@@ -70,3 +70,14 @@ class Ledger:
     def __repr__(self) -> str:
         parts = [f"{self.done[name]:,} {name}" for name in OPERATIONS if self.done[name]]
         return f"<Ledger: {', '.join(parts)}; {self.nbytes.total():,} bytes sent>"
+
+
+def costs_of(ledger: Ledger) -> dict[str, float]:
+    """Return a ledger as numbers by name."""
+    names = {name: name.replace(" ", "_") for name in ledger.done}
+    return {
+        "ciphertexts": ledger.ciphertexts.total(),
+        **{f"ciphertexts:{kind}": n for kind, n in ledger.ciphertexts.items()},
+        **{names[name]: n for name, n in ledger.done.items()},
+        **{f"cpu_seconds:{names[name]}": ledger.cpu[name] for name in ledger.done},
+    }

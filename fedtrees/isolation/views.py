@@ -82,9 +82,11 @@ def bare(view: View) -> View:
 
     Keys and ciphertexts are others in every run, and not there in an ideal one. So nothing is
     left inside sealed values, nor the defense that says which it was. The view itself where
-    no defense brings cryptography.
+    neither a defense nor the protocol brings cryptography.
     """
-    if view.defense.aggregation() is None:
+    if view.defense.aggregation() is None and not any(
+        emptied(s.message) is not s.message for s in view.seen
+    ):
         return view
     once = {id(s.message): emptied(s.message) for s in view.seen}  # a broadcast stays one message
     seen = tuple(replace(s, message=once[id(s.message)]) for s in view.seen)

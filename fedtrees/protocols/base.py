@@ -27,9 +27,16 @@ from fedtrees.messages.models import as_message
 
 
 class Coordinator(Party):
-    """The party that drives; the others answer."""
+    """The party that drives; the others answer.
+
+    Attributes
+    ----------
+    model : Model
+        What `train` returned, as the defenses left it.
+    """
 
     role = "server"
+    model: Any
 
     def train(self, net: Network) -> Model:
         """Run the protocol and return the model it ends with."""
@@ -60,6 +67,8 @@ class Protocol(ABC):
         Replies of which the coordinator learns only the sum, by an ideal secure sum.
     released : bool
         Whether the model is told to the role ``public``; otherwise nobody holds it whole.
+    curious : tuple of str
+        Threats under which a suite attacks it that names none of its roles.
     """
 
     name: ClassVar[str] = "protocol"
@@ -69,6 +78,7 @@ class Protocol(ABC):
     serves: ClassVar[frozenset[str]] = frozenset()
     summed: ClassVar[tuple[type[Message], ...]] = ()
     released: ClassVar[bool] = True
+    curious: ClassVar[tuple[str, ...]] = ("client",)
 
     def roles(self, parties: int) -> Mapping[str, str]:
         """Return the role of every party by name, given how many hold data.
@@ -100,11 +110,23 @@ class Protocol(ABC):
         UsageError
         """
 
+    def check_holders(self, holdings: Mapping[str, Holding], schema: Schema) -> None:  # noqa: B027
+        """Refuse what the parties hold, before any of them is made.
+
+        Raises
+        ------
+        DataError
+        """
+
     def grown_on(self, n: int, streams: Streams, round: int) -> NDArray[np.bool_] | None:
         """Return which of a party's n rows a round of training uses, bool (n,); None: all.
 
         ``streams`` are the party's. What the harness knows, and nobody else does.
         """
+        return None
+
+    def sealing(self) -> Any:
+        """Make what computes on sealed values in one run, with its ``costs()``; None: nothing."""
         return None
 
     def mismatch(self, defense: Composition) -> str | None:
@@ -242,6 +264,8 @@ def train(
             f"{', '.join(holdings)}"
         )
     check_holdings(holdings, schema)
+    protocol.check_holders(holdings, schema)
+    sealing = protocol.sealing()
     net = LocalNetwork(
         defense=defense,
         schema=schema,
@@ -249,6 +273,7 @@ def train(
         streams=Streams(seed),
         summed=protocol.summed,
         rows=None if any(h.weight is not None for h in holdings.values()) else rows_of(holdings),
+        sealing=sealing,
     )
     limits = (i for i, part in enumerate(defense.parts) if part.least_leaf_rows > 0)
     net.transcript.acted.update(limits)
@@ -256,10 +281,10 @@ def train(
     with acting(coordinator):
         model = coordinator.train(net)
         context = net.context(coordinator.name)
-        model = defense.finish(model, context)
+        coordinator.model = model = defense.finish(model, context)
         if protocol.released:
             net.publish(as_message(model), why="the released model, for whoever wants it")
-    net.transcript.costs = dict(net.aggregation.costs())
+    net.transcript.costs = {**net.aggregation.costs(), **(sealing.costs() if sealing else {})}
     columns = {name: held.columns for name, held in holdings.items()}
     return Training(
         model, net.transcript, protocol, defense, schema, rows_of(holdings), context, columns, net

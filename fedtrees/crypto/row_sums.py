@@ -1,0 +1,218 @@
+"""Sums over bins of rows that their owner encrypted, in bytes; and the same without work.
+
+One party has the key and encrypts statistics of its rows. Others, who have the bins, add what they
+cannot read and send sums back, which the first one opens (SecureBoost: Cheng et al. 2021).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.crypto import sizes
+from fedtrees.crypto.encrypted_sums import public_key_bytes
+from fedtrees.crypto.errors import MalformedError, PlaintextOverflowError
+from fedtrees.crypto.histograms import EncryptedRows, PackedHistogram
+from fedtrees.crypto.keys import KeyPair
+from fedtrees.crypto.ledger import Ledger, costs_of
+from fedtrees.crypto.obfuscators import DJNObfuscators, OwnerObfuscators
+from fedtrees.crypto.secret import Unprintable
+from fedtrees.crypto.slots import Slots
+
+
+@dataclass(frozen=True, eq=False)
+class Sums:
+    """What both sides know of sums before they are made.
+
+    Attributes
+    ----------
+    counts : int64 array, shape (k,)
+        Rows of each node.
+    n_bins : int array, shape (c,)
+        Bins of each column.
+    statistics : int
+        Numbers in a row.
+    slots : Slots
+    """
+
+    counts: NDArray[np.int64]
+    n_bins: NDArray[np.integer[Any]]
+    statistics: int
+    slots: Slots
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Nodes, bins of all columns, statistics."""
+        return len(self.counts), int(self.n_bins.sum()), self.statistics
+
+    def groups(self) -> Iterator[tuple[int, NDArray[np.intp], NDArray[np.intp]]]:
+        """Yield a number of bins, the columns that have so many, and where their bins stand."""
+        starts = np.cumsum(self.n_bins) - self.n_bins
+        for bins in np.unique(self.n_bins).tolist():
+            columns = np.flatnonzero(self.n_bins == bins)
+            yield bins, columns, (starts[columns, None] + np.arange(bins)).ravel()
+
+    def traffic(self, bits: int) -> list[sizes.Traffic]:
+        """Return what every group takes under a key of so many bits."""
+        counts = self.counts.tolist()
+        return [
+            sizes.histogram(counts, len(columns), bins, self.statistics, self.slots, bits)
+            for bins, columns, _ in self.groups()
+        ]
+
+
+#: From nothing to the bins of rows, int, shape (m, c), -1 for none, and the place of the node that
+#: a row is in, int, shape (m,), -1 for none.
+Binned = Callable[[], tuple[NDArray[np.integer[Any]], NDArray[np.integer[Any]]]]
+#: From statistics of rows, int64, shape (m, s), to their sums, int64, shape `Sums.shape`.
+Adding = Callable[[NDArray[np.int64]], NDArray[np.int64]]
+
+
+class RowSums(Protocol):
+    """What is sent, as bytes; what is received goes in likewise."""
+
+    ledger: Ledger
+
+    def costs(self) -> Mapping[str, float]:
+        """Return what it took."""
+
+    def public_key(self) -> bytes:
+        """Return what the holder tells everybody."""
+
+    def encrypted(self, rows: NDArray[np.int64], slots: Slots) -> bytes:
+        """Let the holder of the key encrypt rows, shape (m, s)."""
+
+    def summed(self, name: str, rows: bytes, sums: Sums, binned: Binned, adding: Adding) -> bytes:
+        """Let a party add rows that it cannot read over its bins."""
+
+    def opened(self, name: str, payload: bytes, sums: Sums) -> NDArray[np.int64]:
+        """Let the holder of the key open a party's sums, int64, shape `Sums.shape`."""
+
+
+class RealRowSums(Unprintable):
+    """Ciphertexts as they are computed.
+
+    Parameters
+    ----------
+    bits : int
+        Of the key, where none is given.
+    ledger : Ledger
+    keys : KeyPair, optional
+    """
+
+    def __init__(self, bits: int, ledger: Ledger, keys: KeyPair | None = None) -> None:
+        self.ledger = ledger
+        self._keys = keys or KeyPair.generate(bits)
+        self._public = self._keys.public
+        self._own = OwnerObfuscators(self._keys, ledger)
+        self._others = DJNObfuscators(self._public, ledger)
+        self._read: tuple[bytes, EncryptedRows] | None = None
+
+    def costs(self) -> Mapping[str, float]:
+        """Return what it took: operations, CPU seconds, and ciphertexts sent."""
+        return costs_of(self.ledger)
+
+    def public_key(self) -> bytes:
+        """Return n, and the base of short obfuscators."""
+        public = self._public
+        assert public.djn is not None
+        n, size = public.n.to_bytes(public.bits // 8, "big"), sizes.ciphertext_bytes(public.bits)
+        return n + public.djn.to_bytes(size, "big")
+
+    def encrypted(self, rows: NDArray[np.int64], slots: Slots) -> bytes:
+        """Encrypt, all statistics of a row in one ciphertext."""
+        return EncryptedRows.of(rows, slots, self._own, self.ledger).payload
+
+    def summed(self, name: str, rows: bytes, sums: Sums, binned: Binned, adding: Adding) -> bytes:
+        """Multiply ciphertexts modulo n^2, and pack the products."""
+        codes, nodes = binned()
+        if self._read is None or self._read[0] is not rows:
+            shape = (len(nodes), sums.statistics)
+            self._read = rows, EncryptedRows.from_payload(rows, self._public, sums.slots, shape)
+        parts = []
+        for bins, columns, _ in sums.groups():
+            shape = (len(sums.counts), bins)
+            found = self._read[1].sums(codes[:, columns], nodes, shape, self.ledger)
+            parts.append(found.packed(self._others, self.ledger).payload)
+        return b"".join(parts)
+
+    def opened(self, name: str, payload: bytes, sums: Sums) -> NDArray[np.int64]:
+        """Decrypt.
+
+        Raises
+        ------
+        MalformedError
+            If the length is wrong, or a number is no ciphertext of this key.
+        """
+        ends = np.cumsum([0, *(t.nbytes for t in sums.traffic(self._public.bits))]).tolist()
+        if len(payload) != ends[-1]:
+            raise MalformedError(f"{len(payload)} bytes of sums; {ends[-1]} were to come")
+        out = np.zeros(sums.shape, dtype=np.int64)
+        for (a, b), (bins, columns, places) in zip(pairwise(ends), sums.groups(), strict=True):
+            shape = (len(sums.counts), len(columns), bins, sums.statistics)
+            packed = PackedHistogram.from_payload(payload[a:b], self._public, sums.slots, shape)
+            found = packed.opened(self._keys, self.ledger)
+            out[:, places] = found.reshape(len(sums.counts), -1, sums.statistics)
+        return out
+
+
+class IdealRowSums(Unprintable):
+    """The ideal functionality in the same messages: nothing is encrypted, and nothing in them.
+
+    Parameters
+    ----------
+    bits : int
+    ledger : Ledger
+        Work that is not done is counted, but for additions, and takes no time.
+    """
+
+    def __init__(self, bits: int, ledger: Ledger) -> None:
+        self._bits, self.ledger = bits, ledger
+        self._rows = np.zeros((0, 0), dtype=np.int64)
+        self._sums: dict[str, NDArray[np.int64]] = {}
+
+    def costs(self) -> Mapping[str, float]:
+        """Return the same, without the time."""
+        return costs_of(self.ledger)
+
+    def public_key(self) -> bytes:
+        """Return nothing."""
+        return b""
+
+    def encrypted(self, rows: NDArray[np.int64], slots: Slots) -> bytes:
+        """Keep the rows; refuse what the slots would refuse."""
+        slots.check(rows)
+        if rows.shape[1] > slots.per_plaintext(self._bits):
+            raise PlaintextOverflowError(
+                f"{rows.shape[1]} slots of {slots.width} bits do not fit one plaintext of "
+                f"{self._bits} bits; use a longer key, or fewer binary places"
+            )
+        self.ledger.enter("obfuscators", len(rows))
+        self.ledger.enter("encrypted", len(rows))
+        self._rows = rows
+        return b""
+
+    def summed(self, name: str, rows: bytes, sums: Sums, binned: Binned, adding: Adding) -> bytes:
+        """Add in the open, and keep the sums for the holder of the key."""
+        if sums.counts.max(initial=0) > sums.slots.terms:
+            raise PlaintextOverflowError(
+                f"a node has more rows than the {sums.slots.terms} that its slots have room for"
+            )
+        self._sums[name] = adding(self._rows)
+        self.ledger.enter("obfuscators", sum(t.ciphertexts for t in sums.traffic(self._bits)))
+        return b""
+
+    def opened(self, name: str, payload: bytes, sums: Sums) -> NDArray[np.int64]:
+        """Return the sums."""
+        self.ledger.enter("decrypted", sum(t.ciphertexts for t in sums.traffic(self._bits)))
+        return self._sums.pop(name)
+
+
+def key_bytes(bits: int) -> int:
+    """Return the bytes of the public key that `RowSums.public_key` tells."""
+    return public_key_bytes(bits, djn=True)

@@ -1,0 +1,331 @@
+"""The active party: it has the labels and the key, chooses splits, and drives."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.core.errors import ProtocolError
+from fedtrees.core.holding import Holding
+from fedtrees.core.network import Network
+from fedtrees.core.schema import Schema
+from fedtrees.core.sealed import Sealed
+from fedtrees.crypto.row_sums import RowSums, Sums, key_bytes
+from fedtrees.crypto.sizes import ciphertext_bytes
+from fedtrees.crypto.slots import Slots
+from fedtrees.messages.vertical import (
+    BinCounts,
+    BinCountsRequest,
+    BinSums,
+    ChosenSplits,
+    NodeRows,
+    OpenedBinSums,
+    RootRows,
+    RoutedRows,
+    RoutesOfRows,
+    RowStatistics,
+    RowsToRoute,
+    TreeColumns,
+)
+from fedtrees.protocols.base import Coordinator
+from fedtrees.protocols.vertical.columns import GlobalBins
+from fedtrees.protocols.vertical.model import VerticalModel
+from fedtrees.protocols.vertical.passive import drawn_columns
+from fedtrees.protocols.vertical.settings import ACTIVE, PASSIVE, VerticalProtocol
+from fedtrees.trees.binning import Cuts
+from fedtrees.trees.partition import Decisions, RowPartition
+
+
+@dataclass(eq=False)
+class TreeInProgress:
+    """What the active party keeps of the tree being grown.
+
+    Attributes
+    ----------
+    number : int
+    statistics : int64 array, shape (n, s)
+        Of all rows; 0 for those that the tree is not grown on.
+    slots : Slots
+    rows : RowPartition
+    columns : mapping of str to int32 array
+        Columns that the tree may use, by party.
+    parents : mapping of int to int
+        By node.
+    owned : list
+        Nodes, columns and bins of the splits by own columns, level by level.
+    """
+
+    number: int
+    statistics: NDArray[np.int64]
+    slots: Slots
+    rows: RowPartition
+    columns: dict[str, NDArray[np.int32]]
+    parents: dict[int, int]
+
+
+class Active(Coordinator):
+    """Whoever has the labels; subclasses say what is grown.
+
+    Parameters
+    ----------
+    name : str
+    held : Holding
+    bins : GlobalBins
+        Its columns, in bins.
+    share : str, int, float or None
+        Of its columns, that each tree may use.
+    protocol : VerticalProtocol
+    schema : Schema
+    """
+
+    role = ACTIVE
+    sealing: RowSums
+
+    def __init__(
+        self,
+        name: str,
+        held: Holding,
+        bins: GlobalBins,
+        share: str | int | float | None,
+        protocol: VerticalProtocol,
+        schema: Schema,
+    ) -> None:
+        super().__init__(name)
+        self.held, self.bins, self.share = held, bins, share
+        self.params, self.schema = protocol, schema
+
+    # --- before the first tree
+
+    def settle(self, net: Network) -> None:
+        """Tell the key, and learn how many bins the others' columns have."""
+        bits, size = self.params.key_bits, key_bytes(self.params.key_bits)
+        key = Sealed((), (size,), "|u1", size, self.sealing.public_key())
+        self.passive = bool(net.members(PASSIVE))
+        replies = []
+        if self.passive:
+            why = "the numbers of candidate splits, and the key of what will be summed"
+            replies = net.ask(PASSIVE, BinCountsRequest(self.name, bits, key), why=why)
+        d = len(self.schema.features)
+        cuts: list[Any] = [None] * d
+        self.minimum, self.owner = np.zeros(d, dtype=np.float32), [self.name] * d
+        for place, column in enumerate(self.bins.columns.tolist()):
+            assert self.bins.cuts is not None
+            cuts[column] = self.bins.cuts.of(place)
+            self.minimum[column] = self.bins.cuts.minimum[place]
+        for told in replies:
+            assert isinstance(told, BinCounts)
+            for column, count in zip(told.columns.tolist(), told.n_bins.tolist(), strict=True):
+                cuts[column] = np.arange(1, count + 1)  # `Cuts.hidden`
+                self.owner[column] = told.party
+        self.cuts = Cuts.join(cuts, self.minimum)
+
+    # --- trees
+
+    def begin(
+        self,
+        net: Network,
+        tree: int,
+        rows: NDArray[np.int32],
+        statistics: NDArray[np.int64],
+        slots: Slots,
+    ) -> TreeInProgress:
+        """Tell the others the rows of a tree, and what each brings, encrypted."""
+        rng = self.streams.rng("columns", tree)
+        self.bins.choose(drawn_columns(len(self.bins.columns), self.share, rng))
+        columns = {self.name: self.bins.columns[self.bins.chosen]}
+        if self.passive:
+            why = "the rows that the tree is grown on"
+            for told in net.ask(PASSIVE, RootRows(tree, rows), why=why):
+                assert isinstance(told, TreeColumns)
+                columns[told.party] = told.columns
+        if len(columns) > 1:
+            self._send_statistics(net, tree, statistics[rows], slots, len(columns) - 1)
+        return TreeInProgress(tree, statistics, slots, RowPartition(rows), columns, {})
+
+    def _send_statistics(
+        self, net: Network, tree: int, rows: NDArray[np.int64], slots: Slots, receivers: int
+    ) -> None:
+        payload = self.sealing.encrypted(rows, slots)
+        nbytes = len(rows) * ciphertext_bytes(self.params.key_bits)
+        sealed = Sealed((self.name,), rows.shape, "<i8", nbytes, payload)
+        message = RowStatistics(tree, slots.limit, slots.terms, sealed)
+        net.tell(PASSIVE, message, why="what each row brings to the sums, which only I can read")
+        self.sealing.ledger.sent("RowStatistics", receivers * len(rows), receivers * nbytes)
+
+    def sums(
+        self, net: Network, tree: TreeInProgress, waiting: NDArray[np.int32], asked: NDArray[Any]
+    ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """Return the sums of nodes over everybody's bins, and which bins they are known of.
+
+        Parameters
+        ----------
+        net : Network
+        tree : TreeInProgress
+        waiting : int32 array, shape (k,)
+            Nodes to find splits for: the root, or children in pairs.
+        asked : int32 array, shape (a,)
+            Those of them whose sums are wanted.
+
+        Returns
+        -------
+        sums : int64 array, shape (a, total_bins, s)
+        known : bool array, shape (total_bins,)
+        """
+        total = self.cuts.total_bins
+        out = np.zeros((len(asked), total, tree.statistics.shape[1]), dtype=np.int64)
+        known = np.zeros(total, dtype=bool)
+        self.bins.look(tree.rows, asked)
+        parts = {self.name: self.bins.sums(tree.statistics, tree.rows, asked)}
+        if len(tree.columns) > 1:
+            parts |= self._ask_sums(net, tree, waiting, asked)
+        for party, found in parts.items():
+            places = self._places(tree.columns[party])
+            out[:, places] = found
+            known[places] = True
+        return out, known
+
+    def _places(self, columns: NDArray[np.int32]) -> NDArray[np.intp]:
+        """Return where the bins of some columns stand among all."""
+        spans = [np.arange(self.cuts.offsets[c], self.cuts.offsets[c + 1]) for c in columns]
+        return np.concatenate([np.zeros(0, dtype=np.intp), *spans])
+
+    def _ask_sums(
+        self, net: Network, tree: TreeInProgress, waiting: NDArray[np.int32], asked: NDArray[Any]
+    ) -> dict[str, NDArray[np.int64]]:
+        """Ask the passive parties, and open what they answer."""
+        why = "which rows are in which node, to sum what they bring over bins"
+        message = node_rows(tree, waiting, asked)
+        ranges = tree.rows.ranges(message.asked)
+        counts, found = ranges[:, 1] - ranges[:, 0], {}
+        for reply in net.ask(PASSIVE, message, why=why):
+            assert isinstance(reply, BinSums)
+            bins = self.bins_of(reply.columns)
+            shape = Sums(counts, bins, tree.statistics.shape[1], tree.slots)
+            opened = self.sealing.opened(reply.party, reply.sums.payload, shape)
+            found[reply.party] = opened
+            note = OpenedBinSums(reply.party, tree.number, reply.nodes, reply.columns, opened)
+            net.note(note, why="sums per candidate, opened with the key, to find splits")
+        return found
+
+    def bins_of(self, columns: NDArray[np.int32]) -> NDArray[np.int32]:
+        """Return how many bins columns have."""
+        return self.cuts.n_bins[columns]
+
+    def split(self, net: Network, tree: TreeInProgress, chosen: Decisions) -> None:
+        """Let the owners split the rows of their nodes, and move all rows."""
+        by: dict[str, list[int]] = defaultdict(list)
+        for k, column in enumerate(chosen.feature.tolist()):
+            by[self.owner[column]].append(k)
+        for party, at in by.items():
+            c = Decisions(*(None if a is None else a[at] for a in vars(chosen).values()))  # type: ignore[arg-type]
+            if party == self.name:
+                goes = self.bins.goes_left(tree.rows, c.nodes, c.feature, c.bin, c.default_left)
+            else:
+                message = ChosenSplits(
+                    tree.number, c.nodes, c.left, c.feature, c.bin, c.default_left
+                )
+                why = "the splits that were chosen among its candidates"
+                (reply,) = net.ask(party, message, why=why)
+                assert isinstance(reply, RoutedRows)
+                goes = reply.goes_left
+            tree.rows.move(c.nodes, c.left, goes)
+        for node, left in zip(chosen.nodes.tolist(), chosen.left.tolist(), strict=True):
+            tree.parents[left] = tree.parents[left + 1] = node
+
+    # --- predictions
+
+    def predict(self, net: Network) -> NDArray[np.float64]:
+        """Route the rows to predict through all trees, asking the owners of splits, and add up."""
+        model: VerticalModel = self.model
+        n, at = len(self.queries), [RowPartition(len(self.queries)) for _ in model.trees]
+        leaves = np.zeros((n, len(model)), dtype=np.int32)
+        level = [(t, 0) for t in range(len(model))]
+        while level:
+            level = self._route_level(net, model, at, leaves, level)
+        return model.scores(leaves, self.queries.X, self.queries.columns)
+
+    def _route_level(
+        self,
+        net: Network,
+        model: VerticalModel,
+        at: list[RowPartition],
+        leaves: NDArray[np.int32],
+        level: list[tuple[int, int]],
+    ) -> list[tuple[int, int]]:
+        """Send the rows at some nodes one level down; return the nodes that they reach."""
+        by: dict[str, list[tuple[int, int]]] = defaultdict(list)
+        reached = []
+        for t, node in level:
+            rows, column = _rows_at(at[t], node), int(model.trees[t].feature[node])
+            if column < 0:
+                leaves[rows, t] = node
+            elif len(rows):
+                by[model.owners[column]].append((t, node))
+        for party, nodes in by.items():
+            for (t, node), goes in zip(nodes, self._goes(net, party, at, nodes), strict=True):
+                tree = model.trees[t]
+                left = tree.left[node : node + 1]
+                at[t].move(np.array([node], dtype=np.int32), left, goes)
+                reached += [(t, int(left[0])), (t, int(left[0]) + 1)]
+        return reached
+
+    def _goes(
+        self, net: Network, party: str, at: list[RowPartition], nodes: list[tuple[int, int]]
+    ) -> list[NDArray[np.bool_]]:
+        """Return where the rows at a party's nodes go."""
+        rows = [_rows_at(at[t], node) for t, node in nodes]
+        if party == self.name:
+            return [self._own_goes(t, node, r) for (t, node), r in zip(nodes, rows, strict=True)]
+        offsets = np.cumsum([0, *map(len, rows)])
+        trees, numbers = np.array(nodes, dtype=np.int32).T
+        message = RowsToRoute(trees, numbers, offsets, np.concatenate(rows))
+        (reply,) = net.ask(party, message, why="where rows to predict go at its splits")
+        if not isinstance(reply, RoutesOfRows) or len(reply.goes_left) != offsets[-1]:
+            raise ProtocolError(f"{party!r} did not say where all {offsets[-1]} rows go")
+        return np.split(reply.goes_left, offsets[1:-1])
+
+    def _own_goes(self, t: int, node: int, rows: NDArray[np.int32]) -> NDArray[np.bool_]:
+        tree = self.model.trees[t]
+        x = self.queries.X[rows, np.searchsorted(self.queries.columns, tree.feature[node])]
+        goes: NDArray[np.bool_] = np.where(
+            np.isnan(x), tree.default_left[node], x < tree.threshold[node]
+        )
+        return goes
+
+
+def _rows_at(rows: RowPartition, node: int) -> NDArray[np.int32]:
+    ((begin, end),) = rows.ranges(np.array([node], dtype=np.int32))
+    return rows.rows[begin:end]
+
+
+def node_rows(
+    tree: TreeInProgress, waiting: NDArray[np.int32], asked: NDArray[np.int32]
+) -> NodeRows:
+    """Return the question for sums: of every pair of children, the rows of the smaller one.
+
+    Parameters
+    ----------
+    tree : TreeInProgress
+    waiting : int32 array, shape (k,)
+        The root, or children in pairs.
+    asked : int32 array, shape (a,)
+    """
+    nodes = np.zeros(0, dtype=np.int32)
+    if waiting[0] != 0:
+        pairs = waiting.reshape(-1, 2)
+        sizes = np.diff(tree.rows.ranges(waiting), axis=1).reshape(-1, 2)
+        nodes = np.where(sizes[:, 1] < sizes[:, 0], pairs[:, 1], pairs[:, 0]).astype(np.int32)
+    parts = [_rows_at(tree.rows, node) for node in nodes.tolist()]
+    offsets = np.cumsum([0, *map(len, parts)]).astype(np.int64)
+    return NodeRows(
+        tree.number,
+        asked.astype(np.int32),
+        nodes,
+        np.array([tree.parents[n] for n in nodes.tolist()], dtype=np.int32),
+        offsets,
+        np.concatenate([np.zeros(0, dtype=np.int32), *parts]),
+    )

@@ -1,0 +1,144 @@
+"""The passive party: adds up what it cannot read, and splits its rows where it is told to."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.core.holding import Holding
+from fedtrees.core.party import Party, handles
+from fedtrees.core.sealed import Sealed
+from fedtrees.crypto.row_sums import RowSums, Sums
+from fedtrees.crypto.slots import Slots
+from fedtrees.messages.vertical import (
+    BinCounts,
+    BinCountsRequest,
+    BinSums,
+    ChosenSplits,
+    KnownNodes,
+    NodeRows,
+    RootRows,
+    RoutedRows,
+    RoutesOfRows,
+    RowStatistics,
+    RowsToRoute,
+    TreeColumns,
+)
+from fedtrees.protocols.vertical.columns import GlobalBins
+from fedtrees.protocols.vertical.settings import PASSIVE
+from fedtrees.trees.forest.params import feature_count
+
+
+class Passive(Party):
+    """Whoever has columns and no labels.
+
+    Parameters
+    ----------
+    name : str
+    held : Holding
+    bins : GlobalBins
+        Its columns, in bins.
+    share : float
+        Of its columns, that each tree may use.
+    """
+
+    role = PASSIVE
+    sealing: RowSums
+
+    def __init__(
+        self, name: str, held: Holding, bins: GlobalBins, share: str | int | float | None
+    ) -> None:
+        super().__init__(name)
+        self.held, self.bins, self.share = held, bins, share
+        self.splits: dict[tuple[int, int], tuple[int, np.float32, bool]] = {}
+
+    @handles(BinCountsRequest)
+    def describe(self, message: BinCountsRequest) -> BinCounts:
+        """Answer with the number of bins of every column."""
+        self.holder, self.key = message.holder, message.bits
+        return BinCounts(self.name, self.bins.columns, self.bins.n_bins)
+
+    @handles(RootRows)
+    def start_tree(self, message: RootRows) -> TreeColumns:
+        """Begin a tree: draw the columns that it may use."""
+        self.tree, self.root, self.known = message.tree, message.rows, KnownNodes(message.rows)
+        rng = self.streams.rng("columns", message.tree)
+        self.bins.choose(drawn_columns(len(self.bins.columns), self.share, rng))
+        return TreeColumns(self.name, self.bins.columns[self.bins.chosen])
+
+    @handles(RowStatistics)
+    def keep(self, message: RowStatistics) -> None:
+        """Keep what the rows of the tree bring, unread."""
+        self.statistics = message
+
+    @handles(NodeRows)
+    def add(self, message: NodeRows) -> BinSums:
+        """Answer with the sums over the bins of the asked nodes."""
+        self.known.told(message)
+        told, rows = self.statistics, self.known.partition
+        self.bins.look(rows, message.asked)
+        _, width = told.statistics.shape
+        ranges = rows.ranges(message.asked)
+        sums = Sums(
+            ranges[:, 1] - ranges[:, 0],
+            self.bins.n_bins[self.bins.chosen],
+            width,
+            Slots(told.limit, told.terms),
+        )
+
+        def binned() -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+            place = np.full(len(self.root), -1)
+            for j, (begin, end) in enumerate(ranges):
+                place[np.searchsorted(self.root, rows.rows[begin:end])] = j
+            return self.bins.codes(self.root), place
+
+        def adding(statistics: NDArray[np.int64]) -> NDArray[np.int64]:
+            if len(self.root) < len(self.held):
+                every = np.zeros((len(self.held), width), dtype=np.int64)
+                every[self.root] = statistics
+                statistics = every
+            return self.bins.sums(statistics, rows, message.asked)
+
+        payload = self.sealing.summed(self.name, told.statistics.payload, sums, binned, adding)
+        traffic = sums.traffic(self.key)
+        nbytes = sum(t.nbytes for t in traffic)
+        self.sealing.ledger.sent("BinSums", sum(t.ciphertexts for t in traffic), nbytes)
+        sealed = Sealed((self.holder,), sums.shape, "<i8", nbytes, payload)
+        return BinSums(
+            self.name, message.tree, message.asked, self.bins.columns[self.bins.chosen], sealed
+        )
+
+    @handles(ChosenSplits)
+    def split(self, message: ChosenSplits) -> RoutedRows:
+        """Move rows to the children, note the splits, and answer with who goes left."""
+        m = message
+        goes_left = self.bins.goes_left(
+            self.known.partition, m.nodes, m.columns, m.bins, m.default_left
+        )
+        thresholds = self.bins.thresholds(m.nodes, m.columns, m.bins)
+        column = np.searchsorted(self.bins.columns, m.columns)
+        for node, *split in zip(m.nodes, column, thresholds, m.default_left, strict=True):
+            self.splits[m.tree, int(node)] = (int(split[0]), split[1], bool(split[2]))
+        routed = RoutedRows(m.tree, m.nodes, m.left, goes_left)
+        self.known.routed(routed)
+        return routed
+
+    @handles(RowsToRoute)
+    def route(self, message: RowsToRoute) -> RoutesOfRows:
+        """Answer where rows to predict go."""
+        goes_left = np.zeros(len(message.rows), dtype=bool)
+        for j, at in enumerate(zip(message.trees.tolist(), message.nodes.tolist(), strict=True)):
+            here = slice(message.offsets[j], message.offsets[j + 1])
+            column, threshold, missing_left = self.splits[at]
+            x = self.queries.X[message.rows[here], column]
+            goes_left[here] = np.where(np.isnan(x), missing_left, x < threshold)
+        return RoutesOfRows(goes_left)
+
+
+def drawn_columns(
+    count: int, share: str | int | float | None, rng: np.random.Generator
+) -> NDArray[np.intp]:
+    """Return the columns that a tree may use, by place, ascending."""
+    if not count:
+        return np.zeros(0, dtype=np.intp)
+    return np.sort(rng.permutation(count)[: feature_count(share, count)])

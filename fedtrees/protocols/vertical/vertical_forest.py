@@ -1,0 +1,155 @@
+"""`vertical-forest`: a random forest over columns, with encrypted labels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.core.defense import Composition
+from fedtrees.core.errors import DataError, UsageError
+from fedtrees.core.holding import Holding
+from fedtrees.core.network import Network
+from fedtrees.core.registry import register
+from fedtrees.core.schema import Schema
+from fedtrees.crypto.slots import Slots
+from fedtrees.protocols.horizontal.forest_settings import class_count
+from fedtrees.protocols.vertical.active import Active, TreeInProgress
+from fedtrees.protocols.vertical.columns import GlobalBins
+from fedtrees.protocols.vertical.model import VerticalModel
+from fedtrees.protocols.vertical.passive import Passive
+from fedtrees.protocols.vertical.settings import ACTIVE, VerticalProtocol
+from fedtrees.trees.forest.grower import ForestGrower, class_totals, draw_rows
+from fedtrees.trees.forest.params import ForestParams
+from fedtrees.trees.forest.random_forest import ClassTree, RandomForest
+from fedtrees.trees.partition import RowPartition
+
+
+class ForestActive(Active):
+    """The active party of `vertical-forest`."""
+
+    params: VerticalForest
+
+    def train(self, net: Network) -> VerticalModel:
+        """Grow tree by tree, level by level."""
+        self.n_classes = class_count(self.schema)
+        assert self.held.y is not None
+        self.labels = self.held.y.astype(np.int64)
+        self.settle(net)
+        grown = [self.grow(net, t) for t in range(self.params.trees)]
+        trees, rows = zip(*grown, strict=True)
+        return VerticalModel(RandomForest(trees), tuple(self.owner), rows)
+
+    def grow(self, net: Network, number: int) -> tuple[ClassTree, RowPartition]:
+        """Grow one tree on the rows drawn for it."""
+        coins = self.streams.rng("rows", number)
+        weights = draw_rows(len(self.labels), self.params, coins)
+        rows = np.flatnonzero(weights).astype(np.int32)
+        one_hot = np.zeros((len(weights), self.n_classes), dtype=np.int64)
+        one_hot[rows, self.labels[rows]] = weights[rows]
+        limit = int(weights.sum()) if self.params.bootstrap else 1
+        tree = self.begin(net, number, rows, one_hot, Slots(limit, len(rows)))
+        totals = class_totals(self.labels, weights, self.n_classes)
+        usable = np.sort(np.concatenate(list(tree.columns.values()))).astype(np.int64)
+        key = int(self.streams.rng("nodes", number).integers(0, 2**32))
+        grower = ForestGrower(self.cuts, self.params, totals, usable, key)
+        known: dict[int, NDArray[np.int64]] = {}
+        while len(grower.nodes):
+            if int(grower.nodes[0]) not in known:
+                known = self.level(net, tree, grower.nodes, known)
+            chosen = grower.decide(self.counts(grower, known))
+            if len(chosen):
+                self.split(net, tree, chosen)
+        return grower.finish(), tree.rows
+
+    def level(
+        self,
+        net: Network,
+        tree: TreeInProgress,
+        nodes: NDArray[np.int32],
+        parents: dict[int, NDArray[np.int64]],
+    ) -> dict[int, NDArray[np.int64]]:
+        """Return the class counts of nodes over all bins: asked of the smaller of two children.
+
+        The larger one has what is left of its parent's.
+        """
+        if nodes[0] == 0:
+            found, _ = self.sums(net, tree, nodes, nodes)
+            return {0: found[0]}
+        left = np.unique(np.where(nodes % 2 == 1, nodes, nodes - 1)).astype(np.int32)
+        waiting = np.stack([left, left + 1], axis=1).reshape(-1)
+        sizes = np.diff(tree.rows.ranges(waiting), axis=1).reshape(-1, 2)
+        asked = np.where(sizes[:, 1] < sizes[:, 0], left + 1, left).astype(np.int32)
+        found, _ = self.sums(net, tree, waiting, asked)
+        out = {}
+        for node, first, counts in zip(asked.tolist(), left.tolist(), found, strict=True):
+            other = 2 * first + 1 - node
+            out[node], out[other] = counts, parents[tree.parents[node]] - counts
+        return out
+
+    def counts(
+        self, grower: ForestGrower, known: dict[int, NDArray[np.int64]]
+    ) -> NDArray[np.int64]:
+        """Return the counts that the grower asks for, one node and feature after the other."""
+        parts = [np.zeros((0, self.n_classes), dtype=np.int64)]
+        starts = self.cuts.offsets
+        for node, begin, end in zip(
+            grower.nodes.tolist(), grower.offsets[:-1], grower.offsets[1:], strict=True
+        ):
+            every = known[node]
+            parts += [every[starts[f] : starts[f + 1]] for f in grower.features[begin:end]]
+        return np.concatenate(parts)
+
+
+@register.protocol("vertical-forest")
+@dataclass(frozen=True, kw_only=True)
+class VerticalForest(VerticalProtocol, ForestParams):
+    """A random forest over columns (Takahashi et al. 2023, Sec. 2): labels are encrypted one-hot.
+
+    Passive parties add them over their bins, the active party opens the counts and picks the split
+    of least Gini impurity; the owner of its column tells who goes left. It grows the trees of the
+    central engine, given the same rows and columns drawn. Defaults are those of the authors' code.
+
+    Parameters
+    ----------
+    max_bin : int
+        Candidate splits of a column, quantiles over all rows; 65534: every value, as in that code.
+    tree_features : {"sqrt", "log2"}, int, float or None
+        What each party draws of its columns for each tree.
+    max_samples : float or None
+        Share of the rows that a tree is grown on; nobody is told of others.
+    """
+
+    trees: int = 5
+    max_depth: int | None = 6
+    max_features: str | int | float | None = None
+    tree_features: str | int | float | None = 0.8
+    bootstrap: bool = False
+    max_samples: float | None = 0.8
+    max_bin: int = 32
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.max_leaf_nodes is not None:
+            raise UsageError(
+                f"max_leaf_nodes={self.max_leaf_nodes}: levels are grown whole here; limit "
+                "max_depth or min_samples_leaf instead"
+            )
+
+    def check(self, schema: Schema) -> None:
+        """Refuse a target without classes."""
+        class_count(schema)
+
+    def party(
+        self, name: str, role: str, held: Holding | None, schema: Schema, defense: Composition
+    ) -> Active | Passive:
+        """Make the active party or a passive one."""
+        assert held is not None
+        if held.weight is not None:
+            raise DataError("random forests count rows and take no sample weights; drop them")
+        bins: Any = GlobalBins(held, self.max_bin)
+        if role == ACTIVE:
+            return ForestActive(name, held, bins, self.tree_features, self, schema)
+        return Passive(name, held, bins, self.tree_features)
