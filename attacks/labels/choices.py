@@ -19,7 +19,7 @@ from fedtrees.trees.jit import kernel
 Floats = NDArray[np.float64]
 
 #: Inverse temperatures that are tried, per unit of gain.
-BETAS = 2.0 ** np.arange(-8, 6)
+BETAS = 4.0 ** np.arange(-4, 3)
 #: Gains this close, relative to the node's, are of one partition in another guise.
 SAME = 1e-9
 
@@ -39,8 +39,8 @@ class Candidates:
 
 
 def log_probability(
-    tree: SeenTree, own: Candidates, G: Floats, H: Floats, lam: float, floor: float
-) -> tuple[float, float, Floats]:
+    tree: SeenTree, own: Candidates, G: Floats, H: Floats, lam: float, floor: float, doubt: float
+) -> tuple[float, Floats]:
     """Return how probable the splits of one tree are, and how that changes with G.
 
     Parameters
@@ -53,13 +53,13 @@ def log_probability(
     lam : float
     floor : float
         What a split must gain: nodes that were left alone gained no more.
+    doubt : float
+        Probability that a node that seems left alone was not.
 
     Returns
     -------
     log_likelihood : float
         In nats, at the best inverse temperature of `BETAS`.
-    beta : float
-        That temperature.
     slope : float64 array, shape (N, C)
         Derivative by G.
     """
@@ -67,7 +67,7 @@ def log_probability(
     slope = np.zeros_like(G)
     V = len(tree.begin)
     if not V or B < 2 or not tree.usable.any():
-        return 0.0, 0.0, slope
+        return 0.0, slope
     used = np.flatnonzero(tree.usable)
     codes = np.ascontiguousarray(own.codes[:, used])
     n_bins = own.n_bins[used]
@@ -78,15 +78,29 @@ def log_probability(
     scale = np.abs(taken)[:, None, None] + 1e-12
     twice = split[:, None, None] & (np.abs(gains - taken[:, None, None]) <= SAME * scale)
     gains = np.where(twice, -np.inf, gains)
-    every = np.concatenate([taken[:, None], gains.reshape(V, -1)], axis=1)
-    every = every - every.max(axis=1, keepdims=True)
-    fits = [float((b * every[:, 0] - np.log(np.exp(b * every).sum(axis=1))).sum()) for b in BETAS]
+    every = np.concatenate([taken[:, None], gains.reshape(V, -1)], axis=1) - taken[:, None]
+    chances = [_chances(every, split, beta) for beta in BETAS]
+    fits = [float(np.log(_softened(c[:, 0], split, doubt)).sum()) for c in chances]
     best = int(np.argmax(fits))
-    share = np.exp(BETAS[best] * every)
-    share /= share.sum(axis=1, keepdims=True)
+    share = chances[best]
+    sure = (1 - doubt) * share[:, 0] / _softened(share[:, 0], split, doubt)
+    share = share * np.where(split, 1.0, sure)[:, None]
+    share[:, 0] = 1.0 - share[:, 1:].sum(axis=1)
     pull = (1.0 - share[:, 0], share[:, 1:].reshape(gains.shape))
     _pulls(*nodes, left_g, left_h, total_g, total_h, own_g, own_h, *pull, lam, slope)
-    return fits[best], float(BETAS[best]), BETAS[best] * slope
+    return fits[best], BETAS[best] * slope
+
+
+def _chances(excess: Floats, split: NDArray[np.bool_], beta: float) -> Floats:
+    """Return how probable every choice is: of a node left alone, no candidate that gains less."""
+    top = np.maximum(excess.max(axis=1, keepdims=True), 0.0)
+    odds = np.exp(beta * (excess - top))
+    odds[~split, 1:] = np.maximum(odds[~split, 1:] - np.exp(-beta * top[~split]), 0.0)
+    return np.asarray(odds / odds.sum(axis=1, keepdims=True))
+
+
+def _softened(chance: Floats, split: NDArray[np.bool_], doubt: float) -> Floats:
+    return np.maximum(np.where(split, chance, (1 - doubt) * chance + doubt), 1e-300)
 
 
 @kernel

@@ -7,7 +7,8 @@ from numpy.typing import NDArray
 
 from fedtrees.trees.jit import kernel
 
-PASSES = 100  # of one level, and levels
+PASSES = 100  # of one level
+MOST_ROWS = 20_000  # it visits every edge in every pass
 
 
 def published_communities(
