@@ -57,9 +57,7 @@ def _from(
     while True:
         order = rng.permutation(len(community))
         moved = _numbered(
-            _sweeps(
-                twins.leaf, twins.weight, degree, twins.eta, community, order, len(twins.tree)
-            )
+            _sweeps(twins.leaf, twins.weight, degree, twins.eta, community, order, len(twins.tree))
         )
         merged = _numbered(_merged_greedily(between(twins, moved))[moved])
         gained = modularity(twins, merged)

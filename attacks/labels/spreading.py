@@ -26,7 +26,7 @@ def spread(twins: Twins, known: NDArray[np.float64]) -> NDArray[np.float64]:
         Shares that add up to 1, even ones where no known row can be reached. Every class counts
         the same, however many of its rows are known.
     """
-    S, K = known.shape
+    K = known.shape[1]
     source = known / np.maximum(known.sum(axis=0), 1.0) / twins.weight[:, None]
     seen = twins.leaf >= 0
     inverse = 1.0 / np.maximum(twins.degree, 1.0)[:, None]
