@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from federations import sample_federation
 
+from fedtrees.bench.conformance import sample_holdings
 from fedtrees.bench.evaluate import make_defense
 from fedtrees.core.codec import encode
 from fedtrees.core.holding import over_clients
@@ -37,6 +38,8 @@ DEFENSES = (
     "min-bin[k=3]",
     "mask-sum-hessian",
     "min-leaf[k=3]",
+    "id-lmid[xi=0.1]",
+    "reduced-leakage",
 )
 ATTACKS = (
     "timberstrike[chains=2]",
@@ -72,10 +75,11 @@ def digest(parts: Iterator[bytes]) -> str:
 def digests() -> dict[str, str]:
     """Train every protocol with every defense that fits it, and attack the undefended runs."""
     clients, schema = sample_federation()
-    held = over_clients(clients)
     found = {}
     for name in register.names("protocol"):
         protocol = register.make("protocol", Spec(name, {"trees": 3, "max_depth": 3}))
+        rows = protocol.layout == "rows"
+        held = over_clients(clients) if rows else sample_holdings(protocol)
         for defense in DEFENSES:
             made = make_defense(parse_composed([defense])[0])
             if protocol.mismatch(made):
@@ -86,7 +90,7 @@ def digests() -> dict[str, str]:
             found[f"{key} predictions"] = digest(content(run.predict(clients[0].X)))
             for text in ATTACKS if defense == "none" else ():
                 attack = register.make("attack", parse_grid(text)[0])
-                view = view_of(run, ("client-2",), held)
+                view = view_of(run, (list(held)[-1],), held)
                 if attack.inapplicable(view):
                     continue
                 guess = attack.run(view, Streams(0).rng("attack"))

@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from fedtrees import __version__
-from fedtrees.bench.suite import DataRef, Suite, fits
+from fedtrees.bench.suite import DataRef, Suite, fits, roles_of
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Composed, Spec
-from fedtrees.core.transcript import PUBLIC
 from fedtrees.protocols.base import Protocol
 
 _LIBRARIES = ("numpy", "numba", "scipy", "scikit-learn", "ortools", "imbalanced-learn")
@@ -45,10 +44,8 @@ class Setting:
         cls, data: DataRef, partition: Spec, clients: int, seed: int, protocol: Protocol
     ) -> Setting:
         """Return the federation that a protocol is run over."""
-        roles = dict(protocol.roles(clients))
+        roles = roles_of(protocol, clients)
         holders = tuple(protocol.holder_names(clients))
-        if protocol.released:
-            roles[PUBLIC] = PUBLIC
         return cls(data, partition, clients, seed, tuple(roles.items()), holders, protocol.layout)
 
     @property

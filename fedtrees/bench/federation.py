@@ -22,6 +22,7 @@ from fedtrees.data import catalogue
 from fedtrees.data.csv_table import load_csv
 from fedtrees.data.dataset import Dataset
 from fedtrees.data.holdout import holdout
+from fedtrees.data.joined import load_joined
 from fedtrees.data.layout import lay_out
 from fedtrees.data.partition import Partition
 from fedtrees.data.sample import sample, thinned
@@ -93,6 +94,10 @@ def load_dataset(ref: DataRef, data_dir: str | None) -> Dataset:
     """
     if ref.csv:
         positive = ref.positive or None
+        if ref.id:
+            paths = ref.csv.split(",")
+            more = {"categorical": ref.categorical, "positive": positive, "name": ref.name}
+            return load_joined(paths, ref.target, id=ref.id, **more)
         return load_csv(
             Path(ref.csv), ref.target, categorical=ref.categorical, positive=positive, name=ref.name
         )
@@ -128,7 +133,7 @@ def spread(
     streams = Streams(seed).child("federation")
     train, test, reserve = holdout(dataset, streams).tables(dataset.table)
     rng = streams.rng("partition")
-    held = lay_out(layout, train, dataset.schema, names, how, rng)
+    held = lay_out(layout, train, dataset.schema, names, how, rng, dataset.files)
     return Federation(dataset, held, test, reserve)
 
 

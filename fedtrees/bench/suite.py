@@ -38,7 +38,8 @@ class DataRef:
     """
 
     name: str  # catalogue name, or the label of the CSV file in results
-    csv: str = ""  # path of a CSV file, empty for a catalogue name
+    csv: str = ""  # path of a CSV file, or of one per party with commas; else a catalogue name
+    id: str = ""  # column that joins the files of several parties
     target: str = ""
     positive: str = ""
     categorical: tuple[str, ...] = ()  # its categorical columns
@@ -64,7 +65,7 @@ class DataRef:
             raise UsageError("data is a table without csv; write {csv = 'file.csv', target = ...}")
         columns = value.get("categorical", ())
         given = {**value, "categorical": (columns,) if isinstance(columns, str) else tuple(columns)}
-        return cls(**{**given, "name": value.get("name") or Path(value["csv"]).stem})
+        return cls(**{**given, "name": value.get("name") or _stem(value)})
 
 
 @dataclass(frozen=True)
@@ -135,10 +136,21 @@ class Grid:
         return replace(self, defenses=defenses)
 
 
+def _stem(value: Mapping[str, Any]) -> str:
+    """Return what a table is called in results: its file, or its files, without folders."""
+    paths = value["csv"].split(",") if value.get("id") else [value["csv"]]
+    return "+".join(Path(path).stem for path in paths)
+
+
+def roles_of(protocol: Any, parties: int) -> dict[str, str]:
+    """Return name and role of every party of a protocol, and of whoever gets its model."""
+    roles = dict(protocol.roles(parties))
+    return {**roles, PUBLIC: PUBLIC} if protocol.released else roles
+
+
 def fits(threat: str, protocol: Spec) -> bool:
     """Tell whether a protocol has all the roles that a threat names."""
-    made = register.make("protocol", protocol)
-    known = {PUBLIC, *made.roles(2).values()}
+    known = set(roles_of(register.make("protocol", protocol), 2).values())
     return all(part.name in known for part in Threat.parse(threat).parts)
 
 

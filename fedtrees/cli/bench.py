@@ -18,6 +18,7 @@ from fedtrees.cli.options import (
     DataDir,
     Defenses,
     Format,
+    Id,
     Margin,
     Output,
     Plugins,
@@ -50,6 +51,7 @@ def bench(
     csv: Csv = None,
     target: Target = "",
     positive: Positive = "",
+    id: Id = "",
     categorical: Categorical = None,
     partition: Annotated[
         list[str] | None, typer.Option(help="iid, label-skew[alpha=], quantity-skew, ...")
@@ -90,7 +92,7 @@ def bench(
     """
     from fedtrees.bench.session import Bench, default_workers
 
-    table = csv_table(csv, data, target, categorical, positive=positive)
+    table = csv_table(csv, data, target, categorical, positive=positive, id=id)
     plugins = load_plugins(plugin)
     replaced = {
         "protocols": protocol,

@@ -37,7 +37,11 @@ Defenses = Annotated[
         "-d", "--defense", help="Defenses, with grids: split-only, laplace-hist[epsilon=1,4]."
     ),
 ]
-Csv = Annotated[str | None, typer.Option(help="A CSV file instead of --data.")]
+Csv = Annotated[
+    str | None,
+    typer.Option(help="A CSV file instead of --data; with --id one per party, with commas."),
+]
+Id = Annotated[str, typer.Option(help="Column that joins the parties' files, the labels' first.")]
 Target = Annotated[str, typer.Option(help="Target column of --csv.")]
 Positive = Annotated[str, typer.Option(help="Positive class of --csv.")]
 Categorical = Annotated[

@@ -16,6 +16,7 @@ from fedtrees.cli.options import (
     Csv,
     DataDir,
     Format,
+    Id,
     Output,
     Plugins,
     Positive,
@@ -50,6 +51,7 @@ def train(
         str, typer.Option(help="What the target of --csv is: binary, classes or number.")
     ] = "",
     positive: Positive = "",
+    id: Id = "",
     categorical: Categorical = None,
     partition: Annotated[
         str, typer.Option(help="iid, label-skew[alpha=], quantity-skew, ...")
@@ -76,7 +78,7 @@ def train(
     from fedtrees.core.registry import register
     from fedtrees.protocols.base import train as train_federation
 
-    table = csv_table(csv, data, target, categorical, task=task, positive=positive)
+    table = csv_table(csv, data, target, categorical, task=task, positive=positive, id=id)
     load_plugins(plugin)
     protocol_spec, defense_spec, spreading = _specs(protocol, defense or (), partition)
     made: Protocol = register.make("protocol", protocol_spec)
@@ -151,10 +153,13 @@ def _dataset(data: str | None, table: dict[str, Any] | None, data_dir: str | Non
     from fedtrees.bench.federation import load_dataset
     from fedtrees.bench.suite import DataRef
     from fedtrees.data.csv_table import load_csv
+    from fedtrees.data.joined import load_joined
 
     if table is None:
         return load_dataset(DataRef(data or "breast-cancer"), data_dir)
     options = {"task": "binary", **table}
+    if "id" in options:
+        return load_joined(options.pop("csv").split(","), options.pop("target"), **options)
     return load_csv(options.pop("csv"), options.pop("target"), **options)
 
 
@@ -169,7 +174,9 @@ def _facts(federation: Federation, training: Training) -> dict[str, Any]:
         "dataset": dataset.name,
         "task": dataset.task,
         "classes": list(dataset.schema.classes),
-        "clients": [len(rows) for rows in federation.holdings.values()],
+        "clients": [len(held) for held in federation.holdings.values()],
+        "training_rows": training.n_rows,
+        "columns": [len(held.columns) for held in federation.holdings.values()],
         "test_rows": len(test),
         "utility": scores(test.y, predicted),
         "trees": len(training.model),
@@ -200,6 +207,9 @@ def _print(facts: Mapping[str, Any]) -> None:
     target = f"{len(facts['classes'])} classes" if facts["classes"] else "a number"
     typer.echo(f"{facts['protocol']} on {facts['dataset']} ({target})")
     shown = f"{sum(sizes)} over {len(sizes)} clients, of {min(sizes)} to {max(sizes)}"
+    if facts["training_rows"] < sum(sizes):
+        widths = " + ".join(map(str, facts["columns"]))
+        shown = f"{facts['training_rows']}, of {widths} columns"
     lines = {"defense": facts["defense"], "training rows": shown, "test rows": facts["test_rows"]}
     if facts["defense"] != "none":
         lines["defense"] += f" (claims {facts['claimed']}, spent {facts['spent']})"

@@ -28,6 +28,39 @@ from fedtrees.core.transcript import BudgetEvent, Transcript
 
 
 @dataclass(frozen=True, eq=False)
+class Level:
+    """Nodes that wait for splits, as whoever has the labels knows them.
+
+    Attributes
+    ----------
+    tree, round : int
+        Numbers of the tree, and of the round that it belongs to.
+    nodes : int32 array, shape (k,)
+        The root, or children in pairs.
+    counts : int64 array, shape (k, K)
+        Their rows by class; 0 columns where the target is a number.
+    totals : int64 array, shape (K,)
+        All training rows by class.
+    offsets : int32 array, shape (d + 1,)
+        Candidates of column f are ``offsets[f]:offsets[f + 1]``.
+    others : bool array, shape (d,)
+        Columns of other parties.
+    left : int64 array, shape (k, candidates, K), or None
+        Rows by class up to each candidate, without those that have no value. None unless a part
+        `counts_classes`.
+    """
+
+    tree: int
+    round: int
+    nodes: NDArray[np.int32]
+    counts: NDArray[np.int64]
+    totals: NDArray[np.int64]
+    offsets: NDArray[np.int32]
+    others: NDArray[np.bool_]
+    left: NDArray[np.int64] | None = None
+
+
+@dataclass(frozen=True, eq=False)
 class Context:
     """What a hook may know: who acts, the public parameters, that party's coins, the ledger.
 
@@ -44,6 +77,8 @@ class Context:
         Where `spend` enters what a noisy release cost.
     acted : set of int
         Where a composition enters which of its parts changed something.
+    level : Level or None
+        What `candidates` and `shown` are asked about, where parties hold columns.
     """
 
     party: str
@@ -53,6 +88,7 @@ class Context:
     streams: Streams
     ledger: list[BudgetEvent]
     acted: set[int] = field(default_factory=set)
+    level: Level | None = None
     _held: Holding | None = None
     _draws: Counter[str] = field(default_factory=Counter)
 
@@ -159,6 +195,8 @@ class Defense:
         Whether `rows` makes every hessian 1.
     bounds_hessian : bool
         Whether it is right only while hessians keep to the loss's own bound.
+    counts_classes : bool
+        Whether `candidates` reads `Level.left`: then class counts are summed beside gradients.
     """
 
     name: ClassVar[str] = "defense"
@@ -173,6 +211,7 @@ class Defense:
     least_leaf_rows: int = 0
     unit_hessian: ClassVar[bool] = False
     bounds_hessian: ClassVar[bool] = False
+    counts_classes: ClassVar[bool] = False
 
     def claim(self) -> Guarantee:
         """State what is guaranteed, as published; by default `guarantee`."""
@@ -204,6 +243,14 @@ class Defense:
 
     def candidates(self, mask: NDArray[np.bool_], tree: int, ctx: Context) -> NDArray[np.bool_]:
         """Restrict which splits may be chosen; `mask` is bool, shape (n_nodes, total_bins)."""
+        return mask
+
+    def shown(self, mask: NDArray[np.bool_], tree: int, ctx: Context) -> NDArray[np.bool_]:
+        """Restrict of which nodes other parties are told the rows; `mask` is bool, (n_nodes,).
+
+        Where they are not told of the root, a tree is grown without them. Nodes are shown in pairs,
+        and nothing below a node that is not.
+        """
         return mask
 
     def audience(self, message: Message, receivers: Sequence[str], ctx: Context) -> Sequence[str]:
@@ -302,6 +349,16 @@ class Composition:
         """Whether any part has a say in which splits may be chosen."""
         return any(type(p).candidates is not Defense.candidates for p in self.parts)
 
+    @property
+    def hides_nodes(self) -> bool:
+        """Whether any part has a say in which nodes other parties are told of."""
+        return any(type(p).shown is not Defense.shown for p in self.parts)
+
+    @property
+    def counts_classes(self) -> bool:
+        """Whether any part reads the class counts of candidates."""
+        return any(p.counts_classes for p in self.parts)
+
     def mismatch(
         self, protocol: str, says: Sequence[type[Message]], serves: frozenset[str]
     ) -> str | None:
@@ -314,7 +371,7 @@ class Composition:
         says : sequence of Message types
             What crosses in it.
         serves : frozenset of str
-            Hooks and limits that its parties keep to: of ``rows``, ``candidates``,
+            Hooks and limits that its parties keep to: of ``rows``, ``candidates``, ``shown``,
             ``gradient_clip`` and ``least_leaf_rows``.
         """
         for part in self.parts:
@@ -325,6 +382,7 @@ class Composition:
             uses = {
                 "rows": type(part).rows is not Defense.rows and part.stages != {"labels"},
                 "candidates": type(part).candidates is not Defense.candidates,
+                "shown": type(part).shown is not Defense.shown,
                 "gradient_clip": part.gradient_clip is not None,
                 "least_leaf_rows": part.least_leaf_rows > 0,
             }
@@ -360,6 +418,15 @@ class Composition:
         """Pass the candidate mask through every part."""
         for i, part in enumerate(self.parts):
             changed = part.candidates(mask.copy(), tree, ctx)
+            if i not in ctx.acted and not np.array_equal(changed, mask):
+                ctx.acted.add(i)
+            mask = changed
+        return mask
+
+    def shown(self, mask: NDArray[np.bool_], tree: int, ctx: Context) -> NDArray[np.bool_]:
+        """Pass the mask of nodes through every part."""
+        for i, part in enumerate(self.parts):
+            changed = part.shown(mask.copy(), tree, ctx)
             if i not in ctx.acted and not np.array_equal(changed, mask):
                 ctx.acted.add(i)
             mask = changed

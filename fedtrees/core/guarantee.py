@@ -119,10 +119,18 @@ class LabelDP(Guarantee):
 
 @dataclass(frozen=True)
 class MutualInformation(Guarantee):
-    """At most `xi` nats between the labels and what one node shows."""
+    """At most `xi` between the labels and what one node shows.
+
+    Attributes
+    ----------
+    xi : float
+    unit : {"nats", "share"}
+        A share is one of ``log(1 / p)``, p the share of the rarest class.
+    """
 
     kind: ClassVar[str] = "mutual-information"
     xi: float
+    unit: str = "nats"
 
 
 def join(guarantees: Sequence[Guarantee]) -> str:

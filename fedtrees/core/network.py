@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from fedtrees.core.aggregation import Aggregation, Wire
 from fedtrees.core.aggregation import add_messages as add_messages
 from fedtrees.core.cut_plan import CutPlan
-from fedtrees.core.defense import Composition, Context
+from fedtrees.core.defense import Composition, Context, Level
 from fedtrees.core.errors import ProtocolError, did_you_mean
 from fedtrees.core.holding import Holding
 from fedtrees.core.messages import Message, sealed
@@ -50,8 +51,18 @@ class Network(ABC):
         """Tell the model to whoever wants it, the role ``public``; return it as it left."""
 
     @abstractmethod
-    def allowed_splits(self, tree: int, nodes: int, bins: int) -> NDArray[np.bool_] | None:
+    def allowed_splits(
+        self, tree: int, nodes: int, bins: int, level: Level | None = None
+    ) -> NDArray[np.bool_] | None:
         """Return which splits the defenses allow, bool, shape (nodes, bins); None: all."""
+
+    @abstractmethod
+    def shown_nodes(self, level: Level) -> NDArray[np.bool_]:
+        """Return of which nodes the defenses let other parties know, bool, shape (k,)."""
+
+    @abstractmethod
+    def reads_levels(self) -> tuple[bool, bool]:
+        """Tell whether a defense reads a `Level`, and whether it reads its class counts too."""
 
     @abstractmethod
     def cut_plan(self) -> CutPlan | None:
@@ -207,13 +218,32 @@ class LocalNetwork(Network):
         """Return the names of the parties of a role, in the order of joining."""
         return [p.name for p in self._parties.values() if p.role == role]
 
-    def allowed_splits(self, tree: int, nodes: int, bins: int) -> NDArray[np.bool_] | None:
+    def allowed_splits(
+        self, tree: int, nodes: int, bins: int, level: Level | None = None
+    ) -> NDArray[np.bool_] | None:
         """Return which splits the defenses allow, None where no defense has a say."""
         party = acting_party()
         if party is None or not self.defense.restricts_splits:
             return None
         mask = np.ones((nodes, bins), dtype=bool)
-        return self.defense.candidates(mask, tree, self.context(party.name))
+        return self.defense.candidates(mask, tree, replace(self.context(party.name), level=level))
+
+    def shown_nodes(self, level: Level) -> NDArray[np.bool_]:
+        """Return of which nodes the defenses let other parties know; of all where none has a say.
+
+        Who knows the rows of one child and of the parent knows those of the other: pairs are shown
+        or hidden together.
+        """
+        context = replace(self.context(self._sender().name), level=level)
+        mask = self.defense.shown(np.ones(len(level.nodes), dtype=bool), level.tree, context)
+        if len(mask) > 1:
+            mask = np.repeat(mask.reshape(-1, 2).all(axis=1), 2)
+        return mask
+
+    def reads_levels(self) -> tuple[bool, bool]:
+        """Tell whether a defense reads a `Level`, and whether it reads its class counts too."""
+        reads = self.defense.restricts_splits or self.defense.hides_nodes
+        return reads, self.defense.counts_classes
 
     def cut_plan(self) -> CutPlan | None:
         """Return how the defenses want cut points settled, None where no defense has a say."""

@@ -53,7 +53,7 @@ class Sums:
     def groups(self) -> Iterator[tuple[int, NDArray[np.intp], NDArray[np.intp]]]:
         """Yield a number of bins, the columns that have so many, and where their bins stand."""
         starts = np.cumsum(self.n_bins) - self.n_bins
-        for bins in np.unique(self.n_bins).tolist():
+        for bins in sorted(set(self.n_bins.tolist())):
             columns = np.flatnonzero(self.n_bins == bins)
             yield bins, columns, (starts[columns, None] + np.arange(bins)).ravel()
 

@@ -33,8 +33,10 @@ class Dataset:
         Rows a published recipe fixes as its test set. None: the split is drawn from the seed.
     notes : tuple of str
         What a reader of results should know: constant columns, how labels were made binary.
+    files : tuple of tuple of int
+        Columns of each party's file, the one with the labels first; () for a table of one file.
     digest : str
-        sha256 (hex) of schema, arrays and test rows; two datasets with one digest are the same.
+        sha256 (hex) of schema, arrays, test rows and files: datasets with one digest are the same.
     """
 
     name: str
@@ -43,6 +45,7 @@ class Dataset:
     top: tuple[str, ...] = ()
     test_rows: NDArray[np.intp] | None = None
     notes: tuple[str, ...] = ()
+    files: tuple[tuple[int, ...], ...] = ()
     digest: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -73,6 +76,8 @@ class Dataset:
         h.update(np.ascontiguousarray(self.table.y, dtype=kind).tobytes())
         if self.test_rows is not None:
             h.update(np.ascontiguousarray(self.test_rows, dtype="<i8").tobytes())
+        if self.files:
+            h.update(json.dumps(self.files).encode())
         return h.hexdigest()
 
 

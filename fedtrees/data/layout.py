@@ -10,11 +10,10 @@ from numpy.typing import NDArray
 from fedtrees.core.errors import UsageError, did_you_mean
 from fedtrees.core.holding import Holding
 from fedtrees.core.schema import Schema, Table
+from fedtrees.data.columns import spread_columns
 from fedtrees.data.partition import Partition, split
 
-Layout = Callable[
-    [Table, Schema, Sequence[str], Partition, np.random.Generator], dict[str, Holding]
-]
+Layout = Callable[..., dict[str, Holding]]
 
 
 def by_rows(
@@ -26,21 +25,16 @@ def by_rows(
 
 
 def by_columns(
-    table: Table, schema: Schema, names: Sequence[str], how: Partition, rng: np.random.Generator
+    table: Table,
+    schema: Schema,
+    names: Sequence[str],
+    how: Partition,
+    rng: np.random.Generator,
+    files: Sequence[Sequence[int]] = (),
 ) -> dict[str, Holding]:
-    """Give every party some columns of all rows, and the labels to the first party.
-
-    Columns are dealt out in random order, in shares as equal as they can be.
-    """
-    if how.name != "iid":
-        raise UsageError(
-            f"partition {how.name!r} spreads rows; where parties hold columns there is only 'iid'"
-        )
-    d = table.X.shape[1]
-    if len(names) > d:
-        raise UsageError(f"{len(names)} parties cannot share {d} columns; give fewer parties")
-    dealt = [np.sort(part) for part in np.array_split(rng.permutation(d), len(names))]
-    return {name: columns_of(table, dealt[i], i == 0) for i, name in enumerate(names)}
+    """Give every party some columns of all rows, and the labels to the first party."""
+    spread = spread_columns(how.name, how.params, schema, names, rng, files)
+    return {name: columns_of(table, columns, name == names[0]) for name, columns in spread.items()}
 
 
 def columns_of(table: Table, columns: NDArray[np.intp], labelled: bool) -> Holding:
@@ -68,12 +62,15 @@ def lay_out(
     names: Sequence[str],
     how: Partition,
     rng: np.random.Generator,
+    files: Sequence[Sequence[int]] = (),
 ) -> dict[str, Holding]:
     """Spread a table over parties.
 
-    `layout` is one of `LAYOUTS`; `names` are those of the parties that hold data, in order. Raises
-    `UsageError` or `DataError` as `fedtrees.data.partition.split`, or where the layout is unknown.
+    `layout` is one of `LAYOUTS`; `names` are those of the parties that hold data, in order; `files`
+    is `Dataset.files`. Raises `UsageError` or `DataError` as `fedtrees.data.partition.split` and
+    `fedtrees.data.columns.spread_columns`, or where the layout is unknown.
     """
     if layout not in LAYOUTS:
         raise UsageError(f"unknown layout {layout!r}{did_you_mean(layout, LAYOUTS)}")
-    return LAYOUTS[layout](table, schema, names, how, rng)
+    more = (files,) if layout == "columns" else ()
+    return LAYOUTS[layout](table, schema, names, how, rng, *more)

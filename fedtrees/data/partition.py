@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from fedtrees.core.errors import DataError, UsageError, check_positive, did_you_mean
 from fedtrees.core.schema import Schema, Table
+from fedtrees.data.columns import BY_FILE, COLUMN_PARTITIONS
 
 Rows = NDArray[np.intp]
 
@@ -122,6 +123,9 @@ PARTITIONS: dict[str, Callable[..., list[Rows]]] = {
 }
 
 
+_OF_COLUMNS = ({*COLUMN_PARTITIONS} - {*PARTITIONS}) | {BY_FILE}
+
+
 @dataclass(frozen=True)
 class Partition:
     """A partition by name with its parameters, checked at construction.
@@ -129,7 +133,7 @@ class Partition:
     Attributes
     ----------
     name : str
-        Key of `PARTITIONS`.
+        Key of `PARTITIONS`, or how columns are spread (`fedtrees.data.columns`).
     params : mapping of str to value
         Keyword parameters of that function.
 
@@ -143,10 +147,11 @@ class Partition:
     params: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        if self.name in _OF_COLUMNS:
+            return  # what stands in the brackets is by party: read where parties are known
         if self.name not in PARTITIONS:
-            raise UsageError(
-                f"unknown partition {self.name!r}{did_you_mean(self.name, PARTITIONS)}"
-            )
+            every = [*PARTITIONS, *_OF_COLUMNS]
+            raise UsageError(f"unknown partition {self.name!r}{did_you_mean(self.name, every)}")
         known = parameters(self.name)
         for key in self.params:
             if key not in known:
@@ -198,6 +203,8 @@ def split(
         raise DataError(f"clients={clients}: a federation needs at least one client")
     if clients > len(table):
         raise DataError(f"{clients} clients but only {len(table)} rows; use fewer clients")
+    if partition.name not in PARTITIONS:
+        raise UsageError(f"partition {partition.name!r} spreads columns; here parties hold rows")
     parts = PARTITIONS[partition.name](table, schema, clients, rng, **partition.params)
     while min(map(len, parts)) == 0:
         largest = max(range(clients), key=lambda c: len(parts[c]))

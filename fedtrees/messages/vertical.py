@@ -294,6 +294,9 @@ class KnownNodes:
 
     def rows_of(self, node: int) -> NDArray[np.int32]:
         """Return the rows of a known node, int32, ascending."""
+        return np.sort(self._rows(node))  # its children's rows stand one after the other
+
+    def _rows(self, node: int) -> NDArray[np.int32]:
         ((begin, end),) = self.partition.ranges(np.array([node], dtype=np.int32))
         return self.partition.rows[begin:end]
 
@@ -322,7 +325,7 @@ class KnownNodes:
     def _known(self, node: int) -> NDArray[np.int32]:
         if node and node not in self.nodes:
             raise ProtocolError(f"node {node} has children with rows, and was never told of")
-        return self.rows_of(node)
+        return self._rows(node)
 
     def _split(
         self, nodes: NDArray[np.integer], left: NDArray[np.integer], goes_left: NDArray[np.bool_]

@@ -61,7 +61,11 @@ UNREAD_WHERE_ROWS_ARE_HELD_OUT = {
 }
 SMALL = {"trees": 5, "max_depth": 4}
 RUNS = [
-    *(Spec(name, SMALL) for name in register.names("protocol")),
+    *(
+        Spec(name, SMALL)
+        for name in register.names("protocol")
+        if register.get("protocol", name).layout == "rows"
+    ),
     Spec("fedtree-hist", {**SMALL, "cuts": "equal-width"}),
     Spec("nvflare-hist", {**SMALL, "early_stopping_rounds": 1}),
     Spec("nvflare-hist", {**SMALL, "base_score": 0.5}),

@@ -14,7 +14,7 @@ from fedtrees.core.specs import Spec
 from fedtrees.core.transcript import PUBLIC
 
 PRIVATE = ("laplace-hist", "laplace-gradient", "dp-grid-cuts", "dp-quantile-cuts")
-NEEDED = {name: {"epsilon": 4.0} for name in PRIVATE}
+NEEDED = {name: {"epsilon": 4.0} for name in PRIVATE} | {"id-lmid": {"xi": 0.1}}
 OWN = {kind: register.names(kind) for kind in ("protocol", "defense", "attack")}
 
 HEAD = """
@@ -173,6 +173,7 @@ def test_each_family_of_messages_has_its_protocols():
         {"flower-bagging", "flower-cyclic", "local-ensembles"},
         {"forest-hist"},
         {"local-forests"},
+        {"secureboost", "vertical-forest"},
     ]
 
 

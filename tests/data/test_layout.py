@@ -79,7 +79,12 @@ def test_one_party_holds_the_whole_table():
     ("layout", "parties", "how", "said"),
     [
         ("columns", D + 1, "iid", f"{D + 1} parties cannot share {D} columns"),
-        ("columns", 2, "label-skew", "where parties hold columns there is only 'iid'"),
+        (
+            "columns",
+            2,
+            "label-skew",
+            "spreads rows; columns are spread by iid, shares, named, by-file",
+        ),
         ("whole", 2, "iid", "one party holds the whole table; got 2"),
         ("colums", 2, "iid", "unknown layout 'colums'; did you mean 'columns'"),
     ],

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.core.defense import Level
 from fedtrees.core.errors import ProtocolError
 from fedtrees.core.holding import Holding
 from fedtrees.core.network import Network
@@ -30,6 +31,7 @@ from fedtrees.messages.vertical import (
     RowStatistics,
     RowsToRoute,
     TreeColumns,
+    sibling,
 )
 from fedtrees.protocols.base import Coordinator
 from fedtrees.protocols.vertical.columns import GlobalBins
@@ -37,7 +39,7 @@ from fedtrees.protocols.vertical.model import VerticalModel
 from fedtrees.protocols.vertical.passive import drawn_columns
 from fedtrees.protocols.vertical.settings import ACTIVE, PASSIVE, VerticalProtocol
 from fedtrees.trees.binning import Cuts
-from fedtrees.trees.partition import Decisions, RowPartition
+from fedtrees.trees.partition import ROOT, Decisions, RowPartition
 
 
 @dataclass(eq=False)
@@ -46,25 +48,33 @@ class TreeInProgress:
 
     Attributes
     ----------
-    number : int
+    number, round : int
     statistics : int64 array, shape (n, s)
         Of all rows; 0 for those that the tree is not grown on.
     slots : Slots
     rows : RowPartition
     columns : mapping of str to int32 array
         Columns that the tree may use, by party.
-    parents : mapping of int to int
+    parents : dict of int to int
         By node.
-    owned : list
-        Nodes, columns and bins of the splits by own columns, level by level.
+    hidden : set of int
+        Nodes that the others are not told of.
+    thresholds : dict of int to float32
+        Of the splits by own columns, by node.
+    classes : dict of int to int64 array, shape (total_bins, K)
+        Rows by bin and class of the nodes of the last level, where something reads them.
     """
 
     number: int
+    round: int
     statistics: NDArray[np.int64]
     slots: Slots
     rows: RowPartition
     columns: dict[str, NDArray[np.int32]]
-    parents: dict[int, int]
+    parents: dict[int, int] = field(default_factory=dict)
+    hidden: set[int] = field(default_factory=set)
+    thresholds: dict[int, np.float32] = field(default_factory=dict)
+    classes: dict[int, NDArray[np.int64]] = field(default_factory=dict)
 
 
 class Active(Coordinator):
@@ -84,6 +94,7 @@ class Active(Coordinator):
 
     role = ACTIVE
     sealing: RowSums
+    pure_leaves = False
 
     def __init__(
         self,
@@ -111,40 +122,59 @@ class Active(Coordinator):
             replies = net.ask(PASSIVE, BinCountsRequest(self.name, bits, key), why=why)
         d = len(self.schema.features)
         cuts: list[Any] = [None] * d
-        self.minimum, self.owner = np.zeros(d, dtype=np.float32), [self.name] * d
+        minimum, self.owner = np.zeros(d, dtype=np.float32), [self.name] * d
+        own, counts = self.bins.cuts, self.bins.n_bins.tolist()
         for place, column in enumerate(self.bins.columns.tolist()):
-            assert self.bins.cuts is not None
-            cuts[column] = self.bins.cuts.of(place)
-            self.minimum[column] = self.bins.cuts.minimum[place]
+            cuts[column] = np.arange(1, counts[place] + 1) if own is None else own.of(place)
+            minimum[column] = 0 if own is None else own.minimum[place]
         for told in replies:
             assert isinstance(told, BinCounts)
             for column, count in zip(told.columns.tolist(), told.n_bins.tolist(), strict=True):
                 cuts[column] = np.arange(1, count + 1)  # `Cuts.hidden`
                 self.owner[column] = told.party
-        self.cuts = Cuts.join(cuts, self.minimum)
+        self.cuts = Cuts.join(cuts, minimum)
 
     # --- trees
 
     def begin(
         self,
         net: Network,
-        tree: int,
+        number: int,
+        round: int,
         rows: NDArray[np.int32],
         statistics: NDArray[np.int64],
         slots: Slots,
     ) -> TreeInProgress:
         """Tell the others the rows of a tree, and what each brings, encrypted."""
-        rng = self.streams.rng("columns", tree)
+        rng = self.streams.rng("columns", number)
         self.bins.choose(drawn_columns(len(self.bins.columns), self.share, rng))
         columns = {self.name: self.bins.columns[self.bins.chosen]}
-        if self.passive:
-            why = "the rows that the tree is grown on"
-            for told in net.ask(PASSIVE, RootRows(tree, rows), why=why):
-                assert isinstance(told, TreeColumns)
-                columns[told.party] = told.columns
-        if len(columns) > 1:
-            self._send_statistics(net, tree, statistics[rows], slots, len(columns) - 1)
-        return TreeInProgress(tree, statistics, slots, RowPartition(rows), columns, {})
+        tree = TreeInProgress(number, round, statistics, slots, RowPartition(rows), columns)
+        hidden = net.reads_levels()[0] and not net.shown_nodes(self.level(tree, ROOT))[0]
+        if hidden or not self.passive:
+            tree.hidden.add(0)
+            return tree
+        for told in net.ask(PASSIVE, RootRows(number, rows), why="the rows of the tree"):
+            assert isinstance(told, TreeColumns)
+            columns[told.party] = told.columns
+        brought = statistics if len(rows) == len(statistics) else statistics[rows]
+        self._send_statistics(net, number, brought, slots, len(columns) - 1)
+        return tree
+
+    def level(
+        self, tree: TreeInProgress, nodes: NDArray[np.int32], left: NDArray[np.int64] | None = None
+    ) -> Level:
+        """Return what defenses may know of nodes that wait for splits."""
+        classes, y = len(self.schema.classes), self.held.y
+        counts = np.zeros((len(nodes), classes), dtype=np.int64)
+        totals = np.zeros(classes, dtype=np.int64)
+        if classes and y is not None:
+            totals = np.bincount(y, minlength=classes)
+            for k, node in enumerate(nodes.tolist()):
+                counts[k] = np.bincount(y[_rows_at(tree.rows, node)], minlength=classes)
+        others = np.array([owner != self.name for owner in self.owner])
+        offsets = self.cuts.offsets
+        return Level(tree.number, tree.round, nodes, counts, totals, offsets, others, left)
 
     def _send_statistics(
         self, net: Network, tree: int, rows: NDArray[np.int64], slots: Slots, receivers: int
@@ -158,8 +188,8 @@ class Active(Coordinator):
 
     def sums(
         self, net: Network, tree: TreeInProgress, waiting: NDArray[np.int32], asked: NDArray[Any]
-    ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Return the sums of nodes over everybody's bins, and which bins they are known of.
+    ) -> tuple[NDArray[np.int64], NDArray[np.bool_] | None]:
+        """Return the sums of nodes over everybody's bins, and the splits that may be chosen.
 
         Parameters
         ----------
@@ -168,25 +198,77 @@ class Active(Coordinator):
         waiting : int32 array, shape (k,)
             Nodes to find splits for: the root, or children in pairs.
         asked : int32 array, shape (a,)
-            Those of them whose sums are wanted.
+            The root, all of them, or one of each pair: the other one has what is left of their
+            parent's sums.
 
         Returns
         -------
         sums : int64 array, shape (a, total_bins, s)
-        known : bool array, shape (total_bins,)
+        allowed : bool array, shape (k, total_bins), or None
+            None: all of them.
         """
-        total = self.cuts.total_bins
-        out = np.zeros((len(asked), total, tree.statistics.shape[1]), dtype=np.int64)
-        known = np.zeros(total, dtype=bool)
+        shown = self._shown(net, tree, waiting)
+        out = np.zeros((len(asked), self.cuts.total_bins, tree.statistics.shape[1]), dtype=np.int64)
+        known = np.zeros((len(waiting), self.cuts.total_bins), dtype=bool)
         self.bins.look(tree.rows, asked)
-        parts = {self.name: self.bins.sums(tree.statistics, tree.rows, asked)}
-        if len(tree.columns) > 1:
-            parts |= self._ask_sums(net, tree, waiting, asked)
-        for party, found in parts.items():
-            places = self._places(tree.columns[party])
-            out[:, places] = found
-            known[places] = True
-        return out, known
+        own = self._places(tree.columns[self.name])
+        out[:, own], known[:, own] = self.bins.sums(tree.statistics, tree.rows, asked), True
+        if shown.any():
+            told = np.isin(asked, waiting[shown])
+            for party, found in self._ask_sums(net, tree, waiting[shown], asked[told]).items():
+                places = self._places(tree.columns[party])
+                out[np.ix_(told, places)] = found
+                known[np.ix_(shown, places)] = True
+        return out, self._allowed(net, tree, waiting, asked, out, known)
+
+    def _shown(
+        self, net: Network, tree: TreeInProgress, waiting: NDArray[np.int32]
+    ) -> NDArray[np.bool_]:
+        """Return of which nodes the others are told, bool, shape (k,)."""
+        if waiting[0] == 0:
+            return np.array([0 not in tree.hidden])
+        above = np.array([tree.parents[node] not in tree.hidden for node in waiting.tolist()])
+        if self.pure_leaves:  # of two leaves nobody is asked
+            above &= np.repeat(~self._pure(tree, waiting).reshape(-1, 2).all(axis=1), 2)
+        if above.any() and net.reads_levels()[0]:
+            above &= net.shown_nodes(self.level(tree, waiting))
+        tree.hidden.update(waiting[~above].tolist())
+        return above
+
+    def _allowed(
+        self,
+        net: Network,
+        tree: TreeInProgress,
+        waiting: NDArray[np.int32],
+        asked: NDArray[np.int32],
+        sums: NDArray[np.int64],
+        known: NDArray[np.bool_],
+    ) -> NDArray[np.bool_] | None:
+        """Return which splits are known and allowed, None for all."""
+        reads, classes = net.reads_levels()
+        mask = None
+        if self.pure_leaves:
+            mask = np.broadcast_to(~self._pure(tree, waiting)[:, None], known.shape)
+        if reads:
+            left = None
+            if classes:
+                parts = sums[..., sums.shape[2] - len(self.schema.classes) :]
+                tree.classes = completed(tree, waiting, asked, parts)
+                found = np.stack([tree.classes[node] for node in waiting.tolist()])
+                found[~known] = 0
+                left = cumulated(found, self.cuts.offsets)
+            level = self.level(tree, waiting, left)
+            allowed = net.allowed_splits(tree.number, len(waiting), known.shape[1], level)
+            if allowed is not None:
+                mask = allowed if mask is None else mask & allowed
+        if known.all():
+            return mask
+        return known if mask is None else mask & known
+
+    def _pure(self, tree: TreeInProgress, nodes: NDArray[np.int32]) -> NDArray[np.bool_]:
+        """Return which nodes have rows of one class alone."""
+        counts = self.level(tree, nodes).counts
+        return np.asarray((counts > 0).sum(axis=1) < 2)
 
     def _places(self, columns: NDArray[np.int32]) -> NDArray[np.intp]:
         """Return where the bins of some columns stand among all."""
@@ -224,6 +306,8 @@ class Active(Coordinator):
             c = Decisions(*(None if a is None else a[at] for a in vars(chosen).values()))  # type: ignore[arg-type]
             if party == self.name:
                 goes = self.bins.goes_left(tree.rows, c.nodes, c.feature, c.bin, c.default_left)
+                cut_at = self.bins.thresholds(c.nodes, c.feature, c.bin)
+                tree.thresholds.update(zip(c.nodes.tolist(), cut_at, strict=True))
             else:
                 message = ChosenSplits(
                     tree.number, c.nodes, c.left, c.feature, c.bin, c.default_left
@@ -300,6 +384,31 @@ class Active(Coordinator):
 def _rows_at(rows: RowPartition, node: int) -> NDArray[np.int32]:
     ((begin, end),) = rows.ranges(np.array([node], dtype=np.int32))
     return rows.rows[begin:end]
+
+
+def completed(
+    tree: TreeInProgress,
+    waiting: NDArray[np.int32],
+    asked: NDArray[np.int32],
+    sums: NDArray[np.int64],
+) -> dict[int, NDArray[np.int64]]:
+    """Return the class counts of all waiting nodes, by node, from one of each pair.
+
+    Their parents' are in ``tree.classes``.
+    """
+    found = dict(zip(asked.tolist(), sums, strict=True))
+    for node in waiting.tolist():
+        if node not in found:
+            found[node] = tree.classes[tree.parents[node]] - found[sibling(node)]
+    return found
+
+
+def cumulated(counts: NDArray[np.int64], offsets: NDArray[np.int32]) -> NDArray[np.int64]:
+    """Return the sums up to each bin within its column, of an array of shape (k, bins, K)."""
+    total = np.cumsum(counts, axis=1)
+    before = np.zeros_like(total[:, : len(offsets) - 1])
+    before[:, 1:] = total[:, offsets[1:-1] - 1]
+    return np.asarray(total - np.repeat(before, np.diff(offsets), axis=1))
 
 
 def node_rows(

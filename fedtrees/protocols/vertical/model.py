@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from fedtrees.core.errors import ProtocolError
 from fedtrees.trees.boosted.forest import Forest
+from fedtrees.trees.boosted.multi_output import MultiOutputForest
 from fedtrees.trees.forest.random_forest import RandomForest
 from fedtrees.trees.partition import RowPartition
 
@@ -21,7 +22,7 @@ class VerticalModel:
 
     Attributes
     ----------
-    forest : Forest or RandomForest
+    forest : Forest, MultiOutputForest or RandomForest
         Features are positions in the schema. The threshold of a split that another party owns
         tells its bin, and no value: bin b reads b + 1.
     owners : tuple of str
@@ -33,7 +34,7 @@ class VerticalModel:
         node. They are routed through the trees as grown all the same.
     """
 
-    forest: Forest | RandomForest
+    forest: Forest | MultiOutputForest | RandomForest
     owners: tuple[str, ...]
     rows: tuple[RowPartition, ...]
     grafts: Mapping[tuple[int, int], Any] = field(default_factory=dict)
@@ -79,7 +80,10 @@ class VerticalModel:
             return total[:, 1] if total.shape[1] == 2 else total
         margin = np.repeat(self.forest.base_margin[:, None], len(leaves), axis=1)
         for t, found in enumerate(outputs):
-            margin[t % len(margin)] += found
+            if found.ndim == 2:  # a value for every class
+                margin += found.T
+            else:
+                margin[t % len(margin)] += found
         return self.forest.objective.predict(margin)
 
     def _outputs(

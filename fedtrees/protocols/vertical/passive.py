@@ -70,6 +70,7 @@ class Passive(Party):
     def keep(self, message: RowStatistics) -> None:
         """Keep what the rows of the tree bring, unread."""
         self.statistics = message
+        self.every: NDArray[np.int64] | None = None  # of the ideal functionality, row by row
 
     @handles(NodeRows)
     def add(self, message: NodeRows) -> BinSums:
@@ -93,11 +94,12 @@ class Passive(Party):
             return self.bins.codes(self.root), place
 
         def adding(statistics: NDArray[np.int64]) -> NDArray[np.int64]:
-            if len(self.root) < len(self.held):
-                every = np.zeros((len(self.held), width), dtype=np.int64)
-                every[self.root] = statistics
-                statistics = every
-            return self.bins.sums(statistics, rows, message.asked)
+            if len(statistics) == len(self.held):
+                self.every = statistics
+            elif self.every is None:
+                self.every = np.zeros((len(self.held), width), dtype=np.int64)
+                self.every[self.root] = statistics
+            return self.bins.sums(self.every, rows, message.asked)
 
         payload = self.sealing.summed(self.name, told.statistics.payload, sums, binned, adding)
         traffic = sums.traffic(self.key)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.defense import Composition
-from fedtrees.core.errors import UsageError
+from fedtrees.core.errors import UsageError, check_known
 from fedtrees.core.holding import Holding
 from fedtrees.core.network import Network
 from fedtrees.core.registry import register
@@ -18,15 +20,23 @@ from fedtrees.protocols.horizontal.boosting_protocol import BoostingProtocol
 from fedtrees.protocols.vertical.active import Active
 from fedtrees.protocols.vertical.columns import GlobalBins
 from fedtrees.protocols.vertical.model import VerticalModel
+from fedtrees.protocols.vertical.node_quantiles import NodeQuantiles
 from fedtrees.protocols.vertical.passive import Passive
 from fedtrees.protocols.vertical.settings import ACTIVE, VerticalProtocol
 from fedtrees.trees.boosted.boosting import checked_weights
 from fedtrees.trees.boosted.fixed_point import to_fixed, weighted
-from fedtrees.trees.boosted.forest import Forest, Tree
+from fedtrees.trees.boosted.forest import Forest
 from fedtrees.trees.boosted.grower import TreeGrower
 from fedtrees.trees.boosted.losses import SquaredError
+from fedtrees.trees.boosted.multi_output import (
+    MultiOutputForest,
+    MultiOutputGrower,
+    add_to_margins,
+)
 from fedtrees.trees.boosted.sampling import drop_rows
 from fedtrees.trees.partition import RowPartition
+
+CANDIDATES = ("global", "node-quantiles")
 
 
 class BoostingActive(Active):
@@ -43,39 +53,84 @@ class BoostingActive(Active):
         if weight is not None:
             checked_weights(weight, len(y))
         self.settle(net)
+        self.pure_leaves = self.params.pure_leaves and bool(self.schema.classes)
         totals, score = self.objective.target_sums(y, weight), self.params.base_score
         self.bits = self.objective.bits(totals)
         start = self.objective.start(totals) if score is None else self.objective.base_margin(score)
         margin = np.repeat(start[:, None], len(y), axis=1)
-        trees: list[Tree] = []
+        trees: list[Any] = []
         rows: list[RowPartition] = []
         for round in range(self.params.trees):
             units = to_fixed(
                 weighted(self.objective.gradients(margin, y), weight, self.bits), self.bits
             )
             drop_rows(units, self.params.subsample, self.streams, round)
-            for k, gh in enumerate(units):
-                tree, partition = self.grow(net, len(trees), np.ascontiguousarray(gh))
-                leaves = tree.leaves.astype(np.int32)
-                partition.add_to(margin[k], leaves, tree.value[leaves])
+            for tree, partition in self.boost(net, round, len(trees), units, margin):
                 trees.append(tree)
                 rows.append(partition)
-        forest = Forest(tuple(trees), start, self.objective)
+        kind = MultiOutputForest if self.together else Forest
+        forest = kind(tuple(trees), start, self.objective)
         return VerticalModel(forest, tuple(self.owner), tuple(rows))
 
-    def grow(self, net: Network, number: int, gh: NDArray[np.int64]) -> tuple[Tree, RowPartition]:
+    @property
+    def together(self) -> bool:
+        """Whether one tree speaks for all classes."""
+        return self.params.multi_output and self.objective.n_outputs > 1
+
+    def boost(
+        self,
+        net: Network,
+        round: int,
+        first: int,
+        units: NDArray[np.int64],
+        margin: NDArray[np.float32],
+    ) -> Iterator[tuple[Any, RowPartition]]:
+        """Grow the trees of a round, the first one with that number; add them to the margins."""
+        if self.together:
+            gh = np.ascontiguousarray(units.transpose(1, 0, 2)).reshape(len(margin[0]), -1)
+            tree, rows = self.grow(net, first, round, gh)
+            add_to_margins(tree, rows, margin)
+            yield tree, rows
+            return
+        for k, gh in enumerate(units):
+            tree, rows = self.grow(net, first + k, round, np.ascontiguousarray(gh))
+            leaves = tree.leaves.astype(np.int32)
+            rows.add_to(margin[k], leaves, tree.value[leaves])
+            yield tree, rows
+
+    def grow(
+        self, net: Network, number: int, round: int, gh: NDArray[np.int64]
+    ) -> tuple[Any, RowPartition]:
         """Grow one tree; rows that a round leaves out bring zeros, and nobody else can tell."""
-        every = np.arange(len(gh), dtype=np.int32)
-        tree = self.begin(net, number, every, gh, self.slots(len(gh)))
-        grower = TreeGrower(self.cuts, self.params, gh.sum(axis=0), bits=self.bits)
+        every, labels = np.arange(len(gh), dtype=np.int32), self.one_hot(net)
+        brings = np.concatenate([gh, labels], axis=1) if labels.size else gh
+        tree = self.begin(net, number, round, every, brings, self.slots(len(gh)))
+        grower, width = self.grower(gh.sum(axis=0)), gh.shape[1]
         while len(grower.nodes):
-            hist, known = self.sums(net, tree, grower.nodes, grower.to_build)
-            mask = net.allowed_splits(number, len(grower.nodes), self.cuts.total_bins)
-            if not known.all():
-                shape = (len(grower.nodes), len(known))
-                mask = np.broadcast_to(known, shape) if mask is None else mask & known
-            self.split(net, tree, grower.decide(hist, mask))
-        return grower.finish(), tree.rows
+            sums, allowed = self.sums(net, tree, grower.nodes, grower.to_build)
+            hist = np.ascontiguousarray(sums[..., :width])
+            if self.together:
+                hist = hist.reshape(*hist.shape[:2], -1, 2)
+            self.split(net, tree, grower.decide(hist, allowed))
+        grown = grower.finish()
+        for node, threshold in tree.thresholds.items():
+            grown.threshold[node] = threshold
+        return grown, tree.rows
+
+    def grower(self, root: NDArray[np.int64]) -> TreeGrower | MultiOutputGrower:
+        """Return what chooses the splits, given the sums over all rows, shape (2 K,)."""
+        alike = self.params.candidates == "global"  # else a child's bins are not its parent's
+        settings: Any = {"bits": self.bits, "subtract": alike}
+        if self.together:
+            return MultiOutputGrower(self.cuts, self.params, root.reshape(-1, 2), **settings)
+        return TreeGrower(self.cuts, self.params, root, **settings)
+
+    def one_hot(self, net: Network) -> NDArray[np.int64]:
+        """Return the labels beside the gradients, where a defense counts classes; else nothing."""
+        classes = len(self.schema.classes) if net.reads_levels()[1] else 0
+        labels: Any = self.held.y
+        one_hot: NDArray[np.int64] = (labels[:, None] == np.arange(classes)).astype(np.int64)
+        return one_hot
 
     def slots(self, rows: int) -> Slots:
         """Return places for sums of gradients and hessians, as public knowledge bounds them."""
@@ -97,18 +152,35 @@ class SecureBoost(VerticalProtocol, BoostingProtocol):
     Parameters
     ----------
     max_bin : int
-        Candidate splits of a column, quantiles over all rows.
+        Candidate splits of a column, quantiles.
+    candidates : {"global", "node-quantiles"}
+        Quantiles over all rows, as in SecureBoost, or of the rows of each node, as in the code of
+        Takahashi et al.
+    multi_output : bool
+        Of more than two classes, grow one tree a round with a value for every class, as that code
+        does, not one tree for each.
+    pure_leaves : bool
+        A node of one class is a leaf, as in that code, where XGBoost goes on while there is gain.
     colsample_bytree : float
         Share of its columns that each party draws for each tree.
     """
 
     trees: int = 5
     max_bin: int = 32
+    candidates: str = "global"
+    multi_output: bool = False
+    pure_leaves: bool = False
     min_child_weight: float = 0.0
     colsample_bytree: float = 0.8
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_known("candidates", self.candidates, CANDIDATES)
+        for name in ("multi_output", "pure_leaves"):
+            if not isinstance(getattr(self, name), bool):
+                raise UsageError(f"{name}={getattr(self, name)!r}: give true or false")
+        if self.multi_output and (self.max_leaves or self.grow_policy != "depthwise"):
+            raise UsageError("multi_output trees grow level by level; leave max_leaves out")
         for name in ("colsample_bylevel", "colsample_bynode"):
             if getattr(self, name) < 1:
                 raise UsageError(
@@ -121,7 +193,8 @@ class SecureBoost(VerticalProtocol, BoostingProtocol):
     ) -> Active | Passive:
         """Make the active party or a passive one."""
         assert held is not None
-        bins, share = GlobalBins(held, self.max_bin), self.colsample_bytree
+        kind = GlobalBins if self.candidates == "global" else NodeQuantiles
+        bins, share = kind(held, self.max_bin), self.colsample_bytree
         share_or_all = None if share == 1 else float(share)
         if role == ACTIVE:
             return BoostingActive(name, held, bins, share_or_all, self, schema)

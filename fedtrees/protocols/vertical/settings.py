@@ -51,7 +51,7 @@ class VerticalProtocol(Protocol):
     holders: ClassVar[tuple[str, ...]] = (ACTIVE, PASSIVE)
     released: ClassVar[bool] = False
     curious: ClassVar[tuple[str, ...]] = (PASSIVE,)
-    serves: ClassVar[frozenset[str]] = frozenset({"candidates"})
+    serves: ClassVar[frozenset[str]] = frozenset({"candidates", "shown"})
     says: ClassVar[tuple[type[Message], ...]] = (
         BinCountsRequest, BinCounts, RootRows, TreeColumns, RowStatistics,
         NodeRows, BinSums, OpenedBinSums, ChosenSplits, RoutedRows,

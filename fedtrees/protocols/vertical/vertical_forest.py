@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +17,7 @@ from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
 from fedtrees.crypto.slots import Slots
 from fedtrees.protocols.horizontal.forest_settings import class_count
-from fedtrees.protocols.vertical.active import Active, TreeInProgress
+from fedtrees.protocols.vertical.active import Active, TreeInProgress, completed
 from fedtrees.protocols.vertical.columns import GlobalBins
 from fedtrees.protocols.vertical.model import VerticalModel
 from fedtrees.protocols.vertical.passive import Passive
@@ -50,51 +51,44 @@ class ForestActive(Active):
         one_hot = np.zeros((len(weights), self.n_classes), dtype=np.int64)
         one_hot[rows, self.labels[rows]] = weights[rows]
         limit = int(weights.sum()) if self.params.bootstrap else 1
-        tree = self.begin(net, number, rows, one_hot, Slots(limit, len(rows)))
+        tree = self.begin(net, number, number, rows, one_hot, Slots(limit, len(rows)))
         totals = class_totals(self.labels, weights, self.n_classes)
         usable = np.sort(np.concatenate(list(tree.columns.values()))).astype(np.int64)
         key = int(self.streams.rng("nodes", number).integers(0, 2**32))
         grower = ForestGrower(self.cuts, self.params, totals, usable, key)
-        known: dict[int, NDArray[np.int64]] = {}
+        allowed: dict[int, NDArray[np.bool_]] | None = None
         while len(grower.nodes):
-            if int(grower.nodes[0]) not in known:
-                known = self.level(net, tree, grower.nodes, known)
-            chosen = grower.decide(self.counts(grower, known))
+            if int(grower.nodes[0]) not in tree.classes:
+                allowed = self.look(net, tree, grower.nodes)
+            counts = self.asked(grower, tree.classes)
+            mask = None if allowed is None else self.asked(grower, allowed)
+            chosen = grower.decide(counts, mask)
             if len(chosen):
                 self.split(net, tree, chosen)
         return grower.finish(), tree.rows
 
-    def level(
-        self,
-        net: Network,
-        tree: TreeInProgress,
-        nodes: NDArray[np.int32],
-        parents: dict[int, NDArray[np.int64]],
-    ) -> dict[int, NDArray[np.int64]]:
-        """Return the class counts of nodes over all bins: asked of the smaller of two children.
+    def look(
+        self, net: Network, tree: TreeInProgress, nodes: NDArray[np.int32]
+    ) -> dict[int, NDArray[np.bool_]] | None:
+        """Count the classes of a level over all bins; return which splits are allowed, by node.
 
-        The larger one has what is left of its parent's.
+        Asked is about the smaller of two children: the larger has what is left of its parent's.
         """
-        if nodes[0] == 0:
-            found, _ = self.sums(net, tree, nodes, nodes)
-            return {0: found[0]}
-        left = np.unique(np.where(nodes % 2 == 1, nodes, nodes - 1)).astype(np.int32)
-        waiting = np.stack([left, left + 1], axis=1).reshape(-1)
-        sizes = np.diff(tree.rows.ranges(waiting), axis=1).reshape(-1, 2)
-        asked = np.where(sizes[:, 1] < sizes[:, 0], left + 1, left).astype(np.int32)
-        found, _ = self.sums(net, tree, waiting, asked)
-        out = {}
-        for node, first, counts in zip(asked.tolist(), left.tolist(), found, strict=True):
-            other = 2 * first + 1 - node
-            out[node], out[other] = counts, parents[tree.parents[node]] - counts
-        return out
+        waiting = asked = nodes
+        if nodes[0] != 0:
+            left = np.unique(np.where(nodes % 2 == 1, nodes, nodes - 1)).astype(np.int32)
+            waiting = np.stack([left, left + 1], axis=1).reshape(-1)
+            sizes = np.diff(tree.rows.ranges(waiting), axis=1).reshape(-1, 2)
+            asked = np.where(sizes[:, 1] < sizes[:, 0], left + 1, left).astype(np.int32)
+        found, allowed = self.sums(net, tree, waiting, asked)
+        if not net.reads_levels()[1]:
+            tree.classes = completed(tree, waiting, asked, found)
+        return None if allowed is None else dict(zip(waiting.tolist(), allowed, strict=True))
 
-    def counts(
-        self, grower: ForestGrower, known: dict[int, NDArray[np.int64]]
-    ) -> NDArray[np.int64]:
-        """Return the counts that the grower asks for, one node and feature after the other."""
-        parts = [np.zeros((0, self.n_classes), dtype=np.int64)]
-        starts = self.cuts.offsets
+    def asked(self, grower: ForestGrower, known: Mapping[int, NDArray[Any]]) -> NDArray[Any]:
+        """Return what the grower asks for, one node and feature after the other."""
+        starts, some = self.cuts.offsets, next(iter(known.values()))
+        parts = [some[:0]]
         for node, begin, end in zip(
             grower.nodes.tolist(), grower.offsets[:-1], grower.offsets[1:], strict=True
         ):

@@ -20,6 +20,7 @@ from fedtrees.trees.forest.gini import (
 from fedtrees.trees.forest.growth import assemble, grow_whole_tree
 from fedtrees.trees.forest.params import ForestParams, feature_count
 from fedtrees.trees.forest.random_forest import ClassTree, RandomForest, keep_best_splits
+from fedtrees.trees.forest.restricted import choose_allowed
 from fedtrees.trees.partition import Decisions
 
 
@@ -102,13 +103,17 @@ class ForestGrower:
         self.features = features.reshape(-1).astype(np.int32)
         self.offsets = np.arange(len(features) + 1, dtype=np.int64) * features.shape[1]
 
-    def decide(self, counts: NDArray[np.int64]) -> Decisions:
+    def decide(
+        self, counts: NDArray[np.int64], allowed: NDArray[np.bool_] | None = None
+    ) -> Decisions:
         """Split the waiting nodes; once all of a level are settled, move on to their children.
 
         Parameters
         ----------
         counts : int64 array, shape (bins of all `features`, K)
             `fedtrees.trees.forest.gini.class_histogram`, summed over row owners.
+        allowed : bool array, shape (bins of all `features`,), optional
+            Bins that rows may be split after.
 
         Returns
         -------
@@ -126,10 +131,13 @@ class ForestGrower:
         if counts.shape != wanted:
             raise DataError(f"class counts of shape {counts.shape}; expected {wanted}")
         # Asked again, a node has its features left in order, and stops at the first that varies.
-        pair, found, left, usable = choose_splits(
-            counts, starts, self.offsets, level.counts[self._asked],
-            self._params.min_samples_leaf, self._again,
-        )  # fmt: skip
+        asked = (counts, starts, self.offsets, level.counts[self._asked])
+        limits = (self._params.min_samples_leaf, self._again)
+        pair, found, left, usable = (
+            choose_splits(*asked, *limits)
+            if allowed is None
+            else choose_allowed(*asked, *limits, allowed)
+        )
         chosen = pair >= 0
         at = self._asked[chosen]
         level.feature[at] = self.features[pair[chosen]]

@@ -1,0 +1,116 @@
+"""ID-LMID: what a set of record ids tells of the labels is bounded (Takahashi et al. 2023, 5.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import rel_entr
+
+from fedtrees.core.defense import Context, Defense, Level
+from fedtrees.core.errors import UsageError, check_positive
+from fedtrees.core.guarantee import Guarantee, MutualInformation
+from fedtrees.core.messages import Message, Reveal
+from fedtrees.core.registry import register
+from fedtrees.messages.vertical import ChosenSplits, NodeRows, RowStatistics, RowsToRoute
+
+
+@register.defense("id-lmid")
+@dataclass(frozen=True)
+class IDLMID(Defense):
+    """Show a node only if membership in it tells little of the label.
+
+    The bound on the mutual information of label and membership is the larger of the divergences of
+    the label among the rows in the node, and among those outside, from that of all rows (Corollary
+    1). A passive party's candidate is dropped if a child would exceed it; children of the active
+    party's splits that exceed it are grown, with all below, by the active party alone. **The bound
+    is that of each node by itself**: what all nodes tell together is not bounded by it.
+
+    Parameters
+    ----------
+    xi : float
+        Bound in nats, above 0; at least ``log(1 / p)``, p the share of the rarest class, it bounds
+        nothing.
+    relative : bool
+        Whether `xi` is a share of that ``log(1 / p)`` instead.
+    """
+
+    xi: float
+    relative: bool = False
+
+    at: ClassVar[frozenset[str]] = frozenset({"active"})
+    protects: ClassVar[frozenset[Reveal]] = frozenset({Reveal.LABELS})
+    exempts: ClassVar[Mapping[type[Message], str]] = {
+        NodeRows: "nodes above the bound are not among them",
+        ChosenSplits: "children above the bound are no candidates",
+        RowStatistics: "encrypted",
+        RowsToRoute: "rows that nobody trained on",
+    }
+    requires: ClassVar[tuple[type[Message], ...]] = (NodeRows,)
+    counts_classes: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_positive("xi", self.xi)
+        if not isinstance(self.relative, bool):
+            raise UsageError(f"relative={self.relative!r}: give true or false")
+
+    def claim(self) -> Guarantee:
+        """Return the bound."""
+        return MutualInformation(self.xi, "share" if self.relative else "nats")
+
+    def bound(self, totals: NDArray[np.int64]) -> float:
+        """Return the bound in nats, given the rows of each class."""
+        if len(totals) < 2:
+            raise UsageError("id-lmid bounds what ids tell of classes; the target is a number")
+        if not self.relative:
+            return self.xi
+        return self.xi * float(np.log(totals.sum() / totals[totals > 0].min()))
+
+    def shown(self, mask: NDArray[np.bool_], tree: int, ctx: Context) -> NDArray[np.bool_]:
+        """Hide nodes above the bound."""
+        level = _level(ctx)
+        return mask & (node_information(level.counts, level.totals) <= self.bound(level.totals))
+
+    def candidates(self, mask: NDArray[np.bool_], tree: int, ctx: Context) -> NDArray[np.bool_]:
+        """Drop others' candidates with a child above the bound, wherever missing values go."""
+        level = _level(ctx)
+        widths, ends = np.diff(level.offsets), level.offsets[1:] - 1
+        others = np.repeat(level.others, widths)
+        assert level.left is not None
+        left = level.left[:, others]
+        valued = np.repeat(level.left[:, ends], widths, axis=1)[:, others]
+        node = level.counts[:, None]
+        bound, worst = self.bound(level.totals), np.zeros(left.shape[:2])
+        for side in (left, left + (node - valued)):
+            for child in (side, node - side):
+                np.maximum(worst, node_information(child, level.totals), out=worst)
+        mask[:, others] &= worst <= bound
+        return mask
+
+
+def _level(ctx: Context) -> Level:
+    assert ctx.level is not None
+    return ctx.level
+
+
+def node_information(counts: NDArray[Any], totals: NDArray[Any]) -> NDArray[np.float64]:
+    """Return the bound on the information that membership in nodes gives, nats, shape (...).
+
+    Parameters
+    ----------
+    counts : int array, shape (..., K)
+        Rows of each class in the nodes.
+    totals : int array, shape (K,)
+        All training rows of each class.
+    """
+    prior = totals / totals.sum()
+    worst = np.zeros(counts.shape[:-1])
+    for rows in (counts, totals - counts):
+        n = rows.sum(axis=-1, keepdims=True)
+        shares = rows / np.maximum(n, 1)
+        divergence = np.where(n[..., 0] > 0, rel_entr(shares, prior).sum(axis=-1), 0.0)
+        np.maximum(worst, divergence, out=worst)
+    return worst

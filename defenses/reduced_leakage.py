@@ -1,0 +1,62 @@
+"""Reduced-Leakage: the first trees are the active party's own (Cheng et al. 2021, Sec. 5)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.core.defense import Context, Defense
+from fedtrees.core.errors import DataError, UsageError
+from fedtrees.core.guarantee import Guarantee, Structural
+from fedtrees.core.messages import Message, Reveal
+from fedtrees.core.registry import register
+from fedtrees.messages.vertical import ChosenSplits, NodeRows, RowStatistics, RowsToRoute
+
+_LATER = "of later trees, whose residuals tell less"
+
+
+@register.defense("reduced-leakage")
+@dataclass(frozen=True)
+class ReducedLeakage(Defense):
+    """Grow the first trees from the active party's columns, and show others nothing of them.
+
+    Gradients of a first tree tell the labels; later ones tell what the first trees got wrong.
+
+    Parameters
+    ----------
+    trees : int
+        Rounds that the active party boosts alone, or trees of a forest, 1 or more.
+    """
+
+    trees: int = 1
+
+    at: ClassVar[frozenset[str]] = frozenset({"active"})
+    protects: ClassVar[frozenset[Reveal]] = frozenset({Reveal.LABELS})
+    exempts: ClassVar[Mapping[type[Message], str]] = {
+        NodeRows: _LATER,
+        ChosenSplits: _LATER,
+        RowStatistics: "encrypted",
+        RowsToRoute: "rows that nobody trained on",
+    }
+    requires: ClassVar[tuple[type[Message], ...]] = (NodeRows,)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.trees, int) or isinstance(self.trees, bool) or self.trees < 1:
+            raise UsageError(f"trees={self.trees!r}: give a whole number, 1 or more")
+
+    def claim(self) -> Guarantee:
+        """Return that the first trees are never shown."""
+        return Structural()
+
+    def shown(self, mask: NDArray[np.bool_], tree: int, ctx: Context) -> NDArray[np.bool_]:
+        """Hide the first trees."""
+        if ctx.held is not None and not len(ctx.held.columns):
+            raise DataError(
+                f"{self.name!r} grows trees from {ctx.party!r}'s columns alone, and it holds none"
+            )
+        assert ctx.level is not None
+        return mask & (ctx.level.round >= self.trees)

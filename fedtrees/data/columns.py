@@ -1,0 +1,139 @@
+"""How the columns of a table are spread over parties that hold the same rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.core.errors import UsageError, did_you_mean
+from fedtrees.core.schema import Schema
+
+Columns = dict[str, NDArray[np.intp]]
+
+
+def iid(
+    schema: Schema, names: Sequence[str], rng: np.random.Generator, given: Mapping[str, Any]
+) -> Columns:
+    """Deal columns out in random order, in shares as equal as they can be."""
+    d = len(schema.features)
+    if len(names) > d:
+        raise UsageError(f"{len(names)} parties cannot share {d} columns; give fewer parties")
+    return dict(zip(names, np.array_split(rng.permutation(d), len(names)), strict=True))
+
+
+def shares(
+    schema: Schema, names: Sequence[str], rng: np.random.Generator, given: Mapping[str, Any]
+) -> Columns:
+    """Deal named parties a share of the columns in random order, ``shares[active=0.5]``.
+
+    A share of d columns is ``int(share * d)`` of them, as in the code of Takahashi et al. (2023);
+    the others share what is left.
+    """
+    order, out = rng.permutation(len(schema.features)), Columns()
+    for name, share in given.items():
+        number = isinstance(share, int | float) and not isinstance(share, bool)
+        if not number or not 0 <= share <= 1:
+            raise UsageError(f"shares: {name}={share!r}; give a share of the columns, from 0 to 1")
+    counts = [int(share * len(order)) for share in given.values()]
+    if sum(counts) > len(order):
+        raise UsageError(f"shares: {sum(given.values()):g} of the columns; at most all of them")
+    for name, count in zip(given, counts, strict=True):
+        out[name], order = order[:count], order[count:]
+    return _rest(out, names, order, schema)
+
+
+def named(
+    schema: Schema, names: Sequence[str], rng: np.random.Generator, given: Mapping[str, Any]
+) -> Columns:
+    """Give parties the columns that are named, ``named[passive-1=Age|Height]``.
+
+    The parties that are not named share the columns that are not, in order.
+    """
+    left, out = dict.fromkeys(schema.names), Columns()
+    for name, text in given.items():
+        wanted = [part.strip() for part in str(text).split("|") if part.strip()]
+        for column in wanted:
+            if column not in left:
+                taken = "; it is named twice" if column in schema.names else ""
+                hint = taken or did_you_mean(column, left)
+                raise UsageError(f"named: no column {column!r} is left{hint}")
+            del left[column]
+        out[name] = np.array([schema.names.index(c) for c in wanted], dtype=np.intp)
+    rest = np.array([schema.names.index(c) for c in left], dtype=np.intp)
+    return _rest(out, names, rest, schema)
+
+
+def _rest(out: Columns, names: Sequence[str], columns: NDArray[np.intp], schema: Schema) -> Columns:
+    """Spread what is left over the parties without columns."""
+    others = [name for name in names if name not in out]
+    if len(columns) and not others:
+        some = ", ".join(schema.names[c] for c in columns[:5].tolist())
+        raise UsageError(
+            f"{len(columns)} columns are left over ({some}); give them to somebody, or leave one "
+            "party out of the list: it gets the rest"
+        )
+    parts = np.array_split(columns, len(others)) if others else []
+    return {**out, **dict(zip(others, parts, strict=True))}
+
+
+#: Name in a suite -> function of schema, parties, coins and what is given for each party.
+COLUMN_PARTITIONS: dict[str, Callable[..., Columns]] = {
+    "iid": iid,
+    "shares": shares,
+    "named": named,
+}
+#: Every party's columns are those of its file.
+BY_FILE = "by-file"
+
+
+def spread_columns(
+    name: str,
+    given: Mapping[str, Any],
+    schema: Schema,
+    names: Sequence[str],
+    rng: np.random.Generator,
+    files: Sequence[Sequence[int]] = (),
+) -> Columns:
+    """Return the columns of each party, ascending positions in the schema.
+
+    Parameters
+    ----------
+    name : str
+        Key of `COLUMN_PARTITIONS`, or ``by-file``. A table that was read from one file per party
+        is spread by file where nothing else is asked for.
+    given : mapping of str to value
+        What stands in the brackets, by party.
+    schema : Schema
+    names : sequence of str
+        Of the parties, the labelled one first.
+    rng : Generator
+    files : sequence of sequence of int
+        Columns of each file, where there are several.
+
+    Raises
+    ------
+    UsageError
+        Unknown partition, party or column; shares beyond 1; more parties than columns or files.
+    """
+    unknown = [party for party in given if party not in names]
+    if unknown:
+        raise UsageError(
+            f"partition {name!r}: no party {unknown[0]!r}{did_you_mean(unknown[0], names)}; there "
+            f"are {', '.join(names)}"
+        )
+    if name == BY_FILE or (name == "iid" and files):
+        if len(files) != len(names):
+            raise UsageError(
+                f"partition 'by-file': the table is of {len(files)} files with an id, and there "
+                f"are {len(names)} parties; use --clients {max(len(files), 1)}"
+            )
+        found = dict(zip(names, (np.array(f, dtype=np.intp) for f in files), strict=True))
+    elif name in COLUMN_PARTITIONS:
+        found = COLUMN_PARTITIONS[name](schema, names, rng, given)
+    else:
+        known = ", ".join([*COLUMN_PARTITIONS, BY_FILE])
+        raise UsageError(f"partition {name!r} spreads rows; columns are spread by {known}")
+    return {party: np.sort(found[party]).astype(np.intp) for party in names}

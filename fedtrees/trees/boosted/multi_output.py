@@ -1,0 +1,317 @@
+"""Trees with one value per class in a leaf, whose splits suit all classes at once.
+
+One such tree stands for the K trees that a round of boosting over K classes else takes. The gain of
+a split is the sum of the classes' gains, as in the code of Takahashi et al. (2023) and in XGBoost's
+``multi_strategy="multi_output_tree"``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.trees.binning import Bins, Cuts, bin_rows
+from fedtrees.trees.boosted.builder import TreeBuilder
+from fedtrees.trees.boosted.fixed_point import Bits, to_fixed
+from fedtrees.trees.boosted.grower import children_to_build, with_siblings
+from fedtrees.trees.boosted.histogram import build_histogram
+from fedtrees.trees.boosted.losses import Objective
+from fedtrees.trees.boosted.newton import node_weights
+from fedtrees.trees.boosted.params import TreeParams
+from fedtrees.trees.boosted.splitting import MIN_GAIN, _gain
+from fedtrees.trees.jit import kernel, readonly
+from fedtrees.trees.partition import ROOT, Decisions, RowPartition
+from fedtrees.trees.routing import Routed
+
+
+@dataclass(frozen=True, eq=False)
+class MultiOutputTree:
+    """One tree; node 0 is the root, children come in pairs, level by level.
+
+    Attributes
+    ----------
+    feature, threshold, left, right, default_left
+        As in `fedtrees.trees.boosted.forest.Tree`.
+    value : float32 array, shape (n_nodes, K)
+        Leaf outputs in units of the margins, learning rate included; 0 at an inner node.
+    gain : float32 array, shape (n_nodes,)
+    """
+
+    feature: NDArray[np.int32]
+    threshold: NDArray[np.float32]
+    left: NDArray[np.int32]
+    right: NDArray[np.int32]
+    default_left: NDArray[np.bool_]
+    value: NDArray[np.float32]
+    gain: NDArray[np.float32]
+
+    @property
+    def leaves(self) -> NDArray[np.intp]:
+        """Node numbers of the leaves, ascending."""
+        return np.flatnonzero(self.feature < 0)
+
+    def __len__(self) -> int:
+        return int(self.feature.shape[0])
+
+
+@dataclass(frozen=True, eq=False)
+class MultiOutputForest(Routed):
+    """A boosted ensemble of such trees: every tree adds to every margin.
+
+    Attributes
+    ----------
+    trees : tuple of MultiOutputTree
+    base_margin : float32 array, shape (K,)
+    objective : Objective
+    """
+
+    trees: tuple[MultiOutputTree, ...]
+    base_margin: NDArray[np.float32]
+    objective: Objective
+
+    def predict(self, X: NDArray[Any]) -> NDArray[np.float64]:
+        """Return what the objective makes of the margins, float64, shape (n, K)."""
+        X = self._routes.rows(X)
+        margin = np.repeat(self.base_margin[:, None], len(X), axis=1)
+        for block, leaves in self._routes.blocks(X):
+            for tree, leaf in zip(self.trees, leaves.T, strict=True):
+                margin[:, block] += tree.value[leaf].T
+        return self.objective.predict(margin)
+
+
+@kernel
+def _scan(
+    hist: NDArray[np.int64],
+    totals: NDArray[np.int64],
+    offsets: NDArray[np.int32],
+    mask: NDArray[np.bool_],
+    limits: NDArray[np.float64],
+    found: NDArray[np.int32],
+    gain: NDArray[np.float32],
+    left_sums: NDArray[np.int64],
+) -> None:
+    reg_lambda, alpha, weight = limits[0], limits[1], limits[2]
+    unit_g, unit_h = limits[3], limits[4]
+    n_outputs = totals.shape[1]
+    side = np.zeros((n_outputs, 2), dtype=np.int64)
+    for node in range(hist.shape[0]):
+        total = totals[node]
+        root = np.float32(0)
+        for k in range(n_outputs):
+            root += _gain(total[k, 0] * unit_g, total[k, 1] * unit_h, reg_lambda, alpha)
+        best = np.float32(0)
+        for f in range(offsets.shape[0] - 1):
+            for backward in range(2):  # missing values go right, then left
+                side[:] = 0
+                for step in range(offsets[f + 1] - offsets[f]):
+                    i = offsets[f] + step if backward == 0 else offsets[f + 1] - 1 - step
+                    for k in range(n_outputs):
+                        side[k, 0] += hist[node, i, k, 0]
+                        side[k, 1] += hist[node, i, k, 1]
+                    allowed = i
+                    if backward == 1:
+                        allowed = i - 1 if i > offsets[f] else offsets[f + 1] - 1
+                    if mask.shape[0] > 0 and not mask[node, allowed]:
+                        continue
+                    both = np.float32(0)
+                    one = 0.0
+                    other = 0.0
+                    for k in range(n_outputs):
+                        g = side[k, 0] * unit_g
+                        h = side[k, 1] * unit_h
+                        rest = (total[k, 1] - side[k, 1]) * unit_h
+                        one += h
+                        other += rest
+                        both += _gain(g, h, reg_lambda, alpha) + _gain(
+                            (total[k, 0] - side[k, 0]) * unit_g, rest, reg_lambda, alpha
+                        )
+                    change = both - root
+                    if one < weight or other < weight or one <= 0.0 or other <= 0.0:
+                        continue
+                    if change > best:
+                        best = change
+                        found[node, 0] = f
+                        found[node, 1] = i - offsets[f] - backward
+                        found[node, 2] = backward
+                        for k in range(n_outputs):
+                            for part in range(2):
+                                inside = side[k, part]
+                                left_sums[node, k, part] = (
+                                    total[k, part] - inside if backward == 1 else inside
+                                )
+                if backward == 0:
+                    complete = True
+                    for k in range(n_outputs):
+                        if side[k, 0] != total[k, 0] or side[k, 1] != total[k, 1]:
+                            complete = False
+                    if complete:
+                        break
+        gain[node] = best
+
+
+class MultiOutputGrower:
+    """The state of one tree: takes histogram sums in, gives split decisions out, level by level.
+
+    It is used as `fedtrees.trees.boosted.grower.TreeGrower` is, with K pairs of sums for one.
+
+    Parameters
+    ----------
+    cuts : Cuts
+    params : TreeParams
+        `max_leaves` and `grow_policy` are not read.
+    root_sums : int64 array, shape (K, 2)
+    bits : pair of int
+    subtract : bool
+
+    Attributes
+    ----------
+    nodes, to_build : int32 array
+        Nodes that wait for a decision, and those of them whose histograms have to be built.
+    """
+
+    def __init__(
+        self,
+        cuts: Cuts,
+        params: TreeParams,
+        root_sums: NDArray[np.int64],
+        *,
+        bits: Bits,
+        subtract: bool = True,
+    ) -> None:
+        self._cuts, self._params, self._bits, self._subtract = cuts, params, bits, subtract
+        self._builder, self._values = TreeBuilder(), dict[int, NDArray[np.float32]]()
+        self._parents: NDArray[np.int64] | None = None
+        self._depth = 0
+        self._open(ROOT, root_sums[None])
+
+    def _open(self, nodes: NDArray[np.int32], sums: NDArray[np.int64]) -> None:
+        if self._depth == self._params.max_depth:
+            self._close(nodes, sums)
+            nodes, sums = nodes[:0], sums[:0]
+        self.nodes = self.to_build = nodes
+        self._sums = sums
+        if self._parents is not None:
+            self.to_build = children_to_build(nodes, sums.sum(axis=1))
+
+    def _close(self, nodes: NDArray[np.int32], sums: NDArray[np.int64]) -> None:
+        rate = np.float32(self._params.learning_rate)
+        weights = node_weights(sums, self._params, self._bits) * rate
+        self._values.update(zip(nodes.tolist(), weights, strict=True))
+
+    def decide(self, built: NDArray[np.int64], mask: NDArray[np.bool_] | None = None) -> Decisions:
+        """Split the waiting nodes and go on to their children.
+
+        Parameters
+        ----------
+        built : int64 array, shape (m, total_bins, K, 2)
+            Histograms of `to_build`.
+        mask : bool array, shape (k, total_bins), optional
+            Splits that may be chosen.
+        """
+        hist = built
+        if len(self.to_build) < len(self.nodes):
+            assert self._parents is not None
+            hist = with_siblings(built, self.to_build == self.nodes[::2], self._parents)
+        found, gain, left = self._best(hist, mask)
+        inner = found[:, 0] >= 0
+        self._close(self.nodes[~inner], self._sums[~inner])
+        nodes, found, gain, left = self.nodes[inner], found[inner], gain[inner], left[inner]
+        feature, bin, default_left = found[:, 0], found[:, 1], found[:, 2].astype(bool)
+        threshold = self._cuts.thresholds(feature, bin)
+        children = self._builder.expand(nodes, feature, threshold, default_left, gain)
+        self._parents = hist[inner] if self._subtract and len(nodes) else None
+        self._depth += 1
+        pairs = np.stack([left, self._sums[inner] - left], axis=1).reshape(-1, *left.shape[1:])
+        self._open(np.stack([children, children + 1], axis=1).reshape(-1).astype(np.int32), pairs)
+        return Decisions(nodes, feature, bin, threshold, default_left, children)
+
+    def _best(
+        self, hist: NDArray[np.int64], mask: NDArray[np.bool_] | None
+    ) -> tuple[NDArray[np.int32], NDArray[np.float32], NDArray[np.int64]]:
+        """Return feature, bin and side of missing values, gain, and sums on the left."""
+        p, n = self._params, len(hist)
+        limits = np.array(  # XGBoost keeps its parameters in float32
+            [p.reg_lambda, p.reg_alpha, p.min_child_weight], dtype=np.float32
+        ).astype(np.float64)
+        limits = np.append(limits, np.ldexp(1.0, np.negative(self._bits)))
+        found, gain = np.full((n, 3), -1, dtype=np.int32), np.zeros(n, dtype=np.float32)
+        left = np.zeros_like(self._sums)
+        allowed = np.zeros((0, 0), dtype=bool) if mask is None else mask
+        _scan(
+            readonly(hist), readonly(self._sums), self._cuts.offsets, readonly(allowed), limits,
+            found, gain, left,
+        )  # fmt: skip
+        found[(gain <= MIN_GAIN) | (gain < np.float32(p.gamma))] = -1
+        return found, gain, left
+
+    def finish(self) -> MultiOutputTree:
+        """Return the tree."""
+        tree = self._builder.build()
+        outputs = len(next(iter(self._values.values())))
+        value = np.zeros((len(tree), outputs), dtype=np.float32)
+        for node, values in self._values.items():
+            value[node] = values
+        gain = np.zeros(len(tree), dtype=np.float32) if tree.gain is None else tree.gain
+        return MultiOutputTree(
+            tree.feature, tree.threshold, tree.left, tree.right, tree.default_left, value, gain
+        )
+
+
+def add_to_margins(tree: MultiOutputTree, rows: RowPartition, margin: NDArray[np.float32]) -> None:
+    """Add a tree to the margins of the rows that it was grown on, shape (K, n), in place."""
+    leaves = tree.leaves.astype(np.int32)
+    for k in range(len(margin)):
+        rows.add_to(margin[k], leaves, np.ascontiguousarray(tree.value[leaves, k]))
+
+
+def grow_multi_output(
+    X: NDArray[Any] | Bins, y: NDArray[Any], cuts: Cuts, params: TreeParams, objective: Objective
+) -> MultiOutputForest:
+    """Boost such trees over one table: no sample weights, every row and column in every tree.
+
+    Parameters
+    ----------
+    X : float array, shape (n, d), or Bins
+        Rows; NaN marks a missing value.
+    y : array, shape (n,)
+        Labels.
+    cuts : Cuts
+    params : TreeParams
+    objective : Objective
+
+    Raises
+    ------
+    DataError
+        If labels do not suit the objective, or a class has no row and no base score is given.
+    """
+    bins = X if isinstance(X, Bins) else bin_rows(X, cuts)
+    objective.check(y)
+    totals, score = objective.target_sums(y, None), params.base_score
+    bits = objective.bits(totals)
+    start = objective.start(totals) if score is None else objective.base_margin(score)
+    margin, trees = np.repeat(start[:, None], len(y), axis=1), []
+    for _ in range(params.trees):
+        gh = to_fixed(objective.gradients(margin, y), bits)
+        rows = RowPartition(len(y))
+        grower = MultiOutputGrower(cuts, params, gh.sum(axis=1), bits=bits)
+        while len(grower.nodes):
+            ranges = rows.ranges(grower.to_build)
+            built = stacked_histograms(bins, gh, rows.rows, ranges)
+            rows.split(bins, grower.decide(built))
+        trees.append(grower.finish())
+        add_to_margins(trees[-1], rows, margin)
+    return MultiOutputForest(tuple(trees), start, objective)
+
+
+def stacked_histograms(
+    bins: Bins,
+    gh: NDArray[np.int64] | Sequence[NDArray[np.int64]],
+    rows: NDArray[np.int32],
+    ranges: NDArray[np.int64],
+) -> NDArray[np.int64]:
+    """Return the histograms of K outputs, int64, shape (nodes, total_bins, K, 2)."""
+    return np.stack([build_histogram(bins, one, rows, ranges) for one in gh], axis=2)

@@ -1,0 +1,157 @@
+"""Columns are spread by share, by name or by file; one file per party is joined by an id."""
+
+import csv
+
+import numpy as np
+import pytest
+from columns import table_of
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedtrees.bench.federation import load_dataset, spread
+from fedtrees.bench.suite import DataRef
+from fedtrees.core.errors import DataError, UsageError
+from fedtrees.core.schema import Feature, Schema
+from fedtrees.core.specs import parse_grid
+from fedtrees.data.columns import spread_columns
+from fedtrees.data.joined import load_joined
+from fedtrees.data.partition import Partition, split
+
+SCHEMA = Schema(tuple(Feature(name) for name in "abcdefg"), "y")
+NAMES = ("active", "passive-1", "passive-2")
+
+
+def columns(text, names=NAMES, seed=0, files=()):
+    (spec,) = parse_grid(text)
+    how = Partition(spec.name, dict(spec.params))
+    rng = np.random.default_rng(seed)
+    found = spread_columns(how.name, how.params, SCHEMA, names, rng, files)
+    assert list(found) == list(names)
+    return {name: "".join("abcdefg"[c] for c in part) for name, part in found.items()}
+
+
+def test_a_share_is_a_share_of_all_columns_and_others_get_the_rest():
+    found = columns("shares[active=0.5]", NAMES[:2])
+    assert [len(c) for c in found.values()] == [3, 4]  # int(0.5 * 7), as in the authors' code
+    assert columns("shares[active=0]")["active"] == ""
+    assert [len(c) for c in columns("shares[passive-1=0.3]").values()] == [3, 2, 2]
+    assert found != columns("shares[active=0.5]", NAMES[:2], seed=1)
+
+
+@given(st.floats(0, 1), st.floats(0, 1), st.integers(0, 99))
+def test_every_column_has_one_holder(one, two, seed):
+    text = f"shares[active={one},passive-1={two}]"
+    if int(7 * one) + int(7 * two) > 7:
+        with pytest.raises(UsageError, match="of the columns; at most all"):
+            columns(text, seed=seed)
+    else:
+        assert sorted("".join(columns(text, seed=seed).values())) == list("abcdefg")
+
+
+def test_columns_are_given_by_name():
+    assert columns("named[passive-1=g|b]", NAMES[:2]) == {"active": "acdef", "passive-1": "bg"}
+    assert columns("named[passive-1=g|b]") == {
+        "active": "acd",
+        "passive-1": "bg",
+        "passive-2": "ef",
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("shares[actve=0.5]", "no party 'actve'; did you mean 'active'"),
+        ("shares[active=1.5]", r"active=1.5; give a share of the columns"),
+        ("shares[active=0.2,passive-1=0.2,passive-2=0.2]", "4 columns are left over"),
+        ("named[active=a|z]", "no column 'z' is left"),
+        ("named[active=a|b,passive-1=b]", "no column 'b' is left; it is named twice"),
+        ("named[active=a,passive-1=b,passive-2=c]", r"4 columns are left over \(d, e, f, g\)"),
+        ("label-skew", "spreads rows; columns are spread by iid, shares, named, by-file"),
+        ("by-file", "the table is of 0 files with an id, and there are 3 parties"),
+    ],
+)
+def test_what_cannot_be_spread_says_why(text, said):
+    with pytest.raises(UsageError, match=said):
+        columns(text)
+
+
+def test_columns_are_not_spread_over_whole_rows():
+    table, schema = table_of(2)
+    with pytest.raises(UsageError, match="'shares' spreads columns; here parties hold rows"):
+        split("shares", table, schema, 2, np.random.default_rng(0))
+
+
+# --- one file per party
+
+
+def write(folder, name, rows):
+    path = folder / f"{name}.csv"
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows(rows)
+    return path
+
+
+BANK = [["id", "income", "y"], *([f"r{i}", 10 * i, i % 2] for i in range(8))]
+SHOP = [["age", "id", "city"], *([20 + i, f"r{i}", "ab"[i % 2]] for i in reversed(range(8)))]
+
+
+def joined(folder, bank=BANK, shop=SHOP, **options):
+    paths = [write(folder, "bank", bank), write(folder, "shop", shop)]
+    return load_joined(paths, "y", id="id", categorical=["city"], **options)
+
+
+def test_rows_are_aligned_by_id_whatever_their_order(tmp_path):
+    data = joined(tmp_path)
+    assert data.schema.names == ("income", "age", "city")
+    assert data.schema.classes == ("0", "1")
+    assert data.files == ((0,), (1, 2))
+    assert data.name == "bank+shop"
+    np.testing.assert_array_equal(data.table.X[:, 0] / 10 + 20, data.table.X[:, 1])
+    np.testing.assert_array_equal(data.table.X[:, 2], data.table.y)
+
+
+def test_every_party_gets_the_columns_of_its_file(tmp_path):
+    ref = DataRef.parse(
+        {
+            "csv": f"{write(tmp_path, 'bank', BANK)},{write(tmp_path, 'shop', SHOP)}",
+            "target": "y", "id": "id", "categorical": ["city"],
+        }
+    )  # fmt: skip
+    assert ref.name == "bank+shop"
+    data = load_dataset(ref, None)
+    for how in ("iid", "by-file"):
+        held = spread(data, Partition(how), ["active", "passive-1"], 0, "columns").holdings
+        assert [h.columns.tolist() for h in held.values()] == [[0], [1, 2]]
+        assert held["passive-1"].y is None
+    with pytest.raises(UsageError, match="of 2 files with an id, and there are 3 parties"):
+        spread(data, Partition("iid"), NAMES, 0, "columns")
+
+
+def test_the_labels_may_come_without_columns(tmp_path):
+    bank = [[row[0], row[2]] for row in BANK]
+    assert joined(tmp_path, bank).files == ((), (0, 1))
+
+
+@pytest.mark.parametrize(
+    ("bank", "shop", "said"),
+    [
+        (BANK, [*SHOP, [30, "r3", "a"]], "line 10: the id 'r3' stands at line 6, too; keep one"),
+        (BANK, [*SHOP[:-1], [30, "", "a"]], "line 9: no id in column 'id'"),
+        (BANK, SHOP[:-2], r"shop.csv lacks 2 of the ids of .*bank.csv \('r0', 'r1'\)"),
+        (BANK[:-1], SHOP, r"bank.csv lacks 1 of the ids of .*shop.csv \('r7'\)"),
+        (BANK, [["age", "key", "city"], *SHOP[1:]], "shop.csv: no column 'id'"),
+        (BANK, [["income", "id", "city"], *SHOP[1:]], "column 'income' is in .*bank.csv and in"),
+        (SHOP, BANK, "the target 'y' is in .*shop.csv; name the file with the labels first"),
+        (BANK, [["id"], *([row[1]] for row in SHOP[1:])], "no column 'city'"),
+        ([[*row[:2], "0" if i else "y"] for i, row in enumerate(BANK)], SHOP, "has one class only"),
+    ],
+)
+def test_files_that_do_not_fit_are_named(tmp_path, bank, shop, said):
+    with pytest.raises(DataError, match=said):
+        joined(tmp_path, bank, shop)
+
+
+def test_a_file_without_columns_is_named(tmp_path):
+    paths = [write(tmp_path, "bank", BANK), write(tmp_path, "shop", [[r[1]] for r in SHOP])]
+    with pytest.raises(DataError, match=r"shop.csv: no columns beside the id 'id'; leave that"):
+        load_joined(paths, "y", id="id")
