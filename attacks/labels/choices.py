@@ -166,7 +166,7 @@ def _pulls(  # type: ignore[no-untyped-def]
     for v in range(V):
         for f in range(F):
             for c in range(C):
-                # rows up to a bin stand left of every candidate from there on, right of those before
+                # rows of a bin stand left of candidates from there on, right of those before
                 below = 0.0
                 for b in range(n_bins[f]):
                     bins[f, b, c] = below

@@ -88,7 +88,7 @@ def no_leaves(view: View) -> str | None:
 
 
 def tree_weights(view: View, trees: int, decay: float) -> NDArray[np.float64]:
-    """Return what each tree counts: 1 in a forest, `decay` to the power of the round in boosting."""
+    """Return what each tree counts: 1 in a forest, ``decay ** round`` in boosting."""
     if not boosted(view):
         return np.ones(trees)
     return decay ** (np.arange(trees) // outputs(view)).astype(np.float64)
@@ -135,6 +135,8 @@ def seen_trees(view: View, positions: NDArray[np.intp]) -> list[SeenTree]:
             if node in left:
                 depth[left[node]] = depth[left[node] + 1] = depth[node] + 1
         early = [n for n in nodes if n not in left and depth[n] < most - 1]
+        if view.parameters.get("max_leaves"):
+            early = []  # left alone for want of leaves
         split = [n for n in nodes if n in left]
         at = [*split, *early]
         ranges = known.partition.ranges(np.array(at, dtype=np.int32))

@@ -30,7 +30,10 @@ PSEUDO_ROWS_PURE = 0.02
 #: Power of the leaves' likelihood beside that of the splits. Trees follow own columns of rows as
 #: well as labels, so that leaves alone are explained best by something other than labels.
 LEAF_POWER = 0.1
-#: In a forest, how likely a leaf that seems to have been left alone was split into two pure ones.
+#: The same where fits from several starts are compared.
+CHOICE_POWER = 0.02
+#: How likely a leaf that seems to have been left alone was not, or not for want of gain: in a
+#: forest it may have been split into two pure ones.
 DOUBT = 0.2
 
 STEPS = 80
@@ -51,12 +54,15 @@ class Boosting:
         Learning rate, L2 penalty, least gain of a split.
     outputs : int
         Trees of a round: one, or one for each class.
+    doubt : float
+        How likely a node that was left alone would have gained.
     """
 
     rate: float
     lam: float
     gamma: float
     outputs: int
+    doubt: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,7 +133,7 @@ class Mixture:
                 p = np.full_like(inside, np.clip(inside.mean(), 1e-3, 1 - 1e-3))
                 G, H = p - inside, 2 * p * (1 - p)
                 fit[cluster, tree.number] = log_probability(
-                    tree, self.own, G, H, how.lam, how.gamma, 0.0
+                    tree, self.own, G, H, how.lam, how.gamma, how.doubt
                 )[0]
         return np.asarray(linear_sum_assignment(-fit)[1][labels])
 
@@ -161,7 +167,7 @@ class Mixture:
         """Return the log-likelihood of splits, and a power of that of leaves, in nats."""
         r = np.eye(self.classes)[labels]
         told = self.rates(r)[np.arange(len(labels)), labels].sum()
-        return float(self.splits(r)[0] + LEAF_POWER * told)
+        return float(self.splits(r)[0] + CHOICE_POWER * told)
 
     def rates(self, r: Floats) -> Floats:
         """Return the logits of every row's class by the label rates of its leaves, (N, K)."""
@@ -187,7 +193,7 @@ class Mixture:
             p = _softmax(margin) if number == 0 else p
             G = p[:, columns] - r[:, columns]
             H = (1.0 if K == 2 else 2.0) * np.maximum(p * (1 - p), 1e-9)[:, columns]
-            fit, up = log_probability(tree, self.own, G, H, how.lam, how.gamma, 0.0)
+            fit, up = log_probability(tree, self.own, G, H, how.lam, how.gamma, how.doubt)
             total += fit
             slope[:, columns] -= up
             _advance(margin, tree, G, H, how, columns)
@@ -223,6 +229,7 @@ def mixture_of(
             lam=max(told["reg_lambda"], 1e-9),
             gamma=told["gamma"],
             outputs=outputs(view),
+            doubt=DOUBT if told.get("pure_leaves") else 0.0,
         )
     own = Candidates(*candidate_bins(columns.X, told["max_bin"]))
     return Mixture(leaf, pure, trees, own, classes, boosting)

@@ -9,9 +9,8 @@ from fedtrees.attacks.labels.clustering import k_means
 from fedtrees.attacks.labels.twins import Twins
 from fedtrees.trees.jit import kernel
 
-
-#: Of the mean degree, added to every row's: without, a few rows that share leaves with no others are
-#: a perfect cut, and nothing else is found (Amini et al. 2013; Qin and Rohe 2013).
+#: Of the mean degree, added to every row's: without, a few rows that share leaves with no others
+#: are a perfect cut, and nothing else is found (Amini et al. 2013; Qin and Rohe 2013).
 REGULARISATION = 0.3
 
 
@@ -32,8 +31,8 @@ def embedding(twins: Twins, count: int) -> NDArray[np.float64]:
     Notes
     -----
     With the incidence ``B[s, leaf] = sqrt(eta_t)``, weights W and degrees D the matrix
-    ``M = W^1/2 D^-1/2 B`` has ``M M' = W^1/2 D^-1/2 A D^-1/2 W^1/2`` (Shi and Malik 2000; Ng, Jordan
-    and Weiss 2001): its left singular vectors come from the eigenvectors of M'M, which is no
+    ``M = W^1/2 D^-1/2 B`` has ``M M' = W^1/2 D^-1/2 A D^-1/2 W^1/2`` (Shi and Malik 2000; Ng,
+    Jordan and Weiss 2001): its left singular vectors come from the eigenvectors of M'M, which is no
     larger than the number of leaves.
     """
     J = len(twins.tree)
