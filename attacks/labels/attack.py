@@ -227,9 +227,8 @@ class LabelMixture(LeafAttack):
     def clusters(self, seen: LeafView, rng: np.random.Generator) -> Clusters:
         """Return the likeliest labels of all starts."""
         community, _ = louvain(seen.twins, rng)
-        starts = [
-            spectral(seen.twins, seen.classes, rng),
-            merge_to(seen.twins, community, seen.classes),
-        ]
+        starts = [spectral(seen.twins, seen.classes, rng)]
+        if int(community.max(initial=0)) + 1 >= seen.classes:
+            starts.append(merge_to(seen.twins, community, seen.classes))
         model = mixture_of(seen.view, seen.columns, seen.twins, seen.trees, seen.classes)
         return model.best([start[seen.twins.of_row] for start in starts], self.rows, rng)

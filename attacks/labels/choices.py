@@ -79,24 +79,40 @@ def log_probability(
     twice = split[:, None, None] & (np.abs(gains - taken[:, None, None]) <= SAME * scale)
     gains = np.where(twice, -np.inf, gains)
     every = np.concatenate([taken[:, None], gains.reshape(V, -1)], axis=1) - taken[:, None]
-    chances = [_chances(every, split, beta) for beta in BETAS]
-    fits = [float(np.log(_softened(c[:, 0], split, doubt)).sum()) for c in chances]
+    odds = [_odds(every, split, beta) for beta in BETAS]
+    fits = [float(np.log(_softened(chance, split, doubt)).sum()) for chance, _ in odds]
     best = int(np.argmax(fits))
-    share = chances[best]
-    sure = (1 - doubt) * share[:, 0] / _softened(share[:, 0], split, doubt)
-    share = share * np.where(split, 1.0, sure)[:, None]
-    share[:, 0] = 1.0 - share[:, 1:].sum(axis=1)
-    pull = (1.0 - share[:, 0], share[:, 1:].reshape(gains.shape))
+    chance, away = odds[best]
+    sure = np.where(split, 1.0, (1 - doubt) * chance / _softened(chance, split, doubt))
+    away = (away * sure[:, None]).reshape(gains.shape)
+    pull = (away.sum(axis=(1, 2)), away)
     _pulls(*nodes, left_g, left_h, total_g, total_h, own_g, own_h, *pull, lam, slope)
     return fits[best], BETAS[best] * slope
 
 
-def _chances(excess: Floats, split: NDArray[np.bool_], beta: float) -> Floats:
-    """Return how probable every choice is: of a node left alone, no candidate that gains less."""
+def _odds(excess: Floats, split: NDArray[np.bool_], beta: float) -> tuple[Floats, Floats]:
+    """Return how probable every choice is, and by how much candidates lower its logarithm.
+
+    Parameters
+    ----------
+    excess : float64 array, shape (V, 1 + candidates)
+        What each gains more than what was taken, which comes first.
+    split : bool array, shape (V,)
+        Of a node that was left alone, only candidates that gain more count.
+    beta : float
+
+    Returns
+    -------
+    chance : float64 array, shape (V,)
+    away : float64 array, shape (V, candidates)
+        Derivatives of the logarithm by the gains, times -1 / beta.
+    """
     top = np.maximum(excess.max(axis=1, keepdims=True), 0.0)
     odds = np.exp(beta * (excess - top))
-    odds[~split, 1:] = np.maximum(odds[~split, 1:] - np.exp(-beta * top[~split]), 0.0)
-    return np.asarray(odds / odds.sum(axis=1, keepdims=True))
+    spare = np.where(split[:, None] | (excess <= 0), 0.0, np.exp(-beta * top))
+    odds[:, 1:] *= split[:, None] | (excess[:, 1:] > 0)
+    whole = odds.sum(axis=1) - spare[:, 1:].sum(axis=1)
+    return odds[:, 0] / whole, odds[:, 1:] / whole[:, None]
 
 
 def _softened(chance: Floats, split: NDArray[np.bool_], doubt: float) -> Floats:

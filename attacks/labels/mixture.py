@@ -90,11 +90,12 @@ class Mixture:
     boosting: Boosting | None
 
     def best(self, starts: Sequence[Ints], rows: int, rng: np.random.Generator) -> Ints:
-        """Return the labels (N,) of the start that leads to the greatest `score`.
+        """Return the labels (N,) of the start that leads to the greatest `score`, fitted twice.
 
         Parameters
         ----------
         starts : sequence of int64 array, shape (N,)
+            Numbers below that of the classes.
         rows : int
             Fit so many at most.
         rng : numpy.random.Generator
@@ -104,8 +105,9 @@ class Mixture:
         if len(drawn) > rows:
             drawn = np.sort(rng.choice(len(drawn), rows, replace=False))
         part = self if len(drawn) == len(self.leaf) else self.restricted(drawn)
-        fits = [part.fit(part.named(np.minimum(s[drawn], self.classes - 1))) for s in starts]
+        fits = [part.fit(part.named(start[drawn])) for start in starts]
         _, found = max(fits, key=lambda fit: fit[0])
+        _, found = part.fit(found)
         if part is self:
             return found
         return np.asarray(_log_rates(part, found, self.leaf).argmax(axis=1))
@@ -147,9 +149,12 @@ class Mixture:
         r[np.arange(len(start)), start] += 1 - SOFT
         logits = np.log(r)
         speed, square = np.zeros_like(r), np.zeros_like(r)
+        power = LEAF_POWER
+        if self.boosting is not None:
+            power /= np.sqrt(self.boosting.outputs)  # trees of one round tell much the same
         best = (self.score(start), start)
         for i in range(STEPS):
-            slope = self.splits(r)[1] + LEAF_POWER * self.rates(r)
+            slope = self.splits(r)[1] + power * self.rates(r)
             slope = r * (slope - (r * slope).sum(axis=1, keepdims=True))
             speed = 0.9 * speed + 0.1 * slope
             square = 0.99 * square + 0.01 * slope**2

@@ -106,9 +106,11 @@ def contract(leaves: NDArray[np.integer[Any]], eta: NDArray[np.float64] | None =
     S = len(seen)
     first = np.empty(S, dtype=np.int64)
     first[of_row[::-1]] = np.arange(N)[::-1]
-    leaf = np.column_stack([number[code[first]] for code, number in columns] or [first[:, :0]])
+    leaf = np.empty((S, T), dtype=np.int32)
+    for t, (code, number) in enumerate(columns):
+        leaf[:, t] = number[code[first]]
     return Twins(
-        leaf.astype(np.int32).reshape(S, T),
+        leaf,
         np.bincount(of_row, minlength=S).astype(np.float64),
         of_row.astype(np.int64),
         np.ones(T) if eta is None else np.asarray(eta, dtype=np.float64),
