@@ -21,6 +21,7 @@ from fedtrees.attacks.labels.evidence import (
 from fedtrees.attacks.labels.mixture import mixture_of
 from fedtrees.attacks.labels.published import MOST_ROWS, published_communities
 from fedtrees.attacks.labels.spectral import spectral
+from fedtrees.attacks.labels.spreading import spread
 from fedtrees.attacks.labels.twins import Twins, contract
 from fedtrees.attacks.labels.union import components
 from fedtrees.core.attack import Attack
@@ -203,6 +204,31 @@ class Spectral(LeafAttack):
     def clusters(self, seen: LeafView, rng: np.random.Generator) -> Clusters:
         """Return the spectral clusters."""
         return spectral(seen.twins, seen.classes, rng)[seen.twins.of_row]
+
+
+@register.attack("few-shot")
+@dataclass(frozen=True, kw_only=True)
+class FewShot(LeafAttack):
+    """Labels of a few known rows, spread over the record-id graph (Zhou et al. 2004).
+
+    The threat says how many are known: ``passive[labels=20]``.
+    """
+
+    def inapplicable(self, view: View) -> str | None:
+        """Return what is missing: visible leaves, or known labels."""
+        if view.known is None:
+            return "no labels are known; write passive[labels=20]"
+        return super().inapplicable(view)
+
+    def clusters(self, seen: LeafView, rng: np.random.Generator) -> Clusters:
+        """Return the likeliest class of every row."""
+        known = np.zeros((len(seen.twins.weight), seen.classes))
+        if seen.view.known is not None:
+            ids, y = seen.view.known.ids, seen.view.known.y
+            order = np.argsort(seen.columns.ids)
+            rows = order[np.searchsorted(seen.columns.ids[order], ids)]
+            np.add.at(known, (seen.twins.of_row[rows], y), 1.0)
+        return spread(seen.twins, known).argmax(axis=1)[seen.twins.of_row]
 
 
 @register.attack("label-mixture")

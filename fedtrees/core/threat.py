@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fedtrees.core.errors import UsageError, did_you_mean
 from fedtrees.core.specs import Spec, parse_grid, split_outside
 
-_LEAST = {"index": 0, "count": 1, "queries": 1}
+_LEAST = {"index": 0, "count": 1, "queries": 1, "labels": 1}
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class Threat:
     Written as roles of the protocol joined by ``+``: ``client`` (the last one),
     ``client[index=0]``, ``client[count=2]`` (the last two collude), ``server``, ``server+client``,
     ``public`` (whoever holds the released model), ``passive``. ``queries=1000`` adds as many
-    rows that an inference endpoint answers.
+    rows that an inference endpoint answers, ``labels=20`` the labels of as many training rows.
 
     Attributes
     ----------
@@ -76,6 +76,11 @@ class Threat:
     def queries(self) -> int:
         """Rows that the principals may ask an inference endpoint for."""
         return sum(q for p in self.parts if isinstance(q := p.params.get("queries", 0), int))
+
+    @property
+    def labels(self) -> int:
+        """Training rows whose labels the principals know besides."""
+        return sum(n for p in self.parts if isinstance(n := p.params.get("labels", 0), int))
 
     def principals(self, roles: Mapping[str, str]) -> tuple[str, ...]:
         """Return the names of the curious parties, given every party's role.

@@ -330,6 +330,7 @@ def view_of(
     principals: Sequence[str],
     holdings: Mapping[str, Holding],
     queries: int = 0,
+    known: Holding | None = None,
 ) -> View:
     """Return what the principals know after a run.
 
@@ -342,6 +343,8 @@ def view_of(
         What everybody holds; only the principals' own enters the view.
     queries : int
         Rows that an inference endpoint answers them; 0: there is none.
+    known : Holding, optional
+        Ids and labels of rows that they know besides.
 
     Raises
     ------
@@ -364,4 +367,5 @@ def view_of(
         defense=training.defense,
         seen=(*see(training.transcript, who), *served),
         oracle=Oracle(_endpoint(training), queries) if queries else None,
+        known=known,
     )

@@ -8,7 +8,7 @@ import pytest
 from sklearn.datasets import load_breast_cancer
 from sklearn.metrics import v_measure_score
 
-from fedtrees.attacks.labels.attack import ID2Graph, LabelMixture, Spectral
+from fedtrees.attacks.labels.attack import FewShot, ID2Graph, LabelMixture, Spectral
 from fedtrees.attacks.labels.choices import Candidates, log_probability
 from fedtrees.attacks.labels.evidence import own_columns, seen_leaves, seen_trees, tree_weights
 from fedtrees.attacks.labels.mixture import mixture_of
@@ -17,7 +17,11 @@ from fedtrees.core.guess import Labels
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.specs import Spec, parse_grid
+from fedtrees.core.streams import Streams
+from fedtrees.isolation.process import attacks
 from fedtrees.messages.vertical import visible_leaves
+from fedtrees.metrics.labels import LabelScores
+from fedtrees.metrics.metric import Case
 from fedtrees.protocols.base import train, view_of
 
 ALL = (
@@ -190,3 +194,27 @@ def test_the_published_attack_refuses_what_it_would_walk_through_for_hours(monke
     run, held = columns.run("secureboost[trees=1]")
     attack = register.make("attack", Spec("id2graph-published", {}))
     assert "150 rows" in attack.inapplicable(columns.seen_by(run, held, "passive-1"))
+
+
+def test_few_known_labels_are_drawn_declared_spread_and_not_scored():
+    table = load_breast_cancer()
+    schema = Schema(tuple(Feature(f"x{i}") for i in range(30)), "y", ("0", "1"))
+    held = columns.dealt(Table(table.data, table.target), 2)
+    made = register.make("protocol", parse_grid("vertical-forest")[0])
+    roles = dict(made.roles(2))
+    case = Case(held, roles, ("passive-1",), schema, Streams(1), "passive[labels=20]")
+    assert len(case.known) == 20
+    np.testing.assert_array_equal(case.known.y, table.target[case.known.ids])
+    truth = LabelScores().truth(case)
+    assert len(truth.ids) == len(table.target) - 20
+    assert not np.isin(truth.ids, case.known.ids).any()
+    run = train(made, held, schema, seed=1)
+    view = view_of(run, ("passive-1",), held, known=case.known)
+    guess = attacks().run(Spec("few-shot"), view).guess
+    scores = {s.name: s.value for s in LabelScores().score(guess.claims, truth)}
+    assert LabelScores().refuses(guess.claims, case) is None
+    blind = LabelScores().blind(case, truth)
+    assert {"cl", "cl-few-shot"} <= set(blind)
+    line = {s.name: s.value for s in LabelScores().score(blind["cl-few-shot"], truth)}
+    assert scores["v_measure"] > line["v_measure"] > 0.3
+    assert "no labels are known" in FewShot().inapplicable(view_of(run, ("passive-1",), held))
