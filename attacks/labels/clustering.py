@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
-
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.trees.jit import kernel
+
 STARTS = 10
+SWEEPS = 100
 #: Starts see no more rows than this; the best of them is refined on all.
 START_ROWS = 8192
 
@@ -44,20 +45,72 @@ def k_means(
     -------
     int64 array, shape (S,)
     """
-    from sklearn.cluster import KMeans
-    from sklearn.exceptions import ConvergenceWarning
-
+    points = np.ascontiguousarray(points, dtype=np.float64)
     if not points.size or len(points) <= count:
         return np.arange(len(points)) if points.size else np.zeros(len(points), dtype=np.int64)
-    seed = int(rng.integers(2**31))
+    weight = np.ones(len(points)) if weight is None else weight
     drawn, light = points, weight
     if len(points) > START_ROWS:
-        share = None if weight is None else weight / weight.sum()
-        drawn, light = points[rng.choice(len(points), START_ROWS, p=share)], None
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # fewer different rows than clusters
-        found = KMeans(count, n_init=STARTS, random_state=seed).fit(drawn, sample_weight=light)
-        if drawn is not points:
-            centers = found.cluster_centers_
-            found = KMeans(count, init=centers, n_init=1).fit(points, sample_weight=weight)
-    return np.asarray(found.labels_, dtype=np.int64)
+        share = weight / weight.sum()
+        drawn = points[rng.choice(len(points), START_ROWS, p=share)]
+        light = np.ones(START_ROWS)
+    runs = [
+        _lloyd(drawn, light, _spread_out(drawn, light, rng.random(count))) for _ in range(STARTS)
+    ]
+    labels, centers, _ = min(runs, key=lambda run: run[2])
+    return labels if drawn is points else _lloyd(points, weight, centers)[0]
+
+
+@kernel
+def _spread_out(points, weight, coins):  # type: ignore[no-untyped-def]
+    """Draw centers by k-means++ (Arthur and Vassilvitskii 2007)."""
+    n, d = points.shape
+    centers = np.empty((len(coins), d))
+    far = np.ones(n)
+    for k in range(len(coins)):
+        left = coins[k] * (far * weight).sum()
+        at = n - 1
+        for i in range(n):
+            left -= far[i] * weight[i]
+            if left < 0:
+                at = i
+                break
+        centers[k] = points[at]
+        for i in range(n):
+            square = 0.0
+            for j in range(d):
+                square += (points[i, j] - centers[k, j]) ** 2
+            far[i] = square if k == 0 else min(far[i], square)
+    return centers
+
+
+@kernel
+def _lloyd(points, weight, start):  # type: ignore[no-untyped-def]
+    """Return labels, centers and the weighted sum of squares; sums run in the order of rows."""
+    (n, d), K = points.shape, len(start)
+    labels, centers = np.full(n, -1), start.copy()
+    whole = 0.0
+    for _ in range(SWEEPS):
+        moved, whole = 0, 0.0
+        for i in range(n):
+            best, to = np.inf, 0
+            for k in range(K):
+                square = 0.0
+                for j in range(d):
+                    square += (points[i, j] - centers[k, j]) ** 2
+                if square < best:
+                    best, to = square, k
+            moved += labels[i] != to
+            labels[i] = to
+            whole += weight[i] * best
+        if moved == 0:
+            break
+        sums, mass = np.zeros((K, d)), np.zeros(K)
+        for i in range(n):
+            mass[labels[i]] += weight[i]
+            for j in range(d):
+                sums[labels[i], j] += weight[i] * points[i, j]
+        for k in range(K):
+            if mass[k] > 0:
+                centers[k] = sums[k] / mass[k]
+    return labels, centers, whole
