@@ -39,6 +39,7 @@ from fedtrees.protocols.base import Protocol, Training, train, view_of
 # What a file needs that brings its own claim: the bases of metrics hold no truth.
 _BASES = "fedtrees.metrics.metric"
 QUERIES = 10**6  # rows that attacks which ask may ask for, over all checks
+KNOWN = "holder[labels=20]"  # what attacks that know a few labels know
 _SMALL: dict[str, Any] = {"trees": 3, "max_depth": 3, "max_bin": 16}
 
 
@@ -248,7 +249,15 @@ def _views_without_truth(protocols: Sequence[str]) -> Iterator[tuple[str, View]]
         if protocol is not None:
             training, held = sample_training(protocol)
             last = {role: who for who, role in training.transcript.roles.items()}
-            views = {role: view_of(training, (who,), held, QUERIES) for role, who in last.items()}
+            views = {}
+            for role, who in last.items():
+                known = None
+                if who in held and held[who].y is None:
+                    case = Case(
+                        held, training.transcript.roles, (who,), training.schema, Streams(3), KNOWN
+                    )
+                    known = case.known
+                views[role] = view_of(training, (who,), held, QUERIES, known)
             del training, held
             yield from ((f"{name}, {role}", view) for role, view in views.items())
 
@@ -264,7 +273,7 @@ def _blind_views() -> Iterator[tuple[str, View]]:
                 continue
             roles = dict.fromkeys(names, "holder")
             for name in names:
-                case = Case(held, roles, (name,), schema, Streams(3))
+                case = Case(held, roles, (name,), schema, Streams(3), KNOWN)
                 yield f"{layout}, {name} of {len(names)}", case.blind_view()
 
 

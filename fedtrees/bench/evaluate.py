@@ -149,7 +149,7 @@ def evaluate_attack(
     threat = Threat.parse(cell.threat)
     principals = threat.principals(dict(setting.roles))
     case = federation.case(dict(setting.roles), principals, setting.seed, cell.threat, training)
-    view = _view_of(training, principals, federation, threat)
+    view = _view_of(training, principals, federation, threat, case.known)
     answer = attacks().run(cell.attack, view)
     if answer.guess is None:
         raise Inapplicable(answer.reason)
@@ -175,7 +175,9 @@ def evaluate_exposure(cell: ExposureCell, federation: Federation, training: Trai
     """
     threat = Threat.parse(cell.threat)
     principals = threat.principals(dict(cell.setting.roles))
-    view = _view_of(training, principals, federation, threat)
+    roles, seed = dict(cell.setting.roles), cell.setting.seed
+    known = federation.case(roles, principals, seed, cell.threat, training).known
+    view = _view_of(training, principals, federation, threat, known)
     names = contenders()
     rows: list[Row] = []
     for name, reason in zip(names, _reasons(names, view), strict=True):
@@ -186,7 +188,11 @@ def evaluate_exposure(cell: ExposureCell, federation: Federation, training: Trai
 
 
 def _view_of(
-    training: Training, principals: Sequence[str], federation: Federation, threat: Threat
+    training: Training,
+    principals: Sequence[str],
+    federation: Federation,
+    threat: Threat,
+    known: Holding | None,
 ) -> View:
     """Return the view.
 
@@ -196,7 +202,7 @@ def _view_of(
     if reason:
         raise Inapplicable(reason)
     asked = (threat.queries, threat.answers, threat.records)
-    return view_of(training, principals, federation.holdings, *asked)
+    return view_of(training, principals, federation.holdings, *asked, known=known)
 
 
 def _reasons(names: Sequence[str], view: View) -> list[str | None]:

@@ -9,7 +9,7 @@ from fedtrees.core.errors import UsageError, check_known, did_you_mean
 from fedtrees.core.oracle import ANSWERS, RECORDS
 from fedtrees.core.specs import Spec, parse_grid, split_outside
 
-_LEAST = {"index": 0, "count": 1, "queries": 1}
+_LEAST = {"index": 0, "count": 1, "queries": 1, "labels": 1}
 _WORDS = {"answers": ANSWERS, "records": RECORDS}
 
 
@@ -21,7 +21,8 @@ class Threat:
     ``client[index=0]``, ``client[count=2]`` (the last two collude), ``server``, ``server+client``,
     ``public`` (whoever holds the released model), ``passive``. ``queries=1000`` adds as many
     rows that an inference endpoint answers, ``answers=leaf-ids`` with what (`Oracle`), and
-    ``records=held`` takes away the right to choose what others hold of a row.
+    ``records=held`` takes away the right to choose what others hold of a row. ``labels=20`` adds
+    the labels of as many training rows.
 
     Attributes
     ----------
@@ -109,6 +110,11 @@ class Threat:
                 f"threat {self}: one endpoint, and {key}={' and '.join(sorted(found))}"
             )
         return found.pop()
+
+    @property
+    def labels(self) -> int:
+        """Training rows whose labels the principals know besides."""
+        return sum(n for p in self.parts if isinstance(n := p.params.get("labels", 0), int))
 
     def principals(self, roles: Mapping[str, str]) -> tuple[str, ...]:
         """Return the names of the curious parties, given every party's role.

@@ -56,6 +56,8 @@ class View:
         Messages received or sent by a principal, in order. What is `Sealed` in them stays so.
     oracle : Oracle or None
         Answers queries, where the threat has a budget for them.
+    known : Holding or None
+        Ids and labels, without columns, of training rows whose labels the threat declares known.
     """
 
     principals: tuple[str, ...]
@@ -68,6 +70,7 @@ class View:
     defense: Composition
     seen: tuple[Seen, ...]
     oracle: Oracle | None = None
+    known: Holding | None = None
 
     @property
     def rows(self) -> Table | None:

@@ -22,7 +22,7 @@ from fedtrees.core.values import FIRST_ARRAY
 from fedtrees.core.view import Seen, View
 
 TYPES: tuple[type, ...] = (Holding, Schema, Feature)
-_AS_THEY_ARE = ("principals", "own", "schema", "protocol", "n_rows")
+_AS_THEY_ARE = ("principals", "own", "schema", "protocol", "n_rows", "known")
 
 
 def told(view: View) -> dict[str, Any]:

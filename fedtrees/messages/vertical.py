@@ -283,6 +283,11 @@ class KnownNodes:
         return [0, *(child for left in self._left.values() for child in (left, left + 1))]
 
     @property
+    def left(self) -> dict[int, int]:
+        """The left child of every node whose children are known; the right one is one more."""
+        return dict(self._left)
+
+    @property
     def leaves(self) -> list[int]:
         """Known nodes of which no child is known."""
         return [node for node in self.nodes if node not in self._left]

@@ -45,7 +45,10 @@ class LabelScores(Metric[TrueLabels]):
     prominence: ClassVar[int] = 1
 
     def truth(self, case: Case) -> TrueLabels | None:
-        """Return the labels of rows that a principal holds without them; None if there are none."""
+        """Return the labels of rows that a principal holds without them; None if there are none.
+
+        Rows whose labels the threat declares known are left out.
+        """
         own = [case.holdings[p] for p in case.principals if p in case.holdings]
         if not own or not case.schema.classes or any(h.y is not None for h in own):
             return None
@@ -57,6 +60,8 @@ class LabelScores(Metric[TrueLabels]):
         y = np.concatenate([h.y for h in labelled if h.y is not None])
         ids, first = np.unique(ids, return_index=True)
         shared = np.isin(ids, known)
+        if case.known is not None:
+            shared &= ~np.isin(ids, case.known.ids)
         if not shared.any():
             return None
         return TrueLabels(ids[shared], y[first][shared], len(case.schema.classes))
@@ -74,6 +79,8 @@ class LabelScores(Metric[TrueLabels]):
         if len(claims) > 1:
             return "labels were claimed more than once"
         known = claims[0].ids if truth is None else truth.ids
+        if case.known is not None:
+            known = np.union1d(known, case.known.ids)
         strange = np.setdiff1d(claims[0].ids, known)[:5].tolist()
         return f"labels of unknown ids {strange} were claimed" if strange else None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
@@ -17,6 +18,7 @@ from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema, Table
 from fedtrees.core.specs import Spec
 from fedtrees.core.streams import Streams
+from fedtrees.core.threat import Threat
 from fedtrees.core.transcript import Transcript
 from fedtrees.core.view import View
 from fedtrees.isolation.process import attacks
@@ -96,6 +98,18 @@ class Case:
         """What everybody but the principals holds, by name."""
         return {n: h for n, h in self.holdings.items() if n not in self.principals}
 
+    @cached_property
+    def known(self) -> Holding | None:
+        """Labels that the threat declares known: of rows drawn at random, ids and labels alone."""
+        count = Threat.parse(self.threat).labels if self.threat else 0
+        labelled = next((h for h in self.victims.values() if h.y is not None), None)
+        if not count or labelled is None or labelled.y is None:
+            return None
+        rng = self.streams.child("known", self.threat).rng("labels")
+        rows = np.sort(rng.permutation(len(labelled))[:count])
+        none = np.zeros(0, dtype=np.intp)
+        return Holding(labelled.ids[rows], none, labelled.X[rows][:, none], labelled.y[rows])
+
     @property
     def victims_rows(self) -> Table | None:
         """Whole rows with labels of everybody but the principals, None where nobody holds such."""
@@ -127,6 +141,7 @@ class Case:
             n_rows=rows_of(self.holdings),
             defense=Composition(),
             seen=(),
+            known=self.known,
         )
 
     def blind_rng(self) -> np.random.Generator:

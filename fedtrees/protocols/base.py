@@ -431,6 +431,7 @@ def view_of(
     queries: int = 0,
     answers: str = ANSWERS[0],
     records: str = RECORDS[0],
+    known: Holding | None = None,
 ) -> View:
     """Return what the principals know after a run.
 
@@ -445,6 +446,8 @@ def view_of(
         Rows that an inference endpoint answers them; 0: there is none.
     answers, records : str
         What it answers, and who says what others hold of a row (`Oracle`).
+    known : Holding, optional
+        Ids and labels of rows that they know besides.
 
     Raises
     ------
@@ -467,4 +470,5 @@ def view_of(
         defense=training.defense,
         seen=(*see(training.transcript, who), *served),
         oracle=_oracle(training, who, holdings, queries, answers, records) if queries else None,
+        known=known,
     )

@@ -1,0 +1,1 @@
+"""Labels guessed from the record ids that a party of a vertical federation sees."""

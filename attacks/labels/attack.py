@@ -1,0 +1,260 @@
+"""Attacks on labels by record ids, as attacks on a view."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.attacks.labels.clustering import k_means, scaled
+from fedtrees.attacks.labels.communities import louvain, merge_to
+from fedtrees.attacks.labels.evidence import (
+    Columns,
+    no_leaves,
+    own_columns,
+    seen_leaves,
+    tree_weights,
+)
+from fedtrees.attacks.labels.mixture import mixture_of
+from fedtrees.attacks.labels.published import MOST_ROWS, published_communities
+from fedtrees.attacks.labels.spectral import spectral
+from fedtrees.attacks.labels.spreading import spread
+from fedtrees.attacks.labels.twins import Twins, contract
+from fedtrees.attacks.labels.union import components
+from fedtrees.core.attack import Attack
+from fedtrees.core.guess import Guess, Labels
+from fedtrees.core.registry import register
+from fedtrees.core.view import View
+
+Clusters = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class LeafView:
+    """What attacks on labels read of a view.
+
+    Attributes
+    ----------
+    view : View
+    columns : Columns
+    leaves : int32 array, shape (N, T)
+        Visible leaves; -1: absent.
+    trees : intp array, shape (T,)
+        Numbers of these trees.
+    eta : float64 array, shape (T,)
+        What they count.
+    twins : Twins
+    classes : int
+    """
+
+    view: View
+    columns: Columns
+    leaves: NDArray[np.int32]
+    trees: NDArray[np.intp]
+    eta: NDArray[np.float64]
+    twins: Twins
+    classes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeafAttack(Attack):
+    """Base of attacks that cluster rows by the visible leaves that they share.
+
+    Attributes
+    ----------
+    single : {"drop", "keep"}
+        Of trees with one visible leaf: all that these tell is which rows were drawn for them.
+    decay : float
+        A boosted tree counts so much less than one of the round before (0.6 in the code of
+        Takahashi et al. 2023); all trees of a forest count the same.
+    """
+
+    single: Literal["drop", "keep"] = "drop"
+    decay: float = 0.6
+
+    def inapplicable(self, view: View) -> str | None:
+        """Return why there are no visible leaves, None if there are."""
+        return no_leaves(view)
+
+    def run(self, view: View, rng: np.random.Generator) -> Guess:
+        """Guess which rows have equal labels; by own columns alone where leaves tell nothing."""
+        columns = own_columns(view)
+        if columns is None or not len(columns.ids):
+            return Guess()
+        leaves, trees = seen_leaves(view, self.single)
+        eta = tree_weights(view, int(trees.max(initial=-1)) + 1, self.decay)[trees]
+        classes = max(len(view.schema.classes), 2)
+        twins = contract(leaves, eta)
+        seen = LeafView(view, columns, leaves, trees, eta, twins, classes)
+        if leaves.shape[1]:
+            cluster = self.clusters(seen, rng)
+        else:
+            cluster = k_means(scaled(columns.X), classes, rng)
+        return Guess((Labels(columns.ids, cluster),), {"groups": float(len(twins.weight))})
+
+    @abstractmethod
+    def clusters(self, seen: LeafView, rng: np.random.Generator) -> Clusters:
+        """Return a number for every row; rows with equal numbers are said to have equal labels."""
+
+
+def _with_columns(
+    seen: LeafView, part: Clusters, weight: float, rng: np.random.Generator
+) -> Clusters:
+    """Cluster rows by own columns and, one-hot and weighted, by what part of the graph they are in.
+
+    Parts beyond the 256 largest count as one: they are of few rows each.
+    """
+    sizes = np.bincount(part)
+    kept = np.argsort(-sizes, kind="stable")[:256]
+    at = np.full(len(sizes), -1)
+    at[kept] = np.arange(len(kept))
+    code = at[part]
+    one_hot = weight * (code[:, None] == np.arange(len(kept)))
+    points = np.hstack([scaled(seen.columns.X), one_hot])
+    return k_means(points, seen.classes, rng)
+
+
+@register.attack("union")
+@dataclass(frozen=True, kw_only=True)
+class Union(LeafAttack):
+    """Rows that share a visible leaf have one label, and so on from leaf to leaf (UNI of Takahashi
+    et al. 2023)."""
+
+    def clusters(self, seen: LeafView, rng: np.random.Generator) -> Clusters:
+        """Return the components of the record-id graph."""
+        return components(seen.twins)[seen.twins.of_row]
+
+
+@register.attack("union-cl")
+@dataclass(frozen=True, kw_only=True)
+class UnionColumns(LeafAttack):
+    """K-means on own columns and the components of `union` (UNI+CL of Takahashi et al. 2023)."""
+
+    def clusters(self, seen: LeafView, rng: np.random.Generator) -> Clusters:
+        """Cluster columns and components; a component weighs 1, as in the authors' code."""
+        return _with_columns(seen, components(seen.twins)[seen.twins.of_row], 1.0, rng)
+
+
+@register.attack("id2graph")
+@dataclass(frozen=True, kw_only=True)
+class ID2Graph(LeafAttack):
+    """ID2Graph (Takahashi et al. 2023, Sec. 4): communities of the record-id graph, and K-means.
+
+    The modularity of their Eq. 2 is maximised on the graph of Eq. 1 itself, from every tree's
+    leaves in turn and without its matrix; `id2graph-published` is what the authors' code does.
+    K-means sees own columns, scaled to [0, 1], and communities that weigh 3.
+    """
+
+    def clusters(self, seen: LeafView, rng: np.random.Generator) -> Clusters:
+        """Cluster columns and communities."""
+        return _with_columns(seen, self.communities(seen, rng), 3.0, rng)
+
+    def communities(self, seen: LeafView, rng: np.random.Generator) -> Clusters:
+        """Return the community of every row."""
+        return louvain(seen.twins, rng)[0][seen.twins.of_row]
+
+
+@register.attack("id2graph-published")
+@dataclass(frozen=True, kw_only=True)
+class PublishedID2Graph(ID2Graph):
+    """ID2Graph as the authors' code runs it, for comparison with their tables.
+
+    Louvain on a lower triangle (`fedtrees.attacks.labels.published`), trees with one visible leaf
+    included. Their chunks of large tables, which are not connected, are not repeated.
+    """
+
+    comparison: ClassVar[bool] = True
+
+    single: Literal["drop", "keep"] = "keep"
+
+    def inapplicable(self, view: View) -> str | None:
+        """Refuse tables of which it would walk through too many edges."""
+        if view.n_rows > MOST_ROWS:
+            return f"{view.n_rows} rows: it visits every edge, and takes no more than {MOST_ROWS}"
+        return super().inapplicable(view)
+
+    def communities(self, seen: LeafView, rng: np.random.Generator) -> Clusters:
+        """Return the authors' communities."""
+        return published_communities(seen.leaves, seen.eta, rng)
+
+
+@register.attack("merged-communities")
+@dataclass(frozen=True, kw_only=True)
+class MergedCommunities(LeafAttack):
+    """Communities of the record-id graph, merged until there are as many as classes.
+
+    The two whose merging costs least modularity are merged: an ordered way to come from
+    communities to classes, where K-means of `id2graph` goes by their sizes.
+    """
+
+    def clusters(self, seen: LeafView, rng: np.random.Generator) -> Clusters:
+        """Return merged communities."""
+        community, _ = louvain(seen.twins, rng)
+        return merge_to(seen.twins, community, seen.classes)[seen.twins.of_row]
+
+
+@register.attack("spectral")
+@dataclass(frozen=True, kw_only=True)
+class Spectral(LeafAttack):
+    """Normalised cut of the record-id graph, by one eigenproblem as large as there are leaves."""
+
+    def clusters(self, seen: LeafView, rng: np.random.Generator) -> Clusters:
+        """Return the spectral clusters."""
+        return spectral(seen.twins, seen.classes, rng)[seen.twins.of_row]
+
+
+@register.attack("few-shot")
+@dataclass(frozen=True, kw_only=True)
+class FewShot(LeafAttack):
+    """Labels of a few known rows, spread over the record-id graph (Zhou et al. 2004).
+
+    The threat says how many are known: ``passive[labels=20]``.
+    """
+
+    def inapplicable(self, view: View) -> str | None:
+        """Return what is missing: visible leaves, or known labels."""
+        if view.known is None:
+            return "no labels are known; write passive[labels=20]"
+        return super().inapplicable(view)
+
+    def clusters(self, seen: LeafView, rng: np.random.Generator) -> Clusters:
+        """Return the likeliest class of every row."""
+        known = np.zeros((len(seen.twins.weight), seen.classes))
+        if seen.view.known is not None:
+            ids, y = seen.view.known.ids, seen.view.known.y
+            order = np.argsort(seen.columns.ids)
+            rows = order[np.searchsorted(seen.columns.ids[order], ids)]
+            np.add.at(known, (seen.twins.of_row[rows], y), 1.0)
+        return spread(seen.twins, known).argmax(axis=1)[seen.twins.of_row]
+
+
+@register.attack("label-mixture")
+@dataclass(frozen=True, kw_only=True)
+class LabelMixture(LeafAttack):
+    """Labels under which the splits that were seen are the best ones.
+
+    A node takes the split that gains most, and a party without labels knows its own candidates: the
+    true labels make what was taken gain at least as much as all of these, at hundreds of nodes.
+    `fedtrees.attacks.labels.mixture` climbs the likelihood of that, together with label rates of
+    every visible leaf, from the spectral clusters and from merged communities.
+
+    Attributes
+    ----------
+    rows : int
+        Of larger tables so many rows, drawn at random, are fitted; the others follow from the label
+        rates of their leaves.
+    """
+
+    rows: int = 20_000
+
+    def clusters(self, seen: LeafView, rng: np.random.Generator) -> Clusters:
+        """Return the likeliest labels of all starts."""
+        community, _ = louvain(seen.twins, rng)
+        starts = [spectral(seen.twins, seen.classes, rng)]
+        if int(community.max(initial=0)) + 1 >= seen.classes:
+            starts.append(merge_to(seen.twins, community, seen.classes))
+        model = mixture_of(seen.view, seen.columns, seen.twins, seen.trees, seen.classes)
+        return model.best([start[seen.twins.of_row] for start in starts], self.rows, rng)

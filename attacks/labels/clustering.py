@@ -1,0 +1,116 @@
+"""K-means as attacks on labels use it: weighted rows, several starts, many rows."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.trees.jit import kernel
+
+STARTS = 10
+SWEEPS = 100
+#: Starts see no more rows than this; the best of them is refined on all.
+START_ROWS = 8192
+
+
+def scaled(X: NDArray[np.floating]) -> NDArray[np.float64]:
+    """Scale columns to [0, 1], missing values at their mean; columns without values go."""
+    X = np.asarray(X, dtype=np.float64)
+    X = X[:, ~np.isnan(X).all(axis=0)]
+    if not X.size:
+        return X
+    low, high = np.nanmin(X, axis=0), np.nanmax(X, axis=0)
+    X = (X - low) / np.where(high > low, high - low, 1.0)
+    return np.where(np.isnan(X), np.nanmean(X, axis=0), X)
+
+
+def k_means(
+    points: NDArray[np.float64],
+    count: int,
+    rng: np.random.Generator,
+    weight: NDArray[np.float64] | None = None,
+) -> NDArray[np.int64]:
+    """Cluster rows by K-means: the best of ten starts of k-means++.
+
+    Parameters
+    ----------
+    points : float64 array, shape (S, d)
+    count : int
+        Clusters; no more than there are different rows are found.
+    rng : numpy.random.Generator
+    weight : float64 array, shape (S,), optional
+        How many rows each stands for.
+
+    Returns
+    -------
+    int64 array, shape (S,)
+    """
+    points = np.ascontiguousarray(points, dtype=np.float64)
+    if not points.size or len(points) <= count:
+        return np.arange(len(points)) if points.size else np.zeros(len(points), dtype=np.int64)
+    weight = np.ones(len(points)) if weight is None else weight
+    drawn, light = points, weight
+    if len(points) > START_ROWS:
+        share = weight / weight.sum()
+        drawn = points[rng.choice(len(points), START_ROWS, p=share)]
+        light = np.ones(START_ROWS)
+    runs = [
+        _lloyd(drawn, light, _spread_out(drawn, light, rng.random(count))) for _ in range(STARTS)
+    ]
+    labels, centers, _ = min(runs, key=lambda run: run[2])
+    return labels if drawn is points else _lloyd(points, weight, centers)[0]
+
+
+@kernel
+def _spread_out(points, weight, coins):  # type: ignore[no-untyped-def]
+    """Draw centers by k-means++ (Arthur and Vassilvitskii 2007)."""
+    n, d = points.shape
+    centers = np.empty((len(coins), d))
+    far = np.ones(n)
+    for k in range(len(coins)):
+        left = coins[k] * (far * weight).sum()
+        at = n - 1
+        for i in range(n):
+            left -= far[i] * weight[i]
+            if left < 0:
+                at = i
+                break
+        centers[k] = points[at]
+        for i in range(n):
+            square = 0.0
+            for j in range(d):
+                square += (points[i, j] - centers[k, j]) ** 2
+            far[i] = square if k == 0 else min(far[i], square)
+    return centers
+
+
+@kernel
+def _lloyd(points, weight, start):  # type: ignore[no-untyped-def]
+    """Return labels, centers and the weighted sum of squares; sums run in the order of rows."""
+    (n, d), K = points.shape, len(start)
+    labels, centers = np.full(n, -1), start.copy()
+    whole = 0.0
+    for _ in range(SWEEPS):
+        moved, whole = 0, 0.0
+        for i in range(n):
+            best, to = np.inf, 0
+            for k in range(K):
+                square = 0.0
+                for j in range(d):
+                    square += (points[i, j] - centers[k, j]) ** 2
+                if square < best:
+                    best, to = square, k
+            moved += labels[i] != to
+            labels[i] = to
+            whole += weight[i] * best
+        if moved == 0:
+            break
+        sums, mass = np.zeros((K, d)), np.zeros(K)
+        for i in range(n):
+            mass[labels[i]] += weight[i]
+            for j in range(d):
+                sums[labels[i], j] += weight[i] * points[i, j]
+        for k in range(K):
+            if mass[k] > 0:
+                centers[k] = sums[k] / mass[k]
+    return labels, centers, whole

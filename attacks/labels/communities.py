@@ -1,0 +1,184 @@
+"""Communities of the record-id graph: Louvain and greedy merging without the graph's matrix."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from fedtrees.attacks.labels.twins import Twins
+from fedtrees.trees.jit import kernel
+
+SWEEPS = 100
+LEAST_GAIN = 1e-9  # of modularity, below which another level is not worth it
+
+
+def modularity(twins: Twins, community: NDArray[np.int64]) -> float:
+    """Return Newman's modularity Q of a partition of the groups (Takahashi et al. 2023, Eq. 2)."""
+    W = between(twins, community)
+    total = W.sum()
+    return float(np.trace(W) / total - ((W.sum(axis=1) / total) ** 2).sum()) if total else 0.0
+
+
+def between(twins: Twins, community: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return the sum of edges between every two communities, shape (c, c)."""
+    c = int(community.max(initial=-1)) + 1
+    counts = _counts(twins.leaf, twins.weight, community, len(twins.tree), c)
+    return np.asarray((counts * twins.eta[twins.tree][:, None]).T @ counts)
+
+
+def louvain(twins: Twins, rng: np.random.Generator) -> tuple[NDArray[np.int64], float]:
+    """Maximise modularity from every tree's leaves in turn; return the best partition and its Q.
+
+    Blondel et al. (2008), with counts of rows per leaf and community instead of the adjacency
+    matrix: a move costs (trees x communities), memory is (leaves x communities). Every level goes
+    down to the groups again, so that a group may leave a community that was merged.
+
+    Returns
+    -------
+    community : int64 array, shape (S,)
+        Numbered from 0 by first group.
+    Q : float
+    """
+    best, found = -np.inf, np.zeros(len(twins.leaf), dtype=np.int64)
+    for t in range(twins.leaf.shape[1]):
+        start = _numbered(twins.leaf[:, t].astype(np.int64))
+        community, Q = _from(twins, start, rng)
+        if best + LEAST_GAIN < Q:
+            best, found = Q, community
+    return found, max(best, 0.0)
+
+
+def _from(
+    twins: Twins, community: NDArray[np.int64], rng: np.random.Generator
+) -> tuple[NDArray[np.int64], float]:
+    degree = twins.degree
+    Q = modularity(twins, community)
+    while True:
+        order = rng.permutation(len(community))
+        moved = _numbered(
+            _sweeps(twins.leaf, twins.weight, degree, twins.eta, community, order, len(twins.tree))
+        )
+        merged = _numbered(_merged_greedily(between(twins, moved))[moved])
+        gained = modularity(twins, merged)
+        if gained < Q + LEAST_GAIN:
+            return (merged, gained) if gained > Q else (community, Q)
+        community, Q = merged, gained
+
+
+def merge_to(twins: Twins, community: NDArray[np.int64], count: int) -> NDArray[np.int64]:
+    """Merge the two communities that cost least modularity until `count` are left."""
+    W = between(twins, community)
+    total = W.sum()
+    into = np.arange(len(W))
+    alive = list(range(len(W)))
+    while len(alive) > count:
+        part = W[np.ix_(alive, alive)]
+        degree = part.sum(axis=1)
+        gain = part / total - np.outer(degree, degree) / total**2 if total else part
+        gain[np.tril_indices(len(alive))] = -np.inf
+        a, b = (alive[i] for i in np.unravel_index(int(gain.argmax()), gain.shape))
+        W[a] += W[b]
+        W[:, a] += W[:, b]
+        into[into == b] = a
+        alive.remove(b)
+    return _numbered(into[community])
+
+
+def _merged_greedily(W: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Move whole communities while modularity grows; return the new one of each."""
+    c, total = len(W), W.sum()
+    label, degree = np.arange(c), W.sum(axis=1)
+    moved = total > 0
+    while moved:
+        moved = False
+        for i in range(c):
+            onto = np.bincount(label, W[i], c)
+            tot = np.bincount(label, degree, c)
+            onto[label[i]] -= W[i, i]
+            tot[label[i]] -= degree[i]
+            gain = onto - degree[i] * tot / total
+            to = int(gain.argmax())
+            if gain[to] > gain[label[i]] + LEAST_GAIN * total:
+                label[i], moved = to, True
+    return label
+
+
+def _numbered(labels: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Number labels from 0 by first appearance."""
+    return np.asarray(pd.factorize(labels)[0], dtype=np.int64)
+
+
+@kernel
+def _counts(leaf, weight, community, J, c):  # type: ignore[no-untyped-def]
+    counts = np.zeros((J, c))
+    for s in range(leaf.shape[0]):
+        for t in range(leaf.shape[1]):
+            if leaf[s, t] >= 0:
+                counts[leaf[s, t], community[s]] += weight[s]
+    return counts
+
+
+@kernel
+def _sweeps(leaf, weight, degree, eta, start, order, J):  # type: ignore[no-untyped-def]
+    """Move groups one at a time to the community that gains most, until none moves."""
+    S, T = leaf.shape
+    community = start.copy()
+    c = community.max() + 1
+    counts = np.zeros((J, c))
+    tot, many = np.zeros(c), np.zeros(c, dtype=np.int64)
+    whole = 0.0
+    for s in range(S):
+        many[community[s]] += 1
+        tot[community[s]] += weight[s] * degree[s]
+        whole += weight[s] * degree[s]
+        for t in range(T):
+            if leaf[s, t] >= 0:
+                counts[leaf[s, t], community[s]] += weight[s]
+    if whole == 0.0:
+        return community
+    active = np.arange(c)
+    alive = c
+    gain = np.empty(c)
+    for _ in range(SWEEPS):
+        moved = 0
+        for i in range(S):
+            s = order[i]
+            a, w, d = community[s], weight[s], degree[s]
+            for j in range(alive):
+                gain[j] = -tot[active[j]] * d / whole
+            own = w * d * d / whole
+            for t in range(T):
+                at = leaf[s, t]
+                if at >= 0:
+                    own -= eta[t] * w
+                    for j in range(alive):
+                        gain[j] += eta[t] * counts[at, active[j]]
+            best, to, stay = -np.inf, a, 0.0
+            for j in range(alive):
+                if active[j] == a:
+                    stay = gain[j] + own
+                elif gain[j] > best:
+                    best, to = gain[j], active[j]
+            if best <= stay + 1e-9 * d:
+                continue
+            moved += 1
+            community[s] = to
+            tot[a] -= w * d
+            tot[to] += w * d
+            many[a] -= 1
+            many[to] += 1
+            for t in range(T):
+                if leaf[s, t] >= 0:
+                    counts[leaf[s, t], a] -= w
+                    counts[leaf[s, t], to] += w
+            if many[a] == 0:
+                k = 0
+                for j in range(alive):
+                    if active[j] != a:
+                        active[k] = active[j]
+                        k += 1
+                alive = k
+        if moved == 0:
+            break
+    return community
