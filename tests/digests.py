@@ -41,6 +41,10 @@ DEFENSES = (
     "min-leaf[k=3]",
     "id-lmid[xi=0.1]",
     "reduced-leakage",
+    "answer-rounding",
+    "answer-noise[scale=0.1]",
+    "query-limit[records=9]",
+    "hide-leaf-ids",
 )
 ATTACKS = (
     "timberstrike[chains=2]",
