@@ -149,8 +149,8 @@ def test_an_example_is_short_conforms_and_benches(path, capsys, tmp_path):
     assert all(a is not None for a in advantages)
     if path.stem == "gradient_signs":  # plaintext gradients are labels; `cl` is the blind line
         assert advantages == [1.0]
-    if path.stem == "plain_vertical":  # who only clusters own columns learns nothing
-        assert advantages[0] <= 0.0
+    if path.stem == "plain_vertical":  # who only clusters own columns learns nothing, luck aside
+        assert advantages[0] <= 0.05
     assert "v_measure" in (tmp_path / "run" / "report.html").read_text() or "passive" not in boards
 
 
