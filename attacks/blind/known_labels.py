@@ -30,9 +30,10 @@ class ClassifyOwnColumns(Attack):
 
     def inapplicable(self, view: View) -> str | None:
         """Return what is missing: known labels, or rows without them."""
-        if view.known is None:
+        why = ClusterOwnColumns().inapplicable(view)
+        if why is None and view.known is None:
             return "no labels are known; write passive[labels=20]"
-        return ClusterOwnColumns().inapplicable(view)
+        return why
 
     def run(self, view: View, rng: np.random.Generator) -> Guess:
         """Classify the rows that all principals know."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,11 +25,13 @@ from fedtrees.attacks.labels.spreading import spread
 from fedtrees.attacks.labels.twins import Twins, contract
 from fedtrees.attacks.labels.union import components
 from fedtrees.core.attack import Attack
+from fedtrees.core.errors import UsageError, check_known
 from fedtrees.core.guess import Guess, Labels
 from fedtrees.core.registry import register
 from fedtrees.core.view import View
 
 Clusters = NDArray[np.int64]
+Single = Literal["drop", "keep"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,8 +74,14 @@ class LeafAttack(Attack):
         Takahashi et al. 2023); all trees of a forest count the same.
     """
 
-    single: Literal["drop", "keep"] = "drop"
+    single: Single = "drop"
     decay: float = 0.6
+
+    def __post_init__(self) -> None:
+        check_known("single", self.single, get_args(Single))
+        number = isinstance(self.decay, int | float) and not isinstance(self.decay, bool)
+        if not number or not 0 < self.decay <= 1:
+            raise UsageError(f"decay={self.decay!r}: give a number above 0, at most 1")
 
     def inapplicable(self, view: View) -> str | None:
         """Return why there are no visible leaves, None if there are."""
@@ -168,7 +176,7 @@ class PublishedID2Graph(ID2Graph):
 
     comparison: ClassVar[bool] = True
 
-    single: Literal["drop", "keep"] = "keep"
+    single: Single = "keep"
 
     def inapplicable(self, view: View) -> str | None:
         """Refuse tables of which it would walk through too many edges."""
@@ -216,9 +224,10 @@ class FewShot(LeafAttack):
 
     def inapplicable(self, view: View) -> str | None:
         """Return what is missing: visible leaves, or known labels."""
-        if view.known is None:
+        why = super().inapplicable(view)
+        if why is None and view.known is None:
             return "no labels are known; write passive[labels=20]"
-        return super().inapplicable(view)
+        return why
 
     def clusters(self, seen: LeafView, rng: np.random.Generator) -> Clusters:
         """Return the likeliest class of every row."""
@@ -249,6 +258,11 @@ class LabelMixture(LeafAttack):
     """
 
     rows: int = 20_000
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if type(self.rows) is not int or self.rows < 2:
+            raise UsageError(f"rows={self.rows!r}: give a whole number, 2 or more")
 
     def clusters(self, seen: LeafView, rng: np.random.Generator) -> Clusters:
         """Return the likeliest labels of all starts."""

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from fedtrees.protocols.base import Training
 
 APPLIES = "applies"
+SEALED = " (sealed)"
 DECLARED = (
     "columns, public ranges, names of all categories and classes (of held-out rows, too), the "
     "number of rows N, the protocol, the defense and their parameters"
@@ -52,8 +53,10 @@ def explain(
 
 
 def _print(facts: dict[str, Any]) -> None:
+    from rich.text import Text
+
     out = console()
-    out.print(f"[bold]{facts['protocol']}[/bold]  {facts['about']}")
+    out.print(Text.assemble((facts["protocol"], "bold"), "  ", facts["about"]))
     if facts["defense"] != "none":
         out.print(
             f"defended by {facts['defense']}: claims {facts['claimed']}, "
@@ -76,9 +79,13 @@ def _print(facts: dict[str, Any]) -> None:
             for row in facts["sees"][role]
         ]
         out.print(text_table(f"what {role} sees", columns, rows))
-    sealed = [r["type"] for r in facts["crossings"] if r["readable_by"].startswith("nobody")]
+    sealed = [
+        f"{row['type']} ({row['readable_by'].removesuffix(SEALED)})"
+        for row in facts["crossings"]
+        if row["readable_by"].endswith(SEALED)
+    ]
     if sealed:
-        out.print(f"passes sealed, nobody opens it: {', '.join(sealed)} (only the sum is opened)")
+        out.print(f"crosses sealed (who has the key): {', '.join(sealed)}", markup=False)
     title = "attacks on this protocol; what a defense leaves of them is for the bench to tell"
     columns = ("attack", *facts["sees"])
     out.print(text_table(title, columns, [[r[c] for c in columns] for r in facts["attacks"]]))
@@ -127,7 +134,7 @@ def _explanation(
 
 def _whence(row: Mapping[str, Any], role: str) -> str:
     if row["from"] == row["to"] == role:
-        return "a sum it opened"
+        return "itself, from what it got"
     return "itself" if row["from"] == role else str(row["from"])
 
 

@@ -33,13 +33,14 @@ def text_table(
     title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], **options: Any
 ) -> TextTable:
     """Return a table with a bold title; long cells are folded."""
+    from rich.markup import escape
     from rich.table import Table as TextTable
 
     table = TextTable(title=title, title_justify="left", title_style="bold", **options)
     for column in columns:
         table.add_column(column, overflow="fold")
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(escape, row))
     return table
 
 

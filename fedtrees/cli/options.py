@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from enum import StrEnum
 from typing import Annotated, Any
@@ -77,6 +78,8 @@ def csv_table(
         raise UsageError("give --data or --csv, not both")
     if not target:
         raise UsageError("--csv needs --target COLUMN")
+    if "," in csv and not others.get("id") and not os.path.exists(csv):
+        raise UsageError(f"--csv {csv!r} is of several files; give --id COLUMN that joins them")
     given = {name: value for name, value in others.items() if value}
     return {"csv": csv, "target": target, "categorical": columns, **given}
 

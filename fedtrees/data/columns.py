@@ -128,7 +128,12 @@ def spread_columns(
         if len(files) != len(names):
             raise UsageError(
                 f"partition 'by-file': the table is of {len(files)} files with an id, and there "
-                f"are {len(names)} parties; use --clients {max(len(files), 1)}"
+                f"are {len(names)} parties; "
+                + (
+                    f"use --clients {len(files)}"
+                    if len(files) > 1
+                    else "give one file per party, --csv a.csv,b.csv, and --id"
+                )
             )
         found = dict(zip(names, (np.array(f, dtype=np.intp) for f in files), strict=True))
     elif name in COLUMN_PARTITIONS:

@@ -204,7 +204,10 @@ def split(
     if clients > len(table):
         raise DataError(f"{clients} clients but only {len(table)} rows; use fewer clients")
     if partition.name not in PARTITIONS:
-        raise UsageError(f"partition {partition.name!r} spreads columns; here parties hold rows")
+        raise UsageError(
+            f"partition {partition.name!r} spreads columns; here parties hold rows, which are "
+            f"spread by {', '.join(PARTITIONS)}"
+        )
     parts = PARTITIONS[partition.name](table, schema, clients, rng, **partition.params)
     while min(map(len, parts)) == 0:
         largest = max(range(clients), key=lambda c: len(parts[c]))

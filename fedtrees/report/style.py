@@ -43,6 +43,8 @@ METRIC_NAMES = {
     "returned_wrong": "returned rows that are wrong",
     "leaf_mass_exact": "records in leaves with exact counts",
     "leaf_counts_exact": "leaves with exact counts",
+    "v_measure": "V-measure",
+    "label_accuracy": "label accuracy under the best matching",
     "gower": "Gower distance",
     "auc": "AUC",
     "f1": "F1",

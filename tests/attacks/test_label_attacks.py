@@ -13,6 +13,7 @@ from fedtrees.attacks.labels.choices import Candidates, log_probability
 from fedtrees.attacks.labels.evidence import own_columns, seen_leaves, seen_trees, tree_weights
 from fedtrees.attacks.labels.mixture import mixture_of
 from fedtrees.attacks.labels.twins import contract
+from fedtrees.core.errors import UsageError
 from fedtrees.core.guess import Labels
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table
@@ -218,3 +219,18 @@ def test_few_known_labels_are_drawn_declared_spread_and_not_scored():
     line = {s.name: s.value for s in LabelScores().score(blind["cl-few-shot"], truth)}
     assert scores["v_measure"] > line["v_measure"] > 0.3
     assert "no labels are known" in FewShot().inapplicable(view_of(run, ("passive-1",), held))
+    assert "no rows without labels" in FewShot().inapplicable(view_of(run, ("active",), held))
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "said"),
+    [
+        ("id2graph", {"single": "foo"}, "unknown single 'foo'; known: drop, keep"),
+        ("union", {"decay": 0}, "decay=0: give a number above 0, at most 1"),
+        ("label-mixture", {"rows": 0}, "rows=0: give a whole number, 2 or more"),
+        ("label-mixture", {"single": "dorp"}, "did you mean 'drop'"),
+    ],
+)
+def test_parameters_out_of_range_are_refused_before_anything_is_trained(name, parameters, said):
+    with pytest.raises(UsageError, match=said):
+        register.make("attack", Spec(name, parameters))

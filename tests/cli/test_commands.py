@@ -124,6 +124,8 @@ def test_dry_run_computes_nothing(capsys, tmp_path):
         (("bench", "--resume"), "--out"),
         (("bench", "--target", "x"), "--csv"),
         (("bench", "--csv", "x.csv"), "--target"),
+        (("bench", "--csv", "a.csv,b.csv", "--target", "y"), "give --id COLUMN"),
+        (("bench", "--partition", "by-file"), "here parties hold rows, which are spread by"),
         (("bench", "--plugin", "absent.py"), "is not a file"),
         (("bench", "--frmat", "json"), "No such option"),
         (("explain", "fedtree-hits"), "did you mean 'fedtree-hist'"),
@@ -231,6 +233,14 @@ def test_explain_shows_that_sums_no_longer_reach_clients(capsys):
     code, out, _ = call(capsys, "explain", "fedtree-hist", "--defense", "split-only")
     assert code == 0
     assert "timberstrike" in out
+
+
+def test_explain_prints_brackets_and_who_can_open_what_crosses_sealed(capsys):
+    code, out, _ = call(capsys, "explain", "secureboost[max_depth=2]", "--clients", "2")
+    assert code == 0
+    assert "secureboost[max_depth=2]" in out
+    assert "passive[labels=20]" in "".join(out.split()).replace("│", "")
+    assert "RowStatistics (active), BinSums (active)" in out
 
 
 def test_explain_without_a_protocol_tells_who_is_exposed_to_what(capsys):

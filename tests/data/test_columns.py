@@ -67,7 +67,7 @@ def test_columns_are_given_by_name():
         ("named[active=a|b,passive-1=b]", "no column 'b' is left; it is named twice"),
         ("named[active=a,passive-1=b,passive-2=c]", r"4 columns are left over \(d, e, f, g\)"),
         ("label-skew", "spreads rows; columns are spread by iid, shares, named, by-file"),
-        ("by-file", "the table is of 0 files with an id, and there are 3 parties"),
+        ("by-file", "0 files with an id, and there are 3 parties; give one file per party"),
     ],
 )
 def test_what_cannot_be_spread_says_why(text, said):
