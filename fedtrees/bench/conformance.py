@@ -257,7 +257,7 @@ def _views_without_truth(protocols: Sequence[str]) -> Iterator[tuple[str, View]]
                         held, training.transcript.roles, (who,), training.schema, Streams(3), KNOWN
                     )
                     known = case.known
-                views[role] = view_of(training, (who,), held, QUERIES, known)
+                views[role] = view_of(training, (who,), held, QUERIES, known=known)
             del training, held
             yield from ((f"{name}, {role}", view) for role, view in views.items())
 

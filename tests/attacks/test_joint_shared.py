@@ -247,7 +247,7 @@ def test_it_beats_passing_through_the_trees_once():
 def test_who_starts_on_others_trees_has_the_sizes_told_and_no_tree_solved():
     view = run(CYCLIC)[1]
     first, late = (v.evidence for v in victims_of(view))
-    guess = attack(view)
+    guess = attack(view, replace(QUICK, chains=4))
     assert guess.notes["trees_solved"] == 1  # the first client's first tree
     owner = np.array(guessed.owner(guess))
     sizes = np.bincount(guessed.rows(guess).y[owner == "client-1"], minlength=2)
