@@ -4,12 +4,13 @@ from functools import cache
 
 import numpy as np
 
-from fedtrees.core.defense import Composition
+from fedtrees.core.composition import Composition
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.specs import parse_grid
 from fedtrees.data.layout import columns_of
-from fedtrees.protocols.base import train, view_of
+from fedtrees.protocols.base import train
+from fedtrees.protocols.views import view_of
 
 
 @cache

@@ -9,7 +9,8 @@ from fedtrees.core.holding import over_clients
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema, Table
 from fedtrees.core.specs import parse_composed, parse_grid
-from fedtrees.protocols.base import train, view_of
+from fedtrees.protocols.base import train
+from fedtrees.protocols.views import view_of
 
 
 def sample_federation(seed=0, rows=240, clients=3):

@@ -15,7 +15,7 @@ from fedtrees.attacks.evidence.clients.blocks import Block, blocks_of
 from fedtrees.attacks.evidence.clients.chains import link
 from fedtrees.benchmarks.papers.study import markdown, options_of, percent, trained
 from fedtrees.core.specs import Spec
-from fedtrees.protocols.base import view_of
+from fedtrees.protocols.views import view_of
 
 SEEDS = (0, 1, 2)
 ROUNDS, DEPTH = 30, 6

@@ -19,7 +19,7 @@ from fedtrees.attacks.evidence.clients.victims import victims_of
 from fedtrees.benchmarks.papers.study import markdown, options_of, percent, trained
 from fedtrees.core.specs import Spec
 from fedtrees.metrics.leaf_counts import blind_leaf_counts, true_leaf_counts
-from fedtrees.protocols.base import view_of
+from fedtrees.protocols.views import view_of
 
 SEEDS = (0, 1, 2)
 CLIENTS = 3

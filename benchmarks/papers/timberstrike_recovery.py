@@ -16,7 +16,7 @@ from fedtrees.bench.evaluate import score_guess
 from fedtrees.benchmarks.papers.study import markdown, options_of, percent, trained
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec
-from fedtrees.protocols.base import view_of
+from fedtrees.protocols.views import view_of
 
 SEEDS = (0, 1, 2)
 CLIENTS = 3

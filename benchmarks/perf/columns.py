@@ -14,7 +14,8 @@ from fedtrees.core.schema import Feature, Schema
 from fedtrees.core.specs import Spec
 from fedtrees.data.layout import columns_of
 from fedtrees.messages.vertical import visible_leaves
-from fedtrees.protocols.base import train, view_of
+from fedtrees.protocols.base import train
+from fedtrees.protocols.views import view_of
 from fedtrees.trees.boosted.boosting import grow_forest
 from fedtrees.trees.forest.grower import grow_random_forest
 from fedtrees.trees.sketch import quantile_cuts

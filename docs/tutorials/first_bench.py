@@ -7,7 +7,7 @@ Run it: python docs/tutorials/first_bench.py
 from fedtrees.bench.cells import Setting
 from fedtrees.bench.federation import federation_of
 from fedtrees.bench.suite import DataRef
-from fedtrees.core.defense import Composition
+from fedtrees.core.composition import Composition
 from fedtrees.core.guess import LeafCounts
 from fedtrees.core.holding import stacked
 from fedtrees.core.registry import register
@@ -15,7 +15,8 @@ from fedtrees.core.specs import Spec
 from fedtrees.core.streams import Streams
 from fedtrees.messages.boosting import LeafValues
 from fedtrees.metrics.leaf_counts import score_leaf_counts, true_leaf_counts
-from fedtrees.protocols.base import train, view_of
+from fedtrees.protocols.base import train
+from fedtrees.protocols.views import view_of
 
 protocol = register.make("protocol", Spec("fedtree-hist", {"trees": 10, "max_depth": 4}))
 setting = Setting.of(DataRef("breast-cancer"), Spec("iid"), 3, 0, protocol)

@@ -15,7 +15,8 @@ import numpy as np
 from fedtrees.bench.federation import Federation
 from fedtrees.core.attack import Attack
 from fedtrees.core.codec import decode, encode
-from fedtrees.core.defense import Composition, Defense
+from fedtrees.core.composition import Composition
+from fedtrees.core.defense import Defense
 from fedtrees.core.errors import FedtreesError, UnguardedMessageError, UsageError
 from fedtrees.core.guarantee import Guarantee
 from fedtrees.core.guess import Guess, Records
@@ -34,7 +35,8 @@ from fedtrees.isolation.process import Answer, attacks
 from fedtrees.isolation.watch import HOLD_TRUTH
 from fedtrees.metrics.metric import Case
 from fedtrees.metrics.records import score_records
-from fedtrees.protocols.base import Protocol, Training, train, view_of
+from fedtrees.protocols.base import Protocol, Training, train
+from fedtrees.protocols.views import view_of
 
 # What a file needs that brings its own claim: the bases of metrics hold no truth.
 _BASES = "fedtrees.metrics.metric"

@@ -6,7 +6,7 @@ import inspect
 from dataclasses import fields
 from typing import Any
 
-from fedtrees.core.defense import Composition
+from fedtrees.core.composition import Composition
 from fedtrees.core.messages import Message, closed
 from fedtrees.core.registry import register
 from fedtrees.core.sealed import Sealed

@@ -19,7 +19,7 @@ from fedtrees.bench.cells import (
 )
 from fedtrees.bench.federation import Federation
 from fedtrees.core.attack import contenders
-from fedtrees.core.defense import Composition
+from fedtrees.core.composition import Composition
 from fedtrees.core.errors import FedtreesError, ProtocolError, UsageError
 from fedtrees.core.guarantee import join
 from fedtrees.core.guess import Claim, Guess
@@ -33,7 +33,8 @@ from fedtrees.isolation.process import attacks
 from fedtrees.metrics.advantage import advantage
 from fedtrees.metrics.metric import Case, Metric, Score, all_metrics, best_of, metrics_of
 from fedtrees.metrics.utility import utility_scores
-from fedtrees.protocols.base import Protocol, Training, train, view_of
+from fedtrees.protocols.base import Protocol, Training, train
+from fedtrees.protocols.views import view_of
 
 Row = dict[str, Any]
 

@@ -148,7 +148,7 @@ def _attacks() -> list[str]:
 def _who_attacks(training: Training, holdings: Mapping[str, Holding]) -> dict[str, dict[str, str]]:
     """Return, for the last party of every role, which attacks apply, and why others do not."""
     from fedtrees.isolation.process import attacks
-    from fedtrees.protocols.base import view_of
+    from fedtrees.protocols.views import view_of
 
     names = _attacks()
     last = {role: name for name, role in training.transcript.roles.items()}

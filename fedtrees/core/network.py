@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from fedtrees.core.aggregation import Aggregation, Wire
 from fedtrees.core.aggregation import add_messages as add_messages
+from fedtrees.core.composition import Composition
 from fedtrees.core.cut_plan import CutPlan
-from fedtrees.core.defense import Composition, Context, Level
+from fedtrees.core.defense import Context, Level
 from fedtrees.core.errors import ProtocolError, did_you_mean
 from fedtrees.core.holding import Holding
 from fedtrees.core.messages import Message, sealed

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from fedtrees.core.defense import Composition
+from fedtrees.core.composition import Composition
 from fedtrees.core.holding import Holding, stacked
 from fedtrees.core.messages import Message, closed
 from fedtrees.core.oracle import Oracle

@@ -14,7 +14,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
-from fedtrees.core.defense import Composition
+from fedtrees.core.composition import Composition
 from fedtrees.core.errors import DataError, UsageError, did_you_mean
 from fedtrees.core.holding import over_clients
 from fedtrees.core.registry import register
@@ -31,7 +31,8 @@ from fedtrees.estimators.columns import (
     read_cuts,
     validated,
 )
-from fedtrees.protocols.base import Protocol, train, view_of
+from fedtrees.protocols.base import Protocol, train
+from fedtrees.protocols.views import view_of
 from fedtrees.trees.forest.params import ForestParams
 
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from fedtrees.core.defense import Composition, Defense
+from fedtrees.core.composition import Composition
+from fedtrees.core.defense import Defense
 from fedtrees.core.errors import ProtocolError
 from fedtrees.core.holding import Holding
 from fedtrees.core.messages import emptied

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.defense import Composition
+from fedtrees.core.composition import Composition
 from fedtrees.core.errors import DataError
 from fedtrees.core.messages import Message, Reveal
 from fedtrees.core.schema import Schema

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.defense import Composition
+from fedtrees.core.composition import Composition
 from fedtrees.core.guess import Claim
 from fedtrees.core.holding import Holding, rows_of, stacked
 from fedtrees.core.registry import register

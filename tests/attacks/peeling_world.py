@@ -10,12 +10,13 @@ from sklearn.datasets import load_breast_cancer
 
 from fedtrees.attacks.peeling.attack import HistogramPeeling
 from fedtrees.attacks.peeling.values import to_bins
-from fedtrees.core.defense import Composition
+from fedtrees.core.composition import Composition
 from fedtrees.core.holding import over_clients
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.messages.cuts import CutPoints
-from fedtrees.protocols.base import client_names, train, view_of
+from fedtrees.protocols.base import client_names, train
 from fedtrees.protocols.horizontal.nvflare_hist import NVFlareHist
+from fedtrees.protocols.views import view_of
 from fedtrees.trees.binning import Cuts
 
 SERVER = ("server",)

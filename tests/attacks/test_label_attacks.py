@@ -23,7 +23,8 @@ from fedtrees.isolation.process import attacks
 from fedtrees.messages.vertical import visible_leaves
 from fedtrees.metrics.labels import LabelScores
 from fedtrees.metrics.metric import Case
-from fedtrees.protocols.base import train, view_of
+from fedtrees.protocols.base import train
+from fedtrees.protocols.views import view_of
 
 ALL = (
     "union", "union-cl", "id2graph", "id2graph-published", "merged-communities", "spectral",

@@ -18,15 +18,16 @@ from fedtrees.attacks.lattice.attack import Lattice
 from fedtrees.attacks.lattice.decode import decode
 from fedtrees.attacks.lattice.exact_sums import base_margin_of, exact_sums, first_counts
 from fedtrees.attacks.lattice.rows import rows_of
-from fedtrees.core.defense import Composition
+from fedtrees.core.composition import Composition
 from fedtrees.core.errors import UsageError
 from fedtrees.core.holding import over_clients
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.defenses.hist_rounding import HistogramRounding
 from fedtrees.defenses.min_bin import MinBin
-from fedtrees.protocols.base import train, view_of
+from fedtrees.protocols.base import train
 from fedtrees.protocols.horizontal.fedtree_hist import FedTreeHist
 from fedtrees.protocols.horizontal.nvflare_hist import NVFlareHist
+from fedtrees.protocols.views import view_of
 
 
 def certify(w, evidence=None, list_bits=16, doubt=1e-3):

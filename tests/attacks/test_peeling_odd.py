@@ -10,7 +10,7 @@ import pytest
 from peeling_world import SERVER, SHARED, Run, patients, schema_of
 
 from fedtrees.attacks.peeling.attack import HistogramPeeling
-from fedtrees.core.defense import Composition
+from fedtrees.core.composition import Composition
 from fedtrees.core.schema import Table
 from fedtrees.defenses.laplace_hist import LaplaceHistogram
 from fedtrees.defenses.min_bin import MinBin

@@ -13,7 +13,7 @@ from peeling_world import misleading_run
 
 from fedtrees.attacks.peeling.attack import HistogramPeeling
 from fedtrees.attacks.peeling.sources import sources_of
-from fedtrees.core.defense import Composition
+from fedtrees.core.composition import Composition
 from fedtrees.defenses.hist_rounding import HistogramRounding
 from fedtrees.trees.boosted.losses import logistic_gradients
 

@@ -45,8 +45,9 @@ def test_own_columns_order_rows_within_an_interval():
     """On 569 rows with columns that go together, five trees of depth 3."""
     from fedtrees.data import catalogue
     from fedtrees.data.layout import columns_of
-    from fedtrees.protocols.base import train, view_of
+    from fedtrees.protocols.base import train
     from fedtrees.protocols.vertical.secureboost import SecureBoost
+    from fedtrees.protocols.views import view_of
 
     data = catalogue.load("breast-cancer")
     held = {

@@ -22,7 +22,8 @@ from fedtrees.core.specs import Spec, parse_composed, parse_grid
 from fedtrees.guessing.blind import Draws, blind_guesses
 from fedtrees.guessing.recipes import Recipe, agreement, best_recipe
 from fedtrees.metrics.records import score_records
-from fedtrees.protocols.base import train, view_of
+from fedtrees.protocols.base import train
+from fedtrees.protocols.views import view_of
 
 SCHEMA = Schema(tuple(Feature(f"x{k}") for k in range(4)), "y", ("a", "b"))
 WIDTH = np.array([0.3, 0.3, 0.3, 0.3, 0.0])

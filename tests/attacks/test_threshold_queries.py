@@ -18,8 +18,9 @@ from fedtrees.core.threat import Threat
 from fedtrees.data import catalogue
 from fedtrees.data.layout import columns_of
 from fedtrees.isolation.process import attacks
-from fedtrees.protocols.base import train, view_of
+from fedtrees.protocols.base import train
 from fedtrees.protocols.vertical.secureboost import SecureBoost
+from fedtrees.protocols.views import view_of
 
 SMALL = "secureboost[trees=3,max_depth=3,max_bin=16,colsample_bytree=1.0]"
 FOREST = "vertical-forest[trees=3,max_depth=3,max_bin=16,tree_features=none]"

@@ -13,12 +13,13 @@ from fedtrees.attacks.evidence.sums import leaf_sums, victim_sums
 from fedtrees.attacks.evidence.view import evidence_of
 from fedtrees.attacks.peeling.sources import unreadable
 from fedtrees.attacks.timberstrike.attack import as_published
-from fedtrees.core.defense import Composition
+from fedtrees.core.composition import Composition
 from fedtrees.core.holding import over_clients
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Table
 from fedtrees.core.specs import Spec
-from fedtrees.protocols.base import train, view_of
+from fedtrees.protocols.base import train
+from fedtrees.protocols.views import view_of
 from fedtrees.trees.boosted.losses import logistic_gradients
 
 

@@ -10,11 +10,12 @@ from fedtrees.attacks.evidence.view import evidence_of
 from fedtrees.bench.cells import Setting
 from fedtrees.bench.federation import federation_of
 from fedtrees.bench.suite import DataRef
-from fedtrees.core.defense import Composition
+from fedtrees.core.composition import Composition
 from fedtrees.core.holding import over_clients
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec
-from fedtrees.protocols.base import train, view_of
+from fedtrees.protocols.base import train
+from fedtrees.protocols.views import view_of
 
 
 def test_rows_of_a_leaf_that_no_value_reaches_stay_where_they_are():

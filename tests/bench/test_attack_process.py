@@ -23,7 +23,7 @@ from fedtrees.core.specs import Spec, parse_one
 from fedtrees.core.values import pack, unpack
 from fedtrees.isolation import guesses, views
 from fedtrees.isolation.process import AttackError, AttackProcess, attacks
-from fedtrees.protocols.base import view_of
+from fedtrees.protocols.views import view_of
 
 PLUGIN = Path(__file__).parent / "plugins" / "cheats.py"
 PROTOCOL = Spec("fedtree-hist", {"trees": 3, "max_depth": 3, "max_bin": 16})

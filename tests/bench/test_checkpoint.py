@@ -18,7 +18,7 @@ from fedtrees.core.specs import Spec, parse_composed, parse_grid
 from fedtrees.data.dataset import prepare
 from fedtrees.data.partition import Partition
 from fedtrees.messages.models import as_message
-from fedtrees.protocols.base import view_of
+from fedtrees.protocols.views import view_of
 from fedtrees.trees.boosted.forest import Forest, Tree
 from fedtrees.trees.boosted.losses import LOGISTIC
 

@@ -3,7 +3,8 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from fedtrees.core.defense import Composition, Defense
+from fedtrees.core.composition import Composition
+from fedtrees.core.defense import Defense
 from fedtrees.core.errors import DataError, ProtocolError, UnguardedMessageError
 from fedtrees.core.messages import Reveal, closed
 from fedtrees.core.network import LocalNetwork

@@ -8,7 +8,7 @@ import pytest
 from federations import sample_federation
 
 from fedtrees.core.codec import decode, encode, encoded_size
-from fedtrees.core.defense import Composition
+from fedtrees.core.composition import Composition
 from fedtrees.core.errors import DataError, ProtocolError
 from fedtrees.core.holding import over_clients
 from fedtrees.core.messages import closed, sealed
@@ -19,7 +19,8 @@ from fedtrees.core.transcript import PUBLIC, Transcript
 from fedtrees.messages.boosting import Histogram
 from fedtrees.messages.forests import ClassCounts, ClassTotals
 from fedtrees.messages.models import BoostedModel, ForestModel
-from fedtrees.protocols.base import train, view_of
+from fedtrees.protocols.base import train
+from fedtrees.protocols.views import view_of
 
 KINDS = {
     "fedtree-hist": (Histogram,),

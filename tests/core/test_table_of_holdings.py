@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from fedtrees.core.defense import Composition, Defense, Stage
+from fedtrees.core.composition import Composition
+from fedtrees.core.defense import Defense, Stage
 from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.holding import Holding, check_holdings
 from fedtrees.core.messages import Message

@@ -8,7 +8,7 @@ from fedtrees.crypto.obfuscators import OwnerObfuscators
 
 
 @pytest.fixture(autouse=True)
-def test_mode(monkeypatch):
+def insecure_keys(monkeypatch):
     monkeypatch.setenv(INSECURE_VARIABLE, "1")
 
 

@@ -8,7 +8,7 @@ from federations import sample_federation
 
 from fedtrees.bench.evaluate import make_defense
 from fedtrees.core.codec import encode
-from fedtrees.core.defense import Composition
+from fedtrees.core.composition import Composition
 from fedtrees.core.errors import UsageError
 from fedtrees.core.guarantee import Computational
 from fedtrees.core.holding import over_clients
@@ -21,7 +21,8 @@ from fedtrees.defenses.masking import MaskedSums, Masking
 from fedtrees.messages.aggregation import MaskSurvivors
 from fedtrees.messages.boosting import Histogram
 from fedtrees.messages.models import as_message
-from fedtrees.protocols.base import train, view_of
+from fedtrees.protocols.base import train
+from fedtrees.protocols.views import view_of
 
 ALL = ("client-0", "client-1", "client-2", "client-3")
 RUNS = {

@@ -5,11 +5,11 @@ import pytest
 from columns import run, table_of
 
 from fedtrees.bench.evaluate import make_defense
-from fedtrees.core.defense import Composition
+from fedtrees.core.composition import Composition
 from fedtrees.core.errors import UsageError
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec, parse_composed
-from fedtrees.protocols.base import view_of
+from fedtrees.protocols.views import view_of
 
 SMALL = "secureboost[trees=2,max_depth=2,max_bin=8]"
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from federations import sample_federation
 
-from fedtrees.core.defense import Composition
+from fedtrees.core.composition import Composition
 from fedtrees.core.errors import UsageError
 from fedtrees.core.holding import over_clients
 from fedtrees.core.messages import closed
@@ -12,7 +12,8 @@ from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec
 from fedtrees.messages.boosting import GlobalHistogram, Histogram
 from fedtrees.messages.cuts import CutPoints
-from fedtrees.protocols.base import train, view_of
+from fedtrees.protocols.base import train
+from fedtrees.protocols.views import view_of
 from fedtrees.trees.binning import Cuts
 from fedtrees.trees.boosted.grower import TreeGrower
 

@@ -10,7 +10,7 @@ from scipy import stats
 
 from fedtrees.bench.session import Bench
 from fedtrees.bench.suite import Suite
-from fedtrees.core.defense import Composition
+from fedtrees.core.composition import Composition
 from fedtrees.core.errors import UnguardedMessageError, UsageError
 from fedtrees.core.guarantee import PureDP
 from fedtrees.core.holding import over_clients

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from fedtrees.core.defense import Composition
+from fedtrees.core.composition import Composition
 from fedtrees.core.errors import UsageError
 from fedtrees.core.guarantee import PureDP, Structural, join
 from fedtrees.core.holding import over_clients

@@ -49,7 +49,8 @@ from fedtrees.messages.boosting import Histogram, LabelSums, ValidationLoss
 from fedtrees.messages.cuts import GridCounts
 from fedtrees.messages.forests import ClassCounts, ClassTotals
 from fedtrees.messages.models import as_message
-from fedtrees.protocols.base import train, view_of
+from fedtrees.protocols.base import train
+from fedtrees.protocols.views import view_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:a 1024-bit Paillier key is weak")
 

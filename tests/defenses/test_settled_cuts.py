@@ -8,7 +8,7 @@ import pytest
 from federations import sample_federation
 
 from fedtrees.bench.evaluate import make_defense
-from fedtrees.core.defense import Composition
+from fedtrees.core.composition import Composition
 from fedtrees.core.errors import DataError, UnguardedMessageError, UsageError
 from fedtrees.core.guarantee import Structural, join
 from fedtrees.core.holding import over_clients
@@ -27,7 +27,8 @@ from fedtrees.messages.cuts import (
 )
 from fedtrees.privacy.mechanisms import discrete_laplace_share
 from fedtrees.privacy.quantiles import private_quantiles
-from fedtrees.protocols.base import train, view_of
+from fedtrees.protocols.base import train
+from fedtrees.protocols.views import view_of
 
 PROTOCOLS = ("fedtree-hist", "nvflare-hist", "forest-hist")
 SMALL = {

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from federations import sample_federation
 
-from fedtrees.core.defense import Composition
+from fedtrees.core.composition import Composition
 from fedtrees.core.errors import DataError, UnguardedMessageError, UsageError
 from fedtrees.core.guarantee import Structural
 from fedtrees.core.holding import over_clients

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from columns import dealt, run, seen_by, table_of
 
-from fedtrees.core.defense import Composition, Defense
+from fedtrees.core.composition import Composition
+from fedtrees.core.defense import Defense
 from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.guarantee import MutualInformation, parse
 from fedtrees.core.holding import Holding

@@ -7,7 +7,8 @@ import pytest
 from federations import sample_federation
 
 from fedtrees.bench.conformance import check
-from fedtrees.core.defense import Composition, Defense
+from fedtrees.core.composition import Composition
+from fedtrees.core.defense import Defense
 from fedtrees.core.errors import GlassWallError, UsageError
 from fedtrees.core.guarantee import ActedOnNothing, Structural
 from fedtrees.core.holding import over_clients

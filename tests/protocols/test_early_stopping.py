@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from federations import sample_federation
 
-from fedtrees.core.defense import Composition
+from fedtrees.core.composition import Composition
 from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.holding import over_clients
 from fedtrees.core.messages import closed
@@ -15,7 +15,8 @@ from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.sealed import Sealed
 from fedtrees.core.specs import Spec
 from fedtrees.messages.boosting import Histogram, StopBoosting, ValidationLoss
-from fedtrees.protocols.base import train, view_of
+from fedtrees.protocols.base import train
+from fedtrees.protocols.views import view_of
 from fedtrees.trees.boosted.losses import LOSS_BOUND
 
 

@@ -8,7 +8,8 @@ from sklearn.datasets import load_breast_cancer, load_wine
 
 from fedtrees.bench import checkpoint
 from fedtrees.core.codec import decode
-from fedtrees.core.defense import Composition, Defense
+from fedtrees.core.composition import Composition
+from fedtrees.core.defense import Defense
 from fedtrees.core.errors import DataError, UnguardedMessageError, UsageError
 from fedtrees.core.guarantee import Structural
 from fedtrees.core.holding import over_clients
@@ -27,7 +28,8 @@ from fedtrees.messages.forests import (
     PooledForest,
 )
 from fedtrees.messages.models import ForestModel
-from fedtrees.protocols.base import train, view_of
+from fedtrees.protocols.base import train
+from fedtrees.protocols.views import view_of
 from fedtrees.trees.binning import bin_rows
 from fedtrees.trees.forest.grower import draw_columns, draw_rows, grow_random_forest
 from fedtrees.trees.forest.growth import grow_whole_tree

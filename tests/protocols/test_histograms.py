@@ -5,7 +5,7 @@ import pytest
 from sklearn.datasets import load_breast_cancer
 
 from fedtrees.core.codec import encoded_size
-from fedtrees.core.defense import Composition
+from fedtrees.core.composition import Composition
 from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.holding import over_clients
 from fedtrees.core.messages import closed
@@ -14,7 +14,8 @@ from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.specs import Spec
 from fedtrees.messages.boosting import GlobalHistogram, Histogram, LabelSums, LeafValues, NodeSplits
 from fedtrees.messages.cuts import CutsRequest, FeatureRanges, FeatureSketch
-from fedtrees.protocols.base import train, view_of
+from fedtrees.protocols.base import train
+from fedtrees.protocols.views import view_of
 from fedtrees.trees.boosted.boosting import grow_forest
 from fedtrees.trees.sketch import quantile_cuts
 

@@ -9,7 +9,7 @@ from columns import dealt, run, seen_by, table_of
 from data_dir import data_dir
 
 from fedtrees.bench.federation import spread
-from fedtrees.core.defense import Composition
+from fedtrees.core.composition import Composition
 from fedtrees.core.errors import DataError, ProtocolError, UsageError
 from fedtrees.core.holding import Holding
 from fedtrees.core.registry import register

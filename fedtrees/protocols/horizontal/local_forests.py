@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedtrees.core.defense import Composition
+from fedtrees.core.composition import Composition
 from fedtrees.core.errors import DataError
 from fedtrees.core.holding import Holding
 from fedtrees.core.messages import Message

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.defense import Composition
+from fedtrees.core.composition import Composition
 from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.holding import Holding
 from fedtrees.core.network import Network

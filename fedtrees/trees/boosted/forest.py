@@ -28,7 +28,7 @@ class Tree:
         Children, -1 at a leaf.
     default_left : bool array, shape (n_nodes,)
         Where a missing value goes.
-    value : float32 array, shape (n_nodes,)
+    value : float32 array, shape (n_nodes,), or (n_nodes, K) in a multi-output tree
         Leaf output in units of the margin, learning rate included; 0 at an inner node.
     g, h : float64 array, shape (n_nodes,), or None
         Sums of gradients and hessians of the training rows in the node, where known.

@@ -8,7 +8,7 @@ a split is the sum of the classes' gains, as in the code of Takahashi et al. (20
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from fedtrees.trees.binning import Bins, Cuts, bin_rows
 from fedtrees.trees.boosted.builder import TreeBuilder
 from fedtrees.trees.boosted.fixed_point import Bits, to_fixed
+from fedtrees.trees.boosted.forest import Tree
 from fedtrees.trees.boosted.grower import children_to_build, with_siblings
 from fedtrees.trees.boosted.histogram import build_histogram
 from fedtrees.trees.boosted.losses import Objective
@@ -29,47 +30,18 @@ from fedtrees.trees.routing import Routed
 
 
 @dataclass(frozen=True, eq=False)
-class MultiOutputTree:
-    """One tree; node 0 is the root, children come in pairs, level by level.
-
-    Attributes
-    ----------
-    feature, threshold, left, right, default_left
-        As in `fedtrees.trees.boosted.forest.Tree`.
-    value : float32 array, shape (n_nodes, K)
-        Leaf outputs in units of the margins, learning rate included; 0 at an inner node.
-    gain : float32 array, shape (n_nodes,)
-    """
-
-    feature: NDArray[np.int32]
-    threshold: NDArray[np.float32]
-    left: NDArray[np.int32]
-    right: NDArray[np.int32]
-    default_left: NDArray[np.bool_]
-    value: NDArray[np.float32]
-    gain: NDArray[np.float32]
-
-    @property
-    def leaves(self) -> NDArray[np.intp]:
-        """Node numbers of the leaves, ascending."""
-        return np.flatnonzero(self.feature < 0)
-
-    def __len__(self) -> int:
-        return int(self.feature.shape[0])
-
-
-@dataclass(frozen=True, eq=False)
 class MultiOutputForest(Routed):
     """A boosted ensemble of such trees: every tree adds to every margin.
 
     Attributes
     ----------
-    trees : tuple of MultiOutputTree
+    trees : tuple of Tree
+        Whose `value` has shape (n_nodes, K).
     base_margin : float32 array, shape (K,)
     objective : Objective
     """
 
-    trees: tuple[MultiOutputTree, ...]
+    trees: tuple[Tree, ...]
     base_margin: NDArray[np.float32]
     objective: Objective
 
@@ -248,20 +220,17 @@ class MultiOutputGrower:
         found[(gain <= MIN_GAIN) | (gain < np.float32(p.gamma))] = -1
         return found, gain, left
 
-    def finish(self) -> MultiOutputTree:
+    def finish(self) -> Tree:
         """Return the tree."""
         tree = self._builder.build()
         outputs = len(next(iter(self._values.values())))
         value = np.zeros((len(tree), outputs), dtype=np.float32)
         for node, values in self._values.items():
             value[node] = values
-        gain = np.zeros(len(tree), dtype=np.float32) if tree.gain is None else tree.gain
-        return MultiOutputTree(
-            tree.feature, tree.threshold, tree.left, tree.right, tree.default_left, value, gain
-        )
+        return replace(tree, value=value)
 
 
-def add_to_margins(tree: MultiOutputTree, rows: RowPartition, margin: NDArray[np.float32]) -> None:
+def add_to_margins(tree: Tree, rows: RowPartition, margin: NDArray[np.float32]) -> None:
     """Add a tree to the margins of the rows that it was grown on, shape (K, n), in place."""
     leaves = tree.leaves.astype(np.int32)
     for k in range(len(margin)):

@@ -1,0 +1,278 @@
+"""Several defenses as one: every hook in order, and what they allow together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.core.aggregation import Aggregation
+from fedtrees.core.cut_plan import CutPlan
+from fedtrees.core.defense import Context, Declared, Defense, Stage
+from fedtrees.core.errors import (
+    ProtocolError,
+    UnguardedMessageError,
+    UsageError,
+)
+from fedtrees.core.guarantee import ActedOnNothing, Guarantee
+from fedtrees.core.messages import Message
+from fedtrees.core.schema import Schema
+from fedtrees.core.transcript import Transcript
+
+
+@dataclass(frozen=True)
+class Composition:
+    """Defenses applied left to right as written. An empty one is `none`.
+
+    Raises
+    ------
+    UsageError
+        If one part makes hessians 1 and another counts on their bound, or two parts say how cut
+        points are settled, or bring cryptography for sums.
+    """
+
+    parts: tuple[Defense, ...] = ()
+
+    def __post_init__(self) -> None:
+        for one in (p for p in self.parts if p.unit_hessian):
+            for other in (p for p in self.parts if p.bounds_hessian):
+                raise UsageError(
+                    f"{one.name!r} makes every row's hessian 1, and {other.name!r} counts on the "
+                    "loss's own bound on it; leave one of them out"
+                )
+        settling = [p.name for p in self.parts if p.cuts() is not None]
+        if len(settling) > 1:
+            raise UsageError(
+                f"{' and '.join(map(repr, settling))} each say how cut points are settled; keep one"
+            )
+        sealing = [p.name for p in self.parts if type(p).aggregation is not Defense.aggregation]
+        if len(sealing) > 1:
+            raise UsageError(f"{' and '.join(map(repr, sealing))} each seal every sum; keep one")
+
+    @property
+    def gradient_clip(self) -> float | None:
+        """The tightest clip of the parts, None where no part clips."""
+        clips = [p.gradient_clip for p in self.parts if p.gradient_clip is not None]
+        return min(clips) if clips else None
+
+    @property
+    def least_leaf_rows(self) -> int:
+        """The strictest of the parts' limits, 0 where no part sets one."""
+        return max((p.least_leaf_rows for p in self.parts), default=0)
+
+    @property
+    def summed(self) -> tuple[type[Message], ...]:
+        """Reply types of which only the sum can be opened."""
+        return tuple(t for p in self.parts for t in p.summed())
+
+    def declares(self, schema: Schema, parameters: Mapping[str, Any]) -> Declared:
+        """Return what the parts publish together."""
+        parts = [p.declares(schema, parameters) for p in self.parts]
+        return Declared(
+            noise_variance=sum(p.noise_variance for p in parts),
+            rounding=max((p.rounding for p in parts), default=0.0),
+            histogram_step=max((p.histogram_step for p in parts), default=0.0),
+            least_rows=max((p.least_rows for p in parts), default=0),
+            row_variance=sum(p.row_variance for p in parts),
+            unit_hessian=any(p.unit_hessian for p in parts),
+            answer_scale=max((p.answer_scale for p in parts), default=0.0),
+            answer_step=max((p.answer_step for p in parts), default=0.0),
+        )
+
+    @property
+    def cut_plan(self) -> CutPlan | None:
+        """How a part wants cut points settled, None where none has a say."""
+        return next((plan for p in self.parts if (plan := p.cuts()) is not None), None)
+
+    @property
+    def restricts_splits(self) -> bool:
+        """Whether any part has a say in which splits may be chosen."""
+        return any(type(p).candidates is not Defense.candidates for p in self.parts)
+
+    @property
+    def hides_nodes(self) -> bool:
+        """Whether any part has a say in which nodes other parties are told of."""
+        return any(type(p).shown is not Defense.shown for p in self.parts)
+
+    @property
+    def counts_classes(self) -> bool:
+        """Whether any part reads the class counts of candidates."""
+        return any(p.counts_classes for p in self.parts)
+
+    def mismatch(
+        self, protocol: str, says: Sequence[type[Message]], serves: frozenset[str]
+    ) -> str | None:
+        """Return why a part makes no sense in a protocol, None if all do.
+
+        Parameters
+        ----------
+        protocol : str
+            Its name.
+        says : sequence of Message types
+            What crosses in it.
+        serves : frozenset of str
+            Hooks and limits that its parties keep to: of ``rows``, ``candidates``, ``shown``,
+            ``gradient_clip`` and ``least_leaf_rows``.
+        """
+        for part in self.parts:
+            wanted = part.requires or part.guards
+            if wanted and not any(issubclass(said, wanted) for said in says):
+                names = ", ".join(t.__name__ for t in wanted)
+                return f"{part.name!r} acts on {names}, which do not cross in {protocol!r}"
+            uses = {
+                "rows": type(part).rows is not Defense.rows and part.stages != {"labels"},
+                "candidates": type(part).candidates is not Defense.candidates,
+                "shown": type(part).shown is not Defense.shown,
+                "gradient_clip": part.gradient_clip is not None,
+                "least_leaf_rows": part.least_leaf_rows > 0,
+            }
+            unserved = sorted(name for name, used in uses.items() if used and name not in serves)
+            if unserved:
+                return (
+                    f"{part.name!r} works through {', '.join(unserved)}, which no party of "
+                    f"{protocol!r} keeps to"
+                )
+        return None
+
+    def claims(self) -> list[Guarantee]:
+        """Return each part's claim, in order."""
+        return [p.claim() for p in self.parts]
+
+    def spent(self, transcript: Transcript) -> list[Guarantee]:
+        """Return what each part spent in a run, in order; what never acted guarantees nothing."""
+        return [
+            p.spent(transcript) if i in transcript.acted else ActedOnNothing()
+            for i, p in enumerate(self.parts)
+        ]
+
+    def rows(self, stage: Stage, values: NDArray[Any], ctx: Context) -> NDArray[Any]:
+        """Pass what belongs to a party's rows through every part."""
+        for i, part in enumerate(self.parts):
+            changed = part.rows(stage, values, ctx)
+            if i not in ctx.acted and not _equal(changed, values):
+                ctx.acted.add(i)
+            values = changed
+        return values
+
+    def candidates(self, mask: NDArray[np.bool_], tree: int, ctx: Context) -> NDArray[np.bool_]:
+        """Pass the candidate mask through every part."""
+        for i, part in enumerate(self.parts):
+            changed = part.candidates(mask.copy(), tree, ctx)
+            if i not in ctx.acted and not np.array_equal(changed, mask):
+                ctx.acted.add(i)
+            mask = changed
+        return mask
+
+    def shown(self, mask: NDArray[np.bool_], tree: int, ctx: Context) -> NDArray[np.bool_]:
+        """Pass the mask of nodes through every part."""
+        for i, part in enumerate(self.parts):
+            changed = part.shown(mask.copy(), tree, ctx)
+            if i not in ctx.acted and not np.array_equal(changed, mask):
+                ctx.acted.add(i)
+            mask = changed
+        return mask
+
+    def outgoing(self, message: Message, ctx: Context) -> Message:
+        """Pass a message through every part that acts at this role.
+
+        Raises
+        ------
+        UnguardedMessageError
+            If it reveals what a part protects and that part neither guards nor exempts it.
+        """
+        for i, part in enumerate(self.parts):
+            if ctx.role not in part.at:
+                continue
+            exposed = message.reveals & part.protects
+            if isinstance(message, part.guards):
+                sent = part.outgoing(message, ctx)
+                if not isinstance(sent, Message):
+                    raise ProtocolError(
+                        f"{part.name!r}: outgoing returned a {type(sent).__name__}; "
+                        "return the message to send"
+                    )
+                if i not in ctx.acted and (exposed - sent.reveals or _differ(sent, message)):
+                    ctx.acted.add(i)
+                message = sent
+            elif exposed and not isinstance(message, tuple(part.exempts)):
+                raise UnguardedMessageError(
+                    f"{part.name!r} claims to protect {', '.join(sorted(exposed))}, but "
+                    f"{ctx.party!r} is about to send {type(message).__name__}, which it neither "
+                    "guards nor exempts; add the type to guards, or to exempts with a reason"
+                )
+        return message
+
+    def audience(self, message: Message, receivers: Sequence[str], ctx: Context) -> Sequence[str]:
+        """Pass the receivers through every part."""
+        for i, part in enumerate(self.parts):
+            chosen = part.audience(message, receivers, ctx)
+            if list(chosen) != list(receivers):
+                ctx.acted.add(i)
+            receivers = chosen
+        return receivers
+
+    def seals(self, message: Message, ctx: Context) -> bool:
+        """Tell whether a part lets only sums of such a reply be opened."""
+        acting = [i for i, part in enumerate(self.parts) if isinstance(message, part.summed())]
+        ctx.acted.update(acting)
+        return bool(acting)
+
+    def aggregation(self) -> Aggregation | None:
+        """Make what seals and sums in one run; None where no part brings any."""
+        return next((made for p in self.parts if (made := p.aggregation()) is not None), None)
+
+    def undone_by(self, principals: Sequence[str], roles: Mapping[str, str]) -> str | None:
+        """Return why these principals together open what a part seals, None if they do not."""
+        reasons = (part.undone_by(principals, roles) for part in self.parts)
+        return next((reason for reason in reasons if reason is not None), None)
+
+    def sums_exactly(self, schema: Schema, parameters: Mapping[str, Any]) -> bool:
+        """Tell whether sums are of what rows bring, without noise or rounding."""
+        told, plan = self.declares(schema, parameters), self.cut_plan
+        noisy = told.noise_variance or told.row_variance or told.histogram_step
+        return not noisy and (plan is None or plan.epsilon is None)
+
+    def finish(self, model: Any, ctx: Context) -> Any:
+        """Pass the model through every part."""
+        for i, part in enumerate(self.parts):
+            repaired = part.finish(model, ctx)
+            if i not in ctx.acted and not _equal(repaired, model):
+                ctx.acted.add(i)
+            model = repaired
+        return model
+
+    def answer(self, scores: NDArray[np.float64], ctx: Context) -> NDArray[np.float64]:
+        """Pass inference scores through every part."""
+        for i, part in enumerate(self.parts):
+            changed = part.answer(scores, ctx)
+            if i not in ctx.acted and not _equal(changed, scores):
+                ctx.acted.add(i)
+            scores = changed
+        return scores
+
+    def endpoint(self, answers: str, budget: int) -> tuple[str, int]:
+        """Pass what an endpoint answers, and how many rows, through every part."""
+        for part in self.parts:
+            answers, budget = part.endpoint(answers, budget)
+        return answers, budget
+
+
+def _differ(a: Message, b: Message) -> bool:
+    """Tell whether two messages say different things."""
+    return not _equal(a, b)
+
+
+def _equal(a: Any, b: Any) -> bool:
+    """Tell whether two values are the same: arrays, and what dataclasses and tuples hold."""
+    if a is b or type(a) is not type(b):
+        return a is b
+    if isinstance(a, np.ndarray):
+        return np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
+    if isinstance(a, tuple):
+        return len(a) == len(b) and all(map(_equal, a, b))
+    if is_dataclass(a):
+        return all(_equal(getattr(a, f.name), getattr(b, f.name)) for f in fields(a))
+    return bool(a == b)

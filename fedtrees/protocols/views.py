@@ -1,0 +1,119 @@
+"""What a threat sees of a training: its view, with the endpoint that it may ask."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.core.errors import DataError, ProtocolError, UsageError
+from fedtrees.core.holding import Holding
+from fedtrees.core.oracle import ANSWERS, RECORDS, Oracle
+from fedtrees.core.transcript import Transcript
+from fedtrees.core.view import View, see
+from fedtrees.protocols.base import Training
+
+
+def _oracle(
+    training: Training,
+    who: Sequence[str],
+    holdings: Mapping[str, Holding],
+    budget: int,
+    answers: str,
+    records: str,
+) -> Oracle:
+    """Return what answers queries; of a released model it leads to no more than the model."""
+    schema = training.schema
+    if answers == "label" and not schema.classes:
+        raise UsageError(f"the target {schema.target!r} is a number: an endpoint has no labels")
+    if records == "held" and training.protocol.layout != "columns":
+        raise UsageError("records=held: nobody else holds columns of the rows that are asked")
+    answers, budget = training.defense.endpoint(answers, budget)
+    asked = Transcript()  # of one who asks alone: nobody else's view has it
+    model, defense, context = training.model, training.defense, training.context
+
+    def scores(X: NDArray[np.float32]) -> NDArray[np.float64]:
+        if training.protocol.released:
+            return defense.answer(model.predict(X), context)
+        return training.predict(X, asked)
+
+    def answer(X: NDArray[np.float32], ids: NDArray[np.int64] | None = None) -> NDArray[Any]:
+        if ids is not None:
+            X = _looked_up(X, ids, {n: h for n, h in holdings.items() if n not in who})
+        if answers == "leaf-ids":
+            return training.leaves(X, asked)
+        found = scores(X)
+        if answers == "score":
+            return found
+        return (found > 0.5 if found.ndim == 1 else found.argmax(axis=1)).astype(np.int32)
+
+    options: dict[str, Any] = {"answers": answers, "records": records}
+    return Oracle(answer, budget, width=len(schema.features), **options)
+
+
+def _looked_up(
+    X: NDArray[np.float32], ids: NDArray[np.int64], others: Mapping[str, Holding]
+) -> NDArray[np.float32]:
+    """Return rows with the columns that others hold of the training rows of such ids."""
+    X = X.copy()
+    for name, held in others.items():
+        order = np.argsort(held.ids)
+        at = np.minimum(np.searchsorted(held.ids[order], ids), len(order) - 1)
+        strange = np.setdiff1d(ids, held.ids)[:5].tolist()
+        if strange:
+            raise DataError(f"{name!r} holds no rows {strange}; ask by the ids of training rows")
+        X[:, held.columns] = held.X[order[at]]
+    return X
+
+
+def view_of(
+    training: Training,
+    principals: Sequence[str],
+    holdings: Mapping[str, Holding],
+    queries: int = 0,
+    answers: str = ANSWERS[0],
+    records: str = RECORDS[0],
+    known: Holding | None = None,
+) -> View:
+    """Return what the principals know after a run.
+
+    Parameters
+    ----------
+    training : Training
+    principals : sequence of str
+        Names of the colluding parties.
+    holdings : mapping of str to Holding
+        What everybody holds; only the principals' own enters the view.
+    queries : int
+        Rows that an inference endpoint answers them; 0: there is none.
+    answers, records : str
+        What it answers, and who says what others hold of a row (`Oracle`).
+    known : Holding, optional
+        Ids and labels of rows that they know besides.
+
+    Raises
+    ------
+    ProtocolError
+        If together they open what a defense seals: the transcript does not have it.
+    """
+    who = tuple(principals)
+    reason = training.defense.undone_by(who, training.transcript.roles)
+    if reason:
+        raise ProtocolError(reason)
+    served = () if training.net is None else see(training.net.inference, who)
+    return View(
+        principals=who,
+        roles=dict(training.transcript.roles),
+        own=tuple(held for name, held in holdings.items() if name in principals),
+        schema=deepcopy(training.schema),  # nothing in a view leads back to the dataset
+        protocol=training.protocol.name,
+        parameters=training.protocol.parameters,
+        n_rows=training.n_rows,
+        defense=training.defense,
+        seen=(*see(training.transcript, who), *served),
+        oracle=_oracle(training, who, holdings, queries, answers, records) if queries else None,
+        known=known,
+    )
