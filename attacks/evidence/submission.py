@@ -61,6 +61,8 @@ def submitted(
     trust: float,
     rng: np.random.Generator,
     rows: int | None = None,
+    *,
+    certain: bool = False,
 ) -> tuple[Table, dict[str, float]]:
     """Return the guess whose expected reconstruction accuracy is higher, and what was expected.
 
@@ -86,6 +88,9 @@ def submitted(
     rows : int, optional
         How many rows there are, if declared: of more that were found, some are left out; of fewer,
         the rest is guessed blindly.
+    certain : bool
+        Whether the rows are known to be in the boxes that ``worlds`` were drawn from, and ``found``
+        was not made of these draws: then draws of own rows have no say.
 
     Returns
     -------
@@ -106,7 +111,7 @@ def submitted(
     apart = [worlds[i] for i in np.linspace(0, len(worlds) - 1, WORLDS).astype(int)]
     ours = _gain(found, guess, apart, blind.width, rng)
     theirs = _gain(found, guess, drawn[:WORLDS], blind.width, rng)
-    share = trust if few else trust / 2
+    share = trust if few or certain else trust / 2
     gain = share * ours + (1 - share) * theirs
     lost = gain < (-_MARGIN if trust == 1.0 else _MARGIN)
     notes = {"submits_blind": float(lost), "expected_gain": gain, "trust": trust}

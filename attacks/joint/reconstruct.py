@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fedtrees.attacks.evidence.basis import Basis
 from fedtrees.attacks.evidence.boosted import Evidence
-from fedtrees.attacks.evidence.boxes import Boxes, boxes_after_first_tree, open_boxes
+from fedtrees.attacks.evidence.boxes import Boxes, boxes_after_first_tree, open_boxes, stacked
 from fedtrees.attacks.evidence.submission import WORLDS, Blind, submitted, trust_in
 from fedtrees.attacks.evidence.values import first_counts, left_out
 from fedtrees.attacks.joint.classes import Classes
@@ -245,8 +245,11 @@ def _inside_boxes(problem: _Problem, rng: np.random.Generator) -> tuple[Table, d
     """Return rows of known boxes: for every box the values that most draws from it agree on."""
     boxes = problem.known.boxes
     basis = problem.basis
-    parts = (boxes, basis.grid, basis.prior, problem.schema)
-    tables = [points("auto", *parts, rng) for _ in range(POINTS)]
+    draws = POINTS + WORLDS
+    parts = (stacked([boxes] * draws), basis.grid, basis.prior, problem.schema)
+    drawn = points("auto", *parts, rng)
+    tables = [drawn.take(part) for part in np.split(np.arange(len(drawn)), draws)]
+    tables, others = tables[:POINTS], tables[POINTS:]
     walls = np.column_stack([boxes.lo, boxes.hi, boxes.y])
     box = np.unique(walls, axis=0, return_inverse=True)[1].reshape(-1)
     rows = matched_consensus(tables, basis.prior.tolerance(problem.schema), groups=box)
@@ -256,7 +259,8 @@ def _inside_boxes(problem: _Problem, rng: np.random.Generator) -> tuple[Table, d
     # a draw from a narrow box can round to its open end
     top = np.nextafter(high, np.float32(-np.inf))
     found = Table(np.minimum(np.maximum(rows.X, low), top), rows.y)
-    return submitted(found, tables, Blind.of(basis, problem.schema), _whole(problem), rng)
+    blind = Blind.of(basis, problem.schema)
+    return submitted(found, others, blind, _whole(problem), rng, certain=True)
 
 
 def _whole(problem: _Problem) -> float:

@@ -275,9 +275,10 @@ def _codes(
 
 @njit(cache=True)
 def _nearest(lo, hi, y, missing, codes, open_by, own_cells, own_y, u):  # type: ignore[no-untyped-def]
-    """Return per box an own row of its label with the fewest violations.
+    """Return per box an own row of its label with the fewest violations, of these the least used.
 
-    The first of several from a place ``u`` on: rows are in random order.
+    The first of several from a place ``u`` on: rows are in random order. A row that is taken twice
+    leaves another out, and a table of fewer different rows matches the victims' worse.
 
     ``open_by`` is the share of each feature's cells in the box, above 1 where no row can violate
     it; narrow ones are looked at first.
@@ -285,6 +286,7 @@ def _nearest(lo, hi, y, missing, codes, open_by, own_cells, own_y, u):  # type: 
     n, d = lo.shape
     out = np.full(n, -1, dtype=np.int64)
     features = np.empty(d, dtype=np.int64)
+    uses = np.zeros(own_y.shape[0], dtype=np.int64)
     for i in range(n):
         m = 0
         for f in range(d):
@@ -296,6 +298,7 @@ def _nearest(lo, hi, y, missing, codes, open_by, own_cells, own_y, u):  # type: 
                 features[k] = f
                 m += 1
         best, rows = d + 1, own_y.shape[0]
+        least = 0
         start = int(u[i] * rows)
         for step in range(rows):
             r = (start + step) % rows
@@ -303,7 +306,7 @@ def _nearest(lo, hi, y, missing, codes, open_by, own_cells, own_y, u):  # type: 
                 continue
             bad = 0
             for k in range(m):
-                if bad >= best:
+                if bad > best:
                     break
                 f = features[k]
                 c = own_cells[r, f]
@@ -311,8 +314,10 @@ def _nearest(lo, hi, y, missing, codes, open_by, own_cells, own_y, u):  # type: 
                     bad += not missing[i, f]
                 elif c < lo[i, f] or c >= hi[i, f] or not has(codes[i, f], c):
                     bad += 1
-            if bad < best:
-                best, out[i] = bad, r
-                if best == 0:
+            if bad < best or (bad == best and uses[r] < least):
+                best, least, out[i] = bad, uses[r], r
+                if best == 0 and least == 0:
                     break
+        if out[i] >= 0:
+            uses[out[i]] += 1
     return out
