@@ -52,7 +52,7 @@ def loose():
 def test_it_beats_passing_through_the_trees_once(level):
     """One sample of one chain against one sequential reconstruction, over tables."""
     joint, sequential = [], []
-    for seed in range(12):
+    for seed in range(8):
         w = independent(200, 30, 3, seed)
         evidence = w.evidence(level)
         records = guessed.rows(
