@@ -24,6 +24,8 @@ _MOST_ROWS = 300
 _MARGIN = 0.015
 # Variance of one row's gradient: that of a fair coin.
 _ROW_VARIANCE = 0.25
+# Rows expected in a leaf below which Pearson's test is not to be trusted.
+_FEWEST_EXPECTED = 5
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,20 +160,26 @@ def trust_in(basis: Basis, rows: int) -> float:
     return float(np.mean(np.concatenate(parts[1:] or parts)))
 
 
-def own_rows_differ(victims: NDArray[np.int64], own: NDArray[np.int64]) -> bool:
+def own_rows_differ(victims: NDArray[np.int64], own: NDArray[np.int64], tests: int = 1) -> bool:
     """Tell whether own rows are no draw of the victims': then no blind guess is worth submitting.
 
-    Pearson's test of equal shares, at one in a hundred.
+    Pearson's test of equal shares, at one in a hundred over all tests. Leaves where few rows are
+    expected count as one (Cochran 1954): with many small leaves chance looks like a difference.
 
     Parameters
     ----------
     victims, own : int64 array, shape (J, K)
-        Rows of each class in each leaf of the first tree.
+        Rows of each class in each leaf of a first tree.
+    tests : int
+        How many such trees are looked at.
     """
     from scipy.stats import chi2_contingency
 
     both = np.stack([victims.ravel(), own.ravel()])
+    smaller = both.sum(axis=1).min() / max(both.sum(), 1)
+    few = both.sum(axis=0) * smaller < _FEWEST_EXPECTED
+    both = np.column_stack([both[:, ~few], both[:, few].sum(axis=1)])
     both = both[:, both.sum(axis=0) > 0]
     if both.shape[1] < 2 or not both.sum(axis=1).all():
         return False
-    return bool(chi2_contingency(both, correction=False).pvalue < 0.01)
+    return bool(chi2_contingency(both, correction=False).pvalue < 0.01 / tests)

@@ -153,7 +153,9 @@ def _weighed(
     Exact counts that own rows are unlike say that no guess made of own rows does.
     """
     strange = evidence.noise is None and any(
-        own_rows_differ(_classes(c.n0, c.n1, evidence), _classes(s.own_n0, s.own_n1, evidence))
+        own_rows_differ(
+            _classes(c.n0, c.n1, evidence), _classes(s.own_n0, s.own_n1, evidence), len(counts)
+        )
         for c, s in zip(counts, basis.sums, strict=False)
     )
     rows = None if evidence.n_rows is None else max(evidence.n_rows - inside, 0)

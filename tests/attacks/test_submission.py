@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import guessed
 import numpy as np
 import pytest
@@ -9,7 +11,7 @@ from timberstrike_world import structured, world
 
 from fedtrees.attacks.evidence.basis import Basis
 from fedtrees.attacks.evidence.boxes import open_boxes
-from fedtrees.attacks.evidence.submission import Blind, submitted, trust_in
+from fedtrees.attacks.evidence.submission import Blind, own_rows_differ, submitted, trust_in
 from fedtrees.attacks.timberstrike import Options, reconstruct
 from fedtrees.attacks.timberstrike.points import points
 from fedtrees.bench.cells import Setting
@@ -222,3 +224,32 @@ def over_blind(data, how, clients, defense, attack, seed):
 def test_odd_settings_do_not_end_below_the_blind_line(data, clients, defense, attack):
     gaps = [over_blind(data, "iid", clients, defense, attack, seed) for seed in range(3)]
     assert np.mean(gaps) > -0.018
+
+
+def test_no_row_fills_two_boxes_while_others_suit_as_well():
+    X, y = structured()
+    w = world(X, y, 80)
+    basis = Basis.of(w.evidence(), w.own, w.schema).with_missing_values()
+    sizes = tuple(np.bincount(w.own.y))
+    boxes = open_boxes(sizes, basis.grid, w.evidence())
+    prior = replace(basis.prior, recipe=Recipe(0.0, "bootstrap+consensus"))
+    found = points("auto", boxes, basis.grid, prior, w.schema, rng())
+    np.testing.assert_array_equal(np.sort(found.X, axis=0), np.sort(w.own.X, axis=0))
+
+
+@pytest.mark.parametrize(("leaves", "victims", "own"), [(64, 1100, 560), (30, 430, 19)])
+def test_small_leaves_do_not_make_own_rows_look_strange(leaves, victims, own):
+    """Draws of one distribution: at one in a hundred, no more than 3 of 100."""
+    rng = np.random.default_rng(0)
+    share = rng.dirichlet(np.full(leaves, 0.3))
+    strange = [
+        own_rows_differ(
+            rng.multinomial(victims, share)[:, None], rng.multinomial(own, share)[:, None]
+        )
+        for _ in range(100)
+    ]
+    assert sum(strange) <= 3
+    other = rng.dirichlet(np.full(leaves, 0.3))
+    assert own_rows_differ(
+        rng.multinomial(victims, share)[:, None], rng.multinomial(200, other)[:, None]
+    )
