@@ -77,7 +77,8 @@ class GraftingLDP(ManyStages):  # type: ignore[misc]
                 f"{self.name!r} repairs trees with {ctx.party!r}'s columns, and it holds none; "
                 "give it one, or take 'lp-mst'"
             )
-        return super().rows(stage, values, ctx)
+        said: NDArray[Any] = super().rows(stage, values, ctx)
+        return said
 
     def finish(self, model: Any, ctx: Context) -> Any:
         """Repair the trees."""

@@ -18,7 +18,12 @@ from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
 from fedtrees.core.transcript import Transcript
 from fedtrees.messages.vertical import ChosenSplits, NodeRows, RowStatistics, RowsToRoute
-from fedtrees.privacy.randomised_response import odds_within, ranked, respond
+from fedtrees.privacy.randomised_response import (
+    odds_within,
+    ranked,
+    respond,
+    true_shares,
+)
 from fedtrees.trees.forest.grower import grow_random_forest
 from fedtrees.trees.forest.params import ForestParams
 from fedtrees.trees.sketch import quantile_cuts
@@ -26,8 +31,8 @@ from fedtrees.trees.sketch import quantile_cuts
 _MECHANISM = "randomised-response"
 _NOISY = "made of noisy labels"
 
-#: What a stage's labels are predicted with: averaged and smooth, for it is grown on noise.
-PRIOR = ForestParams(trees=50, max_depth=6, min_samples_leaf=5, max_bin=32)
+#: What a stage's labels are predicted with: averaged over many rows, for it is grown on noise.
+PRIOR = ForestParams(trees=50, max_depth=6, min_samples_leaf=20, max_bin=32)
 
 
 @dataclass(frozen=True)
@@ -90,11 +95,16 @@ class NoisyLabels(Defense):
         order = ctx.rng("stages").permutation(n) if self.parts > 1 else np.arange(n)
         if n < self.parts:
             raise DataError(f"stages={self.parts}: {n} rows make {n} stages at most; give fewer")
-        said, before = values.astype(np.int64), order[:0]
+        said, told, odds = values.astype(np.int64), order[:0], odds_within(self.epsilon)
         for rows in np.array_split(order, self.parts):
-            prior = self.believed(said, before, rows, ctx)
-            said[rows] = self.answered(said[rows], prior, ctx)
-            before = np.concatenate([before, rows])
+            prior = self.believed(said, told, rows, ctx)
+            among = ranked(prior, odds)[1]
+            unbounded = self.as_published and (among < K).any()
+            cost = math.inf if unbounded else float(self.epsilon)
+            ctx.spend(_MECHANISM, l1=cost, scale=1.0, what="labels")
+            coins = ctx.rng("answers")
+            said[rows] = respond(said[rows], prior, odds, coins, published=self.as_published)
+            told = np.concatenate([told, rows[among == K]])
         return said
 
     @property
@@ -107,35 +117,35 @@ class NoisyLabels(Defense):
         """Whether labels out of the likeliest are answered by any."""
         return False
 
-    def answered(
-        self, y: NDArray[np.int64], prior: NDArray[np.float64], ctx: Context
-    ) -> NDArray[np.int64]:
-        """Return noisy labels of a stage's rows, and enter what they cost; int64, shape (m,)."""
-        odds = odds_within(self.epsilon)
-        unbounded = self.as_published and (ranked(prior, odds)[1] < prior.shape[1]).any()
-        cost = math.inf if unbounded else float(self.epsilon)
-        ctx.spend(_MECHANISM, l1=cost, scale=1.0, what="labels")
-        return respond(y, prior, odds, ctx.rng("answers"), published=self.as_published)
-
     def believed(
         self,
         said: NDArray[np.int64],
-        before: NDArray[np.intp],
+        told: NDArray[np.intp],
         rows: NDArray[np.intp],
         ctx: Context,
     ) -> NDArray[np.float64]:
         """Return the prior of a stage's rows, float64, shape (m, K).
 
-        All classes alike at first, then what a forest over the active party's columns makes of the
-        noisy labels so far.
+        All classes alike, as long as few rows are told; then what a forest over the active party's
+        columns makes of noisy labels, less their noise.
+
+        Parameters
+        ----------
+        said : int64 array, shape (n,)
+            Noisy labels.
+        told : intp array
+            Rows of stages before, answered among all K classes: their noise is the same everywhere.
+        rows : intp array, shape (m,)
+        ctx : Context
         """
-        K, held = len(ctx.schema.classes), ctx.held
-        if not len(before) or held is None or not len(held.columns):
+        K, held, odds = len(ctx.schema.classes), ctx.held, odds_within(self.epsilon)
+        few = len(told) < 2 * PRIOR.min_samples_leaf
+        if few or odds == 1 or held is None or not len(held.columns):
             return np.full((len(rows), K), 1.0 / K)
         X, cuts = held.X, quantile_cuts(held.X, PRIOR.max_bin)
-        coins = ctx.streams.child("prior", str(len(before)))
-        forest = grow_random_forest(X[before], said[before], cuts, PRIOR, n_classes=K, seed=coins)
-        return forest.probabilities(X[rows])
+        coins = ctx.streams.child("prior", str(len(told)))
+        forest = grow_random_forest(X[told], said[told], cuts, PRIOR, n_classes=K, seed=coins)
+        return true_shares(forest.probabilities(X[rows]), odds)
 
 
 @register.defense("lp-1st")
@@ -195,11 +205,14 @@ class LPMST(ManyStages):
     """LP-MST (Ghazi et al. 2021, Algorithm 4): what is known of a row already spares noise.
 
     Rows are dealt out over stages at random. A stage's labels are answered with RRTop-k, believing
-    what a forest of the active party's own columns, grown on the noisy labels of the stages before,
-    says of them. Every row is asked for once, so that epsilon is that of the whole run. In the code
-    of Takahashi et al. (2023) stages go by the order of rows, all trials have one seed, and a label
-    that is not among the k likeliest is answered by any of all K (`published`): an answer out of
-    the k then gives away that the label is none of them, at whatever epsilon is claimed.
+    what a forest of the active party's own columns, grown on noisy labels of the stages before,
+    says of them. It is grown on rows that were answered among all K classes, and the noise of these
+    is taken out of what it says (Ghazi et al. take a model's forecast as it is, which is too flat).
+    Every row is asked for once, so that epsilon is that of the whole run.
+
+    In the code of Takahashi et al. (2023) stages go by the order of rows, all trials have one seed,
+    and a label that is not among the k likeliest is answered by any of all K (`published`): an
+    answer out of the k then says that the label is none of them, at whatever epsilon is claimed.
 
     Parameters
     ----------

@@ -111,6 +111,28 @@ def respond(
     return np.take_along_axis(order, said[:, None], axis=1)[:, 0].astype(np.int64)
 
 
+def true_shares(said: NDArray[np.float64], odds: Fraction) -> NDArray[np.float64]:
+    """Return the shares of true labels where answers among all K classes have such shares.
+
+    The matrix of `respond` is inverted; what comes out negative is 0.
+
+    Parameters
+    ----------
+    said : float64 array, shape (n, K)
+    odds : Fraction
+        Above 1.
+
+    Returns
+    -------
+    float64 array, shape (n, K)
+    """
+    r, total = float(odds), np.zeros((len(said), 1))
+    found = np.maximum((said * (r + said.shape[1] - 1) - 1) / (r - 1), 0.0)
+    for k in range(said.shape[1]):
+        total[:, 0] += found[:, k]
+    return np.asarray(found / total)
+
+
 def matrix(
     prior: Sequence[float], odds: Fraction, *, published: bool = False
 ) -> list[list[Fraction]]:
