@@ -37,12 +37,14 @@ class Bench:
     plugins: tuple[str, ...] = ()
     plan: Plan = field(init=False)
     runner: Runner = field(init=False)
+    notes: tuple[str, ...] = field(init=False)  # what was inferred of tables of one's own
 
     def __post_init__(self) -> None:
         digests = tuple(load_plugin(p) for p in self.plugins)
         check_names(self.suite)
         self.plan = plan(self.suite)
         refs = {s.data: load_dataset(s.data, self.data_dir) for s in self.plan.settings}
+        self.notes = tuple(note for r, d in refs.items() if r.csv for note in d.notes)
         check_settings(self.plan, self.data_dir)
         provenance = Provenance({ref: d.digest for ref, d in refs.items()}, digests)
         self.runner = Runner(

@@ -104,7 +104,8 @@ def test_the_task_of_a_csv_file(capsys, tmp_path):
     assert (found["task"], found["classes"]) == ("number", [])
     found = facts(capsys, *SMALL, *three, "--positive", "1")
     assert (found["task"], found["classes"]) == ("binary", ["not 1", "1"])
-    code, _, err = call(capsys, *SMALL, *three)
+    assert facts(capsys, *SMALL, *three)["task"] == "classes"
+    code, _, err = call(capsys, *SMALL, *three, "--task", "binary")
     assert code == 5
     assert "has 3 classes (0, 1, 2); name the positive class" in err
 
