@@ -92,8 +92,7 @@ def csv_table(
     if csv is None:
         if target or given:
             named = [f"--{name}" for name in (*(["target"] if target else []), *given)]
-            verb = "describes" if len(named) == 1 else "describe"
-            raise UsageError(f"{', '.join(named)} {verb} a --csv file; give --csv FILE")
+            raise UsageError(f"{', '.join(named)} describe a --csv file; give --csv FILE")
         return None
     if data:
         raise UsageError("give --data or --csv, not both")

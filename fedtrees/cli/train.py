@@ -162,11 +162,10 @@ def _check_targets(out: str | None, transcript: str | None, protocol: Protocol) 
 
 def _facts(federation: Federation, training: Training) -> dict[str, Any]:
     from fedtrees.bench.evaluate import training_columns
-    from fedtrees.metrics.utility import regression_scores, utility_scores
+    from fedtrees.metrics.utility import scores_of
 
     dataset, test = federation.dataset, federation.test
     predicted = training.predict(test.X)
-    scores = regression_scores if dataset.task == "number" else utility_scores
     return {
         "dataset": dataset.name,
         "task": dataset.task,
@@ -175,7 +174,7 @@ def _facts(federation: Federation, training: Training) -> dict[str, Any]:
         "training_rows": training.n_rows,
         "columns": [len(held.columns) for held in federation.holdings.values()],
         "test_rows": len(test),
-        "utility": scores(test.y, predicted),
+        "utility": scores_of(dataset.task)(test.y, predicted),
         "trees": len(training.model),
         "claimed": join(training.defense.claims()),
         **training_columns(training),

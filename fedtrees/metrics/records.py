@@ -61,6 +61,7 @@ def score_records(
     schema: Schema,
     top: Sequence[str] = (),
     tolerance: Tolerance | None = None,
+    most: int | None = None,
 ) -> RecordScores:
     """Match guessed with true rows and score the pairs.
 
@@ -77,6 +78,8 @@ def score_records(
         Features of the top score; () for none.
     tolerance : Tolerance, optional
         Default `Tolerance.of` the true rows; given where several truths are compared.
+    most : int, optional
+        How many guessed rows count, default n; more where the true rows are a sample of so many.
 
     Returns
     -------
@@ -101,7 +104,8 @@ def score_records(
             f"the guess has {guess.X.shape[1]} features, the true rows have {truth.X.shape[1]}"
         )
     tolerance = tolerance or Tolerance.of(truth, schema)
-    A, B = sorted_rows(truth), sorted_rows(guess.take(np.arange(min(len(guess), len(truth)))))
+    counted = min(len(guess), len(truth) if most is None else most)
+    A, B = sorted_rows(truth), sorted_rows(guess.take(np.arange(counted)))
     n, names = len(truth), (*schema.names, schema.target)
     agree = _agreement(A, B, tolerance.width, most_exact=True)
     ra = float(agree.sum() / agree.size)
@@ -175,7 +179,7 @@ def gower_distance(
     Parameters
     ----------
     A, B : float64 array, shapes (n, c) and (m, c)
-        True and guessed rows, m <= n.
+        True and guessed rows.
     span : float64 array, shape (c,)
         Range of the true column; 0 means comparison by equality.
 
@@ -193,8 +197,8 @@ def gower_distance(
     the result is under 1% above the optimum.
     """
     left_a, left_b = _without_equal_rows(A, B)
-    unmatched = len(A) - len(B)
-    if len(left_b) == 0:
+    unmatched = max(len(A) - len(B), 0)
+    if len(left_a) == 0 or len(left_b) == 0:
         return unmatched / len(A)
     steps = max(1, min(_GOWER_STEPS, 255 // A.shape[1]))
     weight = np.full(A.shape[1], steps)

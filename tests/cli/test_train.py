@@ -139,13 +139,3 @@ def test_errors_are_one_line(code, arguments, said, capsys, tmp_path, monkeypatc
     assert said in err
     assert err.count("\n") == 1
     assert not list(tmp_path.iterdir())
-
-
-def test_the_bench_says_that_it_is_for_classes(capsys, tmp_path):
-    with pytest.raises(SystemExit) as stopped:
-        main(["bench", "--data", "diabetes-regression", "--out", str(tmp_path / "run")])
-    out, err = capsys.readouterr()
-    assert (stopped.value.code, out) == (5, "")
-    said = "the target has numbers; the bench's metrics are for classes only"
-    assert f"diabetes-regression: {said}" in err
-    assert not (tmp_path / "run").exists()
