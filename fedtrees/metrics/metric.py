@@ -25,6 +25,9 @@ from fedtrees.isolation.process import attacks
 
 T = TypeVar("T")
 
+#: ``sampling_error:ra`` is the standard error of ``ra`` where some of the rows were scored.
+SAMPLING_ERROR = "sampling_error"
+
 
 @dataclass(frozen=True)
 class Score:

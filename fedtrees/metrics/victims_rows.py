@@ -15,7 +15,7 @@ from fedtrees.core.schema import Schema, Table
 from fedtrees.core.streams import Streams
 from fedtrees.guessing.blind import blind_guesses
 from fedtrees.messages.cuts import CutPoints
-from fedtrees.metrics.metric import Case, Metric, Score
+from fedtrees.metrics.metric import SAMPLING_ERROR, Case, Metric, Score
 from fedtrees.metrics.records import score_records
 from fedtrees.metrics.returned_rows import score_returned_rows
 from fedtrees.metrics.specificity import nearest_row, specificity
@@ -79,7 +79,8 @@ class RecordMetric(Metric[VictimsRows]):
 
     Of more than `MOST_SCORED` victims' rows a sample is scored (``scored_rows``), against all rows
     that were guessed: with fewer rivals for a guess, RA and close rows come out higher, the blind
-    line's likewise. ``sampling_error`` is the standard error of exact rows.
+    line's likewise. ``sampling_error:ra`` and so on are standard errors, by which reports widen
+    intervals.
     """
 
     of: ClassVar[type[Claim]] = Records
@@ -124,11 +125,9 @@ class RecordMetric(Metric[VictimsRows]):
         """Score guessed rows against all victims' rows."""
         most = truth.whole
         got = score_records(claims[0].table, truth.rows, truth.schema, truth.top, most=most)
-        share = 1 - len(truth.rows) / most
-        error = np.sqrt(share * got.exact_rows * (1 - got.exact_rows) / len(truth.rows))
         about = [
             Score("scored_rows", float(len(truth.rows)), unit="rows"),
-            Score("sampling_error", float(error), 0.0),
+            *(Score(f"{SAMPLING_ERROR}:{k}", e, 0.0, "error") for k, e in got.errors.items()),
         ]
         return [
             *(about if truth.sampled else ()),
