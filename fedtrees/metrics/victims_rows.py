@@ -78,8 +78,8 @@ class RecordMetric(Metric[VictimsRows]):
     is compared with all victims' rows: nobody has to submit less.
 
     Of more than `MOST_SCORED` victims' rows a sample is scored (``scored_rows``), against all rows
-    that were guessed: with fewer rivals for a guess, RA and close rows come out higher, the blind
-    line's likewise. ``sampling_error:ra`` and so on are standard errors, by which reports widen
+    that were guessed: with fewer rivals for a guess, RA, close rows and, with few columns, exact
+    rows come out higher, and so does the blind line. ``sampling_error:ra`` and so on are standard errors, by which reports widen
     intervals.
     """
 

@@ -149,16 +149,17 @@ def test_what_cannot_be_scored_is_refused():
 
 def test_a_sample_of_the_true_rows_is_matched_with_all_guessed_ones():
     rng = np.random.default_rng(0)
-    truth = Table(rng.normal(size=(400, 3)).astype(np.float32), rng.integers(0, 2, 400))
+    truth = Table(rng.normal(size=(400, 12)).astype(np.float32), rng.integers(0, 2, 400))
     guess = truth.take(rng.permutation(400))
     X = guess.X.copy()
     X[:300] += 100  # 100 rows are right, whichever of the true ones are scored
-    guess, schema = Table(X, guess.y), Schema(tuple(map(Feature, "abc")), "y")
+    guess, schema = Table(X, guess.y), Schema(tuple(map(Feature, "abcdefghijkl")), "y")
     part = truth.take(np.arange(0, 400, 4))
     cut, whole = (score_records(guess, part, schema, most=m) for m in (None, 400))
     assert cut.exact_rows < 0.03  # the first 100 guesses are wrong ones
     assert abs(whole.exact_rows - 0.25) < 3 * whole.errors["exact_rows"]
     p = whole.exact_rows
+    assert p == whole.bit_exact_rows
     assert whole.errors["exact_rows"] == pytest.approx(np.sqrt(0.75 * p * (1 - p) / 100))
     assert set(score_records(guess, truth, schema).errors.values()) == {0.0}
 
