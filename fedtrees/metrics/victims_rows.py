@@ -79,8 +79,8 @@ class RecordMetric(Metric[VictimsRows]):
 
     Of more than `MOST_SCORED` victims' rows a sample is scored (``scored_rows``), against all rows
     that were guessed: with fewer rivals for a guess, RA, close rows and, with few columns, exact
-    rows come out higher, and so does the blind line. ``sampling_error:ra`` and so on are standard errors, by which reports widen
-    intervals.
+    rows come out higher, and so does the blind line. ``sampling_error:ra`` and so on are standard
+    errors, by which reports widen intervals.
     """
 
     of: ClassVar[type[Claim]] = Records
