@@ -195,8 +195,9 @@ def test_inspect_shows_what_columns_are_taken_for(capsys, tmp_path, monkeypatch)
     code, out, err = call(capsys, "inspect", str(path))
     assert code == 0
     assert max(map(len, out.splitlines())) <= 80
-    words = [line.split()[:2] for line in out.splitlines()[2:6]]
-    assert words == [["nr", "id"], ["grade", "category"], ["dose", "number"], ["day", "date"]]
+    words = [line.split()[:2] for line in out.splitlines()]  # long cells go on below
+    for shown in (["nr", "id"], ["grade", "category"], ["dose", "number"], ["day", "date"]):
+        assert shown in words
     assert " 25% " in out
     assert "separated by semicolons" in err
     assert "--keep nr,day" in err
