@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from fedtrees.audit.model import ModelFile
 from fedtrees.core.errors import DataError, did_you_mean
 from fedtrees.core.schema import Feature, Schema
-from fedtrees.data.csv_table import TextTable, coded, numeric, read_csv, read_target
+from fedtrees.data.csv_file import TextTable, read_csv
+from fedtrees.data.csv_table import coded, numeric, read_target
 from fedtrees.data.dataset import Dataset, prepare
 from fedtrees.trees.boosted.forest import Forest
 from fedtrees.trees.boosted.losses import SQUARED_ERROR

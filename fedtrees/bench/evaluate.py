@@ -32,7 +32,7 @@ from fedtrees.core.view import View
 from fedtrees.isolation.process import attacks
 from fedtrees.metrics.advantage import advantage
 from fedtrees.metrics.metric import Case, Metric, Score, all_metrics, best_of, metrics_of
-from fedtrees.metrics.utility import utility_scores
+from fedtrees.metrics.utility import scores_of
 from fedtrees.protocols.base import Protocol, Training, train
 from fedtrees.protocols.views import view_of
 
@@ -119,7 +119,8 @@ def evaluate_training(
 ) -> Outcome:
     """Measure utility on held-out rows, and cost."""
     scores = training.predict(federation.test.X)
-    rows = [_row(k, v) for k, v in utility_scores(federation.test.y, scores).items()]
+    utility = scores_of(federation.dataset.task)(federation.test.y, scores)
+    rows = [_row(k, v) for k, v in utility.items()]
     traffic = training.transcript.traffic()
     rows += [_row("bytes", sum(traffic.values()), "bytes"), _row("cpu_seconds", cpu, "seconds")]
     rows += [_row(f"bytes_{way}:{kind}", n, "bytes") for (way, kind), n in sorted(traffic.items())]
@@ -150,6 +151,9 @@ def evaluate_attack(
     threat = Threat.parse(cell.threat)
     principals = threat.principals(dict(setting.roles))
     case = federation.case(dict(setting.roles), principals, setting.seed, cell.threat, training)
+    reason = _unscored(cell.attack.name, case)
+    if reason:
+        raise Inapplicable(reason)
     view = _view_of(training, principals, federation, threat, case.known)
     answer = attacks().run(cell.attack, view)
     if answer.guess is None:
@@ -177,15 +181,30 @@ def evaluate_exposure(cell: ExposureCell, federation: Federation, training: Trai
     threat = Threat.parse(cell.threat)
     principals = threat.principals(dict(cell.setting.roles))
     roles, seed = dict(cell.setting.roles), cell.setting.seed
-    known = federation.case(roles, principals, seed, cell.threat, training).known
-    view = _view_of(training, principals, federation, threat, known)
+    case = federation.case(roles, principals, seed, cell.threat, training)
+    view = _view_of(training, principals, federation, threat, case.known)
     names = contenders()
+    unscored = {name: _unscored(name, case) for name in names}
+    asked = [name for name in names if not unscored[name]]
+    reasons = (
+        {**unscored, **dict(zip(asked, _reasons(asked, view), strict=True))} if asked else unscored
+    )
     rows: list[Row] = []
-    for name, reason in zip(names, _reasons(names, view), strict=True):
+    for name, reason in reasons.items():
         row = {**_row("applies", 0.0 if reason else 1.0), "attack": name}
         rows.append({**row, "reason": " ".join((reason or "").split())})
     common = {**exposure_columns(cell), **training_columns(training)}
     return Outcome(rows, {**common, "stage": "exposure"})
+
+
+def _unscored(attack: str, case: Case) -> str | None:
+    """Return why nothing scores what an attack claims of a target that is a number."""
+    if case.schema.classes:
+        return None
+    metrics = metrics_of(register.get("attack", attack).gives)
+    if any(metric.truth(case) is not None for metric in metrics):
+        return None
+    return "the target is a number; what this attack claims is scored for classes only"
 
 
 def _view_of(
@@ -288,32 +307,35 @@ def evaluate_blind(cell: BlindCell, federation: Federation) -> Outcome:
 def evaluate_reference(cell: ReferenceCell, federation: Federation) -> Outcome:
     """Measure each client's model trained alone with the same protocol, and the majority class.
 
+    Of numbers: their mean in place of the majority class.
+
     Alone trains who holds labels, on the columns that it has. Where nobody can train alone, only
     the majority class is measured.
     """
     protocol: Protocol = register.make("protocol", cell.protocol)
-    test = federation.test
+    test, scores = federation.test, scores_of(federation.dataset.task)
     classes = len(federation.schema.classes)
     alone: dict[str, list[float]] = {}
     for held in federation.holdings.values():
         if held.y is None or not len(held.columns):
             continue
-        if len(np.unique(held.y)) == classes:
+        if len(np.unique(held.y)) == classes or not classes:
             try:
                 guess = _trained_alone(protocol, held, federation, cell.setting.seed)
             except UsageError:  # this protocol takes more parties
                 break
         else:
             guess = _constant_prediction(held.y, classes, len(test))
-        for metric, value in utility_scores(test.y, guess).items():
+        for metric, value in scores(test.y, guess).items():
             if value is not None:
                 alone.setdefault(metric, []).append(value)
     rows = [{**_row(k, float(np.mean(v))), "protocol": "local-only"} for k, v in alone.items()]
     # The constant prediction is the base rate; its accuracy is that of the majority class.
     labels = np.concatenate([h.y for h in federation.holdings.values() if h.y is not None])
     constant = _constant_prediction(labels, classes, len(test))
-    for metric, value in utility_scores(test.y, constant).items():
-        rows.append({**_row(metric, value), "protocol": "majority-class"})
+    simplest = "majority-class" if classes else "mean-target"
+    for metric, value in scores(test.y, constant).items():
+        rows.append({**_row(metric, value), "protocol": simplest})
     common = {
         **setting_columns(cell.setting),
         "protocol_params": str(cell.protocol),
@@ -335,8 +357,8 @@ def _trained_alone(
 
 
 def _constant_prediction(y: NDArray[Any], classes: int, n: int) -> NDArray[np.float64]:
-    """Return the class shares as everyone's prediction, (n,) of class 1 or (n, K)."""
-    if classes == 2:
+    """Return the class shares, or the mean, as everyone's prediction, (n,) or (n, K)."""
+    if classes in (0, 2):
         return np.full(n, float(y.mean()))
     return np.tile(np.bincount(y, minlength=classes) / len(y), (n, 1))
 

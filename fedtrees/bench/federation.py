@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,11 +18,11 @@ from fedtrees.core.schema import Schema, Table
 from fedtrees.core.specs import Spec, parse_list
 from fedtrees.core.streams import Streams
 from fedtrees.data import catalogue
-from fedtrees.data.csv_table import load_csv
 from fedtrees.data.dataset import Dataset
 from fedtrees.data.holdout import holdout
 from fedtrees.data.joined import load_joined
 from fedtrees.data.layout import lay_out
+from fedtrees.data.own_table import load_csv
 from fedtrees.data.partition import Partition
 from fedtrees.data.sample import sample, thinned
 from fedtrees.metrics.metric import Case
@@ -94,14 +93,18 @@ def load_dataset(ref: DataRef, data_dir: str | None) -> Dataset:
     used.
     """
     if ref.csv:
-        positive = ref.positive or None
+        said = {
+            "task": ref.task,
+            "positive": ref.positive or None,
+            "separator": ref.sep,
+            "categorical": ref.categorical,
+            "keep": ref.keep,
+            "drop": ref.drop,
+            "name": ref.name,
+        }
         if ref.id:
-            paths = ref.csv.split(",")
-            more = {"categorical": ref.categorical, "positive": positive, "name": ref.name}
-            return load_joined(paths, ref.target, id=ref.id, **more)
-        return load_csv(
-            Path(ref.csv), ref.target, categorical=ref.categorical, positive=positive, name=ref.name
-        )
+            return load_joined(ref.csv.split(","), ref.target, id=ref.id, **said)
+        return load_csv(ref.csv, ref.target, **said)
     spec = parse_list([ref.name])[0] if "[" in ref.name else Spec(ref.name)
     if set(spec.params) - {"rows", "missing"}:
         raise UsageError(

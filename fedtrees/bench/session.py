@@ -23,6 +23,7 @@ from fedtrees.core.errors import DataError, StoreError, UsageError
 from fedtrees.core.files import read_listed, write_listed
 from fedtrees.core.registry import load_plugin, register
 from fedtrees.core.threat import Threat
+from fedtrees.guessing.matching import MOST_COLUMNS
 from fedtrees.protocols.base import Protocol
 
 
@@ -37,12 +38,14 @@ class Bench:
     plugins: tuple[str, ...] = ()
     plan: Plan = field(init=False)
     runner: Runner = field(init=False)
+    notes: tuple[str, ...] = field(init=False)  # what was inferred of tables of one's own
 
     def __post_init__(self) -> None:
         digests = tuple(load_plugin(p) for p in self.plugins)
         check_names(self.suite)
         self.plan = plan(self.suite)
         refs = {s.data: load_dataset(s.data, self.data_dir) for s in self.plan.settings}
+        self.notes = tuple(note for r, d in refs.items() if r.csv for note in d.notes)
         check_settings(self.plan, self.data_dir)
         provenance = Provenance({ref: d.digest for ref, d in refs.items()}, digests)
         self.runner = Runner(
@@ -130,7 +133,8 @@ def check_settings(todo: Plan, data_dir: str | None) -> None:
     """Build every federation and resolve every threat once.
 
     Raises `UsageError` or `DataError`: more clients than rows, an unknown partition, a threat that
-    leaves no victim, a target without classes, a base score that does not suit the target, ...
+    leaves no victim, more columns than rows are matched on, a base score that does not suit the
+    target, ...
     """
     for group in todo.groups:
         schema = federation_of(group.train.setting, data_dir).schema
@@ -138,11 +142,11 @@ def check_settings(todo: Plan, data_dir: str | None) -> None:
         protocol.check(schema)
     for cell in todo.blind:
         federation = federation_of(cell.setting, data_dir)
-        dataset = federation.dataset
-        if dataset.task == "number":
+        width = len(federation.schema.features)
+        if width > MOST_COLUMNS:
             raise DataError(
-                f"{dataset.name}: the target has numbers; the bench's metrics are for classes "
-                "only. `fedtrees train` takes any target"
+                f"{federation.dataset.name}: {width} columns; rows of more than {MOST_COLUMNS} "
+                "cannot be scored: leave some out (--drop)"
             )
         roles = dict(cell.setting.roles)
         principals = Threat.parse(cell.threat, roles).principals(roles)

@@ -27,6 +27,7 @@ MOST_CLIENTS = 1_000_000
 _SOUND = re.compile("[^\0\ud800-\udfff]*")  # what a path and a file in UTF-8 can hold
 MOST_SECONDS = 1e8  # three years; timers of the system end soon after
 MOST_TRAININGS = 1_000_000
+_LISTS = ("categorical", "keep", "drop")  # keys of a table that are lists of columns
 ALL = "all"  # among attacks: every attack that is not named beside it
 
 
@@ -34,15 +35,19 @@ ALL = "all"  # among attacks: every attack that is not named beside it
 class DataRef:
     """Where a dataset comes from: a catalogue name, or a CSV file.
 
-    `target, positive`: Target column and positive class of a CSV file.
+    `target` and what follows: of a CSV file, as in `fedtrees.data.own_table.load_csv`.
     """
 
     name: str  # catalogue name, or the label of the CSV file in results
     csv: str = ""  # path of a CSV file, or of one per party with commas; else a catalogue name
     id: str = ""  # column that joins the files of several parties
     target: str = ""
+    task: str = ""
     positive: str = ""
-    categorical: tuple[str, ...] = ()  # its categorical columns
+    sep: str = ""
+    categorical: tuple[str, ...] = ()
+    keep: tuple[str, ...] = ()
+    drop: tuple[str, ...] = ()
 
     @classmethod
     def parse(cls, value: str | Mapping[str, Any]) -> DataRef:
@@ -57,15 +62,15 @@ class DataRef:
         for key, text in value.items():
             if key not in known:
                 raise UsageError(f"data has no key {key!r}{did_you_mean(key, known)}")
-            texts = text if key == "categorical" and isinstance(text, (list, tuple)) else [text]
+            texts = text if key in _LISTS and isinstance(text, (list, tuple)) else [text]
             for each in texts:
                 if not isinstance(each, str) or not _SOUND.fullmatch(each):
                     raise UsageError(f"data has {key}={text!r}; give text")
         if not value.get("csv"):
             raise UsageError("data is a table without csv; write {csv = 'file.csv', target = ...}")
-        columns = value.get("categorical", ())
-        given = {**value, "categorical": (columns,) if isinstance(columns, str) else tuple(columns)}
-        return cls(**{**given, "name": value.get("name") or _stem(value)})
+        lists = {key: value.get(key, ()) for key in _LISTS}
+        whole = {k: (v,) if isinstance(v, str) else tuple(v) for k, v in lists.items()}
+        return cls(**{**value, **whole, "name": value.get("name") or _stem(value)})
 
 
 @dataclass(frozen=True)

@@ -17,15 +17,20 @@ from fedtrees.cli.options import (
     Csv,
     DataDir,
     Defenses,
+    Drop,
     Format,
     Id,
+    Keep,
     Margin,
     Output,
     Plugins,
     Positive,
+    Sep,
     Target,
+    Task,
     csv_table,
     load_plugins,
+    tell,
 )
 from fedtrees.core.errors import UsageError
 
@@ -50,9 +55,13 @@ def bench(
     ] = None,
     csv: Csv = None,
     target: Target = "",
+    task: Task = "",
     positive: Positive = "",
     id: Id = "",
     categorical: Categorical = None,
+    keep: Keep = None,
+    drop: Drop = None,
+    sep: Sep = "",
     partition: Annotated[
         list[str] | None, typer.Option(help="iid, label-skew[alpha=], quantity-skew, ...")
     ] = None,
@@ -92,7 +101,10 @@ def bench(
     """
     from fedtrees.bench.session import Bench, default_workers
 
-    table = csv_table(csv, data, target, categorical, positive=positive, id=id)
+    table = csv_table(
+        csv, data, target, task=task, positive=positive, id=id,
+        categorical=categorical, keep=keep, drop=drop, sep=sep,
+    )  # fmt: skip
     plugins = load_plugins(plugin)
     replaced = {
         "protocols": protocol,
@@ -113,6 +125,7 @@ def bench(
 
         check_margin(margin)
     session = Bench(chosen, folder, workers, data_dir, plugins)
+    tell(session.notes)
     if dry_run:
         _dry_run(session, format.is_json)
         return

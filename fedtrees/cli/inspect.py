@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -26,7 +27,8 @@ def console() -> Console:
     from rich.console import Console
 
     out = Console(highlight=False)
-    return out if out.is_terminal else Console(highlight=False, width=160)
+    wide = None if "COLUMNS" in os.environ else 160
+    return out if out.is_terminal else Console(highlight=False, width=wide)
 
 
 def text_table(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,9 +22,9 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUM
 import typer
 
 from fedtrees import __version__
-from fedtrees.cli import bench, explain, inspect, train
+from fedtrees.cli import bench, explain, inspect, table, train
 from fedtrees.cli.options import Format, Margin, Output, RunFolder, columns_of
-from fedtrees.core.errors import FedtreesError
+from fedtrees.core.errors import FedtreesError, Problem, Problems
 
 app = typer.Typer(
     name="fedtrees",
@@ -38,6 +39,7 @@ app = typer.Typer(
 app.command()(bench.bench)
 app.command()(train.train)
 app.command("list")(inspect.list_)
+app.command("inspect")(table.inspect)
 app.command()(explain.explain)
 
 
@@ -170,10 +172,12 @@ def _root(
 def main(arguments: Sequence[str] | None = None) -> Any:
     """Run the command line and exit with its code; errors are one line on stderr."""
     code: Any = 0
+    given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         # Typer returns the code of an Exit here instead of raising it.
-        given = list(sys.argv[1:] if arguments is None else arguments)
         code = app(args=given or ["--help"], standalone_mode=False)
+    except Problems as err:
+        _fail_with_all(err, given)
     except FedtreesError as err:
         _fail(str(err), err.exit_code)
     except KeyboardInterrupt:
@@ -189,6 +193,34 @@ def main(arguments: Sequence[str] | None = None) -> Any:
             raise
         _fail(f"{type(err).__name__}: {err} (a bug; FEDTREES_DEBUG=1 shows where it happened)", 1)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _fail_with_all(err: Problems, given: Sequence[str]) -> None:
+    """End with every problem on a line of its own, and the command that has none of them."""
+    lines = [f"{err.where}: {problem.text}" for problem in err.found]
+    for line in lines:
+        print(f"fedtrees: {' '.join(line.split())}", file=sys.stderr)
+    command = corrected(given, err.found)
+    if command:
+        print(f"try: fedtrees {command}", file=sys.stderr)
+    sys.exit(err.exit_code)
+
+
+def corrected(given: Sequence[str], found: Sequence[Problem]) -> str:
+    """Return the arguments with every problem's option mended; empty where one has no remedy."""
+    fixes = {p.option: p.value for p in found if p.option}
+    if not fixes or not all(p.option for p in found):
+        return ""
+    kept: list[str] = []
+    words = iter(given)
+    for word in words:
+        option, equals, _ = word.removeprefix("--").partition("=")
+        if not (word.startswith("--") and option in fixes):
+            kept.append(word)
+        elif not equals:
+            next(words, None)
+    kept += [part for o, value in fixes.items() if value for part in (f"--{o}", value)]
+    return shlex.join(kept)
 
 
 def _fail(message: str, code: int) -> None:

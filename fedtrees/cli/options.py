@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
+import sys
+import textwrap
 from collections.abc import Sequence
 from enum import StrEnum
 from typing import Annotated, Any
@@ -46,7 +49,20 @@ Id = Annotated[str, typer.Option(help="Column that joins the parties' files, the
 Target = Annotated[str, typer.Option(help="Target column of --csv.")]
 Positive = Annotated[str, typer.Option(help="Positive class of --csv.")]
 Categorical = Annotated[
-    list[str] | None, typer.Option(help="Categorical columns of --csv (repeat or commas).")
+    list[str] | None,
+    typer.Option(help="More columns of --csv to be coded as categories (repeat or commas)."),
+]
+Keep = Annotated[
+    list[str] | None,
+    typer.Option(help="Columns of --csv to use although they look like ids, dates or free text."),
+]
+Drop = Annotated[list[str] | None, typer.Option(help="Columns of --csv to leave out.")]
+Sep = Annotated[
+    str, typer.Option(help="Separator of --csv, one character or 'tab' (default: found out).")
+]
+Task = Annotated[
+    str,
+    typer.Option(help="What the target of --csv is: binary, classes, number (default: inferred)."),
 ]
 Margin = Annotated[
     float | None,
@@ -62,26 +78,64 @@ def columns_of(texts: Sequence[str] | None) -> list[str]:
 
 
 def csv_table(
-    csv: str | None, data: Any, target: str, categorical: Sequence[str] | None, **others: str
+    csv: str | None, data: Any, target: str, **others: str | Sequence[str] | None
 ) -> dict[str, Any] | None:
     """Return how to read --csv, as a suite says it; None where there is no such file.
 
+    `others`: Further options by name; lists of columns as they are repeated on the command line.
+
     Raises `UsageError` if options contradict one another.
     """
-    columns = columns_of(categorical)
+    lists = ("categorical", "keep", "drop")
+    given = {k: columns_of(v) if k in lists else v for k, v in others.items()}
+    given = {k: v for k, v in given.items() if v}
     if csv is None:
-        if target or columns or any(others.values()):
-            named = [f"--{name}" for name in ("target", *others)]
-            raise UsageError(f"{', '.join(named)} and --categorical describe a --csv file")
+        if target or given:
+            named = [f"--{name}" for name in (*(["target"] if target else []), *given)]
+            raise UsageError(f"{', '.join(named)} describe a --csv file; give --csv FILE")
         return None
     if data:
         raise UsageError("give --data or --csv, not both")
     if not target:
-        raise UsageError("--csv needs --target COLUMN")
+        raise UsageError(f"--csv needs --target COLUMN{_columns_in(csv, given.get('sep', ''))}")
     if "," in csv and not others.get("id") and not os.path.exists(csv):
         raise UsageError(f"--csv {csv!r} is of several files; give --id COLUMN that joins them")
-    given = {name: value for name, value in others.items() if value}
-    return {"csv": csv, "target": target, "categorical": columns, **given}
+    if "sep" in given:
+        given["sep"] = separator_of(str(given["sep"]))
+    return {"csv": csv, "target": target, **given}
+
+
+def separator_of(text: str) -> str:
+    """Return the character that --sep names.
+
+    Raises `UsageError` if it is none.
+    """
+    character = {"tab": "\t", "\\t": "\t", "space": " "}.get(text, text)
+    if len(character) > 1 or character in ('"', "\n", "\r", "\0"):
+        raise UsageError(f"--sep {text!r}: give one character, tab or space")
+    return character
+
+
+def _columns_in(csv: str, separator: str) -> str:
+    """Return the columns to choose the target from, where the file can be read."""
+    from fedtrees.core.errors import DataError
+    from fedtrees.data.csv_file import read_csv
+
+    try:
+        names = read_csv(csv.split(",")[0], separator_of(separator)).names
+    except DataError:
+        return ""
+    return f"; the columns are {', '.join(names[:60])}" + (", ..." if len(names) > 60 else "")
+
+
+def tell(notes: Sequence[str]) -> None:
+    """Print on stderr what was found out about a table, a line for each kind of thing."""
+    width = max(40, shutil.get_terminal_size().columns)
+    for note in notes:
+        text = textwrap.fill(
+            note, width, subsequent_indent="  ", break_on_hyphens=False, break_long_words=False
+        )
+        print(text, file=sys.stderr)
 
 
 def load_plugins(files: Sequence[str] | None) -> tuple[str, ...]:

@@ -15,14 +15,19 @@ from fedtrees.cli.options import (
     Clients,
     Csv,
     DataDir,
+    Drop,
     Format,
     Id,
+    Keep,
     Output,
     Plugins,
     Positive,
+    Sep,
     Target,
+    Task,
     csv_table,
     load_plugins,
+    tell,
 )
 from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.guarantee import join
@@ -30,7 +35,6 @@ from fedtrees.core.specs import Composed, Spec, parse_composed, parse_grid
 
 if TYPE_CHECKING:
     from fedtrees.bench.federation import Federation
-    from fedtrees.data.dataset import Dataset
     from fedtrees.data.partition import Partition
     from fedtrees.protocols.base import Protocol, Training
 
@@ -47,12 +51,13 @@ def train(
     ] = None,
     csv: Csv = None,
     target: Target = "",
-    task: Annotated[
-        str, typer.Option(help="What the target of --csv is: binary, classes or number.")
-    ] = "",
+    task: Task = "",
     positive: Positive = "",
     id: Id = "",
     categorical: Categorical = None,
+    keep: Keep = None,
+    drop: Drop = None,
+    sep: Sep = "",
     partition: Annotated[
         str, typer.Option(help="iid, label-skew[alpha=], quantity-skew, ...")
     ] = "iid",
@@ -74,17 +79,23 @@ def train(
     Training and test rows are those of `fedtrees bench` for the same seed and partition.
     """
     from fedtrees.bench.evaluate import make_defense
-    from fedtrees.bench.federation import spread
+    from fedtrees.bench.federation import load_dataset, spread
+    from fedtrees.bench.suite import DataRef
     from fedtrees.core.registry import register
     from fedtrees.protocols.base import train as train_federation
 
-    table = csv_table(csv, data, target, categorical, task=task, positive=positive, id=id)
+    table = csv_table(
+        csv, data, target, task=task, positive=positive, id=id,
+        categorical=categorical, keep=keep, drop=drop, sep=sep,
+    )  # fmt: skip
     load_plugins(plugin)
     protocol_spec, defense_spec, spreading = _specs(protocol, defense or (), partition)
     made: Protocol = register.make("protocol", protocol_spec)
     composed = make_defense(defense_spec)
     _check_targets(out, transcript, made)
-    dataset = _dataset(data, table, data_dir)
+    ref = DataRef(data or "breast-cancer") if table is None else DataRef.parse(table)
+    dataset = load_dataset(ref, data_dir)
+    tell(dataset.notes if table else ())
     federation = spread(dataset, spreading, made.holder_names(clients), seed, made.layout)
     began = time.perf_counter()
     training = train_federation(
@@ -149,27 +160,12 @@ def _check_targets(out: str | None, transcript: str | None, protocol: Protocol) 
         raise UsageError(f"--out {out}: end the name in {wanted} ({kind})")
 
 
-def _dataset(data: str | None, table: dict[str, Any] | None, data_dir: str | None) -> Dataset:
-    from fedtrees.bench.federation import load_dataset
-    from fedtrees.bench.suite import DataRef
-    from fedtrees.data.csv_table import load_csv
-    from fedtrees.data.joined import load_joined
-
-    if table is None:
-        return load_dataset(DataRef(data or "breast-cancer"), data_dir)
-    options = {"task": "binary", **table}
-    if "id" in options:
-        return load_joined(options.pop("csv").split(","), options.pop("target"), **options)
-    return load_csv(options.pop("csv"), options.pop("target"), **options)
-
-
 def _facts(federation: Federation, training: Training) -> dict[str, Any]:
     from fedtrees.bench.evaluate import training_columns
-    from fedtrees.metrics.utility import regression_scores, utility_scores
+    from fedtrees.metrics.utility import scores_of
 
     dataset, test = federation.dataset, federation.test
     predicted = training.predict(test.X)
-    scores = regression_scores if dataset.task == "number" else utility_scores
     return {
         "dataset": dataset.name,
         "task": dataset.task,
@@ -178,7 +174,7 @@ def _facts(federation: Federation, training: Training) -> dict[str, Any]:
         "training_rows": training.n_rows,
         "columns": [len(held.columns) for held in federation.holdings.values()],
         "test_rows": len(test),
-        "utility": scores(test.y, predicted),
+        "utility": scores_of(dataset.task)(test.y, predicted),
         "trees": len(training.model),
         "claimed": join(training.defense.claims()),
         **training_columns(training),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 
@@ -24,6 +25,26 @@ class DataError(FedtreesError, ValueError):
     """A table, file or partition that cannot be used as given (exit code 5)."""
 
     exit_code = 5
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing wrong with a table, and the option that mends it.
+
+    `option, value`: Name of the option and what to give it; an empty value: leave it out.
+    """
+
+    text: str
+    option: str = ""
+    value: str = ""
+
+
+class Problems(DataError):
+    """Everything that is wrong with a table, told at once."""
+
+    def __init__(self, where: str, found: Sequence[Problem]) -> None:
+        self.where, self.found = where, tuple(found)
+        super().__init__(f"{where}: " + "; also ".join(problem.text for problem in found))
 
 
 class ProtocolError(FedtreesError):

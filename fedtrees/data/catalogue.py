@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 
 from fedtrees.core.errors import UsageError, did_you_mean
 from fedtrees.core.schema import Schema
 from fedtrees.data import bundled
-from fedtrees.data.csv_table import class_target, encoded, load_csv, missing, read_csv
+from fedtrees.data.cells import missing
+from fedtrees.data.csv_file import read_csv
+from fedtrees.data.csv_table import binary_target, class_target, encoded
 from fedtrees.data.dataset import Dataset, prepare
 from fedtrees.data.sources import SOURCES, locate
 from fedtrees.data.stroke import stroke, stroke_raw
@@ -39,7 +42,7 @@ def pima(path: Path) -> Dataset:
 
     The paper prints 728 rows; the file and the authors' code have 768.
     """
-    return load_csv(path, "Outcome", ranges=_PIMA_RANGES, top=_PIMA_TOP, name="pima")
+    return _declared("pima", path, "Outcome", ranges=_PIMA_RANGES, top=_PIMA_TOP)
 
 
 def adult(path: Path) -> Dataset:
@@ -50,13 +53,32 @@ def adult(path: Path) -> Dataset:
     )  # fmt: skip
     # Hours of a week and the coarse codes of the survey are public; ages are top-coded at 90.
     ranges = {"age": (0.0, 120.0), "education-num": (1.0, 16.0), "hours-per-week": (0.0, 168.0)}
-    return load_csv(path, "income", categorical=categorical, ranges=ranges, name="adult")
+    return _declared("adult", path, "income", categorical=categorical, ranges=ranges)
 
 
 def _all_coded(name: str, target: str, path: Path) -> Dataset:
     """Return a table of codes only; they become categories in numerical order."""
-    names = [n for n in read_csv(path).names if n != target]
-    return load_csv(path, target, categorical=names, positive="1", name=name)
+    return _declared(name, path, target, categorical=None, positive="1")
+
+
+def _declared(
+    name: str,
+    path: Path,
+    target: str,
+    *,
+    categorical: Sequence[str] | None = (),
+    ranges: Mapping[str, tuple[float, float]] = MappingProxyType({}),
+    top: Sequence[str] = (),
+    positive: str | None = None,
+) -> Dataset:
+    """Read a file whose columns are known: nothing is inferred. No `categorical`: all are."""
+    table = read_csv(path, ",", [target])
+    y, classes = binary_target(table, target, positive)
+    columns = [n for n in table.names if n != target]
+    coded = columns if categorical is None else categorical
+    features, X = encoded(table, columns, coded, ranges)
+    places = [f"line {line}" for line in table.lines]
+    return prepare(name, Schema(features, target, classes), X, y, top=top, places=places)
 
 
 # From the lightest to the heaviest.

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-
-import numpy as np
+from typing import Any
 
 from fedtrees.core.errors import DataError
-from fedtrees.core.schema import Schema
-from fedtrees.data.csv_table import TextTable, encoded, missing, read_csv, read_target
-from fedtrees.data.dataset import Dataset, prepare
+from fedtrees.data.cells import missing
+from fedtrees.data.csv_file import TextTable, read_csv
+from fedtrees.data.dataset import Dataset
+from fedtrees.data.own_table import Declared, dataset_of
 
 
 def load_joined(
@@ -19,12 +19,9 @@ def load_joined(
     target: str,
     *,
     id: str,
-    categorical: Sequence[str] = (),
-    task: str = "binary",
-    positive: str | None = None,
-    drop: Sequence[str] = (),
-    ranges: Mapping[str, tuple[float, float]] | None = None,
+    separator: str = "",
     name: str | None = None,
+    **declared: Any,
 ) -> Dataset:
     """Make a dataset of one CSV file per party.
 
@@ -38,8 +35,8 @@ def load_joined(
         Name of the label column, in the first file alone.
     id : str
         Name of the column, in every file, that says which row it is.
-    categorical, task, positive, drop, ranges, name
-        As in `fedtrees.data.csv_table.load_csv`, over the columns of all files.
+    separator, name, **declared
+        As in `fedtrees.data.own_table.load_csv`, over the columns of all files.
 
     Raises
     ------
@@ -49,31 +46,40 @@ def load_joined(
     UsageError
         As `load_csv`.
     """
-    tables = [read_csv(path) for path in paths]
+    said = Declared(**declared)
+    tables = [read_csv(path, separator, [id, target]) for path in paths]
     rows = [_rows(table, id) for table in tables]
-    first = tables[0]
     _check_ids(tables, rows)
-    _check_columns(tables, target, id, (*categorical, *drop, *(ranges or {})))
-    y, classes = read_target(first, target, task, positive)
-    features, parts, files, width = [], [], [], 0
-    for table, where in zip(tables, rows, strict=True):
-        names = [n for n in table.names if n not in (id, target, *drop)]
-        if not names and table is not first:
-            raise DataError(f"{table.path}: no columns beside the id {id!r}; leave that party out")
-        if names:
-            described, X = encoded(table, names, categorical, dict(ranges or {}))
-            order = np.array([where[key] for key in rows[0]])
-            features += list(described)
-            parts.append(X[order])
-        files.append(tuple(range(width, width + len(names))))
-        width += len(names)
-    if not parts:
-        raise DataError(f"{first.path}: no feature columns beside the target {target!r}")
-    places = [f"{id} {key}" for key in rows[0]]
-    schema = Schema(tuple(features), target, classes)
+    _check_columns(tables, target, id)
     label = name or "+".join(Path(path).stem for path in paths)
-    X = np.concatenate(parts, axis=1)
-    return replace(prepare(label, schema, X, y, places=places), files=tuple(files))
+    made = dataset_of(_joined(tables, rows, id), target, said, label)
+    owner = {n: k for k, table in enumerate(tables) for n in table.names if n != id}
+    files = [
+        tuple(c for c, n in enumerate(made.schema.names) if owner[n] == k)
+        for k in range(len(tables))
+    ]
+    for table, columns in zip(tables[1:], files[1:], strict=True):
+        if not columns:
+            raise DataError(
+                f"{table.path}: no columns beside the id {id!r}; leave that party out, or keep one "
+                "of its columns"
+            )
+    return replace(made, files=tuple(files))
+
+
+def _joined(tables: Sequence[TextTable], rows: Sequence[Mapping[str, int]], id: str) -> TextTable:
+    """Return one table of all columns but the id, in the order of the first file's rows."""
+    parts, names, notes = [], [], []
+    for table, where in zip(tables, rows, strict=True):
+        at = table.names.index(id)
+        aligned = (table.rows[where[key]] for key in rows[0])
+        parts.append([row[:at] + row[at + 1 :] for row in aligned])
+        names += [n for n in table.names if n != id]
+        notes += [f"{table.path.name}: {note}" for note in table.notes]
+    whole = tuple(sum(pieces, ()) for pieces in zip(*parts, strict=True))
+    first = tables[0]
+    lines = tuple(first.lines[rows[0][key]] for key in rows[0])
+    return replace(first, names=tuple(names), rows=whole, lines=lines, notes=tuple(notes))
 
 
 def _rows(table: TextTable, id: str) -> dict[str, int]:
@@ -106,23 +112,17 @@ def _check_ids(tables: Sequence[TextTable], rows: Sequence[Mapping[str, int]]) -
                 )
 
 
-def _check_columns(
-    tables: Sequence[TextTable], target: str, id: str, others: Sequence[str]
-) -> None:
+def _check_columns(tables: Sequence[TextTable], target: str, id: str) -> None:
     seen: dict[str, Path] = {}
     for table in tables:
         for column in (n for n in table.names if n != id):
             if column in seen:
                 raise DataError(
                     f"column {column!r} is in {seen[column]} and in {table.path}; one party holds "
-                    "it: drop or rename the other"
+                    "it: rename or remove the other"
                 )
             seen[column] = table.path
     if seen.get(target) not in (None, tables[0].path):
         raise DataError(
             f"the target {target!r} is in {seen[target]}; name the file with the labels first"
         )
-    whole = replace(tables[0], names=tuple(seen))
-    for column in (target, *others):
-        if column not in seen:
-            whole.column(column)

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from fedtrees.core.errors import DataError
 from fedtrees.core.schema import Schema
-from fedtrees.data.csv_table import TextTable, encoded, numeric, read_csv
+from fedtrees.data.csv_file import TextTable, read_csv
+from fedtrees.data.csv_table import encoded, numeric
 from fedtrees.data.dataset import Dataset, prepare
 
 #: Column order of the published runs.

@@ -20,6 +20,8 @@ from fedtrees.core.errors import DataError
 
 #: Most pairs held at once: one byte per pair for the cost and one bit for tightness.
 MAX_CELLS = 1_200_000_000
+#: Most features of a row that is matched: with the label the count of a mismatch fits a byte.
+MOST_COLUMNS = 254
 
 # Gathers the lowest bit of each of 8 bytes into the top byte of a 64-bit product.
 _GATHER = np.uint64(0x0102040810204080)

@@ -25,6 +25,9 @@ from fedtrees.isolation.process import attacks
 
 T = TypeVar("T")
 
+#: ``sampling_error:ra`` is the standard error of ``ra`` where some of the rows were scored.
+SAMPLING_ERROR = "sampling_error"
+
 
 @dataclass(frozen=True)
 class Score:
@@ -112,7 +115,12 @@ class Case:
 
     @property
     def victims_rows(self) -> Table | None:
-        """Whole rows with labels of everybody but the principals, None where nobody holds such."""
+        """Whole rows with classes of everybody but the principals, None where nobody holds such.
+
+        Rows with a number in place of a class are none: no blind adversary guesses such yet.
+        """
+        if not self.schema.classes:
+            return None
         return stacked(self.victims.values(), self.schema)
 
     def rows_in(self, name: str, round: int) -> Table:

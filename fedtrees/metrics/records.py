@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,6 +42,9 @@ class RecordScores:
         Share of wrong bits, label included; only for tables of zeros and ones.
     rows, guessed : int
         True rows n and guessed rows m.
+    errors : mapping of str to float
+        Standard errors of ``ra``, ``exact_rows`` and ``close_rows`` as estimates from a sample of
+        `most` true rows; 0 where they are all.
     """
 
     ra: float
@@ -53,6 +57,7 @@ class RecordScores:
     hamming: float | None
     rows: int
     guessed: int
+    errors: Mapping[str, float]
 
 
 def score_records(
@@ -61,6 +66,7 @@ def score_records(
     schema: Schema,
     top: Sequence[str] = (),
     tolerance: Tolerance | None = None,
+    most: int | None = None,
 ) -> RecordScores:
     """Match guessed with true rows and score the pairs.
 
@@ -77,6 +83,8 @@ def score_records(
         Features of the top score; () for none.
     tolerance : Tolerance, optional
         Default `Tolerance.of` the true rows; given where several truths are compared.
+    most : int, optional
+        How many guessed rows count, default n; more where the true rows are a sample of so many.
 
     Returns
     -------
@@ -101,17 +109,19 @@ def score_records(
             f"the guess has {guess.X.shape[1]} features, the true rows have {truth.X.shape[1]}"
         )
     tolerance = tolerance or Tolerance.of(truth, schema)
-    A, B = sorted_rows(truth), sorted_rows(guess.take(np.arange(min(len(guess), len(truth)))))
+    counted = min(len(guess), len(truth) if most is None else most)
+    A, B = sorted_rows(truth), sorted_rows(guess.take(np.arange(counted)))
     n, names = len(truth), (*schema.names, schema.target)
     agree = _agreement(A, B, tolerance.width, most_exact=True)
     ra = float(agree.sum() / agree.size)
     share = agree.mean(axis=1)
+    close = share >= CLOSE_SHARE - 1e-12
     binary = bool(np.isin(A, (0.0, 1.0)).all())
     return RecordScores(
         ra=ra,
         ra_top=_top_score(A, B, schema, top, tolerance) if top else None,
         exact_rows=float(agree.all(axis=1).mean()),
-        close_rows=float((share >= CLOSE_SHARE - 1e-12).mean()),
+        close_rows=float(close.mean()),
         bit_exact_rows=1.0 - len(_without_equal_rows(A, B)[0]) / n,
         per_feature=dict(zip(names, agree.mean(axis=0).tolist(), strict=True)),
         gower=gower_distance(A, B, tolerance.range),
@@ -119,7 +129,14 @@ def score_records(
         hamming=1.0 - ra if binary else None,
         rows=n,
         guessed=len(guess),
+        errors=_errors({"ra": share, "exact_rows": share == 1, "close_rows": close}, n, most or n),
     )
+
+
+def _errors(by_row: Mapping[str, NDArray[Any]], sampled: int, whole: int) -> dict[str, float]:
+    """Return standard errors of means over a sample drawn without replacement."""
+    scale = np.sqrt((1 - sampled / whole) / sampled)
+    return {name: float(values.std() * scale) for name, values in by_row.items()}
 
 
 def sorted_rows(table: Table) -> NDArray[np.float64]:
@@ -175,7 +192,7 @@ def gower_distance(
     Parameters
     ----------
     A, B : float64 array, shapes (n, c) and (m, c)
-        True and guessed rows, m <= n.
+        True and guessed rows.
     span : float64 array, shape (c,)
         Range of the true column; 0 means comparison by equality.
 
@@ -193,8 +210,8 @@ def gower_distance(
     the result is under 1% above the optimum.
     """
     left_a, left_b = _without_equal_rows(A, B)
-    unmatched = len(A) - len(B)
-    if len(left_b) == 0:
+    unmatched = max(len(A) - len(B), 0)
+    if len(left_a) == 0 or len(left_b) == 0:
         return unmatched / len(A)
     steps = max(1, min(_GOWER_STEPS, 255 // A.shape[1]))
     weight = np.full(A.shape[1], steps)

@@ -18,6 +18,8 @@ from fedtrees.metrics.records import ra_only, sorted_rows
 FRESH = 100
 #: Most rows per sample: 100 matchings of 1,000 rows take seconds. Larger sets are sampled.
 ROWS = 1000
+#: Most rows on each side of the nearest-row test: every guessed row is compared with all of them.
+NEAR_ROWS = 8000
 # Samples of the training rows averaged where they are more than a sample holds.
 _TRAIN_SAMPLES = 10
 
@@ -132,7 +134,8 @@ def nearest_row(
     """Return the share of guessed rows closer to a training row than to every reserve row.
 
     Distance is Gower's, with ranges of the training rows; a tie counts one half. The larger of
-    the two sets is cut at random to the size of the smaller, so that chance is 0.5.
+    the two sets is cut at random to the size of the smaller, so that chance is 0.5; both to
+    `NEAR_ROWS` where they have more, and of the guess so many first rows are asked.
 
     Raises
     ------
@@ -142,8 +145,8 @@ def nearest_row(
     if min(len(guess), len(truth), len(reserve)) == 0:
         raise DataError("the nearest-row test needs guessed, true and reserve rows")
     span = Tolerance.of(truth, schema).range
-    size = min(len(truth), len(reserve))
-    G = sorted_rows(guess)
+    size = min(len(truth), len(reserve), NEAR_ROWS)
+    G = sorted_rows(guess.take(np.arange(min(len(guess), NEAR_ROWS))))
     pools = [sorted_rows(t) for t in (truth, reserve)]
     cut = [p[rng.choice(len(p), size, replace=False)] if len(p) > size else p for p in pools]
     to_truth, to_reserve = (_nearest(G, pool, span) for pool in cut)

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.errors import DataError
+
+Scores = Callable[[NDArray[Any], NDArray[Any]], dict[str, float | None]]
+
+
+def scores_of(task: str) -> Scores:
+    """Return how predictions are scored: `regression_scores` of a number, else `utility_scores`."""
+    return regression_scores if task == "number" else utility_scores
 
 
 def utility_scores(y: NDArray[Any], probability: NDArray[Any]) -> dict[str, float | None]:

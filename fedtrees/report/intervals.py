@@ -9,6 +9,8 @@ from functools import lru_cache
 
 from fedtrees.metrics.aggregate import mean_interval
 
+_Z = 1.96  # of a standard normal, 95% within
+
 
 @dataclass(frozen=True)
 class Estimate:
@@ -25,12 +27,31 @@ class Estimate:
         return self.n > 0
 
 
-def estimate(values: Iterable[float]) -> Estimate:
+def estimate(values: Iterable[float], errors: Iterable[float] = ()) -> Estimate:
     """Return mean and 95% interval of the finite values; their order does not matter.
 
     See `fedtrees.metrics.aggregate.mean_interval`.
+
+    `errors`: Standard errors of the values, where they are of samples: the interval is as much
+    wider, and there is one for a single value.
     """
-    return _estimate(tuple(sorted(float(v) for v in values if math.isfinite(v))))
+    found = _estimate(tuple(sorted(float(v) for v in values if math.isfinite(v))))
+    more = sampling_half(errors)
+    if not more or not found.known:
+        return found
+    low, high = (e if math.isfinite(e) else found.mean for e in (found.low, found.high))
+    return Estimate(
+        found.mean,
+        found.mean - math.hypot(found.mean - low, more),
+        found.mean + math.hypot(high - found.mean, more),
+        found.n,
+    )
+
+
+def sampling_half(errors: Iterable[float]) -> float:
+    """Return half of the 95% interval of a mean of values with such standard errors."""
+    known = [e for e in errors if math.isfinite(e)]
+    return _Z * math.hypot(*known) / len(known) if known else 0.0
 
 
 @lru_cache(maxsize=65536)  # the same seeds stand behind many figures of a report

@@ -102,6 +102,10 @@ class Trouble:
     reason: str
 
 
+def _values(worst: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
+    return worst["value"], worst["value_error"]
+
+
 def leaderboard(rows: pd.DataFrame, frontier: Frontier) -> tuple[LeaderRow, ...]:
     """Return one row per defense of a panel, the undefended run first.
 
@@ -119,7 +123,7 @@ def leaderboard(rows: pd.DataFrame, frontier: Frontier) -> tuple[LeaderRow, ...]
             point=p,
             change=paired(p, base, "utility"),
             relief=paired(p, base, "advantage"),
-            exact=estimate(exact.loc[exact["defense_spec"] == p.defense, "value"]),
+            exact=estimate(*_values(exact[exact["defense_spec"] == p.defense])),
             exact_blind=estimate(exact.loc[exact["defense_spec"] == p.defense, "blind"]),
             cost=costs[p.defense],
             guarantees=stated[p.defense],

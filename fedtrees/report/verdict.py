@@ -11,7 +11,7 @@ from fedtrees.core.errors import UsageError
 from fedtrees.metrics.aggregate import t_upper
 from fedtrees.metrics.metric import headlines
 from fedtrees.report.frontier import Point
-from fedtrees.report.intervals import Estimate, estimate
+from fedtrees.report.intervals import Estimate, estimate, sampling_half
 from fedtrees.report.worst import attack_metrics, worst_case
 
 # What a defense may leave above blind and still be called down to it. Between federations of one
@@ -52,8 +52,12 @@ def leaks_of(attacks: pd.DataFrame) -> dict[str, tuple[Leak, ...]]:
     for metric in (m for m in attack_metrics(attacks) if m in wanted):
         for spec, rows in worst_case(attacks, metric).groupby("defense_spec"):
             values = rows["advantage"].tolist()
+            errors = rows["advantage_error"].tolist()
             upper = t_upper(values) if len(values) >= FEWEST_SEEDS else math.inf
-            found.setdefault(str(spec), []).append(Leak(metric, estimate(values), upper))
+            upper = math.fsum(values) / len(values) + math.hypot(
+                upper - math.fsum(values) / len(values), sampling_half(errors)
+            )
+            found.setdefault(str(spec), []).append(Leak(metric, estimate(values, errors), upper))
     return {spec: tuple(leaks) for spec, leaks in found.items()}
 
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 from collections import Counter
 
+import numpy as np
 import pandas as pd
 
-from fedtrees.metrics.metric import headlines
+from fedtrees.metrics.metric import SAMPLING_ERROR, headlines
 from fedtrees.report.rows import Panel
+
+_CELL = ("setting", "defense_spec", "threat", "seed", "attack_spec")
 
 
 def panels(rows: pd.DataFrame) -> tuple[Panel, ...]:
@@ -32,7 +35,9 @@ def worst_case(rows: pd.DataFrame, metric: str) -> pd.DataFrame:
     """Return, per (setting, defense, threat, seed), the row of the largest advantage.
 
     A null advantage (blind already scores the best value) is no advantage and is left out;
-    ties go to the attack whose name comes first.
+    ties go to the attack whose name comes first. The columns ``value_error`` and
+    ``advantage_error`` are standard errors where a sample of the rows was scored, else 0: score
+    and blind line are of the same sample, and each of them may be off.
     """
     keep = (
         (rows["stage"] == "attack")
@@ -43,7 +48,15 @@ def worst_case(rows: pd.DataFrame, metric: str) -> pd.DataFrame:
     ordered = rows[keep].sort_values(
         ["advantage", "attack_spec"], ascending=[False, True], kind="stable"
     )
-    return ordered.drop_duplicates(["setting", "defense_spec", "threat", "seed"])
+    worst = ordered.drop_duplicates(["setting", "defense_spec", "threat", "seed"])
+    told = rows[rows["metric"] == f"{SAMPLING_ERROR}:{metric}"]
+    cells = zip(*(told[c].tolist() for c in (*_CELL, "value")), strict=True)
+    errors = {tuple(cell): error for *cell, error in cells}
+    found = [errors.get(cell, 0.0) for cell in zip(*(worst[c] for c in _CELL), strict=True)]
+    room = (1 - worst["blind"]).where(worst["blind"] < 1, 1.0)
+    return worst.assign(
+        value_error=found, advantage_error=math.sqrt(2) * np.array(found, dtype=float) / room
+    )
 
 
 def trouble(attack_rows: pd.DataFrame) -> tuple[str, ...]:

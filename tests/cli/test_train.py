@@ -104,7 +104,8 @@ def test_the_task_of_a_csv_file(capsys, tmp_path):
     assert (found["task"], found["classes"]) == ("number", [])
     found = facts(capsys, *SMALL, *three, "--positive", "1")
     assert (found["task"], found["classes"]) == ("binary", ["not 1", "1"])
-    code, _, err = call(capsys, *SMALL, *three)
+    assert facts(capsys, *SMALL, *three)["task"] == "classes"
+    code, _, err = call(capsys, *SMALL, *three, "--task", "binary")
     assert code == 5
     assert "has 3 classes (0, 1, 2); name the positive class" in err
 
@@ -138,13 +139,3 @@ def test_errors_are_one_line(code, arguments, said, capsys, tmp_path, monkeypatc
     assert said in err
     assert err.count("\n") == 1
     assert not list(tmp_path.iterdir())
-
-
-def test_the_bench_says_that_it_is_for_classes(capsys, tmp_path):
-    with pytest.raises(SystemExit) as stopped:
-        main(["bench", "--data", "diabetes-regression", "--out", str(tmp_path / "run")])
-    out, err = capsys.readouterr()
-    assert (stopped.value.code, out) == (5, "")
-    said = "the target has numbers; the bench's metrics are for classes only"
-    assert f"diabetes-regression: {said}" in err
-    assert not (tmp_path / "run").exists()

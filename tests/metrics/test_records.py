@@ -7,11 +7,16 @@ from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment
 from small_tables import SCHEMA, random_table
 
+from fedtrees.bench.federation import spread
 from fedtrees.core.errors import DataError
+from fedtrees.core.guess import Records
+from fedtrees.core.holding import client_names
 from fedtrees.core.schema import Feature, Schema, Table
+from fedtrees.data import Partition, load
 from fedtrees.guessing.tolerance import Tolerance
-from fedtrees.metrics import score_records
+from fedtrees.metrics import score_records, victims_rows
 from fedtrees.metrics.records import gower_distance, sorted_rows
+from fedtrees.metrics.victims_rows import RecordMetric
 
 TOP = ("age", "town")
 cases = given(n=st.integers(1, 40), m=st.integers(1, 40), seed=st.integers(0, 2**30))
@@ -140,3 +145,38 @@ def test_what_cannot_be_scored_is_refused():
         score_records(truth, truth, SCHEMA, ("towm",))
     with pytest.raises(DataError, match="1 features, the true rows have 4"):
         score_records(Table(truth.X[:, :1], truth.y), truth, SCHEMA)
+
+
+def test_a_sample_of_the_true_rows_is_matched_with_all_guessed_ones():
+    rng = np.random.default_rng(0)
+    truth = Table(rng.normal(size=(400, 12)).astype(np.float32), rng.integers(0, 2, 400))
+    guess = truth.take(rng.permutation(400))
+    X = guess.X.copy()
+    X[:300] += 100  # 100 rows are right, whichever of the true ones are scored
+    guess, schema = Table(X, guess.y), Schema(tuple(map(Feature, "abcdefghijkl")), "y")
+    part = truth.take(np.arange(0, 400, 4))
+    cut, whole = (score_records(guess, part, schema, most=m) for m in (None, 400))
+    assert cut.exact_rows < 0.03  # the first 100 guesses are wrong ones
+    assert abs(whole.exact_rows - 0.25) < 3 * whole.errors["exact_rows"]
+    p = whole.exact_rows
+    assert p == whole.bit_exact_rows
+    assert whole.errors["exact_rows"] == pytest.approx(np.sqrt(0.75 * p * (1 - p) / 100))
+    assert set(score_records(guess, truth, schema).errors.values()) == {0.0}
+
+
+def test_more_victims_than_can_be_matched_are_sampled_by_the_seed(monkeypatch):
+    monkeypatch.setattr(victims_rows, "MOST_SCORED", 100)
+    monkeypatch.setattr(victims_rows, "SCORED", 50)
+    federation = spread(load("breast-cancer"), Partition("iid"), client_names(3), 0)
+    roles = dict.fromkeys(client_names(3), "client")
+    drawn = []
+    for seed in (0, 0, 1):
+        case = federation.case(roles, client_names(3)[:1], seed, "client")
+        truth = RecordMetric().truth(case)
+        assert (len(truth.rows), truth.whole) == (50, len(case.victims_rows))
+        drawn.append(truth.rows.X.tobytes())
+    assert drawn[0] == drawn[1] != drawn[2]
+    scores = RecordMetric().score([Records(case.victims_rows)], truth)
+    found = {s.name: s.value for s in scores}
+    assert (found["scored_rows"], found["exact_rows"]) == (50, 1.0)
+    assert found["sampling_error:exact_rows"] == 0

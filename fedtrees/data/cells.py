@@ -1,0 +1,138 @@
+"""What the cells of a text table stand for: missing values, numbers, dates."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+#: Cells read as a missing value (case-insensitive, spaces around them ignored).
+MISSING = frozenset(
+    {"", "na", "n/a", "n.a.", "#n/a", "#n/d", "nan", "nat", "null", "none", "?", "-", "--", "."}
+)
+#: A column of cells of which this share are numbers is one of numbers.
+MOSTLY = 0.75
+
+_EXPONENT = r"(?:[eE][+-]?\d+)?"
+# One character between groups of three digits, the same throughout: comma or point, an apostrophe,
+# or one of three spaces.
+_GROUPS = r"\d{{1,3}}([{}'’ \u00a0\u202f])\d{{3}}(?:\1\d{{3}})*"
+_PLAIN = {
+    d: re.compile(rf"[+-]?(?:\d+{c}?\d*|{c}\d+){_EXPONENT}") for d, c in ((".", r"\."), (",", ","))
+}
+_GROUPED = {
+    d: re.compile(rf"[+-]?{_GROUPS.format(other)}(?:{c}\d*)?")
+    for d, c, other in ((".", r"\.", ","), (",", ",", "."))
+}
+# Day before month where nothing tells: the first of two readings that fits every cell is taken.
+_DATES = (
+    "%Y-%m-%d", "%Y/%m/%d", "%Y.%m.%d", "%d.%m.%Y", "%d.%m.%y", "%d/%m/%Y", "%m/%d/%Y", "%d/%m/%y",
+    "%m/%d/%y", "%d-%m-%Y", "%m-%d-%Y", "%d %b %Y", "%d %B %Y", "%b %d, %Y", "%B %d, %Y",
+    "%d-%b-%Y", "%d-%b-%y",
+)  # fmt: skip
+_TIMES = ("", " %H:%M", " %H:%M:%S", " %H:%M:%S.%f")
+_DATE_LIKE = re.compile(
+    r"(?=.*\d)(?:\d{1,4}[-/. ]\w{1,9}[-/., ]+\d{1,4}|[A-Za-z]{3,9} \d{1,2}, \d{4})"
+)
+
+
+def missing(cell: str) -> bool:
+    """Tell whether a cell stands for a missing value."""
+    return cell.lower() in MISSING
+
+
+def number(cell: str, decimal: str = ".") -> float | None:
+    """Return the number that a cell holds, None where it holds no finite one.
+
+    `decimal`: Point or comma; the other one may then stand between groups of three digits.
+    """
+    if _PLAIN[decimal].fullmatch(cell):
+        text = cell
+    elif found := _GROUPED[decimal].fullmatch(cell):
+        text = cell.replace(found[1], "")
+    else:
+        return None
+    value = float(text.replace(",", "."))
+    return value if math.isfinite(value) else None
+
+
+def numbers(cells: Collection[str], decimal: str = ".") -> dict[str, float]:
+    """Return the cells that are numbers, with their values."""
+    if decimal == ".":
+        try:  # most columns are plain, and this is ten times as fast
+            values = list(map(float, cells))
+        except ValueError:
+            pass
+        else:
+            if all(map(math.isfinite, values)) and not any("_" in cell for cell in cells):
+                return dict(zip(cells, values, strict=True))
+    found = ((cell, number(cell, decimal)) for cell in cells)
+    return {cell: value for cell, value in found if value is not None}
+
+
+def decimal_of(cells: Mapping[str, int]) -> str:
+    """Return how the numbers of a column may be written, of its present cells with their counts.
+
+    Returns
+    -------
+    str
+        ``"."`` or ``","`` where only that makes most cells numbers; ``".,"`` where both do and the
+        values differ (``1.234``); ``"="`` where they do not (``12``); empty: no column of numbers.
+    """
+    if not cells:
+        return ""
+    point = numbers(cells, ".")
+    if len(point) == len(cells) and not any("," in cell for cell in cells):
+        dotted = next((cell for cell in cells if "." in cell), None)
+        if dotted is None or number(dotted, ",") is None:
+            return "." if dotted else "="
+    comma = numbers(cells, ",")
+    if point == comma:
+        return "=" if _most(cells, point) else ""
+    fits = [d for d, found in ((".", point), (",", comma)) if _most(cells, found)]
+    if len(fits) == 2 and len(point) != len(comma):
+        return "." if len(point) > len(comma) else ","
+    return "".join(fits)
+
+
+def _most(cells: Mapping[str, int], found: Mapping[str, float]) -> bool:
+    return 0 < MOSTLY * sum(cells.values()) <= sum(cells[cell] for cell in found)
+
+
+def dates(cells: Iterable[str]) -> dict[str, float] | None:
+    """Return the days since 1970-01-01 of every cell, None unless all of them are dates.
+
+    Forms may be mixed. Where day and month could be either, the day comes first unless the other
+    order reads more cells of the column.
+    """
+    left = list(cells)
+    if not left or not all(_DATE_LIKE.match(c) or _compact(c) for c in left[:50]):
+        return None
+    import pandas as pd
+
+    series = pd.Series(left, dtype=object).str.replace(r"(?<=\d)T(?=\d)", " ", regex=True)
+    series = series.str.replace(r"(?<=:\d\d)(?:\.\d+)?(?:Z|[+-]\d\d:?\d\d)$", "", regex=True)
+    forms = ["%Y%m%d"] if _compact(left[0]) else [d + t for d in _DATES for t in _TIMES]
+    # What reads none of the first cells may still read a later one, but is not asked first.
+    fit = {f: _fit(series, f) if _fit(series[:200], f) else 0 for f in forms}
+    days = pd.Series(math.nan, index=series.index)
+    for form in sorted(forms, key=lambda f: -fit[f]):
+        at = days.isna()
+        if not at.any():
+            return dict(zip(left, days.tolist(), strict=True))
+        read = pd.to_datetime(series[at], format=form, errors="coerce").dropna()
+        days[read.index] = (read - pd.Timestamp(0)) / pd.Timedelta(days=1)
+    return None if days.isna().any() else dict(zip(left, days.tolist(), strict=True))
+
+
+def _fit(series: Any, form: str) -> int:
+    """Return how many cells a form reads."""
+    import pandas as pd
+
+    return int(pd.to_datetime(series, format=form, errors="coerce").notna().sum())
+
+
+def _compact(cell: str) -> bool:
+    """Tell whether a cell may be a day written in eight digits."""
+    return len(cell) == 8 and cell.isdigit() and "1900" <= cell[:4] <= "2100"

@@ -1,0 +1,338 @@
+"""A table of one's own: a CSV file whose columns are inferred where nothing declares them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.core.errors import (
+    DataError,
+    FedtreesError,
+    Problem,
+    Problems,
+    UsageError,
+    did_you_mean,
+)
+from fedtrees.core.schema import Feature, Schema
+from fedtrees.data.csv_file import TextTable, read_csv
+from fedtrees.data.csv_table import TASKS, read_target
+from fedtrees.data.dataset import Dataset, prepare
+from fedtrees.data.kinds import FEW, Column, columns_of, reading, values_of
+
+# Names listed in one note; `fedtrees inspect` lists all.
+_LISTED = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Declared:
+    """What is said of a table's columns; the rest is inferred.
+
+    Attributes
+    ----------
+    task : {"", "binary", "classes", "number"}
+        What the target is; empty: inferred.
+    positive : str or None
+        The class coded 1; every other one becomes class 0.
+    categorical, keep, drop : sequence of str
+        Columns to be coded; to be used although they look like ids, dates or free text; to be left
+        out.
+    ranges : mapping of str to (float, float)
+        Declared public ranges of columns of numbers; never computed from the file.
+    """
+
+    task: str = ""
+    positive: str | None = None
+    categorical: Sequence[str] = ()
+    keep: Sequence[str] = ()
+    drop: Sequence[str] = ()
+    ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.task and self.task not in TASKS:
+            raise UsageError(f"unknown task {self.task!r}{did_you_mean(str(self.task), TASKS)}")
+        if self.positive is not None and self.task not in ("", "binary"):
+            raise UsageError(
+                f"a positive class ({self.positive!r}) is for a binary task, not for {self.task}"
+            )
+
+
+def load_csv(
+    path: str | Path,
+    target: str,
+    *,
+    separator: str = "",
+    top: Sequence[str] = (),
+    name: str | None = None,
+    **declared: Any,
+) -> Dataset:
+    """Make a dataset of a CSV file, whatever its separator, encoding and decimal mark.
+
+    Columns of text, of yes and no and of a few whole numbers become categories, others numbers.
+    Dates, ids, near-unique names and free text are left out: no attack is after them, and a row is
+    not exact where one of them is wrong. Everything inferred stands in `Dataset.notes`.
+
+    Parameters
+    ----------
+    path : path
+    target : str
+        Name of the label column. Rows without it are left out.
+    separator : str
+        Empty: found out.
+    top : sequence of str
+        Features a top-feature score is computed on.
+    name : str, optional
+        Default: the file name without its ending.
+    **declared
+        As `Declared`.
+
+    Raises
+    ------
+    Problems
+        Everything that is wrong with the columns, at once.
+    DataError
+        As `read_csv` and `prepare`.
+    UsageError
+        As `Declared`.
+    """
+    said = Declared(**declared)
+    table = read_csv(path, separator, [target])
+    return dataset_of(table, target, said, name or Path(path).stem, top)
+
+
+def dataset_of(
+    table: TextTable, target: str, said: Declared, name: str, top: Sequence[str] = ()
+) -> Dataset:
+    """Make a dataset of a text table; raises as `load_csv`."""
+    known = {column.name: column for column in columns_of(table)}
+    problems = _unknown_names(table, target, said, top)
+    used: list[Column] = []
+    for column in known.values():
+        wished = column.name in (*said.categorical, *said.keep, *said.ranges)
+        if column.name == target or column.name in said.drop or (column.out and not wished):
+            continue
+        try:
+            used.append(_as_wished(table, column, said))
+        except DataError as error:
+            fix = ("drop", _with(said.drop, column.name))
+            if column.name in said.keep:
+                fix = ("keep", ",".join(n for n in said.keep if n != column.name))
+            problems.append(Problem(str(error), *fix))
+    y: NDArray[Any] = np.zeros(0)
+    classes: tuple[str, ...] = ()
+    rows = np.arange(len(table.rows))
+    if target in known:
+        try:
+            rows, y, classes = _target(table, known[target], said)
+        except FedtreesError as error:
+            problems.append(_of_target(error, known[target], said))
+    out = {c.name: c for c in known.values() if c.out and c.name != target} | {
+        n: known[n] for n in said.drop if n in known
+    }
+    out = {n: c for n, c in out.items() if n not in {c.name for c in used}}
+    if not used and not problems:
+        kept = [n for n, c in out.items() if n not in said.drop and c.kind != "empty"]
+        seen = ": " + "; ".join(_reasons(out, said)) if out else ""
+        problems.append(
+            Problem(
+                f"no feature columns beside the target {target!r}{seen}",
+                "keep" if kept else "",
+                ",".join(kept),
+            )
+        )
+    if problems:
+        raise Problems(str(table.path), _together(problems, said))
+    features = tuple(_feature(column, said) for column in used)
+    X = np.column_stack([values_of(table, column)[rows] for column in used])
+    places = [f"line {table.lines[i]}" for i in rows]
+    schema = Schema(features, target, classes)
+    made = prepare(name, schema, X, y, top=top, places=places)
+    found = _notes(table, used, out, said, known[target], made, len(table.rows) - len(rows))
+    return replace(made, notes=(*found, *made.notes))
+
+
+def _feature(column: Column, said: Declared) -> Feature:
+    if column.categorical:
+        return Feature(column.name, "categorical", categories=column.order)
+    return Feature(column.name, "continuous", *said.ranges.get(column.name, ()))
+
+
+def _as_wished(table: TextTable, column: Column, said: Declared) -> Column:
+    if column.name in said.categorical:
+        return reading(table, column, "category")
+    if column.name in said.ranges and column.values:
+        column = replace(column, kind="number", out="")
+    return reading(table, column, "keep" if column.name in said.keep else "")
+
+
+def _together(problems: Sequence[Problem], said: Declared) -> list[Problem]:
+    """Return the problems with what mends all of an option's, where it has several."""
+    before = {"drop": said.drop, "keep": said.keep, "categorical": said.categorical}
+    mended = {option: list(names) for option, names in before.items()}
+    for problem in problems:
+        if problem.option in mended:
+            given, wanted = before[problem.option], problem.value.split(",")
+            now = [n for n in mended[problem.option] if n in wanted or n not in given]
+            mended[problem.option] = [*now, *(n for n in wanted if n and n not in (*now, *given))]
+    return [
+        replace(p, value=",".join(mended[p.option])) if p.option in mended else p for p in problems
+    ]
+
+
+def _with(names: Sequence[str], name: str) -> str:
+    return ",".join(dict.fromkeys([*names, name]))
+
+
+def _unknown_names(
+    table: TextTable, target: str, said: Declared, top: Sequence[str]
+) -> list[Problem]:
+    """Return what is wrong with the columns that are named, option by option."""
+    found = []
+    options = {
+        "target": [target],
+        "categorical": said.categorical,
+        "keep": said.keep,
+        "drop": said.drop,
+        "ranges": said.ranges,
+        "top": top,
+    }
+    for option, names in options.items():
+        for name in (n for n in names if n not in table.names):
+            hint = did_you_mean(name, table.names)
+            close = hint.rpartition("did you mean ")[2].strip("'\"?") if "did you" in hint else ""
+            right = [close if n == name else n for n in names if n in table.names or n == name]
+            text = f"{'' if option == 'target' else f'{option}: '}no column {name!r}{hint}"
+            fix = ",".join(n for n in right if n) or ("COLUMN" if option == "target" else "")
+            found.append(Problem(text, option, fix))
+    for name in (n for n in said.drop if n in table.names):
+        others = [o for o, names in options.items() if o != "drop" and name in names]
+        if others:
+            text = f"column {name!r} is named by drop and by {others[0]}"
+            found.append(Problem(text, "drop", ",".join(n for n in said.drop if n != name)))
+    return found
+
+
+def _target(
+    table: TextTable, column: Column, said: Declared
+) -> tuple[NDArray[np.intp], NDArray[Any], tuple[str, ...]]:
+    """Return the rows that have a target, the target, and the names of its classes."""
+    task = said.task or _task(column, said)
+    if task == "number" and column.values:
+        if column.merges:
+            column = replace(column, merges=0)  # the target is float64
+        values = values_of(table, replace(column, kind="number"))
+        rows = np.flatnonzero(~np.isnan(values))
+        if len(np.unique(values[rows])) == 1:
+            raise DataError(f"target {column.name!r} is {values[rows[0]]:g} in every row")
+        return rows, values[rows], ()
+    coded = reading(table, column, "category") if column.kind != "yes/no" else column
+    rows = np.flatnonzero(~np.isnan(values_of(table, coded)))
+    if not len(rows):
+        raise DataError(f"target {column.name!r} has no values")
+    cells = table.column(column.name)
+    merged = [(column.merged.get(cells[i], cells[i]),) for i in rows]
+    part = replace(
+        table,
+        names=(column.name,),
+        rows=tuple(merged),
+        lines=tuple(table.lines[i] for i in rows),
+    )
+    positive = said.positive
+    if positive is None and column.kind == "yes/no" and task == "binary":
+        positive = column.order[1]
+    y, classes = read_target(part, column.name, task, positive)
+    return rows, y, classes
+
+
+def _task(column: Column, said: Declared) -> str:
+    """Return what a target is: of two values binary, numbers where there are many of them."""
+    if said.positive is not None or column.distinct <= 2:
+        return "binary"
+    many = column.distinct > FEW or 2 * column.distinct > column.present
+    if column.values and many:
+        return "number"
+    if column.kind == "text" or (column.kind == "id" and not column.values):
+        raise DataError(
+            f"target {column.name!r} has {column.distinct} different texts in {column.present} "
+            "rows; name the class that counts as positive, or another column"
+        )
+    return "classes"
+
+
+def _of_target(error: FedtreesError, column: Column, said: Declared) -> Problem:
+    text = str(error)
+    text = text[text.find("target ") :] if "target " in text else text
+    if said.positive is not None and said.positive not in column.order:
+        close = text.rpartition("did you mean ")[2].strip("'?") if "did you mean" in text else ""
+        return Problem(text, "positive", close or "CLASS")
+    if "name the class that counts" in text or "name the positive class" in text:
+        return Problem(text, "positive", "CLASS")
+    return Problem(text)
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = len(names) - _LISTED
+    shown = ", ".join(names[: _LISTED if more > 1 else None])
+    return f"{shown} and {more} more" if more > 1 else shown
+
+
+def _reasons(out: Mapping[str, Column], said: Declared) -> list[str]:
+    """Return the columns that are left out, by the reason."""
+    why: dict[str, list[str]] = {}
+    for name, column in out.items():
+        why.setdefault("as told" if name in said.drop else column.out, []).append(name)
+    return [f"{', '.join(names)} ({reason})" for reason, names in why.items()]
+
+
+def _notes(
+    table: TextTable,
+    used: Sequence[Column],
+    out: Mapping[str, Column],
+    said: Declared,
+    target: Column,
+    made: Dataset,
+    without: int,
+) -> list[str]:
+    """Return what was inferred, a line for each kind of thing."""
+    n, d = made.table.X.shape
+    lines = [f"table: {n:,} rows, {d} columns used; " + "; ".join(table.notes)]
+    lines[0] = lines[0].removesuffix("; ")
+    classes = made.schema.classes
+    what = "a number to predict" if not classes else f"{len(classes)} classes, {_listed(classes)}"
+    if len(classes) == 2:
+        what = f"{classes[1]} against {classes[0]}"
+    less = f"; {without:,} rows without it are left out" if without else ""
+    lines.append(f"target: {target.name}, {what}{less}")
+    numbers = [c.name for c in used if not c.categorical]
+    coded = [
+        c.name if c.kind == "yes/no" or c.name in said.categorical else f"{c.name} ({c.distinct})"
+        for c in used
+        if c.categorical
+    ]
+    if numbers:
+        lines.append(f"numbers: {_listed(numbers)}")
+    if coded:
+        lines.append(f"categories: {_listed(coded)}")
+    commas = [c.name for c in used if c.note.startswith("decimal comma")]
+    if commas:
+        lines.append(f"decimal comma: {_listed(commas)}")
+    for column in used:
+        note = column.note.removeprefix("decimal comma").removeprefix("; ")
+        if note:
+            lines.append(f"{column.name}: {note}")
+    holes = [f"{c.name} ({1 - c.present / c.rows:.0%})" for c in used if c.present < c.rows]
+    if holes:
+        lines.append(f"missing: {_listed(holes)}")
+    if out:
+        kept = [name for name, c in out.items() if c.kind != "empty" and name not in said.drop]
+        remedy = f"; to use them: --keep {','.join(kept)}" if kept else ""
+        lines.append(f"left out: {'; '.join(_reasons(out, said))}{remedy}")
+    lines.append(
+        "declared knowledge: these kinds and the names of all categories and classes, read from "
+        "the whole table; attackers are taken to know them"
+    )
+    return lines

@@ -1,0 +1,47 @@
+"""A bench of a number to predict: utility is measured, what is scored for classes is skipped."""
+
+import numpy as np
+import pytest
+
+from fedtrees.bench.cells import AttackCell, ReferenceCell, TrainCell
+from fedtrees.bench.evaluate import (
+    Inapplicable,
+    evaluate_attack,
+    evaluate_reference,
+    evaluate_training,
+    run_training,
+)
+from fedtrees.bench.federation import federation_of
+from fedtrees.bench.session import Bench
+from fedtrees.bench.suite import Suite
+
+OPTIONS = {
+    "data": ["diabetes-regression"],
+    "protocols": ["fedtree-hist[trees=2,max_depth=2]"],
+    "attacks": ["timberstrike"],
+    "threats": ["client"],
+}
+
+
+def test_numbers_are_scored_by_r2_and_rmse_and_attacks_on_classes_say_so(tmp_path):
+    bench = Bench(Suite("numbers").override(OPTIONS, "1"), tmp_path / "run")
+    cells = list(bench.plan.cells())
+    (train,) = [c for c in cells if isinstance(c, TrainCell)]
+    federation = federation_of(train.setting, None)
+    training = run_training(train, federation)
+    test = federation.test
+    rows = evaluate_training(train, federation, training, 0.0, 0.0).rows
+    found = {row["metric"]: row["value"] for row in rows}
+    error = training.predict(test.X) - test.y
+    assert np.isclose(found["rmse"], np.sqrt(np.mean(error**2)))
+    assert np.isclose(found["r2"], 1 - np.mean(error**2) / test.y.var())
+    (reference,) = [c for c in cells if isinstance(c, ReferenceCell)]
+    simple = evaluate_reference(reference, federation).rows
+    held = np.concatenate([h.y for h in federation.holdings.values()])
+    assert [(r["protocol"], r["metric"]) for r in simple] == [
+        (p, m) for p in ("local-only", "mean-target") for m in ("r2", "rmse")
+    ]
+    assert np.isclose(simple[-1]["value"], np.sqrt(np.mean((test.y - held.mean()) ** 2)))
+    (attack,) = [c for c in cells if isinstance(c, AttackCell)]
+    with pytest.raises(Inapplicable, match="scored for classes only"):
+        evaluate_attack(attack, federation, training, None)
