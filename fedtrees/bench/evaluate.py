@@ -25,6 +25,7 @@ from fedtrees.core.guarantee import join
 from fedtrees.core.guess import Claim, Guess
 from fedtrees.core.holding import Holding
 from fedtrees.core.registry import register
+from fedtrees.core.rows import ACTIVE_ONLY, BEST_GUESS, LOCAL_ONLY
 from fedtrees.core.schema import Table
 from fedtrees.core.specs import Composed, Spec
 from fedtrees.core.threat import Threat
@@ -276,7 +277,7 @@ def evaluate_blind(cell: BlindCell, federation: Federation) -> Outcome:
         scored = {name: metric.score(claims, truth) for name, claims in guesses.items()}
         for name, best in best_of(scored).items():
             gain = None if best.value == best.best else 0.0
-            line = {"blind": best.value, "advantage": gain, "reason": f"best guess: {best.guess}"}
+            line = {"blind": best.value, "advantage": gain, "reason": f"{BEST_GUESS}{best.guess}"}
             rows.append({**_row(name, best.value), **line})
         for name, scores in scored.items():
             values = {s.name: s.value for s in scores}
@@ -308,7 +309,8 @@ def evaluate_reference(cell: ReferenceCell, federation: Federation) -> Outcome:
         for metric, value in utility_scores(test.y, guess).items():
             if value is not None:
                 alone.setdefault(metric, []).append(value)
-    rows = [{**_row(k, float(np.mean(v))), "protocol": "local-only"} for k, v in alone.items()]
+    name = alone_name(cell.setting)
+    rows = [{**_row(k, float(np.mean(v))), "protocol": name} for k, v in alone.items()]
     # The constant prediction is the base rate; its accuracy is that of the majority class.
     labels = np.concatenate([h.y for h in federation.holdings.values() if h.y is not None])
     constant = _constant_prediction(labels, classes, len(test))
@@ -321,6 +323,11 @@ def evaluate_reference(cell: ReferenceCell, federation: Federation) -> Outcome:
         "stage": "reference",
     }
     return Outcome(rows, common)
+
+
+def alone_name(setting: Setting) -> str:
+    """Return what the reference of a party that trains with nobody else is called."""
+    return ACTIVE_ONLY if setting.layout == "columns" else LOCAL_ONLY
 
 
 def _trained_alone(

@@ -258,7 +258,8 @@ def _bare(cell: Cell, status: str, reason: str) -> Outcome:
         elif isinstance(cell, TrainCell):
             columns |= evaluate.train_columns(cell)
         elif isinstance(cell, ReferenceCell):
-            columns |= {"protocol": "local-only", "protocol_params": str(cell.protocol)}
+            name = evaluate.alone_name(cell.setting)
+            columns |= {"protocol": name, "protocol_params": str(cell.protocol)}
     return Outcome([{"status": status, "reason": " ".join(reason.split())}], columns)
 
 
