@@ -311,6 +311,7 @@ def train(
             f"{protocol.name!r} wants the holdings of {', '.join(expected)}, in that order; got "
             f"{', '.join(holdings)}"
         )
+    defense.check(roles, protocol.parameters)
     check_holdings(holdings, schema)
     protocol.check_holders(holdings, schema)
     sealing = protocol.sealing()

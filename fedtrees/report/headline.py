@@ -218,12 +218,13 @@ def _at_blind(
             continue
         early = stopped(sorted({name for r in group for name in r.point.coverage.early}))
         counts = sorted({len(r.point.coverage.applicable or ()) for r in group})
-        many = " or ".join(map(str, counts))
+        attacks = f"all {' or '.join(map(str, counts))} applicable attacks"
+        attacks = "the one applicable attack" if counts == [1] else attacks
         than = "better" if worth else "no better"
         judged = f", and {than} than training alone" if local.known else ""
         out.append(
-            f"Within {margin:g} of blind by every score, over {seeds} seeds, against all {many} "
-            f"applicable attacks{f' ({early})' if early else ''}{judged}: "
+            f"Within {margin:g} of blind by every score, over {seeds} seeds, against {attacks}"
+            f"{f' ({early})' if early else ''}{judged}: "
             f"{', '.join(map(_named, group))}."
         )
     return out

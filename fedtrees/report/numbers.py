@@ -54,7 +54,7 @@ def _board(study: Study, frontier: Frontier, board: Sequence[LeaderRow]) -> Html
     known = max([r.point.utility.n for r in board], default=0)
     lines = [_line(study, row, known) for row in board]
     refs = "; ".join(f"{n} {style.interval(e)}" for n, e in frontier.references if e.known)
-    caption = f"{frontier.panel}, {known} seed{'s' if known != 1 else ''}"
+    caption = f"{frontier.panel}, {style.many(known, 'seed')}"
     after = tag("p", f"Without a federation: {utility} {refs}.", class_="facts") if refs else ""
     return join([table(caption, header, lines, (1, 2, 3, 4, 6, 7, 8), classes, wide), after])
 
