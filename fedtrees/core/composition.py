@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
@@ -80,6 +81,7 @@ class Composition:
             unit_hessian=any(p.unit_hessian for p in parts),
             answer_scale=max((p.answer_scale for p in parts), default=0.0),
             answer_step=max((p.answer_step for p in parts), default=0.0),
+            label_epsilon=min((p.label_epsilon for p in parts), default=math.inf),
         )
 
     @property
@@ -123,7 +125,7 @@ class Composition:
                 names = ", ".join(t.__name__ for t in wanted)
                 return f"{part.name!r} acts on {names}, which do not cross in {protocol!r}"
             uses = {
-                "rows": type(part).rows is not Defense.rows and part.stages != {"labels"},
+                "rows": type(part).rows is not Defense.rows and part.acts_on != {"labels"},
                 "candidates": type(part).candidates is not Defense.candidates,
                 "shown": type(part).shown is not Defense.shown,
                 "gradient_clip": part.gradient_clip is not None,
@@ -157,7 +159,8 @@ class Composition:
         """Pass what belongs to a party's rows through every part."""
         for i, part in enumerate(self.parts):
             changed = part.rows(stage, values, ctx)
-            if i not in ctx.acted and not _equal(changed, values):
+            drawn = stage.kind == "labels" and changed is not values  # noise may leave all as it is
+            if i not in ctx.acted and (drawn or not _equal(changed, values)):
                 ctx.acted.add(i)
             values = changed
         return values

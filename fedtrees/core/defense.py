@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -136,6 +137,9 @@ class Declared:
         Scale of the Laplace noise on every score that is answered.
     answer_step : float
         Step to which answered scores are rounded.
+    label_epsilon : float
+        Before training every row's label passed randomised response, which says the true one with
+        odds of ``e^epsilon`` against each other one; infinite: labels are as they are.
     """
 
     noise_variance: float = 0.0
@@ -146,6 +150,7 @@ class Declared:
     unit_hessian: bool = False
     answer_scale: float = 0.0
     answer_step: float = 0.0
+    label_epsilon: float = math.inf
 
 
 @dataclass(frozen=True)
@@ -188,7 +193,7 @@ class Defense:
         It makes sense only where one of these crosses; empty: one of `guards`.
     guarantee : Guarantee
         What is claimed, where that does not depend on parameters.
-    stages : frozenset of str
+    acts_on : frozenset of str
         Kinds of `Stage` that `rows` acts on; labels are there in every protocol.
     gradient_clip : float or None
         Clients clip each row's gradient to [-R, R] and hessian to [0, 2R] before summing.
@@ -209,7 +214,7 @@ class Defense:
     exempts: ClassVar[Mapping[type[Message], str]] = {}
     requires: ClassVar[tuple[type[Message], ...]] = ()
     guarantee: ClassVar[Guarantee] = NoGuarantee()
-    stages: ClassVar[frozenset[str]] = frozenset({"labels", "gradients", "example-gradients"})
+    acts_on: ClassVar[frozenset[str]] = frozenset({"labels", "gradients", "example-gradients"})
     gradient_clip: float | None = None
     least_leaf_rows: int = 0
     unit_hessian: ClassVar[bool] = False

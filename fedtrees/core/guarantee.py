@@ -107,10 +107,22 @@ class PureDP(Guarantee):
 
 @dataclass(frozen=True)
 class LabelDP(Guarantee):
-    """Differential privacy of the label alone (Chaudhuri and Hsu 2011)."""
+    """Differential privacy of the label alone (Chaudhuri and Hsu 2011).
+
+    Neighbours differ in the label of one row; all columns, and which rows there are, is public.
+
+    Attributes
+    ----------
+    epsilon : float
+        In nats, of the whole run.
+    covers : str
+        Whose view it speaks of; empty: whatever is made of the labels, the model and all that it
+        answers included.
+    """
 
     kind: ClassVar[str] = "label-dp"
     epsilon: float
+    covers: str = ""
 
     def __post_init__(self) -> None:
         if not self.epsilon > 0:

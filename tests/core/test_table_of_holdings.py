@@ -60,7 +60,7 @@ def test_only_what_a_party_tells_itself_alone_costs_nothing():
 
 
 class Labels(Defense):
-    name, stages = "flip", frozenset({"labels"})
+    name, acts_on = "flip", frozenset({"labels"})
 
     def rows(self, stage: Stage, values, ctx):
         return 1 - values if stage.kind == "labels" else values

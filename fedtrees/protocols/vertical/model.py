@@ -30,6 +30,8 @@ class VerticalModel:
         Who holds each column.
     rows : tuple of RowPartition
         Where the training rows of each tree are: the active party moved them itself.
+    y : array, shape (n,)
+        The labels that the trees were grown on, as defenses changed them.
     grafts : mapping of (int, int) to tree
         By tree and node: a tree over the active party's columns that speaks for all rows in that
         node. They are routed through the trees as grown all the same.
@@ -38,6 +40,7 @@ class VerticalModel:
     forest: Forest | MultiOutputForest | RandomForest
     owners: tuple[str, ...]
     rows: tuple[RowPartition, ...]
+    y: NDArray[Any]
     grafts: Mapping[tuple[int, int], Any] = field(default_factory=dict)
 
     @property

@@ -70,7 +70,7 @@ class BoostingActive(Active):
                 rows.append(partition)
         kind = MultiOutputForest if self.together else Forest
         forest = kind(tuple(trees), start, self.objective)
-        return VerticalModel(forest, tuple(self.owner), tuple(rows))
+        return VerticalModel(forest, tuple(self.owner), tuple(rows), y)
 
     @property
     def together(self) -> bool:

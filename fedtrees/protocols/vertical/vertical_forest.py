@@ -41,7 +41,7 @@ class ForestActive(Active):
         self.settle(net)
         grown = [self.grow(net, t) for t in range(self.params.trees)]
         trees, rows = zip(*grown, strict=True)
-        return VerticalModel(RandomForest(trees), tuple(self.owner), rows)
+        return VerticalModel(RandomForest(trees), tuple(self.owner), rows, self.labels)
 
     def grow(self, net: Network, number: int) -> tuple[ClassTree, RowPartition]:
         """Grow one tree on the rows drawn for it."""
