@@ -36,9 +36,9 @@ def text_table(
     from rich.markup import escape
     from rich.table import Table as TextTable
 
-    table = TextTable(title=title, title_justify="left", title_style="bold", **options)
+    table = TextTable(title=escape(title), title_justify="left", title_style="bold", **options)
     for column in columns:
-        table.add_column(column, overflow="fold")
+        table.add_column(escape(column), overflow="fold")
     for row in rows:
         table.add_row(*map(escape, row))
     return table
