@@ -37,7 +37,7 @@ LABELS_ALONE = "shares[clients=2,active=0]"
 DEFAULTS = {"max_depth": 6, "trees": 5}
 _THEIRS = ("cl", "union", "union-cl", "id2graph")
 _OURS = ("id2graph-published", "merged-communities", "spectral", "label-mixture")
-_VARIED = ("id2graph", "spectral", "label-mixture")
+_VARIED = ("id2graph", "spectral")
 _DEFENSES = ("table", "protocol", "defense", "AUC", "`id2graph`", "strongest", "`cl`")
 
 
