@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, Literal, get_args
@@ -19,6 +20,7 @@ from fedtrees.attacks.labels.evidence import (
     tree_weights,
 )
 from fedtrees.attacks.labels.mixture import mixture_of
+from fedtrees.attacks.labels.noise import MOST_LOST, denoised
 from fedtrees.attacks.labels.published import MOST_ROWS, published_communities
 from fedtrees.attacks.labels.spectral import spectral
 from fedtrees.attacks.labels.spreading import spread
@@ -257,6 +259,9 @@ class LabelMixture(LeafAttack):
     `fedtrees.attacks.labels.mixture` climbs the likelihood of that, together with label rates of
     every visible leaf, from the spectral clusters and from merged communities.
 
+    Where labels are known to be noisy, these are what trees were grown on: the true ones are then
+    guessed from them (`fedtrees.attacks.labels.noise`), as long as they explain the splits.
+
     Attributes
     ----------
     rows : int
@@ -278,4 +283,8 @@ class LabelMixture(LeafAttack):
         if int(community.max(initial=0)) + 1 >= seen.classes:
             starts.append(merge_to(seen.twins, community, seen.classes))
         model = mixture_of(seen.view, seen.columns, seen.twins, seen.trees, seen.classes)
-        return model.best([start[seen.twins.of_row] for start in starts], self.rows, rng)
+        found = model.best([start[seen.twins.of_row] for start in starts], self.rows, rng)
+        epsilon = seen.view.defense.declares(seen.view.schema, seen.view.parameters).label_epsilon
+        if math.isinf(epsilon) or model.lost(found) > MOST_LOST:
+            return found
+        return denoised(found, seen.columns.X, seen.classes, epsilon, rng)

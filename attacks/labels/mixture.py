@@ -174,6 +174,11 @@ class Mixture:
         told = self.rates(r)[np.arange(len(labels)), labels].sum()
         return float(self.splits(r)[0] + CHOICE_POWER * told)
 
+    def lost(self, labels: Ints) -> float:
+        """Return the nats that labels lose to the best ones, on average over splits seen."""
+        seen = sum(len(tree.begin) for tree in self.trees)
+        return -self.splits(np.eye(self.classes)[labels])[0] / max(seen, 1)
+
     def rates(self, r: Floats) -> Floats:
         """Return the logits of every row's class by the label rates of its leaves, (N, K)."""
         return _log_rates(self, r, self.leaf)

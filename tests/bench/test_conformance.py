@@ -13,7 +13,10 @@ from fedtrees.core.registry import load_plugin, register
 from fedtrees.core.specs import Spec
 from fedtrees.core.transcript import PUBLIC
 
-PRIVATE = ("laplace-hist", "laplace-gradient", "dp-grid-cuts", "dp-quantile-cuts")
+PRIVATE = (
+    *("laplace-hist", "laplace-gradient", "dp-grid-cuts", "dp-quantile-cuts"),
+    *("lp-1st", "lp-mst", "grafting-ldp"),
+)
 NEEDED = {name: {"epsilon": 4.0} for name in PRIVATE} | {"id-lmid": {"xi": 0.1}}
 OWN = {kind: register.names(kind) for kind in ("protocol", "defense", "attack")}
 
