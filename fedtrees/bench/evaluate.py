@@ -25,7 +25,7 @@ from fedtrees.core.guarantee import join
 from fedtrees.core.guess import Claim, Guess
 from fedtrees.core.holding import Holding
 from fedtrees.core.registry import register
-from fedtrees.core.rows import ACTIVE_ONLY, BEST_GUESS, LOCAL_ONLY
+from fedtrees.core.rows import BEST_GUESS
 from fedtrees.core.schema import Table
 from fedtrees.core.specs import Composed, Spec
 from fedtrees.core.threat import Threat
@@ -309,8 +309,7 @@ def evaluate_reference(cell: ReferenceCell, federation: Federation) -> Outcome:
         for metric, value in utility_scores(test.y, guess).items():
             if value is not None:
                 alone.setdefault(metric, []).append(value)
-    name = alone_name(cell.setting)
-    rows = [{**_row(k, float(np.mean(v))), "protocol": name} for k, v in alone.items()]
+    rows = [{**_row(k, float(np.mean(v))), "protocol": protocol.alone} for k, v in alone.items()]
     # The constant prediction is the base rate; its accuracy is that of the majority class.
     labels = np.concatenate([h.y for h in federation.holdings.values() if h.y is not None])
     constant = _constant_prediction(labels, classes, len(test))
@@ -323,11 +322,6 @@ def evaluate_reference(cell: ReferenceCell, federation: Federation) -> Outcome:
         "stage": "reference",
     }
     return Outcome(rows, common)
-
-
-def alone_name(setting: Setting) -> str:
-    """Return what the reference of a party that trains with nobody else is called."""
-    return ACTIVE_ONLY if setting.layout == "columns" else LOCAL_ONLY
 
 
 def _trained_alone(

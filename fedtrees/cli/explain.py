@@ -44,8 +44,8 @@ def explain(
 ) -> None:
     """Run two trees and show who sees what, why, what guards it, and which attacks apply.
 
-    Without threats, one party of every role is curious, and where parties hold columns all the
-    passive ones together. Without a protocol: which attacks apply to every protocol.
+    Without threats, one party of every role is curious, and several together where others hold
+    data besides. Without a protocol: which attacks apply to every protocol.
     """
     load_plugins(plugin)
     facts: Any
@@ -169,17 +169,21 @@ def _attacks() -> list[str]:
 
 
 def _threats(training: Training, given: Sequence[str] = ()) -> dict[str, Threat]:
-    """Return the threats by name; by default one party of every role, or all that are passive."""
+    """Return the threats by name: those given, or one party of every role.
+
+    And all parties of a curious role together, where they leave a holder of data to attack.
+    """
     from fedtrees.core.specs import split_outside
     from fedtrees.core.threat import Threat
 
     roles = training.transcript.roles
-    texts = [piece for text in given for piece in split_outside(text, ",")] or sorted(
-        {*roles.values()}
-    )
-    passive = list(roles.values()).count("passive")
-    if not given and passive > 1:
-        texts.append(f"passive[count={passive}]")
+    texts = [piece for text in given for piece in split_outside(text, ",")]
+    if not texts:
+        texts = sorted({*roles.values()})
+        for curious in training.protocol.curious:
+            together = {name for name, role in roles.items() if role == curious}
+            if len(together) > 1 and set(training.columns) - together:
+                texts.append(f"{curious}[count={len(together)}]")
     return {text: Threat.parse(text, roles) for text in texts}
 
 

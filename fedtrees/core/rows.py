@@ -20,7 +20,7 @@ Kind = Literal["text", "whole", "number", "guarantee"]
 MOST_WHOLE = 2**53 - 1
 #: Begins the reason of a blind row; which guess it is of follows.
 BEST_GUESS = "best guess: "
-#: References of who holds labels and trains with nobody else: where parties hold rows, or columns.
+#: References of who holds labels and trains with nobody else (`Protocol.alone`): rows, or columns.
 LOCAL_ONLY, ACTIVE_ONLY = ALONE = ("local-only", "active-only")
 
 
