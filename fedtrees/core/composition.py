@@ -158,9 +158,10 @@ class Composition:
     def rows(self, stage: Stage, values: NDArray[Any], ctx: Context) -> NDArray[Any]:
         """Pass what belongs to a party's rows through every part."""
         for i, part in enumerate(self.parts):
+            before = len(ctx.ledger)
             changed = part.rows(stage, values, ctx)
-            drawn = stage.kind == "labels" and changed is not values  # noise may leave all as it is
-            if i not in ctx.acted and (drawn or not _equal(changed, values)):
+            paid = len(ctx.ledger) > before  # noise may leave all as it is
+            if i not in ctx.acted and (paid or not _equal(changed, values)):
                 ctx.acted.add(i)
             values = changed
         return values
