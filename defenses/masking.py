@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -94,6 +95,12 @@ class Masking(RealSums):  # type: ignore[misc]
             raise UsageError(f"dropout={self.dropout!r}: give a number from 0 to below 1")
         if not isinstance(self.exposing, bool):
             raise UsageError(f"exposing={self.exposing!r}: give true or false")
+
+    def check(self, roles: Mapping[str, str], parameters: Mapping[str, Any]) -> None:
+        """Refuse a threshold that the clients cannot meet, or that is no majority of them."""
+        if self.threshold is not None:
+            clients = tuple(name for name, role in roles.items() if role == "client")
+            MaskPlan(clients, self.threshold)
 
     def strength(self) -> tuple[int, str]:
         """Return that of X25519 and ChaCha20."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,6 +47,14 @@ class ReducedLeakage(Defense):
     def __post_init__(self) -> None:
         if not isinstance(self.trees, int) or isinstance(self.trees, bool) or self.trees < 1:
             raise UsageError(f"trees={self.trees!r}: give a whole number, 1 or more")
+
+    def check(self, roles: Mapping[str, str], parameters: Mapping[str, Any]) -> None:
+        """Refuse more rounds than are grown."""
+        if self.trees > parameters["trees"]:
+            raise UsageError(
+                f"reduced-leakage[trees={self.trees}] of {parameters['trees']} trees; give at most "
+                "as many as are grown"
+            )
 
     def claim(self) -> Guarantee:
         """Return that the first trees are never shown."""

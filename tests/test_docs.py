@@ -73,7 +73,7 @@ def test_the_readme_shows_commands_that_exist(capsys):
 def test_the_table_of_who_is_exposed_is_the_one_that_is_printed(capsys):
     text = (ROOT / "docs" / "exposure.md").read_text()
     lines = text.partition("|---|---|---|\n")[2].partition("<!-- end -->")[0].splitlines()
-    shown = [[re.findall(r"[\w-]+", cell) for cell in line.split("|")[1:-1]] for line in lines]
+    shown = [[re.findall(r"[][\w=-]+", cell) for cell in line.split("|")[1:-1]] for line in lines]
     with pytest.raises(SystemExit):
         main(["explain", "--format", "json"])
     rows = json.loads(capsys.readouterr().out)

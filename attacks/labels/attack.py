@@ -63,6 +63,17 @@ class LeafView:
     classes: int
 
 
+def leaf_view(view: View, single: Single, decay: float) -> LeafView | None:
+    """Return what is read of a view, None where its principals know no rows without labels."""
+    columns = own_columns(view)
+    if columns is None or not len(columns.ids):
+        return None
+    leaves, trees = seen_leaves(view, single)
+    eta = tree_weights(view, int(trees.max(initial=-1)) + 1, decay)[trees]
+    classes = max(len(view.schema.classes), 2)
+    return LeafView(view, columns, leaves, trees, eta, contract(leaves, eta), classes)
+
+
 @dataclass(frozen=True, kw_only=True)
 class LeafAttack(Attack):
     """Base of attacks that cluster rows by the visible leaves that they share.
@@ -91,19 +102,15 @@ class LeafAttack(Attack):
 
     def run(self, view: View, rng: np.random.Generator) -> Guess:
         """Guess which rows have equal labels; by own columns alone where leaves tell nothing."""
-        columns = own_columns(view)
-        if columns is None or not len(columns.ids):
+        seen = leaf_view(view, self.single, self.decay)
+        if seen is None:
             return Guess()
-        leaves, trees = seen_leaves(view, self.single)
-        eta = tree_weights(view, int(trees.max(initial=-1)) + 1, self.decay)[trees]
-        classes = max(len(view.schema.classes), 2)
-        twins = contract(leaves, eta)
-        seen = LeafView(view, columns, leaves, trees, eta, twins, classes)
-        if leaves.shape[1]:
+        if seen.leaves.shape[1]:
             cluster = self.clusters(seen, rng)
         else:
-            cluster = k_means(scaled(columns.X), classes, rng)
-        return Guess((Labels(columns.ids, cluster),), {"groups": float(len(twins.weight))})
+            cluster = k_means(scaled(seen.columns.X), seen.classes, rng)
+        notes = {"groups": float(len(seen.twins.weight))}
+        return Guess((Labels(seen.columns.ids, cluster),), notes)
 
     @abstractmethod
     def clusters(self, seen: LeafView, rng: np.random.Generator) -> Clusters:

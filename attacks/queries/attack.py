@@ -86,6 +86,8 @@ class ThresholdQueries(Attack):
             return "there is no endpoint to ask; give the threat queries=1000"
         if view.oracle.records != "chosen":
             return "others look up their own values, so that no record can be chosen"
+        if self.columns == "unknown" and view.oracle.answers == "label":
+            return "labels turn at too few splits to tell which column is whose; use columns=told"
         if not any(view.messages(HeldModel)):
             return "nobody told the principals how the trees split"
         if not any(u.victim for u in Splits(view, told=True).unknown):

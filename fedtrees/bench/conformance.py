@@ -253,13 +253,13 @@ def _views_without_truth(protocols: Sequence[str]) -> Iterator[tuple[str, View]]
             last = {role: who for who, role in training.transcript.roles.items()}
             views = {}
             for role, who in last.items():
-                known = None
+                known, records = None, "chosen"
                 if who in held and held[who].y is None:
                     case = Case(
                         held, training.transcript.roles, (who,), training.schema, Streams(3), KNOWN
                     )
-                    known = case.known
-                views[role] = view_of(training, (who,), held, QUERIES, known=known)
+                    known, records = case.known, "held"  # rows that only others have the labels of
+                views[role] = view_of(training, (who,), held, QUERIES, records=records, known=known)
             del training, held
             yield from ((f"{name}, {role}", view) for role, view in views.items())
 

@@ -25,6 +25,7 @@ from fedtrees.core.guarantee import join
 from fedtrees.core.guess import Claim, Guess
 from fedtrees.core.holding import Holding
 from fedtrees.core.registry import register
+from fedtrees.core.rows import BEST_GUESS
 from fedtrees.core.schema import Table
 from fedtrees.core.specs import Composed, Spec
 from fedtrees.core.threat import Threat
@@ -295,7 +296,7 @@ def evaluate_blind(cell: BlindCell, federation: Federation) -> Outcome:
         scored = {name: metric.score(claims, truth) for name, claims in guesses.items()}
         for name, best in best_of(scored).items():
             gain = None if best.value == best.best else 0.0
-            line = {"blind": best.value, "advantage": gain, "reason": f"best guess: {best.guess}"}
+            line = {"blind": best.value, "advantage": gain, "reason": f"{BEST_GUESS}{best.guess}"}
             rows.append({**_row(name, best.value), **line})
         for name, scores in scored.items():
             values = {s.name: s.value for s in scores}
@@ -329,7 +330,7 @@ def evaluate_reference(cell: ReferenceCell, federation: Federation) -> Outcome:
         for metric, value in scores(test.y, guess).items():
             if value is not None:
                 alone.setdefault(metric, []).append(value)
-    rows = [{**_row(k, float(np.mean(v))), "protocol": "local-only"} for k, v in alone.items()]
+    rows = [{**_row(k, float(np.mean(v))), "protocol": protocol.alone} for k, v in alone.items()]
     # The constant prediction is the base rate; its accuracy is that of the majority class.
     labels = np.concatenate([h.y for h in federation.holdings.values() if h.y is not None])
     constant = _constant_prediction(labels, classes, len(test))

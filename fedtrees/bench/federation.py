@@ -17,6 +17,7 @@ from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema, Table
 from fedtrees.core.specs import Spec, parse_list
 from fedtrees.core.streams import Streams
+from fedtrees.core.threat import Threat
 from fedtrees.data import catalogue
 from fedtrees.data.dataset import Dataset
 from fedtrees.data.holdout import holdout
@@ -53,12 +54,21 @@ class Federation:
     ) -> Case:
         """Return what scoring under a threat needs to know; ``seed`` is that of the training.
 
-        Raises `UsageError` if the principals hold everything: no victim is left.
+        Raises `UsageError` if the principals hold everything, or know all labels.
         """
         if set(self.holdings) <= set(principals):
             raise UsageError(
                 f"threat {threat}: all {len(self.holdings)} parties that hold data collude; no "
                 "victim is left"
+            )
+        labelled = [
+            len(h) for n, h in self.holdings.items() if n not in principals and h.y is not None
+        ]
+        told = Threat.parse(threat).labels if threat else 0
+        if labelled and told >= labelled[0]:
+            raise UsageError(
+                f"threat {threat}: labels={told}, and there are {labelled[0]} training rows; give "
+                "fewer, so that some are left to guess"
             )
         return Case(
             holdings=self.holdings,

@@ -33,7 +33,7 @@ from fedtrees.bench.evaluate import Inapplicable, Outcome, run_training
 from fedtrees.bench.federation import Federation, federation_of
 from fedtrees.bench.store import Store
 from fedtrees.core.errors import FedtreesError, StoreError
-from fedtrees.core.registry import load_plugin
+from fedtrees.core.registry import load_plugin, register
 from fedtrees.isolation.process import AttackError
 from fedtrees.isolation.shield import close_memory, closed_memory
 from fedtrees.protocols.base import Training
@@ -258,7 +258,8 @@ def _bare(cell: Cell, status: str, reason: str) -> Outcome:
         elif isinstance(cell, TrainCell):
             columns |= evaluate.train_columns(cell)
         elif isinstance(cell, ReferenceCell):
-            columns |= {"protocol": "local-only", "protocol_params": str(cell.protocol)}
+            name = register.make("protocol", cell.protocol).alone
+            columns |= {"protocol": name, "protocol_params": str(cell.protocol)}
     return Outcome([{"status": status, "reason": " ".join(reason.split())}], columns)
 
 

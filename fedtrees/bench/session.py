@@ -5,20 +5,20 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 from typing import Any
 
-from fedtrees.bench.cells import Plan, Provenance, plan
+from fedtrees.bench.cells import Group, Plan, Provenance, plan
 from fedtrees.bench.disclosure import briefly, disclosures
 from fedtrees.bench.environment import environment
 from fedtrees.bench.evaluate import make_defense, run_training
 from fedtrees.bench.federation import federation_of, load_dataset
 from fedtrees.bench.runner import Job, Runner, run_jobs
 from fedtrees.bench.store import Store
-from fedtrees.bench.suite import Suite
+from fedtrees.bench.suite import Suite, fits
 from fedtrees.core.errors import DataError, StoreError, UsageError
 from fedtrees.core.files import read_listed, write_listed
 from fedtrees.core.registry import load_plugin, register
@@ -137,9 +137,15 @@ def check_settings(todo: Plan, data_dir: str | None) -> None:
     target, ...
     """
     for group in todo.groups:
-        schema = federation_of(group.train.setting, data_dir).schema
-        protocol: Protocol = register.make("protocol", group.train.protocol)
+        train = group.train
+        schema = federation_of(train.setting, data_dir).schema
+        protocol: Protocol = register.make("protocol", train.protocol)
         protocol.check(schema)
+        roles = dict(train.setting.roles)
+        _check_threats(group, roles)
+        defense = make_defense(train.defense)
+        if protocol.mismatch(defense) is None:
+            defense.check(roles, protocol.parameters)
     for cell in todo.blind:
         federation = federation_of(cell.setting, data_dir)
         width = len(federation.schema.features)
@@ -151,6 +157,20 @@ def check_settings(todo: Plan, data_dir: str | None) -> None:
         roles = dict(cell.setting.roles)
         principals = Threat.parse(cell.threat, roles).principals(roles)
         federation.case(roles, principals, cell.setting.seed, cell.threat)
+
+
+def _check_threats(group: Group, roles: Mapping[str, str]) -> None:
+    """Refuse threats of roles that the protocol has with more parties only."""
+    count, protocol = group.train.setting.clients, group.train.protocol
+    for cell in group.attacks:
+        if fits(cell.threat, protocol):
+            absent = {p.name for p in Threat.parse(cell.threat).parts} - {*roles.values()}
+            if absent:
+                raise UsageError(
+                    f"threat {cell.threat!r}: among {count} {'party' if count == 1 else 'parties'} "
+                    f"of {protocol.name!r} nobody is {', '.join(sorted(absent))}; give --clients 2 "
+                    "or more (it counts all parties that hold data)"
+                )
 
 
 def default_workers() -> int:

@@ -168,6 +168,8 @@ def _suite(
 
 
 def _dry_run(bench: Bench, as_json: bool) -> None:
+    from fedtrees.report.style import many
+
     cells = list(bench.plan.cells())
     if as_json:
         described = [c.describe() for c in cells]
@@ -176,7 +178,7 @@ def _dry_run(bench: Bench, as_json: bool) -> None:
     missing = sum(len(job.cells) for phase in bench.remaining() for job in phase)
     for cell in cells:
         typer.echo(f"{cell.stage:9} {cell.label}")
-    typer.echo(f"{len(cells)} cells, {missing} to compute, into {bench.folder}")
+    typer.echo(f"{many(len(cells), 'cell')}, {missing} to compute, into {bench.folder}")
 
 
 def _run_with_progress(bench: Bench) -> Counter[str]:
@@ -184,14 +186,16 @@ def _run_with_progress(bench: Bench) -> Counter[str]:
     from rich import progress as bars
     from rich.console import Console
 
+    from fedtrees.report.style import many
+
     total = sum(len(job.cells) for phase in bench.remaining() for job in phase)
     console = Console(stderr=True)
     columns = (
         *(bars.TextColumn("{task.description}"), bars.BarColumn(), bars.MofNCompleteColumn()),
         *(bars.TextColumn("time left"), bars.TimeRemainingColumn()),
     )
-    text = f"{total} cells to compute, {bench.workers} processes, into {bench.folder}"
-    print(text, file=sys.stderr)
+    cells, processes = many(total, "cell"), many(bench.workers, "process", "processes")
+    print(f"{cells} to compute, {processes}, into {bench.folder}", file=sys.stderr)
     try:
         with bars.Progress(*columns, console=console, transient=True) as progress:
             task = progress.add_task("bench", total=total)
@@ -209,8 +213,9 @@ def _run_with_progress(bench: Bench) -> Counter[str]:
 
 
 def _finish(bench: Bench, counts: Counter[str], margin: float | None, as_json: bool) -> None:
-    from fedtrees.cli.results import failures, leaderboards, study_of, summary
+    from fedtrees.cli.results import failures, leaderboards, no_attack_ran, study_of, summary
     from fedtrees.report.html import write_report
+    from fedtrees.report.style import many
 
     study = study_of(bench.folder, None, margin)
     report = write_report(bench.folder, margin=study.margin)
@@ -223,5 +228,13 @@ def _finish(bench: Bench, counts: Counter[str], margin: float | None, as_json: b
         typer.echo(f"\nreport  {report}\nrows    {bench.folder / 'rows.csv'}")
         typer.echo(f"figure  fedtrees plot {bench.folder} -o frontier.pdf")
     if bad:
-        print(f"{bad} cells failed; `fedtrees show {bench.folder}` names them", file=sys.stderr)
+        what = f"{many(bad, 'cell')} failed"
+        print(f"{what}; `fedtrees show {bench.folder}` says which", file=sys.stderr)
+        raise typer.Exit(3)
+    if no_attack_ran(bench.folder):
+        print(
+            "no attack ran: none applies to what these threats see, for the reasons above; "
+            "`fedtrees explain PROTOCOL` says which apply to whom",
+            file=sys.stderr,
+        )
         raise typer.Exit(3)

@@ -14,7 +14,9 @@ from fedtrees.core.errors import UsageError
 from fedtrees.core.specs import Spec, parse_composed, parse_grid
 
 if TYPE_CHECKING:
+    from fedtrees.bench.federation import Federation
     from fedtrees.core.holding import Holding
+    from fedtrees.core.threat import Threat
     from fedtrees.protocols.base import Training
 
 APPLIES = "applies"
@@ -32,20 +34,28 @@ def explain(
     defense: Defenses = None,
     data: Annotated[str, typer.Option(help="Dataset to run it on.")] = "breast-cancer",
     clients: Clients = 3,
+    threat: Annotated[
+        list[str] | None,
+        typer.Option(help="Who is curious: passive[count=2], active[queries=1000], server+client."),
+    ] = None,
     data_dir: DataDir = None,
     plugin: Plugins = None,
     format: Output = Format.TABLE,
 ) -> None:
     """Run two trees and show who sees what, why, what guards it, and which attacks apply.
 
-    Without a protocol: which attacks apply to every protocol, for a curious client and server.
+    Without threats, one party of every role is curious, and several together where others hold
+    data besides. Without a protocol: which attacks apply to every protocol.
     """
     load_plugins(plugin)
     facts: Any
+    if protocol is None and threat:
+        raise UsageError("--threat needs a protocol, whose roles it names")
     if protocol is None:
         facts, show = exposed(), _print_exposed
     else:
-        facts, show = _explanation(protocol, defense or (), data, clients, data_dir), _print
+        facts = _explanation(protocol, defense or (), data, clients, threat or (), data_dir)
+        show = _print
     if format.is_json:
         typer.echo(json.dumps(facts, indent=1))
     else:
@@ -64,19 +74,23 @@ def _print(facts: dict[str, Any]) -> None:
             markup=False,
         )
     out.print(f"known to all beforehand: {facts['declared']}", markup=False)
-    for role in facts["sees"]:
+    shown: list[Any] = []
+    for role, seen in facts["sees"].items():
+        if seen in shown:
+            continue
+        shown.append(seen)
         columns = ("message", "from", "carries", "not sent", "reveals", "guarded by", "why")
         rows = [
             (
                 row["type"],
-                _whence(row, role),
+                _whence(row, facts["roles"][role]),
                 ", ".join(row["carries"]),
                 ", ".join(row["withheld"]),
                 ", ".join(row["reveals"]),
                 "; ".join(row["guarded_by"]),
                 row["why"],
             )
-            for row in facts["sees"][role]
+            for row in seen
         ]
         out.print(text_table(f"what {role} sees", columns, rows))
     sealed = [
@@ -92,7 +106,12 @@ def _print(facts: dict[str, Any]) -> None:
 
 
 def _explanation(
-    name: str, defenses: Sequence[str], data: str, clients: int, data_dir: str | None
+    name: str,
+    defenses: Sequence[str],
+    data: str,
+    clients: int,
+    threats: Sequence[str],
+    data_dir: str | None,
 ) -> dict[str, Any]:
     from fedtrees.bench.cells import Setting
     from fedtrees.bench.disclosure import briefly, disclosures
@@ -113,7 +132,9 @@ def _explanation(
     federation = federation_of(setting, data_dir)
     training = train(protocol, federation.holdings, federation.schema, defense=defense)
     rows = disclosures(training.transcript, defense)
-    applies = _who_attacks(training, federation.holdings)
+    found = _threats(training, threats)
+    applies = _who_attacks(training, federation.holdings, found, federation)
+    roles = {text: sorted({part.name for part in t.parts}) for text, t in found.items()}
     return {
         "protocol": str(grid[0]),
         "about": about("protocol", grid[0].name),
@@ -122,8 +143,10 @@ def _explanation(
         "spent": join(defense.spent(training.transcript)),
         "declared": DECLARED,
         "crossings": rows,
+        "roles": roles,
         "sees": {
-            role: [r for r in rows if role in (r["readable_by"], r["from"])] for role in applies
+            text: [r for r in rows if {r["readable_by"], r["from"]} & {*mine}]
+            for text, mine in roles.items()
         },
         "attacks": [
             {"attack": name, **{role: found[name] for role, found in applies.items()}}
@@ -132,10 +155,10 @@ def _explanation(
     }
 
 
-def _whence(row: Mapping[str, Any], role: str) -> str:
-    if row["from"] == row["to"] == role:
+def _whence(row: Mapping[str, Any], roles: Sequence[str]) -> str:
+    if row["from"] == row["to"] in roles:
         return "itself, from what it got"
-    return "itself" if row["from"] == role else str(row["from"])
+    return "itself" if row["from"] in roles else str(row["from"])
 
 
 def _attacks() -> list[str]:
@@ -145,18 +168,45 @@ def _attacks() -> list[str]:
     return [n for n in names if not getattr(register.get("attack", n), "blind", False)]
 
 
-def _who_attacks(training: Training, holdings: Mapping[str, Holding]) -> dict[str, dict[str, str]]:
-    """Return, for the last party of every role, which attacks apply, and why others do not."""
+def _threats(training: Training, given: Sequence[str] = ()) -> dict[str, Threat]:
+    """Return the threats by name: those given, or one party of every role.
+
+    And all parties of a curious role together, where they leave a holder of data to attack.
+    """
+    from fedtrees.core.specs import split_outside
+    from fedtrees.core.threat import Threat
+
+    roles = training.transcript.roles
+    texts = [piece for text in given for piece in split_outside(text, ",")]
+    if not texts:
+        texts = sorted({*roles.values()})
+        for curious in training.protocol.curious:
+            together = {name for name, role in roles.items() if role == curious}
+            if len(together) > 1 and set(training.columns) - together:
+                texts.append(f"{curious}[count={len(together)}]")
+    return {text: Threat.parse(text, roles) for text in texts}
+
+
+def _who_attacks(
+    training: Training,
+    holdings: Mapping[str, Holding],
+    threats: Mapping[str, Threat],
+    federation: Federation | None = None,
+) -> dict[str, dict[str, str]]:
+    """Return, for every threat, which attacks apply, and why others do not."""
     from fedtrees.isolation.process import attacks
     from fedtrees.protocols.views import view_of
 
-    names = _attacks()
-    last = {role: name for name, role in training.transcript.roles.items()}
+    names, roles = _attacks(), training.transcript.roles
     found = {}
-    for role in sorted(last):
-        view = view_of(training, (last[role],), holdings)
+    for text, threat in threats.items():
+        who, known = threat.principals(roles), None
+        if federation is not None and threat.labels:
+            known = federation.case(roles, who, 0, text, training).known
+        asked = (threat.queries, threat.answers, threat.records)
+        view = view_of(training, who, holdings, *asked, known=known)
         reasons = zip(names, attacks().reasons([Spec(n) for n in names], view), strict=True)
-        found[role] = {n: APPLIES if why is None else f"no: {why}" for n, why in reasons}
+        found[text] = {n: APPLIES if why is None else f"no: {why}" for n, why in reasons}
     return found
 
 
@@ -179,7 +229,7 @@ def exposed() -> list[dict[str, Any]]:
     found = []
     for name in register.names("protocol"):
         training, holdings = sample_training(register.make("protocol", briefly(Spec(name))))
-        for role, reasons in _who_attacks(training, holdings).items():
+        for text, reasons in _who_attacks(training, holdings, _threats(training)).items():
             attacks = [attack for attack, why in reasons.items() if why == APPLIES]
-            found.append({"protocol": name, "threat": role, "attacks": attacks})
+            found.append({"protocol": name, "threat": text, "attacks": attacks})
     return found

@@ -18,7 +18,10 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table as TextTable
 
-_KINDS = ("protocols", "defenses", "attacks", "metrics", "datasets", "suites")
+_KINDS = (
+    "protocols", "defenses", "attacks", "metrics", "threats", "partitions", "datasets", "suites",
+)  # fmt: skip
+_WHICH = ("index", "count")  # of several parties of one role
 _CHECKED = {"protocols": "protocol", "defenses": "defense", "attacks": "attack"}
 
 
@@ -38,18 +41,16 @@ def text_table(
     from rich.markup import escape
     from rich.table import Table as TextTable
 
-    table = TextTable(title=title, title_justify="left", title_style="bold", **options)
+    table = TextTable(title=escape(title), title_justify="left", title_style="bold", **options)
     for column in columns:
-        table.add_column(column, overflow="fold")
+        table.add_column(escape(column), overflow="fold")
     for row in rows:
         table.add_row(*map(escape, row))
     return table
 
 
 def list_(
-    kind: Annotated[
-        str, typer.Argument(help="protocols, defenses, attacks, metrics, datasets, suites, or all.")
-    ] = "all",
+    kind: Annotated[str, typer.Argument(help=f"{', '.join(_KINDS)}, or all.")] = "all",
     plugin: Plugins = None,
     format: Output = Format.TABLE,
 ) -> None:
@@ -82,9 +83,54 @@ def _entries(kind: str) -> list[dict[str, str]]:
         found = {n: "bundled" if n in catalogue.BUNDLED else elsewhere for n in catalogue.names()}
         found |= dict.fromkeys(register.names("dataset"), "plugin")
         return [{"name": n, "parameters": "", "about": text} for n, text in found.items()]
+    if kind == "threats":
+        return _threats()
+    if kind == "partitions":
+        from fedtrees.data.columns import BY_FILE, COLUMN_PARTITIONS
+        from fedtrees.data.partition import PARTITIONS
+
+        kinds = {"rows": PARTITIONS, "columns": COLUMN_PARTITIONS}
+        found = [_partition(of, *item) for of, makers in kinds.items() for item in makers.items()]
+        joined = "Columns: one CSV file per party, joined by a column: --csv a.csv,b.csv --id NAME."
+        return [*found, {"name": BY_FILE, "parameters": "", "about": joined}]
     kind = kind.removesuffix("s")
     made = {name: _parameters(register.get(kind, name)) for name in register.names(kind)}
     return [{"name": n, "parameters": p, "about": about(kind, n)} for n, p in made.items()]
+
+
+def _threats() -> list[dict[str, str]]:
+    """Return the roles that may be curious, what a threat may add, and in which protocols."""
+    from fedtrees.bench.suite import roles_of
+    from fedtrees.core.registry import register
+    from fedtrees.core.specs import Spec
+    from fedtrees.core.threat import PARAMETERS
+
+    protocols: dict[str, list[str]] = {}
+    several = set()
+    for name in register.names("protocol"):
+        roles = list(roles_of(register.make("protocol", Spec(name)), 3).values())
+        several |= {role for role in roles if roles.count(role) > 1}
+        for role in dict.fromkeys(roles):
+            protocols.setdefault(role, []).append(name)
+    return [
+        {
+            "name": role,
+            "parameters": ", ".join(p for p in PARAMETERS if role in several or p not in _WHICH),
+            "about": f"in {', '.join(names)}",
+        }
+        for role, names in protocols.items()
+    ]
+
+
+def _partition(of: str, name: str, maker: Any) -> dict[str, str]:
+    """Return how rows or columns are spread; names of parties stand in the brackets of some."""
+    from inspect import getdoc, signature
+
+    keys = [p for p in signature(maker).parameters.values() if p.kind is p.KEYWORD_ONLY]
+    said = (getdoc(maker) or "").partition("\n\n")[0]
+    parameters = ", ".join(f"{p.name}={p.default}" for p in keys)
+    text = f"{of.capitalize()}: {said[:1].lower()}{' '.join(said[1:].split())}"
+    return {"name": name, "parameters": parameters, "about": text}
 
 
 def about(kind: str, name: str) -> str:

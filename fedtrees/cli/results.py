@@ -12,6 +12,7 @@ from fedtrees.core.errors import StoreError
 from fedtrees.report.intervals import Estimate
 from fedtrees.report.rows import NOT_OK, load_rows
 from fedtrees.report.study import Study
+from fedtrees.report.style import many
 from fedtrees.report.table_text import leaderboard_table
 from fedtrees.report.verdict import MARGIN, at_blind
 
@@ -38,6 +39,13 @@ def failures(run: Path) -> int:
     return int(bad.sum())
 
 
+def no_attack_ran(run: Path) -> bool:
+    """Tell whether there are attacks in a run, and every one of them was skipped."""
+    rows = load_rows(run)
+    attacks = rows[rows["stage"] == "attack"]
+    return len(attacks) > 0 and bool((attacks["status"] == "skipped").all())
+
+
 def gaps(study: Study) -> list[str]:
     """Return one line per distinct reason why cells failed or were skipped."""
     rows = study.rows
@@ -51,7 +59,7 @@ def gaps(study: Study) -> list[str]:
             if d
         )
         named = ", ".join(list(where)[:3]) + (", ..." if len(where) > 3 else "")
-        lines.append(f"{status}, {len(rows)} cells ({named}): {reason}")
+        lines.append(f"{status}, {many(len(rows), 'cell')} ({named}): {reason}")
     return lines
 
 

@@ -139,6 +139,11 @@ class Composition:
                 )
         return None
 
+    def check(self, roles: Mapping[str, str], parameters: Mapping[str, Any]) -> None:
+        """Refuse parties and parameters that do not suit a part; raises `UsageError`."""
+        for part in self.parts:
+            part.check(roles, parameters)
+
     def claims(self) -> list[Guarantee]:
         """Return each part's claim, in order."""
         return [p.claim() for p in self.parts]

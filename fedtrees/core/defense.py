@@ -225,6 +225,14 @@ class Defense:
         """State what is guaranteed, as published; by default `guarantee`."""
         return self.guarantee
 
+    def check(self, roles: Mapping[str, str], parameters: Mapping[str, Any]) -> None:
+        """Refuse parties by name and role, or parameters of a protocol, that do not suit.
+
+        Raises
+        ------
+        UsageError
+        """
+
     def declares(self, schema: Schema, parameters: Mapping[str, Any]) -> Declared:
         """Publish what the defense does to the statistics (its parameters are no secret)."""
         return Declared()

@@ -18,6 +18,10 @@ Value = str | float | tuple[Guarantee, ...] | None
 Kind = Literal["text", "whole", "number", "guarantee"]
 # Larger whole numbers do not survive being read as a float.
 MOST_WHOLE = 2**53 - 1
+#: Begins the reason of a blind row; which guess it is of follows.
+BEST_GUESS = "best guess: "
+#: References of who holds labels and trains with nobody else (`Protocol.alone`): rows, or columns.
+LOCAL_ONLY, ACTIVE_ONLY = ALONE = ("local-only", "active-only")
 
 
 @dataclass(frozen=True)

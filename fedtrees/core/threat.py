@@ -11,6 +11,8 @@ from fedtrees.core.specs import Spec, parse_grid, split_outside
 
 _LEAST = {"index": 0, "count": 1, "queries": 1, "labels": 1}
 _WORDS = {"answers": ANSWERS, "records": RECORDS}
+#: What may stand in the brackets of a threat.
+PARAMETERS = (*_LEAST, *_WORDS)
 
 
 @dataclass(frozen=True)

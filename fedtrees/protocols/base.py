@@ -18,6 +18,7 @@ from fedtrees.core.messages import Message
 from fedtrees.core.model import Model
 from fedtrees.core.network import LocalNetwork, Network
 from fedtrees.core.party import Party, acting
+from fedtrees.core.rows import LOCAL_ONLY
 from fedtrees.core.schema import Schema
 from fedtrees.core.streams import Streams
 from fedtrees.core.transcript import Transcript
@@ -74,6 +75,8 @@ class Protocol(ABC):
         Whether the model is told to the role ``public``; otherwise nobody holds it whole.
     curious : tuple of str
         Threats under which a suite attacks it that names none of its roles.
+    alone : str
+        What the reference is called of who holds labels and trains with nobody else.
     """
 
     name: ClassVar[str] = "protocol"
@@ -84,6 +87,7 @@ class Protocol(ABC):
     summed: ClassVar[tuple[type[Message], ...]] = ()
     released: ClassVar[bool] = True
     curious: ClassVar[tuple[str, ...]] = ("client",)
+    alone: ClassVar[str] = LOCAL_ONLY
 
     def roles(self, parties: int) -> Mapping[str, str]:
         """Return the role of every party by name, given how many hold data.
@@ -311,6 +315,7 @@ def train(
             f"{protocol.name!r} wants the holdings of {', '.join(expected)}, in that order; got "
             f"{', '.join(holdings)}"
         )
+    defense.check(roles, protocol.parameters)
     check_holdings(holdings, schema)
     protocol.check_holders(holdings, schema)
     sealing = protocol.sealing()

@@ -11,11 +11,12 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from fedtrees.core.guarantee import ActedOnNothing, Guarantee, join
+from fedtrees.core.rows import BEST_GUESS
 from fedtrees.report import claims
 from fedtrees.report.budgets import Budget, budgets, family, ordered
 from fedtrees.report.coverage import STOPPED_EARLY, Coverage, coverage
 from fedtrees.report.intervals import Estimate, estimate
-from fedtrees.report.rows import Panel, Setting
+from fedtrees.report.rows import UNDEFENDED, Panel, Setting
 from fedtrees.report.worst import attack_metrics, by_seed, panels, worst_case
 
 LOWER_IS_BETTER = frozenset({"log_loss", "rmse"})
@@ -86,6 +87,12 @@ class Frontier:
     front: tuple[str, ...]
     lines: tuple[tuple[str, ...], ...]
     references: tuple[tuple[str, Estimate], ...]
+    blind: tuple[str, ...] = ()  # the guesses that the blind line is of
+
+    @property
+    def undefended(self) -> Estimate:
+        """The utility of the undefended run."""
+        return next((p.utility for p in self.points if p.defense == UNDEFENDED), Estimate())
 
     @property
     def drawn(self) -> tuple[Point, ...]:
@@ -140,8 +147,9 @@ def _frontier(
         _point(spec, *(part.get(spec, empty) for part in parts), utility, varying[spec])
         for spec in specs
     )
-    refs = references(rows, panel.setting, utility)
-    return Frontier(panel, metric, utility, points, _front(points, utility), _lines(points), refs)
+    refs, blind = references(rows, panel.setting, utility), blind_guesses(rows, panel, metric)
+    front, lines = _front(points, utility), _lines(points)
+    return Frontier(panel, metric, utility, points, front, lines, refs, blind)
 
 
 def _split(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
@@ -170,16 +178,30 @@ def non_dominated(utility: ArrayLike, advantage: ArrayLike, lower: bool = False)
 def references(
     rows: pd.DataFrame, setting: Setting, utility: str
 ) -> tuple[tuple[str, Estimate], ...]:
-    """Return the utility of training without a federation (local-only, majority-class)."""
+    """Return the utility of training without a federation: `ALONE`, and majority-class."""
     here = rows[
         (rows["stage"] == "reference")
         & (rows["dataset"] == setting.dataset)
         & (rows["partition"] == setting.partition)
+        & rows["protocol_params"].isin(["", setting.protocol])
         & (rows["metric"] == utility)
         & (rows["status"] == "ok")
     ]
     groups = here.groupby("protocol")["value"]
     return tuple((str(name), estimate(values)) for name, values in groups)
+
+
+def blind_guesses(rows: pd.DataFrame, panel: Panel, metric: str) -> tuple[str, ...]:
+    """Return the names of the blind guesses that were best by a metric, of any seed."""
+    here = rows[
+        (rows["stage"] == "blind")
+        & (rows["dataset"] == panel.setting.dataset)
+        & (rows["partition"] == panel.setting.partition)
+        & (rows["threat"] == panel.threat)
+        & (rows["metric"] == metric)
+    ]
+    found = sorted({r for r in here["reason"] if r.startswith(BEST_GUESS)})
+    return tuple(reason.removeprefix(BEST_GUESS) for reason in found)
 
 
 def _point(

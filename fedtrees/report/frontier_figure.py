@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +12,8 @@ from fedtrees.report.coverage import stopped
 from fedtrees.report.frontier import LOWER_IS_BETTER, Frontier, Point
 from fedtrees.report.rows import UNDEFENDED
 from fedtrees.report.web import Drawing, axis, bars, esc, layout, note
+
+LEVEL = 14  # pixels from one line of small notes to the next
 
 
 def draw_frontier(
@@ -24,9 +27,10 @@ def draw_frontier(
     fig = Drawing(layout=layout())
     low, high = utility_limits(data)
     y_low, y_high = limits
-    below = note("below the dashed line: no more than blind", xref="paper", x=1, y=y_low,
-                 xanchor="right", yanchor="bottom")  # fmt: skip
-    notes = [below, *_reference_notes(data, low, high)]
+    below = note(f"below the dashed line: no more than {esc(blind_name(data))}", xref="paper", x=1,
+                 y=y_low, xanchor="right", yanchor="bottom")  # fmt: skip
+    above, levels = _reference_notes(data, low, high)
+    notes = [below, *above]
     notes += [n for p in data.drawn for n in _label(p, data, colours[p.family][0])]
     _join(fig, list(map(data.point, data.front)), {"color": "#d5dae1", "width": 7},
           name="non-dominated", legendgroup="front", legendrank=2000)  # fmt: skip
@@ -41,13 +45,14 @@ def draw_frontier(
     name = esc(style.metric_name(data.utility)) + (
         " (lower is better; axis reversed)" if lower else ""
     )
+    fig.layout["margin"] = {**fig.layout["margin"], "t": 26 + LEVEL * max(levels - 1, 0)}
     fig.layout |= {
         "xaxis": axis(name, range=[high, low] if lower else [low, high]),
         "yaxis": axis(f"worst-case advantage, {esc(data.metric)}", range=[y_low, y_high]),
         "showlegend": False,
         "hovermode": "closest",
         "shapes": _blind_shapes(y_low)
-        + [_line("dot", x0=x, x1=x, yref="paper", y0=0, y1=1) for _, x in _near(data, low, high)],
+        + [_line("dot", x0=x, x1=x, yref="paper", y0=0, y1=1) for _, x in near(data)],
         "annotations": notes,
     }
     return fig
@@ -87,15 +92,29 @@ def _blind_shapes(bottom: float) -> list[dict[str, Any]]:
     return [band, _line("dash", xref="paper", x0=0, x1=1, y0=0, y1=0)]
 
 
-def _near(data: Frontier, low: float, high: float) -> list[tuple[str, float]]:
-    known = [(esc(name), e.mean) for name, e in data.references if e.known]
-    return [(name, mean) for name, mean in known if low <= mean <= high]
+def blind_name(data: Frontier) -> str:
+    """Return what the line at no advantage is: blind, and which guess that is if it is one."""
+    return f"blind ({data.blind[0]})" if len(data.blind) == 1 else "blind"
 
 
-def _reference_notes(data: Frontier, low: float, high: float) -> list[dict[str, Any]]:
-    near = _near(data, low, high)
+def near(data: Frontier) -> list[tuple[str, float]]:
+    """Return the vertical lines by name, from left to right: references, and the undefended run."""
+    low, high = utility_limits(data)
+    known = [(name, e.mean) for name, e in data.references if e.known and low <= e.mean <= high]
+    base = [("undefended", data.undefended.mean)] if data.undefended.known else []
+    return sorted([*known, *base], key=lambda line: line[1])
+
+
+def _reference_notes(data: Frontier, low: float, high: float) -> tuple[list[dict[str, Any]], int]:
+    """Return what stands above the vertical lines and on how many levels, no two in one place."""
     top = {"yref": "paper", "y": 1, "yanchor": "bottom"}
-    notes = [note(name, x=x, xanchor="center", **top) for name, x in near]
+    notes, last, level = [], -math.inf, 0
+    for name, x in near(data):
+        level = level + 1 if x - last < 0.25 * (high - low) else 0
+        last, where = x, (x - low) / (high - low)
+        side = "left" if where < 0.1 else "right" if where > 0.9 else "center"
+        notes.append(note(esc(name), x=x, xanchor=side, yshift=LEVEL * level, **top))
+    levels = max((n["yshift"] // LEVEL + 1 for n in notes), default=0)
     far = [
         f"{esc(name)} {style.number(e.mean)}"
         for name, e in data.references
@@ -103,8 +122,10 @@ def _reference_notes(data: Frontier, low: float, high: float) -> list[dict[str, 
     ]
     if far:
         text = "off the axis: " + ", ".join(far)
-        notes.append(note(text, xref="paper", x=0, xanchor="left", **top))
-    return notes
+        place = {"xref": "paper", "x": 0, "xanchor": "left", "yshift": LEVEL * levels}
+        notes.append(note(text, **place, **top))
+        levels += 1
+    return notes, levels
 
 
 def _join(fig: Drawing, points: Sequence[Point | None], line: dict[str, Any], **more: Any) -> None:
@@ -156,15 +177,13 @@ def _hover(p: Point) -> str:
 
 
 def _label(p: Point, data: Frontier, colour: str) -> list[dict[str, Any]]:
-    """Name the undefended point and the budget at each end of a swept defense."""
+    """Name the budget at each end of a swept defense; the undefended point stands on its line."""
     text = point_label(p, data)
-    if not text:
+    if not text or p.defense == UNDEFENDED:
         return []
-    plain = text == "undefended"
-    up = 14 if plain or not crowded_above(p, data) else -14
-    side = {"xanchor": "right", "xshift": -6} if plain else {"xanchor": "center"}
+    up = -14 if crowded_above(p, data) else 14
     spot = {"x": p.utility.mean, "y": p.advantage.mean, "yshift": up}
-    return [note(esc(text), **spot, **side, color=colour)]
+    return [note(esc(text), **spot, xanchor="center", color=colour)]
 
 
 def point_label(p: Point, data: Frontier) -> str:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from fedtrees.core.rows import ALONE
 from fedtrees.report import style
 from fedtrees.report.coverage import stopped
 from fedtrees.report.frontier import LOWER_IS_BETTER, Frontier, Point
@@ -205,7 +206,7 @@ def _at_blind(
     frontier: Frontier, rows: Sequence[LeaderRow], margin: float, seeds: int
 ) -> list[str]:
     """Write who is within the margin: first who is worth federating for, then the others."""
-    local = dict(frontier.references).get("local-only", Estimate())
+    local = next((e for name, e in frontier.references if name in ALONE), Estimate())
     sign = -1.0 if frontier.utility in LOWER_IS_BETTER else 1.0
     groups: dict[bool, list[LeaderRow]] = {True: [], False: []}
     for row in rows:
@@ -217,12 +218,13 @@ def _at_blind(
             continue
         early = stopped(sorted({name for r in group for name in r.point.coverage.early}))
         counts = sorted({len(r.point.coverage.applicable or ()) for r in group})
-        many = " or ".join(map(str, counts))
+        attacks = f"all {' or '.join(map(str, counts))} applicable attacks"
+        attacks = "the one applicable attack" if counts == [1] else attacks
         than = "better" if worth else "no better"
         judged = f", and {than} than training alone" if local.known else ""
         out.append(
-            f"Within {margin:g} of blind by every score, over {seeds} seeds, against all {many} "
-            f"applicable attacks{f' ({early})' if early else ''}{judged}: "
+            f"Within {margin:g} of blind by every score, over {seeds} seeds, against {attacks}"
+            f"{f' ({early})' if early else ''}{judged}: "
             f"{', '.join(map(_named, group))}."
         )
     return out

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fedtrees.core.files import write_whole
-from fedtrees.report import numbers, sections
+from fedtrees.report import numbers, sections, style
 from fedtrees.report.markup import Html, join, tag
 from fedtrees.report.page import page
 from fedtrees.report.rows import NOT_OK, load_rows
@@ -116,20 +116,16 @@ def _tables(study: Study) -> str:
     return ", ".join(names) if 0 < len(names) <= 3 else f"{len(names)} tables"
 
 
-def _many(n: int, word: str) -> str:
-    return f"{n} {word}{'s' if n != 1 else ''}"
-
-
 def _facts(study: Study, charts: Charts) -> Html:
     rows = study.rows
     seeds = rows["seed"].dropna().nunique()
     cell = ["setting", "defense_spec", "threat", "attack_spec", "seed", "stage", "status"]
     cells = rows[rows["stage"] != "exposure"].drop_duplicates(cell)
     status = cells["status"].value_counts()
-    counts = [f"{int(status.get('ok', 0))} cells finished"]
+    counts = [f"{style.many(int(status.get('ok', 0)), 'cell')} finished"]
     counts += [f"{int(status[s])} {s}" for s in NOT_OK if s in status.index]
     run = ", ".join(sorted({r for r in rows["run"] if r})) or study.folder.resolve().name
-    size = f"{_many(len(study.settings), 'setting')}, {_many(seeds, 'seed')}"
+    size = f"{style.many(len(study.settings), 'setting')}, {style.many(seeds, 'seed')}"
     text = f"Run {run}: {size}; {', '.join(counts)}."
     return join([tag("p", text, class_="facts"), _filters(study)])
 

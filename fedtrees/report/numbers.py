@@ -50,11 +50,11 @@ def _board(study: Study, frontier: Frontier, board: Sequence[LeaderRow]) -> Html
               "change in advantage", "strongest attack", f"{frontier.metric} (blind)",
               "exact rows (blind)", "traffic and time", "guarantee"]  # fmt: skip
     classes = ["front" if r.on_front else "base" * (r.point.defense == UNDEFENDED) for r in board]
-    wide = {5: "free", 9: "code"}
+    wide = {0: "parts", 5: "free"}
     known = max([r.point.utility.n for r in board], default=0)
     lines = [_line(study, row, known) for row in board]
     refs = "; ".join(f"{n} {style.interval(e)}" for n, e in frontier.references if e.known)
-    caption = f"{frontier.panel}, {known} seed{'s' if known != 1 else ''}"
+    caption = f"{frontier.panel}, {style.many(known, 'seed')}"
     after = tag("p", f"Without a federation: {utility} {refs}.", class_="facts") if refs else ""
     return join([table(caption, header, lines, (1, 2, 3, 4, 6, 7, 8), classes, wide), after])
 
@@ -62,7 +62,11 @@ def _board(study: Study, frontier: Frontier, board: Sequence[LeaderRow]) -> Html
 def _line(study: Study, row: LeaderRow, seeds: int) -> list[object]:
     p = row.point
     name = join(
-        [marker(style.SHAPES[p.kind][0], study.colours[p.family][0], p.hollow), " ", p.defense]
+        [
+            marker(style.SHAPES[p.kind][0], study.colours[p.family][0], p.hollow),
+            "\N{NO-BREAK SPACE}",
+            _breakable(p.defense),
+        ]
     )
     attacks = join(
         [a if n == p.advantage.n else f"{a} ({n} of {p.advantage.n})" for a, n in p.attacks], ", "
@@ -72,7 +76,8 @@ def _line(study: Study, row: LeaderRow, seeds: int) -> list[object]:
     if p.note:
         attacks = join([attacks, tag("small", p.note)])
     same = p.defense == UNDEFENDED
-    score = f"{style.number(p.score.mean)} ({style.number(p.blind.mean)})"
+    blind = tag("small", f"({style.number(p.blind.mean)})")
+    score = join([style.number(p.score.mean), blind])
     seconds = style.seconds_text(row.cost.seconds.mean)
     return [
         name,
@@ -107,7 +112,7 @@ def _guarantee(g: Guarantees) -> Html:
 
 
 def _breakable(text: str) -> Html:
-    """Let a guarantee break between its terms and parameters, not at the hyphens of a name."""
+    """Let names and guarantees break between terms and parameters, not at hyphens."""
     pieces = "+\0".join(split_outside(text, "+")).replace(",", ",\0").split("\0")
     return join((tag("span", p, class_="nb") for p in pieces), Html("<wbr>"))
 

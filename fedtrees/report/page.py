@@ -71,16 +71,16 @@ figure .after { font-size: .84rem; color: var(--muted); }
 .scroll { overflow-x: auto; margin: .4rem 0 1.5rem; }
 table { border-collapse: collapse; font-size: .84rem; line-height: 1.35; min-width: 100%; }
 caption { text-align: left; font-weight: 600; font-size: .92rem; padding: .3rem 0 .4rem; }
-th, td { padding: .38rem .7rem .38rem 0; border-bottom: 1px solid #e8ebef; vertical-align: top;
+th, td { padding: .38rem .6rem .38rem 0; border-bottom: 1px solid #e8ebef; vertical-align: top;
   text-align: left; }
 thead th { border-bottom: 1.5px solid var(--ink); vertical-align: bottom; font-weight: 600; }
-tbody th { font-weight: 600; white-space: nowrap; }
+tbody th { font-weight: 600; white-space: nowrap; } tbody th.parts { white-space: normal; }
 thead th.n { white-space: normal; }
-td.free { min-width: 10rem; } td.prose { min-width: 17rem; } .nb { white-space: nowrap; }
+td.free { min-width: 8rem; } td.prose { min-width: 17rem; } .nb { white-space: nowrap; }
 .n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
 tr.front { background: #f1f6fb; } tr.base { background: var(--faint); }
 small { color: var(--muted); font-size: .92em; } td small, th small { display: block;
-  font-weight: 400; }
+  font-weight: 400; font-size: .88em; }
 .warn, .note { border-left: 3px solid #d9822b; background: #fff8ef; padding: .5rem .8rem;
   max-width: 46rem; margin: .6rem 0; font-size: .92rem; color: #4d2a00; }
 td.bad, .badtext { color: var(--warn); }

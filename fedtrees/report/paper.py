@@ -13,7 +13,9 @@ from fedtrees.report.claims import KINDS
 from fedtrees.report.frontier import LOWER_IS_BETTER, Frontier, Point
 from fedtrees.report.frontier_figure import (
     advantage_limits,
+    blind_name,
     crowded_above,
+    near,
     point_label,
     utility_limits,
 )
@@ -109,13 +111,13 @@ def _panel(
     ax.set_ylim(*limits)
     ax.axhspan(limits[0], 0, color="#f1f5f3", zorder=0)
     ax.axhline(0, color=style.MUTED, lw=0.8, ls="--", zorder=1)
-    ax.annotate("blind", (1, 0), xycoords=ax.get_yaxis_transform(), xytext=(-2, -2),
+    ax.annotate(blind_name(data), (1, 0), xycoords=ax.get_yaxis_transform(), xytext=(-2, -2),
                 textcoords="offset points", ha="right", va="top", fontsize=6.5,
                 color=style.MUTED)  # fmt: skip
-    for name, e in data.references:
-        if e.known and low <= e.mean <= high:
-            ax.axvline(e.mean, color=style.MUTED, lw=0.7, ls=":", zorder=1)
-            ax.annotate(name, (e.mean, 1), xycoords=ax.get_xaxis_transform(), xytext=(2, -2),
+    for name, x in near(data):
+        ax.axvline(x, color=style.MUTED, lw=0.7, ls=":", zorder=1)
+        if name != "undefended":  # its point says so
+            ax.annotate(name, (x, 1), xycoords=ax.get_xaxis_transform(), xytext=(2, -2),
                         textcoords="offset points", va="top", fontsize=6.5, rotation=90,
                         color=style.MUTED)  # fmt: skip
     front = [p for p in map(data.point, data.front) if p]

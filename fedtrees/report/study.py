@@ -90,10 +90,11 @@ class Study:
 
     @cached_property
     def other_frontiers(self) -> tuple[Frontier, ...]:
-        """The same panels by what else leaks: exact rows, and exact counts per leaf."""
+        """The same panels by what else leaks: exact rows, exact counts per leaf, thresholds."""
         shown = {f.metric for f in self.frontiers}
         known = attack_metrics(self.rows)
-        wanted = [m for m in ("exact_rows", "leaf_mass_exact") if m in known and m not in shown]
+        other = ("exact_rows", "leaf_mass_exact", "thresholds")
+        wanted = [m for m in other if m in known and m not in shown]
         return tuple(f for m in wanted for f in self.in_metric(m))
 
     def in_metric(self, metric: str) -> Sequence[Frontier]:

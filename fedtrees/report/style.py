@@ -44,6 +44,10 @@ METRIC_NAMES = {
     "leaf_mass_exact": "records in leaves with exact counts",
     "leaf_counts_exact": "leaves with exact counts",
     "v_measure": "V-measure",
+    "ami": "adjusted mutual information",
+    "rank_correlation": "rank correlation of others' columns",
+    "thresholds": "thresholds of others found",
+    "ranges_covered": "training ranges known",
     "label_accuracy": "label accuracy under the best matching",
     "gower": "Gower distance",
     "auc": "AUC",
@@ -52,6 +56,11 @@ METRIC_NAMES = {
     "rmse": "RMSE",
     "r2": "R²",
 }
+
+
+def many(n: int, word: str, plural: str = "") -> str:
+    """Write a number of things; their plural, if another letter than s makes it."""
+    return f"{n} {word}" if n == 1 else f"{n} {plural or word + 's'}"
 
 
 def metric_name(metric: str) -> str:

@@ -8,6 +8,7 @@ import pytest
 from sklearn.datasets import load_breast_cancer
 from sklearn.metrics import v_measure_score
 
+from fedtrees.attacks.labels.asked import AskedLabels
 from fedtrees.attacks.labels.attack import FewShot, ID2Graph, LabelMixture, Spectral
 from fedtrees.attacks.labels.choices import Candidates, log_probability
 from fedtrees.attacks.labels.evidence import own_columns, seen_leaves, seen_trees, tree_weights
@@ -266,3 +267,26 @@ def test_noisy_labels_are_what_splits_give_away(monkeypatch):
     (said,) = found
     assert v_measure_score(run.model.y, said) > 0.85
     assert v > v_measure_score(table.target, said) + 0.1
+
+
+@pytest.mark.parametrize(("answers", "least"), [("score", 0.9), ("label", 0.9)])
+def test_an_endpoint_that_looks_rows_up_gives_their_labels_away(answers, least):
+    table = load_breast_cancer()
+    schema = Schema(tuple(Feature(f"x{i}") for i in range(30)), "y", ("0", "1"))
+    held = columns.dealt(Table(table.data, table.target), 2, 0)
+    run = train(register.make("protocol", Spec("secureboost")), held, schema, seed=0)
+
+    def asked(queries):
+        view = view_of(run, ("passive-1",), held, queries, answers, "held")
+        assert AskedLabels().inapplicable(view) is None
+        claim = AskedLabels().run(view, np.random.default_rng(0)).first(Labels)
+        assert sum(view.oracle.log) == min(queries, len(table.target))
+        return v_measure_score(table.target, claim.cluster)
+
+    assert asked(10_000) > least
+    assert asked(40) > 0.6  # the others follow from the record ids
+
+
+def test_labels_are_asked_for_by_id_alone():
+    view, _ = world("secureboost")
+    assert "no endpoint" in AskedLabels().inapplicable(view)

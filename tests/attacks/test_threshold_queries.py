@@ -241,6 +241,13 @@ def test_where_there_is_nothing_to_ask_it_says_so():
     assert not attack.run(passive.blinded(), np.random.default_rng(0)).claims
 
 
+def test_labels_do_not_tell_unknown_columns():
+    training, held = trained()
+    view = view_of(training, ("active",), held, 10, "label")
+    assert "columns=told" in ThresholdQueries(columns="unknown").inapplicable(view)
+    assert ThresholdQueries().inapplicable(view) is None
+
+
 def test_parameters_are_checked():
     for bad in ({"m": 2}, {"epsilon": 1.0}, {"columns": "guessed"}):
         with pytest.raises(UsageError):

@@ -64,7 +64,7 @@ def values(rows, stage, **wanted):
 
 def test_the_line_to_beat_is_the_labelled_party_alone(rows):
     """A bound that shows nothing leaves just that: two ways to the same trees."""
-    alone = values(rows, "reference", protocol="local-only")
+    alone = values(rows, "reference", protocol="active-only")
     bound = values(rows, "train", defense="id-lmid")
     free = values(rows, "train", defense="none")
     assert alone["auc"] == bound["auc"]

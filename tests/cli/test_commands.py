@@ -98,6 +98,9 @@ def test_dry_run_computes_nothing(capsys, tmp_path):
     assert not (tmp_path / "x").exists()
 
 
+COLUMNS = ("bench", "-p", "secureboost", "--data", "breast-cancer", "--clients", "2")
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -122,6 +125,10 @@ def test_dry_run_computes_nothing(capsys, tmp_path):
         (("bench", "--seeds", "none"), "seeds"),
         (("bench", "--clients", "0"), "clients"),
         (("bench", "-j", "0"), "--jobs 0"),
+        (("bench", "-d", "masking[threshold=99]", "--dry-run"), "a threshold of 99 of 3 parties"),
+        ((*COLUMNS, "-d", "reduced-leakage[trees=9]", "--dry-run"), "trees=9] of 5 trees"),
+        ((*COLUMNS, "--threat", "passive[labels=456]", "--dry-run"), "there are 456 training rows"),
+        (("bench", "-p", "secureboost", "--clients", "1", "--dry-run"), "nobody is passive; give"),
         (("bench", "--resume"), "--out"),
         (("bench", "--target", "x"), "--csv"),
         (("bench", "--csv", "x.csv"), "--target"),
@@ -130,6 +137,8 @@ def test_dry_run_computes_nothing(capsys, tmp_path):
         (("bench", "--plugin", "absent.py"), "is not a file"),
         (("bench", "--frmat", "json"), "No such option"),
         (("explain", "fedtree-hits"), "did you mean 'fedtree-hist'"),
+        (("explain", "--threat", "client"), "--threat needs a protocol"),
+        (("explain", "secureboost", "--threat", "client"), "this protocol are active, passive"),
         (("explain", "nvflare-hist", "-d", "split-only"), "do not cross in 'nvflare-hist'"),
         (("list", "defences"), "did you mean 'defenses'"),
         (("check", "timberstrik"), "did you mean 'timberstrike'"),
@@ -287,11 +296,41 @@ def test_explain_without_a_protocol_tells_who_is_exposed_to_what(capsys):
     assert "local-forests" in out
 
 
+def test_explain_tells_what_several_passive_parties_see_and_what_more_they_may_know(capsys):
+    asked = "active[queries=9],passive[labels=20]"
+    code, out, _ = call(capsys, "explain", "secureboost", "--threat", asked, "--format", "json")
+    assert code == 0
+    found = {row["attack"]: row for row in json.loads(out)["attacks"]}
+    assert found["threshold-queries"]["active[queries=9]"] == "applies"
+    assert found["few-shot"]["passive[labels=20]"] == "applies"
+    code, out, _ = call(capsys, "explain", "secureboost", "--clients", "4", "--format", "json")
+    facts = json.loads(out)
+    assert list(facts["sees"]) == ["active", "passive", "passive[count=3]"]
+    assert {"NodeRows", "RoutedRows"} <= {r["type"] for r in facts["sees"]["passive[count=3]"]}
+    assert {r["attack"]: r["passive[count=3]"] for r in facts["attacks"]}["spectral"] == "applies"
+
+
+def test_a_bench_in_which_no_attack_ran_says_so_and_exits_3(capsys, tmp_path):
+    arguments = ("bench", "-p", "secureboost[trees=1]", "-d", "none", "--data", "wine", "--seeds")
+    more = ("1", "-j", "1", "--clients", "2", "--threat", "active", "-a", "threshold-queries")
+    code, out, err = call(capsys, *arguments, *more, "--out", str(tmp_path / "run"))
+    assert code == 3
+    assert "no attack ran" in err
+    assert "5 cells to compute, 1 process, into" in err
+    assert "skipped, 1 cell (" in out
+
+
 def test_list_and_doctor(capsys):
     code, out, _ = call(capsys, "list", "--format", "json")
     names = {kind: {e["name"] for e in entries} for kind, entries in json.loads(out).items()}
     assert {"fedtree-hist", "nvflare-hist"} <= names["protocols"]
     assert {"smoke", "quick", "full"} <= names["suites"]
+    assert names["threats"] == {"server", "client", "public", "active", "passive"}
+    assert {"iid", "label-skew", "shares", "named", "by-file"} <= names["partitions"]
+    threats = {e["name"]: e for e in json.loads(out)["threats"]}
+    assert "count" in threats["passive"]["parameters"]
+    assert "count" not in threats["active"]["parameters"]
+    assert threats["passive"]["about"] == "in secureboost, vertical-forest"
     code, out, _ = call(capsys, "doctor", "--format", "json")
     assert code == 0
     assert json.loads(out)["kernels"] == "ok"

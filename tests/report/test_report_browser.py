@@ -69,3 +69,18 @@ def test_hostile_names_do_nothing_in_a_browser(drawn):
     text, _, _ = drawn
     assert "data-pwned" not in text
     assert "<img" not in re.sub(r"<script.*?</script>", "", text, flags=re.S)
+
+
+def test_no_leaderboard_is_cut_in_a_window_of_1200_pixels(report, tmp_path):
+    """The guarantee is its last column."""
+    measure = (
+        "<script>document.documentElement.dataset.cut = "
+        "[...document.querySelectorAll('#leaderboard .scroll')]"
+        ".map(b => b.scrollWidth - b.clientWidth).join(' ')</script></body>"
+    )
+    text = re.sub(r"<meta http-equiv=[^>]*>", "", report.read_text(encoding="utf-8"))
+    page = tmp_path / "measured.html"
+    page.write_text(text.replace("</body>", measure), encoding="utf-8")
+    cut = re.search(r'data-cut="([^"]*)"', dom(page, tmp_path / "profile", 1200)[0])
+    assert cut is not None
+    assert set(cut[1].split()) == {"0"}

@@ -8,8 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from synthetic_run import Table
 
+from fedtrees.report import style
 from fedtrees.report.budgets import budgets, family, ordered
 from fedtrees.report.frontier import frontiers, non_dominated
+from fedtrees.report.frontier_figure import blind_name, draw_frontier, near
 from fedtrees.report.worst import attack_metrics, worst_case
 
 COARSE = st.integers(0, 4).map(float)  # few values, so that ties are common
@@ -207,3 +209,37 @@ def test_metrics_without_an_advantage_cannot_be_chosen(rows):
     assert names[0] == "ra"
     assert "specificity_z" not in names
     assert not any(":" in n for n in names)
+
+
+def test_references_are_those_of_the_protocol_and_the_blind_guess_has_a_name(table):
+    for seed in (0, 1):
+        table.train("none", seed, 0.9)
+        table.attack("none", seed, "a", 0.5)
+        for protocol, auc in (("q", 0.8), ("other", 0.6)):
+            more = {"protocol": "active-only", "protocol_params": protocol}
+            table.add("reference", "none", seed, "auc", auc, **more)
+        named = {"attack": "blind", "threat": "t", "protocol": "", "reason": "best guess: cl"}
+        table.add("blind", "", seed, "ra", 0.4, **named)
+    data = table.frontier()
+    assert [(name, e.mean) for name, e in data.references] == [("active-only", 0.8)]
+    assert data.blind == ("cl",)
+    assert blind_name(data) == "blind (cl)"
+    assert data.undefended.mean == pytest.approx(0.9)
+
+
+def test_no_two_notes_above_a_frontier_stand_in_one_place(table):
+    for seed in (0, 1):
+        table.train("none", seed, 0.9)
+        table.train("shield", seed, 0.7)
+        for defense in ("none", "shield"):
+            table.attack(defense, seed, "a", 0.5)
+        for name, auc in (("active-only", 0.89), ("local-only", 0.7), ("majority-class", 0.2)):
+            table.add("reference", "none", seed, "auc", auc, protocol=name)
+    data = table.frontier()
+    assert [name for name, _ in near(data)] == ["local-only", "active-only", "undefended"]
+    drawn = draw_frontier(data, style.palette(["none", "shield"]), (-0.1, 0.6))
+    above = {n["text"]: n["yshift"] for n in drawn.layout["annotations"] if n.get("y") == 1}
+    assert above["active-only"] != above["undefended"]
+    assert above["off the axis: majority-class 0.200"] > max(
+        shift for text, shift in above.items() if "off" not in text
+    )

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from fedtrees.core.errors import DataError, UsageError, check_known
 from fedtrees.core.holding import Holding
 from fedtrees.core.messages import Message
+from fedtrees.core.rows import ACTIVE_ONLY
 from fedtrees.core.schema import Schema
 from fedtrees.crypto.keys import DEFAULT_BITS, KEY_BITS
 from fedtrees.crypto.ledger import Ledger
@@ -52,6 +53,7 @@ class VerticalProtocol(Protocol):
     holders: ClassVar[tuple[str, ...]] = (ACTIVE, PASSIVE)
     released: ClassVar[bool] = False
     curious: ClassVar[tuple[str, ...]] = (PASSIVE,)
+    alone: ClassVar[str] = ACTIVE_ONLY
     serves: ClassVar[frozenset[str]] = frozenset({"candidates", "shown"})
     says: ClassVar[tuple[type[Message], ...]] = (
         BinCountsRequest, BinCounts, RootRows, TreeColumns, RowStatistics,

@@ -1,0 +1,67 @@
+"""`asked-labels`: an endpoint that looks rows up is asked for the training rows themselves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.attacks.labels.attack import leaf_view
+from fedtrees.attacks.labels.evidence import Columns, own_columns
+from fedtrees.attacks.labels.spreading import spread
+from fedtrees.core.attack import Attack
+from fedtrees.core.guess import Guess, Labels
+from fedtrees.core.oracle import Oracle
+from fedtrees.core.registry import register
+from fedtrees.core.view import View
+
+DECAY = 0.6  # of boosted trees, as in all attacks on labels
+
+
+@register.attack("asked-labels")
+@dataclass(frozen=True, kw_only=True)
+class AskedLabels(Attack):
+    """What an endpoint answers of training rows, spread to the rows that it was not asked for.
+
+    Whoever holds columns of the training rows names them by id and gives its own values; the others
+    look up theirs, ``passive[queries=1000,records=held]``. A model has fitted these very labels;
+    rows beyond the budget follow from the record-id graph as in `few-shot`.
+    """
+
+    def inapplicable(self, view: View) -> str | None:
+        """Return what is missing: rows without labels, or an endpoint that looks rows up."""
+        if view.oracle is None:
+            return "there is no endpoint to ask; give the threat queries=1000,records=held"
+        if view.oracle.records != "held":
+            return "the endpoint looks up no training rows; give the threat records=held"
+        if view.oracle.answers == "leaf-ids":
+            return "the endpoint answers leaf ids, which name no class"
+        if own_columns(view) is None:
+            return "the principals hold no rows without labels"
+        return None
+
+    def run(self, view: View, rng: np.random.Generator) -> Guess:
+        """Ask for as many rows as the budget bears, drawn at random."""
+        seen = leaf_view(view, "drop", DECAY)
+        if seen is None or view.oracle is None:
+            return Guess()
+        drawn = np.sort(rng.permutation(len(seen.columns.ids))[: view.oracle.left])
+        told = _answers(view.oracle, seen.columns, drawn, seen.classes)
+        known = np.zeros((len(seen.twins.weight), seen.classes))
+        np.add.at(known, seen.twins.of_row[drawn], told)
+        shares = spread(seen.twins, known)[seen.twins.of_row]
+        shares[drawn] = told
+        return Guess((Labels(seen.columns.ids, shares.argmax(axis=1), shares),))
+
+
+def _answers(
+    oracle: Oracle, columns: Columns, drawn: NDArray[np.intp], classes: int
+) -> NDArray[np.float64]:
+    """Return what the endpoint says of some rows, shares of classes (n, K)."""
+    X = np.full((len(drawn), oracle.width or 0), np.nan, dtype=np.float32)
+    X[:, columns.positions] = columns.X[drawn]
+    found = oracle.query(X, columns.ids[drawn])
+    if oracle.answers == "label":
+        return np.eye(classes)[found]
+    return np.stack([1 - found, found], axis=1) if found.ndim == 1 else np.asarray(found)
