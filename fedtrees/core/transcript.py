@@ -61,7 +61,8 @@ class BudgetEvent:
     party : str
         Whose rows it speaks of.
     mechanism : str
-        ``laplace``, ``exponential``, or a name no accountant knows, which costs infinity.
+        ``laplace``, ``exponential``, ``truncated-laplace`` (on whole numbers, cut off toward 0), or
+        a name no accountant knows, which costs infinity.
     l1 : float
         L1 sensitivity of the release to one row, in the unit of `scale`.
     scale : float

@@ -16,7 +16,7 @@ def compose_pure(events: Iterable[BudgetEvent]) -> float:
 
     Releases by one party add up (adaptive sequential composition, Dwork et al. 2006); parties
     hold disjoint rows, so the largest party counts (parallel composition). Mechanisms other than
-    Laplace's and the exponential one have no finite pure epsilon here.
+    Laplace's, the exponential one and Laplace's cut off toward 0 have no finite pure epsilon here.
 
     Parameters
     ----------
@@ -24,9 +24,20 @@ def compose_pure(events: Iterable[BudgetEvent]) -> float:
     """
     by_party: dict[str, float] = defaultdict(float)
     for event in events:
-        pure = event.mechanism in ("laplace", "exponential") and event.scale > 0
-        by_party[event.party] += event.l1 / event.scale if pure else math.inf
+        by_party[event.party] += pure_epsilon(event)
     return max(by_party.values(), default=0.0)
+
+
+def pure_epsilon(event: BudgetEvent) -> float:
+    """Return the pure epsilon of one release, in nats."""
+    if not event.scale > 0:
+        return math.inf
+    if event.mechanism in ("laplace", "exponential"):
+        return event.l1 / event.scale
+    if event.mechanism == "truncated-laplace":
+        # Each of l1 counts may go by 1 from noise 0 to noise 1, which is half as likely again.
+        return event.l1 * (1 / event.scale + math.log(2))
+    return math.inf
 
 
 def spent_on_cuts(kind: type[Message], transcript: Transcript) -> Guarantee:
