@@ -52,8 +52,8 @@ class Network(ABC):
         """Tell the model to whoever wants it, the role ``public``; return it as it left."""
 
     @abstractmethod
-    def spend(self, mechanism: str, *, l1: float, scale: float, what: str) -> None:
-        """Enter a noisy release of the protocol's own into the budget ledger, as the actor's."""
+    def spend(self, mechanism: str, **release: Any) -> None:
+        """Enter noisy releases of the protocol's own into the ledger (`Context.spend`)."""
 
     @abstractmethod
     def allowed_splits(
@@ -197,9 +197,9 @@ class LocalNetwork(Network):
         self.transcript.record(party.name, (PUBLIC,), message, why)
         return message
 
-    def spend(self, mechanism: str, *, l1: float, scale: float, what: str) -> None:
-        """Enter a noisy release of the protocol's own into the budget ledger, as the actor's."""
-        self.context(self._sender().name).spend(mechanism, l1=l1, scale=scale, what=what)
+    def spend(self, mechanism: str, **release: Any) -> None:
+        """Enter noisy releases of the protocol's own into the ledger (`Context.spend`)."""
+        self.context(self._sender().name).spend(mechanism, **release)
 
     def predict(self, queries: Mapping[str, Holding], what: str = "predict") -> NDArray[Any]:
         """Let the parties predict rows of which each has some columns.

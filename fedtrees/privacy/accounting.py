@@ -15,8 +15,8 @@ def compose_pure(events: Iterable[BudgetEvent]) -> float:
     """Return the pure epsilon, in nats, that a sequence of releases costs one row.
 
     Releases by one party add up (adaptive sequential composition, Dwork et al. 2006); parties
-    hold disjoint rows, so the largest party counts (parallel composition). Mechanisms other than
-    Laplace's, the exponential one and Laplace's cut off toward 0 have no finite pure epsilon here.
+    hold disjoint rows, so the largest party counts (parallel composition). Gaussian noise has no
+    finite pure epsilon (`fedtrees.privacy.renyi`).
 
     Parameters
     ----------
@@ -29,14 +29,14 @@ def compose_pure(events: Iterable[BudgetEvent]) -> float:
 
 
 def pure_epsilon(event: BudgetEvent) -> float:
-    """Return the pure epsilon of one release, in nats."""
+    """Return the pure epsilon of a release, in nats."""
     if not event.scale > 0:
         return math.inf
-    if event.mechanism in ("laplace", "exponential"):
-        return event.l1 / event.scale
+    if event.mechanism in ("laplace", "geometric", "exponential"):
+        return event.count * event.l1 / event.scale
     if event.mechanism == "truncated-laplace":
-        # Each of l1 counts may go by 1 from noise 0 to noise 1, which is half as likely again.
-        return event.l1 * (1 / event.scale + math.log(2))
+        # Of each number that a row moves by 1: noise 1 is half as likely again beside noise 0.
+        return event.count * event.l1 * (1 / event.scale + math.log(2))
     return math.inf
 
 

@@ -37,7 +37,7 @@ from fedtrees.trees.forest.random_decision import (
 
 #: Mechanism -> what the accountant knows it as (`fedtrees.privacy.accounting`).
 MECHANISMS = {
-    "geometric": "laplace",
+    "geometric": "geometric",
     "published": "truncated-laplace",
     "majority": "exponential",
 }
@@ -106,10 +106,8 @@ class DrawingServer(Coordinator):
         total = add_messages(net.ask("client", tests, why="class counts in the leaves"))
         assert isinstance(total, LeafClassCounts)
         if p.noisy:
-            # A row is in one leaf of every tree.
-            net.spend(
-                MECHANISMS[p.mechanism], l1=p.trees, scale=p.scale, what=LeafClassCounts.__name__
-            )
+            what = LeafClassCounts.__name__  # a row is in one leaf of every tree
+            net.spend(MECHANISMS[p.mechanism], l1=1, scale=p.scale, count=p.trees, what=what)
         counts = self.released(total.counts)
         forest = RandomDecisionForest(splits, counts, int(total.rows[0]))
         net.tell("client", PrivateForest.of(forest), why="the noisy counts: the model")

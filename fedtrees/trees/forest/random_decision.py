@@ -235,8 +235,8 @@ def _draw(
     rng: np.random.Generator,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:  # fmt: skip
     """Draw a column with open tests at every node, and one of its open tests."""
-    stuck = ~(high > low).any(axis=1)
-    low, high = np.where(stuck[:, None], 0, low), np.where(stuck[:, None], sizes, high)
+    stuck = ~np.any(high > low, axis=1, keepdims=True)
+    low, high = np.where(stuck, 0, low), np.where(stuck, sizes, high)
     ahead = np.cumsum(high > low, axis=1)
     f = np.argmax(ahead == rng.integers(1, ahead[:, -1] + 1)[:, None], axis=1)
     nodes = np.arange(len(f))
