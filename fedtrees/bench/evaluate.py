@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from fedtrees.bench.cells import (
     TrainCell,
 )
 from fedtrees.bench.federation import Federation
+from fedtrees.bench.measured import measure
 from fedtrees.core.attack import contenders
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import FedtreesError, ProtocolError, UsageError
@@ -64,14 +65,15 @@ def setting_columns(setting: Setting) -> Row:
 
 def train_columns(cell: TrainCell) -> Row:
     """Return the columns that name a training run, with the defense's claim."""
-    defense = make_defense(cell.defense)
+    protocol: Protocol = register.make("protocol", cell.protocol)
+    claims = [protocol.claim(), *make_defense(cell.defense).claims()]
     return {
         **setting_columns(cell.setting),
         "protocol": cell.protocol.name,
         "protocol_params": cell.protocol.inline,
         "defense": cell.defense.name,
         "defense_params": cell.defense.inline,
-        "claimed": join(defense.claims()),
+        "claimed": join(claims),
     }
 
 
@@ -108,7 +110,7 @@ def training_columns(training: Training) -> Row:
     """Return the columns that tell what a training run spent."""
     traffic = training.transcript.traffic()
     return {
-        "spent": join(training.defense.spent(training.transcript)),
+        "spent": join(training.spent),
         "rounds": training.transcript.rounds,
         "bytes_up": sum(n for (way, _), n in traffic.items() if way == "up"),
         "bytes_down": sum(n for (way, _), n in traffic.items() if way == "down"),
@@ -130,7 +132,8 @@ def evaluate_training(
             _row(name, spent, "seconds" if name.startswith("cpu_seconds") else "operations")
         )
     common = {**train_columns(cell), **training_columns(training), "seconds": round(wall, 4)}
-    return Outcome(rows, {**common, "stage": "train"})
+    found = measure(training.protocol, training.defense, seed=cell.setting.seed)
+    return Outcome(rows, {**common, "stage": "train", "measured": str(found or "")})
 
 
 @dataclass(frozen=True)
@@ -350,8 +353,8 @@ def _trained_alone(
     protocol: Protocol, held: Holding, federation: Federation, seed: int
 ) -> NDArray[np.float64]:
     """Return what a party predicts of the test rows that trains with nobody else."""
-    columns, whole = held.columns, federation.schema
-    schema = replace(whole, features=tuple(whole.features[c] for c in columns))
+    columns = held.columns
+    schema = federation.schema.of_columns(columns)
     mine = Holding.of(Table(held.X, held.y, held.weight))
     lone = dict.fromkeys(protocol.holder_names(1), mine)
     return train(protocol, lone, schema, seed=seed).predict(federation.test.X[:, columns])

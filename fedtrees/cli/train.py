@@ -176,7 +176,7 @@ def _facts(federation: Federation, training: Training) -> dict[str, Any]:
         "test_rows": len(test),
         "utility": scores_of(dataset.task)(test.y, predicted),
         "trees": len(training.model),
-        "claimed": join(training.defense.claims()),
+        "claimed": join(training.claims),
         **training_columns(training),
         "messages": len(training.transcript.deliveries),
     }

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from fedtrees.core.errors import UsageError, did_you_mean
-from fedtrees.core.schema import Schema
+from fedtrees.core.schema import OneHot, Schema
 from fedtrees.data import bundled
 from fedtrees.data.cells import missing
 from fedtrees.data.csv_file import read_csv
@@ -56,9 +56,21 @@ def adult(path: Path) -> Dataset:
     return _declared("adult", path, "income", categorical=categorical, ranges=ranges)
 
 
-def _all_coded(name: str, target: str, path: Path) -> Dataset:
-    """Return a table of codes only; they become categories in numerical order."""
-    return _declared(name, path, target, categorical=None, positive="1")
+def _all_coded(
+    name: str, target: str, path: Path, one_hot: Sequence[str] = (), empty: Sequence[str] = ()
+) -> Dataset:
+    """Return a table of codes only; they become categories in numerical order.
+
+    Columns that begin alike, as `one_hot` or `empty` says, are a one-hot group; those of `empty`
+    have rows without any.
+    """
+    data = _declared(name, path, target, categorical=None, positive="1")
+    names = [feature.name for feature in data.schema.features]
+    groups = tuple(
+        OneHot(tuple(n for n in names if n.startswith(start)), start in empty)
+        for start in (*one_hot, *empty)
+    )
+    return prepare(name, replace(data.schema, groups=groups), data.table.X, data.table.y)
 
 
 def _declared(
@@ -153,9 +165,19 @@ FROM_FILE: dict[str, tuple[str, Callable[[Path], Dataset]]] = {
     "obesity-7": ("obesity", partial(obesity, binary=False)),
     # COMPAS (7206 x 14) and Adult (48842 x 19) in binary columns.
     "compas-binary": (
-        "compas-binary", partial(_all_coded, "compas-binary", "recidivate-within-two-years:1")
+        "compas-binary",
+        partial(
+            _all_coded, "compas-binary", "recidivate-within-two-years:1",
+            one_hot=("age:", "priors:"),
+        ),
     ),
-    "adult-binary": ("adult-binary", partial(_all_coded, "adult-binary", "income")),
+    "adult-binary": (
+        "adult-binary",
+        partial(
+            _all_coded, "adult-binary", "income",
+            one_hot=("education_",), empty=("occupation_", "workclass_"),
+        ),
+    ),
 }  # fmt: skip
 
 

@@ -44,6 +44,8 @@ UNREAD = {
     "LocalForest": FORESTS,
     "PooledForest": FORESTS,
     "ForestModel": FORESTS,
+    "LeafClassCounts": FORESTS,
+    "PrivateForest": FORESTS,
 }
 AUDIT = {"BoostedModel": "`fedtrees audit` tells the clients' trees apart"}
 UNREAD_IN = {
@@ -61,9 +63,10 @@ UNREAD_WHERE_ROWS_ARE_HELD_OUT = {
     "StopBoosting": "how many trees there are; the model tells it",
 }
 SMALL = {"trees": 5, "max_depth": 4}
+SMALL_OF = {"dp-forest": {"trees": 5, "depth": 4}}
 RUNS = [
     *(
-        Spec(name, SMALL)
+        Spec(name, SMALL_OF.get(name, SMALL))
         for name in register.names("protocol")
         if register.get("protocol", name).layout == "rows"
     ),
@@ -144,7 +147,7 @@ def table() -> list[list[str]]:
     lines = []
     for which, spec in enumerate(RUNS):
         for who, role in (("client-0", "client"), ("public", "public"), ("server", "server")):
-            if spec.params != SMALL:
+            if spec.params != SMALL_OF.get(spec.name, SMALL):
                 continue
             for kind, attacks in readers(which, who).items():
                 names = ", ".join(f"`{a}`" for a in sorted(attacks))
