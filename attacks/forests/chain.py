@@ -39,19 +39,25 @@ class World(NamedTuple):
     cost: NDArray[np.int64]  # int64 (2 b + 1,)
     sizes: NDArray[np.int64]  # int64 (G + 1,): levels of every variable, then classes
     free: NDArray[np.int64]  # int64 (f,): variables that may move, the label among them
-    mass: NDArray[np.float64]  # float64 (2,): alpha / K, a0
+    # float64 (m + 1,): what a latent class of so many rows weighs before its levels are asked
+    weight: NDArray[np.float64]
 
     @staticmethod
     def of(
-        forest: NoisyForest, cost: NDArray[np.int64], known: NDArray[np.integer] | None = None
+        forest: NoisyForest,
+        cost: NDArray[np.int64],
+        m: int,
+        known: NDArray[np.integer] | None = None,
     ) -> World:
-        """Return the world of a forest; variables in ``known`` do not move."""
+        """Return the world of `m` rows and a forest; variables in ``known`` do not move."""
         sizes = np.append(forest.variables.sizes, forest.n_classes)
         free = np.setdiff1d(np.flatnonzero(sizes > 1), [] if known is None else known)
-        mass = np.array([ALPHA / CLASSES, MASS])
-        return World(
-            forest.variable, forest.right, forest.tested, cost, sizes, free.astype(np.int64), mass
-        )
+        rows = np.arange(m + 1, dtype=np.float64)
+        weight = rows + ALPHA / CLASSES
+        for r in sizes:
+            weight *= r / (rows + r * MASS)  # the factor r keeps it from vanishing
+        tables = (forest.variable, forest.right, forest.tested)
+        return World(*tables, cost, sizes, free.astype(np.int64), weight)
 
 
 class State(NamedTuple):
@@ -61,7 +67,7 @@ class State(NamedTuple):
     leaf: NDArray[np.int32]  # int32 (m, T)
     residual: NDArray[np.int64]  # int64 (T, 2^d, K): noisy counts less counts
     latent: NDArray[np.int32]  # int32 (m,)
-    count: NDArray[np.int32]  # int32 (classes, G + 1, most levels): rows of each class and level
+    count: NDArray[np.float64]  # float64 (G + 1, most levels, classes): rows there, and a0 more
     size: NDArray[np.int32]  # int32 (classes,)
     energy: NDArray[np.int64]  # int64 (1,): sum of the costs of residuals
 
@@ -77,9 +83,9 @@ class State(NamedTuple):
         value = np.array(value, dtype=np.int16, order="C")
         leaf = forest.route(value[:, :-1])
         residual = noisy - forest.counts(value[:, :-1], value[:, -1])
-        count = np.zeros((CLASSES, len(world.sizes), int(world.sizes.max())), dtype=np.int32)
+        count = np.full((len(world.sizes), int(world.sizes.max()), CLASSES), MASS)
         columns = np.arange(len(world.sizes))[None, :]
-        np.add.at(count, (np.asarray(latent)[:, None], columns, value), 1)
+        np.add.at(count, (columns, value, np.asarray(latent)[:, None]), 1.0)
         size = np.bincount(latent, minlength=CLASSES).astype(np.int32)
         energy = np.array([world.cost[residual + len(world.cost) // 2].sum()])
         kept = np.array(latent, dtype=np.int32)
@@ -89,7 +95,7 @@ class State(NamedTuple):
 class Scratch(NamedTuple):
     """What a move fills anew."""
 
-    leaf: NDArray[np.int32]  # int32 (2, T): leaves before the move
+    leaf: NDArray[np.int32]  # int32 (2, T): leaves after the move
     changed: NDArray[np.int64]  # int64 (G + 1,): variables that change
     before: NDArray[np.int16]  # int16 (2, G + 1): values before the move
     weight: NDArray[np.float64]  # float64 (classes,)
@@ -139,7 +145,7 @@ def _below(bits, n):  # type: ignore[no-untyped-def]
 @kernel
 def _advance(world, state, scratch, n, beta, moves, bits):  # type: ignore[no-untyped-def]
     accepted = 0
-    label, m = world.sizes.shape[0] - 1, state.value.shape[0]
+    m = state.value.shape[0]
     for _ in range(moves):
         kind = _uniform(bits)
         if kind < LATENT or world.free.shape[0] == 0:
@@ -147,30 +153,22 @@ def _advance(world, state, scratch, n, beta, moves, bits):  # type: ignore[no-un
             continue
         rows, a, b = 1, _below(bits, n), 0
         if kind >= TWO:
-            b = _below(bits, n)
-            rows = 2
-            if a == b:
-                continue
-        changed = _propose(world, state, scratch, a, b, kind, bits)
+            rows, b = 2, _below(bits, n)
+        changed = 0 if rows == 2 and a == b else _propose(world, state, scratch, a, b, kind, bits)
         if changed == 0:
             continue
-        factor = _prior_ratio(world, state, scratch, a, b, rows, changed)
-        rise = 0
-        for s in range(rows):
-            rise += _move(world, state, scratch, s, a if s == 0 else b, changed, label)
+        factor = _prior_ratio(state, scratch, a, b, rows, changed)
+        rise = _rise(world, state, scratch, a, b, rows, changed)
         if _uniform(bits) < factor * math.exp(-beta * _NATS * rise):
             accepted += 1
             state.energy[0] += rise
-            for s in range(rows):
-                i = a if s == 0 else b
-                z = state.latent[i]
-                for k in range(changed):
-                    g = scratch.changed[k]
-                    state.count[z, g, scratch.before[s, g]] -= 1
-                    state.count[z, g, state.value[i, g]] += 1
+            _accept(state, scratch, a, b, rows, changed)
         else:
-            for s in range(rows):
-                _undo(state, scratch, s, a if s == 0 else b, changed, label)
+            for k in range(changed):
+                f = scratch.changed[k]
+                state.value[a, f] = scratch.before[0, f]
+                if rows == 2:
+                    state.value[b, f] = scratch.before[1, f]
     return accepted
 
 
@@ -181,6 +179,8 @@ def _propose(world, state, scratch, a, b, kind, bits):  # type: ignore[no-untype
     changed = 0
     g = free[_below(bits, free.shape[0])]
     h = g if kind < ONE or kind >= TWO else free[_below(bits, free.shape[0])]
+    label = world.sizes.shape[0] - 1
+    scratch.before[0, label], scratch.before[1, label] = value[a, label], value[b, label]
     for k in range(1 if h == g else 2):
         f = g if k == 0 else h
         old = value[a, f]
@@ -200,101 +200,108 @@ def _propose(world, state, scratch, a, b, kind, bits):  # type: ignore[no-untype
 
 
 @kernel
-def _prior_ratio(world, state, scratch, a, b, rows, changed):  # type: ignore[no-untyped-def]
+def _prior_ratio(state, scratch, a, b, rows, changed):  # type: ignore[no-untyped-def]
     """Return the prior of the rows as they are over that of the rows before."""
-    za, zb, mass = state.latent[a], state.latent[b], world.mass[1]
+    za, zb = state.latent[a], state.latent[b]
     ratio = 1.0
     if rows == 2 and za == zb:
         return ratio
     for k in range(changed):
         f = scratch.changed[k]
-        ratio *= state.count[za, f, state.value[a, f]] + mass
-        ratio /= state.count[za, f, scratch.before[0, f]] - 1 + mass
+        ratio *= state.count[f, state.value[a, f], za]
+        ratio /= state.count[f, scratch.before[0, f], za] - 1.0
         if rows == 2:
-            ratio *= state.count[zb, f, state.value[b, f]] + mass
-            ratio /= state.count[zb, f, scratch.before[1, f]] - 1 + mass
+            ratio *= state.count[f, state.value[b, f], zb]
+            ratio /= state.count[f, scratch.before[1, f], zb] - 1.0
     return ratio
 
 
 @kernel
-def _move(world, state, scratch, s, i, changed, label):  # type: ignore[no-untyped-def]
-    """Bring leaves and residuals up to date with a row's values; return the rise in energy."""
+def _rise(world, state, scratch, a, b, rows, changed):  # type: ignore[no-untyped-def]
+    """Route the rows as they are, write their leaves, and return how much energy rises."""
     T, leaves, half = world.variable.shape[0], world.variable.shape[1], world.cost.shape[0] // 2
-    new_class = state.value[i, label]
-    old_class = new_class
-    for k in range(changed):
-        if scratch.changed[k] == label:
-            old_class = scratch.before[s, label]
+    label, residual = world.sizes.shape[0] - 1, state.residual
     depth, width = 0, leaves
     while width > 1:
         depth += 1
         width >>= 1
     rise = 0
     for t in range(T):
-        old = state.leaf[i, t]
-        scratch.leaf[s, t] = old
-        first = depth
-        for k in range(changed):
-            f = scratch.changed[k]
-            if f != label:
-                at = world.tested[t, old, f]
-                if at >= 0 and at < first:
-                    first = at
-        new = old
-        if first < depth:
+        for s in range(rows):
+            i = a if s == 0 else b
+            old = state.leaf[i, t]
+            first = depth
+            for k in range(changed):
+                f = scratch.changed[k]
+                if f != label:
+                    at = world.tested[t, old, f]
+                    if 0 <= at < first:
+                        first = at
             node = (old + leaves) >> (depth - first)
             while node < leaves:
                 passed = (world.right[t, node] >> state.value[i, world.variable[t, node]]) & 1
                 node = 2 * node + passed
-            new = node - leaves
-            state.leaf[i, t] = new
-        if new != old or new_class != old_class:
-            r = state.residual[t, old, old_class] + half
-            rise += world.cost[r + 1] - world.cost[r]
-            state.residual[t, old, old_class] += 1
-            r = state.residual[t, new, new_class] + half
-            rise += world.cost[r - 1] - world.cost[r]
-            state.residual[t, new, new_class] -= 1
+            scratch.leaf[s, t] = node - leaves
+        for s in range(rows):
+            # both rows may go through one leaf: what the first does is seen by the second
+            i = a if s == 0 else b
+            old, new = state.leaf[i, t], scratch.leaf[s, t]
+            was, now = scratch.before[s, label], state.value[i, label]
+            if new != old or now != was:
+                r = residual[t, old, was] + half
+                rise += world.cost[r + 1] - world.cost[r]
+                residual[t, old, was] += 1
+                r = residual[t, new, now] + half
+                rise += world.cost[r - 1] - world.cost[r]
+                residual[t, new, now] -= 1
+        for s in range(rows):
+            i = a if s == 0 else b
+            old, new = state.leaf[i, t], scratch.leaf[s, t]
+            was, now = scratch.before[s, label], state.value[i, label]
+            if new != old or now != was:
+                residual[t, old, was] -= 1
+                residual[t, new, now] += 1
     return rise
 
 
 @kernel
-def _undo(state, scratch, s, i, changed, label):  # type: ignore[no-untyped-def]
-    """Put a row back where it was."""
-    now = state.value[i, label]
-    for k in range(changed):
-        f = scratch.changed[k]
-        state.value[i, f] = scratch.before[s, f]
-    was = state.value[i, label]
-    for t in range(state.leaf.shape[1]):
-        new, old = state.leaf[i, t], scratch.leaf[s, t]
-        if new != old or now != was:
-            state.residual[t, new, now] += 1
-            state.residual[t, old, was] -= 1
-            state.leaf[i, t] = old
+def _accept(state, scratch, a, b, rows, changed):  # type: ignore[no-untyped-def]
+    """Bring leaves, residuals and counts of latent classes up to date with the rows."""
+    label, residual = state.value.shape[1] - 1, state.residual
+    for s in range(rows):
+        i = a if s == 0 else b
+        z, was, now = state.latent[i], scratch.before[s, label], state.value[i, label]
+        for t in range(state.leaf.shape[1]):
+            residual[t, state.leaf[i, t], was] += 1
+            residual[t, scratch.leaf[s, t], now] -= 1
+            state.leaf[i, t] = scratch.leaf[s, t]
+        for k in range(changed):
+            f = scratch.changed[k]
+            state.count[f, scratch.before[s, f], z] -= 1.0
+            state.count[f, state.value[i, f], z] += 1.0
 
 
 @kernel
 def _draw_latent(world, state, scratch, i, bits):  # type: ignore[no-untyped-def]
     """Draw the latent class of a row given all other rows."""
-    z, width = state.latent[i], world.sizes.shape[0]
-    classes = state.size.shape[0]
+    z, width, weight = state.latent[i], world.sizes.shape[0], scratch.weight
+    classes = weight.shape[0]
     state.size[z] -= 1
     for f in range(width):
-        state.count[z, f, state.value[i, f]] -= 1
-    total = 0.0
+        state.count[f, state.value[i, f], z] -= 1.0
     for c in range(classes):
-        w = state.size[c] + world.mass[0]
-        for f in range(width):
-            w *= state.count[c, f, state.value[i, f]] + world.mass[1]
-            w /= state.size[c] + world.sizes[f] * world.mass[1]
-        total += w
-        scratch.weight[c] = total
-    u = _uniform(bits) * total
+        weight[c] = world.weight[state.size[c]]
+    for f in range(width):
+        v = state.value[i, f]
+        for c in range(classes):
+            weight[c] *= state.count[f, v, c]
+    for c in range(1, classes):
+        weight[c] += weight[c - 1]
+    u = _uniform(bits) * weight[classes - 1]
     c = 0
-    while c < classes - 1 and scratch.weight[c] <= u:
+    while c < classes - 1 and weight[c] <= u:
         c += 1
     state.latent[i] = c
     state.size[c] += 1
     for f in range(width):
-        state.count[c, f, state.value[i, f]] += 1
+        state.count[f, state.value[i, f], c] += 1.0
