@@ -94,8 +94,7 @@ class LaplaceHistogram(Defense):
         Grown best node first, a row still meets one node per level.
         """
         bounds = clipped_bounds(_objective(schema, parameters), self.clip)
-        levels = parameters["max_depth"] * len(schema.features)
-        return histogram_sensitivity(levels + 1, *bounds)
+        return histogram_sensitivity(_histograms(schema, parameters), *bounds)
 
     def declares(self, schema: Schema, parameters: Mapping[str, Any]) -> Declared:
         """Publish the variance of the noise."""
@@ -113,8 +112,9 @@ class LaplaceHistogram(Defense):
         if totals.size:
             totals = totals + _noise(scale, message.bits, totals.shape, rng)
             # A tree is paid for in full at its root: how deep it grows depends on the data.
-            l1 = self.tree_sensitivity(ctx.schema, ctx.parameters)
-            ctx.spend("laplace", l1=l1, scale=scale, what="Histogram")
+            for bound in clipped_bounds(_objective(ctx.schema, ctx.parameters), self.clip):
+                count = _histograms(ctx.schema, ctx.parameters)
+                ctx.spend("laplace", l1=bound, scale=scale, count=count, what="Histogram")
         return replace(message, sums=sums, totals=totals)
 
     def _noisy_loss(self, message: ValidationLoss, ctx: Context) -> ValidationLoss:
@@ -155,6 +155,11 @@ def exact_releases(transcript: Transcript) -> list[str]:
 
 def _objective(schema: Schema, parameters: Mapping[str, Any]) -> Objective:
     return objective_of(parameters.get("objective"), schema.classes)
+
+
+def _histograms(schema: Schema, parameters: Mapping[str, Any]) -> int:
+    """Return how many histograms of a tree a row is in: every level's and feature's, a total."""
+    return int(parameters["max_depth"] * len(schema.features) + 1)
 
 
 def _noise(

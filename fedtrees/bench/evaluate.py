@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -63,14 +63,15 @@ def setting_columns(setting: Setting) -> Row:
 
 def train_columns(cell: TrainCell) -> Row:
     """Return the columns that name a training run, with the defense's claim."""
-    defense = make_defense(cell.defense)
+    protocol: Protocol = register.make("protocol", cell.protocol)
+    claims = [protocol.claim(), *make_defense(cell.defense).claims()]
     return {
         **setting_columns(cell.setting),
         "protocol": cell.protocol.name,
         "protocol_params": cell.protocol.inline,
         "defense": cell.defense.name,
         "defense_params": cell.defense.inline,
-        "claimed": join(defense.claims()),
+        "claimed": join(claims),
     }
 
 
@@ -107,7 +108,7 @@ def training_columns(training: Training) -> Row:
     """Return the columns that tell what a training run spent."""
     traffic = training.transcript.traffic()
     return {
-        "spent": join(training.defense.spent(training.transcript)),
+        "spent": join(training.spent),
         "rounds": training.transcript.rounds,
         "bytes_up": sum(n for (way, _), n in traffic.items() if way == "up"),
         "bytes_down": sum(n for (way, _), n in traffic.items() if way == "down"),
@@ -327,8 +328,8 @@ def _trained_alone(
     protocol: Protocol, held: Holding, federation: Federation, seed: int
 ) -> NDArray[np.float64]:
     """Return what a party predicts of the test rows that trains with nobody else."""
-    columns, whole = held.columns, federation.schema
-    schema = replace(whole, features=tuple(whole.features[c] for c in columns))
+    columns = held.columns
+    schema = federation.schema.of_columns(columns)
     mine = Holding.of(Table(held.X, held.y, held.weight))
     lone = dict.fromkeys(protocol.holder_names(1), mine)
     return train(protocol, lone, schema, seed=seed).predict(federation.test.X[:, columns])

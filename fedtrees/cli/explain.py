@@ -30,7 +30,9 @@ def explain(
         str | None, typer.Argument(help="A protocol, with parameters. None: all, and who attacks.")
     ] = None,
     defense: Defenses = None,
-    data: Annotated[str, typer.Option(help="Dataset to run it on.")] = "breast-cancer",
+    data: Annotated[
+        str | None, typer.Option(help="Dataset to run it on; by default one that fits.")
+    ] = None,
     clients: Clients = 3,
     data_dir: DataDir = None,
     plugin: Plugins = None,
@@ -92,7 +94,7 @@ def _print(facts: dict[str, Any]) -> None:
 
 
 def _explanation(
-    name: str, defenses: Sequence[str], data: str, clients: int, data_dir: str | None
+    name: str, defenses: Sequence[str], data: str | None, clients: int, data_dir: str | None
 ) -> dict[str, Any]:
     from fedtrees.bench.cells import Setting
     from fedtrees.bench.disclosure import briefly, disclosures
@@ -109,7 +111,7 @@ def _explanation(
         raise UsageError("explain shows one protocol and one defense; compose defenses with +")
     protocol: Protocol = register.make("protocol", briefly(grid[0]))
     defense = make_defense(composed[0])
-    setting = Setting.of(DataRef(data), Spec("iid"), clients, 0, protocol)
+    setting = Setting.of(DataRef(data or protocol.example), Spec("iid"), clients, 0, protocol)
     federation = federation_of(setting, data_dir)
     training = train(protocol, federation.holdings, federation.schema, defense=defense)
     rows = disclosures(training.transcript, defense)
@@ -118,8 +120,8 @@ def _explanation(
         "protocol": str(grid[0]),
         "about": about("protocol", grid[0].name),
         "defense": str(composed[0]),
-        "claimed": join(defense.claims()),
-        "spent": join(defense.spent(training.transcript)),
+        "claimed": join(training.claims),
+        "spent": join(training.spent),
         "declared": DECLARED,
         "crossings": rows,
         "sees": {

@@ -180,7 +180,7 @@ def _facts(federation: Federation, training: Training) -> dict[str, Any]:
         "test_rows": len(test),
         "utility": scores(test.y, predicted),
         "trees": len(training.model),
-        "claimed": join(training.defense.claims()),
+        "claimed": join(training.claims),
         **training_columns(training),
         "messages": len(training.transcript.deliveries),
     }

@@ -108,9 +108,12 @@ class Context:
         self._draws[purpose] += 1
         return self.streams.rng(purpose, self._draws[purpose])
 
-    def spend(self, mechanism: str, *, l1: float, scale: float, what: str) -> None:
-        """Enter one noisy release into the budget ledger."""
-        self.ledger.append(BudgetEvent(self.party, mechanism, l1, scale, what))
+    def spend(
+        self, mechanism: str, *, scale: float, what: str, l1: float = 0.0, l2: float = 0.0,
+        count: int = 1,
+    ) -> None:  # fmt: skip
+        """Enter noisy releases into the budget ledger (`BudgetEvent`)."""
+        self.ledger.append(BudgetEvent(self.party, mechanism, l1, scale, what, count, l2))
 
 
 @dataclass(frozen=True)

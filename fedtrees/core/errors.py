@@ -53,6 +53,13 @@ def check_positive(name: str, value: Any) -> None:
         raise UsageError(f"{name} must be a finite number > 0; got {value!r}")
 
 
+def check_share(name: str, value: Any) -> None:
+    """Raise UsageError unless a parameter is a number between 0 and 1, neither of them."""
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not (number and 0 < value < 1):
+        raise UsageError(f"{name} must be a number between 0 and 1; got {value!r}")
+
+
 def check_known(what: str, value: Any, known: Iterable[str]) -> None:
     """Raise UsageError unless a parameter has one of the known values."""
     if value not in known:

@@ -92,6 +92,9 @@ class PureDP(Guarantee):
         Where `epsilon` is infinite: what the protected part alone composes to.
     unprotected : str
         Names of what crossed without protection, joined by ``+``.
+    trusted : str
+        Roles against whom nothing is guaranteed, joined by ``+``: a ``server`` that adds the noise
+        sees what it adds it to; ``clients`` that each add a share must keep it to themselves.
     """
 
     kind: ClassVar[str] = "pure-dp"
@@ -99,6 +102,7 @@ class PureDP(Guarantee):
     unit: str = "record"
     histograms: float = 0.0
     unprotected: str = ""
+    trusted: str = ""
 
     def __post_init__(self) -> None:
         if not self.epsilon > 0:

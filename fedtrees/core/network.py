@@ -52,6 +52,10 @@ class Network(ABC):
         """Tell the model to whoever wants it, the role ``public``; return it as it left."""
 
     @abstractmethod
+    def spend(self, mechanism: str, **release: Any) -> None:
+        """Enter noisy releases of the protocol's own into the ledger (`Context.spend`)."""
+
+    @abstractmethod
     def allowed_splits(
         self, tree: int, nodes: int, bins: int, level: Level | None = None
     ) -> NDArray[np.bool_] | None:
@@ -192,6 +196,10 @@ class LocalNetwork(Network):
         self.transcript.roles[PUBLIC] = PUBLIC
         self.transcript.record(party.name, (PUBLIC,), message, why)
         return message
+
+    def spend(self, mechanism: str, **release: Any) -> None:
+        """Enter noisy releases of the protocol's own into the ledger (`Context.spend`)."""
+        self.context(self._sender().name).spend(mechanism, **release)
 
     def predict(self, queries: Mapping[str, Holding], what: str = "predict") -> NDArray[Any]:
         """Let the parties predict rows of which each has some columns.

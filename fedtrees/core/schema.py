@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -77,6 +78,26 @@ class Feature:
 
 
 @dataclass(frozen=True)
+class OneHot:
+    """Binary columns that together tell one category: one of them is 1 in a row, the rest are 0.
+
+    Attributes
+    ----------
+    columns : tuple of str
+        Names, two or more.
+    empty : bool
+        Whether all of them may be 0, where the category is missing.
+    """
+
+    columns: tuple[str, ...]
+    empty: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the group as plain JSON types."""
+        return {"columns": list(self.columns), "empty": self.empty}
+
+
+@dataclass(frozen=True)
 class Schema:
     """The columns, in order, and the classes of the target.
 
@@ -87,17 +108,40 @@ class Schema:
     classes : tuple of str
         Name of each class code; of two, code 1 is the positive class. Empty: a numeric target.
         Declared knowledge, as categories are.
+    groups : tuple of OneHot
+        Columns that are one category each, declared likewise.
+
+    Raises
+    ------
+    DataError
+        If names repeat, or groups name too few, unknown or one another's columns.
     """
 
     features: tuple[Feature, ...]
     target: str
     classes: tuple[str, ...] = ("0", "1")
+    groups: tuple[OneHot, ...] = ()
 
     def __post_init__(self) -> None:
         names = [f.name for f in self.features]
         twice = sorted({n for n in names if names.count(n) > 1})
         if twice:
             raise DataError(f"duplicate column names {twice}; give every column its own name")
+        seen: set[str] = set()
+        for group in self.groups:
+            unknown = sorted({*group.columns} - {*names})
+            shared = sorted(n for n in group.columns if n in seen or group.columns.count(n) > 1)
+            if len(group.columns) < 2 or unknown or shared:
+                fault = (
+                    f"unknown columns {unknown}" if unknown
+                    else f"{shared} twice" if shared
+                    else "too few columns"
+                )  # fmt: skip
+                raise DataError(
+                    f"one-hot group {list(group.columns)} has {fault}; name two or more columns, "
+                    "each in one group"
+                )
+            seen |= {*group.columns}
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -116,13 +160,21 @@ class Schema:
         both = np.array(ends, dtype=np.float32).reshape(-1, 2)
         return both[:, 0], both[:, 1]
 
+    def of_columns(self, columns: Iterable[int]) -> Schema:
+        """Return the schema of some columns; a group of which one is left out is none."""
+        features = tuple(self.features[c] for c in columns)
+        names = {f.name for f in features}
+        groups = tuple(g for g in self.groups if names.issuperset(g.columns))
+        return replace(self, features=features, groups=groups)
+
     def to_json(self) -> dict[str, Any]:
-        """Return the schema as plain JSON types."""
-        return {
+        """Return the schema as plain JSON types; groups only where they are declared."""
+        plain = {
             "features": [f.to_json() for f in self.features],
             "target": self.target,
             "classes": list(self.classes),
         }
+        return {**plain, "groups": [g.to_json() for g in self.groups]} if self.groups else plain
 
 
 def read_only(array: Any, kind: type) -> NDArray[Any]:

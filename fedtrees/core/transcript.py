@@ -61,13 +61,19 @@ class BudgetEvent:
     party : str
         Whose rows it speaks of.
     mechanism : str
-        ``laplace``, ``exponential``, or a name no accountant knows, which costs infinity.
+        ``laplace``, ``geometric`` and ``truncated-laplace`` (on whole numbers; the latter cut off
+        toward 0), ``exponential``, ``gaussian``, ``discrete-gaussian``; what no accountant knows
+        costs infinity.
     l1 : float
         L1 sensitivity of the release to one row, in the unit of `scale`.
     scale : float
-        Noise scale.
+        Noise scale; of Gaussian noise the standard deviation.
     what : str
         Message type it protected.
+    count : int
+        How many releases of that sensitivity there are, with noise of their own each.
+    l2 : float
+        L2 sensitivity, where noise is Gaussian.
     """
 
     party: str
@@ -75,6 +81,8 @@ class BudgetEvent:
     l1: float
     scale: float
     what: str
+    count: int = 1
+    l2: float = 0.0
 
 
 @dataclass

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from fedtrees.core.errors import UsageError, did_you_mean
-from fedtrees.core.schema import Schema
+from fedtrees.core.schema import OneHot, Schema
 from fedtrees.data import bundled
 from fedtrees.data.csv_table import class_target, encoded, load_csv, missing, read_csv
 from fedtrees.data.dataset import Dataset, prepare
@@ -53,10 +53,21 @@ def adult(path: Path) -> Dataset:
     return load_csv(path, "income", categorical=categorical, ranges=ranges, name="adult")
 
 
-def _all_coded(name: str, target: str, path: Path) -> Dataset:
-    """Return a table of codes only; they become categories in numerical order."""
+def _all_coded(
+    name: str, target: str, path: Path, one_hot: Sequence[str] = (), empty: Sequence[str] = ()
+) -> Dataset:
+    """Return a table of codes only; they become categories in numerical order.
+
+    Columns that begin alike, as `one_hot` or `empty` says, are a one-hot group; those of `empty`
+    have rows without any.
+    """
     names = [n for n in read_csv(path).names if n != target]
-    return load_csv(path, target, categorical=names, positive="1", name=name)
+    data = load_csv(path, target, categorical=names, positive="1", name=name)
+    groups = tuple(
+        OneHot(tuple(n for n in names if n.startswith(start)), start in empty)
+        for start in (*one_hot, *empty)
+    )
+    return prepare(name, replace(data.schema, groups=groups), data.table.X, data.table.y)
 
 
 # From the lightest to the heaviest.
@@ -131,9 +142,19 @@ FROM_FILE: dict[str, tuple[str, Callable[[Path], Dataset]]] = {
     "obesity-7": ("obesity", partial(obesity, binary=False)),
     # COMPAS (7206 x 14) and Adult (48842 x 19) in binary columns.
     "compas-binary": (
-        "compas-binary", partial(_all_coded, "compas-binary", "recidivate-within-two-years:1")
+        "compas-binary",
+        partial(
+            _all_coded, "compas-binary", "recidivate-within-two-years:1",
+            one_hot=("age:", "priors:"),
+        ),
     ),
-    "adult-binary": ("adult-binary", partial(_all_coded, "adult-binary", "income")),
+    "adult-binary": (
+        "adult-binary",
+        partial(
+            _all_coded, "adult-binary", "income",
+            one_hot=("education_",), empty=("occupation_", "workclass_"),
+        ),
+    ),
 }  # fmt: skip
 
 

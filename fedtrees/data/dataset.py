@@ -118,9 +118,9 @@ def prepare(
     Raises
     ------
     DataError
-        Empty table, text or infinite values in a feature, values beyond 1.7e38, missing
-        targets, fewer or more classes than the schema has, a constant numeric target, duplicate or
-        unmatched column names.
+        Empty table, text or infinite values in a feature, values beyond 1.7e38, a one-hot group
+        of which a row has another number of columns than one, missing targets, fewer or more
+        classes than the schema has, a constant numeric target, duplicate or unmatched column names.
     """
     X, y = np.asarray(X), np.asarray(y)
     if X.ndim != 2 or X.shape[0] == 0 or X.shape[1] == 0:
@@ -132,6 +132,7 @@ def prepare(
             f"{name}: schema has {len(schema.features)} features, the table has {X.shape[1]}"
         )
     numbers = _numeric_features(name, schema, X, places)
+    _check_groups(name, schema, numbers, places)
     target = _target_values(name, schema, y, places)
     target = (
         _class_codes(name, schema, target) if schema.classes else _checked(name, schema, target)
@@ -165,6 +166,23 @@ def _numeric_features(
             "remove the row, or leave the value empty if it is missing (the limit is 1.7e38)"
         )
     return np.asarray(wide.astype(np.float32))
+
+
+def _check_groups(
+    name: str, schema: Schema, X: NDArray[np.float32], places: Sequence[str] | None
+) -> None:
+    """Refuse rows that are no one-hot rows of a declared group."""
+    for group in schema.groups:
+        part = X[:, [schema.names.index(c) for c in group.columns]]
+        hot = (part == 1).sum(axis=1)
+        good = ((part == 0) | (part == 1)).all(axis=1) & ((hot == 1) | (group.empty & (hot == 0)))
+        if not good.all():
+            i = int(good.argmin())
+            raise DataError(
+                f"{name}: columns {list(group.columns)} are {part[i].tolist()} at "
+                f"{_place(i, places)}; of a one-hot group exactly one is 1 and the others are 0"
+                f"{' (or all are 0)' if group.empty else ''}: correct the row, or declare no group"
+            )
 
 
 def _to_float(

@@ -17,12 +17,12 @@ from fedtrees.core.holding import Holding
 from fedtrees.core.messages import emptied
 from fedtrees.core.oracle import Answer, Oracle
 from fedtrees.core.registry import PLUGIN, register
-from fedtrees.core.schema import Feature, Schema
+from fedtrees.core.schema import Feature, OneHot, Schema
 from fedtrees.core.specs import Spec
 from fedtrees.core.values import FIRST_ARRAY
 from fedtrees.core.view import Seen, View
 
-TYPES: tuple[type, ...] = (Holding, Schema, Feature)
+TYPES: tuple[type, ...] = (Holding, Schema, Feature, OneHot)
 _AS_THEY_ARE = ("principals", "own", "schema", "protocol", "n_rows", "known")
 
 

@@ -18,8 +18,10 @@ from fedtrees.core.schema import Schema
 from fedtrees.core.transcript import PUBLIC
 from fedtrees.core.view import Seen, View
 from fedtrees.messages.forests import ForestArrays
+from fedtrees.messages.private_forests import PrivateForest
 from fedtrees.trees.boosted.forest import Forest, Tree
 from fedtrees.trees.boosted.losses import named_objective
+from fedtrees.trees.forest.random_decision import RandomDecisionForest
 from fedtrees.trees.forest.random_forest import RandomForest
 from fedtrees.trees.routing import joined_sets
 
@@ -163,3 +165,8 @@ def _boosted(model: Forest) -> Message:
 @as_message.register
 def _forest(model: RandomForest) -> Message:
     return ForestModel(**model.to_arrays())
+
+
+@as_message.register
+def _private(model: RandomDecisionForest) -> Message:
+    return PrivateForest.of(model)

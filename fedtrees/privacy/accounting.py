@@ -15,8 +15,8 @@ def compose_pure(events: Iterable[BudgetEvent]) -> float:
     """Return the pure epsilon, in nats, that a sequence of releases costs one row.
 
     Releases by one party add up (adaptive sequential composition, Dwork et al. 2006); parties
-    hold disjoint rows, so the largest party counts (parallel composition). Mechanisms other than
-    Laplace's and the exponential one have no finite pure epsilon here.
+    hold disjoint rows, so the largest party counts (parallel composition). Gaussian noise has no
+    finite pure epsilon (`fedtrees.privacy.renyi`).
 
     Parameters
     ----------
@@ -24,9 +24,20 @@ def compose_pure(events: Iterable[BudgetEvent]) -> float:
     """
     by_party: dict[str, float] = defaultdict(float)
     for event in events:
-        pure = event.mechanism in ("laplace", "exponential") and event.scale > 0
-        by_party[event.party] += event.l1 / event.scale if pure else math.inf
+        by_party[event.party] += pure_epsilon(event)
     return max(by_party.values(), default=0.0)
+
+
+def pure_epsilon(event: BudgetEvent) -> float:
+    """Return the pure epsilon of a release, in nats."""
+    if not event.scale > 0:
+        return math.inf
+    if event.mechanism in ("laplace", "geometric", "exponential"):
+        return event.count * event.l1 / event.scale
+    if event.mechanism == "truncated-laplace":
+        # Of each number that a row moves by 1: noise 1 is half as likely again beside noise 0.
+        return event.count * event.l1 * (1 / event.scale + math.log(2))
+    return math.inf
 
 
 def spent_on_cuts(kind: type[Message], transcript: Transcript) -> Guarantee:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from fedtrees.core.composition import Composition
 from fedtrees.core.defense import Context, Defense, Stage
 from fedtrees.core.errors import DataError, ProtocolError, UsageError
+from fedtrees.core.guarantee import Guarantee, NoGuarantee
 from fedtrees.core.holding import Holding, check_holdings, client_names, rows_of
 from fedtrees.core.messages import Message
 from fedtrees.core.model import Model
@@ -74,6 +75,8 @@ class Protocol(ABC):
         Whether the model is told to the role ``public``; otherwise nobody holds it whole.
     curious : tuple of str
         Threats under which a suite attacks it that names none of its roles.
+    example : str
+        A dataset that needs no file to show it on.
     """
 
     name: ClassVar[str] = "protocol"
@@ -84,6 +87,7 @@ class Protocol(ABC):
     summed: ClassVar[tuple[type[Message], ...]] = ()
     released: ClassVar[bool] = True
     curious: ClassVar[tuple[str, ...]] = ("client",)
+    example: ClassVar[str] = "breast-cancer"
 
     def roles(self, parties: int) -> Mapping[str, str]:
         """Return the role of every party by name, given how many hold data.
@@ -101,6 +105,14 @@ class Protocol(ABC):
         self, name: str, role: str, held: Holding | None, schema: Schema, defense: Composition
     ) -> Party:
         """Make one party around what it holds; one of them is a `Coordinator`."""
+
+    def claim(self) -> Guarantee:
+        """State what the protocol guarantees by itself; most protocols guarantee nothing."""
+        return NoGuarantee()
+
+    def spent(self, transcript: Transcript) -> Guarantee:
+        """Compose what a run of the protocol by itself spent; by default the claim."""
+        return self.claim()
 
     @property
     def parameters(self) -> Mapping[str, Any]:
@@ -241,6 +253,16 @@ class Training:
     def leaves(self, X: NDArray[np.float32], on: Transcript | None = None) -> NDArray[np.int32]:
         """Return the leaf of every row in every tree, int32, shape (n, T)."""
         return self._asked(self.protocol.leaves, X, on)
+
+    @property
+    def claims(self) -> list[Guarantee]:
+        """What the protocol and each part of the defense claim, in that order."""
+        return [self.protocol.claim(), *self.defense.claims()]
+
+    @property
+    def spent(self) -> list[Guarantee]:
+        """What the protocol and each part of the defense spent, in that order."""
+        return [self.protocol.spent(self.transcript), *self.defense.spent(self.transcript)]
 
     @property
     def splits(self) -> dict[tuple[int, int], tuple[str, int, float]]:

@@ -176,3 +176,8 @@ def test_importing_the_package_loads_no_heavy_library():
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=os.environ
     )
     assert out.stdout.strip() == "[]"
+
+
+def test_binary_tables_say_which_columns_are_one_category():
+    groups = load("compas-binary", data_dir()).schema.groups
+    assert [(len(g.columns), g.empty) for g in groups] == [(5, False), (4, False)]

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from fedtrees.core.errors import DataError
-from fedtrees.core.schema import Feature, Schema
+from fedtrees.core.schema import Feature, OneHot, Schema
 from fedtrees.data import prepare
 
 SCHEMA = Schema((Feature("age"), Feature("bmi")), "ill")
@@ -131,3 +131,14 @@ def test_fixed_test_rows_must_be_distinct_existing_and_not_all(rows):
 def test_an_unknown_top_feature_gets_a_suggestion():
     with pytest.raises(DataError, match="did you mean 'age'"):
         prepare("t", SCHEMA, X, Y, top=("agee",))
+
+
+@pytest.mark.parametrize(
+    ("rows", "empty", "line"),
+    [([[1, 0], [1, 1]], False, 1), ([[0, 1], [0, 0]], False, 1), ([[1, 0], [2, 0]], True, 1)],
+)
+def test_rows_of_a_one_hot_group_have_one_1(rows, empty, line):
+    schema = Schema((Feature("a"), Feature("b")), "y", groups=(OneHot(("a", "b"), empty),))
+    with pytest.raises(DataError, match=rf"at row {line}; of a one-hot group exactly one is 1"):
+        prepare("t", schema, np.array(rows), np.array([0, 1]))
+    assert prepare("t", schema, np.eye(2), np.array([0, 1])).schema.groups

@@ -1,0 +1,92 @@
+"""What the protocol of differentially private forests says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.core.messages import Message, Reveal, summable
+from fedtrees.trees.forest.random_decision import RandomDecisionForest, RandomSplits
+
+
+@dataclass(frozen=True, eq=False)
+class RandomTests(Message):
+    """The tests of all trees, drawn without data: ask a client for its class counts in the leaves.
+
+    Attributes
+    ----------
+    feature, threshold : int32 and float32 array, shape (T, 2^depth - 1)
+        As `fedtrees.trees.forest.random_decision.RandomSplits`.
+    clients : int
+        How many add a share where noise is distributed.
+    """
+
+    discloses: ClassVar[frozenset[Reveal]] = frozenset()
+    feature: NDArray[np.int32]
+    threshold: NDArray[np.float32]
+    clients: int
+
+    def splits(self) -> RandomSplits:
+        """Return the tests."""
+        return RandomSplits(self.feature, self.threshold)
+
+
+@dataclass(frozen=True, eq=False)
+class LeafClassCounts(Message):
+    """A client's class counts; every tree counts every row.
+
+    Attributes
+    ----------
+    counts : int64 array, shape (T, 2^depth, K)
+        Rows of each class in every leaf, with a share of the noise where clients add it.
+    rows : int64 array, shape (1,)
+        How many rows there are; 0 where that is not told.
+    """
+
+    discloses: ClassVar[frozenset[Reveal]] = frozenset(
+        {Reveal.LABELS, Reveal.COUNTS, Reveal.FEATURES}
+    )
+    counts: NDArray[np.int64] = summable()
+    rows: NDArray[np.int64] = summable()
+
+
+@dataclass(frozen=True, eq=False)
+class PrivateForest(Message):
+    """A forest of random tests with noisy counts, as it is released.
+
+    Attributes
+    ----------
+    feature, threshold : int32 and float32 array, shape (T, 2^depth - 1)
+        In heap order; right iff ``x >= threshold``.
+    counts : int64 array, shape (T, 2^depth, K)
+        From the leftmost leaf on. Where labels alone are released, 1 for the leaf's label.
+    rows : int
+        Training rows N; 0 where they are not told.
+    """
+
+    discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.LABELS, Reveal.COUNTS, Reveal.MODEL})
+    feature: NDArray[np.int32]
+    threshold: NDArray[np.float32]
+    counts: NDArray[np.int64]
+    rows: int = 0
+
+    @staticmethod
+    def of(forest: RandomDecisionForest) -> PrivateForest:
+        """Return the message that tells a forest."""
+        splits = forest.splits
+        return PrivateForest(splits.feature, splits.threshold, forest.counts, forest.rows)
+
+    def model(self) -> RandomDecisionForest:
+        """Return the forest.
+
+        Raises
+        ------
+        DataError
+            If the arrays do not fit one another.
+        """
+        return RandomDecisionForest(
+            RandomSplits(self.feature, self.threshold), self.counts, self.rows
+        )

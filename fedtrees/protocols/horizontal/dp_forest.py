@@ -1,0 +1,240 @@
+"""`dp-forest`: random decision trees with differentially private class counts in their leaves."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.core.composition import Composition
+from fedtrees.core.errors import UsageError, check_known
+from fedtrees.core.guarantee import Guarantee, NoGuarantee, PureDP
+from fedtrees.core.holding import Holding
+from fedtrees.core.messages import Message
+from fedtrees.core.network import Network, add_messages
+from fedtrees.core.party import Party, handles
+from fedtrees.core.registry import register
+from fedtrees.core.schema import Schema, Table
+from fedtrees.core.transcript import Transcript
+from fedtrees.messages.private_forests import LeafClassCounts, PrivateForest, RandomTests
+from fedtrees.privacy.accounting import compose_pure
+from fedtrees.privacy.mechanisms import (
+    discrete_laplace,
+    discrete_laplace_share,
+    permute_and_flip,
+    truncated_laplace,
+)
+from fedtrees.protocols.base import Coordinator, Protocol
+from fedtrees.protocols.horizontal.forest_settings import checked_rows, class_count
+from fedtrees.trees.forest.random_decision import (
+    RandomDecisionForest,
+    draw_splits,
+    public_tests,
+)
+
+#: Mechanism -> what the accountant knows it as (`fedtrees.privacy.accounting`).
+MECHANISMS = {
+    "geometric": "geometric",
+    "published": "truncated-laplace",
+    "majority": "exponential",
+}
+_MOST_LEAVES = 1 << 22
+
+
+class CountingClient(Party):
+    """A client that counts its rows in the leaves of trees that others drew.
+
+    Parameters
+    ----------
+    name : str
+    data : Table
+    protocol : DPForest
+    n_classes : int
+    """
+
+    role = "client"
+
+    def __init__(self, name: str, data: Table, protocol: DPForest, n_classes: int) -> None:
+        super().__init__(name)
+        self.data, self.params = checked_rows(data, n_classes), protocol
+        self.n_classes = n_classes
+
+    @handles(RandomTests)
+    def count(self, message: RandomTests) -> LeafClassCounts:
+        """Answer with class counts of all leaves, with a share of the noise if that is asked."""
+        counts = message.splits().count(self.data.X, self.data.y, self.n_classes)
+        if self.params.noise == "distributed" and self.params.noisy:
+            rng, scale = self.streams.rng("noise"), self.params.scale
+            counts = counts + discrete_laplace_share(scale, counts.shape, rng, message.clients)
+        rows = len(self.data) if self.params.rows == "known" else 0
+        return LeafClassCounts(counts, np.array([rows]))
+
+    @handles(PrivateForest)
+    def take(self, message: PrivateForest) -> None:
+        """Take note of the model."""
+
+
+class DrawingServer(Coordinator):
+    """The server: draws the tests, opens the sum of counts, adds noise where it is trusted to.
+
+    Parameters
+    ----------
+    protocol : DPForest
+    schema : Schema
+    """
+
+    def __init__(self, protocol: DPForest, schema: Schema) -> None:
+        super().__init__("server")
+        self.params, self.schema = protocol, schema
+        self.n_classes = class_count(schema)
+
+    def train(self, net: Network) -> RandomDecisionForest:
+        """Draw all trees, ask once for counts, release."""
+        p = self.params
+        splits = draw_splits(
+            self.schema,
+            p.depth,
+            lambda tree: self.streams.rng("tests", tree),
+            p.trees,
+            bins=p.bins,
+            repeats=p.repeats,
+        )
+        tests = RandomTests(splits.feature, splits.threshold, len(net.members("client")))
+        total = add_messages(net.ask("client", tests, why="class counts in the leaves"))
+        assert isinstance(total, LeafClassCounts)
+        if p.noisy:
+            what = LeafClassCounts.__name__  # a row is in one leaf of every tree
+            net.spend(MECHANISMS[p.mechanism], l1=1, scale=p.scale, count=p.trees, what=what)
+        counts = self.released(total.counts)
+        forest = RandomDecisionForest(splits, counts, int(total.rows[0]))
+        net.tell("client", PrivateForest.of(forest), why="the noisy counts: the model")
+        return forest
+
+    def released(self, counts: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return what is released of summed counts, int64, shape (T, 2^depth, K)."""
+        p, rng = self.params, self.streams.rng("noise")
+        if p.mechanism == "majority":
+            labels = permute_and_flip(counts, 1.0 / p.scale if p.noisy else math.inf, rng)
+            return np.eye(self.n_classes, dtype=np.int64)[labels]
+        if p.noise == "distributed" or not p.noisy:
+            return counts
+        draw = discrete_laplace if p.mechanism == "geometric" else truncated_laplace
+        return counts + draw(p.scale, counts.shape, rng)
+
+
+@register.protocol("dp-forest")
+@dataclass(frozen=True, kw_only=True)
+class DPForest(Protocol):
+    """Random decision trees with noisy class counts (Jagannathan et al. 2012).
+
+    Tests are drawn from the schema alone, all rows are counted in the leaves of every tree, and
+    the counts are released with noise. A row is in one leaf of each of T trees, which gives every
+    tree ``epsilon / trees``. Clients answer once; every number needs a declared range.
+
+    Parameters
+    ----------
+    epsilon : float
+        In nats, for one row added or removed; inf: exact counts.
+    trees, depth : int
+        T, and tests on every path, 1 to 16.
+    mechanism : {"geometric", "published", "majority"}
+        ``geometric``: two-sided geometric noise on every count. ``published``: Laplace noise cut
+        off toward 0, as Gorgé et al. (2025) attack it, which costs ``trees ln 2`` more than it
+        claims. ``majority``: of a leaf its label alone, by permute-and-flip, as Holohan et al.
+        (2019) do, who give every tree rows of its own.
+    noise : {"central", "distributed"}
+        ``central``: the server sees the exact sum (``secure-sum``, ``masking`` and ``paillier``
+        hide whose rows they are) and adds the noise. ``distributed``: each client adds a share,
+        only the sum is opened, and nobody is trusted with more than a share.
+    rows : {"known", "noised"}
+        Whether the number of rows is told with the model, or left to what noisy counts say (the
+        claim is about added or removed rows and says nothing of a number that is told).
+    bins : int
+        Of a number without declared cut points, 2 to 65534.
+    repeats : bool
+        Draw tests that the path has decided already, as the study does.
+    """
+
+    epsilon: float = 1.0
+    trees: int = 10
+    depth: int = 5
+    mechanism: str = "geometric"
+    noise: str = "central"
+    rows: str = "known"
+    bins: int = 32
+    repeats: bool = False
+
+    says: ClassVar[tuple[type[Message], ...]] = (RandomTests, LeafClassCounts, PrivateForest)
+    curious: ClassVar[tuple[str, ...]] = ("public",)
+    example: ClassVar[str] = "digits"  # its columns declare their range
+
+    def __post_init__(self) -> None:
+        number = isinstance(self.epsilon, int | float) and not isinstance(self.epsilon, bool)
+        if not (number and self.epsilon > 0):
+            raise UsageError(
+                f"epsilon={self.epsilon!r}: give a number > 0, or inf for exact counts"
+            )
+        for name, low, high in (("trees", 1, 10_000), ("depth", 1, 16), ("bins", 2, 65534)):
+            value = getattr(self, name)
+            if type(value) is not int or not low <= value <= high:
+                raise UsageError(f"{name}={value!r}: give a whole number from {low} to {high}")
+        if self.trees << self.depth > _MOST_LEAVES:
+            raise UsageError(
+                f"trees={self.trees} of depth={self.depth} have {self.trees << self.depth} leaves; "
+                f"at most {_MOST_LEAVES} are counted: take fewer or smaller trees"
+            )
+        check_known("mechanism", self.mechanism, MECHANISMS)
+        check_known("noise", self.noise, ("central", "distributed"))
+        check_known("rows", self.rows, ("known", "noised"))
+        if not isinstance(self.repeats, bool):
+            raise UsageError(f"repeats={self.repeats!r}: give true or false")
+        if self.noise == "distributed" and self.mechanism != "geometric":
+            raise UsageError(
+                f"noise=distributed: {self.mechanism} is no sum of shares; take "
+                "mechanism=geometric, or noise=central"
+            )
+
+    @property
+    def noisy(self) -> bool:
+        """Whether there is any noise."""
+        return math.isfinite(self.epsilon)
+
+    @property
+    def scale(self) -> float:
+        """Scale of the noise on one count, ``trees / epsilon``."""
+        return self.trees / self.epsilon
+
+    @property
+    def summed(self) -> tuple[type[Message], ...]:  # type: ignore[override]
+        """Counts with shares of noise are summed securely: one share alone protects little."""
+        return (LeafClassCounts,) if self.noise == "distributed" else ()
+
+    def claim(self) -> Guarantee:
+        """Return pure DP of the released model, as published; of exact counts nothing."""
+        return self._guarantee(float(self.epsilon)) if self.noisy else NoGuarantee()
+
+    def spent(self, transcript: Transcript) -> Guarantee:
+        """Compose the ledger."""
+        events = [e for e in transcript.events if e.what == LeafClassCounts.__name__]
+        return self._guarantee(compose_pure(events)) if self.noisy else NoGuarantee()
+
+    def _guarantee(self, epsilon: float) -> PureDP:
+        told = "rows" if self.rows == "known" else ""
+        trusted = "server" if self.noise == "central" else "clients"
+        return PureDP(epsilon, unprotected=told, trusted=trusted)
+
+    def check(self, schema: Schema) -> None:
+        """Refuse a target without classes, and columns that cannot be tested without a look."""
+        class_count(schema)
+        public_tests(schema, self.bins)
+
+    def party(
+        self, name: str, role: str, held: Holding | None, schema: Schema, defense: Composition
+    ) -> DrawingServer | CountingClient:
+        """Make the server or a client."""
+        if held is None:
+            return DrawingServer(self, schema)
+        return CountingClient(name, held.table, self, class_count(schema))

@@ -1,0 +1,81 @@
+"""What noise on counts is distributed as, and what that is worth, by enumeration."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from fedtrees.privacy.mechanisms import (
+    discrete_laplace,
+    discrete_laplace_share,
+    noise_log_pmf,
+    permute_and_flip,
+    truncated_laplace,
+)
+
+VALUES = np.arange(-400, 401)
+SAMPLERS = {"geometric": discrete_laplace, "published": truncated_laplace}
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 0.5, 3.0])
+@pytest.mark.parametrize(("mechanism", "extra"), [("geometric", 0.0), ("published", math.log(2))])
+def test_one_row_moves_the_log_probability_by_epsilon_and_no_more(mechanism, extra, epsilon):
+    log_pmf = noise_log_pmf(mechanism, epsilon, VALUES)
+    assert np.exp(log_pmf).sum() == pytest.approx(1, abs=1e-12 + math.exp(-400 * epsilon))
+    assert np.abs(np.diff(log_pmf)).max() == pytest.approx(epsilon + extra, abs=1e-12)
+
+
+@pytest.mark.parametrize("mechanism", SAMPLERS)
+def test_noise_is_drawn_from_its_distribution(mechanism):
+    draws = SAMPLERS[mechanism](2.0, 100_000, np.random.default_rng(3))
+    k = np.arange(-12, 13)
+    expected = np.exp(noise_log_pmf(mechanism, 0.5, k))
+    seen = [(draws == i).sum() for i in k]
+    rest = [len(draws) - sum(seen), 1 - expected.sum()]
+    p = stats.chisquare([*seen, rest[0]], len(draws) * np.append(expected, rest[1])).pvalue
+    assert p > 1e-3
+
+
+def test_shares_of_noise_are_the_noise_together():
+    clients, scale = 3, 2.0
+    p, k = -math.expm1(-1 / scale), np.arange(200)
+    one = stats.nbinom.pmf(k, 1 / clients, p)
+    share = np.convolve(one, one[::-1])
+    total = np.convolve(np.convolve(share, share), share)
+    middle = len(total) // 2
+    found = total[middle - 20 : middle + 21]
+    assert np.allclose(found, np.exp(noise_log_pmf("geometric", 0.5, np.arange(-20, 21))))
+    draws = discrete_laplace_share(scale, 50_000, np.random.default_rng(0), clients)
+    chance = share[len(share) // 2]
+    assert stats.binomtest(int((draws == 0).sum()), len(draws), chance).pvalue > 1e-3
+
+
+def flips(counts, epsilon):
+    """Return the chance of every class by the algorithm as McKenna and Sheldon print it."""
+    chance = np.zeros(len(counts))
+    heads = np.exp(epsilon * (np.array(counts) - max(counts)))
+    for order in itertools.permutations(range(len(counts))):
+        left = 1 / math.factorial(len(counts))
+        for c in order:
+            chance[c] += left * heads[c]
+            left *= 1 - heads[c]
+    return chance
+
+
+def test_labels_are_chosen_by_permuting_and_flipping():
+    counts, epsilon = np.array([3, 1, 2]), 0.7
+    draws = permute_and_flip(np.tile(counts, (50_000, 1)), epsilon, np.random.default_rng(1))
+    expected = flips(counts, epsilon)
+    assert stats.chisquare(np.bincount(draws), 50_000 * expected).pvalue > 1e-3
+    assert permute_and_flip(counts, math.inf, np.random.default_rng(1)) == 0
+
+
+def test_a_label_is_epsilon_private_for_an_added_row():
+    worst = 0.0
+    for counts in itertools.product(range(4), repeat=3):
+        for c in range(3):
+            more = [n + (i == c) for i, n in enumerate(counts)]
+            worst = max(worst, np.abs(np.log(flips(counts, 0.7) / flips(more, 0.7))).max())
+    assert worst == pytest.approx(0.7)

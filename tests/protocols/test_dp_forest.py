@@ -1,0 +1,176 @@
+"""dp-forest: which counts are released, who sees what, what it claims and spends."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from fedtrees.bench.evaluate import make_defense
+from fedtrees.core.codec import decode, encode
+from fedtrees.core.errors import DataError, UsageError
+from fedtrees.core.guarantee import PureDP, join, parse
+from fedtrees.core.holding import over_clients
+from fedtrees.core.registry import register
+from fedtrees.core.schema import Feature, Schema, Table
+from fedtrees.core.sealed import Sealed
+from fedtrees.core.specs import parse_composed, parse_grid
+from fedtrees.messages.models import as_message
+from fedtrees.messages.private_forests import LeafClassCounts, PrivateForest
+from fedtrees.privacy.mechanisms import noise_log_pmf
+from fedtrees.protocols.base import train
+from fedtrees.protocols.views import view_of
+
+COINS = np.random.default_rng(0)
+X = COINS.integers(0, 2, (90, 6)).astype(np.float32)
+ROWS = Table(X, X[:, 0].astype(int) ^ (COINS.random(90) < 0.1))
+BITS = tuple(Feature(n, "categorical", categories=("0", "1")) for n in "abcdef")
+SCHEMA = Schema(BITS, "y")
+
+
+def protocol(inside="epsilon=2"):
+    return register.make("protocol", parse_grid(f"dp-forest[depth=3,trees=6,{inside}]")[0])
+
+
+def grown(inside="epsilon=2", defense="none", clients=3, seed=1, rows=ROWS):
+    held = over_clients([rows.take(p) for p in np.array_split(np.arange(len(rows)), clients)])
+    made = make_defense(parse_composed([defense])[0])
+    return train(protocol(inside), held, SCHEMA, defense=made, seed=seed), held
+
+
+@pytest.fixture(scope="module")
+def exact():
+    return grown("epsilon=inf")[0].model
+
+
+@pytest.mark.parametrize("noise", ["central", "distributed"])
+@pytest.mark.parametrize(
+    "defense", ["none", "secure-sum", "masking", "masking[mode=ideal]", "paillier[mode=ideal]"]
+)
+def test_infinite_epsilon_is_the_exact_forest(exact, noise, defense):
+    training, _ = grown(f"epsilon=inf,noise={noise}", defense, clients=2)
+    assert np.array_equal(training.model.counts, exact.counts)
+    counted = exact.splits.count(ROWS.X, ROWS.y, 2)
+    assert np.array_equal(exact.counts, counted)
+    assert (counted.sum(axis=(1, 2)) == len(ROWS)).all()
+    assert exact.rows == len(ROWS)
+    assert not training.transcript.events
+
+
+@pytest.mark.parametrize(
+    ("inside", "pmf"),
+    [
+        ("noise=central", "geometric"),
+        ("noise=distributed", "geometric"),
+        ("mechanism=published", "published"),
+    ],
+)
+def test_released_counts_carry_the_noise_once(exact, inside, pmf):
+    noise = np.concatenate([_noise(inside, seed) for seed in range(12)])
+    k = np.arange(-3, 4)
+    expected = np.exp(noise_log_pmf(pmf, 1.0, k))
+    seen = [(noise == i).sum() for i in k]
+    table = [*seen, len(noise) - sum(seen)], len(noise) * np.append(expected, 1 - expected.sum())
+    assert stats.chisquare(*table).pvalue > 1e-3
+
+
+def _noise(inside, seed):
+    model = grown(f"epsilon=6,{inside}", seed=seed)[0].model
+    return (model.counts - model.splits.count(ROWS.X, ROWS.y, 2)).reshape(-1)
+
+
+def test_tests_do_not_depend_on_rows():
+    one, other = grown()[0].model, grown(rows=ROWS.take(np.arange(40)))[0].model
+    assert np.array_equal(one.splits.feature, other.splits.feature)
+    assert np.array_equal(one.splits.threshold, other.splits.threshold)
+
+
+@pytest.mark.parametrize("inside", ["epsilon=2", "epsilon=inf"])
+def test_labels_alone_are_one_per_leaf(exact, inside):
+    counts = grown(f"{inside},mechanism=majority")[0].model.counts
+    assert (counts.sum(axis=2) == 1).all()
+    if inside == "epsilon=inf":
+        decided = exact.counts[..., 0] != exact.counts[..., 1]
+        assert np.array_equal(counts.argmax(2)[decided], exact.counts.argmax(2)[decided])
+
+
+@pytest.mark.parametrize(
+    ("inside", "spent"),
+    [
+        ("epsilon=2", 2),
+        ("epsilon=2,noise=distributed", 2),
+        ("epsilon=2,mechanism=majority", 2),
+        ("epsilon=2,mechanism=published", 2 + 6 * math.log(2)),
+    ],
+)
+def test_what_is_claimed_and_what_is_spent(inside, spent):
+    training, _ = grown(inside, "secure-sum")
+    claim, found = training.claims[0], training.spent[0]
+    assert claim.epsilon == 2
+    assert found.epsilon == pytest.approx(spent)
+    assert (found.unit, found.unprotected) == ("record", "rows")
+    assert found.trusted == ("clients" if "distributed" in inside else "server")
+    assert type(parse(join(training.spent))[0]) is PureDP
+
+
+def test_exact_counts_and_noised_rows_claim_what_they_are():
+    assert join(grown("epsilon=inf")[0].spent) == "none"
+    training, _ = grown("rows=noised")
+    assert training.model.rows == 0
+    assert training.spent[0].unprotected == ""
+
+
+def told(view, kind):
+    return [(s.sender, m) for s, m in view.messages(kind)]
+
+
+def test_who_sees_which_counts(exact):
+    central, held = grown()
+    assert len(told(view_of(central, ["server"], held), LeafClassCounts)) == 3
+    sums, held = grown("noise=distributed")
+    (who, total), *rest = told(view_of(sums, ["server"], held), LeafClassCounts)
+    assert (who, rest) == ("server", [])
+    assert np.array_equal(total.counts, sums.model.counts)
+    for name in ("client-1", "public"):
+        view = view_of(sums, [name], held)
+        assert [type(m) for s, m in view.messages(PrivateForest)]
+        assert all(s == name for s, _ in told(view, LeafClassCounts))
+    closed = [d.message.counts for d in sums.transcript if d.sender == "client-0"]
+    assert all(isinstance(c, Sealed) for c in closed)
+
+
+def test_a_released_forest_survives_being_told(exact):
+    again = decode(encode(as_message(exact))).model()
+    assert np.array_equal(again.counts, exact.counts)
+    assert np.array_equal(again.predict(X), exact.predict(X))
+    assert np.mean((exact.predict(X) > 0.5) == ROWS.y) > 0.75
+
+
+@pytest.mark.parametrize(
+    ("inside", "message"),
+    [
+        ("epsilon=0", "epsilon=0: give a number > 0"),
+        ("epsilon=nan", "epsilon=nan: give a number > 0"),
+        ("depth=17", "depth=17: give a whole number from 1 to 16"),
+        ("trees=0", "trees=0: give a whole number from 1"),
+        ("trees=5000,depth=12", "at most 4194304 are counted"),
+        ("mechanism=laplace", "unknown mechanism 'laplace'"),
+        ("noise=local", "unknown noise 'local'"),
+        ("rows=secret", "unknown rows 'secret'"),
+        ("noise=distributed,mechanism=published", "published is no sum of shares"),
+    ],
+)
+def test_parameters_that_make_no_sense_are_refused(inside, message):
+    with pytest.raises(UsageError, match=message):
+        register.make("protocol", parse_grid(f"dp-forest[{inside}]")[0])
+
+
+def test_small_and_odd_federations(exact):
+    one = ROWS.take(np.array([0]))
+    forest = grown("epsilon=inf", clients=1, rows=one)[0].model
+    assert (forest.counts.sum(axis=(1, 2)) == 1).all()
+    weighted = Table(ROWS.X, ROWS.y, np.ones(90, np.float32))
+    with pytest.raises(DataError, match="take no sample weights"):
+        grown(rows=weighted)
+    with pytest.raises(DataError, match="declare them in the schema"):
+        train(protocol(), over_clients([ROWS]), Schema(tuple(map(Feature, "abcdef")), "y"))
