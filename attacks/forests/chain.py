@@ -113,7 +113,13 @@ class Scratch(NamedTuple):
 
 
 def advance(
-    world: World, state: State, n: int, beta: float, moves: int, bits: NDArray[np.uint64]
+    world: World,
+    state: State,
+    n: int,
+    beta: float,
+    moves: int,
+    bits: NDArray[np.uint64],
+    prior: bool = True,
 ) -> int:
     """Make so many moves of the first `n` rows in place; return how many were accepted.
 
@@ -127,8 +133,10 @@ def advance(
     moves : int
     bits : uint64 array, shape (1,)
         Coins, changed in place.
+    prior : bool
+        Without it all rows are equally likely.
     """
-    made: int = _advance(world, state, Scratch.of(world), n, beta, moves, bits)
+    made: int = _advance(world, state, Scratch.of(world), n, beta, moves, bits, prior)
     return made
 
 
@@ -143,12 +151,14 @@ def _below(bits, n):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _advance(world, state, scratch, n, beta, moves, bits):  # type: ignore[no-untyped-def]
+def _advance(world, state, scratch, n, beta, moves, bits, prior):  # type: ignore[no-untyped-def]
     accepted = 0
     m = state.value.shape[0]
     for _ in range(moves):
         kind = _uniform(bits)
         if kind < LATENT or world.free.shape[0] == 0:
+            if not prior:
+                continue
             _draw_latent(world, state, scratch, _below(bits, m), bits)
             continue
         rows, a, b = 1, _below(bits, n), 0
@@ -157,7 +167,7 @@ def _advance(world, state, scratch, n, beta, moves, bits):  # type: ignore[no-un
         changed = 0 if rows == 2 and a == b else _propose(world, state, scratch, a, b, kind, bits)
         if changed == 0:
             continue
-        factor = _prior_ratio(state, scratch, a, b, rows, changed)
+        factor = _prior_ratio(state, scratch, a, b, rows, changed) if prior else 1.0
         rise = _rise(world, state, scratch, a, b, rows, changed)
         if _uniform(bits) < factor * math.exp(-beta * _NATS * rise):
             accepted += 1
