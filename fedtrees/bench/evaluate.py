@@ -18,6 +18,7 @@ from fedtrees.bench.cells import (
     TrainCell,
 )
 from fedtrees.bench.federation import Federation
+from fedtrees.bench.measured import measure
 from fedtrees.core.attack import contenders
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import FedtreesError, ProtocolError, UsageError
@@ -129,7 +130,8 @@ def evaluate_training(
             _row(name, spent, "seconds" if name.startswith("cpu_seconds") else "operations")
         )
     common = {**train_columns(cell), **training_columns(training), "seconds": round(wall, 4)}
-    return Outcome(rows, {**common, "stage": "train"})
+    found = measure(training.protocol, training.defense, seed=cell.setting.seed)
+    return Outcome(rows, {**common, "stage": "train", "measured": str(found or "")})
 
 
 @dataclass(frozen=True)

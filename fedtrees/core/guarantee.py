@@ -110,6 +110,26 @@ class PureDP(Guarantee):
 
 
 @dataclass(frozen=True)
+class AtLeast(Guarantee):
+    """What an audit found: no smaller epsilon holds, with 95% confidence.
+
+    Attributes
+    ----------
+    epsilon : float
+        In nats; 0: nothing was found.
+    unit : str
+        As in `PureDP`.
+    runs : int
+        From how many runs.
+    """
+
+    kind: ClassVar[str] = "at-least"
+    epsilon: float
+    unit: str = "record"
+    runs: int = 1
+
+
+@dataclass(frozen=True)
 class LabelDP(Guarantee):
     """Differential privacy of the label alone (Chaudhuri and Hsu 2011)."""
 

@@ -114,6 +114,10 @@ class Protocol(ABC):
         """Compose what a run of the protocol by itself spent; by default the claim."""
         return self.claim()
 
+    def canaries(self) -> Any:
+        """Make the rows an audit looks for (`fedtrees.protocols.canaries.Canaries`), or None."""
+        return None
+
     @property
     def parameters(self) -> Mapping[str, Any]:
         """The public parameters, by name."""

@@ -93,6 +93,11 @@ def compare(claimed: Stated, spent: Stated, measured: Stated) -> str:
     base = used or ours
     if base and seen:
         notes += _against(base, seen, "measured", "the audit contradicts it")
+    if ours and used and seen and seen[1] > ours[1] and ours[0] == seen[0] and used[1] > ours[1]:
+        unit = getattr(ours[2], "unit", "record")
+        notes.append(
+            f"the audit shows {seen[0]}={seen[1]:g} per record, not {ours[1]:g} per {unit}"
+        )
     if not spent and kind(claimed) == "proved":
         notes.append("not accounted: the claim was not checked against what was spent")
     return "; ".join(notes)

@@ -108,6 +108,18 @@ def test_claims_have_kinds(text, kind):
         ("pure-dp[epsilon=4]", "pure-dp[epsilon=4]", "pure-dp[epsilon=5]", "audit contradicts"),
         ("pure-dp[epsilon=4]", "pure-dp[epsilon=4]", "pure-dp[epsilon=3]", ""),
         ("pure-dp[epsilon=4,unit=histogram]", "pure-dp[epsilon=9,unit=row]", "", "per row"),
+        (
+            "pure-dp[epsilon=4]",
+            "pure-dp[epsilon=9]",
+            "at-least[epsilon=3]",
+            "weaker than the claim",
+        ),
+        (
+            "pure-dp[epsilon=4,unit=histogram]",
+            "pure-dp[epsilon=90]",
+            "at-least[epsilon=7]",
+            "the audit shows epsilon=7 per record, not 4 per histogram",
+        ),
         ("pure-dp[epsilon=4]", "none", "", "spent no claim"),
         (
             "pure-dp[epsilon=4,unit=histogram]",

@@ -28,6 +28,7 @@ from fedtrees.privacy.mechanisms import (
     truncated_laplace,
 )
 from fedtrees.protocols.base import Coordinator, Protocol
+from fedtrees.protocols.canaries import ForestCanaries
 from fedtrees.protocols.horizontal.forest_settings import checked_rows, class_count
 from fedtrees.trees.forest.random_decision import (
     RandomDecisionForest,
@@ -225,6 +226,10 @@ class DPForest(Protocol):
         told = "rows" if self.rows == "known" else ""
         trusted = "server" if self.noise == "central" else "clients"
         return PureDP(epsilon, unprotected=told, trusted=trusted)
+
+    def canaries(self) -> ForestCanaries:
+        """Make rows that leaf counts are looked at for."""
+        return ForestCanaries(self.depth, self.mechanism, float(self.epsilon / self.trees))
 
     def check(self, schema: Schema) -> None:
         """Refuse a target without classes, and columns that cannot be tested without a look."""

@@ -23,6 +23,7 @@ from fedtrees.messages.boosting import (
     ValidationRequest,
 )
 from fedtrees.messages.cuts import CUT_MESSAGES
+from fedtrees.protocols.canaries import HistogramCanaries
 from fedtrees.protocols.horizontal.boosting_protocol import BoostingProtocol
 from fedtrees.trees.boosted.sampling import dropped_rows
 
@@ -73,6 +74,10 @@ class HistogramProtocol(BoostingProtocol):
             raise UsageError(f"early_stopping_rounds={patience!r}: give a whole number, 0 or more")
         if not isinstance(share, float) or not 0 < share < 1:
             raise UsageError(f"validation_fraction={share!r}: give a number between 0 and 1")
+
+    def canaries(self) -> HistogramCanaries:
+        """Make rows that the roots' histograms are looked at for."""
+        return HistogramCanaries(self.max_bin)
 
     def held_out(self, n: int, streams: Streams) -> NDArray[np.bool_]:
         """Return which of a client's n rows no tree is grown on, bool (n,): they tell when to stop.

@@ -1,0 +1,92 @@
+"""The audit of a run's claim: the same protocol and defense, on rows that an auditor looks for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from fedtrees.core.composition import Composition
+from fedtrees.core.errors import FedtreesError, UsageError
+from fedtrees.core.guarantee import AtLeast
+from fedtrees.core.holding import over_clients
+from fedtrees.core.schema import Table
+from fedtrees.core.streams import Streams
+from fedtrees.privacy.measured import bound_of_one_run, bound_of_runs
+from fedtrees.protocols.base import Protocol, train
+from fedtrees.protocols.canaries import Canaries
+
+
+def measure(
+    protocol: Protocol, defense: Composition, *, runs: int = 1, seed: int = 0
+) -> AtLeast | None:
+    """Return the lower bound on epsilon that an audit finds, None where none is claimed or looked.
+
+    One client holds the canaries that take part, another the rest. From one run, many canaries are
+    told by coin flips; from more, one canary is there in half of them.
+
+    Parameters
+    ----------
+    protocol : Protocol
+    defense : Composition
+    runs : int
+        1, or an even number.
+    seed : int
+        Of canaries, coin flips and runs.
+
+    Raises
+    ------
+    UsageError
+        If `runs` is no such number.
+    """
+    if runs < 1 or (runs > 1 and runs % 2):
+        raise UsageError(f"runs={runs}: give 1, or an even number: half of them are without")
+    claims = [c for c in (protocol.claim(), *defense.claims()) if getattr(c, "unit", "") != "cuts"]
+    canaries: Canaries | None = protocol.canaries()
+    if canaries is None or not any(c.budget and c.budget[0] == "epsilon" for c in claims):
+        return None
+    # What is sealed is seen by nobody: whether it is computed makes no difference but time.
+    ideal = (replace(p, mode="ideal") if hasattr(p, "mode") else p for p in defense.parts)  # type: ignore[type-var]
+    defense = Composition(tuple(ideal))
+    coins = Streams(seed).child("audit")
+    audit = _Audit(protocol, defense, canaries, coins)
+    try:
+        found = audit.once() if runs == 1 else audit.often(runs // 2)
+    except FedtreesError:  # the auditor's table is not for these parameters
+        return None
+    return AtLeast(float(found), runs=runs)
+
+
+class _Audit:
+    def __init__(
+        self, protocol: Protocol, defense: Composition, canaries: Canaries, coins: Streams
+    ) -> None:
+        self.protocol, self.defense, self.canaries = protocol, defense, canaries
+        self.coins = coins
+        self.declared = defense.declares(canaries.schema, protocol.parameters)
+
+    def once(self) -> float:
+        """Let many rows take part by coin flips."""
+        rng = self.coins.rng("rows")
+        rows, others = self.canaries.rows(self.canaries.most, rng)
+        there = rng.integers(0, 2, len(rows)) == 1
+        return bound_of_one_run(self._scores(rows, others, there, 0), there)
+
+    def often(self, runs: int) -> float:
+        """Let one row take part, or not, in so many runs each."""
+        rows, others = self.canaries.rows(1, self.coins.rng("rows"))
+        found = [
+            [
+                float(self._scores(rows, others, np.array([there]), 2 * i + there)[0])
+                for i in range(runs)
+            ]
+            for there in (True, False)
+        ]
+        return bound_of_runs(np.array(found[0]), np.array(found[1]))
+
+    def _scores(self, rows: Table, others: Table, there: np.ndarray, run: int) -> np.ndarray:
+        seed = int(self.coins.rng("run", run).integers(1 << 62))
+        held = over_clients([rows.take(there), others])
+        schema = self.canaries.schema
+        training = train(self.protocol, held, schema, defense=self.defense, seed=seed)
+        return self.canaries.scores(training, rows, others, self.declared)

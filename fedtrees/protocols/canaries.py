@@ -1,0 +1,196 @@
+"""Rows that an audit puts into a training or leaves out, and how much a run tells of each."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.core.defense import Declared
+from fedtrees.core.messages import closed
+from fedtrees.core.schema import Feature, Schema, Table
+from fedtrees.messages.boosting import Histogram
+from fedtrees.messages.cuts import CutPoints
+from fedtrees.privacy.mechanisms import noise_log_pmf
+from fedtrees.trees.binning import Cuts, bin_rows
+
+_BITS, _WIDEST, _NUMBERS = 24, 1 << 14, 64
+_EXACT = 1e-3  # the scale that noise is taken to have where there is none
+
+
+class Canaries(ABC):
+    """Rows of a table of the auditor's own, as far apart as a protocol can tell rows.
+
+    Attributes
+    ----------
+    schema : Schema
+    most : int
+        As many as one run can hold without hiding one another.
+    """
+
+    schema: Schema
+    most: int
+
+    @abstractmethod
+    def rows(self, count: int, rng: np.random.Generator) -> tuple[Table, Table]:
+        """Return so many canaries, and rows that always take part."""
+
+    @abstractmethod
+    def scores(
+        self, training: Any, rows: Table, others: Table, declared: Declared
+    ) -> NDArray[np.float64]:
+        """Return how the log odds that each row took part changed, float64, shape (n,).
+
+        Parameters
+        ----------
+        training : Training
+        rows, others : Table
+            As `rows` returned them.
+        declared : Declared
+            What is public of the noise.
+        """
+
+
+@dataclass(frozen=True)
+class ForestCanaries(Canaries):
+    """Rows of random bits, whose leaves in a forest of random tests seldom meet.
+
+    Parameters
+    ----------
+    depth : int
+    mechanism : str
+    epsilon : float
+        Of one tree.
+    """
+
+    depth: int
+    mechanism: str
+    epsilon: float
+
+    schema = Schema(
+        tuple(Feature(f"b{i}", "categorical", categories=("0", "1")) for i in range(_BITS)), "y"
+    )
+
+    @property
+    def most(self) -> int:  # type: ignore[override]
+        """As many for each leaf and class as hide in its noise, 2048 at most."""
+        hidden = 1 + int(min(0.5 / self.epsilon**2, 2048))
+        return min((2 << self.depth) * hidden, 2048)
+
+    def rows(self, count: int, rng: np.random.Generator) -> tuple[Table, Table]:
+        """Return rows of random bits, and one of zeros."""
+        X = rng.integers(0, 2, (count, _BITS)).astype(np.float32)
+        zeros = Table(np.zeros((1, _BITS), np.float32), np.zeros(1, np.int64))
+        return Table(X, rng.integers(0, 2, count)), zeros
+
+    def scores(
+        self, training: Any, rows: Table, others: Table, declared: Declared
+    ) -> NDArray[np.float64]:
+        """Compare, in every tree, the count of a row's leaf and class with one row less."""
+        splits, counts = training.model.splits, training.model.counts
+        leaves, found = splits.apply(rows.X), np.zeros(len(rows))
+        base = splits.count(others.X, others.y, 2)
+        tables: dict[int, NDArray[np.float64]] = {}
+        for tree, leaf in enumerate(leaves.T):
+            seen = counts[tree][leaf, rows.y] - base[tree][leaf, rows.y]
+            if self.mechanism == "majority":
+                found += 2 * seen - 1
+                continue
+            cell = leaf * 2 + rows.y
+            beside = np.bincount(cell, minlength=counts[tree].size)[cell] - 1
+            for k in np.unique(beside):
+                mine = beside == k
+                if int(k) not in tables:
+                    tables[int(k)] = self._log_odds(int(k))
+                table = tables[int(k)]
+                middle = len(table) // 2
+                found[mine] += table[np.clip(seen[mine] + middle, 0, len(table) - 1)]
+        return np.asarray(found, dtype=np.float64)
+
+    def _log_odds(self, beside: int) -> NDArray[np.float64]:
+        """Return what a count tells of a row, -w to w, with so many others there by a coin flip."""
+        w = min(int(40 / self.epsilon) + 2 * beside + 4, _WIDEST)
+        chance = np.exp(noise_log_pmf(self.mechanism, self.epsilon, np.arange(-w, w + 1)))
+        for _ in range(beside):
+            chance = (chance + np.concatenate([[0.0], chance[:-1]])) / 2
+        with np.errstate(divide="ignore", invalid="ignore"):
+            odds = np.log(np.concatenate([[0.0], chance[:-1]])) - np.log(chance)
+        return np.asarray(np.clip(np.nan_to_num(odds), -700, 700), dtype=np.float64)
+
+
+@dataclass(frozen=True)
+class HistogramCanaries(Canaries):
+    """Rows that share a bin of one number with few others, and seldom with the same ones.
+
+    Parameters
+    ----------
+    max_bin : int
+    """
+
+    max_bin: int
+
+    @property
+    def schema(self) -> Schema:  # type: ignore[override]
+        """Numbers in declared ranges, of which every bin is a whole number wide."""
+        high = float(self.max_bin)
+        return Schema(tuple(Feature(f"x{i}", low=0.0, high=high) for i in range(_NUMBERS)), "y")
+
+    @property
+    def most(self) -> int:  # type: ignore[override]
+        """Four for each bin, 1024 at most."""
+        return min(4 * self.max_bin, 1024)
+
+    def rows(self, count: int, rng: np.random.Generator) -> tuple[Table, Table]:
+        """Return rows in random bins and of either class, and two in the last bins."""
+        X = rng.integers(0, self.max_bin, (count, _NUMBERS)) + np.float32(0.5)
+        last = np.full((2, _NUMBERS), self.max_bin - 0.5, np.float32)
+        return Table(X, np.arange(count) % 2), Table(last, np.array([0, 1]))
+
+    def scores(
+        self, training: Any, rows: Table, others: Table, declared: Declared
+    ) -> NDArray[np.float64]:
+        """Compare a row's bins of all features in every root with what it would bring there."""
+        noise = declared.noise_variance + np.array([declared.row_variance, 0.0])
+        found, places = np.zeros(len(rows)), None
+        for d in training.transcript:
+            message = d.message
+            if isinstance(message, CutPoints):
+                m = message
+                cuts = Cuts(m.values, m.offsets, m.minimum, m.categorical)
+                places = bin_rows(rows.X, cuts).codes + m.offsets[:-1].astype(np.int64)
+            mine = d.sender == "client-0" or d.receivers == (d.sender,)
+            if not isinstance(message, Histogram) or closed(message) or not mine:
+                continue
+            if places is None or 0 not in message.nodes:
+                continue
+            root = int(np.flatnonzero(message.nodes == 0)[0])
+            sums = np.ldexp(message.sums[root].astype(np.float64), [-b for b in message.bits])
+            brought = self._brought(training, message.tree, rows, declared)
+            for which in (0, 1):  # gradients, hessians
+                mine_only = np.broadcast_to(brought[:, which, None], places.shape)
+                half = _by_bin(places, mine_only / 2, len(sums)) - mine_only / 2
+                spread = _by_bin(places, mine_only**2 / 4, len(sums)) - mine_only**2 / 4
+                seen = sums[places, which] - half
+                scale = np.maximum(np.sqrt((noise[which] + spread) / 2), _EXACT)
+                found += ((np.abs(seen) - np.abs(seen - mine_only)) / scale).sum(axis=1)
+        return found
+
+    def _brought(
+        self, training: Any, tree: int, rows: Table, declared: Declared
+    ) -> NDArray[np.float64]:
+        """Return gradient and hessian that each row brings to a tree, shape (n, 2)."""
+        p = training.model.first(tree).predict(rows.X)
+        g, h = p - rows.y, np.ones(len(p)) if declared.unit_hessian else p * (1 - p)
+        clip = training.defense.gradient_clip or np.inf
+        return np.stack([np.clip(g, -clip, clip), np.minimum(h, 2 * clip)], axis=-1)
+
+
+def _by_bin(
+    places: NDArray[np.int64], values: NDArray[np.float64], bins: int
+) -> NDArray[np.float64]:
+    """Return, for each row and feature, the sum of values over the rows of its bin."""
+    total = np.bincount(places.reshape(-1), weights=values.reshape(-1), minlength=bins)
+    return np.asarray(total[places], dtype=np.float64)

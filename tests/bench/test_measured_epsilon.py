@@ -1,0 +1,70 @@
+"""The audit of claims: it finds the two published flaws, and nothing that is not there."""
+
+import math
+
+import pytest
+
+from fedtrees.bench.evaluate import make_defense
+from fedtrees.bench.measured import measure
+from fedtrees.core.errors import UsageError
+from fedtrees.core.registry import register
+from fedtrees.core.specs import parse_composed, parse_grid
+
+WIDE = "dp-forest[epsilon=0.1,trees=1,depth=12{}]"
+BOOSTED = "fedtree-hist[trees={},max_depth=1,max_bin=8,cuts=public,base_score=0.5]"
+
+
+def found(protocol, defense="none", **options):
+    made = register.make("protocol", parse_grid(protocol)[0])
+    by = make_defense(parse_composed([defense])[0])
+    return measure(made, by, **options)
+
+
+def test_one_run_tells_cut_off_noise_from_geometric():
+    for seed in range(3):
+        cut_off = found(WIDE.format(",mechanism=published"), seed=seed).epsilon
+        assert 0.1 < cut_off <= 0.1 + math.log(2)
+        assert found(WIDE.format(""), seed=seed).epsilon <= 0.1
+
+
+def test_many_runs_tell_cut_off_noise_from_geometric():
+    small = "dp-forest[epsilon=0.3,trees=1,depth=1{}]"
+    cut_off = found(small.format(",mechanism=published"), runs=1200)
+    assert 0.3 < cut_off.epsilon <= 0.3 + math.log(2)
+    assert str(cut_off).endswith("runs=1200]")
+    assert found(small.format(""), runs=400).epsilon <= 0.3
+
+
+@pytest.mark.parametrize("runs", [1, 100])
+def test_a_budget_per_histogram_is_none_per_record(runs):
+    boosted = BOOSTED.format(5)
+    assert found(boosted, "laplace-hist[epsilon=1]", runs=runs).epsilon > 1
+    assert found(boosted, "laplace-hist[epsilon=1,calibrated=true]", seed=runs).epsilon <= 1
+
+
+def test_rows_that_are_counted_exactly_are_found():
+    assert found(BOOSTED.format(2), "laplace-gradient[epsilon=0.5]").epsilon > 0.5
+
+
+@pytest.mark.parametrize("defense", ["secure-sum", "masking", "paillier"])
+def test_sums_are_audited_without_their_cryptography(defense):
+    noisy = "dp-forest[epsilon=10,depth=8,noise=distributed]"
+    assert 2 < found(noisy, defense).epsilon <= 10
+
+
+@pytest.mark.parametrize(
+    ("protocol", "defense"),
+    [
+        ("dp-forest[epsilon=inf]", "none"),
+        ("fedtree-hist", "split-only"),
+        ("fedtree-hist", "dp-grid-cuts[epsilon=1]"),
+        ("forest-hist", "none"),
+    ],
+)
+def test_nothing_is_looked_for_where_no_epsilon_is_claimed(protocol, defense):
+    assert found(protocol, defense) is None
+
+
+def test_an_odd_number_of_runs_is_refused():
+    with pytest.raises(UsageError, match="runs=3: give 1, or an even number"):
+        found(WIDE.format(""), runs=3)
