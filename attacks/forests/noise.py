@@ -9,7 +9,7 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.errors import UsageError, check_known, check_positive
+from fedtrees.core.errors import check_known, check_positive
 
 Kind = Literal["geometric", "truncated-laplace", "gaussian", "exact"]
 KINDS = get_args(Kind)

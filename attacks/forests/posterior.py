@@ -15,6 +15,8 @@ from fedtrees.core.errors import DataError, check_positive
 
 #: Chains, moves of each per row before and while samples are taken, and samples in all.
 CHAINS, BURN_IN, SAMPLING, SAMPLES = 4, 10_000, 10_000, 120
+#: Most moves of a chain before and while samples are taken, whatever the number of rows.
+MOST_MOVES = 2_500_000
 #: Costs count so little, times their sharpness, when chains begin.
 COOL = 0.2
 #: Steps in which chains get from there to the posterior.
@@ -57,7 +59,9 @@ class Question:
             raise DataError(f"n={self.n}: a reconstruction needs at least one row")
         width = len(self.forest.variables) + 1
         if self.own is not None and (self.own.ndim != 2 or self.own.shape[1] != width):
-            raise DataError(f"own rows of shape {self.own.shape}; give levels and class: (k, {width})")
+            raise DataError(
+                f"own rows of shape {self.own.shape}; give levels and class: (k, {width})"
+            )
         for g, values in (self.known or {}).items():
             if not 0 <= g < width or np.shape(values) != (self.n,):
                 raise DataError(
@@ -140,7 +144,7 @@ def seconds(question: Question, work: float = 1.0) -> float:
     """Return about how many CPU seconds `posterior` takes on one core of 2024."""
     trees, depth = len(question.forest.noisy), question.forest.depth
     move = 1e-7 + 3e-9 * trees * (1 + depth)
-    return work * CHAINS * (BURN_IN + SAMPLING) * question.n * move
+    return CHAINS * sum(_moves(per_row, question.n, work) for per_row in (BURN_IN, SAMPLING)) * move
 
 
 def annealed(question: Question, rng: np.random.Generator, work: float = 1.0) -> Answer:
@@ -151,7 +155,7 @@ def annealed(question: Question, rng: np.random.Generator, work: float = 1.0) ->
     check_positive("work", work)
     world, noisy = question.world()
     state, bits = question.start(world, noisy, rng), _bits(rng)
-    moves = max(1, int(work * ANNEALING * question.n / STEPS))
+    moves = max(1, _moves(ANNEALING, question.n, work) // STEPS)
     best, least = state.value[: question.n].copy(), int(state.energy[0])
     for beta in np.geomspace(FIRST, LAST, STEPS).tolist():
         advance(world, state, question.n, beta, moves, bits, prior=False)
@@ -166,21 +170,26 @@ def _bits(rng: np.random.Generator) -> NDArray[np.uint64]:
     return rng.integers(0, 1 << 63, 1).astype(np.uint64)
 
 
+def _moves(per_row: int, n: int, work: float) -> int:
+    return int(work * min(per_row * n, MOST_MOVES))
+
+
 def _samples(
     question: Question, rng: np.random.Generator, work: float
 ) -> tuple[NDArray[np.int16], float]:
     """Return samples, int16 (S, n, G + 1), and their mean energy in nats."""
     n = question.n
     world, noisy = question.world()
+    burn_in, sampling = (_moves(per_row, n, work) for per_row in (BURN_IN, SAMPLING))
     cool = np.geomspace(COOL / max(1.0, question.noise.sharpness), 1.0, STEPS)
     wanted = -(-(SAMPLES if n <= MANY else max(8, SAMPLES * MANY // n)) // CHAINS)
     kept, energy = [], []
     for _ in range(CHAINS):
         state, bits = question.start(world, noisy, rng), _bits(rng)
         for beta in cool.tolist():
-            advance(world, state, n, beta, max(1, int(work * BURN_IN * n / STEPS)), bits)
+            advance(world, state, n, beta, max(1, burn_in // STEPS), bits)
         for _ in range(wanted):
-            advance(world, state, n, 1.0, max(1, int(work * SAMPLING * n / wanted)), bits)
+            advance(world, state, n, 1.0, max(1, sampling // wanted), bits)
             kept.append(state.value[:n].copy())
             energy.append(state.energy[0] / NAT)
     return np.stack(kept), float(np.mean(energy))

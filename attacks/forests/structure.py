@@ -104,7 +104,7 @@ class NoisyForest:
     @cached_property
     def possible(self) -> NDArray[np.int64]:
         """Levels of every variable that reach each leaf, as bits, shape (T, 2^d, G)."""
-        T, leaves, _ = self.noisy.shape
+        T = len(self.noisy)
         every = np.array([(1 << int(r)) - 1 for r in self.variables.sizes], dtype=np.int64)
         bits = np.broadcast_to(every, (T, 1, len(every))).copy()
         tree = np.arange(T)[:, None]

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.errors import DataError
+from fedtrees.core.schema import Schema
 
 #: Levels of one variable: a test is a set of levels, kept as the bits of a word.
 MOST_LEVELS = 62
@@ -25,6 +26,8 @@ class Variables:
         Columns of each variable: one, or those of a one-hot group. Every column has one.
     levels : tuple of float32 array, shape (r, number of its columns)
         What the columns hold at each level.
+    cuts : mapping of int to float array, shape (r - 1,)
+        Of variables that are numbers: a level begins at each.
 
     Raises
     ------
@@ -35,6 +38,7 @@ class Variables:
 
     columns: tuple[tuple[int, ...], ...]
     levels: tuple[NDArray[np.float32], ...]
+    cuts: Mapping[int, NDArray[np.floating]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         named = [j for columns in self.columns for j in columns]
@@ -84,6 +88,40 @@ class Variables:
             levels.append(hot if of in made else single)
         return Variables(tuple(columns), tuple(levels))
 
+    @staticmethod
+    def of_schema(schema: Schema, tests: Sequence[NDArray[np.floating]]) -> Variables:
+        """Return the variables of declared columns.
+
+        Parameters
+        ----------
+        schema : Schema
+            One-hot groups are one variable each, categories their codes.
+        tests : sequence of float array
+            Thresholds that each column is tested at, increasing: a number is known up to them, and
+            is guessed in the middle between two.
+        """
+        places = [tuple(map(schema.names.index, group.columns)) for group in schema.groups]
+        grouped = {j for columns in places for j in columns}
+        made: list[tuple[tuple[int, ...], NDArray[np.float32]]] = []
+        for columns, group in zip(places, schema.groups, strict=True):
+            hot = np.eye(len(columns), dtype=np.float32)
+            made.append((columns, np.vstack([hot, 0 * hot[:1]]) if group.empty else hot))
+        for j, feature in enumerate(schema.features):
+            if j in grouped:
+                continue
+            if feature.categories:
+                values = np.arange(len(feature.categories), dtype=np.float32)
+            else:
+                values = _middles(np.asarray(tests[j], dtype=np.float64), feature.declared_range)
+            made.append(((j,), values[:, None]))
+        made.sort(key=lambda variable: variable[0])
+        numbers = {
+            g: np.asarray(tests[columns[0]])
+            for g, (columns, _) in enumerate(made)
+            if columns[0] not in grouped and not schema.features[columns[0]].categories
+        }
+        return Variables(tuple(c for c, _ in made), tuple(v for _, v in made), numbers)
+
     @property
     def width(self) -> int:
         """Number of columns."""
@@ -131,6 +169,10 @@ class Variables:
             raise DataError(f"rows of shape {X.shape}; the variables have {self.width} columns")
         coded = np.empty((len(X), len(self)), dtype=np.int16)
         for g, (columns, levels) in enumerate(zip(self.columns, self.levels, strict=True)):
+            if g in self.cuts:
+                number = np.nan_to_num(X[:, columns[0]], nan=-np.inf)  # missing ones go left
+                coded[:, g] = np.searchsorted(self.cuts[g], number, side="right")
+                continue
             same = (X[:, columns][:, None, :] == levels[None]).all(axis=2)
             if not same.any(axis=1).all():
                 row = int(np.flatnonzero(~same.any(axis=1))[0])
@@ -141,3 +183,12 @@ class Variables:
                 )
             coded[:, g] = same.argmax(axis=1)
         return coded
+
+
+def _middles(
+    tests: NDArray[np.float64], declared: tuple[float, float] | None
+) -> NDArray[np.float32]:
+    """Return a number between every two thresholds, below the first and not below the last."""
+    low, high = declared or (float(tests.min(initial=0.0)) - 1, float(tests.max(initial=0.0)) + 1)
+    ends = np.concatenate([[min(low, *tests[:1])], tests, [max(high, *tests[-1:])]])
+    return ((ends[:-1] + ends[1:]) / 2).astype(np.float32)
