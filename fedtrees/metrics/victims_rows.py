@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedtrees.core.guess import Claim, EveryRecord, Records
 from fedtrees.core.holding import Holding
@@ -18,6 +20,7 @@ from fedtrees.messages.cuts import CutPoints
 from fedtrees.metrics.metric import Case, Metric, Score
 from fedtrees.metrics.records import score_records
 from fedtrees.metrics.returned_rows import score_returned_rows
+from fedtrees.metrics.row_errors import inliers, row_errors
 from fedtrees.metrics.specificity import nearest_row, specificity
 from fedtrees.trees.binning import Cuts
 
@@ -45,6 +48,11 @@ class VictimsRows:
     rows: Table
     schema: Schema
     top: tuple[str, ...]
+
+    @cached_property
+    def inlier(self) -> NDArray[np.bool_] | None:
+        """Which rows are ordinary; None where columns are not all codes."""
+        return inliers(self.rows) if self.schema.categorical.all() else None
 
 
 @register.metric("records")
@@ -96,6 +104,15 @@ class RecordMetric(Metric[VictimsRows]):
     def score(self, claims: Sequence[Records], truth: VictimsRows) -> list[Score]:
         """Score guessed rows against all victims' rows."""
         got = score_records(claims[0].table, truth.rows, truth.schema, truth.top)
+        errors: list[Score] = []
+        if truth.inlier is not None:
+            row = row_errors(claims[0].table, truth.rows, truth.inlier)
+            told = {
+                "row_error": row.mean, "worst_row": row.worst,
+                "inlier_error": row.inliers, "outlier_error": row.outliers,
+            }  # fmt: skip
+            errors = [Score(name, value, 0.0, "distance") for name, value in told.items()]
+            errors.append(Score("right_rows", row.right))
         return [
             Score("ra", got.ra),
             Score("ra_top", got.ra_top),
@@ -104,6 +121,7 @@ class RecordMetric(Metric[VictimsRows]):
             Score("bit_exact_rows", got.bit_exact_rows),
             Score("gower", got.gower, 0.0, "distance"),
             Score("hamming", got.hamming, 0.0, "distance"),
+            *errors,
             *(Score(f"ra:{column}", share) for column, share in got.per_feature.items()),
         ]
 
@@ -138,11 +156,15 @@ class SpecificityMetric(Metric[Strangers]):
             return []
         test = specificity(guess, truth.rows, truth.reserve, truth.schema, rng)
         near = nearest_row(guess, truth.rows, truth.reserve, truth.schema, rng)
-        return [Score("specificity_z", test.z, unit=""), Score("nearest_row", near)]
+        return [
+            Score("specificity_z", test.z, unit=""),
+            Score("leak_cdf", test.tail, 0.0),
+            Score("nearest_row", near),
+        ]
 
     def line(self, case: Case, truth: Strangers, measured: Mapping[str, float]) -> dict[str, float]:
-        """Return chance, 1/2, for the nearest row."""
-        return {"nearest_row": 0.5}
+        """Return chance, 1/2, for the nearest row and the place among fresh samples."""
+        return {"leak_cdf": 0.5, "nearest_row": 0.5}
 
 
 @dataclass(frozen=True, eq=False)
