@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from fedtrees.attacks.evidence.draws import next_bits
 from fedtrees.attacks.forests.noise import NAT
 from fedtrees.attacks.forests.structure import NoisyForest
+from fedtrees.core.errors import DataError
 from fedtrees.trees.jit import kernel
 
 #: Latent classes, and the masses of their Dirichlet priors: over classes in all, per level.
@@ -28,6 +29,8 @@ CLASSES, ALPHA, MASS = 10, 1.0, 0.5
 # exchanges variables of two rows.
 LATENT, ONE, TWO = 0.25, 0.65, 0.80
 _NATS = 1.0 / NAT
+# A power of ten that products of as many counts as there are variables stay below.
+_LARGEST = 300
 
 
 class World(NamedTuple):
@@ -49,8 +52,19 @@ class World(NamedTuple):
         m: int,
         known: NDArray[np.integer] | None = None,
     ) -> World:
-        """Return the world of `m` rows and a forest; variables in ``known`` do not move."""
+        """Return the world of `m` rows and a forest; variables in ``known`` do not move.
+
+        Raises
+        ------
+        DataError
+            So many rows and variables that weights of latent classes do not fit a float.
+        """
         sizes = np.append(forest.variables.sizes, forest.n_classes)
+        if not weighable(len(sizes), m):
+            raise DataError(
+                f"{m} rows of {len(sizes) - 1} variables: the weight of a latent class would not "
+                "fit a float; leave out columns, or rows"
+            )
         free = np.setdiff1d(np.flatnonzero(sizes > 1), [] if known is None else known)
         rows = np.arange(m + 1, dtype=np.float64)
         weight = rows + ALPHA / CLASSES
@@ -110,6 +124,11 @@ class Scratch(NamedTuple):
             np.empty((2, width), dtype=np.int16),
             np.empty(CLASSES),
         )
+
+
+def weighable(width: int, m: int) -> bool:
+    """Tell whether the weights of latent classes of `m` rows of so many variables fit a float."""
+    return width * math.log10(2.0 * m + 2.0) < _LARGEST
 
 
 def advance(

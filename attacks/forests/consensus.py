@@ -12,8 +12,8 @@ from fedtrees.core.errors import DataError
 from fedtrees.guessing.matching import assign
 from fedtrees.trees.jit import kernel
 
-#: Most rounds of matching and voting, and most pairs of rows that are looked at in one sample.
-ROUNDS, MOST_PAIRS = 8, 30_000_000
+#: Most rounds of matching and voting, and most rows that are matched at once.
+ROUNDS, BLOCK = 8, 1000
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,38 +61,49 @@ def consensus(
     Raises
     ------
     DataError
-        Too many rows to match, or weights that do not fit a byte.
+        Weights that do not fit a byte.
 
     Notes
     -----
+    Rows of each sample are put in order; of more than `BLOCK`, those of equal rank are matched.
     A row's cost of a level is the share of the samples that have another one there: matching to
     what samples say, instead of to the rows that most of them say, takes a fifth off the error
     that remains (COMPAS, 100 rows, epsilon 5: 0.050 to 0.041). All in whole numbers.
     """
-    S, n, width = samples.shape
-    if n * n > MOST_PAIRS:
-        raise DataError(
-            f"matching {n} rows with {n} needs {n * n / 1e6:.0f} MB and minutes a sample; at most "
-            f"{int(MOST_PAIRS**0.5)} rows are matched"
-        )
     if int(weight.sum(dtype=np.int64)) > 255:
         raise DataError(f"differences may cost {int(weight.sum())}; at most 255 fit a byte")
-    votes = np.zeros((n, width, int(sizes.max())), dtype=np.int64)
+    n = samples.shape[1]
+    if n > BLOCK:
+        samples = np.stack([t[np.lexsort(t.T)] for t in samples])
+    parts = [
+        _agreed(samples[:, rows], weight, int(sizes.max()), rounds)
+        for rows in np.array_split(np.arange(n), -(-n // BLOCK))
+    ]
+    votes = np.concatenate(parts) / len(samples)
+    held = votes.argmax(axis=2)
+    wrong = (1.0 - np.take_along_axis(votes, held[:, :, None], axis=2)[:, :, 0]) * weight
+    spread = float(wrong.sum() / max(n * int(weight.sum(dtype=np.int64)), 1))
+    return Agreement(held.astype(np.int16), votes, spread)
+
+
+def _agreed(
+    samples: NDArray[np.int16], weight: NDArray[np.uint8], levels: int, rounds: int
+) -> NDArray[np.int64]:
+    """Return the votes of matched samples, int64, shape (n, G + 1, levels)."""
+    S, n, width = samples.shape
+    votes = np.zeros((n, width, levels), dtype=np.int64)
     _vote(votes, samples[-1], np.arange(n))
-    held, of = votes.argmax(axis=2), 1
+    of = 1
     for _ in range(rounds):
         fresh = np.zeros_like(votes)
         for sample in samples:
             cost = _costs(votes, of, np.ascontiguousarray(sample.T), weight)
             _vote(fresh, sample, assign(cost))
         same = (fresh == votes).all()
-        votes, of, held = fresh, S, fresh.argmax(axis=2)
+        votes, of = fresh, S
         if same:
             break
-    share = votes / of
-    wrong = (1.0 - np.take_along_axis(share, held[:, :, None], axis=2)[:, :, 0]) * weight
-    spread = float(wrong.sum() / max(n * int(weight.sum(dtype=np.int64)), 1))
-    return Agreement(held.astype(np.int16), share, spread)
+    return votes
 
 
 @kernel

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.attacks.forests.chain import weighable
 from fedtrees.attacks.forests.noise import Kind, Noise
 from fedtrees.attacks.forests.posterior import Question
 from fedtrees.attacks.forests.structure import MOST_DEPTH, NoisyForest
@@ -89,6 +90,8 @@ def unreadable(view: View) -> str | None:
             return "leaves tell labels, not counts"
         return "the principals see no counts in the leaves of random tests"
     tests = found[0].tests
+    if not weighable(len(view.schema.features) + 1, view.n_rows):
+        return f"{view.n_rows} rows of so many columns are beyond its weights of latent classes"
     if tests.feature.shape[1].bit_length() > MOST_DEPTH:
         return f"it reads trees of depth {MOST_DEPTH} at most"
     for j, feature in enumerate(view.schema.features):
