@@ -67,8 +67,8 @@ def consensus(
     -----
     Rows of each sample are put in order; of more than `BLOCK`, those of equal rank are matched.
     A row's cost of a level is the share of the samples that have another one there: matching to
-    what samples say, instead of to the rows that most of them say, takes a fifth off the error
-    that remains (COMPAS, 100 rows, epsilon 5: 0.050 to 0.041). All in whole numbers.
+    what samples say, instead of to the rows that most of them say, lowers the error (COMPAS,
+    100 rows, epsilon 5: 0.050 to 0.041; Adult: 0.100 to 0.090). All in whole numbers.
     """
     if int(weight.sum(dtype=np.int64)) > 255:
         raise DataError(f"differences may cost {int(weight.sum())}; at most 255 fit a byte")
