@@ -306,6 +306,10 @@ def _uniform(
             X[:, k] = rng.integers(int(low), int(high) + 1, n)
         else:
             X[:, k] = rng.uniform(low, high, n)
+    for group in schema.groups:
+        hot = rng.integers(0, len(group.columns) + int(group.empty), n)
+        for k, name in enumerate(group.columns):
+            X[:, schema.names.index(name)] = hot == k
     return Table(X, _labels(own, schema, n, positives, rng))
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedtrees.core.guess import Claim, EveryRecord, Records
 from fedtrees.core.holding import Holding
@@ -18,6 +20,7 @@ from fedtrees.messages.cuts import CutPoints
 from fedtrees.metrics.metric import SAMPLING_ERROR, Case, Metric, Score
 from fedtrees.metrics.records import score_records
 from fedtrees.metrics.returned_rows import score_returned_rows
+from fedtrees.metrics.row_errors import inliers, row_errors
 from fedtrees.metrics.specificity import nearest_row, specificity
 from fedtrees.trees.binning import Cuts
 
@@ -68,6 +71,12 @@ class VictimsRows:
     def sampled(self) -> bool:
         """Whether only some of the rows are scored."""
         return len(self.rows) < self.whole
+
+    @cached_property
+    def inlier(self) -> NDArray[np.bool_] | None:
+        """Which rows are ordinary; None where columns are not all codes, or of a sample."""
+        codes = self.schema.categorical.all() and not self.sampled
+        return inliers(self.rows) if codes else None
 
 
 @register.metric("records")
@@ -129,6 +138,15 @@ class RecordMetric(Metric[VictimsRows]):
             Score("scored_rows", float(len(truth.rows)), unit="rows"),
             *(Score(f"{SAMPLING_ERROR}:{k}", e, 0.0, "error") for k, e in got.errors.items()),
         ]
+        errors: list[Score] = []
+        if truth.inlier is not None:
+            row = row_errors(claims[0].table, truth.rows, truth.inlier)
+            told = {
+                "row_error": row.mean, "worst_row": row.worst,
+                "inlier_error": row.inliers, "outlier_error": row.outliers,
+            }  # fmt: skip
+            errors = [Score(name, value, 0.0, "distance") for name, value in told.items()]
+            errors.append(Score("right_rows", row.right))
         return [
             *(about if truth.sampled else ()),
             Score("ra", got.ra),
@@ -138,6 +156,7 @@ class RecordMetric(Metric[VictimsRows]):
             Score("bit_exact_rows", got.bit_exact_rows),
             Score("gower", got.gower, 0.0, "distance"),
             Score("hamming", got.hamming, 0.0, "distance"),
+            *errors,
             *(Score(f"ra:{column}", share) for column, share in got.per_feature.items()),
         ]
 
@@ -172,11 +191,15 @@ class SpecificityMetric(Metric[Strangers]):
             return []
         test = specificity(guess, truth.rows, truth.reserve, truth.schema, rng)
         near = nearest_row(guess, truth.rows, truth.reserve, truth.schema, rng)
-        return [Score("specificity_z", test.z, unit=""), Score("nearest_row", near)]
+        return [
+            Score("specificity_z", test.z, unit=""),
+            Score("leak_cdf", test.tail, 0.0),
+            Score("nearest_row", near),
+        ]
 
     def line(self, case: Case, truth: Strangers, measured: Mapping[str, float]) -> dict[str, float]:
-        """Return chance, 1/2, for the nearest row."""
-        return {"nearest_row": 0.5}
+        """Return chance, 1/2, for the nearest row and the place among fresh samples."""
+        return {"leak_cdf": 0.5, "nearest_row": 0.5}
 
 
 @dataclass(frozen=True, eq=False)

@@ -31,6 +31,7 @@ ATTACKS = (
     "histogram-peeling",
     "lattice",
     "joint[chains=1,moves=20,samples=1,exact=false]",
+    "draft-dp[work=0.001]",
 )
 FORESTS = "no attack on forests is here yet"
 HELD_OUT = "no attack reads histograms of which rows are held out yet"

@@ -1,0 +1,1 @@
+"""Rows from released forests of random splits and noisy class counts (DRAFT-DP and beyond)."""

@@ -1,0 +1,114 @@
+"""`draft-dp`: rows from the noisy counts of a forest of random tests."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.attacks.forests.informed import Enumeration
+from fedtrees.attacks.forests.posterior import Question, annealed, posterior, seconds
+from fedtrees.attacks.forests.programs import cells_program, rows_program
+from fedtrees.attacks.forests.released import sources_of, unreadable
+from fedtrees.core.attack import Attack
+from fedtrees.core.errors import ProtocolError, check_known, check_positive
+from fedtrees.core.guess import Guess, Records
+from fedtrees.core.registry import register
+from fedtrees.core.schema import Table
+from fedtrees.core.view import View
+
+Mode = Literal["posterior", "map", "cpsat-cells", "cpsat-rows", "informed"]
+MODES = get_args(Mode)
+
+
+@register.attack("draft-dp")
+@dataclass(frozen=True, kw_only=True)
+class DraftDP(Attack):
+    """Reconstruct all rows from a forest with noisy class counts (after Gorgé et al. 2025).
+
+    They ask a constraint solver for the table under which the counts are most likely. That table
+    fits the noise. This attack samples tables by how likely they are, with a prior that is learned
+    along, and returns the one that is closest to all samples (docs/draft-dp.md).
+
+    Attributes
+    ----------
+    mode : {"posterior", "map", "cpsat-cells", "cpsat-rows", "informed"}
+        ``map``: the most likely table, annealed. ``cpsat-cells``: the same, proven, where few rows
+        are possible. ``cpsat-rows``: the published program, for comparison. ``informed``: the one
+        row that the principals do not hold, of all possible ones.
+    rows : {"declared", "estimated"}
+        Whether the number of rows is taken as declared, or from the counts.
+    work : float
+        Moves, as a multiple of the usual (8 million for 100 rows: 2 CPU seconds).
+    limit : float
+        Seconds for a solver.
+    """
+
+    mode: Mode = "posterior"
+    rows: Literal["declared", "estimated"] = "declared"
+    work: float = 1.0
+    limit: float = 60.0
+
+    def __post_init__(self) -> None:
+        check_known("mode", self.mode, MODES)
+        check_known("rows", self.rows, ("declared", "estimated"))
+        check_positive("work", self.work)
+        check_positive("limit", self.limit)
+
+    def inapplicable(self, view: View) -> str | None:
+        """Return why the principals see no such counts, None if they do."""
+        reason = unreadable(view)
+        if reason is None and self.mode == "informed":
+            held = 0 if view.rows is None else len(view.rows)
+            if view.n_rows - held != 1:
+                return f"mode=informed finds one missing row; {view.n_rows - held} are missing"
+        return reason
+
+    def run(self, view: View, rng: np.random.Generator) -> Guess:
+        """Guess the rows of the victims."""
+        tables, owners, expected, due = [], list[str](), 0.0, 0.0
+        sources = [] if unreadable(view) else sources_of(view)
+        for source in sources:
+            question = source.question(view, self.rows)
+            value, spread = self._answer(question, rng)
+            variables = question.forest.variables
+            tables.append(Table(variables.decode(value[:, :-1]), value[:, -1].astype(np.int64)))
+            owners += [source.owner or ""] * len(value)
+            expected += spread * len(value)
+            due += seconds(question, self.work)
+        if not tables:
+            return Guess()
+        named = tuple(owners) if all(owners) else None
+        notes = {"expected_error": expected / len(owners), "seconds_expected": due}
+        return Guess((Records(Table.concat(tables), owner=named),), notes)
+
+    def _answer(
+        self, question: Question, rng: np.random.Generator
+    ) -> tuple[NDArray[np.int16], float]:
+        """Return rows and the error that is expected of them, 0 where that is not known."""
+        if self.mode == "posterior":
+            found = posterior(question, rng, self.work)
+            return found.value, found.spread
+        if self.mode == "informed":
+            own = (
+                np.zeros((0, len(question.sizes)), np.int16)
+                if question.own is None
+                else question.own
+            )
+            row, _ = Enumeration.of(question.forest).missing_row(question.noise, own)
+            return row[None, :], 0.0
+        if self.mode == "map":
+            return annealed(question, rng, self.work).value, 0.0
+        if self.mode == "cpsat-cells":
+            hint = annealed(question, rng, self.work).value
+            solved = cells_program(question, self.limit, hint)
+        else:
+            solved = rows_program(question, self.limit)
+        if solved.value is None:
+            raise ProtocolError(
+                f"mode={self.mode}: the solver found no table in {self.limit:g} s; raise limit, or "
+                "take mode=map"
+            )
+        return solved.value, 0.0

@@ -1,0 +1,113 @@
+"""One unknown row: every row it could be, one by one, given all others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.attacks.forests.consensus import weights
+from fedtrees.attacks.forests.noise import NAT, Noise
+from fedtrees.attacks.forests.structure import NoisyForest
+from fedtrees.core.errors import DataError
+
+#: Rows that the product of marginals counts for, beside the known rows themselves.
+PSEUDO = 20.0
+#: Most rows, classes aside, that are looked at one by one.
+MOST_ROWS = 1 << 20
+
+
+@dataclass(frozen=True, eq=False)
+class Enumeration:
+    """All rows that the variables allow, and the leaf of each in each tree.
+
+    Attributes
+    ----------
+    forest : NoisyForest
+    value : int16 array, shape (U, G)
+    leaf : int32 array, shape (U, T)
+    """
+
+    forest: NoisyForest
+    value: NDArray[np.int16]
+    leaf: NDArray[np.int32]
+
+    @staticmethod
+    def of(forest: NoisyForest) -> Enumeration:
+        """Enumerate the rows of a forest's variables.
+
+        Raises
+        ------
+        DataError
+            More than `MOST_ROWS`.
+        """
+        variables = forest.variables
+        if variables.rows_possible > MOST_ROWS:
+            raise DataError(
+                f"{variables.rows_possible:,} different rows are too many to look at one by one "
+                f"(at most {MOST_ROWS:,}); take mode=posterior"
+            )
+        value = np.indices(tuple(variables.sizes)).reshape(len(variables), -1).T.astype(np.int16)
+        return Enumeration(forest, value, forest.route(value))
+
+    def missing_row(
+        self, noise: Noise, known: NDArray[np.integer], counts: NDArray[np.int64] | None = None
+    ) -> tuple[NDArray[np.int16], NDArray[np.float64]]:
+        """Return the row that is missing beside the known ones.
+
+        Parameters
+        ----------
+        noise : Noise
+        known : int array, shape (k, G + 1)
+            Levels and class of all other rows.
+        counts : int64 array, shape (T, 2^d, K), optional
+            Their counts in the leaves, where they are at hand already.
+
+        Returns
+        -------
+        int16 array, shape (G + 1,)
+            The valid row that differs least, in expectation, from what the missing one may be: no
+            one-hot group stays empty because no level of it is likely by itself.
+        float64 array, shape (U, K)
+            Probability of every row and class.
+
+        Notes
+        -----
+        The prior is the known rows' own, and `PSEUDO` rows of the product of their marginals
+        given the class.
+        """
+        forest = self.forest
+        counts = forest.counts(known[:, :-1], known[:, -1]) if counts is None else counts
+        noisy, table = noise.table(forest.noisy, len(known) + 1)
+        at = np.clip(noisy - counts + len(table) // 2, 1, len(table) - 1)
+        gain = (table[at] - table[at - 1]) / NAT  # (T, leaves, K): what one more row there brings
+        trees = np.arange(len(gain))
+        score = gain[trees[None, :], self.leaf].sum(axis=1) + np.log(self._prior(known))
+        score -= score.max()
+        probability = np.exp(score)
+        probability /= probability.sum()
+        return self._nearest(probability), probability
+
+    def _prior(self, known: NDArray[np.integer]) -> NDArray[np.float64]:
+        """Return the prior weight of every row and class, float64, shape (U, K)."""
+        sizes, K = self.forest.variables.sizes, self.forest.n_classes
+        weight = np.empty((len(self.value), K))
+        for c in range(K):
+            rows = known[known[:, -1] == c, :-1]
+            weight[:, c] = PSEUDO * (len(rows) + 1) / (len(known) + K)
+            for g, r in enumerate(sizes.tolist()):
+                share = (np.bincount(rows[:, g], minlength=r) + 0.5) / (len(rows) + 0.5 * r)
+                weight[:, c] *= share[self.value[:, g]]
+        place = np.ravel_multi_index(tuple(known[:, :-1].T), tuple(sizes))
+        np.add.at(weight, (place, known[:, -1]), 1.0)
+        return weight
+
+    def _nearest(self, probability: NDArray[np.float64]) -> NDArray[np.int16]:
+        rows, weight = probability.sum(axis=1), weights(self.forest.variables)
+        agreed = np.zeros(len(self.value))
+        for g, r in enumerate(self.forest.variables.sizes.tolist()):
+            share = np.bincount(self.value[:, g], weights=rows, minlength=r)
+            agreed += int(weight[g]) * share[self.value[:, g]]
+        row = self.value[agreed.argmax()]
+        return np.append(row, probability.sum(axis=0).argmax()).astype(np.int16)

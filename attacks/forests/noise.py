@@ -1,0 +1,103 @@
+"""How likely a noisy count is, given the true one."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.core.errors import check_known, check_positive
+
+Kind = Literal["geometric", "truncated-laplace", "gaussian", "exact"]
+KINDS = get_args(Kind)
+
+#: Costs are whole numbers of so many to the nat: sums do not depend on their order.
+NAT = 1 << 20
+#: What a unit of difference from an exact count costs, nats. Whoever samples begins with less.
+EXACT = 12.0
+#: Beyond so many scales of the noise a residual costs what it does there, and one that is further
+#: off than any table could say is cut.
+_REACH = 60.0
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Independent noise on each count.
+
+    Attributes
+    ----------
+    kind : {"geometric", "truncated-laplace", "gaussian", "exact"}
+        Two-sided geometric of pmf proportional to ``exp(-|k| / scale)``; Laplace noise of that
+        scale, truncated toward zero, as the code of Gorgé et al. adds it; (discrete) Gaussian
+        noise; none.
+    scale : float
+        Of the Laplace and geometric noise (rows; T / epsilon for an epsilon in all), or the
+        Gaussian's standard deviation. Not read where counts are exact.
+
+    Raises
+    ------
+    UsageError
+        Unknown kind, or a scale that is not finite and above 0.
+    """
+
+    kind: Kind
+    scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_known("noise", self.kind, KINDS)
+        check_positive("scale of the noise", self.scale)
+
+    @staticmethod
+    def of(kind: Kind, epsilon: float, trees: int) -> Noise:
+        """Return Laplace or geometric noise of ``epsilon`` over all trees; exact if infinite.
+
+        Raises
+        ------
+        UsageError
+            If epsilon is not above 0.
+        """
+        if epsilon == math.inf:
+            return Noise("exact")
+        check_positive("epsilon", epsilon)
+        return Noise(kind, trees / epsilon)
+
+    @property
+    def sharpness(self) -> float:
+        """Nats that the first unit of a residual costs."""
+        return EXACT if self.kind == "exact" else 1.0 / self.scale
+
+    def costs(self, residual: NDArray[np.integer]) -> NDArray[np.float64]:
+        """Return minus the log of the probability of each residual, less that of 0, in nats."""
+        a = np.abs(residual).astype(np.float64)
+        if self.kind == "gaussian":
+            return 0.5 * (a / self.scale) ** 2
+        if self.kind == "truncated-laplace":
+            # 0 has twice the probability that the geometric decline of the others would give it
+            return a / self.scale + np.where(a > 0, math.log(2.0), 0.0)
+        return a * self.sharpness
+
+    def table(
+        self, noisy: NDArray[np.integer], n: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return counts cut to what a table reaches, and the table.
+
+        Parameters
+        ----------
+        noisy : int array
+        n : int
+            Rows.
+
+        Returns
+        -------
+        int64 array like `noisy`
+        int64 array, shape (2 b + 1,)
+            Cost of each residual (`NAT` to the nat), that of 0 in the middle; b is large enough for
+            any number of rows from -1 to n + 1 in a leaf.
+        """
+        reach = math.ceil(_REACH * self.scale) if self.kind != "exact" else 2 * n
+        kept = np.clip(noisy, -reach, n + reach).astype(np.int64)
+        b = int(np.abs(kept).max(initial=0)) + n + 2
+        return kept, np.round(NAT * self.costs(np.arange(-b, b + 1))).astype(np.int64)

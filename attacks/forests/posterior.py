@@ -1,0 +1,195 @@
+"""What the counts say of all rows at once: samples of whole tables, and their consensus."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.attacks.forests.chain import CLASSES, State, World, advance
+from fedtrees.attacks.forests.consensus import ROUNDS, Agreement, consensus, weights
+from fedtrees.attacks.forests.noise import NAT, Noise
+from fedtrees.attacks.forests.structure import NoisyForest
+from fedtrees.core.errors import DataError, check_positive
+
+#: Chains, moves of each per row before and while samples are taken, and samples in all.
+CHAINS, BURN_IN, SAMPLING, SAMPLES = 4, 10_000, 10_000, 120
+#: Most moves of a chain before and while samples are taken, whatever the number of rows.
+MOST_MOVES = 2_500_000
+#: Costs count so little, times their sharpness, when chains begin.
+COOL = 0.2
+#: Steps in which chains get from there to the posterior.
+STEPS = 50
+#: Moves per row of an annealing, and the first and last factor of the costs.
+ANNEALING, FIRST, LAST = 20_000, 0.125, 20.0
+#: Rows from which fewer samples are matched, in fewer rounds: matching grows with their square.
+MANY, FEW_ROUNDS = 500, 3
+
+
+@dataclass(frozen=True, eq=False)
+class Question:
+    """What is asked of a forest.
+
+    Attributes
+    ----------
+    forest : NoisyForest
+    noise : Noise
+    n : int
+        Rows to reconstruct, 1 or more.
+    own : int16 array, shape (k, G + 1), or None
+        Rows, with their class, that the counts hold besides and that are known.
+    known : mapping of int to int16 array, shape (n,), or None
+        Levels of variables that are known of every row; G stands for the class.
+
+    Raises
+    ------
+    DataError
+        If there is no row, or what is known does not fit.
+    """
+
+    forest: NoisyForest
+    noise: Noise
+    n: int
+    own: NDArray[np.int16] | None = None
+    known: dict[int, NDArray[np.int16]] | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.n, bool) or self.n < 1:
+            raise DataError(f"n={self.n}: a reconstruction needs at least one row")
+        width = len(self.forest.variables) + 1
+        if self.own is not None and (self.own.ndim != 2 or self.own.shape[1] != width):
+            raise DataError(
+                f"own rows of shape {self.own.shape}; give levels and class: (k, {width})"
+            )
+        for g, values in (self.known or {}).items():
+            if not 0 <= g < width or np.shape(values) != (self.n,):
+                raise DataError(
+                    f"known levels of variable {g} have shape {np.shape(values)}; give one for "
+                    f"each of the {self.n} rows, of a variable below {width}"
+                )
+            if not ((np.asarray(values) >= 0) & (np.asarray(values) < self.sizes[g])).all():
+                raise DataError(f"known levels of variable {g} are 0 to {self.sizes[g] - 1}")
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """Levels of each variable, and the number of classes, int64, shape (G + 1,)."""
+        return np.append(self.forest.variables.sizes, self.forest.n_classes)
+
+    def world(self) -> tuple[World, NDArray[np.int64]]:
+        """Return what a chain needs to know, and the counts that its table of costs reaches."""
+        m = self.n + (0 if self.own is None else len(self.own))
+        noisy, cost = self.noise.table(self.forest.noisy, m)
+        return World.of(self.forest, cost, m, np.array(list(self.known or ()), dtype=int)), noisy
+
+    def start(self, world: World, noisy: NDArray[np.int64], rng: np.random.Generator) -> State:
+        """Return a state of rows drawn uniformly, own ones behind them."""
+        value = np.stack([rng.integers(0, r, self.n) for r in self.sizes], axis=1)
+        for g, known in (self.known or {}).items():
+            value[:, g] = known
+        if self.own is not None:
+            value = np.concatenate([value, self.own])
+        latent = rng.integers(0, CLASSES, len(value))
+        return State.of(self.forest, world, noisy, value, latent)
+
+
+@dataclass(frozen=True, eq=False)
+class Answer:
+    """Rows, and how sure they are.
+
+    Attributes
+    ----------
+    value : int16 array, shape (n, G + 1)
+        Levels and class of each row.
+    probability : float64 array, shape (n, G + 1, most levels)
+    spread : float
+        Error that the samples expect, as `Agreement` has it; 0 of a single table.
+    energy : float
+        Mean cost of the residuals of the samples, nats.
+    """
+
+    value: NDArray[np.int16]
+    probability: NDArray[np.float64]
+    spread: float
+    energy: float
+
+
+def posterior(question: Question, rng: np.random.Generator, work: float = 1.0) -> Answer:
+    """Sample tables given the counts, and return the one that is closest to all samples.
+
+    Parameters
+    ----------
+    question : Question
+    rng : Generator
+    work : float
+        Moves, as a multiple of the usual; time is proportional to it.
+
+    Notes
+    -----
+    Chains start from random rows with costs that count little, and cool. Where the noise is small
+    each stays in a mode of its own. Replicas that exchange places (parallel tempering) find better
+    modes in the same time, but one at a time: the consensus of independent chains errs no more
+    (Adult, 100 rows, epsilon 20: 0.066 and 0.068 in two runs, against 0.072).
+    """
+    check_positive("work", work)
+    samples, energy = _samples(question, rng, work)
+    few = question.n > MANY
+    found: Agreement = consensus(
+        samples, weights(question.forest.variables), question.sizes, FEW_ROUNDS if few else ROUNDS
+    )
+    return Answer(found.value, found.probability, found.spread, energy)
+
+
+def seconds(question: Question, work: float = 1.0) -> float:
+    """Return about how many CPU seconds `posterior` takes on one core of 2024."""
+    trees, depth = len(question.forest.noisy), question.forest.depth
+    move = 1e-7 + 3e-9 * trees * (1 + depth)
+    return CHAINS * sum(_moves(per_row, question.n, work) for per_row in (BURN_IN, SAMPLING)) * move
+
+
+def annealed(question: Question, rng: np.random.Generator, work: float = 1.0) -> Answer:
+    """Return a table of about the least cost, whatever rows are likely: the published objective.
+
+    Parameters as of `posterior`.
+    """
+    check_positive("work", work)
+    world, noisy = question.world()
+    state, bits = question.start(world, noisy, rng), _bits(rng)
+    moves = max(1, _moves(ANNEALING, question.n, work) // STEPS)
+    best, least = state.value[: question.n].copy(), int(state.energy[0])
+    for beta in np.geomspace(FIRST, LAST, STEPS).tolist():
+        advance(world, state, question.n, beta, moves, bits, prior=False)
+        if state.energy[0] < least:
+            best, least = state.value[: question.n].copy(), int(state.energy[0])
+    one = np.zeros((*best.shape, int(question.sizes.max())))
+    np.put_along_axis(one, best[:, :, None].astype(np.intp), 1.0, axis=2)
+    return Answer(best, one, 0.0, least / NAT)
+
+
+def _bits(rng: np.random.Generator) -> NDArray[np.uint64]:
+    return rng.integers(0, 1 << 63, 1).astype(np.uint64)
+
+
+def _moves(per_row: int, n: int, work: float) -> int:
+    return int(work * min(per_row * n, MOST_MOVES))
+
+
+def _samples(
+    question: Question, rng: np.random.Generator, work: float
+) -> tuple[NDArray[np.int16], float]:
+    """Return samples, int16 (S, n, G + 1), and their mean energy in nats."""
+    n = question.n
+    world, noisy = question.world()
+    burn_in, sampling = (_moves(per_row, n, work) for per_row in (BURN_IN, SAMPLING))
+    cool = np.geomspace(COOL / max(1.0, question.noise.sharpness), 1.0, STEPS)
+    wanted = -(-(SAMPLES if n <= MANY else max(8, SAMPLES * MANY // n)) // CHAINS)
+    kept, energy = [], []
+    for _ in range(CHAINS):
+        state, bits = question.start(world, noisy, rng), _bits(rng)
+        for beta in cool.tolist():
+            advance(world, state, n, beta, max(1, burn_in // STEPS), bits)
+        for _ in range(wanted):
+            advance(world, state, n, 1.0, max(1, sampling // wanted), bits)
+            kept.append(state.value[:n].copy())
+            energy.append(state.energy[0] / NAT)
+    return np.stack(kept), float(np.mean(energy))

@@ -1,0 +1,110 @@
+"""Forests of random tests that a view holds, as questions about the victims' rows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.attacks.forests.chain import weighable
+from fedtrees.attacks.forests.noise import Kind, Noise
+from fedtrees.attacks.forests.posterior import Question
+from fedtrees.attacks.forests.structure import MOST_DEPTH, NoisyForest
+from fedtrees.attacks.forests.variables import MOST_LEVELS, Variables
+from fedtrees.core.view import View
+from fedtrees.messages.private_forests import LeafClassCounts, PrivateForest, RandomTests
+
+#: Noise that a mechanism of `dp-forest` adds.
+MECHANISMS: Mapping[str, Kind] = {"geometric": "geometric", "published": "truncated-laplace"}
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """Tests, counts of their leaves, and what is known of both.
+
+    Attributes
+    ----------
+    tests : PrivateForest or RandomTests
+    counts : int64 array, shape (T, 2^depth, K)
+    noise : Noise
+    owner : str or None
+        Client whose counts these are; None: everybody's.
+    rows : int
+        Rows they were told to hold, 0 where that was not said.
+    """
+
+    tests: PrivateForest | RandomTests
+    counts: NDArray[np.int64]
+    noise: Noise
+    owner: str | None = None
+    rows: int = 0
+
+    def question(self, view: View, rows: Literal["declared", "estimated"]) -> Question:
+        """Return what to ask: of one client's rows, or of all but the principals' own."""
+        feature, threshold = self.tests.feature, self.tests.threshold
+        thresholds = [np.unique(threshold[feature == j]) for j in range(len(view.schema.features))]
+        variables = Variables.of_schema(view.schema, thresholds)
+        forest = NoisyForest.of(variables, feature, self.counts, threshold)
+        if self.owner is not None:
+            return Question(forest, self.noise, self.rows or forest.estimated_rows())
+        own = None if view.rows is None or not len(view.rows) else view.rows
+        mine = 0 if own is None else len(own)
+        total = view.n_rows if rows == "declared" else forest.estimated_rows(mine + 1)
+        if own is None:
+            return Question(forest, self.noise, total)
+        held = variables.encode(own.X)
+        return Question(
+            forest, self.noise, max(1, total - mine),
+            own=np.column_stack([held, own.y]).astype(np.int16),
+        )  # fmt: skip
+
+
+def sources_of(view: View) -> list[Source]:
+    """Return what there is to read: clients' own counts, else their sum, else the release."""
+    tests = next((m for _, m in view.messages(RandomTests)), None)
+    told = [(seen, m) for seen, m in view.messages(LeafClassCounts)]
+    others = [(s, m) for s, m in told if s.sender not in view.principals]
+    opened = [(s, m) for s, m in told if s.opened]
+    distributed = view.parameters.get("noise") == "distributed"
+    if tests is not None and others and not distributed:
+        exact = Noise("exact")
+        return [Source(tests, m.counts, exact, s.sender, int(m.rows[0])) for s, m in others]
+    if tests is not None and opened and not distributed:
+        return [Source(tests, opened[-1][1].counts, Noise("exact"))]
+    released = [m for _, m in view.messages(PrivateForest)]
+    noise = _noise(view.parameters)
+    if not released or noise is None:
+        return []
+    return [Source(released[-1], released[-1].counts, noise)]
+
+
+def unreadable(view: View) -> str | None:
+    """Return why a view holds no counts of leaves that rows could be read from, None if it does."""
+    found = sources_of(view)
+    if not found:
+        if any(True for _ in view.messages(PrivateForest)):
+            return "leaves tell labels, not counts"
+        return "the principals see no counts in the leaves of random tests"
+    tests = found[0].tests
+    if not weighable(len(view.schema.features) + 1, view.n_rows):
+        return f"{view.n_rows} rows of so many columns are beyond its weights of latent classes"
+    if tests.feature.shape[1].bit_length() > MOST_DEPTH:
+        return f"it reads trees of depth {MOST_DEPTH} at most"
+    for j, feature in enumerate(view.schema.features):
+        levels = len(feature.categories) or 1 + len(np.unique(tests.threshold[tests.feature == j]))
+        if levels > MOST_LEVELS:
+            return f"column {feature.name!r} is tested at {levels - 1} thresholds; it reads " + (
+                f"{MOST_LEVELS - 1} at most: set bins lower"
+            )
+    return None
+
+
+def _noise(parameters: Mapping[str, Any]) -> Noise | None:
+    """Return the noise on released counts, None where they are none."""
+    kind = MECHANISMS.get(str(parameters.get("mechanism")))
+    epsilon, trees = parameters.get("epsilon", math.inf), int(parameters.get("trees", 1))
+    return None if kind is None else Noise.of(kind, float(epsilon), trees)

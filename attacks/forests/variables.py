@@ -1,0 +1,194 @@
+"""What rows may look like: columns of numbers as variables with a few levels each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.core.errors import DataError
+from fedtrees.core.schema import Schema
+
+#: Levels of one variable: a test is a set of levels, kept as the bits of a word.
+MOST_LEVELS = 62
+
+
+@dataclass(frozen=True, eq=False)
+class Variables:
+    """Columns of a table as categorical variables.
+
+    Attributes
+    ----------
+    columns : tuple of tuple of int
+        Columns of each variable: one, or those of a one-hot group. Every column has one.
+    levels : tuple of float32 array, shape (r, number of its columns)
+        What the columns hold at each level.
+    cuts : mapping of int to float array, shape (r - 1,)
+        Of variables that are numbers: a level begins at each.
+
+    Raises
+    ------
+    DataError
+        If a column belongs to no or to several variables, or a variable has not 1 to
+        `MOST_LEVELS` levels.
+    """
+
+    columns: tuple[tuple[int, ...], ...]
+    levels: tuple[NDArray[np.float32], ...]
+    cuts: Mapping[int, NDArray[np.floating]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        named = [j for columns in self.columns for j in columns]
+        twice = sorted({j for j in named if named.count(j) > 1})
+        if twice:
+            raise DataError(f"columns {twice} belong to two groups; groups must not overlap")
+        if sorted(named) != list(range(len(named))):
+            raise DataError(f"variables of columns {sorted(named)} leave some out; number them all")
+        for columns, levels in zip(self.columns, self.levels, strict=True):
+            if levels.ndim != 2 or levels.shape[1] != len(columns):
+                raise DataError(f"levels of shape {levels.shape} for {len(columns)} columns")
+            if not 1 <= len(levels) <= MOST_LEVELS:
+                raise DataError(
+                    f"columns {list(columns)} have {len(levels)} levels; 1 to {MOST_LEVELS} are "
+                    "supported: declare coarser cut points"
+                )
+
+    @staticmethod
+    def binary(width: int, groups: Iterable[Sequence[int]] = (), none: bool = False) -> Variables:
+        """Return the variables of columns of zeros and ones.
+
+        Parameters
+        ----------
+        width : int
+            Number of columns.
+        groups : iterable of sequences of int
+            One-hot groups: exactly one of their columns is 1.
+        none : bool
+            At most one of them is.
+
+        Raises
+        ------
+        DataError
+            Groups that overlap, or name columns that do not exist.
+        """
+        made = [tuple(int(j) for j in group) for group in groups]
+        unknown = sorted({j for group in made for j in group if not 0 <= j < width})
+        if unknown:
+            raise DataError(f"groups name columns {unknown}; the table has 0 to {width - 1}")
+        grouped = {j for group in made for j in group}
+        columns = sorted([*made, *((j,) for j in range(width) if j not in grouped)])
+        single = np.array([[0], [1]], dtype=np.float32)
+        levels = []
+        for of in columns:
+            hot = np.eye(len(of), dtype=np.float32)
+            hot = np.vstack([hot, np.zeros_like(hot[:1])]) if none else hot
+            levels.append(hot if of in made else single)
+        return Variables(tuple(columns), tuple(levels))
+
+    @staticmethod
+    def of_schema(schema: Schema, tests: Sequence[NDArray[np.floating]]) -> Variables:
+        """Return the variables of declared columns.
+
+        Parameters
+        ----------
+        schema : Schema
+            One-hot groups are one variable each, categories their codes.
+        tests : sequence of float array
+            Thresholds that each column is tested at, increasing: a number is known up to them, and
+            is guessed in the middle between two.
+        """
+        places = [tuple(map(schema.names.index, group.columns)) for group in schema.groups]
+        grouped = {j for columns in places for j in columns}
+        made: list[tuple[tuple[int, ...], NDArray[np.float32]]] = []
+        for columns, group in zip(places, schema.groups, strict=True):
+            hot = np.eye(len(columns), dtype=np.float32)
+            made.append((columns, np.vstack([hot, 0 * hot[:1]]) if group.empty else hot))
+        for j, feature in enumerate(schema.features):
+            if j in grouped:
+                continue
+            if feature.categories:
+                values = np.arange(len(feature.categories), dtype=np.float32)
+            else:
+                values = _middles(np.asarray(tests[j], dtype=np.float64), feature.declared_range)
+            made.append(((j,), values[:, None]))
+        made.sort(key=lambda variable: variable[0])
+        numbers = {
+            g: np.asarray(tests[columns[0]])
+            for g, (columns, _) in enumerate(made)
+            if columns[0] not in grouped and not schema.features[columns[0]].categories
+        }
+        return Variables(tuple(c for c, _ in made), tuple(v for _, v in made), numbers)
+
+    @property
+    def width(self) -> int:
+        """Number of columns."""
+        return sum(map(len, self.columns))
+
+    def __len__(self) -> int:
+        return len(self.columns)
+
+    @cached_property
+    def sizes(self) -> NDArray[np.int64]:
+        """Number of levels of each variable, int64, shape (G,)."""
+        return np.array([len(levels) for levels in self.levels], dtype=np.int64)
+
+    @cached_property
+    def rows_possible(self) -> int:
+        """How many different rows there are, labels aside."""
+        return int(np.prod([int(r) for r in self.sizes], dtype=object))
+
+    def variable_of(self, column: int) -> int:
+        """Return the variable that a column belongs to."""
+        return next(g for g, columns in enumerate(self.columns) if column in columns)
+
+    def right(self, column: int, threshold: float) -> tuple[int, int]:
+        """Return a test ``x >= threshold``: its variable, and its levels as bits that pass."""
+        g = self.variable_of(column)
+        value = self.levels[g][:, self.columns[g].index(column)]
+        return g, sum(1 << v for v in np.flatnonzero(value >= threshold).tolist())
+
+    def decode(self, coded: NDArray[np.integer]) -> NDArray[np.float32]:
+        """Return the columns of coded rows, float32, shape (n, width)."""
+        X = np.empty((len(coded), self.width), dtype=np.float32)
+        for g, (columns, levels) in enumerate(zip(self.columns, self.levels, strict=True)):
+            X[:, columns] = levels[coded[:, g]]
+        return X
+
+    def encode(self, X: NDArray[np.floating]) -> NDArray[np.int16]:
+        """Return rows as levels, int16, shape (n, G).
+
+        Raises
+        ------
+        DataError
+            If a row holds what no level is.
+        """
+        if X.ndim != 2 or X.shape[1] != self.width:
+            raise DataError(f"rows of shape {X.shape}; the variables have {self.width} columns")
+        coded = np.empty((len(X), len(self)), dtype=np.int16)
+        for g, (columns, levels) in enumerate(zip(self.columns, self.levels, strict=True)):
+            if g in self.cuts:
+                number = np.nan_to_num(X[:, columns[0]], nan=-np.inf)  # missing ones go left
+                coded[:, g] = np.searchsorted(self.cuts[g], number, side="right")
+                continue
+            same = (X[:, columns][:, None, :] == levels[None]).all(axis=2)
+            if not same.any(axis=1).all():
+                row = int(np.flatnonzero(~same.any(axis=1))[0])
+                raise DataError(
+                    f"row {row} has {X[row, columns].tolist()} in columns {list(columns)}, which "
+                    f"is none of its {len(levels)} levels; binary columns hold 0 and 1, of a "
+                    "one-hot group exactly one is 1"
+                )
+            coded[:, g] = same.argmax(axis=1)
+        return coded
+
+
+def _middles(
+    tests: NDArray[np.float64], declared: tuple[float, float] | None
+) -> NDArray[np.float32]:
+    """Return a number between every two thresholds, below the first and not below the last."""
+    low, high = declared or (float(tests.min(initial=0.0)) - 1, float(tests.max(initial=0.0)) + 1)
+    ends = np.concatenate([[min(low, *tests[:1])], tests, [max(high, *tests[-1:])]])
+    return ((ends[:-1] + ends[1:]) / 2).astype(np.float32)

@@ -1,0 +1,317 @@
+"""`python -m fedtrees.benchmarks.papers.draft_dp --reference FOLDER`: beside the published errors.
+
+The folder holds ``dp_forests.npz``, the forests of Gorgé et al. (2025) rebuilt from their seeds,
+and ``draftdp_*.csv``, their errors. Rows are the first N of COMPAS and Adult, as theirs; noise is
+theirs too. ``--table`` takes one of the tables alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import mean
+from time import process_time
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.attacks.forests.informed import Enumeration
+from fedtrees.attacks.forests.noise import Noise
+from fedtrees.attacks.forests.posterior import Answer, Question, annealed, posterior
+from fedtrees.attacks.forests.structure import NoisyForest
+from fedtrees.attacks.forests.variables import Variables
+from fedtrees.benchmarks.papers.study import markdown
+from fedtrees.core.schema import Schema, Table
+from fedtrees.data.catalogue import load
+from fedtrees.metrics.row_errors import row_errors
+from fedtrees.privacy.mechanisms import discrete_laplace
+from fedtrees.trees.forest.random_decision import draw_splits
+
+TABLES = ("compas", "adult")
+EPSILONS = ("1", "5", "10", "20", "30")
+#: Shares of the usual moves of the anytime table.
+EFFORTS = (0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0)
+#: Trees and depths whose leaks are compared, each on forests and rows drawn here.
+SHAPES = ((1, 5), (5, 5), (10, 3), (10, 5), (10, 7), (30, 5), (30, 7))
+
+
+@dataclass(frozen=True, eq=False)
+class Study:
+    """The published forests and errors.
+
+    Attributes
+    ----------
+    folder : Path
+    data_dir : str or None
+    seeds : int
+        How many of the five.
+    """
+
+    folder: Path
+    data_dir: str | None
+    seeds: int
+
+    def table(self, name: str) -> tuple[Table, Schema]:
+        """Return all rows, and the schema with the one-hot groups that the study knows.
+
+        It knows of Adult's columns that exactly one of the education ones is 1, and nothing of
+        those of which all may be 0.
+        """
+        data = load(f"{name}-binary", self.data_dir)
+        groups = tuple(g for g in data.schema.groups if not g.empty)
+        return data.table, replace(data.schema, groups=groups)
+
+    def forest(self, name: str, n: int, epsilon: str, seed: int) -> NoisyForest:
+        """Return a published forest."""
+        key = f"{name}|{n}|10|5|{epsilon}|{seed}"
+        with np.load(self.folder / "dp_forests.npz") as arrays:
+            feature, noisy = arrays[f"{key}|feature"], arrays[f"{key}|noisy"]
+        return NoisyForest.of(variables(self.table(name)[1]), feature, noisy)
+
+    def published(self, file: str, name: str, n: int, epsilon: str) -> float:
+        """Return their mean error for 10 trees of depth 5, NaN where there is none."""
+        wanted = {"dataset": name, "n": str(n), "n_trees": "10", "depth": "5"}
+        with (self.folder / f"draftdp_{file}.csv").open(newline="") as lines:
+            found = [
+                float(line["error"])
+                for line in csv.DictReader(lines)
+                if all(line[k] == v for k, v in wanted.items())
+                and float(line["eps"]) == float(epsilon)
+                and line["error"]
+            ]
+        return mean(found) if found else float("nan")
+
+
+def variables(schema: Schema) -> Variables:
+    """Return the variables of binary columns."""
+    return Variables.of_schema(schema, [np.array([1.0])] * len(schema.features))
+
+
+@dataclass(frozen=True)
+class Run:
+    """One reconstruction: its error, share of exact rows, worst row and CPU seconds."""
+
+    error: float
+    right: float
+    worst: float
+    seconds: float
+
+
+Solve = Callable[[Question, np.random.Generator], Answer]
+
+
+def run(question: Question, truth: Table, seed: int, solve: Solve = posterior) -> Run:
+    """Reconstruct, and score as the study does."""
+    begin = process_time()
+    answer = solve(question, np.random.default_rng(seed))
+    spent = process_time() - begin
+    rows = question.forest.variables.decode(answer.value[:, :-1])
+    guess = _resized(Table(rows, answer.value[:, -1].astype(np.int64)), len(truth), seed)
+    scores = row_errors(guess, truth, np.ones(len(truth), dtype=bool))
+    return Run(scores.mean, scores.right, scores.worst, spent)
+
+
+def _resized(guess: Table, n: int, seed: int) -> Table:
+    """Return a guess of n rows: some of its own, or some of them twice, as the study does."""
+    rng = np.random.default_rng(seed)
+    if len(guess) >= n:
+        return guess.take(np.sort(rng.permutation(len(guess))[:n]))
+    return guess.take(
+        np.concatenate([np.arange(len(guess)), rng.integers(0, len(guess), n - len(guess))])
+    )
+
+
+def runs(
+    study: Study, name: str, n: int, epsilon: str, solve: Solve = posterior, known: bool = True
+) -> list[Run]:
+    """Reconstruct from the published forests of one setting."""
+    truth = study.table(name)[0].take(np.arange(n))
+    found = []
+    for seed in range(study.seeds):
+        forest = study.forest(name, n, epsilon, seed)
+        noise = Noise.of("truncated-laplace", float(epsilon), 10)
+        rows = n if known else min(400, forest.estimated_rows(20))
+        found.append(run(Question(forest, noise, rows), truth, seed, solve))
+    return found
+
+
+def _line(found: list[Run], *labels: str) -> list[str]:
+    scores = [f"{mean(getattr(r, k) for r in found):.3f}" for k in ("error", "right", "worst")]
+    return [*labels, *scores, f"{mean(r.seconds for r in found):.2f}"]
+
+
+_SCORES = ("error", "exact rows", "worst row", "CPU s")
+
+
+def targets(study: Study) -> Iterator[tuple[str, tuple[str, ...], list[list[str]]]]:
+    """Yield the errors of 100 and 500 rows, and of the annealed objective of the study."""
+    lines = []
+    for n, epsilons in ((100, EPSILONS), (500, ("5",))):
+        for name in TABLES:
+            for epsilon in epsilons:
+                theirs = f"{study.published('reference', name, n, epsilon):.3f}"
+                if n == 500:
+                    theirs = f"{study.published('scalability', name, n, epsilon):.3f}"
+                lines.append(_line(runs(study, name, n, epsilon), name, str(n), epsilon, theirs))
+    yield "Posterior", ("table", "N", "epsilon", "published", *_SCORES), lines
+
+
+def most_likely(study: Study) -> Iterator[tuple[str, tuple[str, ...], list[list[str]]]]:
+    """Yield errors of the most likely table, annealed, by their objective."""
+
+    def l1(question: Question, rng: np.random.Generator) -> Answer:
+        return annealed(replace(question, noise=Noise("geometric", question.noise.scale)), rng)
+
+    lines = [
+        _line(
+            runs(study, name, 100, epsilon, l1), name, epsilon,
+            f"{study.published('reference', name, 100, epsilon):.3f}",
+        )
+        for name in TABLES for epsilon in EPSILONS
+    ]  # fmt: skip
+    yield "Most likely table", ("table", "epsilon", "published", *_SCORES), lines
+
+
+def unknown_rows(study: Study) -> Iterator[tuple[str, tuple[str, ...], list[list[str]]]]:
+    """Yield errors where the number of rows is not told."""
+    lines = [
+        _line(
+            runs(study, name, 100, epsilon, known=False), name, epsilon,
+            f"{study.published('unknownN', name, 100, epsilon):.3f}",
+        )
+        for name in TABLES for epsilon in EPSILONS
+    ]  # fmt: skip
+    yield "N unknown", ("table", "epsilon", "published", *_SCORES), lines
+
+
+def anytime(study: Study) -> Iterator[tuple[str, tuple[str, ...], list[list[str]]]]:
+    """Yield errors against CPU seconds, each effort a run of its own."""
+    lines = []
+    for name in TABLES:
+        for epsilon in ("1", "5"):
+            for effort in EFFORTS:
+
+                def some(
+                    question: Question, rng: np.random.Generator, effort: float = effort
+                ) -> Answer:
+                    return posterior(question, rng, effort)
+
+                lines.append(_line(runs(study, name, 100, epsilon, some), name, epsilon))
+    yield "Error against time", ("table", "epsilon", *_SCORES), lines
+
+
+def references(study: Study) -> Iterator[tuple[str, tuple[str, ...], list[list[str]]]]:
+    """Yield what is guessed without any forest; all but the first know the distribution."""
+    lines = []
+    for name in TABLES:
+        table, schema = study.table(name)
+        truth, rest = table.take(np.arange(100)), table.take(np.arange(100, len(table)))
+        coded = variables(schema)
+        parts: dict[str, list[float]] = {}
+        for seed in range(20):
+            rng = np.random.default_rng(seed)
+            uniform = np.stack([rng.integers(0, r, 100) for r in coded.sizes], axis=1)
+            held = coded.encode(truth.X)
+            marginal = np.stack([rng.choice(column, 100) for column in held.T], axis=1)
+            fresh = rest.X[rng.choice(len(rest), 100, replace=False)]
+            majority = np.repeat((truth.X.mean(axis=0) > 0.5)[None], 100, axis=0)
+            for what, X in (
+                ("random", coded.decode(uniform)), ("fresh sample", fresh),
+                ("marginals", coded.decode(marginal)), ("majority row", majority),
+            ):  # fmt: skip
+                guess = Table(X, np.zeros(100, dtype=np.int64))
+                scored = row_errors(guess, truth, np.ones(100, dtype=bool))
+                parts.setdefault(what, []).append(scored.mean)
+        lines.append([name, *(f"{mean(values):.3f}" for values in parts.values())])
+    yield "Without a forest", ("table", *parts), lines
+
+
+def shapes(study: Study) -> Iterator[tuple[str, tuple[str, ...], list[list[str]]]]:
+    """Yield errors by trees and depth at equal epsilon, on forests and rows drawn here."""
+    lines = []
+    for name in TABLES:
+        for epsilon in ("5", "30"):
+            for trees, depth in SHAPES:
+                found = []
+                for seed in range(study.seeds):
+                    truth, forest = own_forest(study, name, trees, depth, float(epsilon), 100, seed)
+                    noise = Noise.of("geometric", float(epsilon), trees)
+                    found.append(run(Question(forest, noise, 100), truth, seed))
+                lines.append(_line(found, name, epsilon, str(trees), str(depth)))
+    yield "Trees and depth", ("table", "epsilon", "trees", "depth", *_SCORES), lines
+
+
+def own_forest(
+    study: Study, name: str, trees: int, depth: int, epsilon: float, n: int, seed: int
+) -> tuple[Table, NoisyForest]:
+    """Return rows drawn at random, and a forest of them as `dp-forest` releases it."""
+    table, schema = study.table(name)
+    rng = np.random.default_rng([seed, trees, depth])
+    truth = table.take(rng.choice(len(table), n, replace=False))
+    tests = draw_splits(schema, depth, lambda tree: np.random.default_rng([seed, tree]), trees)
+    counts = tests.count(truth.X, truth.y, 2)
+    noisy = counts + discrete_laplace(trees / epsilon, counts.shape, rng)
+    return truth, NoisyForest.of(variables(schema), tests.feature, noisy, tests.threshold)
+
+
+def informed(study: Study) -> Iterator[tuple[str, tuple[str, ...], list[list[str]]]]:
+    """Yield errors of the one row that is not known, of 2,000: 100 targets a seed."""
+    lines = []
+    for name in TABLES:
+        for epsilon in ("1", "5", "10", "20"):
+            errors, majority, spent = [], [], 0.0
+            for seed in range(study.seeds):
+                truth, forest = own_forest(study, name, 10, 5, float(epsilon), 2000, seed)
+                wrong, common, seconds = _missing(truth, forest, float(epsilon))
+                errors, majority, spent = errors + wrong, majority + common, spent + seconds
+            per = 1000 * spent / len(errors)
+            lines.append(
+                [name, epsilon, f"{mean(errors):.3f}", f"{mean(e == 0 for e in errors):.2f}",
+                 f"{mean(majority):.3f}", f"{per:.2f}"]
+            )  # fmt: skip
+    header = ("table", "epsilon", "error", "exact", "majority row", "CPU ms a target")
+    yield "All rows but one known", header, lines
+
+
+def _missing(
+    truth: Table, forest: NoisyForest, epsilon: float
+) -> tuple[list[float], list[float], float]:
+    coded = forest.variables.encode(truth.X)
+    rows = np.column_stack([coded, truth.y]).astype(np.int16)
+    every, noise = Enumeration.of(forest), Noise.of("geometric", epsilon, 10)
+    counts, common = forest.counts(coded, truth.y), truth.X.mean(axis=0) > 0.5
+    wrong, blind, begin = list[float](), list[float](), process_time()
+    for i in range(100):
+        rest, mine = np.delete(rows, i, axis=0), forest.counts(coded[i : i + 1], truth.y[i : i + 1])
+        row, _ = every.missing_row(noise, rest, counts - mine)
+        X: NDArray[np.float32] = forest.variables.decode(row[None, :-1])[0]
+        wrong.append(float((truth.X[i] != X).mean()))
+        blind.append(float((common != truth.X[i]).mean()))
+    return wrong, blind, process_time() - begin
+
+
+PARTS = {
+    "targets": targets, "map": most_likely, "unknown": unknown_rows, "anytime": anytime,
+    "references": references, "shapes": shapes, "informed": informed,
+}  # fmt: skip
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(prog="python -m fedtrees.benchmarks.papers.draft_dp")
+    parser.add_argument("--data-dir", default=None)
+    parser.add_argument("--reference", type=Path, required=True)
+    parser.add_argument("--table", choices=PARTS, action="append")
+    parser.add_argument("--fast", action="store_true", help="one seed of five")
+    options = parser.parse_args()
+    study = Study(options.reference, options.data_dir, 1 if options.fast else 5)
+    for part in options.table or PARTS:
+        for title, header, lines in PARTS[part](study):
+            print(f"{title}\n\n{markdown(header, lines)}\n", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,79 @@
+"""Errors of reconstructed rows one by one: mean, worst, of ordinary and of odd rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.core.errors import DataError
+from fedtrees.core.schema import Table
+from fedtrees.guessing.matching import assign, mismatch_counts
+
+
+@dataclass(frozen=True, eq=False)
+class RowErrors:
+    """How wrong matched rows are, as Gorgé et al. (2025) count it: labels do not matter.
+
+    Attributes
+    ----------
+    mean : float
+        Share of wrong cells: the matched Hamming error.
+    right : float
+        Share of rows without any.
+    worst : float
+        Share of wrong cells of the worst row.
+    inliers, outliers : float or None
+        Mean over rows that an isolation forest finds ordinary, and over the others; None where
+        there are no such rows.
+    """
+
+    mean: float
+    right: float
+    worst: float
+    inliers: float | None
+    outliers: float | None
+
+
+def row_errors(guess: Table, truth: Table, inlier: NDArray[np.bool_]) -> RowErrors:
+    """Match guessed with true rows by their features alone, and tell the errors of true rows.
+
+    Parameters
+    ----------
+    guess : Table
+        m rows of zeros and ones, or of codes. Where m > n the first n count.
+    truth : Table
+        n rows. One that no guessed row is matched with is wrong throughout.
+    inlier : bool array, shape (n,)
+        From `inliers`.
+
+    Raises
+    ------
+    DataError
+        No true rows, or widths differ.
+    """
+    if not len(truth):
+        raise DataError("no true rows to score against")
+    n, d = truth.X.shape
+    guessed = guess.X[: min(len(guess), n)]
+    cost = mismatch_counts(truth.X, guessed, np.zeros(d))
+    pair = assign(cost)
+    wrong = np.ones(n)
+    matched = pair >= 0
+    wrong[matched] = cost[np.flatnonzero(matched), pair[matched]] / d
+    parts = [float(wrong[m].mean()) if m.any() else None for m in (inlier, ~inlier)]
+    return RowErrors(
+        float(wrong.mean()), float((wrong == 0).mean()), float(wrong.max()), parts[0], parts[1]
+    )
+
+
+def inliers(truth: Table) -> NDArray[np.bool_]:
+    """Return which rows an isolation forest of those rows finds ordinary, bool, shape (n,).
+
+    As Gorgé et al. (2025): scikit-learn's defaults, random state 0, decision function above 0.
+    """
+    from sklearn.ensemble import IsolationForest
+
+    found = IsolationForest(random_state=0).fit(truth.X).decision_function(truth.X)
+    return np.asarray(found > 0)
