@@ -65,7 +65,7 @@ class Federation:
             len(h) for n, h in self.holdings.items() if n not in principals and h.y is not None
         ]
         told = Threat.parse(threat).labels if threat else 0
-        if labelled and told >= labelled[0]:
+        if labelled and 0 < labelled[0] <= told:
             raise UsageError(
                 f"threat {threat}: labels={told}, and there are {labelled[0]} training rows; give "
                 "fewer, so that some are left to guess"

@@ -16,7 +16,7 @@ from fedtrees.metrics.victims_rows import RecordMetric, VictimsRows
 
 
 def scored(guess, truth, top=()):
-    return RecordMetric().score([Records(guess)], VictimsRows(truth, SCHEMA, top))
+    return RecordMetric().score([Records(guess)], VictimsRows(truth, SCHEMA, top, len(truth)))
 
 
 def rows_of(table):
