@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import random
 from fractions import Fraction
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,11 +20,35 @@ _NARROWEST = 8.0
 _WIDEST = 2.0**46  # a draw reaches 40 times its scale, and thousands of them must add up in int64
 
 
-class Coins(Protocol):
-    """Where uniform whole numbers come from."""
+class Coins:
+    """Uniform whole numbers, and events whose chance is a power of e.
 
-    def randrange(self, stop: int, /) -> int:
+    Parameters
+    ----------
+    rng : numpy.random.Generator
+        Seeds the uniform numbers.
+    """
+
+    def __init__(self, rng: np.random.Generator) -> None:
+        self._draw = random.Random(rng.bytes(32))
+
+    def below(self, stop: int) -> int:
         """Return one of 0 to ``stop - 1``, all equally likely."""
+        return self._draw.randrange(stop)
+
+    def happens(self, p: int, q: int) -> bool:
+        """Return true with probability ``exp(-p / q)``: algorithm 1."""
+        while p > q:
+            if not self._happens_below_one(1, 1):
+                return False
+            p -= q
+        return self._happens_below_one(p, q)
+
+    def _happens_below_one(self, p: int, q: int) -> bool:
+        k = 1
+        while self.below(k * q) < p:
+            k += 1
+        return k % 2 == 1
 
 
 def discrete_gaussian(
@@ -55,7 +78,7 @@ def discrete_gaussian(
     """
     if not 0 < scale <= _WIDEST:
         raise UsageError(f"noise scale must be in (0, 2^46] grid steps; got {scale}")
-    coins = random.Random(rng.bytes(32))
+    coins = Coins(rng)
     variance = Fraction(scale) ** 2
     draws = [one_draw(variance, coins) for _ in range(int(np.prod(shape)))]
     return np.array(draws, dtype=np.int64).reshape(shape)
@@ -85,8 +108,8 @@ def discrete_gaussian_share(
     each = scale / math.sqrt(parties)
     if each < _NARROWEST:
         raise UsageError(
-            f"a share of noise has scale {each:g} grid steps; with fewer than {_NARROWEST:g} shares "
-            "are no Gaussian together: give a smaller epsilon, or let the server add the noise"
+            f"a share of noise has scale {each:g} grid steps; below {_NARROWEST:g} shares are no "
+            "Gaussian together: give a smaller epsilon, or let the server add the noise"
         )
     return discrete_gaussian(each, shape, rng)
 
@@ -105,36 +128,19 @@ def one_draw(variance: Fraction, coins: Coins) -> int:
     while True:
         drawn = _discrete_laplace(t, coins)
         # (|drawn| - variance / t)^2 / (2 variance), as a fraction
-        if _happens((abs(drawn) * t * q - p) ** 2, 2 * p * q * t * t, coins):
+        if coins.happens((abs(drawn) * t * q - p) ** 2, 2 * p * q * t * t):
             return drawn
 
 
 def _discrete_laplace(t: int, coins: Coins) -> int:
     """Draw k with probability proportional to ``exp(-|k| / t)``: algorithm 2 with s = 1."""
     while True:
-        rest = coins.randrange(t)
-        if not _happens(rest, t, coins):
+        rest = coins.below(t)
+        if not coins.happens(rest, t):
             continue
         whole = 0
-        while _happens(1, 1, coins):
+        while coins.happens(1, 1):
             whole += 1
-        size, negative = rest + t * whole, coins.randrange(2) == 1
+        size, negative = rest + t * whole, coins.below(2) == 1
         if size or not negative:  # 0 has one sign
             return -size if negative else size
-
-
-def _happens(p: int, q: int, coins: Coins) -> bool:
-    """Return true with probability ``exp(-p / q)``: algorithm 1."""
-    while p > q:
-        if not _below_one(1, 1, coins):
-            return False
-        p -= q
-    return _below_one(p, q, coins)
-
-
-def _below_one(p: int, q: int, coins: Coins) -> bool:
-    """Return true with probability ``exp(-p / q)``, where that is 1/e or more."""
-    k = 1
-    while coins.randrange(k * q) < p:
-        k += 1
-    return k % 2 == 1

@@ -145,12 +145,12 @@ class RandomTreeServer(Coordinator):
         if net.cut_plan() is not None:
             return settle_cuts(net, "public", self.params.max_bin, self.schema)
         tests = public_tests(self.schema, self.params.max_bin)
-        ends = [
-            (f.cuts[0], f.cuts[-1]) if f.cuts else f.declared_range for f in self.schema.features
-        ]
-        ends = [(np.float32(low), np.float32(high)) for low, high in ends]  # type: ignore[misc]
-        values = [np.append(t, upper_sentinel(e[1])) for t, e in zip(tests, ends, strict=True)]
-        cuts = Cuts.join(values, [lower_sentinel(low) for low, _ in ends])
+        low, high = self.schema.ranges
+        for k, feature in enumerate(self.schema.features):
+            if feature.cuts:
+                low[k], high[k] = feature.cuts[0], feature.cuts[-1]
+        values = [np.append(t, upper_sentinel(end)) for t, end in zip(tests, high, strict=True)]
+        cuts = Cuts.join(values, [lower_sentinel(end) for end in low])
         message = CutPoints(cuts.values, cuts.offsets, cuts.minimum, cuts.categorical)
         net.tell("client", message, why="cut points, from what the schema declares")
         return cuts
