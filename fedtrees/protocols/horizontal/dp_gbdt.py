@@ -278,7 +278,7 @@ class DPGBDT(Protocol):
         *CUT_MESSAGES, BaseScore, NodeSplits, LeafSumsRequest, LeafSums, LeafValues,
     )  # fmt: skip
     curious: ClassVar[tuple[str, ...]] = ("public",)
-    example: ClassVar[str] = "stroke"
+    example: ClassVar[str] = "digits"  # its columns declare their range
 
     def __post_init__(self) -> None:
         number = isinstance(self.epsilon, int | float) and not isinstance(self.epsilon, bool)
