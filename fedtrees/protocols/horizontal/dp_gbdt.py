@@ -323,9 +323,21 @@ class DPGBDT(Protocol):
         return objective_of(self.objective, schema.classes)
 
     def norms(self, objective: Objective) -> tuple[float, float]:
-        """Return the bounds on the norms of a row's gradients and hessians; infinite: none."""
+        """Return the bounds on the norms of a row's gradients and hessians; infinite: none.
+
+        Raises
+        ------
+        UsageError
+            If there is noise, and nothing bounds the gradients.
+        """
         g, h = objective.norms if self.noisy else (math.inf, math.inf)
-        return g if self.clip is None else min(g, self.clip), h
+        g = g if self.clip is None else min(g, self.clip)
+        if self.noisy and math.isinf(g):
+            raise UsageError(
+                f"clip=None: gradients of {objective.name} have no bound of their own; give one in "
+                "units of the target"
+            )
+        return g, h
 
     def scales(self, objective: Objective) -> tuple[float, float]:
         """Return the scales of noise on sums of gradients and of hessians."""
@@ -367,11 +379,7 @@ class DPGBDT(Protocol):
         """Refuse a target that the objective does not suit, or whose gradients have no bound."""
         objective = self.objective_for(schema)
         objective.base_margin(self.base_score)
-        if self.noisy and math.isinf(self.norms(objective)[0]):
-            raise UsageError(
-                f"clip=None: gradients of {objective.name} have no bound of their own; give one in "
-                "units of the target"
-            )
+        self.norms(objective)
 
     def party(
         self, name: str, role: str, held: Holding | None, schema: Schema, defense: Composition
