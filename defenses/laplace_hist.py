@@ -19,7 +19,13 @@ from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
 from fedtrees.core.transcript import Transcript
 from fedtrees.messages.boosting import Histogram, LabelSums, ValidationLoss
-from fedtrees.messages.cuts import FeatureRanges, FeatureSketch, GridCounts
+from fedtrees.messages.cuts import (
+    SUMMARIES,
+    FeatureRanges,
+    FeatureSketch,
+    GridCounts,
+    exact_summaries,
+)
 from fedtrees.privacy.accounting import compose_pure, histogram_sensitivity
 from fedtrees.privacy.mechanisms import discrete_laplace
 from fedtrees.trees.boosted.fixed_point import LOSS_BITS
@@ -29,7 +35,6 @@ _EXEMPT = (
     "not covered by the published rule and exact (a sketch is the column itself); `spent` counts "
     "it as unprotected"
 )
-_SUMMARIES: tuple[type[Message], ...] = (FeatureSketch, FeatureRanges, GridCounts)
 
 
 @register.defense("laplace-hist")
@@ -134,7 +139,7 @@ class LaplaceHistogram(Defense):
         own = [e for e in transcript.events if e.what == "Histogram"]
         held_out = [e for e in transcript.events if e.what == "ValidationLoss"]
         # A row is trained on or held out, by a draw that ignores its values: it pays one of them.
-        cuts = [e for e in transcript.events if e.what in {t.__name__ for t in _SUMMARIES}]
+        cuts = [e for e in transcript.events if e.what in {t.__name__ for t in SUMMARIES}]
         composed = max(compose_pure([*own, *cuts]), compose_pure([*held_out, *cuts]))
         unprotected = exact_releases(transcript)
         if not own:
@@ -146,11 +151,9 @@ class LaplaceHistogram(Defense):
 
 def exact_releases(transcript: Transcript) -> list[str]:
     """Name what crossed before the first tree and is the data's own: cut points, base score."""
-    crossed = {type(d.message) for d in transcript}
-    noisy = {e.what for e in transcript.events}
-    exact = [t for t in _SUMMARIES if t in crossed and t.__name__ not in noisy]
-    cuts = ["cuts"] if exact else []
-    return cuts + (["base-score"] if LabelSums in crossed else [])
+    cuts = ["cuts"] if exact_summaries(transcript) else []
+    exact_start = any(isinstance(d.message, LabelSums) for d in transcript)
+    return cuts + (["base-score"] if exact_start else [])
 
 
 def _objective(schema: Schema, parameters: Mapping[str, Any]) -> Objective:

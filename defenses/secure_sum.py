@@ -8,12 +8,14 @@ from fedtrees.core.defense import Defense
 from fedtrees.core.guarantee import Structural
 from fedtrees.core.messages import Message, Reveal
 from fedtrees.core.registry import register
-from fedtrees.messages.boosting import Histogram, LabelSums, ValidationLoss
+from fedtrees.messages.boosting import Histogram, LabelSums, LeafSums, ValidationLoss
 from fedtrees.messages.cuts import FeatureRanges, FeatureSketch, GridCounts
 from fedtrees.messages.forests import ClassCounts, ClassTotals
 from fedtrees.messages.private_forests import LeafClassCounts
 
-_HISTOGRAMS: tuple[type[Message], ...] = (Histogram, ClassTotals, ClassCounts, LeafClassCounts)
+_HISTOGRAMS: tuple[type[Message], ...] = (
+    Histogram, ClassTotals, ClassCounts, LeafClassCounts, LeafSums,
+)  # fmt: skip
 _SUMMED = "the protocol itself sums it securely"
 _SUMMARY = (
     "not covered: a summary of columns is no sum (a sketch is the columns); grid-cuts sends "

@@ -11,14 +11,16 @@ from fedtrees.core.guarantee import Guarantee, PureDP, Structural
 from fedtrees.core.messages import Message, Reveal
 from fedtrees.core.registry import register
 from fedtrees.core.transcript import Transcript
-from fedtrees.messages.boosting import Histogram
+from fedtrees.messages.boosting import Histogram, LeafSums
 from fedtrees.messages.cuts import CutPoints, GridCounts
 from fedtrees.messages.forests import ClassCounts, ClassTotals
 from fedtrees.privacy.accounting import spent_on_cuts
 from fedtrees.privacy.mechanisms import discrete_laplace_share
 
 _LATER = "the claim speaks of how cut points are settled, not of what is summed on them"
-LATER: dict[type[Message], str] = dict.fromkeys((Histogram, ClassCounts, ClassTotals), _LATER)
+LATER: dict[type[Message], str] = dict.fromkeys(
+    (Histogram, ClassCounts, ClassTotals, LeafSums), _LATER
+)
 _MOST_CELLS = 1 << 16
 
 

@@ -12,6 +12,7 @@ from fedtrees.messages.boosting import (
     BaseScore,
     Histogram,
     LabelSums,
+    LeafSums,
     LeafValues,
     NodeSplits,
     StopBoosting,
@@ -58,6 +59,7 @@ class SplitOnly(Defense):
         LabelSums: _TO_SERVER,
         ValidationLoss: _TO_SERVER,
         Histogram: _TO_SERVER,
+        LeafSums: _TO_SERVER,
         ClassTotals: _TO_SERVER,
         ClassCounts: _TO_SERVER,
     }

@@ -88,7 +88,8 @@ def digests() -> dict[str, str]:
     clients, schema = sample_federation()
     found = {}
     for name in register.names("protocol"):
-        protocol = register.make("protocol", Spec(name, {"trees": 3, "max_depth": 3}))
+        depth = "depth" if name == "dp-forest" else "max_depth"
+        protocol = register.make("protocol", Spec(name, {"trees": 3, depth: 3}))
         rows = protocol.layout == "rows"
         held = over_clients(clients) if rows else sample_holdings(protocol)
         for defense in DEFENSES:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -25,11 +26,13 @@ from fedtrees.core.schema import Table
 from fedtrees.core.view import View
 from fedtrees.messages.boosting import BaseScore, LeafValues, NodeSplits
 from fedtrees.messages.models import BoostedModel
+from fedtrees.privacy.leaf_sums import leaf_scales
 from fedtrees.trees.binning import Cuts
 from fedtrees.trees.boosted.builder import TreeBuilder
 from fedtrees.trees.boosted.fixed_point import from_fixed, to_fixed
 from fedtrees.trees.boosted.forest import Tree
 from fedtrees.trees.boosted.grower import children_to_build
+from fedtrees.trees.boosted.losses import objective_of
 from fedtrees.trees.boosted.params import TreeParams
 from fedtrees.trees.routing import Routes
 
@@ -161,6 +164,8 @@ def _noise(
     view: View, trees: tuple[Tree, ...], cuts: Cuts, declared: Declared
 ) -> tuple[NodeNoise, ...] | None:
     """Return what is known of the noise on every tree's sums, None where they are exact."""
+    if "hessian_share" in view.parameters:
+        return _leaf_noise(view, trees)
     cell = declared.noise_variance + declared.histogram_step**2 / 12
     if not (cell or declared.row_variance):
         return None
@@ -176,6 +181,29 @@ def _noise(
         replace(n, g=n.g + declared.row_variance * r, cell_g=n.cell_g + declared.row_variance)
         for n, r in zip(cells, rows, strict=True)
     )
+
+
+def _leaf_noise(view: View, trees: tuple[Tree, ...]) -> tuple[NodeNoise, ...] | None:
+    """Return the noise where only leaves are released: a node's sums are those of its leaves."""
+    p = view.parameters
+    norms = objective_of(p.get("objective"), view.schema.classes).norms
+    scales = leaf_scales(
+        (min(norms[0], p["clip"] or math.inf), norms[1]),
+        epsilon=p["epsilon"],
+        delta=p["delta"],
+        rounds=p["trees"],
+        hessian_share=p["hessian_share"],
+    )
+    if not any(scales):
+        return None
+    g, h = np.square(scales).tolist()
+    out = []
+    for tree in trees:
+        leaves = np.ones(len(tree))
+        for i in np.flatnonzero(tree.feature >= 0)[::-1]:  # children come after their parent
+            leaves[i] = leaves[tree.left[i]] + leaves[tree.right[i]]
+        out.append(NodeNoise(g=g * leaves, h=h * leaves, cell_g=g, cell_h=h))
+    return tuple(out)
 
 
 def _expected_rows(view: View, trees: tuple[Tree, ...]) -> list[NDArray[np.float64]]:

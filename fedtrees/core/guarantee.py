@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import ClassVar
 
-from fedtrees.core.errors import UsageError
+from fedtrees.core.errors import UsageError, check_share
 from fedtrees.core.specs import Spec, Value, parse_grid, split_outside
 
 _BUDGETS = ("epsilon", "xi", "rho", "mu")
@@ -107,6 +107,32 @@ class PureDP(Guarantee):
     def __post_init__(self) -> None:
         if not self.epsilon > 0:
             raise UsageError(f"epsilon must be > 0; got {self.epsilon}")
+
+
+@dataclass(frozen=True)
+class ApproximateDP(Guarantee):
+    """(epsilon, delta)-differential privacy (Dwork et al. 2006), add-or-remove-one-row neighbours.
+
+    Attributes
+    ----------
+    epsilon : float
+        In nats; infinite if anything private crossed unprotected.
+    delta : float
+    unit, unprotected, trusted : str
+        As in `PureDP`.
+    """
+
+    kind: ClassVar[str] = "approximate-dp"
+    epsilon: float
+    delta: float
+    unit: str = "record"
+    unprotected: str = ""
+    trusted: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.epsilon > 0:
+            raise UsageError(f"epsilon must be > 0; got {self.epsilon}")
+        check_share("delta", self.delta)
 
 
 @dataclass(frozen=True)

@@ -106,6 +106,40 @@ class Histogram(Message):
 
 
 @dataclass(frozen=True, eq=False)
+class LeafSumsRequest(Message):
+    """Ask for the gradient sums of a tree's leaves; its splits were told.
+
+    Attributes
+    ----------
+    tree : int
+    nodes : int32 array, shape (k,)
+    clients : int
+        How many add a share where noise is distributed.
+    """
+
+    discloses: ClassVar[frozenset[Reveal]] = frozenset()
+    tree: int
+    nodes: NDArray[np.int32]
+    clients: int
+
+
+@dataclass(frozen=True, eq=False)
+class LeafSums(Message):
+    """One client's gradient sums in the leaves of a tree.
+
+    Attributes
+    ----------
+    tree : int
+    sums : int64 array, shape (k, 2)
+        Fixed-point sums of gradient and hessian, with a share of the noise where clients add it.
+    """
+
+    discloses: ClassVar[frozenset[Reveal]] = _COUNTING | {Reveal.FEATURES}
+    tree: int
+    sums: NDArray[np.int64] = summable()
+
+
+@dataclass(frozen=True, eq=False)
 class GlobalHistogram(Message):
     """The sum of all clients' histograms, sent back to every client.
 

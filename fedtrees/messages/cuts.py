@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.messages import Message, Reveal, summable
+from fedtrees.core.transcript import Transcript
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,3 +127,13 @@ class CutPoints(Message):
 CUT_MESSAGES: tuple[type[Message], ...] = (
     CutsRequest, FeatureSketch, FeatureRanges, GridRequest, GridCounts, CutPoints,
 )  # fmt: skip
+
+#: What is made of a client's columns, for cut points.
+SUMMARIES: tuple[type[Message], ...] = (FeatureSketch, FeatureRanges, GridCounts)
+
+
+def exact_summaries(transcript: Transcript) -> bool:
+    """Tell whether summaries of columns crossed without noise, by the ledger of a run."""
+    crossed = {type(d.message) for d in transcript}
+    noisy = {event.what for event in transcript.events}
+    return any(kind in crossed and kind.__name__ not in noisy for kind in SUMMARIES)

@@ -47,6 +47,7 @@ UNREAD = {
     "ForestModel": FORESTS,
     "LeafClassCounts": FORESTS,
     "PrivateForest": FORESTS,
+    "LeafSums": "the leaf values and noisy sums made of it are read; no attack tells clients apart",
 }
 AUDIT = {"BoostedModel": "`fedtrees audit` tells the clients' trees apart"}
 UNREAD_IN = {

@@ -29,19 +29,20 @@ from fedtrees.messages.boosting import (
     ValidationRequest,
 )
 from fedtrees.protocols.base import Coordinator
-from fedtrees.protocols.horizontal.cut_points import BinningClient, settle_cuts
+from fedtrees.protocols.horizontal.cut_points import settle_cuts
+from fedtrees.protocols.horizontal.growing_client import GrowingClient
 from fedtrees.protocols.horizontal.settings import HistogramProtocol
 from fedtrees.trees.boosted.boosting import checked_weights
-from fedtrees.trees.boosted.fixed_point import LOSS_BITS, Bits, from_fixed, to_fixed, weighted
+from fedtrees.trees.boosted.fixed_point import LOSS_BITS, from_fixed, to_fixed, weighted
 from fedtrees.trees.boosted.forest import Forest, Tree
 from fedtrees.trees.boosted.grower import TreeGrower
 from fedtrees.trees.boosted.histogram import build_histogram, node_sums
 from fedtrees.trees.boosted.losses import LOSS_BOUND, clipped_bounds
 from fedtrees.trees.boosted.sampling import ColumnSampler, drop_rows
-from fedtrees.trees.partition import ROOT, Decisions, RowPartition
+from fedtrees.trees.partition import ROOT, RowPartition
 
 
-class HistogramClient(BinningClient):
+class HistogramClient(GrowingClient):
     """A client: answers histogram requests, moves its rows.
 
     Parameters
@@ -85,12 +86,6 @@ class HistogramClient(BinningClient):
         kept = self.data if not self.held_out.any() else self.data.take(~self.held_out)
         return LabelSums(self.objective.target_sums(kept.y, kept.weight))
 
-    @handles(BaseScore)
-    def start(self, message: BaseScore) -> None:
-        """Start every row's prediction."""
-        self.bits: Bits = (message.g_bits, message.h_bits)
-        self.margin = np.repeat(message.margin[:, None], len(self.data), axis=1)
-
     @handles(HistogramRequest)
     def histogram(self, message: HistogramRequest) -> Histogram:
         """Answer with the sums of the asked nodes; a new tree starts with its root."""
@@ -124,21 +119,6 @@ class HistogramClient(BinningClient):
         units[:, self.held_out] = 0
         drop_rows(units, self.params.subsample, self.streams, round)
         return units
-
-    @handles(NodeSplits)
-    def split(self, message: NodeSplits) -> None:
-        """Move rows to the children."""
-        m = message
-        chosen = Decisions(
-            m.nodes, m.feature, m.bin, m.threshold, m.default_left, m.left, m.categories
-        )
-        self.partition.split(self.bins, chosen)
-
-    @handles(LeafValues)
-    def end_tree(self, message: LeafValues) -> None:
-        """Add the leaf values to the predictions."""
-        margin = self.margin[self.tree % self.objective.n_outputs]
-        self.partition.add_to(margin, message.nodes, message.value)
 
     @handles(ValidationRequest)
     def validate(self, message: ValidationRequest) -> ValidationLoss:

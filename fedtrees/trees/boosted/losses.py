@@ -69,10 +69,14 @@ class Objective(ABC):
         Margins per row, and trees per round: K.
     bounds : pair of float
         The greatest ``|g|`` and ``h`` of a row of weight 1.
+    norms : pair of float
+        The greatest Euclidean norm of a row's K gradients, and one that its K hessians hardly ever
+        exceed.
     """
 
     name: ClassVar[str]
     bounds: ClassVar[tuple[float, float]]
+    norms: ClassVar[tuple[float, float]]
 
     @property
     def n_outputs(self) -> int:
@@ -153,6 +157,7 @@ class Logistic(Objective):
 
     name: ClassVar[str] = "binary:logistic"
     bounds: ClassVar[tuple[float, float]] = (1.0, 0.25)
+    norms: ClassVar[tuple[float, float]] = bounds
 
     def check(self, y: NDArray[Any]) -> None:
         """Raise DataError unless every label is 0 or 1."""
@@ -204,6 +209,7 @@ class Softmax(Objective):
     n_classes: int
     name: ClassVar[str] = "multi:softprob"
     bounds: ClassVar[tuple[float, float]] = (1.0, 0.5)
+    norms: ClassVar[tuple[float, float]] = (math.sqrt(2.0), 0.77)
 
     def __post_init__(self) -> None:
         if not isinstance(self.n_classes, int | np.integer) or self.n_classes < 2:
@@ -263,6 +269,7 @@ class SquaredError(Objective):
 
     name: ClassVar[str] = "reg:squarederror"
     bounds: ClassVar[tuple[float, float]] = (math.inf, 1.0)
+    norms: ClassVar[tuple[float, float]] = bounds
 
     def check(self, y: NDArray[Any]) -> None:
         """Raise DataError unless every target is finite in float32."""

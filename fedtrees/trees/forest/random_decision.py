@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -180,6 +180,8 @@ def draw_splits(
     *,
     bins: int = 32,
     repeats: bool = False,
+    tests: Sequence[NDArray[np.float32]] | None = None,
+    columns: NDArray[np.bool_] | None = None,
 ) -> RandomSplits:
     """Draw the tests of complete trees from the schema alone.
 
@@ -201,13 +203,17 @@ def draw_splits(
     repeats : bool
         Draw from all tests at every node, as Gorgé et al. (2025) do: half of the leaves may then
         be out of reach.
+    tests : sequence of float32 array, length d, optional
+        Increasing thresholds of each column; default `public_tests`.
+    columns : bool array, shape (trees, d), optional
+        Columns that each tree may test, one with thresholds at least.
 
     Raises
     ------
     DataError
         As `public_tests`.
     """
-    tests = public_tests(schema, bins)
+    tests = public_tests(schema, bins) if tests is None else tests
     sizes = np.array([len(t) for t in tests])
     starts = np.cumsum([0, *sizes])[:-1]
     values = np.concatenate(tests)
@@ -218,10 +224,11 @@ def draw_splits(
     chosen = np.empty_like(feature)
     for tree in range(trees):
         rng = coins(tree)
-        low, high = np.zeros((1, len(sizes)), dtype=np.int64), sizes[None, :].copy()
+        open_tests = sizes if columns is None else np.where(columns[tree], sizes, 0)
+        low, high = np.zeros((1, len(sizes)), dtype=np.int64), open_tests[None, :].copy()
         for level in range(depth):
             here = slice(2**level - 1, 2 ** (level + 1) - 1)
-            f, k = _draw(low, high, sizes, rng)
+            f, k = _draw(low, high, open_tests, rng)
             feature[tree, here], chosen[tree, here] = f, k
             if level + 1 < depth:
                 low, high = np.repeat(low, 2, axis=0), np.repeat(high, 2, axis=0)

@@ -1,0 +1,390 @@
+"""`dp-gbdt`: boosted trees that are split without a look at data, with private leaves."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.core.composition import Composition
+from fedtrees.core.errors import (
+    DataError,
+    UsageError,
+    check_known,
+    check_positive,
+    check_share,
+)
+from fedtrees.core.guarantee import ApproximateDP, Guarantee, NoGuarantee
+from fedtrees.core.holding import Holding
+from fedtrees.core.messages import Message
+from fedtrees.core.network import Network, add_messages
+from fedtrees.core.party import handles
+from fedtrees.core.registry import register
+from fedtrees.core.schema import Schema, Table
+from fedtrees.core.transcript import Transcript
+from fedtrees.messages.boosting import (
+    BaseScore,
+    LeafSums,
+    LeafSumsRequest,
+    LeafValues,
+    NodeSplits,
+)
+from fedtrees.messages.cuts import CUT_MESSAGES, SUMMARIES, CutPoints, exact_summaries
+from fedtrees.privacy.discrete_gaussian import discrete_gaussian, discrete_gaussian_share
+from fedtrees.privacy.leaf_sums import leaf_scales
+from fedtrees.privacy.renyi import renyi_epsilon
+from fedtrees.protocols.base import Coordinator, Protocol
+from fedtrees.protocols.horizontal.cut_points import settle_cuts
+from fedtrees.protocols.horizontal.growing_client import GrowingClient
+from fedtrees.trees.binning import Cuts, lower_sentinel, upper_sentinel
+from fedtrees.trees.boosted.fixed_point import Bits, from_fixed, to_fixed
+from fedtrees.trees.boosted.forest import Forest, Tree
+from fedtrees.trees.boosted.histogram import node_sums
+from fedtrees.trees.boosted.losses import Objective, objective_of
+from fedtrees.trees.boosted.noisy_leaves import (
+    bounded,
+    complete_tree,
+    noisy_leaf_values,
+    places_for,
+)
+from fedtrees.trees.boosted.params import TreeParams
+from fedtrees.trees.forest.random_decision import RandomSplits, draw_splits, public_tests
+from fedtrees.trees.partition import RowPartition
+
+
+class LeafClient(GrowingClient):
+    """A client that sums its rows' gradients in the leaves of trees that others drew.
+
+    Parameters
+    ----------
+    name : str
+    data : Table
+    protocol : DPGBDT
+    objective : Objective
+    """
+
+    def __init__(self, name: str, data: Table, protocol: DPGBDT, objective: Objective) -> None:
+        super().__init__(name, data)
+        if data.weight is not None:
+            raise DataError(
+                "dp-gbdt bounds what a row brings and takes no sample weights; drop the weights"
+            )
+        objective.check(data.y)
+        self.params, self.objective, self.tree = protocol, objective, -1
+
+    @handles(NodeSplits)
+    def split(self, message: NodeSplits) -> None:
+        """Move rows to the children; the first split of a tree starts it."""
+        if message.tree != self.tree:
+            self.start_tree(message.tree)
+        super().split(message)
+
+    def start_tree(self, tree: int) -> None:
+        """Put all rows into the root; every round, compute the gradients of all its trees."""
+        self.tree, self.partition = tree, RowPartition(len(self.data))
+        if tree % self.objective.n_outputs == 0:
+            gh = self.objective.gradients(self.margin, self.data.y)
+            norms = self.params.norms(self.objective)
+            self.gradients = bounded(to_fixed(gh, self.bits), norms, self.bits)
+
+    @handles(LeafSumsRequest)
+    def leaf_sums(self, message: LeafSumsRequest) -> LeafSums:
+        """Answer with the sums of all leaves, with a share of the noise if that is asked."""
+        gh = self.gradients[self.tree % self.objective.n_outputs]
+        sums = node_sums(gh, self.partition.rows, self.partition.ranges(message.nodes))
+        if self.params.noise == "distributed" and self.params.noisy:
+            rng, scales = (
+                self.streams.rng("noise", message.tree),
+                self.params.scales(self.objective),
+            )
+            for part, (scale, places) in enumerate(zip(scales, self.bits, strict=True)):
+                grid = math.ldexp(scale, places)
+                sums[:, part] += discrete_gaussian_share(grid, len(sums), rng, message.clients)
+        return LeafSums(message.tree, sums)
+
+
+class RandomTreeServer(Coordinator):
+    """The server: draws the tests, opens sums, adds noise where it is trusted to, boosts.
+
+    Parameters
+    ----------
+    protocol : DPGBDT
+    schema : Schema
+    """
+
+    def __init__(self, protocol: DPGBDT, schema: Schema) -> None:
+        super().__init__("server")
+        self.params, self.schema = protocol, schema
+        self.objective = protocol.objective_for(schema)
+        self.scales = protocol.scales(self.objective)
+        sizes = zip(protocol.norms(self.objective), self.scales, strict=True)
+        g, h = (places_for(max(size)) for size in sizes)
+        self.bits: Bits = (g, h)
+
+    def train(self, net: Network) -> Forest:
+        """Draw all trees, then ask for the sums in the leaves of one after the other."""
+        p = self.params
+        self.cuts = self.settle_cuts(net)
+        splits = self.draw()
+        start = BaseScore(self.objective.base_margin(p.base_score), *self.bits)
+        sent = net.tell("client", start, why="the fixed start of every prediction")
+        assert isinstance(sent, BaseScore)
+        if p.noisy:
+            norms = p.norms(self.objective)
+            for norm, scale in zip(norms, self.scales, strict=True):
+                release = {"l2": norm, "scale": scale, "count": p.trees, "what": LeafSums.__name__}
+                net.spend("discrete-gaussian", **release)
+        trees = [self.grow(net, tree, splits) for tree in range(len(splits.feature))]
+        return Forest(tuple(trees), sent.margin, self.objective)
+
+    def settle_cuts(self, net: Network) -> Cuts:
+        """Tell the cut points that the schema declares, or settle them as the defenses say."""
+        if net.cut_plan() is not None:
+            return settle_cuts(net, "public", self.params.max_bin, self.schema)
+        tests = public_tests(self.schema, self.params.max_bin)
+        low, high = self.schema.ranges
+        for k, feature in enumerate(self.schema.features):
+            if feature.cuts:
+                low[k], high[k] = feature.cuts[0], feature.cuts[-1]
+        values = [np.append(t, upper_sentinel(end)) for t, end in zip(tests, high, strict=True)]
+        cuts = Cuts.join(values, [lower_sentinel(end) for end in low])
+        message = CutPoints(cuts.values, cuts.offsets, cuts.minimum, cuts.categorical)
+        net.tell("client", message, why="cut points, from what the schema declares")
+        return cuts
+
+    def draw(self) -> RandomSplits:
+        """Draw the tests of all trees; columns take turns, in an order that is drawn anew."""
+        p, d = self.params, len(self.schema.features)
+        tests = [self.cuts.of(f)[:-1] for f in range(d)]
+        usable = np.flatnonzero([len(t) > 0 for t in tests])
+        if not len(usable):
+            raise DataError("no column has two values that a test could part; give another table")
+        trees, each = p.trees * self.objective.n_outputs, p.features_per_tree or len(usable)
+        rng = self.streams.rng("columns")
+        turns = [rng.permutation(usable) for _ in range(-(-trees * each // len(usable)))]
+        columns = np.zeros((trees, d), dtype=bool)
+        at = np.repeat(np.arange(trees), each)
+        columns[at, np.concatenate(turns)[: len(at)]] = True
+        return draw_splits(
+            self.schema,
+            p.max_depth,
+            lambda tree: self.streams.rng("tests", tree),
+            trees,
+            tests=tests,
+            columns=columns,
+        )
+
+    def grow(self, net: Network, tree: int, splits: RandomSplits) -> Tree:
+        """Tell the splits of a tree, release the sums of its leaves and what they predict."""
+        feature, threshold = splits.feature[tree], splits.threshold[tree]
+        for level in range(splits.depth):
+            here = slice(2**level - 1, 2 ** (level + 1) - 1)
+            self.tell_splits(net, tree, here, feature[here], threshold[here])
+        nodes = np.arange(len(feature), 2 * len(feature) + 1, dtype=np.int32)
+        request = LeafSumsRequest(tree, nodes, len(net.members("client")))
+        total = add_messages(net.ask("client", request, why="gradient sums in the leaves"))
+        assert isinstance(total, LeafSums)
+        sums = self.released(total)
+        value = noisy_leaf_values(sums, self.params.tree_params, self.bits, self.scales[0])
+        g, h = from_fixed(sums, self.bits).T
+        sent = net.tell(
+            "client", LeafValues(tree, nodes, value, g, h), why="the noisy sums and leaf values"
+        )
+        assert isinstance(sent, LeafValues)
+        known = None if sent.g is None or sent.h is None else np.stack([sent.g, sent.h], axis=1)
+        return complete_tree(feature, threshold, sent.value, known)
+
+    def tell_splits(
+        self,
+        net: Network,
+        tree: int,
+        here: slice,
+        feature: NDArray[np.int32],
+        threshold: NDArray[np.float32],
+    ) -> None:
+        """Tell one level's splits."""
+        nodes = np.arange(here.start, here.stop, dtype=np.int32)
+        bins = [
+            np.searchsorted(self.cuts.of(f), t) for f, t in zip(feature, threshold, strict=True)
+        ]
+        message = NodeSplits(
+            tree=tree, nodes=nodes, feature=feature, bin=np.array(bins, dtype=np.int32),
+            threshold=threshold, default_left=np.ones(len(nodes), dtype=bool), left=2 * nodes + 1,
+        )  # fmt: skip
+        net.tell("client", message, why="splits that were drawn without a look at data")
+
+    def released(self, total: LeafSums) -> NDArray[np.int64]:
+        """Return what is released of summed leaves, int64, shape (k, 2)."""
+        if self.params.noise == "distributed" or not self.params.noisy:
+            return total.sums
+        rng = self.streams.rng("noise", total.tree)
+        grids = [math.ldexp(s, places) for s, places in zip(self.scales, self.bits, strict=True)]
+        noise = [discrete_gaussian(grid, len(total.sums), rng) for grid in grids]
+        return total.sums + np.stack(noise, axis=1)
+
+
+@register.protocol("dp-gbdt")
+@dataclass(frozen=True, kw_only=True)
+class DPGBDT(Protocol):
+    """Boosted trees with random splits and private Newton leaves.
+
+    Splits are drawn from public cut points, so that of every tree only the leaves' sums of
+    gradients and hessians are released, with discrete Gaussian noise; a row is in one leaf of every
+    tree, and Rényi divergences of all rounds add up. Totally random trees are those of Maddock et
+    al. (2022); few columns per tree, in turns, are what Nori et al. (2021) do with one.
+
+    Parameters
+    ----------
+    epsilon, delta : float
+        For one row added or removed; epsilon in nats, inf: exact sums.
+    trees : int
+        Boosting rounds; that many trees, times the classes beyond two.
+    max_depth : int
+        Tests on every path, 1 to 12.
+    features_per_tree : int
+        Columns that a tree may test, in turns; 0: all.
+    learning_rate, reg_lambda, min_child_weight, max_bin, base_score, objective
+        As in the other boosting protocols, but that the base score is a number, which is public.
+    hessian_share : float
+        Share of the Rényi budget that noise on hessians spends.
+    clip : float or None
+        Bound on the Euclidean norm of a row's gradients of one round. None: what the loss allows;
+        a numeric target needs one, in its units.
+    noise : {"central", "distributed"}
+        ``central``: the server sees exact sums (``secure-sum``, ``masking`` and ``paillier`` hide
+        whose) and adds the noise. ``distributed``: each client adds a share, and only the sum is
+        opened.
+    """
+
+    epsilon: float = 1.0
+    delta: float = 1e-5
+    trees: int = 200
+    max_depth: int = 4
+    features_per_tree: int = 2
+    learning_rate: float = 0.2
+    reg_lambda: float = 1.0
+    min_child_weight: float = 1.0
+    max_bin: int = 32
+    base_score: float = 0.5
+    objective: str | None = None
+    hessian_share: float = 0.2
+    clip: float | None = None
+    noise: str = "central"
+
+    says: ClassVar[tuple[type[Message], ...]] = (
+        *CUT_MESSAGES, BaseScore, NodeSplits, LeafSumsRequest, LeafSums, LeafValues,
+    )  # fmt: skip
+    curious: ClassVar[tuple[str, ...]] = ("public",)
+    example: ClassVar[str] = "digits"  # its columns declare their range
+
+    def __post_init__(self) -> None:
+        number = isinstance(self.epsilon, int | float) and not isinstance(self.epsilon, bool)
+        if not (number and self.epsilon > 0):
+            raise UsageError(f"epsilon={self.epsilon!r}: give a number > 0, or inf for exact sums")
+        check_share("delta", self.delta)
+        check_share("hessian_share", self.hessian_share)
+        for name, low, high in (
+            ("trees", 1, 100_000), ("max_depth", 1, 12), ("features_per_tree", 0, 2**31 - 1),
+        ):  # fmt: skip
+            value = getattr(self, name)
+            if type(value) is not int or not low <= value <= high:
+                raise UsageError(f"{name}={value!r}: give a whole number from {low} to {high}")
+        if self.base_score is None:
+            raise UsageError("base_score=None: give a number; the label mean would not be private")
+        if self.clip is not None:
+            check_positive("clip", self.clip)
+        check_known("noise", self.noise, ("central", "distributed"))
+        _ = self.tree_params  # checks the rest
+
+    @property
+    def tree_params(self) -> TreeParams:
+        """The engine's parameters."""
+        return TreeParams(
+            trees=self.trees, max_depth=self.max_depth, learning_rate=self.learning_rate,
+            reg_lambda=self.reg_lambda, min_child_weight=self.min_child_weight,
+            max_bin=self.max_bin, base_score=self.base_score,
+        )  # fmt: skip
+
+    @property
+    def noisy(self) -> bool:
+        """Whether there is any noise."""
+        return math.isfinite(self.epsilon)
+
+    @property
+    def summed(self) -> tuple[type[Message], ...]:  # type: ignore[override]
+        """Sums with shares of noise are opened together: one share alone protects little."""
+        return (LeafSums,) if self.noise == "distributed" else ()
+
+    def objective_for(self, schema: Schema) -> Objective:
+        """Return what is minimised on such a target."""
+        return objective_of(self.objective, schema.classes)
+
+    def norms(self, objective: Objective) -> tuple[float, float]:
+        """Return the bounds on the norms of a row's gradients and hessians; infinite: none.
+
+        Raises
+        ------
+        UsageError
+            If there is noise, and nothing bounds the gradients.
+        """
+        g, h = objective.norms if self.noisy else (math.inf, math.inf)
+        g = g if self.clip is None else min(g, self.clip)
+        if self.noisy and math.isinf(g):
+            raise UsageError(
+                f"clip=None: gradients of {objective.name} have no bound of their own; give one in "
+                "units of the target"
+            )
+        return g, h
+
+    def scales(self, objective: Objective) -> tuple[float, float]:
+        """Return the scales of noise on sums of gradients and of hessians."""
+        return leaf_scales(
+            self.norms(objective),
+            epsilon=self.epsilon,
+            delta=self.delta,
+            rounds=self.trees,
+            hessian_share=self.hessian_share,
+        )
+
+    def claim(self) -> Guarantee:
+        """Return (epsilon, delta)-DP of the released model; of exact sums nothing."""
+        return self._guarantee(float(self.epsilon), "") if self.noisy else NoGuarantee()
+
+    def spent(self, transcript: Transcript) -> Guarantee:
+        """Compose the ledger, noisy summaries for cut points included."""
+        if not self.noisy:
+            return NoGuarantee()
+        if exact_summaries(transcript):
+            return self._guarantee(math.inf, "cuts")
+        own = [e for e in transcript.events if e.what == LeafSums.__name__]
+        cuts = [e for e in transcript.events if e.what in {t.__name__ for t in SUMMARIES}]
+        # Leaf sums are over everybody's rows, a client's summary over its own.
+        found = [
+            renyi_epsilon(
+                [*(replace(e, party=who) for e in own), *(e for e in cuts if e.party == who)],
+                self.delta,
+            )
+            for who in {e.party for e in cuts} or {""}
+        ]
+        return self._guarantee(max(found), "")
+
+    def _guarantee(self, epsilon: float, unprotected: str) -> ApproximateDP:
+        trusted = "server" if self.noise == "central" else "clients"
+        return ApproximateDP(epsilon, self.delta, unprotected=unprotected, trusted=trusted)
+
+    def check(self, schema: Schema) -> None:
+        """Refuse a target that the objective does not suit, or whose gradients have no bound."""
+        objective = self.objective_for(schema)
+        objective.base_margin(self.base_score)
+        self.norms(objective)
+
+    def party(
+        self, name: str, role: str, held: Holding | None, schema: Schema, defense: Composition
+    ) -> RandomTreeServer | LeafClient:
+        """Make the server or a client."""
+        if held is None:
+            return RandomTreeServer(self, schema)
+        return LeafClient(name, held.table, self, self.objective_for(schema))

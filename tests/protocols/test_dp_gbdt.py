@@ -1,0 +1,234 @@
+"""dp-gbdt: what a row brings, what is released of it, what it claims and spends."""
+
+import math
+
+import numpy as np
+import pytest
+from federations import sample_federation
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+from scipy import stats
+
+from fedtrees.bench.evaluate import make_defense
+from fedtrees.core.codec import decode, encode
+from fedtrees.core.errors import DataError, UsageError
+from fedtrees.core.guarantee import ApproximateDP, join, parse
+from fedtrees.core.holding import over_clients
+from fedtrees.core.party import acting
+from fedtrees.core.registry import register
+from fedtrees.core.schema import Feature, Schema, Table
+from fedtrees.core.sealed import Sealed
+from fedtrees.core.specs import parse_composed, parse_grid
+from fedtrees.messages.boosting import LeafSums
+from fedtrees.messages.models import as_message
+from fedtrees.protocols.base import train
+from fedtrees.protocols.horizontal.dp_gbdt import LeafClient
+from fedtrees.protocols.views import view_of
+from fedtrees.trees.boosted.fixed_point import from_fixed, to_fixed
+from fedtrees.trees.boosted.losses import objective_of
+from fedtrees.trees.boosted.noisy_leaves import bounded
+from fedtrees.trees.boosted.splitting import leaf_values
+from fedtrees.trees.files.xgboost import save_xgboost
+
+PARTS, SCHEMA = sample_federation(rows=90)
+ROWS = Table.concat(PARTS)
+THREE = Schema(SCHEMA.features, "y", ("a", "b", "c"))
+
+
+def protocol(inside="epsilon=2"):
+    return register.make("protocol", parse_grid(f"dp-gbdt[max_depth=3,trees=6,{inside}]")[0])
+
+
+def grown(inside="epsilon=2", defense="none", clients=3, seed=1, rows=ROWS, schema=SCHEMA):
+    held = over_clients([rows.take(p) for p in np.array_split(np.arange(len(rows)), clients)])
+    made = make_defense(parse_composed([defense])[0])
+    return train(protocol(inside), held, schema, defense=made, seed=seed), held
+
+
+def exact_sums(forest, tree, bits, rows=ROWS):
+    """Return the fixed-point sums in the leaves of a tree, given the trees before it."""
+    objective = forest.objective
+    before = forest.first(tree // objective.n_outputs)
+    margin = np.atleast_2d(before.margin(rows.X).T)
+    units = to_fixed(objective.gradients(margin, rows.y), bits)[tree % objective.n_outputs]
+    sums = np.zeros((len(forest.trees[tree]), 2), dtype=np.int64)
+    np.add.at(sums, forest.apply(rows.X)[:, tree], units)
+    return sums[forest.trees[tree].leaves]
+
+
+@pytest.fixture(scope="module")
+def exact():
+    return grown("epsilon=inf")[0].model
+
+
+def test_infinite_epsilon_is_boosting_without_noise(exact):
+    params = protocol().tree_params
+    for t, tree in enumerate(exact.trees):
+        sums = exact_sums(exact, t, (30, 30))
+        assert np.array_equal(tree.value[tree.leaves], leaf_values(sums, params))
+        assert np.array_equal(np.stack([tree.g, tree.h], 1)[tree.leaves], from_fixed(sums))
+        assert (tree.h[0], tree.g[0]) == pytest.approx(from_fixed(sums.sum(axis=0))[::-1])
+    assert np.mean((exact.predict(ROWS.X) > 0.5) == ROWS.y) > 0.7
+
+
+@pytest.mark.parametrize("noise", ["central", "distributed"])
+@pytest.mark.parametrize("defense", ["none", "secure-sum", "masking", "paillier[mode=ideal]"])
+def test_whoever_sums_it_is_the_same_forest(exact, noise, defense):
+    training, _ = grown(f"epsilon=inf,noise={noise}", defense, clients=2)
+    assert encode(as_message(training.model)) == encode(as_message(exact))
+    assert not training.transcript.events
+
+
+def test_the_file_is_one_that_xgboost_reads(exact, tmp_path):
+    xgboost = pytest.importorskip("xgboost")
+    noisy = grown()[0].model
+    save_xgboost(noisy, tmp_path / "m.json", 5, SCHEMA.names)
+    theirs = xgboost.Booster(model_file=tmp_path / "m.json")
+    found = theirs.predict(xgboost.DMatrix(ROWS.X, feature_names=list(SCHEMA.names)))
+    assert np.allclose(found, noisy.predict(ROWS.X), rtol=0, atol=1e-7)
+    again = decode(encode(as_message(noisy))).model()
+    assert np.array_equal(again.predict(ROWS.X), noisy.predict(ROWS.X))
+
+
+@settings(max_examples=60)
+@given(
+    arrays.arrays(np.float64, (3, 4, 2), elements=st.floats(-5, 5)),
+    st.floats(0.01, 3),
+    st.floats(0.01, 3),
+)
+def test_no_row_exceeds_its_bounds(gh, g, h):
+    units = to_fixed(gh, (20, 12))
+    for few in (units, units[:1]):
+        found = bounded(few, (g, h), (20, 12))
+        for part, most in ((0, g * 2**20), (1, h * 2**12)):
+            squares = [sum(int(v) ** 2 for v in row) for row in found[..., part].T]
+            assert max(squares) <= most**2
+        small = (np.abs(few) <= 0.5 * np.array([g * 2**20, h * 2**12])).all(axis=(0, 2))
+        assert np.array_equal(found[:, small], few[:, small])
+
+
+@pytest.mark.parametrize(
+    ("schema", "inside"),
+    [(SCHEMA, "epsilon=2"), (SCHEMA, "epsilon=2,clip=0.3"), (THREE, "epsilon=2")],
+)
+def test_a_neighbour_moves_every_round_by_no_more_than_is_paid_for(schema, inside):
+    made = protocol(inside)
+    objective = objective_of(None, schema.classes)
+    training, _ = grown(inside, rows=ROWS, schema=schema)
+    told = [d.message for d in training.transcript if d.sender == "server"]
+    both = []
+    for rows in (ROWS, ROWS.take(np.arange(1, len(ROWS)))):
+        client = LeafClient("client-0", rows, made, objective)
+        with acting(client):
+            answers = [client.answer(m) for m in told if type(m) in LeafClient._handlers]
+        both.append([a.sums for a in answers if isinstance(a, LeafSums)])
+    moved = np.array(both[0]) - np.array(both[1])
+    assert len(moved) == made.trees * objective.n_outputs
+    assert ((moved != 0).any(axis=2).sum(axis=1) <= 1).all()  # one leaf of each tree
+    rounds = moved.sum(axis=1).reshape(made.trees, -1, 2).astype(float)
+    bits = next(m for m in told if hasattr(m, "g_bits"))
+    for part, places in enumerate((bits.g_bits, bits.h_bits)):
+        norm = np.sqrt((rounds[..., part] ** 2).sum(axis=1))
+        event = [e for e in training.transcript.events if e.what == "LeafSums"][part]
+        assert norm.max() <= event.l2 * 2**places
+        assert norm.max() > 0.1 * event.l2 * 2**places
+        assert event.count == made.trees
+
+
+@pytest.mark.parametrize("noise", ["central", "distributed"])
+def test_released_sums_carry_the_noise_once(noise):
+    inside = f"epsilon=2,noise={noise}"
+    scales = protocol(inside).scales(objective_of(None, SCHEMA.classes))
+    found = []
+    for seed in range(6):
+        forest = grown(inside, seed=seed)[0].model
+        for t, tree in enumerate(forest.trees):
+            released = np.stack([tree.g, tree.h], axis=1)[tree.leaves]
+            found.append((released - from_fixed(exact_sums(forest, t, (30, 30)))) / scales)
+    noise = np.concatenate(found)
+    for part in noise.T:
+        assert stats.kstest(part, "norm").pvalue > 1e-3
+    assert abs(np.corrcoef(noise.T)[0, 1]) < 0.25
+
+
+@pytest.mark.parametrize("noise", ["central", "distributed"])
+@pytest.mark.parametrize(("epsilon", "delta"), [(0.5, 1e-5), (8, 1e-6)])
+def test_what_is_claimed_is_spent(epsilon, delta, noise):
+    training, _ = grown(f"epsilon={epsilon},delta={delta},noise={noise}", "secure-sum")
+    claim, spent = training.claims[0], training.spent[0]
+    assert (claim.epsilon, claim.delta) == (epsilon, delta)
+    assert spent.epsilon == pytest.approx(epsilon, rel=1e-6)
+    assert spent.epsilon <= epsilon
+    assert (spent.delta, spent.unprotected) == (delta, "")
+    assert spent.trusted == ("clients" if noise == "distributed" else "server")
+    assert type(parse(join(training.spent))[0]) is ApproximateDP
+
+
+def test_cut_points_are_public_or_paid_for():
+    alone = grown()[0].spent[0].epsilon
+    for defense in ("dp-grid-cuts[epsilon=1]", "dp-quantile-cuts[epsilon=1]"):
+        spent = grown(defense=defense)[0].spent[0].epsilon
+        assert alone < spent < alone + 1
+    exact = grown(defense="grid-cuts")[0].spent[0]
+    assert (exact.epsilon, exact.unprotected) == (math.inf, "cuts")
+    assert grown(defense="public-cuts")[0].spent[0].epsilon == alone
+    assert join(grown("epsilon=inf")[0].spent) == "none"
+
+
+def test_splits_do_not_depend_on_rows_and_columns_take_turns(exact):
+    other = grown(rows=ROWS.take(np.arange(40)))[0].model
+    for one, two in zip(exact.trees, other.trees, strict=True):
+        assert np.array_equal(one.feature, two.feature)
+        assert np.array_equal(one.threshold, two.threshold)
+    used = [set(t.feature[t.feature >= 0].tolist()) for t in exact.trees]
+    assert max(map(len, used)) <= 2
+    alone = grown("epsilon=inf,features_per_tree=1")[0].model
+    turns = [t.feature[0] for t in alone.trees]
+    assert sorted(turns[:5]) == [0, 1, 2, 3, 4]
+
+
+def test_who_sees_which_sums():
+    central, held = grown()
+    assert len(list(view_of(central, ["server"], held).messages(LeafSums))) == 18
+    shared, held = grown("epsilon=2,noise=distributed")
+    sums = list(view_of(shared, ["server"], held).messages(LeafSums))
+    assert {s.sender for s, _ in sums} == {"server"}
+    sent = [d.message for d in shared.transcript if d.sender == "client-0"]
+    assert all(isinstance(m.sums, Sealed) for m in sent)
+
+
+def test_numeric_targets_need_a_bound():
+    numbers = Schema(SCHEMA.features, "y", ())
+    rows = Table(ROWS.X, ROWS.X[:, 1].astype(np.float64))
+    with pytest.raises(UsageError, match="clip=None: gradients of reg:squarederror have no bound"):
+        protocol().check(numbers)
+    forest = grown("epsilon=50,clip=20,learning_rate=0.5", rows=rows, schema=numbers)[0].model
+    assert np.corrcoef(forest.predict(rows.X), rows.y)[0, 1] > 0.4
+
+
+@pytest.mark.parametrize(
+    ("inside", "message"),
+    [
+        ("epsilon=0", "epsilon=0: give a number > 0"),
+        ("epsilon=nan", "epsilon=nan: give a number > 0"),
+        ("delta=0", "delta must be a number between 0 and 1; got 0"),
+        ("hessian_share=1", "hessian_share must be a number between 0 and 1"),
+        ("max_depth=13", "max_depth=13: give a whole number from 1 to 12"),
+        ("features_per_tree=-1", "features_per_tree=-1: give a whole number from 0"),
+        ("clip=0", "clip must be a finite number > 0"),
+        ("learning_rate=2", "learning_rate=2: give a number in"),
+        ("noise=local", "unknown noise 'local'"),
+    ],
+)
+def test_parameters_that_make_no_sense_are_refused(inside, message):
+    with pytest.raises(UsageError, match=message):
+        register.make("protocol", parse_grid(f"dp-gbdt[{inside}]")[0])
+
+
+def test_rows_and_columns_that_cannot_be_bounded_are_refused():
+    weighted = Table(ROWS.X, ROWS.y, np.ones(90, np.float32))
+    with pytest.raises(DataError, match="takes no sample weights"):
+        grown(rows=weighted)
+    with pytest.raises(DataError, match="declare them in the schema"):
+        grown(schema=Schema(tuple(map(Feature, "abcde")), "y", SCHEMA.classes))
