@@ -7,6 +7,7 @@ from small_tables import SCHEMA, random_table
 
 from fedtrees.core.errors import DataError
 from fedtrees.core.guess import Records
+from fedtrees.core.schema import Feature, OneHot, Schema, Table
 from fedtrees.data import load
 from fedtrees.guessing.blind import blind_guesses
 from fedtrees.metrics import score_records
@@ -168,3 +169,15 @@ def test_frequent_rows_of_a_binary_table_are_guessed_as_often_as_expected():
         }
         gain.append(exact.pop("frequent") - max(exact.values()))
     assert np.mean(gain) > 1.5
+
+
+def test_guesses_cell_by_cell_keep_one_hot_groups_whole():
+    names = ("a", "b", "c", "other")
+    features = tuple(Feature(name, "categorical", ("0", "1")) for name in names)
+    schema = Schema(features, "y", ("no", "yes"), groups=(OneHot(names[:3]),))
+    rng = np.random.default_rng(0)
+    X = np.column_stack([np.eye(3)[np.arange(30) % 3], rng.integers(0, 2, 30)])
+    mine = Table(X.astype(np.float32), rng.integers(0, 2, 30))
+    guesses = blind_guesses(mine, schema, 50, rng, draws=1)
+    for name in ("independent", "given-label", "constant", "uniform"):
+        assert (guesses[name].X[:, :3].sum(axis=1) == 1).all(), name
