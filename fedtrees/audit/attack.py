@@ -127,7 +127,7 @@ def _row_scores(
     if len(found) < len(sought) and "bootstrap" in blind:  # whom nothing in the file describes
         more = blind["bootstrap"].take(np.arange(len(sought) - len(found)))
         found = Table.concat([found, more])
-    metric, truth = RecordMetric(), VictimsRows(sought, schema, ())
+    metric, truth = RecordMetric(), VictimsRows(sought, schema, (), len(sought))
     lines = best_of({k: metric.score([Records(g)], truth) for k, g in blind.items()})
     values = {s.name: s.value for s in metric.score([Records(found)], truth)}
     pairs = [(m, values[m], lines[m].value) for m in SHOWN if values.get(m) is not None]

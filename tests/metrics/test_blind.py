@@ -17,7 +17,7 @@ from fedtrees.metrics.victims_rows import RecordMetric, VictimsRows
 
 
 def scored(guess, truth, top=()):
-    return RecordMetric().score([Records(guess)], VictimsRows(truth, SCHEMA, top))
+    return RecordMetric().score([Records(guess)], VictimsRows(truth, SCHEMA, top, len(truth)))
 
 
 def rows_of(table):
@@ -173,7 +173,7 @@ def test_frequent_rows_of_a_binary_table_are_guessed_as_often_as_expected():
 
 def test_guesses_cell_by_cell_keep_one_hot_groups_whole():
     names = ("a", "b", "c", "other")
-    features = tuple(Feature(name, "categorical", ("0", "1")) for name in names)
+    features = tuple(Feature(name, "categorical", categories=("0", "1")) for name in names)
     schema = Schema(features, "y", ("no", "yes"), groups=(OneHot(names[:3]),))
     rng = np.random.default_rng(0)
     X = np.column_stack([np.eye(3)[np.arange(30) % 3], rng.integers(0, 2, 30)])
