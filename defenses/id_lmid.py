@@ -51,6 +51,7 @@ class IDLMID(Defense):
     }
     requires: ClassVar[tuple[type[Message], ...]] = (NodeRows,)
     counts_classes: ClassVar[bool] = True
+    tries: ClassVar[Mapping[str, tuple[float, ...]]] = {"xi": (0.3, 0.5, 0.8)}
 
     def __post_init__(self) -> None:
         check_positive("xi", self.xi)

@@ -60,6 +60,7 @@ class NoisyLabels(Defense):
     }
     requires: ClassVar[tuple[type[Message], ...]] = (NodeRows,)
     acts_on: ClassVar[frozenset[str]] = frozenset({"labels"})
+    tries: ClassVar[Mapping[str, tuple[float, ...]]] = {"epsilon": (0.5, 2.0)}
 
     def __post_init__(self) -> None:
         check_positive("epsilon", self.epsilon)

@@ -61,7 +61,9 @@ def test_the_readme_shows_commands_that_exist(capsys):
     text = (ROOT / "README.md").read_text() + (ROOT / "docs" / "commands.md").read_text()
     named = set(
         re.findall(
-            r"fedtrees (bench|train|list|explain|show|plot|report|check|audit|fetch|doctor)", text
+            r"fedtrees (bench|train|inspect|list|explain|show|plot|report|check|audit|fetch"
+            r"|doctor)",
+            text,
         )
     )
     with pytest.raises(SystemExit):

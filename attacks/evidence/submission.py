@@ -20,9 +20,10 @@ WORLDS = 4
 _MOST_ROWS = 300
 # Doubt (share of cells) is decided for a reconstruction from exact sums: with 20 own rows of Pima
 # it was expected as good as the blind guess and was 1 to 2 points above. It is decided against one
-# whose samples are not to be trusted. Of many own rows there is none in favour of exact sums: on
-# Obesity reconstructions expected to be a point worse were 1.5 points below.
-_MARGIN = 0.015
+# whose samples are not to be trusted. Many own rows leave less doubt: on Obesity reconstructions
+# expected to be a point worse were 1.5 points below, on Stroke one expected to be equal was a
+# point above.
+_MARGIN, _SMALL_MARGIN = 0.015, 0.005
 # Variance of one row's gradient: that of a fair coin.
 _ROW_VARIANCE = 0.25
 # Rows expected in a leaf below which Pearson's test is not to be trusted.
@@ -116,8 +117,8 @@ def submitted(
     theirs = _gain(found, guess, drawn[:WORLDS], blind.width, rng)
     share = trust if few or certain else trust / 2
     gain = share * ours + (1 - share) * theirs
-    doubt = 0.0 if len(blind.own) >= HEARD_FROM else -_MARGIN
-    lost = gain < (doubt if trust == 1.0 else _MARGIN)
+    doubt = _SMALL_MARGIN if len(blind.own) >= HEARD_FROM else _MARGIN
+    lost = gain < (-doubt if trust == 1.0 else _MARGIN)
     notes = {"submits_blind": float(lost), "expected_gain": gain, "trust": trust}
     if lost or len(found) == rows:
         return (guess if lost else found), notes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -65,7 +66,7 @@ class Federation:
             len(h) for n, h in self.holdings.items() if n not in principals and h.y is not None
         ]
         told = Threat.parse(threat).labels if threat else 0
-        if labelled and told >= labelled[0]:
+        if labelled and 0 < labelled[0] <= told:
             raise UsageError(
                 f"threat {threat}: labels={told}, and there are {labelled[0]} training rows; give "
                 "fewer, so that some are left to guess"
@@ -94,7 +95,6 @@ def _grown_on(
     return training.protocol.grown_on(n, Streams(seed).child(name), round)
 
 
-@lru_cache(maxsize=8)
 def load_dataset(ref: DataRef, data_dir: str | None) -> Dataset:
     """Load a dataset from the catalogue, a plugin, or a CSV file; ``name[rows=n]`` samples it
     and ``name[missing=share]`` takes cells out.
@@ -102,6 +102,17 @@ def load_dataset(ref: DataRef, data_dir: str | None) -> Dataset:
     Raises `UsageError` if the name is unknown. Raises `DataError` if the table cannot be read or
     used.
     """
+    return _loaded(ref, data_dir, _written(ref))
+
+
+def _written(ref: DataRef) -> tuple[tuple[int, int], ...]:
+    """Return when CSV files were last written, and their sizes: older ones are stale."""
+    files = filter(os.path.isfile, ref.csv.split(",") if ref.id else [ref.csv])
+    return tuple((s.st_mtime_ns, s.st_size) for s in map(os.stat, files))
+
+
+@lru_cache(maxsize=8)
+def _loaded(ref: DataRef, data_dir: str | None, written: tuple[tuple[int, int], ...]) -> Dataset:
     if ref.csv:
         said = {
             "task": ref.task,
@@ -151,9 +162,15 @@ def spread(
     return Federation(dataset, held, test, reserve)
 
 
-@lru_cache(maxsize=4)
 def federation_of(setting: Setting, data_dir: str | None) -> Federation:
     """Return the federation of one setting; the last few are kept in memory."""
+    return _spread(setting, data_dir, _written(setting.data))
+
+
+@lru_cache(maxsize=4)
+def _spread(
+    setting: Setting, data_dir: str | None, written: tuple[tuple[int, int], ...]
+) -> Federation:
     dataset = load_dataset(setting.data, data_dir)
     how = Partition(setting.partition.name, dict(setting.partition.params))
     return spread(dataset, how, setting.holders, setting.seed, setting.layout)

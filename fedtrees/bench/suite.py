@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import re
@@ -185,12 +186,28 @@ def _specs(items: Iterable[str]) -> tuple[Spec, ...]:
     return tuple(parse_list(items))
 
 
+def _defenses(items: list[Any]) -> tuple[Composed, ...]:
+    """Read compositions; a part without the budget that it needs is run with those it `tries`."""
+    grids = (itertools.product(*map(_budgets, c.parts)) for c in parse_composed(items))
+    return tuple(Composed(parts) for grid in grids for parts in grid)
+
+
+def _budgets(part: Spec) -> list[Spec]:
+    tries: Mapping[str, Sequence[float]] = getattr(register.get("defense", part.name), "tries", {})
+    missing = {key: values for key, values in tries.items() if key not in part.params}
+    combinations = itertools.product(*missing.values())
+    return [
+        Spec(part.name, {**part.params, **dict(zip(missing, values, strict=True))})
+        for values in combinations
+    ]
+
+
 _READERS = {
     "data": _data,
     "partitions": _specs,
     "clients": _clients,
     "protocols": _specs,
-    "defenses": lambda items: tuple(parse_composed(items)),
+    "defenses": _defenses,
     "threats": _threats,
     "attacks": _specs,
 }

@@ -65,10 +65,12 @@ def bench(
     partition: Annotated[
         list[str] | None, typer.Option(help="iid, label-skew[alpha=], quantity-skew, ...")
     ] = None,
-    clients: Annotated[list[int] | None, typer.Option(help="Number of clients.")] = None,
+    clients: Annotated[
+        list[int] | None, typer.Option(help="Number of parties that hold data.")
+    ] = None,
     threat: Annotated[
         list[str] | None,
-        typer.Option(help="Who is curious: client, client[index=0], client[count=2], server."),
+        typer.Option(help="Who is curious: client, client[count=2], server; passive, active."),
     ] = None,
     seeds: Annotated[
         str | None, typer.Option(help="A count, or a list such as 0,1,2 (default: the suite's).")

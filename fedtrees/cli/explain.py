@@ -104,7 +104,14 @@ def _print(facts: dict[str, Any]) -> None:
         out.print(f"crosses sealed (who has the key): {', '.join(sealed)}", markup=False)
     title = "attacks on this protocol; what a defense leaves of them is for the bench to tell"
     columns = ("attack", *facts["sees"])
-    out.print(text_table(title, columns, [[r[c] for c in columns] for r in facts["attacks"]]))
+    lines = [[row[c] for c in columns] for row in facts["attacks"]]
+    out.print(text_table(title, columns, [line for line in lines if "applies" in line[1:]]))
+    others: dict[str, list[str]] = {}
+    for name, *reasons in lines:
+        if "applies" not in reasons:
+            others.setdefault("; ".join(dict.fromkeys(reasons)), []).append(name)
+    for why, names in others.items():
+        out.print(f"{why}: {', '.join(names)}", markup=False)
 
 
 def _explanation(

@@ -32,7 +32,7 @@ class Composition:
     ------
     UsageError
         If one part makes hessians 1 and another counts on their bound, or two parts say how cut
-        points are settled, or bring cryptography for sums.
+        points are settled, answer for labels, or bring cryptography for sums.
     """
 
     parts: tuple[Defense, ...] = ()
@@ -52,6 +52,9 @@ class Composition:
         sealing = [p.name for p in self.parts if type(p).aggregation is not Defense.aggregation]
         if len(sealing) > 1:
             raise UsageError(f"{' and '.join(map(repr, sealing))} each seal every sum; keep one")
+        noisy = [p.name for p in self.parts if p.acts_on == {"labels"}]
+        if len(noisy) > 1:
+            raise UsageError(f"{' and '.join(map(repr, noisy))} each answer for labels; keep one")
 
     @property
     def gradient_clip(self) -> float | None:

@@ -208,6 +208,8 @@ class Defense:
         Whether it is right only while hessians keep to the loss's own bound.
     counts_classes : bool
         Whether `candidates` reads `Level.left`: then class counts are summed beside gradients.
+    tries : mapping of str to tuple of float
+        Budgets that a bench runs, by the parameter's name, where none is given.
     """
 
     name: ClassVar[str] = "defense"
@@ -223,6 +225,7 @@ class Defense:
     unit_hessian: ClassVar[bool] = False
     bounds_hessian: ClassVar[bool] = False
     counts_classes: ClassVar[bool] = False
+    tries: ClassVar[Mapping[str, tuple[float, ...]]] = {}
 
     def claim(self) -> Guarantee:
         """State what is guaranteed, as published; by default `guarantee`."""

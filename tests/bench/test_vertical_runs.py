@@ -6,7 +6,8 @@ import json
 import pytest
 
 from fedtrees.bench.cells import ReferenceCell, plan
-from fedtrees.bench.suite import Suite
+from fedtrees.bench.federation import load_dataset
+from fedtrees.bench.suite import DataRef, Suite
 from fedtrees.cli.main import main
 from fedtrees.core.errors import UsageError
 
@@ -39,6 +40,23 @@ def test_a_threat_that_no_role_has_is_still_an_error():
     suite = Suite.load("quick").override({"protocols": ["secureboost"], "threats": ["client"]})
     with pytest.raises(UsageError, match="the roles of this protocol are active, passive"):
         Bench(suite, None)
+
+
+def test_a_defense_without_its_budget_is_run_with_several():
+    def named(*defenses):
+        suite = Suite.load("quick").override({"defenses": defenses})
+        return list(map(str, suite.grids[0].defenses))
+
+    assert named("id-lmid", "grafting-ldp[stages=3]", "lp-1st[epsilon=1]") == [
+        "none",
+        *(f"id-lmid[xi={xi}]" for xi in ("0.3", "0.5", "0.8")),
+        *(f"grafting-ldp[stages=3,epsilon={epsilon}]" for epsilon in ("0.5", "2")),
+        "lp-1st[epsilon=1]",
+    ]
+    assert len(named("id-lmid+lp-mst")) == 7
+    assert named("split-only") == ["none", "split-only"]
+    with pytest.raises(UsageError, match="did you mean 'id-lmid'"):
+        named("id-lmd")
 
 
 @pytest.fixture(scope="module")
@@ -108,3 +126,15 @@ def test_references_are_there_for_every_setting():
     suite = Suite.load("quick").override({"protocols": ["secureboost", "vertical-forest"]}, "1")
     kinds = [type(c) for c in plan(suite).references]
     assert kinds == [ReferenceCell] * 2
+
+
+def test_files_that_changed_are_read_again(tmp_path):
+    own, other = tmp_path / "own.csv", tmp_path / "other.csv"
+    own.write_text("id,a,y\n" + "".join(f"r{i},{i / 7},{i % 2}\n" for i in range(40)))
+    data = DataRef("both", csv=f"{own},{other}", id="id", target="y")
+    found = []
+    for step in (0.5, 2.25):
+        other.write_text("id,b\n" + "".join(f"r{i},{i * step}\n" for i in range(40)))
+        found.append(load_dataset(data, None))
+        assert load_dataset(data, None) is found[-1]
+    assert [dataset.table.X[:, 1].max() for dataset in found] == [19.5, 87.75]

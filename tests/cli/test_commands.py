@@ -281,7 +281,7 @@ def test_explain_prints_brackets_and_who_can_open_what_crosses_sealed(capsys):
     assert code == 0
     assert "secureboost[max_depth=2]" in out
     assert "passive[labels=20]" in "".join(out.split()).replace("│", "")
-    assert "RowStatistics (active), BinSums (active)" in out
+    assert "RowStatistics (active), BinSums (active)" in " ".join(out.split())
 
 
 def test_explain_without_a_protocol_tells_who_is_exposed_to_what(capsys):
