@@ -18,7 +18,7 @@ CHAINS, BURN_IN, SAMPLING, SAMPLES = 4, 10_000, 10_000, 120
 #: Most moves of a chain before and while samples are taken, of up to `MANY` rows and of more: of
 #: 1,920 rows of COMPAS three times as many moves found no better rows (error 0.013 of both). And
 #: of the chains of all questions together, where one is asked of each client.
-MOST_MOVES, FEW_MOVES, ALL_MOVES = 2_500_000, 500_000, 1_000_000
+MOST_MOVES, FEW_MOVES, ALL_MOVES = 2_500_000, 750_000, 1_250_000
 #: Costs count so little, times their sharpness, when chains begin.
 COOL = 0.2
 #: Steps in which chains get from there to the posterior.

@@ -292,5 +292,5 @@ def test_many_rows_get_fewer_moves_and_several_questions_share_them():
     assert (cut_short(few, 1.0), cut_short(many, 1.0)) == (False, True)
     assert seconds(many) < seconds(few)
     assert share_of_work(few, 200) == 1.0
-    assert share_of_work(many, 4000) == 0.5  # a quarter of a million moves, of half a million
+    assert share_of_work(many, 4000) == 1_250_000 / 4 / 750_000
     assert cut_short(few, share_of_work(few, 10_000))
