@@ -9,7 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.forests.informed import Enumeration
-from fedtrees.attacks.forests.posterior import Question, annealed, posterior, seconds
+from fedtrees.attacks.forests.posterior import (
+    Question,
+    annealed,
+    cut_short,
+    posterior,
+    seconds,
+    share_of_work,
+)
 from fedtrees.attacks.forests.programs import cells_program, rows_program
 from fedtrees.attacks.forests.released import sources_of, unreadable
 from fedtrees.core.attack import Attack
@@ -41,7 +48,8 @@ class DraftDP(Attack):
     rows : {"declared", "estimated"}
         Whether the number of rows is taken as declared, or from the counts.
     work : float
-        Moves, as a multiple of the usual (8 million for 100 rows: 2 CPU seconds).
+        Moves, as a multiple of the usual (8 million for 100 rows: 2 CPU seconds). Of many rows each
+        gets fewer than of 100; the note ``stopped_early`` says so.
     limit : float
         Seconds for a solver.
     """
@@ -70,26 +78,34 @@ class DraftDP(Attack):
         """Guess the rows of the victims."""
         tables, owners, expected, due = [], list[str](), 0.0, 0.0
         sources = [] if unreadable(view) else sources_of(view)
-        for source in sources:
-            question = source.question(view, self.rows)
-            value, spread = self._answer(question, rng)
+        questions = [(source, source.question(view, self.rows)) for source in sources]
+        rows = sum(question.n for _, question in questions)
+        early = False
+        for source, question in questions:
+            work = self.work * (share_of_work(question, rows) if len(questions) > 1 else 1.0)
+            value, spread = self._answer(question, rng, work)
+            early |= self.mode == "posterior" and cut_short(question, work)
             variables = question.forest.variables
             tables.append(Table(variables.decode(value[:, :-1]), value[:, -1].astype(np.int64)))
             owners += [source.owner or ""] * len(value)
             expected += spread * len(value)
-            due += seconds(question, self.work)
+            due += seconds(question, work)
         if not tables:
             return Guess()
         named = tuple(owners) if all(owners) else None
-        notes = {"expected_error": expected / len(owners), "seconds_expected": due}
+        notes = {
+            "expected_error": expected / len(owners),
+            "seconds_expected": due,
+            "stopped_early": float(early),
+        }
         return Guess((Records(Table.concat(tables), owner=named),), notes)
 
     def _answer(
-        self, question: Question, rng: np.random.Generator
+        self, question: Question, rng: np.random.Generator, work: float
     ) -> tuple[NDArray[np.int16], float]:
         """Return rows and the error that is expected of them, 0 where that is not known."""
         if self.mode == "posterior":
-            found = posterior(question, rng, self.work)
+            found = posterior(question, rng, work)
             return found.value, found.spread
         if self.mode == "informed":
             own = (
@@ -100,9 +116,9 @@ class DraftDP(Attack):
             row, _ = Enumeration.of(question.forest).missing_row(question.noise, own)
             return row[None, :], 0.0
         if self.mode == "map":
-            return annealed(question, rng, self.work).value, 0.0
+            return annealed(question, rng, work).value, 0.0
         if self.mode == "cpsat-cells":
-            hint = annealed(question, rng, self.work).value
+            hint = annealed(question, rng, work).value
             solved = cells_program(question, self.limit, hint)
         else:
             solved = rows_program(question, self.limit)

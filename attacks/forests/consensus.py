@@ -12,8 +12,9 @@ from fedtrees.core.errors import DataError
 from fedtrees.guessing.matching import assign
 from fedtrees.trees.jit import kernel
 
-#: Most rounds of matching and voting, and most rows that are matched at once.
-ROUNDS, BLOCK = 8, 1000
+#: Most rounds of matching and voting, most rows that are matched at once, and rows of a block
+#: where there are more.
+ROUNDS, WHOLE, BLOCK = 8, 500, 250
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +66,8 @@ def consensus(
 
     Notes
     -----
-    Rows of each sample are put in order; of more than `BLOCK`, those of equal rank are matched.
+    Of more than `WHOLE` rows each sample is put in order, and rows are matched within blocks of
+    equal rank (COMPAS, 1,920 rows, epsilon 1: error 0.013 as of blocks four times as large).
     A row's cost of a level is the share of the samples that have another one there: matching to
     what samples say, instead of to the rows that most of them say, lowers the error (COMPAS,
     100 rows, epsilon 5: 0.050 to 0.041; Adult: 0.100 to 0.090). All in whole numbers.
@@ -73,12 +75,11 @@ def consensus(
     if int(weight.sum(dtype=np.int64)) > 255:
         raise DataError(f"differences may cost {int(weight.sum())}; at most 255 fit a byte")
     n = samples.shape[1]
-    if n > BLOCK:
+    blocks = [np.arange(n)]
+    if n > WHOLE:
         samples = np.stack([t[np.lexsort(t.T)] for t in samples])
-    parts = [
-        _agreed(samples[:, rows], weight, int(sizes.max()), rounds)
-        for rows in np.array_split(np.arange(n), -(-n // BLOCK))
-    ]
+        blocks = np.array_split(blocks[0], -(-n // BLOCK))
+    parts = [_agreed(samples[:, rows], weight, int(sizes.max()), rounds) for rows in blocks]
     votes = np.concatenate(parts) / len(samples)
     held = votes.argmax(axis=2)
     wrong = (1.0 - np.take_along_axis(votes, held[:, :, None], axis=2)[:, :, 0]) * weight

@@ -18,6 +18,8 @@ from time import process_time
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.attacks.forests.chain import advance
+from fedtrees.attacks.forests.consensus import weights
 from fedtrees.attacks.forests.informed import Enumeration
 from fedtrees.attacks.forests.noise import Noise
 from fedtrees.attacks.forests.posterior import Answer, Question, annealed, posterior
@@ -26,16 +28,20 @@ from fedtrees.attacks.forests.variables import Variables
 from fedtrees.benchmarks.papers.study import markdown
 from fedtrees.core.schema import Schema, Table
 from fedtrees.data.catalogue import load
+from fedtrees.guessing.matching import assign
 from fedtrees.metrics.row_errors import row_errors
-from fedtrees.privacy.mechanisms import discrete_laplace
+from fedtrees.privacy.mechanisms import truncated_laplace
 from fedtrees.trees.forest.random_decision import draw_splits
 
 TABLES = ("compas", "adult")
 EPSILONS = ("1", "5", "10", "20", "30")
 #: Shares of the usual moves of the anytime table.
-EFFORTS = (0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0)
+EFFORTS = (0.02, 0.05, 0.1, 0.25, 0.5, 1.0)
 #: Trees and depths whose leaks are compared, each on forests and rows drawn here.
-SHAPES = ((1, 5), (5, 5), (10, 3), (10, 5), (10, 7), (30, 5), (30, 7))
+SHAPES = tuple((trees, depth) for trees in (1, 5, 10, 30) for depth in (5, 7))
+#: Chains, moves of each per row before and while samples are taken, and samples of each: what was
+#: fixed before any of the published instances was looked at, with a vote by majority.
+FIRST_SETTINGS = (2, 6_000, 12_000, 60)
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,16 +77,19 @@ class Study:
             feature, noisy = arrays[f"{key}|feature"], arrays[f"{key}|noisy"]
         return NoisyForest.of(variables(self.table(name)[1]), feature, noisy)
 
-    def published(self, file: str, name: str, n: int, epsilon: str) -> float:
-        """Return their mean error for 10 trees of depth 5, NaN where there is none."""
-        wanted = {"dataset": name, "n": str(n), "n_trees": "10", "depth": "5"}
+    def published(
+        self, file: str, name: str, n: int, epsilon: str, trees: int = 10, depth: int = 5,
+        score: str = "error",
+    ) -> float:  # fmt: skip
+        """Return their mean error, NaN where there is none."""
+        wanted = {"dataset": name, "n": str(n), "n_trees": str(trees), "depth": str(depth)}
         with (self.folder / f"draftdp_{file}.csv").open(newline="") as lines:
             found = [
-                float(line["error"])
+                float(line[score])
                 for line in csv.DictReader(lines)
                 if all(line[k] == v for k, v in wanted.items())
                 and float(line["eps"]) == float(epsilon)
-                and line["error"]
+                and line[score]
             ]
         return mean(found) if found else float("nan")
 
@@ -147,16 +156,25 @@ _SCORES = ("error", "exact rows", "worst row", "CPU s")
 
 
 def targets(study: Study) -> Iterator[tuple[str, tuple[str, ...], list[list[str]]]]:
-    """Yield the errors of 100 and 500 rows, and of the annealed objective of the study."""
+    """Yield the errors of 100 rows."""
     lines = []
-    for n, epsilons in ((100, EPSILONS), (500, ("5",))):
-        for name in TABLES:
-            for epsilon in epsilons:
-                theirs = f"{study.published('reference', name, n, epsilon):.3f}"
-                if n == 500:
-                    theirs = f"{study.published('scalability', name, n, epsilon):.3f}"
-                lines.append(_line(runs(study, name, n, epsilon), name, str(n), epsilon, theirs))
-    yield "Posterior", ("table", "N", "epsilon", "published", *_SCORES), lines
+    for name in TABLES:
+        for epsilon in EPSILONS:
+            theirs = f"{study.published('reference', name, 100, epsilon):.3f}"
+            lines.append(_line(runs(study, name, 100, epsilon), name, epsilon, theirs))
+    yield "Posterior", ("table", "epsilon", "published", *_SCORES), lines
+
+
+def many_rows(study: Study) -> Iterator[tuple[str, tuple[str, ...], list[list[str]]]]:
+    """Yield the errors of 500 rows."""
+    lines = [
+        _line(
+            runs(study, name, 500, "5"), name,
+            f"{study.published('scalability', name, 500, '5'):.3f}",
+        )
+        for name in TABLES
+    ]  # fmt: skip
+    yield "500 rows, epsilon 5", ("table", "published", *_SCORES), lines
 
 
 def most_likely(study: Study) -> Iterator[tuple[str, tuple[str, ...], list[list[str]]]]:
@@ -182,7 +200,7 @@ def unknown_rows(study: Study) -> Iterator[tuple[str, tuple[str, ...], list[list
             runs(study, name, 100, epsilon, known=False), name, epsilon,
             f"{study.published('unknownN', name, 100, epsilon):.3f}",
         )
-        for name in TABLES for epsilon in EPSILONS
+        for name in TABLES for epsilon in ("1", "5", "20")
     ]  # fmt: skip
     yield "N unknown", ("table", "epsilon", "published", *_SCORES), lines
 
@@ -191,16 +209,27 @@ def anytime(study: Study) -> Iterator[tuple[str, tuple[str, ...], list[list[str]
     """Yield errors against CPU seconds, each effort a run of its own."""
     lines = []
     for name in TABLES:
-        for epsilon in ("1", "5"):
-            for effort in EFFORTS:
+        for effort in EFFORTS:
 
-                def some(
-                    question: Question, rng: np.random.Generator, effort: float = effort
-                ) -> Answer:
-                    return posterior(question, rng, effort)
+            def some(
+                question: Question, rng: np.random.Generator, effort: float = effort
+            ) -> Answer:
+                return posterior(question, rng, effort)
 
-                lines.append(_line(runs(study, name, 100, epsilon, some), name, epsilon))
-    yield "Error against time", ("table", "epsilon", *_SCORES), lines
+            lines.append(_line(runs(study, name, 100, "5", some), name))
+    yield "Error against time, epsilon 5", ("table", *_SCORES), lines
+    seconds = ("60", "120", "600", "7200")
+    theirs = [
+        [
+            name,
+            *(
+                f"{study.published('individual', name, 100, '5', score=f'err_at_{s}s'):.3f}"
+                for s in seconds
+            ),
+        ]
+        for name in TABLES
+    ]
+    yield "Published, 16 threads", ("table", *(f"{s} s" for s in seconds)), theirs
 
 
 def references(study: Study) -> Iterator[tuple[str, tuple[str, ...], list[list[str]]]]:
@@ -217,7 +246,8 @@ def references(study: Study) -> Iterator[tuple[str, tuple[str, ...], list[list[s
             held = coded.encode(truth.X)
             marginal = np.stack([rng.choice(column, 100) for column in held.T], axis=1)
             fresh = rest.X[rng.choice(len(rest), 100, replace=False)]
-            majority = np.repeat((truth.X.mean(axis=0) > 0.5)[None], 100, axis=0)
+            common = [np.bincount(column).argmax() for column in held.T]
+            majority = coded.decode(np.repeat(np.array([common]), 100, axis=0))
             for what, X in (
                 ("random", coded.decode(uniform)), ("fresh sample", fresh),
                 ("marginals", coded.decode(marginal)), ("majority row", majority),
@@ -232,28 +262,85 @@ def references(study: Study) -> Iterator[tuple[str, tuple[str, ...], list[list[s
 def shapes(study: Study) -> Iterator[tuple[str, tuple[str, ...], list[list[str]]]]:
     """Yield errors by trees and depth at equal epsilon, on forests and rows drawn here."""
     lines = []
-    for name in TABLES:
-        for epsilon in ("5", "30"):
+    for epsilon in ("5", "30"):
+        for name in TABLES:
             for trees, depth in SHAPES:
-                found = []
-                for seed in range(study.seeds):
-                    truth, forest = own_forest(study, name, trees, depth, float(epsilon), 100, seed)
-                    noise = Noise.of("geometric", float(epsilon), trees)
-                    found.append(run(Question(forest, noise, 100), truth, seed))
-                lines.append(_line(found, name, epsilon, str(trees), str(depth)))
-    yield "Trees and depth", ("table", "epsilon", "trees", "depth", *_SCORES), lines
+                found = [
+                    own_run(study, name, trees, depth, float(epsilon), seed)
+                    for seed in range(study.seeds)
+                ]
+                theirs = f"{study.published('reference', name, 100, epsilon, trees, depth):.3f}"
+                lines.append(_line(found, name, epsilon, str(trees), str(depth), theirs))
+    yield "Trees and depth", ("table", "epsilon", "trees", "depth", "published", *_SCORES), lines
+
+
+def own_run(
+    study: Study, name: str, trees: int, depth: int, epsilon: float, seed: int,
+    solve: Solve = posterior,
+) -> Run:  # fmt: skip
+    """Reconstruct 100 rows from a forest drawn here."""
+    truth, forest = own_forest(study, name, trees, depth, epsilon, 100, seed)
+    noise = Noise.of("truncated-laplace", epsilon, trees)
+    return run(Question(forest, noise, 100), truth, seed, solve)
+
+
+def settings(study: Study) -> Iterator[tuple[str, tuple[str, ...], list[list[str]]]]:
+    """Yield errors on forests and rows drawn here, by the settings of the chains."""
+    lines = []
+    for name in TABLES:
+        for epsilon in (1.0, 5.0, 20.0):
+            by = [
+                [own_run(study, name, 10, 5, epsilon, seed, solve) for seed in range(study.seeds)]
+                for solve in (first_settings, posterior)
+            ]
+            gain = [a.error - b.error for a, b in zip(*by, strict=True)]
+            errors = [f"{mean(r.error for r in found):.3f}" for found in by]
+            wins = f"{sum(g > 0 for g in gain)} of {len(gain)}"
+            spent = [f"{mean(r.seconds for r in found):.2f}" for found in by]
+            lines.append([name, f"{epsilon:g}", *errors, wins, *spent])
+    header = ("table", "epsilon", "first settings", "default", "better", "CPU s", "CPU s")
+    yield "Other rows", header, lines
+
+
+def first_settings(question: Question, rng: np.random.Generator) -> Answer:
+    """Sample and vote with the settings that were fixed before."""
+    chains, burn_in, sampling, wanted = FIRST_SETTINGS
+    n, steps = question.n, 50
+    world, noisy = question.world()
+    kept: list[NDArray[np.int16]] = []
+    for _ in range(chains):
+        state = question.start(world, noisy, rng)
+        bits = rng.integers(0, 1 << 63, 1).astype(np.uint64)
+        for beta in np.geomspace(0.2, 1.0, steps).tolist():
+            advance(world, state, n, beta, burn_in * n // steps, bits)
+        for _ in range(wanted):
+            advance(world, state, n, 1.0, sampling * n // wanted, bits)
+            kept.append(state.value[:n].copy())
+    held = kept[-1]
+    one = np.eye(int(question.sizes.max()), dtype=np.int64)
+    for _ in range(8):
+        votes = np.zeros((*held.shape, len(one)), dtype=np.int64)
+        for sample in kept:
+            differ = (held[:, None] != sample[None]) * weights(question.forest.variables)
+            votes += one[sample[assign(differ.sum(axis=2, dtype=np.uint8))]]
+        fresh = votes.argmax(axis=2).astype(np.int16)
+        if (fresh == held).all():
+            break
+        held = fresh
+    return Answer(held, votes / len(kept), 0.0, 0.0)
 
 
 def own_forest(
     study: Study, name: str, trees: int, depth: int, epsilon: float, n: int, seed: int
 ) -> tuple[Table, NoisyForest]:
-    """Return rows drawn at random, and a forest of them as `dp-forest` releases it."""
+    """Return rows drawn at random, and a forest of them drawn and made noisy as the study does."""
     table, schema = study.table(name)
     rng = np.random.default_rng([seed, trees, depth])
     truth = table.take(rng.choice(len(table), n, replace=False))
-    tests = draw_splits(schema, depth, lambda tree: np.random.default_rng([seed, tree]), trees)
+    draws = [np.random.default_rng([seed, tree]) for tree in range(trees)]
+    tests = draw_splits(schema, depth, draws.__getitem__, trees, repeats=True)
     counts = tests.count(truth.X, truth.y, 2)
-    noisy = counts + discrete_laplace(trees / epsilon, counts.shape, rng)
+    noisy = counts + truncated_laplace(trees / epsilon, counts.shape, rng)
     return truth, NoisyForest.of(variables(schema), tests.feature, noisy, tests.threshold)
 
 
@@ -281,8 +368,10 @@ def _missing(
 ) -> tuple[list[float], list[float], float]:
     coded = forest.variables.encode(truth.X)
     rows = np.column_stack([coded, truth.y]).astype(np.int16)
-    every, noise = Enumeration.of(forest), Noise.of("geometric", epsilon, 10)
-    counts, common = forest.counts(coded, truth.y), truth.X.mean(axis=0) > 0.5
+    every, noise = Enumeration.of(forest), Noise.of("truncated-laplace", epsilon, 10)
+    counts = forest.counts(coded, truth.y)
+    most = np.array([[np.bincount(column).argmax() for column in coded.T]])
+    common = forest.variables.decode(most)[0]
     wrong, blind, begin = list[float](), list[float](), process_time()
     for i in range(100):
         rest, mine = np.delete(rows, i, axis=0), forest.counts(coded[i : i + 1], truth.y[i : i + 1])
@@ -294,8 +383,9 @@ def _missing(
 
 
 PARTS = {
-    "targets": targets, "map": most_likely, "unknown": unknown_rows, "anytime": anytime,
-    "references": references, "shapes": shapes, "informed": informed,
+    "targets": targets, "many": many_rows, "map": most_likely, "unknown": unknown_rows,
+    "anytime": anytime, "references": references, "shapes": shapes, "informed": informed,
+    "settings": settings,
 }  # fmt: skip
 
 

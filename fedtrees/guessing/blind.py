@@ -233,9 +233,17 @@ def _labels(
 def independent_rows(
     own: Table, schema: Schema, n: int, positives: int | None, rng: np.random.Generator
 ) -> Table:
-    """Draw every cell and every label from own rows by itself."""
-    rows = rng.integers(0, len(own), (n, own.X.shape[1]))
+    """Draw every cell, those of a one-hot group together, and every label from own rows."""
+    rows = _together(rng.integers(0, len(own), (n, own.X.shape[1])), schema)
     return Table(np.take_along_axis(own.X, rows, axis=0), _labels(own, schema, n, positives, rng))
+
+
+def _together(rows: NDArray[np.integer], schema: Schema) -> NDArray[np.integer]:
+    """Take the cells of a one-hot group from one row, or they may name two categories or none."""
+    for group in schema.groups:
+        columns = [schema.names.index(name) for name in group.columns]
+        rows[:, columns] = rows[:, columns[:1]]
+    return rows
 
 
 def mixed_rows(
@@ -261,7 +269,7 @@ def mixed_rows(
             similar = near[rows, rng.integers(0, near.shape[1], rows.shape)]
             rows = np.where(rng.random(rows.shape) < NEAR_SHARE, similar, rows)
         other = rng.choice(pool, rows.shape)
-        rows = np.where(rng.random(rows.shape) < share, other, rows)
+        rows = _together(np.where(rng.random(rows.shape) < share, other, rows), schema)
         X[mine] = np.take_along_axis(own.X, rows, axis=0)
     return Table(X, y)
 
@@ -327,6 +335,11 @@ def _constant(
             row[k] = values[counts.argmax()]
         else:
             row[k] = np.median(present)
+    for group in schema.groups:
+        columns = [schema.names.index(name) for name in group.columns]
+        held = np.eye(len(columns))[:1] if own is None or not len(own.X) else own.X[:, columns]
+        levels, counts = np.unique(held, axis=0, return_counts=True)
+        row[columns] = levels[counts.argmax()]
     if positives is not None:
         y = _labels(own, schema, n, positives, rng)
     else:

@@ -88,6 +88,7 @@ class Frontier:
     lines: tuple[tuple[str, ...], ...]
     references: tuple[tuple[str, Estimate], ...]
     blind: tuple[str, ...] = ()  # the guesses that the blind line is of
+    every_reference: bool = False  # the utility axis reaches them all, however far
 
     @property
     def undefended(self) -> Estimate:
@@ -148,7 +149,7 @@ def _frontier(
         for spec in specs
     )
     refs, blind = references(rows, panel.setting, utility), blind_guesses(rows, panel, metric)
-    front, lines = _front(points, utility), _lines(points)
+    front, lines = front_of(points, utility), lines_of(points)
     return Frontier(panel, metric, utility, points, front, lines, refs, blind)
 
 
@@ -264,7 +265,7 @@ def _why_not_drawn(
     return "the advantage is undefined or this metric was not measured"
 
 
-def _lines(points: tuple[Point, ...]) -> tuple[tuple[str, ...], ...]:
+def lines_of(points: tuple[Point, ...]) -> tuple[tuple[str, ...], ...]:
     """Join the budgets of one defense, other parameters equal, in order of the budget."""
     groups: dict[tuple[str, str], list[Point]] = {}
     for p in points:
@@ -277,7 +278,7 @@ def _lines(points: tuple[Point, ...]) -> tuple[tuple[str, ...], ...]:
     )
 
 
-def _front(points: tuple[Point, ...], utility: str) -> tuple[str, ...]:
+def front_of(points: tuple[Point, ...], utility: str) -> tuple[str, ...]:
     """Return the non-dominated points, by utility.
 
     Hollow points take no part: their advantage is known only from below, and an attack that

@@ -59,12 +59,15 @@ def draw_frontier(
 
 
 def utility_limits(data: Frontier) -> tuple[float, float]:
-    """Return the range of the utility axis; a reference joins it only if it is near."""
+    """Return the range of the utility axis; a reference joins it if it is near, or if all do."""
     low, high = style.padded(_values(data.drawn, "utility"))
     for _, e in data.references:
-        if e.known and low - 0.35 * (high - low) < e.mean < high + 0.35 * (high - low):
+        reached = low - 0.35 * (high - low) < e.mean < high + 0.35 * (high - low)
+        if e.known and (reached or data.every_reference):
             pad = 0.05 * (high - low)
             low, high = min(low, e.mean - pad), max(high, e.mean + pad)
+    if data.every_reference:  # points at the end of so wide an axis need room, too
+        high += 0.05 * (high - low)
     return low, high
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from fedtrees.core.errors import UsageError, did_you_mean
+from fedtrees.report.protocol_budgets import unswept
 from fedtrees.report.rows import load_rows
 from fedtrees.report.study import Study
 
@@ -63,7 +64,11 @@ def plot(
     from fedtrees.report import leaks, paper
 
     if figure == "frontier":
-        return paper.save(paper.frontier(study.frontiers, study.colours), out)
+        joined = {(f.panel.setting, f.panel.threat) for f in study.over_budgets}
+        rest = [
+            f for f in study.frontiers if (unswept(f.panel.setting), f.panel.threat) not in joined
+        ]
+        return paper.save(paper.frontier([*study.over_budgets, *rest], study.colours), out)
     metrics = {f.panel.setting: f.metric for f in reversed(study.frontiers)}
     grids = [leaks.leak_grid(study.rows, s, m) for s, m in sorted(metrics.items())]
     return paper.save(paper.heatmap(grids), out)

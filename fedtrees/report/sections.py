@@ -86,8 +86,9 @@ def frontier(study: Study, charts: Charts) -> Html:
         _metric_chooser(study),
         _legend(study),
     ]
-    for setting in dict.fromkeys(f.panel.setting for f in study.frontiers):
-        mine = [f for f in study.frontiers if f.panel.setting == setting]
+    shown = (*study.over_budgets, *study.frontiers)
+    for setting in dict.fromkeys(f.panel.setting for f in shown):
+        mine = [f for f in shown if f.panel.setting == setting]
         body = join(_panel(study, charts, f, mine, others) for f in mine)
         block = join([tag("h3", setting), tag("div", body, class_="grid")])
         parts.append(tag("div", block, data_place=place(setting)))
@@ -144,7 +145,7 @@ def _metric_chooser(study: Study) -> Html:
 
 
 def _legend(study: Study) -> Html:
-    drawn = [p for f in study.frontiers for p in f.drawn]
+    drawn = [p for f in (*study.over_budgets, *study.frontiers) for p in f.drawn]
     used = {p.family for p in drawn}
     buttons = [
         tag(

@@ -13,6 +13,7 @@ from fedtrees.core.errors import UsageError, did_you_mean
 from fedtrees.report import style
 from fedtrees.report.frontier import Frontier, frontiers
 from fedtrees.report.headline import Answer, answers
+from fedtrees.report.protocol_budgets import over_budgets
 from fedtrees.report.rows import Panel, Setting
 from fedtrees.report.tables import LeaderRow, leaderboard
 from fedtrees.report.verdict import MARGIN, check_margin
@@ -67,6 +68,11 @@ class Study:
         return frontiers(self.rows, self.metric, self.utility)
 
     @cached_property
+    def over_budgets(self) -> tuple[Frontier, ...]:
+        """Protocols that were run at several budgets of their own, one frontier each."""
+        return over_budgets(self.frontiers)
+
+    @cached_property
     def boards(self) -> tuple[tuple[Frontier, tuple[LeaderRow, ...]], ...]:
         """Every frontier with its leaderboard."""
         return tuple((f, leaderboard(self.rows, f)) for f in self.frontiers)
@@ -79,7 +85,8 @@ class Study:
     @cached_property
     def colours(self) -> dict[str, tuple[str, str]]:
         """One colour per defense family, equal in every figure."""
-        return style.palette(p.family for f in self.frontiers for p in f.points)
+        drawn = (*self.frontiers, *self.over_budgets)
+        return style.palette(p.family for f in drawn for p in f.points)
 
     @cached_property
     def other_metrics(self) -> tuple[str, ...]:

@@ -12,7 +12,14 @@ from fedtrees.attacks.forests.chain import State, advance
 from fedtrees.attacks.forests.consensus import consensus
 from fedtrees.attacks.forests.informed import Enumeration
 from fedtrees.attacks.forests.noise import NAT, Noise
-from fedtrees.attacks.forests.posterior import Question, annealed, posterior, seconds
+from fedtrees.attacks.forests.posterior import (
+    Question,
+    annealed,
+    cut_short,
+    posterior,
+    seconds,
+    share_of_work,
+)
 from fedtrees.attacks.forests.programs import cells_program, rows_program
 from fedtrees.attacks.forests.structure import NoisyForest
 from fedtrees.attacks.forests.variables import Variables
@@ -276,3 +283,14 @@ def test_numbers_are_read_up_to_the_thresholds():
     X = np.array([[0.9, 1, 0], [3, 0, 1], [10, 0, 0], [np.nan, 0, 0]], dtype=np.float32)
     assert variables.encode(X).tolist() == [[0, 0], [1, 1], [2, 2], [0, 2]]
     assert variables.decode(np.array([[1, 2]])).tolist() == [[5.5, 0.0, 0.0]]
+
+
+def test_many_rows_get_fewer_moves_and_several_questions_share_them():
+    variables, rows = rows_of(40, 8)
+    forest, noise = forest_of(variables, rows), Noise("exact")
+    few, many = Question(forest, noise, 100), Question(forest, noise, 1000)
+    assert (cut_short(few, 1.0), cut_short(many, 1.0)) == (False, True)
+    assert seconds(many) < seconds(few)
+    assert share_of_work(few, 200) == 1.0
+    assert share_of_work(many, 4000) == 1_250_000 / 4 / 750_000
+    assert cut_short(few, share_of_work(few, 10_000))

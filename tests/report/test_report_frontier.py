@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from synthetic_run import Table
+from synthetic_run import Table, write_run
 
 from fedtrees.report import style
 from fedtrees.report.budgets import budgets, family, ordered
 from fedtrees.report.frontier import frontiers, non_dominated
 from fedtrees.report.frontier_figure import blind_name, draw_frontier, near
+from fedtrees.report.protocol_budgets import over_budgets
+from fedtrees.report.rows import load_rows
 from fedtrees.report.worst import attack_metrics, worst_case
 
 COARSE = st.integers(0, 4).map(float)  # few values, so that ties are common
@@ -243,3 +245,25 @@ def test_no_two_notes_above_a_frontier_stand_in_one_place(table):
     assert above["off the axis: majority-class 0.200"] > max(
         shift for text, shift in above.items() if "off" not in text
     )
+
+
+def test_budgets_of_a_protocol_are_one_line_in_order_with_the_majority_class(table):
+    for epsilon, auc, leak in ((10, 0.72, 0.8), (0.1, 0.69, 0.1), (1, 0.71, 0.5)):
+        place = {"protocol": "noisy", "protocol_params": f"epsilon={epsilon}"}
+        table.add("train", "none", 0, "auc", auc, **place)
+        more = {"attack": "a", "threat": "t", "advantage": leak, "blind": 0.0}
+        table.add("attack", "none", 0, "ra", leak, **place, **more)
+        for name, value in (("majority-class", 0.5), ("local-only", auc - 0.1)):
+            alone = {"protocol": name, "protocol_params": f"noisy[epsilon={epsilon}]"}
+            table.add("reference", "none", 0, "auc", value, **alone)
+    table.train("none", 0, 0.9)  # of a protocol without budgets
+    table.attack("none", 0, "a", 0.5)
+    write_run(table.folder, table.lines)
+    found = frontiers(load_rows(table.folder))
+    (joined,) = over_budgets(found)
+    line = tuple(f"noisy[epsilon={e}]" for e in (0.1, 1, 10))
+    assert joined.lines == (line,)
+    assert [joined.point(spec).advantage.mean for spec in line] == [0.1, 0.5, 0.8]
+    assert near(joined) == [("majority-class", 0.5)]  # far off, and on the axis all the same
+    assert str(joined.panel) == "d \N{MIDDLE DOT} p \N{MIDDLE DOT} noisy \N{MIDDLE DOT} t"
+    assert len(found) == 4

@@ -1,0 +1,64 @@
+"""Frontiers of one protocol at several budgets of its own, joined into one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from fedtrees.report.budgets import Budget, budgets, family
+from fedtrees.report.frontier import Frontier, Point, front_of, lines_of
+from fedtrees.report.intervals import Estimate
+from fedtrees.report.rows import UNDEFENDED, Panel, Setting
+
+
+def over_budgets(panels: Sequence[Frontier]) -> tuple[Frontier, ...]:
+    """Join the panels of protocols that differ in one number, such as ``dp-forest[epsilon=]``.
+
+    One panel per dataset, partition, protocol and threat: a line for the protocol alone, and one
+    with each defense. All references that do not depend on the budget are on its utility axis.
+    """
+    groups: dict[Panel, list[tuple[Frontier, Budget]]] = {}
+    for data in panels:
+        setting = data.panel.setting
+        alike = {
+            f.panel.setting.protocol
+            for f in panels
+            if replace(f.panel.setting, protocol="") == replace(setting, protocol="")
+            and family(f.panel.setting.protocol) == family(setting.protocol)
+        }
+        budget = budgets(alike)[setting.protocol]
+        if len(alike) > 1 and budget.known:
+            groups.setdefault(Panel(unswept(setting), data.panel.threat), []).append((data, budget))
+    joined = (_joined(panel, parts) for panel, parts in groups.items())
+    return tuple(data for data in joined if data.lines)
+
+
+def unswept(setting: Setting) -> Setting:
+    """Return a setting without its protocol's parameters."""
+    return replace(setting, protocol=family(setting.protocol))
+
+
+def _joined(panel: Panel, parts: list[tuple[Frontier, Budget]]) -> Frontier:
+    parts = sorted(parts, key=lambda part: part[1].value)
+    first = parts[0][0]
+    alike = [(f, b) for f, b in parts if (f.metric, f.utility) == (first.metric, first.utility)]
+    points = tuple(_point(f, b, p) for f, b in alike for p in f.drawn)
+    same: dict[str, set[Estimate]] = {}
+    for f, _ in alike:
+        for name, value in f.references:
+            same.setdefault(name, set()).add(value)
+    fixed = tuple((name, *values) for name, values in same.items() if len(values) == 1)
+    return Frontier(
+        panel, first.metric, first.utility, points, front_of(points, first.utility),
+        lines_of(points), fixed, first.blind, every_reference=True,
+    )  # fmt: skip
+
+
+def _point(data: Frontier, budget: Budget, point: Point) -> Point:
+    protocol, defended = data.panel.setting.protocol, point.defense != UNDEFENDED
+    return replace(
+        point,
+        defense=f"{protocol} {point.defense}" if defended else protocol,
+        family=f"{family(protocol)} {point.family}" if defended else family(protocol),
+        budget=replace(budget, rest=f"{budget.rest} {point.defense}"),
+    )
