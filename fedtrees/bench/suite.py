@@ -193,6 +193,8 @@ def _defenses(items: list[Any]) -> tuple[Composed, ...]:
 
 
 def _budgets(part: Spec) -> list[Spec]:
+    if part.name not in register.names("defense"):
+        return [part]  # of a plugin that is not loaded yet
     tries: Mapping[str, Sequence[float]] = getattr(register.get("defense", part.name), "tries", {})
     missing = {key: values for key, values in tries.items() if key not in part.params}
     combinations = itertools.product(*missing.values())

@@ -172,7 +172,8 @@ def families():
 
 def test_each_family_of_messages_has_its_protocols():
     assert [set(family) for family in families()] == [
-        {"fedtree-hist", "nvflare-hist"},
+        {"dp-forest"},
+        {"dp-gbdt", "fedtree-hist", "nvflare-hist"},
         {"flower-bagging", "flower-cyclic", "local-ensembles"},
         {"forest-hist"},
         {"local-forests"},

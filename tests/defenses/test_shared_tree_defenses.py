@@ -238,7 +238,11 @@ def test_their_claims_are_structural(name):
         ("min-leaf", "nvflare-hist", "least_leaf_rows"),
         ("min-leaf", "local-forests", "least_leaf_rows"),
         ("min-bin", "flower-cyclic", "Histogram"),
-        ("secure-sum", "local-ensembles", "Histogram, ClassTotals, ClassCounts"),
+        (
+            "secure-sum",
+            "local-ensembles",
+            "Histogram, ClassTotals, ClassCounts, LeafClassCounts, LeafSums",
+        ),
     ],
 )
 def test_where_they_have_no_place_they_say_why(defense, where, needs):

@@ -32,7 +32,13 @@ from fedtrees.messages.boosting import (
     LeafValues,
     NodeSplits,
 )
-from fedtrees.messages.cuts import CUT_MESSAGES, SUMMARIES, CutPoints, exact_summaries
+from fedtrees.messages.cuts import (
+    CUT_MESSAGES,
+    SUMMARIES,
+    CutPoints,
+    FeatureSketch,
+    exact_summaries,
+)
 from fedtrees.privacy.discrete_gaussian import discrete_gaussian, discrete_gaussian_share
 from fedtrees.privacy.leaf_sums import leaf_scales
 from fedtrees.privacy.renyi import renyi_epsilon
@@ -275,7 +281,8 @@ class DPGBDT(Protocol):
     noise: str = "central"
 
     says: ClassVar[tuple[type[Message], ...]] = (
-        *CUT_MESSAGES, BaseScore, NodeSplits, LeafSumsRequest, LeafSums, LeafValues,
+        *(m for m in CUT_MESSAGES if m is not FeatureSketch),
+        BaseScore, NodeSplits, LeafSumsRequest, LeafSums, LeafValues,
     )  # fmt: skip
     curious: ClassVar[tuple[str, ...]] = ("public",)
     example: ClassVar[str] = "digits"  # its columns declare their range
