@@ -55,8 +55,7 @@ def test_a_defense_without_its_budget_is_run_with_several():
     ]
     assert len(named("id-lmid+lp-mst")) == 7
     assert named("split-only") == ["none", "split-only"]
-    with pytest.raises(UsageError, match="did you mean 'id-lmid'"):
-        named("id-lmd")
+    assert named("of-a-plugin") == ["none", "of-a-plugin"]  # it is loaded later
 
 
 @pytest.fixture(scope="module")
