@@ -288,8 +288,11 @@ def _metric_rows(
         return metric.blind(case, truth)[name] if name else ()
 
     measured = {} if blind is None else blind.scores
-    line = measured if metric.before_training else metric.line(case, truth, measured)
-    for score in metric.score(metric.completed(claims, truth, best_blind), truth):
+    scores = metric.score(metric.completed(claims, truth, best_blind), truth)
+    line = measured
+    if scores and not metric.before_training:
+        line = metric.line(case, truth, measured)
+    for score in scores:
         yield _scored(score, line.get(score.name) if score.blind is None else score.blind)
 
 
