@@ -288,24 +288,62 @@ def _reach(  # type: ignore[no-untyped-def]
 def _add_own_rows(  # type: ignore[no-untyped-def]
     offsets, leaf, log_prior, lo, hi, y, own_cells, own_y, own_leaf, n_leaves, missing, codes
 ):
-    d = lo.shape[1]
+    d, m = lo.shape[1], own_y.shape[0]
     weight = np.exp(-VIOLATION_COST * np.arange(d + 1))
     mass = np.zeros(n_leaves)
+    # of every label the rows stand together, feature by feature, so that many are compared at once
+    begin, label = np.zeros(m + 1, dtype=np.int64), np.empty(m, dtype=np.int64)
+    rows, taken, labels = np.empty(m, dtype=np.int64), np.zeros(m, dtype=np.bool_), 0
+    placed = 0
+    for first in range(m):
+        if taken[first]:
+            continue
+        label[labels] = own_y[first]
+        for r in range(first, m):
+            if own_y[r] == own_y[first]:
+                rows[placed] = r
+                taken[r] = True
+                placed += 1
+        labels += 1
+        begin[labels] = placed
+    cells = np.empty((d, m), dtype=np.int32)
+    least, most = np.empty(d, dtype=np.int32), np.empty(d, dtype=np.int32)
+    for f in range(d):
+        for r in range(m):
+            cells[f, r] = own_cells[rows[r], f]
+        least[f], most[f] = cells[f].min(), cells[f].max()
+    bad = np.empty(m, dtype=np.int32)
     for i in range(offsets.shape[0] - 1):
         a, b = offsets[i], offsets[i + 1]
         if b - a < 2:
             continue
         for j in range(n_leaves):
             mass[j] = 0.0
-        for r in range(own_y.shape[0]):
-            if own_y[r] == y[i]:
-                bad = 0
-                for f in range(d):
-                    c = own_cells[r, f]
-                    if c >= 0:
-                        bad += c < lo[i, f] or c >= hi[i, f] or not has(codes[i, f], c)
-                    elif missing is not None:
-                        bad += not missing[i, f]
-                mass[own_leaf[r]] += weight[bad]
+        for k in range(labels):
+            if label[k] != y[i]:
+                continue
+            start, stop = begin[k], begin[k + 1]
+            for r in range(start, stop):
+                bad[r] = 0
+            for f in range(d):
+                low, high = lo[i, f], hi[i, f]
+                anywhere = missing is None or missing[i, f]
+                if codes[i, f] != ANY:
+                    for r in range(start, stop):
+                        c = cells[f, r]
+                        if c < 0:
+                            bad[r] += not anywhere
+                        else:
+                            bad[r] += c < low or c >= high or not has(codes[i, f], c)
+                elif anywhere and (low > max(least[f], 0) or high <= most[f]):
+                    for r in range(start, stop):
+                        c = cells[f, r]
+                        bad[r] += (c >= 0) & ((c < low) | (c >= high))
+                elif not anywhere and (low > least[f] or high <= most[f]):
+                    for r in range(start, stop):  # a missing value is below all cells
+                        c = cells[f, r]
+                        bad[r] += (c < low) | (c >= high)
+            for r in range(start, stop):
+                mass[own_leaf[rows[r]]] += weight[bad[r]]
         for k in range(a, b):
             log_prior[k] = np.log(mass[leaf[k]] + MARGINAL_WEIGHT * np.exp(log_prior[k]))

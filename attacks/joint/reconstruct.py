@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from fedtrees.attacks.evidence.basis import Basis
 from fedtrees.attacks.evidence.boosted import Evidence
 from fedtrees.attacks.evidence.boxes import Boxes, boxes_after_first_tree, open_boxes, stacked
+from fedtrees.attacks.evidence.fewer import share_of, with_fewer_rows
 from fedtrees.attacks.evidence.submission import WORLDS, Blind, submitted, trust_in
 from fedtrees.attacks.evidence.values import first_counts, left_out
 from fedtrees.attacks.joint.classes import Classes
@@ -127,6 +128,7 @@ class _Known:
     counts: tuple[LeafCounts, ...]
     solved: int  # Number of those trees
     notes: dict[str, float]
+    share: float = 1.0  # of the victims' rows, these stand for all
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,8 +163,9 @@ def reconstruct(
         return timberstrike(evidence, own, schema, TimberStrikeOptions(), rng)
     basis = Basis.of(evidence, own, schema)
     known = _known(evidence, own, schema, basis, options)
-    world = World.of(evidence, basis.sums, basis.grid)
-    problem = _Problem(evidence, schema, options, basis, world, known)
+    few, sums, _ = with_fewer_rows(evidence, basis.sums, (), known.share)
+    world = World.of(few, sums, basis.grid)
+    problem = _Problem(few, schema, options, replace(basis, sums=sums), world, known)
     problem = replace(problem, basis=basis.with_recipe(schema, rng))
     if known.solved == len(evidence.trees) > 1:
         records, notes = _inside_boxes(problem, rng)
@@ -187,17 +190,19 @@ def _known(
     counts = first_counts(evidence, basis.sums[0], len(own), False)
     notes = {"first_tree_residual": counts.residual}
     rest = None
+    share = 1.0 if evidence.share < 1 else share_of(int((counts.n0 + counts.n1).sum()))
     if evidence.share < 1:
         rest = left_out(evidence, [counts], basis.sums[0], len(own), False)
-    elif options.exact:
+    elif options.exact and share == 1:  # of many rows no search comes to an end
         found = decode(evidence, own, schema, LIST_BITS, DOUBT, basis, options.steps)
         notes["stopped_early"] = found.notes.get("stopped_early", 0.0)
         if found.paths is not None:
             boxes, block = rows_of(found.paths, counts)
             return _Known(boxes, block, tuple(found.leaf_counts), found.paths.trees, notes)
-    boxes = boxes_after_first_tree(evidence, basis.grid, counts, rest)
+    few, _, (of_them,) = with_fewer_rows(evidence, (), (counts,), share)
+    boxes = boxes_after_first_tree(few, basis.grid, of_them, rest)
     table = LeafCounts(0, evidence.trees[0].leaves, np.stack([counts.n0, counts.n1], axis=1))
-    return _Known(boxes, boxes.history, (table,), 1, notes)
+    return _Known(boxes, boxes.history, (table,), 1, notes, share)
 
 
 def _first(evidence: Evidence, n: int | None) -> Evidence:

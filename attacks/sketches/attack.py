@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fedtrees.attacks.evidence.counts import share_out
 from fedtrees.attacks.evidence.marginals import (
     Column,
     columns_of,
@@ -30,6 +31,7 @@ from fedtrees.core.view import View
 from fedtrees.guessing.consensus import matched_consensus
 from fedtrees.guessing.recipes import best_recipe
 from fedtrees.guessing.tolerance import Tolerance
+from fedtrees.guessing.wanted import wanted
 from fedtrees.messages.cuts import FeatureRanges, FeatureSketch
 
 
@@ -85,14 +87,17 @@ class SketchReading(Attack):
     ) -> tuple[Records, dict[str, float]]:
         own = Table.empty(view.schema) if view.rows is None else view.rows
         everybody = pooled(view) is not None
-        sizes = owners_rows(columns, victims_rows(view) if everybody else 0)
+        whole = owners_rows(columns, victims_rows(view) if everybody else 0)
+        total = sum(whole.values())
+        fewer = share_out(np.array(list(whole.values()), dtype=np.float64), wanted(total))
+        sizes = whole if wanted(total) == total else dict(zip(whole, fewer.tolist(), strict=True))
         owner = np.repeat(np.arange(len(sizes)), list(sizes.values()))
         y = labels_of(label_shares(view, own), owner, rng)
         tables = []
         for _ in range(self.draws):
             parts = [
                 rows_with(c, n, own, y[owner == k], rng)
-                for k, (c, n) in enumerate(zip(columns.values(), sizes.values(), strict=True))
+                for k, (c, n) in enumerate(zip(columns.values(), whole.values(), strict=True))
             ]
             tables.append(Table(np.concatenate([p.X for p in parts]), y))
         width = Tolerance.of(tables[0], view.schema).width

@@ -14,7 +14,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from fedtrees.attacks.evidence.boosted import Evidence
-from fedtrees.attacks.evidence.counts import first_gradient
+from fedtrees.attacks.evidence.counts import first_gradient, share_out
 from fedtrees.attacks.evidence.draws import next_bits
 from fedtrees.attacks.evidence.marginals import columns_in
 from fedtrees.attacks.evidence.prior import Prior
@@ -43,7 +43,7 @@ def rows_from_histograms(
     prior: Prior,
     schema: Schema,
     options: Options,
-    n_victims: int,
+    of: tuple[int, float],
     rng: np.random.Generator,
 ) -> tuple[Table, Table, list[Table], dict[str, float]] | None:
     """Return the victims' rows (all rows with ``scope="union"``) and diagnostics.
@@ -52,8 +52,10 @@ def rows_from_histograms(
     the consensus of. None where many trees gave next to no row: their nodes hold too many rows to
     tell apart, and the sums of all those trees say more than the first tree's bins. Of more than
     two classes, rows are not peeled; each class is paired up in its own tree of the first round.
+
+    ``of`` is how many victims there are, and the share of those not read off to pair up.
     """
-    cuts = evidence.cuts
+    cuts, (n_victims, share) = evidence.cuts, of
     assert cuts is not None
     notes: dict[str, float] = {}
     bins, labels = np.zeros((0, cuts.n_features), dtype=np.int32), np.zeros(0, dtype=np.int64)
@@ -80,9 +82,9 @@ def rows_from_histograms(
     near = _sorted_by_label(prior.own, rng)
     start = np.searchsorted(near.y, np.arange(prior.classes + 1))
     samples, tolerance = [], prior.tolerance(schema)
-    unpaired, y, block = _unpaired(evidence, forest, left)
+    unpaired, y, block = _fewer(*_unpaired(evidence, forest, left), share)
     none = np.zeros((0, cuts.n_features), dtype=np.int32)
-    chains = options.chains_for(n_victims)
+    chains = options.chains_for(round(share * n_victims))
     paired = [rng.permuted(part, axis=0) for _ in range(chains) for part in unpaired]
     for X in np.split(values(np.concatenate([none, *paired])), chains):
         # without own rows, likely ones have columns that do not go together
@@ -175,6 +177,19 @@ def _unpaired(
             labels.append(np.full(m, label))
             blocks.append(np.full(m, max(evidence.outputs, 2) * int(c) + label))
     return bins, np.concatenate(labels), np.concatenate(blocks)
+
+
+def _fewer(
+    parts: list[Ints], y: NDArray[np.int64], block: NDArray[np.int64], share: float
+) -> tuple[list[Ints], NDArray[np.int64], NDArray[np.int64]]:
+    """Return a share of every block, evenly spaced in each of its sorted columns."""
+    if share == 1 or not parts:
+        return parts, y, block
+    sizes = np.array([len(part) for part in parts])
+    kept = share_out(share * sizes, round(share * int(sizes.sum())))
+    at = [((np.arange(k) + 0.5) * m / k).astype(np.intp) for m, k in zip(sizes, kept, strict=True)]
+    rows = np.concatenate([b + a for b, a in zip(np.cumsum(sizes) - sizes, at, strict=True)])
+    return [part[a] for part, a in zip(parts, at, strict=True)], y[rows], block[rows]
 
 
 def _bin_counts(sums: Floats, p: float, h: float) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -7,9 +7,10 @@ from numba import njit
 from numpy.typing import NDArray
 
 from fedtrees.attacks.evidence.boxes import Boxes
-from fedtrees.attacks.evidence.grid import ANY, Grid, allowed, has
+from fedtrees.attacks.evidence.grid import ANY, Grid, allowed
 from fedtrees.attacks.evidence.marginals import nearest
 from fedtrees.attacks.evidence.prior import UNIFORM_SHARE, Prior, mass_of
+from fedtrees.attacks.timberstrike.nearest import nearest_rows
 from fedtrees.core.schema import Schema, Table
 
 Floats = NDArray[np.float64]
@@ -58,12 +59,9 @@ def points(
     X[missing] = np.nan
     if rule == "joint" and len(prior.own) and n:
         pool, pool_cells = (prior.own, prior.own_cells) if prior.pool is None else prior.pool
-        own = pool_cells, pool.y
         narrow = (boxes.lo > 0) | (boxes.hi < grid.width) | (boxes.codes != ANY)
         narrow |= ~boxes.missing & (pool_cells < 0).any(axis=0)
-        box = (boxes.lo, boxes.hi, boxes.y, boxes.missing, boxes.codes)
-        open_by = np.where(narrow, (boxes.hi - boxes.lo) / grid.width, 2.0)
-        near = _nearest(*box, open_by, *own, rng.random(n))
+        near = nearest_rows(boxes, narrow, pool_cells, pool.y, rng.random(n))
         cell = pool_cells[near]
         inside = (cell >= boxes.lo) & (cell < boxes.hi) & allowed(boxes.codes, np.maximum(cell, 0))
         inside |= (cell < 0) & boxes.missing
@@ -271,53 +269,3 @@ def _codes(
         free = np.isinf(edges[0]) & np.isinf(edges[1]) & (boxes.codes[:, f] == ANY)
         out = np.where(free, np.nan, out)
     return np.asarray(out, dtype=np.float64)
-
-
-@njit(cache=True)
-def _nearest(lo, hi, y, missing, codes, open_by, own_cells, own_y, u):  # type: ignore[no-untyped-def]
-    """Return per box an own row of its label with the fewest violations, of these the least used.
-
-    The first of several from a place ``u`` on: rows are in random order. A row that is taken twice
-    leaves another out, and a table of fewer different rows matches the victims' worse.
-
-    ``open_by`` is the share of each feature's cells in the box, above 1 where no row can violate
-    it; narrow ones are looked at first.
-    """
-    n, d = lo.shape
-    out = np.full(n, -1, dtype=np.int64)
-    features = np.empty(d, dtype=np.int64)
-    uses = np.zeros(own_y.shape[0], dtype=np.int64)
-    for i in range(n):
-        m = 0
-        for f in range(d):
-            if open_by[i, f] <= 1.0:
-                k = m
-                while k > 0 and open_by[i, features[k - 1]] > open_by[i, f]:
-                    features[k] = features[k - 1]
-                    k -= 1
-                features[k] = f
-                m += 1
-        best, rows = d + 1, own_y.shape[0]
-        least = 0
-        start = int(u[i] * rows)
-        for step in range(rows):
-            r = (start + step) % rows
-            if own_y[r] != y[i]:
-                continue
-            bad = 0
-            for k in range(m):
-                if bad > best:
-                    break
-                f = features[k]
-                c = own_cells[r, f]
-                if c < 0:
-                    bad += not missing[i, f]
-                elif c < lo[i, f] or c >= hi[i, f] or not has(codes[i, f], c):
-                    bad += 1
-            if bad < best or (bad == best and uses[r] < least):
-                best, least, out[i] = bad, uses[r], r
-                if best == 0 and least == 0:
-                    break
-        if out[i] >= 0:
-            uses[out[i]] += 1
-    return out

@@ -25,6 +25,7 @@ from fedtrees.attacks.evidence.counts import (
     share_out,
     sums_of_counts,
 )
+from fedtrees.attacks.evidence.fewer import share_of, with_fewer_rows
 from fedtrees.attacks.evidence.grid import Grid
 from fedtrees.attacks.evidence.submission import (
     Blind,
@@ -103,9 +104,10 @@ def reconstruct(
     if evidence.share < 1 and counts:
         rest = left_out(evidence, counts, basis.sums[0], len(own), whole)
     inside = len(own) if evidence.own_inside else 0
+    n = int((counts[0].n0 + counts[0].n1).sum()) if counts else 0
+    share = 1.0 if whole or rest is not None else share_of(n)
     if bin_by_bin:
-        n = int((counts[0].n0 + counts[0].n1).sum())
-        read = rows_from_histograms(evidence, own, basis.prior, schema, options, n, rng)
+        read = rows_from_histograms(evidence, own, basis.prior, schema, options, (n, share), rng)
         if read is None:
             sums_only = replace(evidence, level="statistics", histograms=None)
             return reconstruct(sums_only, own, schema, options, rng)
@@ -113,7 +115,9 @@ def reconstruct(
         sure, paired, worlds, more = read
         if options.weighs_blind:
             inside += len(sure) + (0 if rest is None else int(rest[0].sum()))
-            paired, choice = _weighed(paired, worlds, evidence, basis, counts, inside, schema, rng)
+            paired, choice = _weighed(
+                paired, worlds, evidence, basis, counts, (inside, share), schema, rng
+            )
             more |= choice
         records = Table.concat([sure, paired])
         if rest is not None:
@@ -122,13 +126,15 @@ def reconstruct(
             )
     else:
         basis = suited(basis)
-        worlds, more = _follow_chains(evidence, basis, counts, rest, schema, options, rng)
-        block = _initial_boxes(evidence, basis.grid, counts, rest).history
+        few, sums, of_them = with_fewer_rows(evidence, basis.sums, counts, share)
+        part = replace(basis, sums=sums)
+        worlds, more = _follow_chains(few, part, of_them, rest, schema, options, rng)
+        block = _initial_boxes(few, basis.grid, of_them, rest).history
         merged = matched_consensus(worlds, basis.prior.tolerance(schema), groups=block)
         records = told_rows(merged, basis.prior)
         if options.weighs_blind:
             records, choice = _weighed(
-                records, worlds, evidence, basis, counts, inside, schema, rng
+                records, worlds, evidence, basis, counts, (inside, share), schema, rng
             )
             more |= choice
     notes |= more
@@ -144,12 +150,13 @@ def _weighed(
     evidence: Evidence,
     basis: Basis,
     counts: Sequence[Counts],
-    inside: int,
+    of: tuple[int, float],
     schema: Schema,
     rng: np.random.Generator,
 ) -> tuple[Table, dict[str, float]]:
     """Return what is submitted: these records, unless a blind guess promises more.
 
+    ``of`` is how many rows are known besides, and for which share of the others records stand.
     Exact counts that own rows are unlike say that no guess made of own rows does.
     """
     strange = evidence.noise is None and any(
@@ -158,10 +165,11 @@ def _weighed(
         )
         for c, s in zip(counts, basis.sums, strict=False)
     )
-    rows = None if evidence.n_rows is None else max(evidence.n_rows - inside, 0)
+    inside, share = of
+    rows = None if evidence.n_rows is None else round(share * max(evidence.n_rows - inside, 0))
     if strange:
         return at_most(records, rows or len(records), rng), {"submits_blind": 0.0}
-    trust = trust_in(basis, len(records))
+    trust = trust_in(basis, round(len(records) / share))
     return submitted(records, worlds, Blind.of(basis, schema), trust, rng, rows)
 
 

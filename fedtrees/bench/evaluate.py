@@ -39,6 +39,7 @@ from fedtrees.protocols.base import Protocol, Training, train
 from fedtrees.protocols.views import view_of
 
 Row = dict[str, Any]
+_MISNAMED = "it cannot run as it is named: "
 
 
 class Inapplicable(Exception):
@@ -201,6 +202,17 @@ def evaluate_exposure(cell: ExposureCell, federation: Federation, training: Trai
     return Outcome(rows, {**common, "stage": "exposure"})
 
 
+def inapplicable_as_asked(attack: Spec, exposure: Sequence[Row]) -> str | None:
+    """Return why an attack does not apply, if rows of an exposure cell say so.
+
+    They tell of attacks as they are by default, None of others.
+    """
+    if attack.params:
+        return None
+    mine = (r["reason"] for r in exposure if r.get("attack") == attack.name and not r["value"])
+    return next((reason for reason in mine if not reason.startswith(_MISNAMED)), None)
+
+
 def _unscored(attack: str, case: Case) -> str | None:
     """Return why nothing scores what an attack claims of a target that is a number."""
     if case.schema.classes:
@@ -235,7 +247,7 @@ def _reasons(names: Sequence[str], view: View) -> list[str | None]:
         return attacks().reasons([Spec(name) for name in names], view)
     except UsageError as err:
         if len(names) == 1:
-            return [f"it cannot run as it is named: {err}"]
+            return [f"{_MISNAMED}{err}"]
     except FedtreesError:  # an attack that breaks has not been withstood
         if len(names) == 1:
             return [None]
@@ -276,8 +288,11 @@ def _metric_rows(
         return metric.blind(case, truth)[name] if name else ()
 
     measured = {} if blind is None else blind.scores
-    line = measured if metric.before_training else metric.line(case, truth, measured)
-    for score in metric.score(metric.completed(claims, truth, best_blind), truth):
+    scores = metric.score(metric.completed(claims, truth, best_blind), truth)
+    line = measured
+    if scores and not metric.before_training:
+        line = metric.line(case, truth, measured)
+    for score in scores:
         yield _scored(score, line.get(score.name) if score.blind is None else score.blind)
 
 

@@ -182,8 +182,13 @@ class Runner:
             return self._run(cell, lambda f: evaluate.evaluate_exposure(cell, f, trained(f)))
         blind = self.store.read(BlindCell(cell.setting, cell.threat).key(self.provenance))
         seen = blind is not None and blind["status"] == "ok"
+        asked = ExposureCell(cell.setting, cell.train, cell.threat).key(self.provenance)
+        exposure = self.store.read(asked) or {"rows": []}
 
         def attack(federation: Federation) -> Outcome:
+            reason = evaluate.inapplicable_as_asked(cell.attack, exposure["rows"])
+            if reason:
+                raise Inapplicable(reason)
             line = evaluate.blind_line(blind["rows"]) if blind and seen else None
             return evaluate.evaluate_attack(cell, federation, trained(federation), line)
 

@@ -106,7 +106,7 @@ def _tight_row(
 
 
 @njit(cache=True, nogil=True)
-def _lowest_bit(word: Any) -> int:
+def lowest_bit(word: Any) -> int:
     n = 0
     if word & np.uint64(0xFFFFFFFF) == 0:
         n += 32
@@ -152,7 +152,7 @@ def _search(
             for w in range(words):
                 hit = tight[r, w] & free[w]
                 if hit:
-                    c = w * 64 + _lowest_bit(hit)
+                    c = w * 64 + lowest_bit(hit)
                     free[w] &= ~(one << np.uint64(c & 63))
                     seen[w] |= one << np.uint64(c & 63)
                     while depth >= 0:
@@ -169,7 +169,7 @@ def _search(
         while w < words:
             hit = tight[r, w] & ~seen[w]
             if hit:
-                c = w * 64 + _lowest_bit(hit)
+                c = w * 64 + lowest_bit(hit)
                 seen[w] |= one << np.uint64(c & 63)
                 child = col_match[c]
                 break

@@ -43,8 +43,8 @@ class RecordScores:
     rows, guessed : int
         True rows n and guessed rows m.
     errors : mapping of str to float
-        Standard errors of ``ra``, ``exact_rows`` and ``close_rows`` as estimates from a sample of
-        `most` true rows; 0 where they are all.
+        Standard errors of ``ra``, ``exact_rows``, ``close_rows`` and, as ``ra:COLUMN``, of every
+        column, as estimates from a sample of `most` true rows; 0 where they are all.
     """
 
     ra: float
@@ -129,7 +129,16 @@ def score_records(
         hamming=1.0 - ra if binary else None,
         rows=n,
         guessed=len(guess),
-        errors=_errors({"ra": share, "exact_rows": share == 1, "close_rows": close}, n, most or n),
+        errors=_errors(
+            {
+                "ra": share,
+                "exact_rows": share == 1,
+                "close_rows": close,
+                **{f"ra:{name}": right for name, right in zip(names, agree.T, strict=True)},
+            },
+            n,
+            most or n,
+        ),
     )
 
 

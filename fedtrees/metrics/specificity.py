@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from fedtrees.core.errors import DataError
 from fedtrees.core.schema import Schema, Table
+from fedtrees.guessing.matching import assign, mismatch_counts
 from fedtrees.guessing.tolerance import Tolerance
 from fedtrees.metrics.records import ra_only, sorted_rows
 
@@ -107,15 +108,17 @@ def specificity(
     G = sorted_rows(guess.take(np.arange(min(len(guess), 4 * k))))
     T, R = sorted_rows(truth), sorted_rows(reserve)
 
-    def score(pool: NDArray[np.float64]) -> float:
-        return ra_only(G, pool[rng.choice(len(pool), k, replace=False)], width)
+    def scores(pool: NDArray[np.float64], times: int) -> NDArray[np.float64]:
+        drawn = [rng.choice(len(pool), k, replace=False) for _ in range(times)]
+        rows, at = np.unique(np.concatenate(drawn), return_inverse=True)
+        cost = mismatch_counts(pool[rows], G, width)  # of rows in several samples once
+        parts = np.split(at.ravel(), times)
+        return np.array([_accuracy(cost[part], len(width)) for part in parts])
 
     victims = (
-        ra_only(G, T, width)
-        if k == len(T)
-        else float(np.mean([score(T) for _ in range(_TRAIN_SAMPLES)]))
+        ra_only(G, T, width) if k == len(T) else float(np.mean(scores(T, _TRAIN_SAMPLES)))
     )
-    fresh = np.array([score(R) for _ in range(samples)])
+    fresh = scores(R, samples)
     deviation = float(fresh.std(ddof=1) / np.sqrt(1 - k / len(reserve)))
     z = (victims - float(fresh.mean())) / deviation if deviation > 0 else None
     return Specificity(
@@ -126,6 +129,14 @@ def specificity(
         fresh=float(fresh.mean()),
         rows=k,
     )
+
+
+def _accuracy(cost: NDArray[np.uint8], columns: int) -> float:
+    """Return the RA of rows by how many columns each guess gets wrong, uint8 (n, m)."""
+    pair = assign(cost)
+    matched = np.flatnonzero(pair >= 0)
+    wrong = int(cost[matched, pair[matched]].sum(dtype=np.int64))
+    return (len(matched) * columns - wrong) / (len(cost) * columns)
 
 
 def nearest_row(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
+from typing import Any, ClassVar
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +18,7 @@ from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema, Table
 from fedtrees.core.streams import Streams
 from fedtrees.guessing.blind import blind_guesses
+from fedtrees.guessing.wanted import MOST_ROWS, spaced, wanted
 from fedtrees.messages.cuts import CutPoints
 from fedtrees.metrics.metric import SAMPLING_ERROR, Case, Metric, Score
 from fedtrees.metrics.records import score_records
@@ -43,14 +46,25 @@ def unscorable(claims: Sequence[Records], case: Case) -> str | None:
 
 #: Where there are more victims' rows, some drawn at random are scored, so many: matching all of
 #: them takes time and memory that grow with the square.
-MOST_SCORED, SCORED = 8000, 2000
+MOST_SCORED, SCORED = MOST_ROWS, 2000
+
+# Guesses without a transcript by a holding that they are about: every attack is held against them.
+_made: WeakKeyDictionary[Holding, dict[tuple[Any, ...], dict[str, Table]]] = WeakKeyDictionary()
+
+
+def _some(rows: Table, case: Case) -> Table:
+    """Return all rows, or the sample of many that this seed draws."""
+    if len(rows) <= MOST_SCORED:
+        return rows
+    rng = case.streams.child("scores").rng("victims")
+    return rows.take(np.sort(rng.permutation(len(rows))[:SCORED]))
 
 
 @dataclass(frozen=True, eq=False)
 class VictimsRows:
     """The victims' rows that are scored, and what goes with their scores.
 
-    `whole`: How many rows the victims have; guesses are of so many.
+    `whole`: How many rows the victims have.
     """
 
     rows: Table
@@ -58,14 +72,15 @@ class VictimsRows:
     top: tuple[str, ...]
     whole: int
 
+    @property
+    def guessed(self) -> int:
+        """How many guessed rows count that are not sure."""
+        return wanted(self.whole)
+
     @staticmethod
     def drawn(rows: Table, case: Case) -> VictimsRows:
         """Return all rows, or the sample of them that this seed draws."""
-        whole = len(rows)
-        if whole > MOST_SCORED:
-            rng = case.streams.child("scores").rng("victims")
-            rows = rows.take(np.sort(rng.permutation(whole)[:SCORED]))
-        return VictimsRows(rows, case.schema, case.top, whole)
+        return VictimsRows(_some(rows, case), case.schema, case.top, len(rows))
 
     @property
     def sampled(self) -> bool:
@@ -86,10 +101,12 @@ class RecordMetric(Metric[VictimsRows]):
     An attack that returns only what it is sure of is completed by the best blind guess before it
     is compared with all victims' rows: nobody has to submit less.
 
-    Of more than `MOST_SCORED` victims' rows a sample is scored (``scored_rows``), against all rows
-    that were guessed: with fewer rivals for a guess, RA, close rows and, with few columns, exact
-    rows come out higher, and so does the blind line. ``sampling_error:ra`` and so on are standard
-    errors, by which reports widen intervals.
+    Of more than `MOST_SCORED` victims' rows a sample is scored (``scored_rows``), against the rows
+    that were guessed: as many as `fedtrees.guessing.wanted` says, the blind adversary no fewer, and
+    all that an attack is sure of. Exact rows that it does not tell from others count as far as they
+    are among those. With fewer rivals for a guess, RA and close rows come out higher, and so does
+    the blind line. ``sampling_error:ra`` and so on are standard errors, by which reports widen
+    intervals.
     """
 
     of: ClassVar[type[Claim]] = Records
@@ -110,7 +127,12 @@ class RecordMetric(Metric[VictimsRows]):
     def blind(self, case: Case, truth: VictimsRows) -> dict[str, Sequence[Claim]]:
         """Return the guesses of `fedtrees.guessing.blind`, and those of attacks marked blind."""
         view = case.blind_view()
-        made = blind_guesses(view.rows, case.schema, truth.whole, case.blind_rng())
+        rng, about = case.blind_rng(), next(iter(case.victims.values()))
+        key = (case.principals, truth.guessed, str(rng.bit_generator.state))
+        known = _made.setdefault(about, {})
+        if key not in known:
+            known[key] = blind_guesses(view.rows, case.schema, truth.guessed, rng)
+        made = known[key]
         own = {name: [Records(table)] for name, table in made.items()}
         return {**own, **super().blind(case, truth)}
 
@@ -122,8 +144,12 @@ class RecordMetric(Metric[VictimsRows]):
     ) -> Sequence[Records]:
         """Return rows that are sure with blindly guessed ones behind them."""
         claim = claims[0]
-        missing = truth.whole - len(claim.table)
-        if claim.confidence is None or missing <= 0:
+        share = truth.guessed / truth.whole
+        if claim.confidence is None:
+            few = claim.table if share == 1 else spaced(claim.table, truth.guessed)
+            return claims if few is claim.table else [Records(few)]
+        missing = math.ceil(share * (truth.whole - len(claim.table)))
+        if missing <= 0:
             return claims
         rest = blind()
         if not rest:
@@ -182,7 +208,8 @@ class SpecificityMetric(Metric[Strangers]):
         rows = case.victims_rows
         if rows is None or case.reserve is None:
             return None
-        return Strangers(rows, case.reserve, case.schema, case.streams)
+        some = (_some(table, case) for table in (rows, case.reserve))
+        return Strangers(*some, case.schema, case.streams)
 
     def score(self, claims: Sequence[Records], truth: Strangers) -> list[Score]:
         """Score guessed rows, if there are any."""
@@ -244,7 +271,7 @@ class ReturnedRowsMetric(Metric[BinnedVictims]):
         """Return what the best single draw of the blind adversary gets right."""
         own, n = case.blind_view().rows, sum(map(len, truth.held.values()))
         rng = case.streams.child("blind").rng("returned-rows")
-        drawn = blind_guesses(own, case.schema, n, rng, draws=1)
+        drawn = blind_guesses(own, case.schema, wanted(n), rng, draws=1)
         scored = [score_returned_rows(g, truth.held, truth.cuts) for g in drawn.values()]
         best = max(scored, key=lambda s: s.right)
         line = {"returned_right": best.right, "returned_wrong": best.wrong}
@@ -292,15 +319,18 @@ class EveryRecordMetric(Metric[Everybody]):
         if claim.owner is None:
             own = [h.table for n, h in truth.held.items() if n in truth.case.principals]
             victims = [h.table for h in truth.case.victims.values()]
-            everyone = Table.concat([*own, *victims])
-            return [Score("ra_union", score_records(claim.table, everyone, schema).ra)]
+            everyone, case = Table.concat([*own, *victims]), truth.case
+            most = len(everyone)
+            got = score_records(claim.table, _some(everyone, case), schema, most=most)
+            return [Score("ra_union", got.ra)]
         named = sorted(set(claim.owner))
         name = max(named, key=lambda n: len(truth.held[n]))
         rows, held = claim.table.take(np.array(claim.owner) == name), truth.held[name].table
-        rng = truth.case.streams.child("blind").rng("owners")
-        drawn = blind_guesses(truth.case.blind_view().rows, schema, len(held), rng)
-        line = max(score_records(g, held, schema).ra for g in drawn.values())
-        return [Score("ra_owner", score_records(rows, held, schema).ra, blind=line)]
+        rng, n = truth.case.streams.child("blind").rng("owners"), wanted(len(held))
+        drawn = blind_guesses(truth.case.blind_view().rows, schema, n, rng)
+        few, some = spaced(rows, n) if n < len(held) else rows, _some(held, truth.case)
+        line = max(score_records(g, some, schema, most=n).ra for g in drawn.values())
+        return [Score("ra_owner", score_records(few, some, schema, most=n).ra, blind=line)]
 
     def line(self, case: Case, truth: Everybody, measured: Mapping[str, float]) -> dict[str, float]:
         """Return what the blind adversary gets over the union."""

@@ -10,16 +10,18 @@ from dataclasses import dataclass, field
 import numpy as np
 import pandas as pd
 
+from fedtrees.metrics.metric import SAMPLING_ERROR
 from fedtrees.report.budgets import ordered
 from fedtrees.report.intervals import Estimate, estimate
 from fedtrees.report.rows import UNDEFENDED, Panel, Setting
-from fedtrees.report.worst import worst_case
+from fedtrees.report.worst import with_errors, worst_case
 
 
 @dataclass(frozen=True)
 class Cell:
     """One measured advantage, or the word that says why there is none.
 
+    `advantage`: Over seeds; wider where a sample of the victims' rows was scored.
     `state`: "ok", "failed", "timeout", "skipped", "undefined" (blind already scores the best value)
     or "" (not part of the run). `score, blind`: Means of the attack's score and of the blind
     adversary's.
@@ -49,7 +51,9 @@ def leak_grid(rows: pd.DataFrame, setting: Setting, metric: str = "ra") -> Grid:
     """Return the advantage of every attack under every threat, per defense."""
     here = rows[rows["stage"] == "attack"]
     here = here[here["setting"] == setting]
-    here = here[(here["metric"] == metric) | (here["status"] != "ok")]
+    here = with_errors(
+        here[(here["metric"] == metric) | (here["status"] != "ok")], here, metric
+    )
     columns = ordered(set(here["defense_spec"]))
     names = sorted(set(zip(here["threat"], here["attack_spec"], strict=True)))
     groups = dict(iter(here.groupby(["threat", "attack_spec", "defense_spec"])))
@@ -70,8 +74,9 @@ def feature_grid(rows: pd.DataFrame, panel: Panel, metric: str = "ra") -> Grid:
     columns = ordered(set(here.loc[here["metric"].isin(metrics), "defense_spec"]))
     table = {}
     for name in metrics:
-        mine = here[here["metric"] == name]
-        worst = dict(iter(worst_case(mine, name).groupby("defense_spec")))
+        told = here[here["metric"].isin([name, f"{SAMPLING_ERROR}:{name}"])]
+        mine = with_errors(told[told["metric"] == name], told, name)
+        worst = dict(iter(worst_case(told, name).groupby("defense_spec")))
         every = dict(iter(mine.groupby("defense_spec")))
         table[name.partition(":")[2]] = tuple(
             _cell(worst.get(c, every.get(c)), worst=True) for c in columns
@@ -108,10 +113,12 @@ def _cell(rows: pd.DataFrame | None, worst: bool = False) -> Cell:
     )
     if "ok" not in status:
         return Cell(state=min(counts, key=lambda s: (s == "skipped", s)), note=note)
-    columns = (rows[c].tolist() for c in ("status", "advantage", "value", "blind", "attack_spec"))
+    names = ("status", "advantage", "value", "blind", "attack_spec", "advantage_error")
+    columns = (rows[c].tolist() for c in names)
     ok = [line[1:] for line in zip(*columns, strict=True) if line[0] == "ok"]
-    advantages, scores, blinds, attacks = zip(*ok, strict=True)
-    advantage = estimate(advantages)
+    advantages, scores, blinds, attacks, errors = zip(*ok, strict=True)
+    known = (e for e, a in zip(errors, advantages, strict=True) if math.isfinite(a))
+    advantage = estimate(advantages, known)
     return Cell(
         advantage=advantage,
         score=_mean(scores),

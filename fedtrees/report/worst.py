@@ -49,12 +49,20 @@ def worst_case(rows: pd.DataFrame, metric: str) -> pd.DataFrame:
         ["advantage", "attack_spec"], ascending=[False, True], kind="stable"
     )
     worst = ordered.drop_duplicates(["setting", "defense_spec", "threat", "seed"])
+    return with_errors(worst, rows, metric)
+
+
+def with_errors(chosen: pd.DataFrame, rows: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """Add ``value_error`` and ``advantage_error`` to rows of one metric (see `worst_case`).
+
+    `rows`: Where the standard errors stand, in rows of their own.
+    """
     told = rows[rows["metric"] == f"{SAMPLING_ERROR}:{metric}"]
     cells = zip(*(told[c].tolist() for c in (*_CELL, "value")), strict=True)
     errors = {tuple(cell): error for *cell, error in cells}
-    found = [errors.get(cell, 0.0) for cell in zip(*(worst[c] for c in _CELL), strict=True)]
-    room = (1 - worst["blind"]).where(worst["blind"] < 1, 1.0)
-    return worst.assign(
+    found = [errors.get(cell, 0.0) for cell in zip(*(chosen[c] for c in _CELL), strict=True)]
+    room = (1 - chosen["blind"]).where(chosen["blind"] < 1, 1.0)
+    return chosen.assign(
         value_error=found, advantage_error=math.sqrt(2) * np.array(found, dtype=float) / room
     )
 

@@ -4,6 +4,7 @@ import json
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from fedtrees.core.guarantee import parse
@@ -227,6 +228,29 @@ def test_the_leak_grid_tells_measured_from_failed_from_skipped(rows):
     assert at["server · midpoint", "split-only"].state == "skipped"
     assert np.isnan(leaks.matrix(grid)[grid.rows.index("server · midpoint"),
                                        grid.columns.index("split-only")])  # fmt: skip
+
+
+def test_the_grids_are_as_much_wider_as_few_of_the_rows_were_scored(rows):
+    mine = (rows["setting"] == STROKE) & (rows["stage"] == "attack") & (rows["status"] == "ok")
+    for name, make in {
+        "ra": lambda rows: leaks.leak_grid(rows, STROKE),
+        "ra:age": lambda rows: leaks.feature_grid(rows, Panel(STROKE, "client")),
+    }.items():
+        told = rows[mine & (rows["metric"] == name)]
+        sampled = told.assign(metric=f"sampling_error:{name}", value=0.02)
+        before, after = make(rows), make(pd.concat([rows, sampled], ignore_index=True))
+        where = (before.rows.index("client · milp" if name == "ra" else "age"),
+                 before.columns.index("split-only"))  # fmt: skip
+        (was, now) = (grid.cells[where[0]][where[1]] for grid in (before, after))
+        attack = "milp" if name == "ra" else now.attack
+        cell = told[(told["attack"] == attack) & (told["threat"] == "client")]
+        blind = cell.loc[cell["defense_spec"] == "split-only", "blind"].to_numpy()
+        # score and blind line are of the same few rows, and both may be off
+        half = 1.96 * np.linalg.norm(np.sqrt(2) * 0.02 / (1 - blind)) / len(blind)
+        assert now.advantage.mean == was.advantage.mean
+        assert now.advantage.high - now.advantage.mean == pytest.approx(
+            math.hypot(was.advantage.high - was.advantage.mean, half)
+        )
 
 
 def test_features_stand_in_the_order_of_what_the_undefended_run_leaks(rows):

@@ -1,0 +1,194 @@
+"""Which row of a pool suits a box best: sets of rows as bits, 64 to the word."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from fedtrees.attacks.evidence.boxes import Boxes
+from fedtrees.attacks.evidence.grid import ANY
+from fedtrees.guessing.matching import lowest_bit
+
+
+def nearest_rows(
+    boxes: Boxes,
+    narrow: NDArray[np.bool_],
+    cells: NDArray[np.int32],
+    y: NDArray[np.int64],
+    u: NDArray[np.float64],
+) -> NDArray[np.int64]:
+    """Return per box a row of its label with the fewest violations, of these the least used.
+
+    The first of several from a place ``u`` on: rows are in random order. A row that is taken twice
+    leaves another out, and a table of fewer different rows matches the victims' worse.
+
+    Parameters
+    ----------
+    boxes : Boxes
+        n boxes.
+    narrow : bool array, shape (n, d)
+        Where a row can violate the box at all.
+    cells : int32 array, shape (m, d)
+        Cells of the rows, -1 where a value is missing.
+    y : int64 array, shape (m,)
+    u : float64 array, shape (n,)
+        In [0, 1).
+
+    Returns
+    -------
+    int64 array, shape (n,)
+        -1 where no row has the label.
+    """
+    out = np.full(len(boxes.y), -1, dtype=np.int64)
+    if not len(y):
+        return out
+    # boxes may end above every cell that rows have
+    top = np.maximum(cells.max(axis=0), boxes.hi.max(axis=0, initial=0)) + 1
+    begin = np.concatenate([[0], np.cumsum(top.astype(np.int64) + 1)])
+    for label in np.unique(boxes.y):
+        rows, mine = np.flatnonzero(y == label), np.flatnonzero(boxes.y == label)
+        if not len(rows):
+            continue
+        below, absent = _sets(cells[rows], begin)
+        start = np.searchsorted(rows, (u[mine] * len(y)).astype(np.int64)) % len(rows)
+        box = (boxes.lo[mine], boxes.hi[mine], boxes.missing[mine], boxes.codes[mine])
+        found = _search(*box, narrow[mine], below, absent, begin, start, len(rows), ANY)
+        out[mine] = rows[found]
+    return out
+
+
+@njit(cache=True)
+def _sets(cells: NDArray[Any], begin: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return, per feature and k, the rows in cells below k, and per feature those without value.
+
+    Sets are uint64 (words,); those of feature f begin at ``begin[f]``.
+    """
+    m, d = cells.shape
+    words = (m + 63) // 64
+    below = np.zeros((begin[d], words), dtype=np.uint64)
+    absent = np.zeros((d, words), dtype=np.uint64)
+    for r in range(m):
+        bit = np.uint64(1) << np.uint64(r & 63)
+        for f in range(d):
+            c = cells[r, f]
+            if c < 0:
+                absent[f, r >> 6] |= bit
+            else:
+                below[begin[f] + c + 1, r >> 6] |= bit
+    for f in range(d):
+        for k in range(begin[f] + 1, begin[f + 1]):
+            for w in range(words):
+                below[k, w] |= below[k - 1, w]
+    return below, absent
+
+
+@njit(cache=True)
+def _search(  # type: ignore[no-untyped-def]
+    lo, hi, missing, codes, narrow, below, absent, begin, start, rows, any_code
+):
+    """Return the chosen row of each box, int64 (n,)."""
+    n, d = lo.shape
+    words = below.shape[1]
+    one = np.uint64(1)
+    whole = np.full(words, ~np.uint64(0))
+    if rows & 63:
+        whole[words - 1] = (one << np.uint64(rows & 63)) - one
+    planes = 1
+    while (1 << planes) <= d:
+        planes += 1
+    fits = np.empty((d, words), dtype=np.uint64)
+    count = np.empty((planes, words), dtype=np.uint64)  # violations of each row, in binary
+    left = np.empty(words, dtype=np.uint64)
+    fewer = np.empty(words, dtype=np.uint64)
+    uses = np.zeros(rows, dtype=np.int64)
+    out = np.empty(n, dtype=np.int64)
+    for i in range(n):
+        m = 0
+        for w in range(words):
+            left[w] = whole[w]
+        for f in range(d):
+            if not narrow[i, f]:
+                continue
+            a, b = begin[f] + lo[i, f], begin[f] + max(lo[i, f], hi[i, f])
+            for w in range(words):
+                fits[m, w] = below[b, w] & ~below[a, w]
+            if codes[i, f] != any_code:
+                for w in range(words):
+                    fewer[w] = np.uint64(0)
+                for c in range(min(64, begin[f + 1] - begin[f] - 1)):
+                    if (codes[i, f] >> np.uint64(c)) & one:
+                        at = begin[f] + c
+                        for w in range(words):
+                            fewer[w] |= below[at + 1, w] & ~below[at, w]
+                for w in range(words):
+                    fits[m, w] &= fewer[w]
+            if missing[i, f]:
+                for w in range(words):
+                    fits[m, w] |= absent[f, w]
+            for w in range(words):
+                left[w] &= fits[m, w]
+            m += 1
+        found = np.uint64(0)
+        for w in range(words):
+            found |= left[w]
+        if not found:
+            _fewest(fits, m, whole, count, left, fewer)
+        row = _least_used(left, uses, start[i])
+        uses[row] += 1
+        out[i] = row
+    return out
+
+
+@njit(cache=True)
+def _fewest(fits, m, whole, count, left, fewer):  # type: ignore[no-untyped-def]
+    """Keep in `left` the rows that are in most of the m sets."""
+    planes, words = count.shape
+    for p in range(planes):
+        for w in range(words):
+            count[p, w] = np.uint64(0)
+    for k in range(m):
+        for w in range(words):
+            fewer[w] = ~fits[k, w]
+        for p in range(planes):
+            if 1 << p > k + 1:  # no row has so many yet
+                break
+            for w in range(words):
+                both = count[p, w] & fewer[w]
+                count[p, w] ^= fewer[w]
+                fewer[w] = both
+    for w in range(words):
+        left[w] = whole[w]
+    for p in range(planes - 1, -1, -1):
+        found = np.uint64(0)
+        for w in range(words):
+            fewer[w] = left[w] & ~count[p, w]
+            found |= fewer[w]
+        if found:
+            for w in range(words):
+                left[w] = fewer[w]
+
+
+@njit(cache=True)
+def _least_used(rows, uses, start):  # type: ignore[no-untyped-def]
+    """Return the row of a set that was used least, the first of several from `start` on."""
+    words = rows.shape[0]
+    above = ~np.uint64(0) << np.uint64(start & 63)
+    chosen, least = -1, 0
+    for step in range(words + 1):
+        w = (start // 64 + step) % words
+        bits = rows[w]
+        if step == 0:
+            bits &= above
+        elif step == words:
+            bits &= ~above
+        while bits:
+            row = w * 64 + lowest_bit(bits)
+            bits &= bits - np.uint64(1)
+            if chosen < 0 or uses[row] < least:
+                chosen, least = row, uses[row]
+                if least == 0:
+                    return chosen
+    return chosen
