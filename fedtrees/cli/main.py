@@ -63,6 +63,7 @@ def show(
 
 
 app.command()(paper.plot)
+app.command()(paper.table)
 
 
 @app.command()

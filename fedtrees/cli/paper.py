@@ -56,6 +56,34 @@ def plot(
     typer.echo(json.dumps({"file": str(made)}) if format.is_json else made)
 
 
+def table(
+    runs: Annotated[list[str], typer.Argument(help="Run folders.", metavar="RUN...")],
+    out: Annotated[
+        str | None, typer.Option("-o", "--out", help="FILE.tex, .csv or .md (default: print).")
+    ] = None,
+    metric: Metric = None,
+    utility: Utility = None,
+    data: Data = None,
+    threat: Threat = None,
+    protocol: Protocol = None,
+    label: Labels = None,
+    format: Output = Format.TABLE,
+) -> None:
+    """Write what every defense keeps and leaks, by dataset and threat, with mean ranks."""
+    from fedtrees.report.paper_table import table_of, write_table
+    from fedtrees.report.selection import Selection
+
+    chosen = Selection(*map(listed, (data, threat, protocol)))
+    made = table_of(runs, metric, utility, chosen=chosen, labels=named(label))
+    if out is not None:
+        path = str(write_table(made, out))
+        typer.echo(json.dumps({"file": path}) if format.is_json else path)
+    elif format.is_json:
+        typer.echo(made.frame().to_json(orient="records", indent=1))
+    else:
+        typer.echo(made.md(), nl=False)
+
+
 def listed(texts: Sequence[str] | None) -> tuple[str, ...]:
     """Return the names of a repeated option with commas."""
     return tuple(name for text in texts or () for name in split_outside(text, ","))

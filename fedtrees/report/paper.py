@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from fedtrees.core.errors import StoreError, UsageError, did_you_mean
+from fedtrees.core.errors import StoreError
 from fedtrees.report import style
 from fedtrees.report.claims import Kind
 from fedtrees.report.frontier import LOWER_IS_BETTER, Frontier, Point
@@ -20,6 +20,7 @@ from fedtrees.report.frontier_figure import (
 )
 from fedtrees.report.grid_figure import cell_ink, cell_text
 from fedtrees.report.leaks import Grid, limit, matrix
+from fedtrees.report.names import Names
 from fedtrees.report.placing import Drawn, Label, place
 from fedtrees.report.rows import UNDEFENDED, Panel
 
@@ -71,25 +72,6 @@ def save(figure: Figure, path: Path) -> Path:
     return path
 
 
-class Names:
-    """What names are called in a figure; those that nobody renamed are called what they are."""
-
-    def __init__(self, labels: Mapping[str, str] | None = None) -> None:
-        self.labels = labels or {}
-        self.used: set[str] = set()
-
-    def __call__(self, name: str) -> str:
-        self.used.add(name)
-        return self.labels.get(name, name)
-
-    def check(self) -> None:
-        """Raise `UsageError` if a label is of a name that never stood in the figure."""
-        for name in self.labels:
-            if name not in self.used:
-                hint = did_you_mean(name, self.used)
-                raise UsageError(f"--label {name!r}: nothing in the figure is called so{hint}")
-
-
 def frontier(
     panels: Sequence[Frontier],
     colours: dict[str, tuple[str, str]] | None = None,
@@ -111,7 +93,7 @@ def frontier(
     colours = colours or style.palette(p.family for f in panels for p in f.points)
     names = Names(labels)
     inches = WIDTHS[width or ("column" if len(panels) == 1 else "page")]
-    columns = 1 if inches == COLUMN else min(len(panels), 3 if len(panels) % 3 == 0 else 2)
+    columns = 1 if inches == COLUMN else _columns(panels)
     lines = math.ceil(len(panels) / columns)
     with matplotlib.rc_context(RC):
         size = (inches, (1.9 if lines > 1 else 2.2) * lines + 0.75)
@@ -134,6 +116,14 @@ def frontier(
         for ax, (wanted, drawn) in zip(axes, written, strict=False):
             place(ax, wanted, drawn)
     return figure
+
+
+def _columns(panels: Sequence[Frontier]) -> int:
+    """Return how many panels stand side by side on a page: one per threat, where there are some."""
+    threats = len({f.panel.threat for f in panels})
+    if threats in (2, 3) and len(panels) % threats == 0:
+        return threats
+    return min(len(panels), 3 if len(panels) % 3 == 0 else 2)
 
 
 def _axis_names(ax: Axes, panels: Sequence[Frontier], i: int, columns: int, names: Names) -> None:
@@ -224,10 +214,9 @@ def _panel(
 def _blind_label(ax: Axes, data: Frontier, names: Names) -> Label:
     """Return the name of the line at no advantage: below or above it, at either end."""
     spots = tuple(
-        (shift, 2.0 * up, side, "bottom" if up > 0 else "top")
+        (-2.0 - end, 2.0 * up, "right", "bottom" if up > 0 else "top")
         for up in (-1, 1)
-        for end in (0, 20, 40, 60, 80, 100)
-        for side, shift in (("right", -2.0 - end),)
+        for end in range(0, 110, 10)
     )
     return Label(names(blind_name(data)), (1, 0), ax.get_yaxis_transform(), style.MUTED, spots)
 

@@ -21,12 +21,14 @@ SIZE = 7.0  # points
 _DIRECTIONS = (
     (0, 1), (0, -1), (1, 0), (-1, 0), (0.7, 0.7), (-0.7, 0.7), (0.7, -0.7), (-0.7, -0.7),
 )  # fmt: skip
-_DISTANCES = (4.0, 7.0, 11.0, 16.0, 22.0, 30.0, 40.0)
+_DISTANCES = (4.0, 7.0, 11.0, 16.0, 22.0, 30.0)
 _LEADER = 12.0  # points from which on a hair line says whose label it is
+_HAIR = 12  # points of a hair line that are compared with texts
 _ROUNDS = 6  # of placing every label again beside the others; few labels ever move after two
 # Square points of overlap weigh this much: on a label never, on a marker hardly, on a line rather.
-_TEXT, _MARKER, _LINE = 1000.0, 20.0, 3.0
-_PER_POINT = 1.5  # of distance
+_TEXT, _MARKER, _LINE = 1000.0, 20.0, 2.0
+_CROSSING = 60.0  # of a hair line with another's, or with a text
+_PER_POINT = 2.5  # of distance
 _PAD = 0.8  # points around a label
 
 
@@ -53,6 +55,10 @@ class Label:
     spots: tuple[Spot, ...] = AROUND
     rotation: float = 0.0
 
+    def has_hair(self, spot: Spot) -> bool:
+        """Tell whether a hair line joins the label to its place."""
+        return self.spots is AROUND and math.hypot(spot[0], spot[1]) >= _LEADER
+
 
 @dataclass
 class Drawn:
@@ -75,22 +81,28 @@ def place(ax: Axes, labels: Sequence[Label], drawn: Drawn) -> tuple[str, ...]:
     renderer = FigureCanvasAgg(figure).get_renderer()
     point = figure.dpi / 72
     frame = np.array(ax.get_window_extent(renderer).extents) / point
-    costs = [
-        _boxes(label, _extent(figure, renderer, label) / point, point) for label in labels
-    ]  # per label the box of every spot, shape (spots, 4)
-    fixed = [_fixed_cost(boxes, label, frame, ax, drawn, point)
-             for boxes, label in zip(costs, labels, strict=True)]  # fmt: skip
+    boxes_of = [_boxes(label, _extent(figure, renderer, label) / point, point) for label in labels]
+    hairs_of = [_hairs(label, boxes, point) for label, boxes in zip(labels, boxes_of, strict=True)]
+    fixed = [
+        _fixed_cost(boxes, label, frame, ax, drawn, point)
+        for boxes, label in zip(boxes_of, labels, strict=True)
+    ]
     at = [int(cost.argmin()) for cost in fixed]
     for _ in range(_ROUNDS):
         before = list(at)
-        for i, boxes in enumerate(costs):
-            others = [costs[j][at[j]] for j in range(len(labels)) if j != i]
-            at[i] = int((fixed[i] + _TEXT * _overlap(boxes, others)).argmin())
+        for i in range(len(labels)):
+            rest = [j for j in range(len(labels)) if j != i]
+            others = [boxes_of[j][at[j]] for j in rest]
+            hairs = [hairs_of[j][at[j]] for j in rest]
+            cost = fixed[i] + _TEXT * _overlap(boxes_of[i], others)
+            at[i] = int(
+                (cost + _CROSSING * _crossings(boxes_of[i], hairs_of[i], others, hairs)).argmin()
+            )
         if at == before:
             break
     kept: list[NDArray[np.float64]] = []
     left_out = []
-    for label, boxes, k in zip(labels, costs, at, strict=True):
+    for label, boxes, k in zip(labels, boxes_of, at, strict=True):
         if _overlap(boxes[k : k + 1], kept)[0] > 0 or _outside(boxes[k : k + 1], frame)[0] > 0:
             left_out.append(label.text)
             continue
@@ -104,11 +116,11 @@ def _write(ax: Axes, label: Label, spot: Spot) -> None:
 
     x, y, ha, va = spot
     leader = {"arrowstyle": "-", "lw": 0.4, "color": style.MUTED, "shrinkA": 0, "shrinkB": 2}
-    far = label.spots is AROUND and math.hypot(x, y) >= _LEADER
     text = ax.annotate(
         label.text, label.xy, xycoords=label.transform, xytext=(x, y),
         textcoords="offset points", ha=ha, va=va, fontsize=SIZE, color=label.colour,
-        rotation=label.rotation, arrowprops=leader if far else None, annotation_clip=False,
+        rotation=label.rotation, arrowprops=leader if label.has_hair(spot) else None,
+        annotation_clip=False,
     )  # fmt: skip
     text.set_in_layout(False)
 
@@ -160,6 +172,43 @@ def _fixed_cost(
         + _PER_POINT * far
         + order
     )
+
+
+def _hairs(label: Label, boxes: NDArray[np.float64], point: float) -> NDArray[np.float64]:
+    """Return points of the hair line of every spot, shape (spots, points, 2); NaN for none."""
+    anchor = np.array(label.transform.transform(label.xy)) / point
+    ends = (boxes[:, :2] + boxes[:, 2:]) / 2
+    hairs = anchor + np.linspace(0.1, 1, _HAIR)[None, :, None] * (ends - anchor)[:, None, :]
+    hairs[[not label.has_hair(spot) for spot in label.spots]] = np.nan
+    return hairs
+
+
+def _crossings(
+    boxes: NDArray[np.float64],
+    hairs: NDArray[np.float64],
+    others: Sequence[NDArray[np.float64]],
+    their_hairs: Sequence[NDArray[np.float64]],
+) -> NDArray[np.float64]:
+    """Count, per spot, texts on its hair line, and hair lines that meet its text or its own."""
+    count = np.zeros(len(boxes))
+    for box, theirs in zip(others, their_hairs, strict=True):
+        count += _within(hairs, box[None, None, :]).any(axis=1)
+        count += _within(theirs[None, :, :], boxes[:, None, :]).any(axis=1)
+        a, b, c, d = hairs[:, 0], hairs[:, -1], theirs[0], theirs[-1]
+        apart = _side(a, b, c) * _side(a, b, d), _side(c, d, a) * _side(c, d, b)
+        count += (apart[0] < 0) & (apart[1] < 0)  # NaN compares false
+    return count
+
+
+def _within(points: NDArray[np.float64], box: NDArray[np.float64]) -> NDArray[np.bool_]:
+    inside = (points >= box[..., :2]) & (points <= box[..., 2:])
+    return inside.all(axis=-1)
+
+
+def _side(a: NDArray[Any], b: NDArray[Any], c: NDArray[Any]) -> NDArray[Any]:
+    """Return on which side of the line from a to b the point c is, by sign."""
+    u, v = b - a, c - a
+    return np.sign(u[..., 0] * v[..., 1] - u[..., 1] * v[..., 0])
 
 
 def _along(
