@@ -22,7 +22,7 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUM
 import typer
 
 from fedtrees import __version__
-from fedtrees.cli import bench, explain, inspect, table, train
+from fedtrees.cli import bench, explain, inspect, paper, table, train
 from fedtrees.cli.options import Format, Margin, Output, RunFolder, columns_of
 from fedtrees.core.errors import FedtreesError, Problem, Problems
 
@@ -62,21 +62,8 @@ def show(
         leaderboards(study)
 
 
-@app.command()
-def plot(
-    run: RunFolder,
-    out: Annotated[
-        str | None, typer.Option("-o", "--out", help="FILE.html, .svg, .png or .pdf.")
-    ] = None,
-    metric: Annotated[str | None, typer.Option(help="Leakage metric (default: ra).")] = None,
-    utility: Annotated[str | None, typer.Option(help="Utility metric (default: auc).")] = None,
-    format: Output = Format.TABLE,
-) -> None:
-    """Draw the frontier: utility against the worst advantage over the applicable attacks."""
-    from fedtrees.report.plot import plot as draw
-
-    path = str(draw(run, out or Path(run) / "frontier.html", metric, utility))
-    typer.echo(json.dumps({"file": path}) if format.is_json else path)
+app.command()(paper.plot)
+app.command()(paper.table)
 
 
 @app.command()

@@ -3,31 +3,44 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from fedtrees.core.errors import StoreError
 from fedtrees.report import style
-from fedtrees.report.claims import KINDS
+from fedtrees.report.claims import Kind
 from fedtrees.report.frontier import LOWER_IS_BETTER, Frontier, Point
 from fedtrees.report.frontier_figure import (
     advantage_limits,
     blind_name,
-    crowded_above,
     near,
     point_label,
     utility_limits,
 )
 from fedtrees.report.grid_figure import cell_ink, cell_text
 from fedtrees.report.leaks import Grid, limit, matrix
-from fedtrees.report.rows import UNDEFENDED
+from fedtrees.report.names import Names
+from fedtrees.report.placing import Drawn, Label, place
+from fedtrees.report.rows import UNDEFENDED, Panel
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-COLUMN, PAGE = 3.4, 7.0  # inches: one column and the full width of a two-column page
+COLUMN, PAGE = 3.3, 7.0  # inches: one column and the full width of a two-column page
+Width = Literal["column", "page"]
+WIDTHS: dict[Width, float] = {"column": COLUMN, "page": PAGE}
+# As `claims.KINDS`, in the room that a column has.
+_KINDS: dict[Kind, str] = {
+    "proved": "bound claimed",
+    "void": "bound void as spent",
+    "computational": "computational",
+    "structural": "structural",
+    "none": "no claim",
+    "unknown": "claim not known",
+}
+_LONGEST = 26  # letters of a metric's name that the height of a panel holds
 RC = {
     "font.family": "sans-serif",
     "font.sans-serif": ["Helvetica", "Arial", "Liberation Sans", "DejaVu Sans"],
@@ -53,44 +66,97 @@ def save(figure: Figure, path: Path) -> Path:
     dates: dict[str, dict[str, Any]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
     with matplotlib.rc_context(RC):
         try:
-            figure.savefig(path, dpi=300, metadata=dates.get(path.suffix[1:]), bbox_inches="tight",
-                           pad_inches=0.02)  # fmt: skip
+            figure.savefig(path, dpi=300, metadata=dates.get(path.suffix[1:]))
         except OSError as error:
             raise StoreError(f"{path.as_posix()!r} cannot be written ({error.strerror})") from error
     return path
 
 
 def frontier(
-    panels: Sequence[Frontier], colours: dict[str, tuple[str, str]] | None = None
+    panels: Sequence[Frontier],
+    colours: dict[str, tuple[str, str]] | None = None,
+    width: Width | None = None,
+    labels: Mapping[str, str] | None = None,
 ) -> Figure:
-    """Draw frontiers: one panel in a column's width, more side by side across the page.
+    """Draw frontiers below one another in a column's width, or side by side across the page.
 
-    `panels`: Panels of one setting share the advantage axis. `colours`: From `style.palette`.
+    `panels`: Panels of one setting share the advantage axis; titles say in what they differ.
+    `colours`: From `style.palette`. `width`: Not given, a column for one panel, else the page.
+    `labels`: Names of datasets, protocols, threats, defenses, references and metrics to what they
+    are called.
+
+    Raises `UsageError`: a label of a name that does not stand in the figure.
     """
     import matplotlib
     from matplotlib.figure import Figure
 
     colours = colours or style.palette(p.family for f in panels for p in f.points)
-    columns = 1 if len(panels) == 1 else 2
+    names = Names(labels)
+    inches = WIDTHS[width or ("column" if len(panels) == 1 else "page")]
+    columns = 1 if inches == COLUMN else _columns(panels)
     lines = math.ceil(len(panels) / columns)
     with matplotlib.rc_context(RC):
-        size = (COLUMN if columns == 1 else PAGE, 2.35 * lines + 0.55)
+        size = (inches, (1.9 if lines > 1 else 2.2) * lines + 0.75)
         figure = Figure(figsize=size, layout="constrained")
         axes = figure.subplots(lines, columns, squeeze=False).ravel()
-        for ax, data in zip(axes, panels, strict=False):
+        written = []
+        for i, (ax, data) in enumerate(zip(axes, panels, strict=False)):
             beside = [f for f in panels if f.panel.setting == data.panel.setting]
-            _panel(ax, data, advantage_limits(beside), colours)
-            if len(panels) > 1:
-                ax.set_title(_wrapped(str(data.panel)), loc="left", fontsize=7)
+            written.append(_panel(ax, data, advantage_limits(beside), colours, names))
+            _axis_names(ax, panels, i, columns, names)
+            title = _differing(data.panel, [f.panel for f in panels], names)
+            if title:
+                ax.set_title(_wrapped(title, round(18 * inches / columns)), loc="left", fontsize=8)
         for ax in axes[len(panels) :]:
             ax.set_axis_off()
-        handles = _legend(panels, colours)
-        figure.legend(handles=handles, loc="outside lower center", ncols=2 if columns == 1 else 4,
-                      frameon=False, handletextpad=0.4, columnspacing=1.2)  # fmt: skip
+        _place_legend(figure, _legend(panels, colours, names))
+        names.check()
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")  # labels are placed in what is settled
+        for ax, (wanted, drawn) in zip(axes, written, strict=False):
+            place(ax, wanted, drawn)
     return figure
 
 
-def _wrapped(text: str, width: int = 50) -> str:
+def _columns(panels: Sequence[Frontier]) -> int:
+    """Return how many panels stand side by side on a page: one per threat, where there are some."""
+    threats = len({f.panel.threat for f in panels})
+    if threats in (2, 3) and len(panels) % threats == 0:
+        return threats
+    return min(len(panels), 3 if len(panels) % 3 == 0 else 2)
+
+
+def _axis_names(ax: Axes, panels: Sequence[Frontier], i: int, columns: int, names: Names) -> None:
+    """Name the axes; not again below or beside a panel of the same."""
+    data = panels[i]
+    lower = " (lower is better)" if data.utility in LOWER_IS_BETTER else ""
+    utility = _called(data.utility, names) + lower
+    metric = _called(data.metric, names)
+    advantage = f"worst-case advantage\n({metric if len(metric) <= _LONGEST else data.metric})"
+    under = panels[i + columns] if i + columns < len(panels) else None
+    if under is None or under.utility != data.utility:
+        ax.set_xlabel(utility)
+    if i % columns == 0 or panels[i - 1].metric != data.metric:
+        ax.set_ylabel(advantage)
+
+
+def _called(metric: str, names: Names) -> str:
+    """Return a label of a metric's key, else its name in words."""
+    label = names(metric)
+    return style.metric_name(metric) if label == metric else label
+
+
+def _differing(panel: Panel, panels: Sequence[Panel], names: Names) -> str:
+    """Return the parts of a panel's name in which the panels differ."""
+
+    def parts(p: Panel) -> tuple[str, ...]:
+        return p.setting.dataset, p.setting.partition, p.setting.protocol, p.threat
+
+    columns = zip(parts(panel), zip(*map(parts, panels), strict=True), strict=True)
+    return " · ".join(names(own) for own, every in columns if len(set(every)) > 1)
+
+
+def _wrapped(text: str, width: int) -> str:
     """Break a title between its parts wherever a line gets wider than a panel."""
     lines = [""]
     for part in text.split(" · "):
@@ -103,23 +169,27 @@ def _wrapped(text: str, width: int = 50) -> str:
 
 
 def _panel(
-    ax: Axes, data: Frontier, limits: tuple[float, float], colours: dict[str, tuple[str, str]]
-) -> None:
+    ax: Axes,
+    data: Frontier,
+    limits: tuple[float, float],
+    colours: dict[str, tuple[str, str]],
+    names: Names,
+) -> tuple[list[Label], Drawn]:
+    """Draw a panel; return its labels, and what they must keep clear of."""
     low, high = utility_limits(data)
     lower = data.utility in LOWER_IS_BETTER
     ax.set_xlim(*((high, low) if lower else (low, high)))
     ax.set_ylim(*limits)
+    ax.locator_params(nbins=5)
     ax.axhspan(limits[0], 0, color="#f1f5f3", zorder=0)
     ax.axhline(0, color=style.MUTED, lw=0.8, ls="--", zorder=1)
-    ax.annotate(blind_name(data), (1, 0), xycoords=ax.get_yaxis_transform(), xytext=(-2, -2),
-                textcoords="offset points", ha="right", va="top", fontsize=6.5,
-                color=style.MUTED)  # fmt: skip
+    drawn = Drawn(lines=[((low, 0), (high, 0))])
+    labels = [_blind_label(ax, data, names)]
     for name, x in near(data):
         ax.axvline(x, color=style.MUTED, lw=0.7, ls=":", zorder=1)
+        drawn.lines.append(((x, limits[0]), (x, limits[1])))
         if name != "undefended":  # its point says so
-            ax.annotate(name, (x, 1), xycoords=ax.get_xaxis_transform(), xytext=(2, -2),
-                        textcoords="offset points", va="top", fontsize=6.5, rotation=90,
-                        color=style.MUTED)  # fmt: skip
+            labels.append(_upright(ax, names(name), x))
     front = [p for p in map(data.point, data.front) if p]
     ax.plot([p.utility.mean for p in front], [p.advantage.mean for p in front], color="#d5dae1",
             lw=4, zorder=2, solid_capstyle="round", solid_joinstyle="round")  # fmt: skip
@@ -129,29 +199,51 @@ def _panel(
         colour, dash = colours[kept[0].family]
         ax.plot([p.utility.mean for p in kept], [p.advantage.mean for p in kept], color=colour,
                 lw=0.9, ls=styles[dash], alpha=0.8, zorder=3)  # fmt: skip
+        drawn.lines.append([(p.utility.mean, p.advantage.mean) for p in kept])
     for p in data.drawn:
-        _point(ax, p, data, colours[p.family][0])
-    ax.set_xlabel(style.metric_name(data.utility) + (" (lower is better)" if lower else ""))
-    ax.set_ylabel(f"worst-case advantage ({data.metric})")
+        _point(ax, p, colours[p.family][0], drawn)
+        text = point_label(p, data)
+        if text:
+            xy, colour = (p.utility.mean, p.advantage.mean), colours[p.family][0]
+            shown = names(text) if text == "undefended" else text
+            labels.append(Label(shown, xy, ax.transData, colour))
     ax.spines[["top", "right"]].set_visible(False)
+    return labels, drawn
 
 
-def _point(ax: Axes, p: Point, data: Frontier, colour: str) -> None:
+def _blind_label(ax: Axes, data: Frontier, names: Names) -> Label:
+    """Return the name of the line at no advantage: below or above it, at either end."""
+    spots = tuple(
+        (-2.0 - end, 2.0 * up, "right", "bottom" if up > 0 else "top")
+        for up in (-1, 1)
+        for end in range(0, 110, 10)
+    )
+    return Label(names(blind_name(data)), (1, 0), ax.get_yaxis_transform(), style.MUTED, spots)
+
+
+def _upright(ax: Axes, text: str, x: float) -> Label:
+    """Return the name of a vertical line, along it, on either side."""
+    spots = tuple(
+        (2.0 * side, -2.0 - down, "left" if side > 0 else "right", "top")
+        for down in (0, 15, 30, 45, 60)
+        for side in (1, -1)
+    )
+    where = ax.get_xaxis_transform()
+    return Label(text, (x, 1), where, style.MUTED, spots, rotation=90)
+
+
+def _point(ax: Axes, p: Point, colour: str, drawn: Drawn) -> None:
     seeds = [s for s in p.seeds if math.isfinite(s.utility) and math.isfinite(s.advantage)]
     shape = style.SHAPES[p.kind][1]
     ax.scatter([s.utility for s in seeds], [s.advantage for s in seeds], s=5, marker=shape,
                color=colour, alpha=0.28, linewidths=0, zorder=3)  # fmt: skip
-    ax.errorbar(p.utility.mean, p.advantage.mean, xerr=_bar(p.utility), yerr=_bar(p.advantage),
+    x, y = p.utility.mean, p.advantage.mean
+    ax.errorbar(x, y, xerr=_bar(p.utility), yerr=_bar(p.advantage),
                 fmt=shape, ms=4.6, mfc="white" if p.hollow else colour, mec=colour, mew=1.0,
                 ecolor=colour, elinewidth=0.7, capsize=1.5, capthick=0.7, zorder=4)  # fmt: skip
-    text = point_label(p, data)
-    if text:
-        plain = text == "undefended"
-        below = not plain and crowded_above(p, data)
-        ax.annotate(text, (p.utility.mean, p.advantage.mean), textcoords="offset points",
-                    xytext=(-5 if plain else 0, -5 if below else 5),
-                    ha="right" if plain else "center", va="top" if below else "bottom",
-                    fontsize=6.5, color=colour)  # fmt: skip
+    drawn.markers.append((x, y))
+    drawn.lines += [((p.utility.low, y), (p.utility.high, y)),
+                    ((x, p.advantage.low), (x, p.advantage.high))]  # fmt: skip
 
 
 def _bar(e: Any) -> list[list[float]] | None:
@@ -160,26 +252,45 @@ def _bar(e: Any) -> list[list[float]] | None:
     return [[e.mean - e.low], [e.high - e.mean]]
 
 
-def _legend(panels: Sequence[Frontier], colours: dict[str, tuple[str, str]]) -> list[Any]:
+def _legend(
+    panels: Sequence[Frontier], colours: dict[str, tuple[str, str]], names: Names
+) -> list[Any]:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
     drawn = [p for f in panels for p in f.drawn]
     used = {p.family for p in drawn}
     handles: list[Any] = [
-        Patch(color=colour, label="undefended" if name == UNDEFENDED else name)
+        Patch(color=colour, label=names("undefended" if name == UNDEFENDED else name))
         for name, (colour, _) in colours.items()
         if name in used
     ]
     look = {"ls": "", "color": style.MUTED, "ms": 4.5}
-    for kind, name in KINDS.items():
+    for kind, name in _KINDS.items():
         if kind in {p.kind for p in drawn}:
-            handles.append(Line2D([], [], marker=style.SHAPES[kind][1], label=name, **look))
+            label = names(name)
+            handles.append(Line2D([], [], marker=style.SHAPES[kind][1], label=label, **look))
     if any(p.hollow for p in drawn):
-        name = "hollow: an applicable attack is missing"
-        handles.append(Line2D([], [], marker="o", mfc="white", label=name, **look))
-    handles.append(Line2D([], [], color="#d5dae1", lw=4, label="not dominated"))
+        label = names("hollow: attack missing")
+        handles.append(Line2D([], [], marker="o", mfc="white", label=label, **look))
+    front = {"color": "#d5dae1", "lw": 4, "solid_capstyle": "butt"}
+    handles.append(Line2D([], [], label=names("not dominated"), **front))
     return handles
+
+
+def _place_legend(figure: Figure, handles: list[Any]) -> None:
+    """Put the legend below the panels, in as many columns as fit."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    room = figure.bbox.width
+    for columns in (4, 3, 2, 1):
+        legend = figure.legend(handles=handles, loc="outside lower center", ncols=columns,
+                               frameon=False, handletextpad=0.4, columnspacing=1.0,
+                               handlelength=1.4)  # fmt: skip
+        box = legend.get_window_extent(FigureCanvasAgg(figure).get_renderer())
+        if box.width <= room or columns == 1:
+            return
+        legend.remove()
 
 
 def heatmap(grids: Sequence[Grid]) -> Figure:
@@ -201,10 +312,10 @@ def heatmap(grids: Sequence[Grid]) -> Figure:
             for i, line in enumerate(grid.cells):
                 for j, cell in enumerate(line):
                     ax.text(j + 0.5, i + 0.5, cell_text(cell), ha="center", va="center",
-                            fontsize=6.5, color=cell_ink(cell, scale))  # fmt: skip
+                            fontsize=7, color=cell_ink(cell, scale))  # fmt: skip
             names = [c.replace("+", "+\n") for c in grid.columns]
             ax.set_xticks([j + 0.5 for j in range(len(names))], names, rotation=40, ha="right",
-                          rotation_mode="anchor", fontsize=6.5)  # fmt: skip
+                          rotation_mode="anchor", fontsize=7)  # fmt: skip
             ax.set_yticks([i + 0.5 for i in range(len(grid.rows))], grid.rows)
             ax.invert_yaxis()
             ax.tick_params(length=0)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, get_args
 
 from fedtrees.core.errors import UsageError, did_you_mean
+from fedtrees.report.paper import Width
 from fedtrees.report.protocol_budgets import unswept
 from fedtrees.report.rows import load_rows
+from fedtrees.report.selection import Selection
 from fedtrees.report.study import Study
 
 SUFFIXES = ("html", "svg", "png", "pdf")
 Figure = Literal["frontier", "heatmap"]
+EVERYTHING = Selection()
 
 
 def plot(
@@ -20,6 +24,10 @@ def plot(
     metric: str | None = None,
     utility: str | None = None,
     figure: Figure = "frontier",
+    *,
+    chosen: Selection = EVERYTHING,
+    width: Width | None = None,
+    labels: Mapping[str, str] | None = None,
 ) -> Path:
     """Plot a run: utility against worst-case advantage, or advantage per attack.
 
@@ -29,10 +37,17 @@ def plot(
         Holds ``rows.csv``.
     out_path : path
         ``.html`` is interactive and self-contained; ``.svg``, ``.png`` and ``.pdf`` are set
-        for a paper (3.4 inches for one panel, 7 for more; 8-point type).
+        for a paper (3.3 inches for one panel, 7 for more; type of 7 and 8 points).
     metric, utility : str, optional
         What the axes show; see `frontiers`.
     figure : {"frontier", "heatmap"}
+    chosen : Selection
+        Datasets, threats and protocols to show.
+    width : {"column", "page"}, optional
+        3.3 or 7 inches, of a frontier for a paper.
+    labels : mapping of str to str, optional
+        What names are called in a frontier for a paper: of datasets, protocols, threats,
+        defenses, references, metrics, and what stands in the legend.
 
     Returns
     -------
@@ -42,7 +57,8 @@ def plot(
     Raises
     ------
     UsageError
-        An unknown suffix, figure, metric or utility, or a run without an attack.
+        An unknown suffix, figure, metric, utility, width, or name of something to show or to
+        label, or a run without an attack.
     StoreError
         The rows cannot be read, or the file cannot be written.
     """
@@ -52,10 +68,14 @@ def plot(
         raise UsageError(f"cannot write {out.name!r}: end the name in .{', .'.join(SUFFIXES)}")
     if figure not in get_args(Figure):
         raise UsageError(f"unknown figure {figure!r}{did_you_mean(figure, get_args(Figure))}")
+    if (width or labels) and (suffix == "html" or figure != "frontier"):
+        raise UsageError("widths and labels are of frontiers as .svg, .png or .pdf")
+    if width not in (None, *get_args(Width)):
+        raise UsageError(f"unknown width {width!r}{did_you_mean(str(width), get_args(Width))}")
     folder = Path(run_folder)
-    study = Study(folder, load_rows(folder), metric, utility)
+    study = Study(folder, chosen.of(load_rows(folder)), metric, utility)
     if not study.panels:
-        raise UsageError("this run holds no attack yet, so there is nothing to plot")
+        raise UsageError("there is no attack in what is shown of this run, so nothing to plot")
     if suffix == "html":
         from fedtrees.report.html import render, write_text
 
@@ -68,7 +88,8 @@ def plot(
         rest = [
             f for f in study.frontiers if (unswept(f.panel.setting), f.panel.threat) not in joined
         ]
-        return paper.save(paper.frontier([*study.over_budgets, *rest], study.colours), out)
+        panels = [*study.over_budgets, *rest]
+        return paper.save(paper.frontier(panels, study.colours, width, labels), out)
     metrics = {f.panel.setting: f.metric for f in reversed(study.frontiers)}
     grids = [leaks.leak_grid(study.rows, s, m) for s, m in sorted(metrics.items())]
     return paper.save(paper.heatmap(grids), out)

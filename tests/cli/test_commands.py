@@ -57,11 +57,29 @@ def test_show_plot_and_report(run, capsys, tmp_path):
     assert "split-only" in out
     for suffix, magic in (("svg", b"<?xml"), ("png", b"\x89PNG"), ("pdf", b"%PDF")):
         target = tmp_path / f"f.{suffix}"
-        code, out, _ = call(capsys, "plot", str(run), "-o", str(target))
+        chosen = ("--data", "wine", "--threat", "client", "-p", "fedtree-hist")
+        looks = ("--width", "column", "--label", "split-only=Splits", "--label", "auc=area")
+        code, out, _ = call(capsys, "plot", str(run), "-o", str(target), *chosen, *looks)
         assert code == 0
         assert target.read_bytes().startswith(magic)
+    assert "Splits" in (tmp_path / "f.svg").read_text()
     code, out, _ = call(capsys, "report", str(run), "--format", "json")
     assert json.loads(out)["file"].endswith("report.html")
+
+
+def test_a_table_is_printed_or_written(run, capsys, tmp_path):
+    code, out, _ = call(capsys, "table", str(run), "--label", "wine=Wine")
+    assert code == 0
+    assert "| split-only |" in out
+    assert "| Wine: AUC |" in out
+    code, out, _ = call(capsys, "table", str(run), "--format", "json")
+    assert {row["defense"] for row in json.loads(out)} == {"none", "split-only"}
+    for suffix in ("tex", "csv", "md"):
+        target = tmp_path / f"t.{suffix}"
+        code, out, _ = call(capsys, "table", str(run), "-o", str(target))
+        assert code == 0
+        assert "split-only" in target.read_text()
+    fails(capsys, 2, "table", str(run), "--label", "wine")
 
 
 def test_an_existing_run_needs_resume(run, capsys):

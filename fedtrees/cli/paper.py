@@ -1,0 +1,103 @@
+"""The commands whose results go into a paper: plot and table."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedtrees.cli.options import Format, Output, RunFolder
+from fedtrees.core.errors import UsageError
+from fedtrees.core.specs import split_outside
+
+Metric = Annotated[str | None, typer.Option(help="Leakage metric (default: ra).")]
+Utility = Annotated[str | None, typer.Option(help="Utility metric (default: auc).")]
+Data = Annotated[list[str] | None, typer.Option("--data", help="Datasets to show (default: all).")]
+Threat = Annotated[list[str] | None, typer.Option(help="Threats to show (default: all).")]
+Protocol = Annotated[
+    list[str] | None,
+    typer.Option("-p", "--protocol", help="Protocols to show, with or without parameters."),
+]
+Labels = Annotated[
+    list[str] | None,
+    typer.Option("--label", help="NAME=TEXT: what a name is called (repeatable)."),
+]
+
+
+def plot(
+    run: RunFolder,
+    out: Annotated[
+        str | None, typer.Option("-o", "--out", help="FILE.html, .svg, .png or .pdf.")
+    ] = None,
+    metric: Metric = None,
+    utility: Utility = None,
+    data: Data = None,
+    threat: Threat = None,
+    protocol: Protocol = None,
+    width: Annotated[
+        str | None,
+        typer.Option(help="column (3.3 inches) or page (7), of .svg, .png and .pdf."),
+    ] = None,
+    label: Labels = None,
+    format: Output = Format.TABLE,
+) -> None:
+    """Draw the frontier: utility against the worst advantage over the applicable attacks."""
+    from fedtrees.report.plot import plot as draw
+    from fedtrees.report.selection import Selection
+
+    chosen = Selection(*map(listed, (data, threat, protocol)))
+    made = draw(
+        run, out or Path(run) / "frontier.html", metric, utility,
+        chosen=chosen, width=width, labels=named(label),
+    )  # fmt: skip
+    typer.echo(json.dumps({"file": str(made)}) if format.is_json else made)
+
+
+def table(
+    runs: Annotated[list[str], typer.Argument(help="Run folders.", metavar="RUN...")],
+    out: Annotated[
+        str | None, typer.Option("-o", "--out", help="FILE.tex, .csv or .md (default: print).")
+    ] = None,
+    metric: Metric = None,
+    utility: Utility = None,
+    data: Data = None,
+    threat: Threat = None,
+    protocol: Protocol = None,
+    label: Labels = None,
+    format: Output = Format.TABLE,
+) -> None:
+    """Write what every defense keeps and leaks, by dataset and threat, with mean ranks."""
+    from fedtrees.report.paper_table import table_of, write_table
+    from fedtrees.report.selection import Selection
+
+    chosen = Selection(*map(listed, (data, threat, protocol)))
+    made = table_of(runs, metric, utility, chosen=chosen, labels=named(label))
+    if out is not None:
+        path = str(write_table(made, out))
+        typer.echo(json.dumps({"file": path}) if format.is_json else path)
+    elif format.is_json:
+        typer.echo(made.frame().to_json(orient="records", indent=1))
+    else:
+        typer.echo(made.md(), nl=False)
+
+
+def listed(texts: Sequence[str] | None) -> tuple[str, ...]:
+    """Return the names of a repeated option with commas."""
+    return tuple(name for text in texts or () for name in split_outside(text, ","))
+
+
+def named(texts: Sequence[str] | None) -> dict[str, str]:
+    """Return what names are called.
+
+    Raises `UsageError` if one is not of the form NAME=TEXT.
+    """
+    found = {}
+    for text in texts or ():
+        name, *rest = split_outside(text, "=")  # a name may have brackets with = in them
+        if not rest:
+            raise UsageError(f"--label {text!r}: give NAME=TEXT, such as wine=Wine")
+        found[name] = text.partition(f"{name}=")[2]
+    return found

@@ -1,0 +1,346 @@
+"""A table for a paper: what every defense keeps and leaks, over datasets, threats and runs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from fedtrees.core.errors import UsageError, did_you_mean
+from fedtrees.report import style
+from fedtrees.report.budgets import ordered
+from fedtrees.report.frontier import LOWER_IS_BETTER, Frontier, Point
+from fedtrees.report.intervals import Estimate
+from fedtrees.report.markup_tables import latex, markdown
+from fedtrees.report.names import Names
+from fedtrees.report.rows import UNDEFENDED, label, load_rows
+from fedtrees.report.selection import Selection
+from fedtrees.report.study import Study
+
+SUFFIXES = ("tex", "csv", "md")
+BELOW = "†"  # an attack that applies is missing: the leak is known only from below
+NO_ATTACK = "n/a"
+_FEWEST, _MOST, _ALONE = 2, 4, 3  # decimals: at least, at most, and where there is no spread
+_SAME = 1e-9  # difference of two scores that are one
+_SHORT = {"ra": "RA", "ami": "AMI", "v_measure": "V-measure"}
+_CELL = (
+    "stage", "dataset", "partition", "protocol", "protocol_params", "defense", "defense_params",
+    "threat", "attack", "attack_params", "seed",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, order=True)
+class Measure:
+    """What a column shows: a utility, or what the worst attack under a threat scored."""
+
+    threat: str  # "" of a utility
+    metric: str
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One number of the table.
+
+    `loss`: What ranks are of, small is better. NaN where the row takes no part: its number is
+    unknown, or attacks on it failed. `below`: Whether an attack that applies is missing.
+    """
+
+    row: tuple[str, str, str]  # partition, protocol, defense
+    dataset: str
+    measure: Measure
+    value: Estimate
+    blind: Estimate
+    loss: float
+    below: bool = False
+    untouched: bool = False  # no attack applies
+    attack: str = ""
+
+
+def entries_of(frontiers: Sequence[Frontier]) -> list[Entry]:
+    """Return every number of some frontiers once."""
+    found: dict[tuple[object, ...], Entry] = {}
+    for data in frontiers:
+        for point in data.points:
+            for entry in _of_point(data, point):
+                found.setdefault((entry.row, entry.dataset, entry.measure), entry)
+    return list(found.values())
+
+
+def _of_point(data: Frontier, point: Point) -> tuple[Entry, Entry]:
+    setting = data.panel.setting
+    row = (setting.partition, setting.protocol, point.defense)
+    sign = 1.0 if data.utility in LOWER_IS_BETTER else -1.0
+    utility = Entry(
+        row, setting.dataset, Measure("", data.utility), point.utility, Estimate(),
+        sign * point.utility.mean,
+    )  # fmt: skip
+    untouched = not point.advantage.known and point.note.startswith("no attack applies")
+    # Who attacks and scores less than blind would have submitted the blind guess.
+    loss = 0.0 if untouched else max(0.0, point.advantage.mean) if not point.failed else math.nan
+    leak = Entry(
+        row, setting.dataset, Measure(data.panel.threat, data.metric), point.score, point.blind,
+        loss if untouched or point.advantage.known else math.nan, point.hollow, untouched,
+        ", ".join(name for name, _ in point.attacks),
+    )  # fmt: skip
+    return utility, leak
+
+
+@dataclass(frozen=True)
+class PaperTable:
+    """The numbers of a table, and how they are written."""
+
+    entries: Sequence[Entry] = field(repr=False)
+    names: Names = field(default_factory=Names, repr=False)
+
+    @cached_property
+    def datasets(self) -> list[str]:
+        """The datasets, one group of columns each."""
+        return sorted({e.dataset for e in self.entries})
+
+    @cached_property
+    def rows(self) -> list[tuple[str, str, str]]:
+        """Partition, protocol and defense of every row, undefended rows before defended ones."""
+        place = {d: i for i, d in enumerate(ordered({e.row[2] for e in self.entries}))}
+        return sorted({e.row for e in self.entries}, key=lambda row: (*row[:2], place[row[2]]))
+
+    def measures(self, dataset: str) -> list[Measure]:
+        """Return the columns of a dataset, the utility first."""
+        return sorted({e.measure for e in self.entries if e.dataset == dataset})
+
+    @cached_property
+    def _at(self) -> dict[tuple[tuple[str, str, str], str, Measure], Entry]:
+        return {(e.row, e.dataset, e.measure): e for e in self.entries}
+
+    @cached_property
+    def ranks(self) -> dict[Measure, dict[tuple[str, str, str], float]]:
+        """Mean ranks over datasets, 1 the best (Demšar 2006, Sec. 3.2.2; ties share theirs).
+
+        Of the measures that every dataset has, over the rows that take part in all of them. Leaks
+        are ranked by advantage, none below blind.
+        """
+        from scipy.stats import rankdata
+
+        shared = set.intersection(*(set(self.measures(d)) for d in self.datasets))
+        found = {}
+        for measure in sorted(shared) if len(self.datasets) > 1 else ():
+            losses = {
+                row: [self._loss(row, dataset, measure) for dataset in self.datasets]
+                for row in self.rows
+            }
+            kept = {row: values for row, values in losses.items() if np.isfinite(values).all()}
+            if len(kept) > 1:
+                table = np.round(list(kept.values()), 9)  # not the noise of the last bits
+                means = rankdata(table, axis=0).mean(axis=1)
+                found[measure] = dict(zip(kept, map(float, means), strict=True))
+        return found
+
+    def _loss(self, row: tuple[str, str, str], dataset: str, measure: Measure) -> float:
+        entry = self._at.get((row, dataset, measure))
+        return math.nan if entry is None else entry.loss
+
+    def frame(self) -> pd.DataFrame:
+        """Return the numbers, one per line, with both ends of the intervals and ranks."""
+        lines = []
+        for e in self.entries:
+            partition, protocol, defense = e.row
+            lines.append(
+                {
+                    "dataset": e.dataset, "partition": partition, "protocol": protocol,
+                    "defense": defense, "threat": e.measure.threat, "metric": e.measure.metric,
+                    "mean": e.value.mean, "low": e.value.low, "high": e.value.high,
+                    "seeds": e.value.n, "blind": e.blind.mean, "strongest_attack": e.attack,
+                    "attack_missing": e.below,
+                    "mean_rank": self.ranks.get(e.measure, {}).get(e.row, math.nan),
+                }
+            )  # fmt: skip
+        return pd.DataFrame(lines)
+
+    @cached_property
+    def grid(self) -> tuple[list[tuple[str, int]], list[str], list[list[str]]]:
+        """Groups of columns with their widths, the columns' names, and the cells as text."""
+        parts = [k for k in range(3) if len({row[k] for row in self.rows}) > 1] or [2]
+        groups = [("", len(parts))]
+        head = [("partition", "protocol", "defense")[k] for k in parts]
+        body = [[self.names(_undefended(row[k])) for k in parts] for row in self.rows]
+        blind = ["blind", *[""] * (len(parts) - 1)]
+        for dataset in self.datasets:
+            measures = self.measures(dataset)
+            groups.append((self.names(dataset), len(measures)))
+            for measure in measures:
+                head.append(self._named(measure))
+                texts, line = self._column(dataset, measure)
+                blind.append(line)
+                for cells, text in zip(body, texts, strict=True):
+                    cells.append(text)
+        if self.ranks:
+            groups.append(("mean rank", len(self.ranks)))
+        for measure, ranks in self.ranks.items():
+            head.append(self._named(measure))
+            blind.append("")
+            for cells, row in zip(body, self.rows, strict=True):
+                cells.append(f"{ranks[row]:.1f}" if row in ranks else "–")
+        return groups, head, [blind, *body]
+
+    def _named(self, measure: Measure) -> str:
+        own = self.names(measure.metric)
+        if own == measure.metric:
+            plain = _SHORT.get(own, own.replace("_", " "))
+            own = plain if measure.threat else style.metric_name(own)
+        return f"{own}, {self.names(measure.threat)}" if measure.threat else own
+
+    def _column(self, dataset: str, measure: Measure) -> tuple[list[str], str]:
+        """Return the texts of a column, and its blind line; one number of decimals throughout."""
+        found = [self._at.get((row, dataset, measure)) for row in self.rows]
+        known = [e for e in found if e is not None]
+        digits = decimals([e.value for e in known])
+        lines = [e.blind.mean for e in known if e.blind.known]
+        blind = list(dict.fromkeys(style.number(v, digits) for v in sorted(lines)))
+        return [_text(e, digits) for e in found], "–".join(blind[:1] + blind[1:][-1:])
+
+    @property
+    def notes(self) -> list[str]:
+        """What a caption must say."""
+        seeds = sorted({e.value.n for e in self.entries if e.value.known}) or [0]
+        spread = " ± half of the 95% bootstrap interval" if seeds[-1] > 1 else ""
+        counts = "–".join(map(str, dict.fromkeys((seeds[0], seeds[-1]))))
+        several = "s" if seeds[-1] != 1 else ""
+        found = [
+            f"Mean of {counts} seed{several}{spread}. Leaks are of the strongest attack, by "
+            "advantage; the row blind is what an adversary scores who never looked."
+        ]
+        if self.ranks:
+            found.append("Mean rank over datasets, 1 is best; leaks by advantage over blind.")
+        if any(e.below for e in self.entries):
+            found.append(f"{BELOW} an attack that applies is missing: the leak is at least this.")
+        if any(e.untouched for e in self.entries):
+            found.append(f"{NO_ATTACK}: no attack applies.")
+        return found
+
+    def tex(self) -> str:
+        """Return a LaTeX ``tabular`` with booktabs rules."""
+        return latex(*self.grid, notes=self.notes)
+
+    def md(self) -> str:
+        """Return a Markdown table with its notes."""
+        return markdown(*self.grid, notes=self.notes)
+
+    def csv(self) -> str:
+        """Return the numbers, one per line."""
+        return self.frame().to_csv(index=False, lineterminator="\n")
+
+
+def _undefended(name: str) -> str:
+    return "undefended" if name == UNDEFENDED else name
+
+
+def decimals(values: Sequence[Estimate]) -> int:
+    """Return how many decimals show the first digit of a column's median half interval."""
+    halves = [(e.high - e.low) / 2 for e in values if math.isfinite(e.high - e.low)]
+    half = float(np.median(halves)) if halves else 0.0
+    if half <= 0:
+        return _ALONE
+    return min(_MOST, max(_FEWEST, math.ceil(-math.log10(half) - 1e-9)))
+
+
+def _text(entry: Entry | None, digits: int) -> str:
+    if entry is None:
+        return "–"
+    if entry.untouched:
+        return NO_ATTACK
+    text = style.number(entry.value.mean, digits)
+    half = (entry.value.high - entry.value.low) / 2
+    if math.isfinite(half):
+        text += f" ± {half:.{digits}f}"
+    return text + BELOW * entry.below
+
+
+def table_of(
+    runs: Sequence[str | Path],
+    metric: str | None = None,
+    utility: str | None = None,
+    *,
+    chosen: Selection | None = None,
+    labels: Mapping[str, str] | None = None,
+) -> PaperTable:
+    """Make the table of one run or more.
+
+    Parameters
+    ----------
+    runs : sequence of path
+        Run folders. A cell that several hold is taken once.
+    metric, utility : str, optional
+        As in `frontiers`.
+    chosen : Selection, optional
+        Datasets, threats and protocols to show.
+    labels : mapping of str to str, optional
+        What datasets, partitions, protocols, defenses, threats and metrics are called.
+
+    Returns
+    -------
+    PaperTable
+
+    Raises
+    ------
+    UsageError
+        Runs that contradict one another or hold no attack, or a name of something to show or to
+        label that is nothing in them.
+    StoreError
+        As `load_rows`.
+    """
+    rows = together([(str(run), load_rows(run)) for run in runs])
+    study = Study(Path(runs[0]), (chosen or Selection()).of(rows), metric, utility)
+    if not study.panels:
+        raise UsageError("there is no attack in what is shown of these runs, so no table")
+    made = PaperTable(entries_of(study.frontiers), Names(labels))
+    _ = made.grid
+    made.names.check()
+    return made
+
+
+def together(runs: Sequence[tuple[str, pd.DataFrame]]) -> pd.DataFrame:
+    """Return the rows of several runs; of a cell that several hold, those of the first.
+
+    Raises `UsageError` if two runs scored the same model differently: they are not of one version,
+    or of different tables under one name.
+    """
+    kept: list[pd.DataFrame] = []
+    first: dict[tuple[object, ...], int] = {}  # which run a cell is taken from
+    scores: dict[tuple[object, ...], float] = {}
+    for at, (name, rows) in enumerate(runs):
+        keys = list(rows[list(_CELL)].fillna(-1).itertuples(index=False, name=None))
+        mine = [first.setdefault(key, at) == at for key in keys]
+        columns = (rows[c].tolist() for c in ("stage", "metric", "value", "unit"))
+        for key, stage, metric, value, unit in zip(keys, *columns, strict=True):
+            if stage != "train" or unit == "seconds":
+                continue  # an attack may end by the clock
+            before = scores.setdefault((*key, metric), value)
+            if abs(before - value) > _SAME:
+                where = " ".join(filter(None, key[1:7]))
+                raise UsageError(
+                    f"{runs[first[key]][0]} and {name} both hold {where}, seed {key[-1]:g}: "
+                    f"{metric} is {before:g} there and {value:g} here; give runs of one version "
+                    "and one table, or leave one out"
+                )
+        kept.append(rows[mine])
+    # The categories of `setting` differ between runs.
+    return label(pd.concat(kept, ignore_index=True)) if len(kept) > 1 else kept[0]
+
+
+def write_table(table: PaperTable, out: str | Path) -> Path:
+    """Write a table as the suffix says: .tex, .csv or .md.
+
+    Raises `UsageError`: an unknown suffix. Raises `StoreError`: the file cannot be written.
+    """
+    from fedtrees.report.html import write_text
+
+    path = Path(out)
+    suffix = path.suffix[1:].lower()
+    if suffix not in SUFFIXES:
+        hint = did_you_mean(suffix, SUFFIXES) if suffix else ""
+        raise UsageError(f"cannot write {path.name!r}: end the name in .tex, .csv or .md{hint}")
+    return write_text(path, getattr(table, suffix)())

@@ -1,0 +1,108 @@
+"""The figure of a paper: its width, its type, and that nothing stands on anything else."""
+
+import itertools
+
+import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.text import Text
+from synthetic_run import DEFENSES, rows, write_run
+
+from fedtrees.core.errors import UsageError
+from fedtrees.report import paper
+from fedtrees.report.plot import plot
+from fedtrees.report.rows import load_rows
+from fedtrees.report.selection import Selection
+from fedtrees.report.study import Study
+
+TABLES = (("breast-cancer", 0.97, 0.31), ("wine", 0.93, 0.23), ("pima", 0.81, 0.15))
+SETTINGS = [(d, "iid[clients=5]", "fedtree", "trees=20", auc, leak) for d, auc, leak in TABLES]
+KEPT = ("", "ra", "auc", "applies")
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory):
+    """Three datasets under two threats."""
+    few = [r for r in rows(SETTINGS, DEFENSES, (0, 1)) if r["metric"] in KEPT]
+    return write_run(tmp_path_factory.mktemp("three"), few)
+
+
+@pytest.fixture(scope="module")
+def panels(three):
+    chosen = Selection(threat=["server"])
+    return Study(three, chosen.of(load_rows(three))).frontiers
+
+
+def texts(figure):
+    """Return every text of a figure with its box in points."""
+    renderer = FigureCanvasAgg(figure).get_renderer()
+    figure.draw(renderer)
+    unseen = {id(label) for ax in figure.axes for label in beyond(ax.xaxis) + beyond(ax.yaxis)}
+    shown = [t for t in figure.findobj(Text) if t.get_visible() and t.get_text().strip()]
+    shown = [t for t in shown if id(t) not in unseen]
+    point = figure.dpi / 72
+    found = []
+    for text in shown:
+        # Of an annotation the text alone, without its hair line.
+        box = Text.get_window_extent(text, renderer)
+        if box.width and box.height:
+            found.append((text, [v / point for v in box.extents]))
+    return found
+
+
+def beyond(axis):
+    """Return the labels of ticks that are kept but lie outside of an axis: none is drawn."""
+    low, high = sorted(axis.get_view_interval())
+    ticks = axis.get_major_ticks()
+    return [
+        label for t in ticks if not low <= t.get_loc() <= high for label in (t.label1, t.label2)
+    ]
+
+
+@pytest.mark.parametrize(("width", "inches"), [("column", 3.3), ("page", 7.0)])
+def test_no_text_of_a_figure_stands_on_another_or_outside(panels, width, inches):
+    figure = paper.frontier(panels, width=width)
+    assert figure.get_size_inches()[0] == inches
+    found = texts(figure)
+    wide, high = figure.get_size_inches() * 72
+    for text, (left, bottom, right, top) in found:
+        assert left >= -0.5, text
+        assert right <= wide + 0.5, text
+        assert bottom >= -0.5, text
+        assert top <= high + 0.5, text
+    for (one, a), (other, b) in itertools.combinations(found, 2):
+        over = [min(a[k + 2], b[k + 2]) - max(a[k], b[k]) for k in (0, 1)]
+        assert min(over) < 0.5, (one, other)
+    written = [text.get_text() for text, _ in found]
+    assert len([t for t in written if t.startswith("ε=")]) == 3 * 4  # two swept defenses
+    for name in ("undefended", "local-only", "blind"):
+        assert written.count(name) == 3 + (name == "undefended")  # and in the legend
+    assert {text.get_fontsize() for text, _ in found} == {7.0, 8.0}
+
+
+def test_titles_say_in_what_panels_differ_and_labels_what_names_are_called(panels):
+    labels = {"pima": "Pima", "laplace-hist": "noise", "auc": "area"}
+    figure = paper.frontier(panels, width="column", labels=labels)
+    assert [ax.get_title(loc="left") for ax in figure.axes] == ["breast-cancer", "Pima", "wine"]
+    written = {text.get_text() for text, _ in texts(figure)}
+    assert {"noise", "area"} <= written
+    assert not {"laplace-hist", "AUC", "pima"} & written
+    with pytest.raises(UsageError, match=r"--label 'pina'.*did you mean 'pima'"):
+        paper.frontier(panels, labels={"pina": "Pima"})
+
+
+def test_a_selection_keeps_what_it_names_and_the_references(three):
+    every = load_rows(three)
+    kept = Selection(data=["wine"], threat=["server"], protocol=["fedtree"]).of(every)
+    assert set(kept["dataset"]) == {"wine"}
+    assert set(kept["threat"]) == {"", "server"}
+    assert (kept["stage"] == "reference").any()
+    assert len(Selection(protocol=["fedtree[trees=20]"]).of(every)) == len(every)
+    with pytest.raises(UsageError, match="--data 'wines' is nothing in this run; did you mean"):
+        Selection(data=["wines"]).of(every)
+
+
+def test_widths_and_labels_are_of_paper_figures(three, tmp_path):
+    with pytest.raises(UsageError, match=r"as \.svg, \.png or \.pdf"):
+        plot(three, tmp_path / "f.html", width="page")
+    with pytest.raises(UsageError, match="unknown width 'pages'; did you mean 'page'"):
+        plot(three, tmp_path / "f.svg", width="pages")

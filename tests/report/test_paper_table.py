@@ -1,0 +1,163 @@
+"""The table of a paper: its numbers, digits, ranks and marks, and LaTeX that holds any name."""
+
+import io
+import re
+
+import pandas as pd
+import pytest
+from synthetic_run import Table
+
+from fedtrees.core.errors import UsageError
+from fedtrees.report.intervals import Estimate
+from fedtrees.report.markup_tables import escape_latex
+from fedtrees.report.paper_table import decimals, table_of, write_table
+from fedtrees.report.selection import Selection
+
+# Per dataset and defense: AUC and advantage of two seeds. A blind guess scores 0.4 of 1.
+MADE = {
+    "a_1": {"none": (0.90, 0.5), "shield[step=2]": (0.80, 0.1), "fog": (0.85, 0.1)},
+    "b%": {"none": (0.70, 0.4), "shield[step=2]": (0.60, -0.2), "fog": (0.50, -0.1)},
+}
+
+
+def fill(table, datasets=MADE, attack="a"):
+    for dataset, defenses in datasets.items():
+        for defense, (auc, advantage) in defenses.items():
+            name, _, inside = defense.partition("[")
+            place = {"dataset": dataset, "defense_params": inside.rstrip("]")}
+            for seed, shift in ((0, -0.01), (1, 0.01)):
+                table.train(name, seed, auc + shift, **place)
+                # `value` of this helper is 0.5 throughout; blind 0.4.
+                table.attack(name, seed, attack, advantage, **place)
+    return table
+
+
+@pytest.fixture
+def run(tmp_path):
+    table = fill(Table(tmp_path / "run"))
+    table.rows()
+    return tmp_path / "run"
+
+
+def cells(text):
+    """Return the cells of a Markdown table, the ruler left out."""
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    return [[c.strip() for c in line.strip("|").split(" | ")] for line in lines[:1] + lines[2:]]
+
+
+def test_rows_are_defenses_and_columns_what_they_keep_and_leak(run):
+    head, blind, *rows = cells(table_of([run]).md())
+    assert head == [
+        "defense", "a_1: AUC", "a_1: RA, t", "b%: AUC", "b%: RA, t",
+        "mean rank: AUC", "mean rank: RA, t",
+    ]  # fmt: skip
+    assert blind == ["blind", "", "0.400", "", "0.400", "", ""]
+    assert [row[0] for row in rows] == ["undefended", "fog", "shield[step=2]"]
+    assert rows[0][1:5] == ["0.90 ± 0.01", "0.500 ± 0.000", "0.70 ± 0.01", "0.500 ± 0.000"]
+    # AUC: 1, 1; 2, 3; 3, 2. Advantage: 3, 3; the others are alike at 0.1, and both below blind.
+    assert [row[5:] for row in rows] == [["1.0", "3.0"], ["2.5", "1.5"], ["2.5", "1.5"]]
+
+
+def test_the_numbers_are_in_the_csv_file(run, tmp_path):
+    found = pd.read_csv(write_table(table_of([run]), tmp_path / "t.csv"))
+    auc = found[(found["metric"] == "auc") & (found["defense"] == "none")].set_index("dataset")
+    assert auc.loc["a_1", ["mean", "low", "high", "seeds"]].tolist() == pytest.approx(
+        [0.90, 0.89, 0.91, 2]
+    )
+    assert set(found.loc[found["threat"] == "t", "strongest_attack"]) == {"a"}
+
+
+@pytest.mark.parametrize(
+    ("halves", "digits"), [([0.2], 2), ([0.02], 2), ([0.01], 2), ([0.006], 3), ([4e-6], 4), ([], 3)]
+)
+def test_decimals_show_the_first_digit_of_the_spread(halves, digits):
+    assert decimals([Estimate(0.5, 0.5 - h, 0.5 + h, 3) for h in halves]) == digits
+
+
+def test_what_is_missing_is_marked_and_what_failed_has_no_rank(tmp_path):
+    table = fill(Table(tmp_path / "run"))
+    for dataset in MADE:
+        for seed in (0, 1):
+            table.trouble("fog", seed, "milp", "failed")
+            table.lines[-1]["dataset"] = dataset
+            table.train("seal", seed, 0.75, dataset=dataset)
+            table.trouble("seal", seed, "a", "skipped", "nothing is sent")
+            table.lines[-1]["dataset"] = dataset
+    table.rows()
+    made = table_of([tmp_path / "run"])
+    rows = {row[0]: row[1:] for row in cells(made.md())}
+    assert rows["fog"][1] == "0.500 ± 0.000†"
+    assert rows["fog"][-1] == "–"
+    assert rows["seal"][1] == "n/a"
+    assert rows["seal"][-1] == "1.2"  # as good as blind: first, then first with shield
+    assert len(made.notes) == 4
+
+
+def test_several_runs_are_one_table_and_a_cell_counts_once(run, tmp_path):
+    other = {d: {"none": v["none"], "mist": (0.65, 0.3)} for d, v in MADE.items()}
+    fill(Table(tmp_path / "other"), other).rows()
+    made = table_of([run, tmp_path / "other", run])
+    assert [row[2] for row in made.rows] == ["none", "fog", "mist", "shield[step=2]"]
+    assert set(made.frame()["seeds"]) == {2}
+    other["b%"]["none"] = (0.71, 0.4)
+    fill(Table(tmp_path / "wrong"), other).rows()
+    with pytest.raises(UsageError, match=r"both hold b% .* auc is 0\.69 there and 0\.7 here"):
+        table_of([run, tmp_path / "wrong"])
+
+
+def test_protocols_become_rows_and_one_dataset_has_no_ranks(tmp_path):
+    table = fill(Table(tmp_path / "run"), {"d": {"none": (0.9, 0.5)}})
+    for seed in (0, 1):
+        table.train("none", seed, 0.8, protocol="other")
+        table.attack("none", seed, "a", 0.2, protocol="other")
+    table.rows()
+    head, _, *rows = cells(table_of([tmp_path / "run"], labels={"q": "Q"}).md())
+    assert head == ["protocol", "d: AUC", "d: RA, t"]
+    assert [row[0] for row in rows] == ["other", "Q"]
+    only = table_of([tmp_path / "run"], chosen=Selection(protocol=["other"]))
+    assert [row[1] for row in only.rows] == ["other"]
+
+
+def unescaped(text):
+    """Return what LaTeX would take for markup, of a text without its known commands."""
+    rest = re.sub(r"\\(textbackslash|textasciitilde|textasciicircum|textless|textgreater|textbar)"
+                  r"\{\}|\\[{}$&#_%]|\{[][]\}", "", text)  # fmt: skip
+    rest = re.sub(r"\$(\\pm|-|\^\\dagger|\^2|\\varepsilon|\\xi|\\cdot)\$", "", rest)
+    return re.findall(r"[\\{}$&#_%~^<>|\n]|[][]", rest)
+
+
+def test_every_character_is_escaped():
+    printable = "".join(map(chr, range(32, 127))) + "±\N{MINUS SIGN}–†²εξ·\n"
+    assert unescaped(escape_latex(printable)) == []
+    assert unescaped("a_b")
+    assert escape_latex("f[eps=1]_50%") == r"f{[}eps=1{]}\_50\%"
+
+
+def test_latex_is_a_tabular_of_escaped_cells(run):
+    labels = {"fog": "[fog] & \\mist{}", "auc": "50%_$"}
+    text = table_of([run], labels=labels).tex()
+    above, rest = text.split("\\toprule\n")
+    body, below = rest.split("\\bottomrule\n")
+    assert above.splitlines()[0] == r"% \usepackage{booktabs}"
+    (columns,) = re.findall(r"\\begin\{tabular\}\{(l+r+)\}\n$", above)
+    assert below == "\\end{tabular}\n"
+    lines = body.splitlines()
+    rows = [line for line in lines if line.endswith(r" \\")]
+    rules = [line for line in lines if not line.endswith(r" \\")]
+    assert rules == [
+        r"\cmidrule(lr){2-3} \cmidrule(lr){4-5} \cmidrule(lr){6-7}", r"\midrule", r"\midrule",
+    ]  # fmt: skip
+    groups, *rows = [re.split(r"(?<!\\)&", row.removesuffix(r" \\")) for row in rows]
+    widths = [int(w) for w in re.findall(r"\\multicolumn\{(\d)\}\{c\}", "&".join(groups))]
+    assert 1 + sum(widths) == len(columns)
+    assert {len(row) for row in rows} == {len(columns)}
+    assert not [cell for row in rows for cell in row if unescaped(cell)]
+    assert r"\textbackslash{}mist\{\}" in text
+
+
+def test_an_unknown_label_or_suffix_is_refused(run, tmp_path):
+    with pytest.raises(UsageError, match=r"--label 'fogg'.*did you mean 'fog'"):
+        table_of([run], labels={"fogg": "x"})
+    with pytest.raises(UsageError, match=r"end the name in \.tex, \.csv or \.md"):
+        write_table(table_of([run]), tmp_path / "t.xlsx")
+    assert len(pd.read_csv(io.StringIO(table_of([run]).csv()))) == 12
