@@ -33,7 +33,7 @@ from fedtrees.core.threat import Threat
 from fedtrees.core.view import View
 from fedtrees.isolation.process import attacks
 from fedtrees.metrics.advantage import advantage
-from fedtrees.metrics.metric import Case, Metric, Score, all_metrics, best_of, metrics_of
+from fedtrees.metrics.metric import COUNTED, Case, Metric, Score, all_metrics, best_of, metrics_of
 from fedtrees.metrics.utility import scores_of
 from fedtrees.protocols.base import Protocol, Training, train
 from fedtrees.protocols.views import view_of
@@ -319,6 +319,9 @@ def evaluate_blind(cell: BlindCell, federation: Federation) -> Outcome:
         for name, scores in scored.items():
             values = {s.name: s.value for s in scores}
             rows += [{**_row(m, values.get(m)), "attack_params": name} for m in metric.main]
+        counted = metric.counted(truth)
+        if counted is not None:
+            rows.append(_row(f"{COUNTED}:{metric.name}", counted, "rows"))
     common = {**setting_columns(cell.setting), "threat": cell.threat, "attack": "blind"}
     return Outcome(rows, {**common, "stage": "blind"})
 

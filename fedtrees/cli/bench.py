@@ -170,7 +170,7 @@ def _suite(
 
 
 def _dry_run(bench: Bench, as_json: bool) -> None:
-    from fedtrees.report.style import many
+    from fedtrees.core.counts import many
 
     cells = list(bench.plan.cells())
     if as_json:
@@ -188,7 +188,7 @@ def _run_with_progress(bench: Bench) -> Counter[str]:
     from rich import progress as bars
     from rich.console import Console
 
-    from fedtrees.report.style import many
+    from fedtrees.core.counts import many
 
     total = sum(len(job.cells) for phase in bench.remaining() for job in phase)
     console = Console(stderr=True)
@@ -216,8 +216,8 @@ def _run_with_progress(bench: Bench) -> Counter[str]:
 
 def _finish(bench: Bench, counts: Counter[str], margin: float | None, as_json: bool) -> None:
     from fedtrees.cli.results import failures, leaderboards, no_attack_ran, study_of, summary
+    from fedtrees.core.counts import many
     from fedtrees.report.html import write_report
-    from fedtrees.report.style import many
 
     study = study_of(bench.folder, None, margin)
     report = write_report(bench.folder, margin=study.margin)

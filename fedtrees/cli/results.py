@@ -5,16 +5,19 @@ from __future__ import annotations
 import math
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedtrees.cli.inspect import console
+from fedtrees.core.counts import many
 from fedtrees.core.errors import StoreError
 from fedtrees.report.intervals import Estimate
 from fedtrees.report.rows import NOT_OK, load_rows
 from fedtrees.report.study import Study
-from fedtrees.report.style import many
 from fedtrees.report.table_text import leaderboard_table
 from fedtrees.report.verdict import MARGIN, at_blind
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 def study_of(run: Path, metric: str | None, margin: float | None) -> Study:
@@ -23,13 +26,31 @@ def study_of(run: Path, metric: str | None, margin: float | None) -> Study:
 
 
 def leaderboards(study: Study) -> None:
-    """Print one table per setting and threat with its verdict, then what gave nothing."""
-    verdicts = {a.panel: a.bottom_line for a in study.answers}
+    """Print one table per setting and threat, what gave nothing, and the verdict last."""
+    out = console()
     for frontier, board in study.boards:
-        console().print(leaderboard_table(frontier, board))
-        console().print(verdicts[frontier.panel] + "\n", markup=False, highlight=False)
+        out.print(leaderboard_table(frontier, board, out.width))
+        out.print()
     for line in gaps(study):
-        console().print(line, markup=False)
+        out.print(line, markup=False)
+    print_verdict(study, out)
+
+
+def print_verdict(study: Study, out: Console) -> None:
+    """Print the sentences of a run, a paragraph each, wrapped to the console."""
+    from rich.padding import Padding
+    from rich.text import Text
+
+    said = study.verdict
+    for advice in said.settings:
+        out.print(Text(f"\n{advice.setting}", style="bold"))
+        for side in advice.sides:
+            out.print(Padding(Text(" ".join(side.sentences)), (0, 0, 1, 2)))
+        for at, step in enumerate(advice.steps, 1):
+            lines = Text(step).wrap(out, max(out.width - 5, 20))
+            for k, line in enumerate(lines):
+                out.print(Text(f"{at:3}. " if k == 0 else " " * 5) + line)
+    out.print(Text(f"\n{said.note}"))
 
 
 def failures(run: Path) -> int:
@@ -72,7 +93,6 @@ def summary(study: Study) -> dict[str, Any]:
         raise StoreError(
             f"{study.folder} holds no results yet; finish it with fedtrees bench --resume"
         )
-    verdicts = {a.panel: a.bottom_line for a in study.answers}
     boards = [
         {
             "dataset": f.panel.setting.dataset,
@@ -81,7 +101,7 @@ def summary(study: Study) -> dict[str, Any]:
             "threat": f.panel.threat,
             "metric": f.metric,
             "utility": f.utility,
-            "verdict": verdicts[f.panel],
+            "verdict": study.verdict.text(f.panel),
             "defenses": [
                 {
                     "defense": row.point.defense,
@@ -99,7 +119,8 @@ def summary(study: Study) -> dict[str, Any]:
         for f, board in study.boards
     ]
     counted = {"run": str(study.folder), "rows": len(study.rows), "margin": study.margin}
-    return {**counted, "leaderboards": boards, "gaps": gaps(study)}
+    said = {"verdict": list(study.verdict.lines()), "gaps": gaps(study)}
+    return {**counted, "leaderboards": boards, **said}
 
 
 def _estimate(e: Estimate) -> dict[str, float | None]:

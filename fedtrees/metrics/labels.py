@@ -84,6 +84,10 @@ class LabelScores(Metric[TrueLabels]):
         strange = np.setdiff1d(claims[0].ids, known)[:5].tolist()
         return f"labels of unknown ids {strange} were claimed" if strange else None
 
+    def counted(self, truth: TrueLabels) -> int:
+        """Return the number of rows whose labels are sought."""
+        return len(truth.ids)
+
     def score(self, claims: Sequence[Labels], truth: TrueLabels) -> list[Score]:
         """Score one claim; a row that it leaves out is a cluster of its own."""
         from scipy.optimize import linear_sum_assignment

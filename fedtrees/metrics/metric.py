@@ -27,6 +27,8 @@ T = TypeVar("T")
 
 #: ``sampling_error:ra`` is the standard error of ``ra`` where some of the rows were scored.
 SAMPLING_ERROR = "sampling_error"
+#: ``counted:records`` is how many rows the shares of the metric ``records`` are of.
+COUNTED = "counted"
 
 
 @dataclass(frozen=True)
@@ -201,6 +203,10 @@ class Metric(ABC, Generic[T]):
 
     def refuses(self, claims: Sequence[Any], case: Case) -> str | None:
         """Return what is wrong with claims that cannot be scored at all, None if nothing is."""
+        return None
+
+    def counted(self, truth: T) -> int | None:
+        """Return how many rows the shares are of, None where they are of something else."""
         return None
 
     def blind(self, case: Case, truth: T) -> dict[str, Sequence[Claim]]:

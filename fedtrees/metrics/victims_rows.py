@@ -124,6 +124,10 @@ class RecordMetric(Metric[VictimsRows]):
         """Refuse rows that do not fit the schema."""
         return unscorable(claims, case)
 
+    def counted(self, truth: VictimsRows) -> int:
+        """Return the number of the victims' rows, scored or not."""
+        return truth.whole
+
     def blind(self, case: Case, truth: VictimsRows) -> dict[str, Sequence[Claim]]:
         """Return the guesses of `fedtrees.guessing.blind`, and those of attacks marked blind."""
         view = case.blind_view()

@@ -80,6 +80,8 @@ class Protocol(ABC):
         What the reference is called of who holds labels and trains with nobody else.
     example : str
         A dataset that needs no file to show it on.
+    called : mapping of str to (str, str)
+        What a reader calls one party of a role, and several.
     """
 
     name: ClassVar[str] = "protocol"
@@ -92,6 +94,11 @@ class Protocol(ABC):
     curious: ClassVar[tuple[str, ...]] = ("client",)
     alone: ClassVar[str] = LOCAL_ONLY
     example: ClassVar[str] = "breast-cancer"
+    called: ClassVar[Mapping[str, tuple[str, str]]] = {
+        "server": ("your server", "servers"),
+        "client": ("one of the clients", "clients together"),
+        "public": ("whoever has the released model", "holders of the released model"),
+    }
 
     def roles(self, parties: int) -> Mapping[str, str]:
         """Return the role of every party by name, given how many hold data.

@@ -52,6 +52,7 @@ class Point:
     seeds: tuple[SeedPoint, ...]
     coverage: Coverage = field(default_factory=Coverage)
     note: str = ""
+    unfit: bool = False  # the defense makes no sense with the protocol
 
     @property
     def hollow(self) -> bool:
@@ -239,6 +240,7 @@ def _point(
         seeds=tuple(seeds),
         coverage=coverage(exposed, attacks),
         note=_why_not_drawn(trained, attacks, bool(useful), len(worst) > 0, utility),
+        unfit=len(trained) > 0 and bool((trained["status"] == "skipped").all()),
     )
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from fedtrees.core.counts import many
 from fedtrees.core.files import write_whole
-from fedtrees.report import numbers, sections, style
+from fedtrees.report import numbers, sections
 from fedtrees.report.markup import Html, join, tag
 from fedtrees.report.page import page
-from fedtrees.report.rows import NOT_OK, load_rows
+from fedtrees.report.rows import NOT_OK, UNDEFENDED, load_rows
 from fedtrees.report.sections import Charts
 from fedtrees.report.study import Study
 from fedtrees.report.verdict import MARGIN
@@ -17,7 +18,7 @@ from fedtrees.report.verdict import MARGIN
 Section = Callable[[Study, Charts], Html]
 
 SECTIONS: tuple[tuple[str, str, str, Section], ...] = (
-    ("answers", "Answers", "In one sentence each", sections.headline),
+    ("verdict", "Verdict", "What leaks, what stops it, what to do", sections.verdict),
     ("frontier", "Frontier", "Utility against worst-case advantage", sections.frontier),
     ("leaderboard", "Leaderboard", "Leaderboard", numbers.leaderboard),
     ("leaks", "Attacks", "Which attack, under which threat", sections.heatmaps),
@@ -25,8 +26,9 @@ SECTIONS: tuple[tuple[str, str, str, Section], ...] = (
     ("features", "Features", "Which columns leak", sections.features),
     ("cost", "Cost", "What it costs", numbers.cost),
     ("disclosure", "Who sees what", "Who sees what", numbers.disclosure),
-    ("trouble", "Gaps", "What failed or was skipped, and why", numbers.trouble),
-    ("methods", "Methods", "Methods, and how to get these numbers again", numbers.methods),
+    ("gaps", "Gaps", "What did not run, and why", numbers.gaps),
+    ("glossary", "Words", "What the words mean", numbers.glossary),
+    ("methods", "Reproduce", "How to get these numbers again", numbers.methods),
 )
 
 
@@ -122,11 +124,20 @@ def _facts(study: Study, charts: Charts) -> Html:
     cell = ["setting", "defense_spec", "threat", "attack_spec", "seed", "stage", "status"]
     cells = rows[rows["stage"] != "exposure"].drop_duplicates(cell)
     status = cells["status"].value_counts()
-    counts = [f"{style.many(int(status.get('ok', 0)), 'cell')} finished"]
+    counts = [f"{many(int(status.get('ok', 0)), 'cell')} finished"]
     counts += [f"{int(status[s])} {s}" for s in NOT_OK if s in status.index]
-    run = ", ".join(sorted({r for r in rows["run"] if r})) or study.folder.resolve().name
-    size = f"{style.many(len(study.settings), 'setting')}, {style.many(seeds, 'seed')}"
-    text = f"Run {run}: {size}; {', '.join(counts)}."
+    here = rows[rows["stage"].isin(["train", "attack"])]
+    size = [
+        many(here[column].nunique(), word)
+        for column, word in (("partition", "partition"), ("protocol", "protocol"))
+    ]
+    size += [
+        many(len({*here["defense_spec"]} - {UNDEFENDED}), "defense"),
+        many(len({*here["threat"]} - {""}), "threat"),
+        many(len({*here["attack"]} - {""}), "attack"),
+        many(seeds, "seed"),
+    ]
+    text = f"{', '.join(size)}; {', '.join(counts)}."
     return join([tag("p", text, class_="facts"), _filters(study)])
 
 

@@ -1,4 +1,4 @@
-"""The sections of the report that are tables: leaderboard, guarantees, cost, disclosure, gaps."""
+"""The sections of the report that are tables: leaderboard, guarantees, cost, gaps, glossary."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from fedtrees.core.counts import many
 from fedtrees.core.specs import split_outside
+from fedtrees.report import glossary as words
 from fedtrees.report import style
 from fedtrees.report.claims import span
 from fedtrees.report.coverage import stopped
@@ -16,7 +18,7 @@ from fedtrees.report.grid_figure import draw_cost, draw_protection
 from fedtrees.report.intervals import Estimate
 from fedtrees.report.markup import Html, esc, join, table, tag
 from fedtrees.report.rows import UNDEFENDED, Setting, read_json, read_text
-from fedtrees.report.sections import Charts, marker, place
+from fedtrees.report.sections import Charts, lede, marker, place
 from fedtrees.report.study import Study
 from fedtrees.report.table_text import exact_rows
 from fedtrees.report.tables import (
@@ -27,20 +29,18 @@ from fedtrees.report.tables import (
     cost_table,
     guarantee_table,
     protections,
-    trouble_table,
 )
 
 
 def leaderboard(study: Study, charts: Charts) -> Html:
     """One table per panel, a defense per row."""
-    lede = tag("p", "Mean over seeds, 95% bootstrap interval below it. Changes are against the "
-               "undefended run, paired by seed. Tinted rows are not dominated.",
-               class_="lede")  # fmt: skip
+    about = lede(study, "Mean over seeds, 95% bootstrap interval below it. Changes are against the "
+                 "undefended run, paired by seed. Tinted rows are not dominated.")  # fmt: skip
     blocks = [
         tag("div", _board(study, f, board), data_place=place(f.panel.setting, f.panel.threat))
         for f, board in study.boards
     ]
-    return join([lede, *blocks])
+    return join([about, *blocks])
 
 
 def _board(study: Study, frontier: Frontier, board: Sequence[LeaderRow]) -> Html:
@@ -54,9 +54,10 @@ def _board(study: Study, frontier: Frontier, board: Sequence[LeaderRow]) -> Html
     known = max([r.point.utility.n for r in board], default=0)
     lines = [_line(study, row, known) for row in board]
     refs = "; ".join(f"{n} {style.interval(e)}" for n, e in frontier.references if e.known)
-    caption = f"{frontier.panel}, {style.many(known, 'seed')}"
+    caption = f"{frontier.panel}, {many(known, 'seed')}"
     after = tag("p", f"Without a federation: {utility} {refs}.", class_="facts") if refs else ""
-    return join([table(caption, header, lines, (1, 2, 3, 4, 6, 7, 8), classes, wide), after])
+    heads = [study.explained(h) for h in header]
+    return join([table(caption, heads, lines, (1, 2, 3, 4, 6, 7, 8), classes, wide), after])
 
 
 def _line(study: Study, row: LeaderRow, seeds: int) -> list[object]:
@@ -119,9 +120,7 @@ def _breakable(text: str) -> Html:
 
 def guarantees(study: Study, charts: Charts) -> Html:
     """Set what is claimed beside what was spent and what an audit measured."""
-    lede = tag("p", "Claimed: what the defense states. Spent: what an accountant composes from "
-               "the noise actually drawn. Measured: a lower bound from an audit, where one "
-               "ran.", class_="lede")  # fmt: skip
+    about = lede(study, "What is claimed, what was spent and what an audit measured.")
     # Most settings of a run say the same: say it once.
     same: dict[tuple[Guarantees, ...], list[Setting]] = {}
     for setting in study.settings:
@@ -137,7 +136,7 @@ def guarantees(study: Study, charts: Charts) -> Html:
         made = table("; ".join(map(str, settings)), header, lines, column_class=wide)
         only = place(settings[0]) if len(settings) == 1 else None
         blocks.append(tag("div", made, data_place=only))
-    return join([lede, *blocks])
+    return join([about, *blocks])
 
 
 def cost(study: Study, charts: Charts) -> Html:
@@ -284,63 +283,45 @@ def _float(value: object) -> float:
         return math.nan
 
 
-def trouble(study: Study, charts: Charts) -> Html:
-    """What failed, timed out or was skipped, with the reason."""
-    found = trouble_table(study.rows)
-    if not found:
-        return tag("p", "Every cell finished; none was skipped.")
-    failed = sum(t.status != "skipped" for t in found)
-    lede = tag("p", f"{failed} failures and time-outs, {len(found) - failed} skips. A failed "
-               "attack is not a defense: the points it touches are hollow. A skip is an attack "
-               "or a defense that does not apply.", class_="lede")  # fmt: skip
-    header = ["what", "status", "setting", "threat", "seeds", "reason"]
+def gaps(study: Study, charts: Charts) -> Html:
+    """Every defense, threat and attack that did not run, and why, in one table."""
+    run: dict[Setting, set[str]] = {}
+    for frontier, board in study.boards:
+        fit = {r.point.defense for r in board if not r.point.unfit}
+        run.setdefault(frontier.panel.setting, set()).update(fit)
+    merged: dict[tuple[str, ...], list[Setting]] = {}
+    for gap in study.gaps.found:
+        every = len(gap.against) > 1 and {*gap.against} >= run.get(gap.setting, {""})
+        against = "every defense" if every else ", ".join(gap.against)
+        seeds = f"seed{'s' * (len(gap.seeds) > 1)} {', '.join(map(str, gap.seeds))}"
+        status = f"{gap.status} ({seeds})" if gap.seeds else gap.status
+        where = ", against ".join(filter(None, (gap.threat, against)))
+        key = (status, gap.kind, ", ".join(gap.names), where, gap.why)
+        merged.setdefault(key, []).append(gap.setting)
+    if not merged:
+        return tag("p", "Everything that is here ran, and every cell finished.")
+    about = lede(study, "What failed first, then what could have run and was not asked for, then "
+                 "what does not apply. A failed attack is not a defense: the points it touches are "
+                 "hollow.")  # fmt: skip
+    whole = {*study.settings}
     lines = [
-        [
-            f"{t.attack} against {t.defense}" if t.stage == "attack" else f"{t.stage}: {t.defense}",
-            t.status, t.setting, t.threat, ", ".join(map(str, t.seeds)), t.reason,
-        ]
-        for t in found
+        [_breakable(names), kind, status, where, why,
+         "" if {*settings} == whole else join(map(str, settings), "; ")]
+        for (status, kind, names, where, why), settings in merged.items()
     ]  # fmt: skip
-    skipped = [line for line in lines if line[1] == "skipped"]
-    others = [line for line in lines if line[1] != "skipped"]
-    parts: list[object] = [lede]
-    if others:
-        parts.append(table("Failed or timed out", header, others))
-    if skipped:
-        made = table("Skipped", header, skipped)
-        parts.append(tag("details", tag("summary", f"{len(skipped)} skips"), made, open=not others))
-    return join(parts)
+    header = ["what", "kind", "status", "by whom, against what", "why", "where, if not everywhere"]
+    wide = {0: "parts", 3: "free", 4: "prose", 5: "free"}
+    return join([about, table("What did not run, and why", header, lines, column_class=wide)])
 
 
-METHODS = (
-    ("Worst-case advantage", "Per seed, the largest (score − blind) / (best − blind) over the "
-     "attacks of a threat that ran; then the mean over seeds. Never clipped; undefined where the "
-     "blind adversary already scores the best value. The largest of several noisy scores lies "
-     "above each of their means: a small positive figure may be chance."),
-    ("Blind adversary", "The same principals with the same declared knowledge and an empty "
-     "transcript; the best of several guesses made without looking."),
-    ("Intervals", "95% percentile bootstrap over seeds, with fixed draws. With few seeds such an "
-     "interval cannot be wider than the range of the seeds: read it as a lower limit on doubt."),
-    ("Within a margin of blind", "A claim of equivalence: every attack that applies has run, there "
-     "are at least 3 seeds, and by every headline score that was measured the upper end of the 95% "
-     "t interval over seeds of the worst-case advantage lies below the margin. More noise widens "
-     "the interval and shows less. Scores are over all columns: a single one may leak more."),
-    ("Applicable attacks", "All registered attacks but controls and replicas of published code, "
-     "as far as they find something to read in the view; asked of every training, whether the "
-     "attack runs or not."),
-    ("Paired changes", "Differences to the undefended run of the same seed, then mean and "
-     "interval."),
-    ("Non-dominated points", "No other point has at least its utility and at most its advantage, "
-     "and is better in one. Points where an attack failed take no part."),
-    ("Utility", "On held-out rows never used for anything else. Local-only is the mean of "
-     "parties that train alone."),
-)  # fmt: skip
+def glossary(study: Study, charts: Charts) -> Html:
+    """What the words of the report mean."""
+    return words.glossary()
 
 
 def methods(study: Study, charts: Charts) -> Html:
-    """How the figures are computed and how to get them again."""
-    items = join(join([tag("dt", name), tag("dd", text)]) for name, text in METHODS)
-    parts: list[object] = [tag("dl", items), tag("h3", "Reproduce")]
+    """How to get the figures again."""
+    parts: list[object] = []
     environment = read_json(study.folder, "environment.json")
     command = environment.get("command") if isinstance(environment, dict) else None
     if isinstance(command, list):

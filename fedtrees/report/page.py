@@ -42,13 +42,20 @@ nav.bar a:hover { color: var(--accent); text-decoration: underline; }
   margin: .8rem 0 0; }
 select { font: inherit; padding: .15rem .3rem; border: 1px solid var(--rule); border-radius: 4px;
   background: #fff; color: var(--ink); max-width: 16rem; }
-.answers { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 30rem), 1fr));
+.answers { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 34rem), 1fr));
   gap: 1rem; }
 .answer { background: var(--faint); border-left: 4px solid var(--ink); padding: .9rem 1.1rem; }
-.answer h3 { margin: 0 0 .3rem; font-size: .9rem; color: var(--muted); font-weight: 600; }
-.answer p.leak { font-size: 1.05rem; line-height: 1.45; font-weight: 600; margin: 0 0 .5rem; }
-.answer ul { margin: .3rem 0 .5rem; padding-left: 1.1rem; font-size: .92rem; }
-.answer p.end { margin: 0; font-size: .92rem; }
+.answer h3 { margin: 0 0 .3rem; font-size: .9rem; color: var(--muted); font-weight: 600;
+  overflow-wrap: anywhere; }
+.answer h4 { margin: 1rem 0 .2rem; }
+.answer > div + div { margin-top: 1rem; }
+.answer p { margin: 0 0 .7rem; font-size: .95rem; overflow-wrap: anywhere; }
+.answer p > strong:first-child { font-size: 1.05rem; line-height: 1.45; }
+.answer ol, .answer ul { margin: .3rem 0 .2rem; padding-left: 1.3rem; font-size: .95rem;
+  max-width: 46rem; }
+.answer p.leak { font-size: 1.05rem; line-height: 1.45; font-weight: 600; }
+abbr { text-decoration: underline dotted #8a94a1; text-underline-offset: .2em; cursor: help; }
+a.term { color: inherit; text-decoration: none; }
 .grid { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 30rem), 1fr));
   gap: 1.25rem 1.75rem; }
 .scale { display: flex; gap: .5rem; align-items: center; font-size: .84rem; color: var(--muted); }

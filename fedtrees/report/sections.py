@@ -1,4 +1,4 @@
-"""The sections of the report that are mostly figures: answers, frontier, leaks."""
+"""The sections of the report that are mostly figures, and the verdict: frontier, leaks."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from fedtrees.report.frontier_figure import advantage_limits, draw_frontier
 from fedtrees.report.grid_figure import draw_heatmap
 from fedtrees.report.markup import Html, esc, join, table, tag
 from fedtrees.report.rows import UNDEFENDED, Panel, Setting
+from fedtrees.report.sentences import Side
 from fedtrees.report.study import Study
 from fedtrees.report.web import esc as plotly_esc
 
@@ -43,45 +44,47 @@ def place(setting: Setting, threat: str | None = None) -> str:
     return json.dumps(found | ({"threat": threat} if threat is not None else {}))
 
 
-def headline(study: Study, charts: Charts) -> Html:
-    """Answer, per setting: what leaks, what each defense changes, is there a way out."""
-    blocks = [
-        tag(
-            "article",
-            tag("h3", f"{a.panel.setting} · threat: {a.panel.threat}"),
-            tag("p", a.leak, class_="leak"),
-            tag("ul", join(tag("li", change) for change in a.changes)) if a.changes else "",
-            join(tag("p", other, class_="leak") for other in a.others),
-            tag("p", a.bottom_line, class_="end"),
-            class_="answer",
-            data_place=place(a.panel.setting, a.panel.threat),
-        )
-        for a in study.answers
-    ]
-    if not blocks:
+def lede(study: Study, text: str) -> Html:
+    """Return the paragraph that begins a section, its words explained."""
+    return tag("p", study.explained(text), class_="lede")
+
+
+def verdict(study: Study, charts: Charts) -> Html:
+    """Say in sentences who reads what, what stops it, what to do, and what is open."""
+    said = study.verdict
+    if not said.settings:
         return tag("p", "No attack has run yet, so there is nothing to answer.", class_="note")
-    caution = (
-        "Worst advantage: the most any attack that ran learned beyond a blind adversary with the "
-        "same prior knowledge and an empty transcript; 0 is nothing, 1 is everything, negative is "
-        "worse than not attacking. Changes are paired by seed with the undefended run. Down to "
-        f"blind is who is shown to stay within {study.margin:g} of it: by every headline score the "
-        "upper end of the 95% t interval over seeds lies below. A fixed set of attacks flatters "
-        "defenses: a low figure says that these attacks fail."
-    )
-    return join([tag("p", caution, class_="lede"), tag("div", join(blocks), class_="answers")])
+    blocks = []
+    for advice in said.settings:
+        seen: set[str] = set()
+        sides = join(_side(study, side, seen) for side in advice.sides)
+        steps = join(tag("li", study.explained(step, seen)) for step in advice.steps)
+        todo = [tag("h4", "What to do, in order"), tag("ol", steps)] if advice.steps else []
+        blocks.append(
+            tag("article", tag("h3", advice.setting), sides, *todo, class_="answer",
+                data_place=place(advice.setting))
+        )  # fmt: skip
+    boxes = tag("div", join(blocks), class_="answers")
+    return join([boxes, tag("p", study.explained(said.note), class_="lede")])
+
+
+def _side(study: Study, side: Side, seen: set[str]) -> Html:
+    """Write what one adversary reads, and in a list what every defense does about it."""
+    first, *others = (study.explained(text, seen) for text in side.sentences)
+    rest = join(tag("li", text) for text in others)
+    where = place(side.panel.setting, side.panel.threat)
+    return tag("div", tag("p", tag("strong", first)), tag("ul", rest), data_place=where)
 
 
 def frontier(study: Study, charts: Charts) -> Html:
     """Draw one panel per threat, panels of one setting side by side on one scale."""
     others = {m: {f.panel: f for f in study.in_metric(m)} for m in study.other_metrics}
     parts = [
-        tag(
-            "p",
+        lede(
+            study,
             "Right and down is better. Bars: 95% bootstrap intervals over seeds; faint marks: "
             "single seeds; thin lines join the budgets of one defense; the wide grey line joins "
-            "the points no other point beats. Of hollow points an applicable attack is missing: "
-            "their advantage is known only from below, and they take no part in that line.",
-            class_="lede",
+            "the points that are not dominated. Of hollow points an applicable attack is missing.",
         ),
         _metric_chooser(study),
         _legend(study),
@@ -204,12 +207,11 @@ def heatmaps(study: Study, charts: Charts) -> Html:
     }
     limit = leaks.limit(grid for several in grids.values() for grid in several)
     parts = [
-        tag(
-            "p",
+        lede(
+            study,
             "Advantage over blind, mean over seeds: white is blind, orange leaks, blue is worse "
             "than not attacking. A row is a threat and an attack. An asterisk marks a mean over "
             "the seeds that finished; n/a is an attack that does not apply.",
-            class_="lede",
         ),
         _scale(limit),
     ]
@@ -226,13 +228,13 @@ def features(study: Study, charts: Charts) -> Html:
     if not grids:
         return tag("p", "No attack of this run reports scores per feature.", class_="note")
     limit = leaks.limit(grids.values())
-    lede = tag("p", "Worst-case advantage on each column; columns that the undefended run leaks "
-               "most come first.", class_="lede")  # fmt: skip
+    about = lede(study, "Worst advantage on each column; columns that the undefended run leaks "
+                 "most come first.")  # fmt: skip
     blocks = []
     for p, g in grids.items():
         body = join([tag("h3", p), _grid(charts, g, limit, "feature")])
         blocks.append(tag("div", body, data_place=place(p.setting, p.threat)))
-    return join([lede, _scale(limit), *blocks])
+    return join([about, _scale(limit), *blocks])
 
 
 def _grid(charts: Charts, grid: leaks.Grid, limit: float, first: str) -> Html:

@@ -10,11 +10,15 @@ from pathlib import Path
 import pandas as pd
 
 from fedtrees.core.errors import UsageError, did_you_mean
+from fedtrees.core.specs import parse_one
+from fedtrees.metrics.metric import COUNTED
 from fedtrees.report import style
 from fedtrees.report.frontier import Frontier, frontiers
-from fedtrees.report.headline import Answer, answers
+from fedtrees.report.gaps import Gaps, called
+from fedtrees.report.glossary import Explained
 from fedtrees.report.protocol_budgets import over_budgets
-from fedtrees.report.rows import Panel, Setting
+from fedtrees.report.rows import UNDEFENDED, Panel, Setting
+from fedtrees.report.sentences import About, Verdict, verdict
 from fedtrees.report.tables import LeaderRow, leaderboard
 from fedtrees.report.verdict import MARGIN, check_margin
 from fedtrees.report.worst import attack_metrics, panels
@@ -78,9 +82,33 @@ class Study:
         return tuple((f, leaderboard(self.rows, f)) for f in self.frontiers)
 
     @cached_property
-    def answers(self) -> tuple[Answer, ...]:
-        """What every panel says, in sentences."""
-        return answers(self.boards, self.other_frontiers, self.margin)
+    def verdict(self) -> Verdict:
+        """What the run says, in sentences."""
+        return verdict(self.boards, About(self.counted, self.gaps.named, called, self.margin))
+
+    @cached_property
+    def explained(self) -> Explained:
+        """What puts a word's meaning behind it; defenses and attacks of the run are words, too."""
+        specs = (s for s in {*self.rows["defense_spec"]} - {"", UNDEFENDED})
+        defenses = {("defense", part.name) for s in specs for part in parse_one(s).parts}
+        attacks = {("attack", name) for name in {*self.rows["attack"]} - {"", "blind"}}
+        return Explained(sorted(defenses | attacks))
+
+    @cached_property
+    def gaps(self) -> Gaps:
+        """What could have been run and was not."""
+        return Gaps.of(self.rows, self.settings)
+
+    def counted(self, panel: Panel, metric: str) -> float:
+        """Return how many rows the shares of a metric are of, NaN where the run does not tell."""
+        rows = self.rows
+        here = rows[
+            (rows["metric"] == f"{COUNTED}:{metric}")
+            & (rows["dataset"] == panel.setting.dataset)
+            & (rows["partition"] == panel.setting.partition)
+            & (rows["threat"] == panel.threat)
+        ]
+        return float(here["value"].mean())
 
     @cached_property
     def colours(self) -> dict[str, tuple[str, str]]:

@@ -58,11 +58,6 @@ METRIC_NAMES = {
 }
 
 
-def many(n: int, word: str, plural: str = "") -> str:
-    """Write a number of things; their plural, if another letter than s makes it."""
-    return f"{n} {word}" if n == 1 else f"{n} {plural or word + 's'}"
-
-
 def metric_name(metric: str) -> str:
     """Return a metric's name in words, the key itself where there is no better one."""
     return METRIC_NAMES.get(metric, metric)

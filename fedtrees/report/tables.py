@@ -88,20 +88,6 @@ class Guarantees:
     verdict: str
 
 
-@dataclass(frozen=True)
-class Trouble:
-    """Cells that failed, timed out or were skipped for one reason."""
-
-    status: str
-    stage: str
-    setting: Setting
-    defense: str
-    threat: str
-    attack: str
-    seeds: tuple[int, ...]
-    reason: str
-
-
 def _values(worst: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
     return worst["value"], worst["value_error"]
 
@@ -203,24 +189,3 @@ def guarantee_table(rows: pd.DataFrame, setting: Setting) -> tuple[Guarantees, .
             verdict = "; ".join(filter(None, [verdict, "differs between seeds or threats"]))
         out.append(Guarantees(spec, *stated, verdict))
     return tuple(out)
-
-
-def trouble_table(rows: pd.DataFrame) -> tuple[Trouble, ...]:
-    """Return what failed, timed out or was skipped, one entry per reason: failures first."""
-    # Which attacks apply to a training that failed is no gap of its own.
-    bad = rows[(rows["status"] != "ok") & (rows["stage"] != "exposure")]
-    keys = ["status", "stage", "setting", "defense_spec", "threat", "attack_spec", "reason"]
-    groups: dict[tuple, set[int]] = {}  # type: ignore[type-arg]
-    for key, seed in zip(bad[keys].itertuples(index=False, name=None), bad["seed"], strict=True):
-        groups.setdefault(key, set()).update([] if math.isnan(seed) else [int(seed)])
-    order = {"failed": 0, "timeout": 1, "skipped": 3}
-    found = [
-        Trouble(status, stage, setting, defense, threat, attack, tuple(sorted(seeds)), reason)
-        for (status, stage, setting, defense, threat, attack, reason), seeds in groups.items()
-    ]
-
-    def rank(t: Trouble) -> tuple[object, ...]:
-        rest = (t.defense, t.threat, t.attack, t.reason)
-        return order.get(t.status, 2), t.setting, t.stage != "train", *rest
-
-    return tuple(sorted(found, key=rank))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import pandas as pd
 
@@ -24,12 +26,19 @@ FEWEST_SEEDS = 3  # of fewer no interval is believed
 class Leak:
     """The worst advantage over the attacks that ran, by one score.
 
-    `upper`: Upper end of the 95% t interval over seeds; infinite below `FEWEST_SEEDS`.
+    `upper`: Upper end of the 95% t interval over seeds; infinite below `FEWEST_SEEDS`. `score,
+    blind`: Of the attack that is worst on each seed, and of who never looked. `attacks`: Names of
+    those attacks, the most frequent first. `by_seed`: Their scores, each with its standard error
+    where a sample of the rows was scored, else 0.
     """
 
     metric: str
     advantage: Estimate
     upper: float
+    score: Estimate = Estimate()
+    blind: Estimate = Estimate()
+    attacks: tuple[str, ...] = ()
+    by_seed: Mapping[int, tuple[float, float]] = field(default_factory=dict)
 
     @property
     def past_blind(self) -> bool:
@@ -57,7 +66,18 @@ def leaks_of(attacks: pd.DataFrame) -> dict[str, tuple[Leak, ...]]:
             upper = math.fsum(values) / len(values) + math.hypot(
                 upper - math.fsum(values) / len(values), sampling_half(errors)
             )
-            found.setdefault(str(spec), []).append(Leak(metric, estimate(values, errors), upper))
+            scored = zip(rows["seed"], rows["value"], rows["value_error"], strict=True)
+            found.setdefault(str(spec), []).append(
+                Leak(
+                    metric,
+                    estimate(values, errors),
+                    upper,
+                    estimate(rows["value"], rows["value_error"]),
+                    estimate(rows["blind"]),
+                    tuple(name for name, _ in Counter(rows["attack_spec"]).most_common()),
+                    {int(seed): (value, error) for seed, value, error in scored},
+                )
+            )
     return {spec: tuple(leaks) for spec, leaks in found.items()}
 
 
@@ -73,6 +93,21 @@ def at_blind(point: Point, leaks: tuple[Leak, ...], margin: float) -> bool:
         and bool(leaks)
         and all(leak.upper < margin for leak in leaks)
     )
+
+
+def difference(gaps: Sequence[float], errors: Sequence[float] = ()) -> Estimate:
+    """Return the mean of paired differences with its 95% t interval; below 2 seeds without one.
+
+    A bootstrap interval of a handful of seeds is too short to call a difference clear.
+
+    `errors`: Standard errors of the differences, where they are of samples.
+    """
+    known = [g for g in gaps if math.isfinite(g)]
+    if len(known) < 2:
+        return Estimate(known[0], n=1) if known else Estimate()
+    mean = math.fsum(known) / len(known)
+    half = math.hypot(t_upper(known) - mean, sampling_half(errors))
+    return Estimate(mean, mean - half, mean + half, len(known))
 
 
 def check_margin(margin: float) -> float:

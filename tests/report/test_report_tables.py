@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 
 import numpy as np
 import pandas as pd
@@ -10,8 +11,8 @@ import pytest
 from fedtrees.core.guarantee import parse
 from fedtrees.report import claims, leaks, style
 from fedtrees.report.frontier import frontiers
+from fedtrees.report.gaps import Gaps
 from fedtrees.report.grid_figure import draw_protection
-from fedtrees.report.headline import answers
 from fedtrees.report.intervals import Estimate, estimate
 from fedtrees.report.rows import Panel, Setting
 from fedtrees.report.table_text import exact_rows, leaderboard_table
@@ -21,7 +22,6 @@ from fedtrees.report.tables import (
     leaderboard,
     paired,
     protections,
-    trouble_table,
 )
 
 STROKE = Setting("stroke", "iid[clients=5]", "fedtree[trees=20,depth=6]")
@@ -207,14 +207,17 @@ def test_the_figure_of_protection_has_every_defense_and_threat(rows):
 
 
 def test_gaps_gather_seeds_and_put_failures_first(rows):
-    found = trouble_table(rows)
-    statuses = [t.status for t in found]
-    assert statuses == sorted(statuses, key=["failed", "timeout", "skipped"].index)
-    skip = next(t for t in found if t.stage == "train")
-    assert skip.seeds == (0, 1, 2)
-    assert skip.reason == "paillier guards Histogram; bagging sends whole trees"
-    bad = rows[rows["status"] != "ok"]
-    assert sum(len(t.seeds) for t in found) == len(bad)
+    settings = sorted(set(rows["setting"].dropna()))
+    found = Gaps.of(rows, [s for s in settings if s.protocol.startswith(("fedtree", "bagging"))])
+    statuses = [g.status for g in found.found]
+    order = ["failed", "timeout", "not asked for", "skipped", "does not fit"]
+    assert statuses == sorted(statuses, key=order.index)
+    (skip,) = (g for g in found.found if g.kind == "defense" and g.status == "skipped")
+    assert (skip.names, skip.seeds) == (("paillier[bits=2048]",), (0, 1, 2))
+    assert skip.why == "paillier guards Histogram; bagging sends whole trees"
+    bad = rows[(rows["status"] != "ok") & rows["stage"].isin(["train", "attack"])]
+    told = sum(len(g.names) * max(len(g.against), 1) * len(g.seeds) for g in found.found)
+    assert told == len(bad)
 
 
 def test_the_leak_grid_tells_measured_from_failed_from_skipped(rows):
@@ -260,40 +263,6 @@ def test_features_stand_in_the_order_of_what_the_undefended_run_leaks(rows):
     assert grid.rows[0] == "age"
 
 
-def test_the_headline_says_what_the_numbers_say(boards):
-    answer = next(a for a in answers(boards) if a.panel.setting == STROKE)
-    assert answer.panel.threat == "client"  # the threat that leaks most stands first
-    point = next(f for f, _ in boards if f.panel == Panel(STROKE, "client")).point("none")
-    assert f"recovers {100 * point.advantage.mean:.0f}%" in answer.leak
-    assert f"against {point.blind.mean:.3f} blind" in answer.leak
-    assert any(
-        c.startswith("laplace-hist (epsilon 1 to 16): worst advantage") for c in answer.changes
-    )
-    assert any(
-        "2 of 3 applicable attacks ran (not finished: milp (timeout, 1 seed))" in c
-        for c in answer.changes
-    )
-
-
-def test_attacks_that_never_get_past_blind_say_nothing_about_defenses(rows):
-    weak = rows.assign(advantage=rows["advantage"] - 2)
-    weak = weak[weak["status"].isin(["ok", "skipped"])]
-    found = frontiers(weak)
-    for answer in answers([(f, leaderboard(weak, f)) for f in found]):
-        assert "no attack that ran does better than blind" in answer.leak
-        assert answer.bottom_line.endswith("says nothing about the defenses.")
-
-
-def test_a_hollow_point_is_never_called_safe(boards):
-    for f, board in boards:
-        (answer,) = answers([(f, board)], margin=0.9)
-        named = answer.bottom_line.partition("Not judged")[0]
-        assert "Within 0.9 of blind" in named
-        for row in board:
-            if row.point.defense != "none":
-                assert (f"{row.point.defense}," in named.replace(".", ",")) != row.point.hollow
-
-
 def test_numbers_have_true_minus_signs_and_no_negative_zero():
     assert style.number(-0.25, 2, signed=True) == "−0.25"
     assert style.number(-0.0001, 2, signed=True) == "0.00"
@@ -308,15 +277,21 @@ def test_undefended_is_black_and_families_get_their_own_colours(boards):
     assert len({c for c, _ in found.values()}) == len(found)
 
 
-def test_the_terminal_table_prints_names_in_brackets(stroke):
+@pytest.mark.parametrize("width", [60, 80, 100, 160, 220])
+def test_the_terminal_table_keeps_every_defense_whole_at_any_width(stroke, width):
     from rich.console import Console
 
-    console = Console(width=200, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
-    console.print(leaderboard_table(*stroke))
+    console = Console(width=width, record=True, file=open(os.devnull, "w"))  # noqa: SIM115
+    console.print(leaderboard_table(*stroke, width))
     text = console.export_text()
+    assert max(map(len, text.splitlines())) <= width
+    whole = "".join(text.split())
+    for row in stroke[1]:
+        assert "".join(row.point.defense.split()) in whole or "+" in row.point.defense
     assert "laplace-hist[epsilon=4]" in text
     assert "○" in text
-    assert "−0.058" in text
+    assert ("−0.058" in text) == (width > 100)  # the change in utility
+    assert ("room for" in text) == (width < 160)
 
 
 def test_guarantees_of_several_seeds_read_as_a_range():
@@ -330,19 +305,6 @@ def test_guarantees_of_several_seeds_read_as_a_range():
     assert claims.span([structural, structural]) == "structural"
     assert claims.span([structural, private]) == "structural | pure-dp[epsilon=1]"
     assert claims.span([]) == ""
-
-
-def test_what_else_leaks_is_said_beside_the_first_metric(rows, boards):
-    others = [f for f in frontiers(rows, "leaf_mass_exact") if f.drawn]
-    assert others
-    said = {a.panel: a.others for a in answers(boards, others)}
-    assert any(said.values())
-    for frontier in others:
-        base = frontier.point("none")
-        for sentence in said[frontier.panel]:
-            assert sentence.startswith("Records in leaves with exact counts: undefended ")
-            assert base is not None
-    assert all(a.others == () for a in answers(boards))
 
 
 def test_the_leaderboard_tells_how_many_rows_were_reconstructed_exactly(rows):

@@ -1,5 +1,7 @@
 """Who is called down to blind: a margin, enough seeds, every attack, every score."""
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,8 +11,9 @@ from synthetic_run import Table
 from fedtrees.core.errors import UsageError
 from fedtrees.core.guarantee import parse
 from fedtrees.metrics.aggregate import mean_interval, t_upper
-from fedtrees.report import verdict
-from fedtrees.report.headline import answers
+from fedtrees.protocols.base import Protocol
+from fedtrees.protocols.vertical.settings import VerticalProtocol
+from fedtrees.report import sentences, verdict
 from fedtrees.report.tables import leaderboard
 
 CALM = (-0.01, 0.0, 0.01)
@@ -33,72 +36,104 @@ def run(table, defended=CALM, attacks=("a", "b"), ran=("a", "b"), seeds=(0, 1, 2
     return table
 
 
-def said(table, margin=verdict.MARGIN):
+def said(table, margin=verdict.MARGIN, counts=math.nan, untried=()):
     frontier = table.frontier()
     board = leaderboard(table.rows(), frontier)
-    (answer,) = answers([(frontier, board)], margin=margin)
-    return answer
+    about = sentences.About(lambda *_: counts, lambda _: untried, lambda _: {}, margin)
+    return sentences.verdict([(frontier, board)], about)
 
 
-def test_a_defense_is_named_where_the_whole_interval_is_below_the_margin(table):
-    line = said(run(table)).bottom_line
-    assert line == (
-        "Within 0.05 of blind by every score, over 3 seeds, against all 2 applicable attacks: "
-        "shield."
+def side(table, **options):
+    return said(table, **options).settings[0].sides[0]
+
+
+def line(table, **options):
+    return " ".join(side(table, **options).sentences)
+
+
+def steps(table, **options):
+    return " ".join(said(table, **options).settings[0].steps)
+
+
+def test_a_leak_is_said_beside_who_never_looked(table):
+    run(table)
+    assert line(table).startswith(
+        "The party 't' can guess 50% of the values right (one who never looked: 40%), by a."
+    )
+
+
+def test_a_defense_stops_where_the_whole_interval_is_below_the_margin(table):
+    run(table)
+    assert "Guessing values is stopped by shield (50% left, AUC −0.100)." in line(table)
+    assert "All 2 attacks that apply ran." in line(table)
+    assert steps(table) == (
+        "Against the party 't' use shield: AUC 0.800 instead of 0.900. With shield, the party 't' "
+        "is within 0.05 of one who never looked by every score, over 3 seeds."
     )
 
 
 def test_the_margin_is_the_reader_s(table):
-    run(table, (0.07, 0.08, 0.09))
-    assert "shown to be within 0.05 of blind by every score" in said(table).bottom_line
-    assert said(table, 0.2).bottom_line.startswith("Within 0.2 of blind")
+    run(table, (-0.03, 0.08, 0.09))
+    assert "may be stopped" in line(table)
+    assert "is stopped by shield" in line(table, margin=0.5)
     for wrong in (0.0, 1.0, -0.1, float("nan")):
         with pytest.raises(UsageError, match="margin"):
             verdict.check_margin(wrong)
 
 
+def test_what_is_clearly_past_blind_is_not_stopped_however_wide_the_margin(table):
+    run(table, (0.07, 0.08, 0.09))
+    assert side(table, margin=0.5).stops == frozenset()
+    assert "Still open: nothing that was tried stops the party 't'" in steps(table, margin=0.5)
+
+
 def test_a_wide_interval_is_not_shown_to_be_safe(table):
-    line = said(run(table, (-0.3, 0.0, 0.3))).bottom_line
-    assert line.startswith("No defense is shown to be within 0.05")
-    assert "Not past blind, but not shown to be within 0.05 of it: shield (" in line
-    assert "up to +0.745" in line
+    run(table, (-0.3, 0.0, 0.3))
+    assert "may be stopped (no clear difference from one who never looked) by shield" in line(table)
+    assert "can read nothing clear beyond one who never looked" in steps(table)
+    assert "that it is less than 0.05 by all of them is not shown." in steps(table)
 
 
 def test_two_seeds_show_nothing(table):
-    line = said(run(table, (0.0, 0.0), seeds=(0, 1))).bottom_line
-    assert line.startswith("No winner is named")
-    assert "takes 3 seeds or more, and this run has 2" in line
+    run(table, (0.0, 0.0), seeds=(0, 1))
+    assert "may be stopped" in line(table)
+    assert "is not shown; to show it takes 3 seeds." in steps(table)
 
 
-def test_an_attack_left_out_leaves_the_winner_unnamed_and_the_point_hollow(table):
+def test_one_seed_says_so_and_calls_nothing_clear(table):
+    run(table, (0.0,), seeds=(0,))
+    assert "Guessing values is not seen, in this one seed, with shield" in line(table)
+    assert said(table).note.startswith("One seed: ")
+    assert "clear difference" not in line(table)
+
+
+def test_an_attack_left_out_is_named_wherever_something_rests_on_it(table):
     run(table, attacks=("a", "b", "c"), ran=("a",))
     point = table.frontier().point("shield")
     assert point.hollow
     assert table.frontier().front == ()
     missing = "1 of 3 applicable attacks ran (left out: b, c)"
     assert str(point.coverage) == missing
-    answer = said(table)
-    assert answer.bottom_line == f"No winner is named: {missing}."
-    assert answer.leak.endswith(f"{missing}.")
+    assert f" {missing}." in line(table)
+    assert f"only {missing}" in steps(table)
+    assert "by every score" not in steps(table)
 
 
 def test_an_attack_left_out_on_one_seed_is_left_out(table):
     run(table)
     table.applies("shield", 1, "c")
-    assert str(table.frontier().point("shield").coverage) == (
-        "2 of 3 applicable attacks ran (left out: c)"
-    )
-    assert "Not judged: " not in said(table).bottom_line  # nobody else is judged, either
-    assert "shield" not in said(table).bottom_line.partition("Within")[2]
+    assert "2 of 3 applicable attacks ran (left out: c)" in line(table)
+    assert "within 0.05" not in steps(table)
 
 
-def test_a_failed_attack_leaves_the_winner_unnamed(table):
+def test_a_failed_attack_is_not_withstood(table):
     run(table)
     table.applies("shield", 0, "c")
     table.trouble("shield", 0, "c", "timeout")
-    line = said(table).bottom_line
-    assert "2 of 3 applicable attacks ran (not finished: c (timeout, 1 seed))" in line
-    assert "Within" not in line
+    missing = "2 of 3 applicable attacks ran (not finished: c (timeout, 1 seed))"
+    assert missing in line(table)
+    assert missing in steps(table)
+    assert "is within 0.05" not in steps(table)
 
 
 def test_an_attack_that_finds_nothing_to_read_is_not_missing(table):
@@ -106,51 +141,84 @@ def test_an_attack_that_finds_nothing_to_read_is_not_missing(table):
     for seed in (0, 1, 2):
         table.add("exposure", "shield", seed, "applies", 0.0, attack="c", threat="t", reason="no")
         table.trouble("shield", seed, "c", "skipped")
-    assert said(table).bottom_line.endswith("against all 2 applicable attacks: shield.")
+    assert "by every score" in steps(table)
 
 
-def test_a_run_that_does_not_say_what_applies_names_nobody(table):
-    line = said(run(table, attacks=())).bottom_line
-    assert line == "No winner is named: which attacks apply is not recorded."
+def test_a_run_that_does_not_say_what_applies_says_so(table):
+    run(table, attacks=())
+    assert "Which attacks apply is not recorded." in line(table)
+    assert "by every score" not in steps(table)
 
 
-@pytest.mark.parametrize("metric", ["exact_rows", "leaf_counts_exact", "returned_right"])
-def test_a_leak_by_any_headline_score_counts(table, metric):
+@pytest.mark.parametrize("metric", ["leaf_counts_exact", "returned_right", "close_rows"])
+def test_a_leak_by_any_headline_score_stays_open(table, metric):
     run(table)
     for seed in (0, 1, 2):
         table.attack("shield", seed, "b", 0.4, metric=metric)
-    line = said(table).bottom_line
-    assert line == "No defense is shown to be within 0.05 of blind by every score."
+    assert "Still open: with shield, the party 't' can" in steps(table)
+    assert "no defense that was tried stops all of it" in steps(table)
 
 
 def test_a_claim_that_did_not_hold_stands_in_the_same_sentence(table):
-    spent = {"claimed": "pure-dp[epsilon=4]", "spent": "pure-dp[epsilon=inf]"}
-    answer = said(run(table, **spent))
-    assert answer.bottom_line.endswith("attacks: shield (claim void: spent without bound).")
-    assert answer.changes[0].endswith("claim void: spent without bound.")
+    run(table, claimed="pure-dp[epsilon=4]", spent="pure-dp[epsilon=inf]")
+    assert "shield (50% left, AUC −0.100, claim void)" in line(table)
+    assert "claim void: spent without bound, so that it rests on these attacks alone" in steps(
+        table
+    )
 
 
-def test_a_defense_that_never_acted_is_told_so(table):
+def test_a_defense_that_never_acted_is_told_so_and_is_never_advised(table):
     assert parse("acted-on-nothing")
-    answer = said(run(table, claimed="structural", spent="acted-on-nothing"))
-    assert answer.bottom_line.endswith("attacks: shield (it acted on nothing).")
+    run(table, claimed="structural", spent="acted-on-nothing")
+    assert "it acted on nothing)" in line(table)
+    assert "use shield" not in steps(table)
 
 
-def test_an_attack_that_stopped_early_is_told_beside_the_value(table):
+def test_an_attack_that_stopped_early_is_told(table):
     run(table)
     for seed in (0, 1, 2):
         for defense in ("none", "shield"):
             table.add("attack", defense, seed, "note:stopped_early", 1.0, attack="b", threat="t")
-    answer = said(table)
-    assert "against all 2 applicable attacks (b stopped early): shield" in answer.bottom_line
-    assert answer.leak.endswith("B stopped early.")
+    assert "All 2 attacks that apply ran; b stopped early." in line(table)
 
 
 def test_a_defense_no_better_than_training_alone_is_told_so(table):
     run(table)
     for seed in (0, 1, 2):
         table.add("reference", "", seed, "auc", 0.85, protocol="local-only")
-    assert "attacks, and no better than training alone: shield." in said(table).bottom_line
+    assert "AUC 0.800 instead of 0.900, no better than training alone (0.850)." in steps(table)
+
+
+def test_of_the_defenses_that_stop_it_the_cheapest_is_advised(table):
+    run(table)
+    for seed, value in enumerate(CALM):
+        table.train("cheap", seed, 0.88)
+        table.applies("cheap", seed, "a", "b")
+        table.attack("cheap", seed, "a", value)
+        table.attack("cheap", seed, "b", value - 0.1)
+    assert "use cheap, the cheapest of 2 that stop the worst of it: AUC 0.880" in steps(table)
+
+
+def test_what_was_not_tried_is_said_last(table):
+    said_last = steps(run(table), untried=("the defense moat",))
+    assert said_last.endswith("Not tried: the defense moat.")
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "several"),
+    [
+        ("server", "your server", False),
+        ("client[count=2]", "2 clients together", True),
+        ("server+client", "your server and one of the clients", True),
+        ("passive[queries=30]", "a party without labels (may ask for 30 predictions)", False),
+        ("client[index=0]", "one of the clients (number 0)", False),
+        ("passive[labels=1]", "a party without labels (told 1 label)", False),
+        ("auditor", "the party 'auditor'", False),
+    ],
+)
+def test_adversaries_are_named_in_words(text, words, several):
+    called = {**Protocol.called, **VerticalProtocol.called}
+    assert sentences.who(text, called) == (words, several)
 
 
 VALUES = st.lists(st.floats(-1, 1), min_size=3, max_size=8)

@@ -54,6 +54,10 @@ class VerticalProtocol(Protocol):
     released: ClassVar[bool] = False
     curious: ClassVar[tuple[str, ...]] = (PASSIVE,)
     alone: ClassVar[str] = ACTIVE_ONLY
+    called: ClassVar[Mapping[str, tuple[str, str]]] = {
+        ACTIVE: ("the party with the labels", "parties with labels together"),
+        PASSIVE: ("a party without labels", "parties without labels together"),
+    }
     serves: ClassVar[frozenset[str]] = frozenset({"candidates", "shown"})
     says: ClassVar[tuple[type[Message], ...]] = (
         BinCountsRequest, BinCounts, RootRows, TreeColumns, RowStatistics,
