@@ -219,7 +219,6 @@ class LocalWeights(Message):
     discloses: ClassVar[frozenset[Reveal]] = _ROWS | {Reveal.MODEL}
     round: int
     weights: NDArray[np.int64] = summable()
-    clients: int = summable()
 
 
 @dataclass(frozen=True, eq=False)
@@ -273,7 +272,7 @@ def answered(
 
 
 def standardised(
-    X: NDArray[np.float32], mean: NDArray[np.float64], scale: NDArray[np.float64], bits: int
+    X: NDArray[np.floating], mean: NDArray[np.float64], scale: NDArray[np.float64], bits: int
 ) -> Integers:
     """Return rows as they are computed with: whole numbers, 0 where a value is missing.
 
