@@ -304,3 +304,34 @@ def stepped(
         for w, g in zip(weights, gradient, strict=True)
     ]
     return integers(found)
+
+
+def moments(X: NDArray[np.float32]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return mean and standard deviation of the values that are there, float64, shape (c,)."""
+    there = ~np.isnan(X)
+    count = np.maximum(there.sum(axis=0), 1)
+    filled = np.where(there, X, 0).astype(np.float64)
+    mean = filled.sum(axis=0) / count
+    apart = np.where(there, filled - mean, 0.0)
+    constant = np.array([len(np.unique(x[~np.isnan(x)])) < 2 for x in X.T], dtype=bool)
+    return mean, np.where(constant, 0.0, np.sqrt((apart**2).sum(axis=0) / count))
+
+
+def design_of(
+    values: NDArray[np.float64], scales: CommonScales, bits: int, intercept: bool
+) -> tuple[Integers, Integers]:
+    """Return standardised columns with the intercept last, (n, c), and the target, (n,)."""
+    Z = standardised(values, scales.mean, scales.scale, bits)
+    ones = np.full((len(values), int(intercept)), 1 << bits, dtype=object)
+    return np.concatenate([Z[:, :-1], ones], axis=1), Z[:, -1]
+
+
+def gradient_of(
+    design: Integers, target: Integers, weights: Integers, bits: int, logistic: bool
+) -> Integers:
+    """Return ``X' (link(X W) - y)``, with ``3 bits + SIGMOID_BITS`` binary places."""
+    constant, slope = SIGMOIDS[1] if logistic else (0, 1)
+    z = design @ weights
+    residual = z * int(slope * (1 << SIGMOID_BITS)) + int(constant * (1 << SIGMOID_BITS + 2 * bits))
+    found: Integers = design.T @ (residual - (target << (bits + SIGMOID_BITS)))
+    return found

@@ -17,10 +17,9 @@ from fedtrees.core.network import Network
 from fedtrees.core.party import Party, handles
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema, Table
-from fedtrees.messages.fixed_point import Integers, decoded, integers, rounded
+from fedtrees.messages.fixed_point import decoded, integers, rounded
 from fedtrees.messages.regression import (
     SIGMOID_BITS,
-    SIGMOIDS,
     AverageWeights,
     CommonScales,
     LocalWeights,
@@ -28,7 +27,8 @@ from fedtrees.messages.regression import (
     MomentsRequest,
     RegressionWeights,
     WeightsRequest,
-    standardised,
+    design_of,
+    gradient_of,
     stepped,
 )
 from fedtrees.protocols.base import Coordinator, Protocol
@@ -186,23 +186,3 @@ class AveragingServer(Coordinator):
         if not scale[-1] > 0:
             raise DataError("all targets are the same; a regression takes two values")
         return CommonScales(mean, scale)
-
-
-def design_of(
-    values: NDArray[np.float64], scales: CommonScales, bits: int, intercept: bool
-) -> tuple[Integers, Integers]:
-    """Return standardised columns with the intercept last, (n, c), and the target, (n,)."""
-    Z = standardised(values, scales.mean, scales.scale, bits)
-    ones = np.full((len(values), int(intercept)), 1 << bits, dtype=object)
-    return np.concatenate([Z[:, :-1], ones], axis=1), Z[:, -1]
-
-
-def gradient_of(
-    design: Integers, target: Integers, weights: Integers, bits: int, logistic: bool
-) -> Integers:
-    """Return ``X' (link(X W) - y)``, with ``3 bits + SIGMOID_BITS`` binary places."""
-    constant, slope = SIGMOIDS[1] if logistic else (0, 1)
-    z = design @ weights
-    residual = z * int(slope * (1 << SIGMOID_BITS)) + int(constant * (1 << SIGMOID_BITS + 2 * bits))
-    found: Integers = design.T @ (residual - (target << (bits + SIGMOID_BITS)))
-    return found

@@ -41,6 +41,7 @@ from fedtrees.messages.regression import (
     ScoresOfRows,
     ScoresRequest,
     answered,
+    moments,
     standardised,
     stepped,
 )
@@ -104,7 +105,9 @@ class VerticalRegression(RegressionParams, Protocol):
         check_count("bits", self.bits, 8, 1024)
         check_count("fake", self.fake, 0)
         if self.degree not in SIGMOIDS:
-            raise UsageError(f"degree={self.degree!r}: the sigmoid is a polynomial of degree 1 or 3")
+            raise UsageError(
+                f"degree={self.degree!r}: the sigmoid is a polynomial of degree 1 or 3"
+            )
         if self.key_bits not in KEY_BITS:
             known = ", ".join(map(str, KEY_BITS))
             raise UsageError(f"key_bits={self.key_bits!r}: a Paillier key has one of {known}")
@@ -347,14 +350,3 @@ class ActiveRegression(Holder, Coordinator):
                 z = z + told.scores
         kind = self.params.kind_for(self.schema)
         return answered(kind, z, self.center, self.spread, bool(self.schema.classes))
-
-
-def moments(X: NDArray[np.float32]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return mean and standard deviation of the values that are there, float64, shape (c,)."""
-    there = ~np.isnan(X)
-    count = np.maximum(there.sum(axis=0), 1)
-    filled = np.where(there, X, 0).astype(np.float64)
-    mean = filled.sum(axis=0) / count
-    apart = np.where(there, filled - mean, 0.0)
-    constant = np.array([len(np.unique(x[~np.isnan(x)])) < 2 for x in X.T], dtype=bool)
-    return mean, np.where(constant, 0.0, np.sqrt((apart**2).sum(axis=0) / count))
