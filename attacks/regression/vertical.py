@@ -124,7 +124,7 @@ def asked_weights(view: View, read: ColumnsView, precise: bool) -> Reals | None:
         return None
     logistic = len(view.schema.classes) > 0 and link_of(view)[0] != 0
     rows = np.zeros((len(hidden) + 1, len(view.schema.features)), dtype=np.float32)
-    mean, scale = moments(view.own[0].X)
+    mean, _ = moments(view.own[0].X)
     rows[:, view.own[0].columns] = mean
     for s in read.others:
         rows[:, s.columns] = s.mean

@@ -148,7 +148,7 @@ class IdealVectors(Unprintable):
         """Keep the vector; refuse what a plaintext has no room for."""
         self._keep(name, values)
         for done in ("obfuscators", "encrypted"):
-            self.ledger.enter(done, len(values))  # type: ignore[arg-type]
+            self.ledger.enter(done, len(values))
         return b""
 
     def combined(
@@ -157,7 +157,7 @@ class IdealVectors(Unprintable):
         """Compute in the open, and keep the result."""
         total = plain
         for done in ("obfuscators", "encrypted"):
-            self.ledger.enter(done, len(plain))  # type: ignore[arg-type]
+            self.ledger.enter(done, len(plain))
         for held, (_, matrix) in parts.items():
             inside = self._inside[held]
             total = total + (matrix * inside if matrix.ndim == 1 else matrix @ inside)

@@ -59,7 +59,9 @@ class EntriesMetric(Metric[VictimsEntries]):
     def truth(self, case: Case) -> VictimsEntries | None:
         """Return the victims' cells, None where they hold no value that is not known."""
         told = case.entries
-        known = set() if told is None else {*zip(told.ids.tolist(), told.columns.tolist())}
+        known = (
+            set() if told is None else {*zip(told.ids.tolist(), told.columns.tolist(), strict=True)}
+        )
         parts = []
         for name, held in case.victims.items():
             X = held.X.astype(np.float64)
@@ -108,7 +110,8 @@ class EntriesMetric(Metric[VictimsEntries]):
         guess = truth.mean.copy()
         given = np.zeros(len(guess), dtype=bool)
         for c in claims:
-            at = {key: v for *key_, v in zip(c.ids, c.feature, c.value) for key in [tuple(key_)]}
+            cells = zip(c.ids.tolist(), c.feature.tolist(), strict=True)
+            at = dict(zip(cells, c.value.tolist(), strict=True))
             for k in np.flatnonzero(truth.owner == c.owner).tolist():
                 value = at.get((truth.ids[k], truth.feature[k]))
                 if value is not None:
@@ -144,7 +147,9 @@ def dealt(
         if held.y is None:
             groups += [(held.ids, np.full(len(X), c), X[:, j]) for j, c in enumerate(columns)]
         else:
-            groups += [(np.full(len(columns), i), columns, x) for i, x in zip(held.ids, X)]
+            groups += [
+                (np.full(len(columns), i), columns, x) for i, x in zip(held.ids, X, strict=True)
+            ]
     shuffled = []
     for g in rng.permutation(len(groups)).tolist():
         ids, columns, values = groups[g]

@@ -172,12 +172,12 @@ class AveragingServer(Coordinator):
     def _scales(self, net: Network, width: int) -> CommonScales:
         """Return the moments of all rows: the mean first, then the deviation around it."""
         why = "sums over your rows, of which I learn the total, to standardise columns"
-        around = np.zeros(width)
-        for _ in range(2):
-            (told,) = net.ask("client", MomentsRequest(around), why=why)
-            assert isinstance(told, Moments)
-            count = np.maximum(told.count, 1)
-            around = told.total / count
+        (told,) = net.ask("client", MomentsRequest(np.zeros(width)), why=why)
+        assert isinstance(told, Moments)
+        count = np.maximum(told.count, 1)
+        around = told.total / count
+        (told,) = net.ask("client", MomentsRequest(around), why=why)
+        assert isinstance(told, Moments)
         scale = np.sqrt(told.squares / count)
         scale[scale <= 1e-9 * np.abs(around)] = 0.0  # of a constant, sums leave a rest
         mean = around

@@ -127,14 +127,14 @@ class VerticalRegression(RegressionParams, Protocol):
         self.kind_for(schema)
 
     def check_holders(self, holdings: Mapping[str, Holding], schema: Schema) -> None:
-        """Refuse what vertical protocols refuse, weights, and a cubic of several passive parties."""
+        """Refuse labels in other hands, weights, one value, a cubic of several passive parties."""
         self.check(schema)
         for name, held in holdings.items():
             if held.weight is not None:
                 check_weightless(name, held)
         check_columns_held(holdings, schema)
         y = next(iter(holdings.values())).y
-        if not schema.classes and (y == y[0]).all():  # type: ignore[index,union-attr]
+        if not schema.classes and (y == y[0]).all():  # type: ignore[index]
             raise DataError("all targets are the same; a regression takes two values")
         if self.degree == 3 and self.kind_for(schema) == "logistic" and len(holdings) > 2:
             raise UsageError(
@@ -280,7 +280,7 @@ class ActiveRegression(Holder, Coordinator):
         super().__init__(name)
         self._set(held, protocol, schema)
 
-    def train(self, net: Network) -> HeldWeights:
+    def train(self, net: Network) -> HeldWeights:  # type: ignore[override]
         """Settle columns and key, then step as often as asked."""
         self._settle(net)
         for round in range(self.params.rounds):
