@@ -14,6 +14,7 @@ from fedtrees.core.guess import (
     Claim,
     ColumnRanks,
     ColumnValues,
+    Entries,
     EveryRecord,
     Labels,
     LeafCounts,
@@ -74,6 +75,7 @@ CLAIMS = {
     ColumnValues: {"fedtrees/metrics/column_values.py"},
     ColumnRanks: {"fedtrees/metrics/column_ranks.py"},
     Thresholds: {"fedtrees/metrics/thresholds.py"},
+    Entries: {"fedtrees/metrics/entries.py"},
 }
 
 

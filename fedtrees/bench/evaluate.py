@@ -159,7 +159,7 @@ def evaluate_attack(
     reason = _unscored(cell.attack.name, case)
     if reason:
         raise Inapplicable(reason)
-    view = _view_of(training, principals, federation, threat, case.known)
+    view = _view_of(training, principals, federation, threat, case)
     answer = attacks().run(cell.attack, view)
     if answer.guess is None:
         raise Inapplicable(answer.reason)
@@ -187,7 +187,7 @@ def evaluate_exposure(cell: ExposureCell, federation: Federation, training: Trai
     principals = threat.principals(dict(cell.setting.roles))
     roles, seed = dict(cell.setting.roles), cell.setting.seed
     case = federation.case(roles, principals, seed, cell.threat, training)
-    view = _view_of(training, principals, federation, threat, case.known)
+    view = _view_of(training, principals, federation, threat, case)
     names = contenders()
     unscored = {name: _unscored(name, case) for name in names}
     asked = [name for name in names if not unscored[name]]
@@ -228,7 +228,7 @@ def _view_of(
     principals: Sequence[str],
     federation: Federation,
     threat: Threat,
-    known: Holding | None,
+    case: Case,
 ) -> View:
     """Return the view.
 
@@ -238,7 +238,8 @@ def _view_of(
     if reason:
         raise Inapplicable(reason)
     asked = (threat.queries, threat.answers, threat.records)
-    return view_of(training, principals, federation.holdings, *asked, known=known)
+    known = {"known": case.known, "entries": case.entries}
+    return view_of(training, principals, federation.holdings, *asked, **known)
 
 
 def _reasons(names: Sequence[str], view: View) -> list[str | None]:

@@ -71,6 +71,13 @@ class Federation:
                 f"threat {threat}: labels={told}, and there are {labelled[0]} training rows; give "
                 "fewer, so that some are left to guess"
             )
+        cells = sum(h.X.size for n, h in self.holdings.items() if n not in principals)
+        entries = Threat.parse(threat).entries if threat else 0
+        if 0 < cells <= entries:
+            raise UsageError(
+                f"threat {threat}: entries={entries}, and others hold {cells} values; give fewer, "
+                "so that some are left to guess"
+            )
         return Case(
             holdings=self.holdings,
             roles=roles,

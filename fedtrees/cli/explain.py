@@ -209,11 +209,13 @@ def _who_attacks(
     names, roles = _attacks(), training.transcript.roles
     found = {}
     for text, threat in threats.items():
-        who, known = threat.principals(roles), None
-        if federation is not None and threat.labels:
-            known = federation.case(roles, who, 0, text, training).known
+        who = threat.principals(roles)
+        known: dict[str, Any] = {}
+        if federation is not None and (threat.labels or threat.entries):
+            case = federation.case(roles, who, 0, text, training)
+            known = {"known": case.known, "entries": case.entries}
         asked = (threat.queries, threat.answers, threat.records)
-        view = view_of(training, who, holdings, *asked, known=known)
+        view = view_of(training, who, holdings, *asked, **known)
         reasons = zip(names, attacks().reasons([Spec(n) for n in names], view), strict=True)
         found[text] = {n: APPLIES if why is None else f"no: {why}" for n, why in reasons}
     return found

@@ -225,6 +225,34 @@ class ColumnRanks(Claim):
             raise ProtocolError("a row is ranked twice; give every id once")
 
 
+@dataclass(frozen=True, eq=False)
+class Entries(Claim):
+    """Single values that one victim holds, by row and column.
+
+    Attributes
+    ----------
+    owner : str
+    ids : int64 array, shape (k,)
+        Rows.
+    feature : int64 array, shape (k,)
+        Columns, as positions in the schema.
+    value : float64 array, shape (k,)
+        Finite.
+    """
+
+    owner: str
+    ids: NDArray[np.int64]
+    feature: NDArray[np.int64]
+    value: NDArray[np.float64]
+
+    def __post_init__(self) -> None:
+        _same_length(self, ("ids", "feature"), ("value",))
+        if not np.isfinite(self.value).all():
+            raise ProtocolError("claimed values are finite; leave out what is not known")
+        if len(np.unique(np.stack([self.ids, self.feature]), axis=1).T) < len(self.ids):
+            raise ProtocolError("an entry is claimed twice; give every row and column once")
+
+
 def _same_length(claim: Claim, whole: tuple[str, ...], real: tuple[str, ...]) -> None:
     """Make columns of a claim arrays of their kind, one value each per entry."""
     shapes = {np.shape(getattr(claim, name)) for name in (*whole, *real)}

@@ -95,6 +95,27 @@ class Holding:
         return Table(self.X, self.y, self.weight)
 
 
+@dataclass(frozen=True, eq=False)
+class KnownEntries:
+    """Single values of others' training rows, as a threat declares them known.
+
+    Attributes
+    ----------
+    ids : int64 array, shape (k,)
+        Which rows.
+    columns : int64 array, shape (k,)
+        Positions in the schema.
+    values : float32 array, shape (k,)
+    """
+
+    ids: NDArray[np.int64]
+    columns: NDArray[np.int64]
+    values: NDArray[np.float32]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
 def client_names(count: int) -> list[str]:
     """Return the names of so many clients, in order."""
     return [f"client-{i}" for i in range(count)]

@@ -129,6 +129,7 @@ class LocalNetwork(Network):
             party.streams = self._streams.child(party.name)
             party.row_hook = partial(self.defense.rows, ctx=context)
             party.sealing = self._sealing
+            party.net = self
         self.transcript.roles[party.name] = party.role
 
     def context_of(self, name: str, role: str, held: Holding | None = None) -> Context:

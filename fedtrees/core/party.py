@@ -77,6 +77,9 @@ class Party(metaclass=_Walled):
         Its columns of the rows to predict, where a model that nobody holds whole predicts.
     sealing : object
         What computes on sealed values in the run (`Protocol.sealing`), handed out likewise.
+    net : Network
+        The network it joined, for a party that asks somebody else than the coordinator before it
+        answers: an arbiter, what only it may read.
     """
 
     role: ClassVar[str] = "party"
@@ -85,6 +88,7 @@ class Party(metaclass=_Walled):
     row_hook: Callable[..., NDArray[Any]]
     queries: Any
     sealing: Any
+    net: Any
     _handlers: ClassVar[dict[type[Message], str]] = {}
 
     def __init__(self, name: str) -> None:

@@ -9,7 +9,7 @@ from fedtrees.core.errors import UsageError, check_known, did_you_mean
 from fedtrees.core.oracle import ANSWERS, RECORDS
 from fedtrees.core.specs import Spec, parse_grid, split_outside
 
-_LEAST = {"index": 0, "count": 1, "queries": 1, "labels": 1}
+_LEAST = {"index": 0, "count": 1, "queries": 1, "labels": 1, "entries": 1}
 _WORDS = {"answers": ANSWERS, "records": RECORDS}
 #: What may stand in the brackets of a threat.
 PARAMETERS = (*_LEAST, *_WORDS)
@@ -24,7 +24,7 @@ class Threat:
     ``public`` (whoever holds the released model), ``passive``. ``queries=1000`` adds as many
     rows that an inference endpoint answers, ``answers=leaf-ids`` with what (`Oracle`), and
     ``records=held`` takes away the right to choose what others hold of a row. ``labels=20`` adds
-    the labels of as many training rows.
+    the labels of as many training rows, ``entries=6`` as many values that others hold of them.
 
     Attributes
     ----------
@@ -117,6 +117,11 @@ class Threat:
     def labels(self) -> int:
         """Training rows whose labels the principals know besides."""
         return sum(n for p in self.parts if isinstance(n := p.params.get("labels", 0), int))
+
+    @property
+    def entries(self) -> int:
+        """Values of others' rows that the principals know besides."""
+        return sum(n for p in self.parts if isinstance(n := p.params.get("entries", 0), int))
 
     def principals(self, roles: Mapping[str, str]) -> tuple[str, ...]:
         """Return the names of the curious parties, given every party's role.

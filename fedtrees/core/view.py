@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from fedtrees.core.composition import Composition
-from fedtrees.core.holding import Holding, stacked
+from fedtrees.core.holding import Holding, KnownEntries, stacked
 from fedtrees.core.messages import Message, closed
 from fedtrees.core.oracle import Oracle
 from fedtrees.core.schema import Schema, Table
@@ -58,6 +58,8 @@ class View:
         Answers queries, where the threat has a budget for them.
     known : Holding or None
         Ids and labels, without columns, of training rows whose labels the threat declares known.
+    entries : KnownEntries or None
+        Single values of others' rows that it declares known.
     """
 
     principals: tuple[str, ...]
@@ -71,6 +73,7 @@ class View:
     seen: tuple[Seen, ...]
     oracle: Oracle | None = None
     known: Holding | None = None
+    entries: KnownEntries | None = None
 
     @property
     def rows(self) -> Table | None:

@@ -13,7 +13,7 @@ import numpy as np
 from fedtrees.core.composition import Composition
 from fedtrees.core.defense import Defense
 from fedtrees.core.errors import ProtocolError
-from fedtrees.core.holding import Holding
+from fedtrees.core.holding import Holding, KnownEntries
 from fedtrees.core.messages import emptied
 from fedtrees.core.oracle import Answer, Oracle
 from fedtrees.core.registry import PLUGIN, register
@@ -22,8 +22,8 @@ from fedtrees.core.specs import Spec
 from fedtrees.core.values import FIRST_ARRAY
 from fedtrees.core.view import Seen, View
 
-TYPES: tuple[type, ...] = (Holding, Schema, Feature, OneHot)
-_AS_THEY_ARE = ("principals", "own", "schema", "protocol", "n_rows", "known")
+TYPES: tuple[type, ...] = (Holding, KnownEntries, Schema, Feature, OneHot)
+_AS_THEY_ARE = ("principals", "own", "schema", "protocol", "n_rows", "known", "entries")
 
 
 def told(view: View) -> dict[str, Any]:

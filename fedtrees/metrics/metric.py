@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fedtrees.core.composition import Composition
 from fedtrees.core.guess import Claim
-from fedtrees.core.holding import Holding, rows_of, stacked
+from fedtrees.core.holding import Holding, KnownEntries, rows_of, stacked
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema, Table
 from fedtrees.core.specs import Spec
@@ -115,6 +115,16 @@ class Case:
         none = np.zeros(0, dtype=np.intp)
         return Holding(labelled.ids[rows], none, labelled.X[rows][:, none], labelled.y[rows])
 
+    @cached_property
+    def entries(self) -> KnownEntries | None:
+        """Values that the threat declares known (`fedtrees.metrics.entries.dealt`)."""
+        from fedtrees.metrics.entries import dealt
+
+        count = Threat.parse(self.threat).entries if self.threat else 0
+        if not count:
+            return None
+        return dealt(self.victims, count, self.streams.child("known", self.threat).rng("entries"))
+
     @property
     def victims_rows(self) -> Table | None:
         """Whole rows with classes of everybody but the principals, None where nobody holds such.
@@ -152,6 +162,7 @@ class Case:
             defense=Composition(),
             seen=(),
             known=self.known,
+            entries=self.entries,
         )
 
     def blind_rng(self) -> np.random.Generator:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.errors import DataError, ProtocolError, UsageError
-from fedtrees.core.holding import Holding
+from fedtrees.core.holding import Holding, KnownEntries
 from fedtrees.core.oracle import ANSWERS, RECORDS, Oracle
 from fedtrees.core.transcript import Transcript
 from fedtrees.core.view import View, see
@@ -77,6 +77,7 @@ def view_of(
     answers: str = ANSWERS[0],
     records: str = RECORDS[0],
     known: Holding | None = None,
+    entries: KnownEntries | None = None,
 ) -> View:
     """Return what the principals know after a run.
 
@@ -93,6 +94,8 @@ def view_of(
         What it answers, and who says what others hold of a row (`Oracle`).
     known : Holding, optional
         Ids and labels of rows that they know besides.
+    entries : KnownEntries, optional
+        Single values of others' rows that they know besides.
 
     Raises
     ------
@@ -116,4 +119,5 @@ def view_of(
         seen=(*see(training.transcript, who), *served),
         oracle=_oracle(training, who, holdings, queries, answers, records) if queries else None,
         known=known,
+        entries=entries,
     )

@@ -1,0 +1,1 @@
+"""Rows read off the gradients and weights of federated regressions."""

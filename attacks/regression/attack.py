@@ -1,0 +1,237 @@
+"""`regression-inversion`: the very values that others hold, from gradients and weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import gmpy2
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.attacks.regression.columns import ColumnsView
+from fedtrees.attacks.regression.horizontal import averages, common_scales, rotated_rows
+from fedtrees.attacks.regression.reals import Reals, norm
+from fedtrees.attacks.regression.rotation import Column, Solution, solutions
+from fedtrees.attacks.regression.vertical import asked_weights, reals, rotated
+from fedtrees.core.attack import Attack
+from fedtrees.core.errors import check_known
+from fedtrees.core.guess import Claim, Entries, Guess
+from fedtrees.core.registry import register
+from fedtrees.core.view import View
+from fedtrees.messages.regression import standardised
+
+ARITHMETIC = ("exact", "float64")
+#: Of the length that asked weights say, how far the one that scores say may be off.
+AGREE = 1e-3
+
+
+@register.attack("regression-inversion")
+@dataclass(frozen=True, kw_only=True)
+class RegressionInversion(Attack):
+    """Inversion of regressions after Li et al. (2022, Sec. 4), in exact arithmetic.
+
+    Over columns: residuals from own gradients, ``X_A X_A'`` from two rounds more than others have
+    columns, their weights from the endpoint if there is one (`queries=`), and the rotation that is
+    left from entries that are known (`entries=`). Over rows: ``X_A' X_A`` from averaged weights.
+    Where entries leave several solutions, that one is taken which keeps to declared ranges and to
+    the standard deviations that were told.
+
+    Parameters
+    ----------
+    arithmetic : {"exact", "float64"}
+        Whole numbers where messages are such, and real numbers with several times their places; or
+        float64 throughout, to compare with.
+    """
+
+    arithmetic: str = "exact"
+
+    gives: ClassVar[type[Claim] | None] = Entries
+
+    def __post_init__(self) -> None:
+        check_known("arithmetic", self.arithmetic, ARITHMETIC)
+
+    def inapplicable(self, view: View) -> str | None:
+        """Return what a view lacks: gradients, directions, rounds."""
+        if averages(view) and common_scales(view) is not None:
+            return _why_not_rows(view)
+        read = ColumnsView.of(view)
+        if read is None:
+            return "nobody here saw labels and gradients of a regression"
+        if not read.others or not read.hidden:
+            return "others hold no column that varies"
+        m, seen = read.values.shape
+        if min(m, seen) < m or read.rank < m:
+            return (
+                f"{m} rows, and own columns of rank {min(seen, read.rank)}: gradients do not tell "
+                "the residuals apart; only columns of coins would (fake=)"
+            )
+        if read.hidden > m:
+            return f"others hold {read.hidden} columns of {m} rows"
+        if read.rounds < 2:
+            return "it takes two rounds or more"
+        return None
+
+    def run(self, view: View, rng: np.random.Generator) -> Guess:
+        """Invert."""
+        if self.inapplicable(view):
+            return Guess()
+        with gmpy2.context(gmpy2.get_context(), precision=6 * int(view.parameters["bits"]) + 128):
+            if averages(view):
+                return self._rows(view)
+            return self._columns(view)
+
+    def _columns(self, view: View) -> Guess:
+        """Invert a vertical regression."""
+        read, precise = ColumnsView.of(view), self.arithmetic == "exact"
+        assert read is not None
+        found = rotated(view, read, precise, asked_weights(view, read, precise))
+        n, direction = read.hidden, found.direction
+        if direction is not None and found.weights is not None:
+            apart = abs(float(norm(direction)) - float(norm(found.weights)))
+            if apart > AGREE * float(norm(found.weights)):
+                direction = None  # a defense has changed answers or gradients
+        ids, bits = view.own[0].ids, int(view.parameters["bits"])
+        row_of = {i: k for k, i in enumerate(ids.tolist())}
+        known, where = [], []
+        for s in read.others:
+            for k in np.flatnonzero(s.scale > 0).tolist():
+                rows, values = _entries_of_column(view, int(s.columns[k]), row_of)
+                ends = s.mean[k : k + 1], s.scale[k : k + 1]
+                codes = standardised(values[:, None], *ends, bits)[:, 0]
+                along = None if direction is None else found.weights[len(known)]  # type: ignore[index]
+                known.append(Column(rows, list(reals(codes, bits, precise)), along))
+                where.append((s, k))
+        ranges = [view.schema.features[s.columns[k]].declared_range for s, k in where]
+
+        def cost(j: int, x: Reals) -> float:
+            s, k = where[j]
+            spread = abs(float(x @ x) / len(x) - 1)
+            return spread + _outside(s.mean[k] + s.scale[k] * x.astype(np.float64), ranges[j])
+
+        best, count = _best(found.L, known, direction, cost, precise, found.L.shape[1] == n)
+        claims = []
+        for s in read.others:
+            values = np.repeat(s.mean[None], len(ids), axis=0)
+            for j, (owner, k) in enumerate(where):
+                if owner is s and j in best.columns:
+                    x = (found.L @ best.columns[j]).astype(np.float64)
+                    values[:, k] = s.mean[k] + s.scale[k] * x
+            claims.append(_claim(s.party, ids, s.columns, values))
+        return Guess(
+            tuple(claims),
+            {
+                "exact": float(found.exact),
+                "directions": float(found.L.shape[1]),
+                "hidden_columns": float(n),
+                "solutions": float(count),
+            },
+        )
+
+    def _rows(self, view: View) -> Guess:
+        """Invert a horizontal regression."""
+        precise, scales = self.arithmetic == "exact", common_scales(view)
+        assert scales is not None
+        (victim,) = _other_clients(view)
+        ids, bits = _other_ids(view), int(view.parameters["bits"])
+        L = rotated_rows(view, len(ids), precise)
+        mean, scale = scales.mean[:-1], scales.scale[:-1]
+        varied = np.flatnonzero(scale > 0)
+        known = []
+        for i in ids.tolist():
+            columns, values = _entries_of_row(view, i)
+            there = np.isin(columns, varied)
+            columns, values = columns[there], values[there]
+            codes = standardised(values[None], mean[columns], scale[columns], bits)[0]
+            rows, told = columns.tolist(), list(reals(codes, bits, precise))
+            if view.parameters["intercept"]:  # everybody's is 1
+                rows, told = [*rows, len(mean)], [*told, 1.0]
+            known.append(Column(rows, told))
+        ranges = [feature.declared_range for feature in view.schema.features]
+
+        def cost(i: int, x: Reals) -> float:
+            values = mean + scale * x[: len(mean)].astype(np.float64)
+            pairs = zip(values, ranges, strict=True)
+            return float(np.mean([_outside(np.array([v]), r) for v, r in pairs]))
+
+        square = L.shape[1] == len(ids)
+        best, count = _best(L, known, None, cost, precise, square)
+        X = np.stack([mean + scale * (L @ best.columns[i])[: len(mean)].astype(np.float64)
+                      for i in range(len(ids))])  # fmt: skip
+        claim = _claim(victim, ids, np.arange(len(mean)), X)
+        notes = {"directions": float(L.shape[1]), "solutions": float(count)}
+        return Guess((claim,), notes)
+
+
+def _why_not_rows(view: View) -> str | None:
+    """Return why averaged weights tell no rows, None if they may."""
+    others = _other_clients(view)
+    if not view.own or len(others) != 1:
+        return f"averages are of {len(others)} other clients; only of one its rows can be told"
+    m, width = len(_other_ids(view)), len(view.schema.features) + int(view.parameters["intercept"])
+    if m > width:
+        return f"another client's {m} rows, and {width} weights: they tell of no more rows"
+    if len(averages(view)) < 2:
+        return "it takes two rounds or more"
+    return None
+
+
+def _other_clients(view: View) -> list[str]:
+    return [n for n, r in view.roles.items() if r == "client" and n not in view.principals]
+
+
+def _other_ids(view: View) -> NDArray[np.int64]:
+    """Return the ids of others' rows: ids count through; those of known entries come first."""
+    own = np.concatenate([h.ids for h in view.own])
+    return np.setdiff1d(np.arange(view.n_rows), own)
+
+
+def _entries_of_column(
+    view: View, column: int, row_of: dict[int, int]
+) -> tuple[list[int], NDArray[np.float32]]:
+    if view.entries is None:
+        return [], np.zeros(0, dtype=np.float32)
+    e = view.entries
+    mine = [k for k in np.flatnonzero(e.columns == column).tolist() if int(e.ids[k]) in row_of]
+    return [row_of[int(e.ids[k])] for k in mine], e.values[mine]
+
+
+def _entries_of_row(view: View, row: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    if view.entries is None:
+        return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.float32)
+    mine = view.entries.ids == row
+    return view.entries.columns[mine], view.entries.values[mine]
+
+
+def _best(
+    L: Reals,
+    known: list[Column],
+    direction: Reals | None,
+    cost: Callable[[int, Reals], float],
+    precise: bool,
+    square: bool,
+) -> tuple[Solution, int]:
+    """Return the likeliest solution, and how many there were."""
+    if not L.shape[1]:
+        return Solution(dict.fromkeys(range(len(known)), L[0])), 1
+    digits = gmpy2.get_context().precision if precise else 53
+    found = solutions(L, known, direction, cost, 2.0 ** -(digits // 3), square)
+    return found[0], len(found)
+
+
+def _outside(values: NDArray[np.float64], declared: tuple[float, float] | None) -> float:
+    """Return how far values are beyond a declared range, mean, as a share of it."""
+    if declared is None:
+        return 0.0
+    low, high = declared
+    beyond = np.maximum(low - values, 0) + np.maximum(values - high, 0)
+    return float(beyond.mean() / (high - low))
+
+
+def _claim(owner: str, ids: Any, columns: Any, values: NDArray[np.float64]) -> Entries:
+    """Claim a table of values, as float32 has them."""
+    with np.errstate(over="ignore"):
+        kept = np.nan_to_num(values.astype(np.float32)).astype(np.float64)
+    rows, features = np.meshgrid(ids, columns, indexing="ij")
+    return Entries(owner, rows.ravel(), features.ravel().astype(np.int64), kept.ravel())

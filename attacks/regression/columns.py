@@ -1,0 +1,186 @@
+"""What the parties that hold columns saw of a vertical regression, and what it says of others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from math import isqrt
+from typing import Any
+
+import numpy as np
+
+from fedtrees.attacks.regression.modular import rank, solved
+from fedtrees.core.view import View
+from fedtrees.messages.fixed_point import Integers, integers, unpacked
+from fedtrees.messages.regression import (
+    SIGMOID_BITS,
+    SIGMOIDS,
+    ColumnScales,
+    Gradient,
+    OwnDesign,
+    moments,
+    standardised,
+    stepped,
+)
+
+#: Scores of this size and more do not occur: a sigmoid is far out before.
+SCORE_BITS = 12
+
+
+@dataclass(frozen=True, eq=False)
+class Design:
+    """What one principal computes with.
+
+    Attributes
+    ----------
+    name : str
+    values : object array, shape (m, c)
+        Whole numbers with the protocol's binary places.
+    gradients : tuple of Gradient
+        By round.
+    """
+
+    name: str
+    values: Integers
+    gradients: tuple[Gradient, ...]
+
+    def weights(self, view: View) -> list[Integers]:
+        """Return its weights at the start of every round, and at the end."""
+        p, made = view.parameters, [integers(np.zeros(self.values.shape[1], dtype=np.int64))]
+        for told in self.gradients:
+            places = told.bits - p["bits"]
+            gradient = unpacked(told.values)
+            m = len(self.values)
+            made.append(stepped(made[-1], gradient, places, m, p["lr"], p["alpha"]))
+        return made
+
+
+@dataclass(frozen=True, eq=False)
+class ColumnsView:
+    """A view of a vertical regression, read.
+
+    Attributes
+    ----------
+    active : OwnDesign
+    designs : tuple of Design
+        Of the principals that hold data.
+    others : tuple of ColumnScales
+        Of everybody else.
+    rounds : int
+    """
+
+    active: OwnDesign
+    designs: tuple[Design, ...]
+    others: tuple[ColumnScales, ...]
+    rounds: int
+
+    @classmethod
+    def of(cls, view: View) -> ColumnsView | None:
+        """Read a view, None where the active party's columns or gradients are not in it."""
+        noted = next((m for _, m in view.messages(OwnDesign)), None)
+        if noted is None or not view.own:
+            return None
+        told = [m for _, m in view.messages(Gradient)]
+        scales = [m for _, m in view.messages(ColumnScales)]
+        designs = []
+        for held in view.own:
+            if held.y is not None:
+                name = next(n for n, role in view.roles.items() if role == "active")
+                values = unpacked(noted.design)
+            else:
+                same = [s for s in scales if np.array_equal(s.columns, held.columns)]
+                if not same:
+                    continue
+                name = same[0].party
+                values = standardised(held.X, *moments(held.X), view.parameters["bits"])
+            mine = tuple(m for m in told if m.party == name)
+            designs.append(Design(name, values, mine))
+        rounds = min((len(d.gradients) for d in designs), default=0)
+        others = tuple(s for s in scales if s.party not in view.principals)
+        return cls(noted, tuple(designs), others, rounds)
+
+    @property
+    def values(self) -> Integers:
+        """The principals' columns side by side, shape (m, c)."""
+        return np.concatenate([d.values for d in self.designs], axis=1)
+
+    @property
+    def rank(self) -> int:
+        """How many directions of residuals the principals see."""
+        return rank(self.values)
+
+    @property
+    def hidden(self) -> int:
+        """How many columns others have that vary."""
+        return sum(int((s.scale > 0).sum()) for s in self.others)
+
+    def opened(self) -> tuple[Integers, int]:
+        """Return the principals' gradients of all rounds, shape (c, rounds), and their places."""
+        places = max((m.bits for d in self.designs for m in d.gradients), default=0)
+        parts = []
+        for design in self.designs:
+            told = [unpacked(m.values) << (places - m.bits) for m in design.gradients]
+            parts.append(np.stack(told[: self.rounds], axis=1))
+        return np.concatenate(parts), places
+
+
+def residual_bits(view: View) -> int:
+    """Return the binary places of residuals."""
+    degree = len(link_of(view)) - 1
+    return 2 * int(view.parameters["bits"]) * degree + SIGMOID_BITS
+
+
+def link_of(view: View) -> tuple[Fraction, ...]:
+    """Return the link as a polynomial of the score, constant first."""
+    kind = view.parameters["kind"] or ("logistic" if view.schema.classes else "linear")
+    sigmoid = SIGMOIDS[int(view.parameters.get("degree", 1))]
+    return sigmoid if kind == "logistic" else (Fraction(0), Fraction(1))
+
+
+def exact_residuals(view: View, read: ColumnsView) -> Integers | None:
+    """Return the residuals of all rounds, shape (m, rounds), to the last of their places.
+
+    They are whole numbers, and so are the columns: where the gradients were opened as they are,
+    ``X' d = g`` holds to the last bit, and conditioning is no limit. None where they were not.
+    """
+    g, places = read.opened()
+    bits = residual_bits(view)
+    if places != bits + view.parameters["bits"]:
+        return None
+    return solved(read.values.T, g, bits + SCORE_BITS)
+
+
+def scores_of(residuals: Integers, view: View, read: ColumnsView) -> Integers:
+    """Return everybody's scores together of exact residuals, with ``2 bits`` binary places."""
+    b, bits, link = int(view.parameters["bits"]), residual_bits(view), link_of(view)
+    answer = residuals + (unpacked(read.active.target) << (bits - b))[:, None]
+    factors = [int(c * (1 << SIGMOID_BITS)) for c in link]
+    degree = len(link) - 1
+    scale = [factors[k] << (2 * b * (degree - k)) for k in range(degree + 1)]
+    if degree == 1:
+        return (answer - scale[0]) // scale[1]
+    found = [_inverse(int(v), scale) for v in answer.ravel()]
+    return integers(found).reshape(answer.shape)
+
+
+def _inverse(value: int, scale: list[int]) -> int:
+    """Return where a cubic that rises in the middle has a value, among whole numbers."""
+    turn = isqrt(scale[1] // (-3 * scale[3]))
+    low, high = -turn, turn
+    while low < high:
+        middle = (low + high) // 2
+        if sum(c * middle**k for k, c in enumerate(scale)) < value:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+def known_scores(view: View, read: ColumnsView) -> Integers:
+    """Return what the principals' own columns bring to the scores, shape (m, rounds)."""
+    total: Any = 0
+    for design in read.designs:
+        every = np.stack(design.weights(view)[: read.rounds], axis=1)
+        total = total + design.values @ every
+    found: Integers = total
+    return found

@@ -1,0 +1,93 @@
+"""Systems of equations in whole numbers, solved exactly: modulo many primes, put together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from gmpy2 import invert, next_prime
+from numpy.typing import NDArray
+
+Integers = NDArray[Any]
+
+#: Products of two residues, and sums of a thousand of them, fit int64.
+FIRST_PRIME = 1 << 25
+#: Binary places by which the modulus exceeds what a solution may be: something else that falls
+#: below by chance does so once in 2^64 runs.
+MARGIN = 64
+
+
+def solved(A: Integers, B: Integers, bits: int) -> Integers | None:
+    """Return the whole-numbered X with ``A X = B``, object array, shape (m, k).
+
+    Conditioning is no limit: A only has to have rank m.
+
+    Parameters
+    ----------
+    A : object array, shape (r, m)
+    B : object array, shape (r, k)
+    bits : int
+        No number of X has more.
+
+    Returns
+    -------
+    object array or None
+        None: A has a smaller rank, or there is no such solution.
+    """
+    rows: NDArray[np.intp] | None = None
+    total, modulus, prime = None, 1, FIRST_PRIME
+    while modulus.bit_length() <= bits + MARGIN:
+        prime = int(next_prime(prime))
+        whole = np.concatenate([A, B], axis=1) if rows is None else np.hstack([A, B])[rows]
+        found, pivots = _reduced((whole % prime).astype(np.int64), A.shape[1], prime)
+        if pivots is None:
+            if rows is None:
+                return None
+            continue  # this prime divides the determinant
+        if rows is None:
+            if found[A.shape[1] :, A.shape[1] :].any():
+                return None
+            rows = pivots
+        part = found[: A.shape[1], A.shape[1] :].astype(object)
+        if total is None:
+            total, modulus = part, prime
+            continue
+        step = (part - total) * int(invert(modulus, prime)) % prime
+        total, modulus = total + modulus * step, modulus * prime
+    assert total is not None
+    signed = np.where(total > modulus // 2, total - modulus, total)
+    return None if any(int(v).bit_length() > bits for v in signed.ravel()) else signed
+
+
+def rank(A: Integers) -> int:
+    """Return the rank of a matrix of whole numbers, modulo one prime: no more than it is."""
+    prime = int(next_prime(FIRST_PRIME))
+    return len(_echelon((A % prime).astype(np.int64), A.shape[1], prime)[1])
+
+
+def _reduced(
+    M: NDArray[np.int64], m: int, prime: int
+) -> tuple[NDArray[np.int64], NDArray[np.intp] | None]:
+    M, pivots = _echelon(M, m, prime)
+    return M, (np.array(pivots, dtype=np.intp) if len(pivots) == m else None)
+
+
+def _echelon(M: NDArray[np.int64], m: int, prime: int) -> tuple[NDArray[np.int64], list[int]]:
+    """Reduce the first m columns to unit vectors; return which rows they came from, too."""
+    place, pivots, top = np.arange(len(M)), list[int](), 0
+    for column in range(m):
+        there = np.flatnonzero(M[top:, column])
+        if not len(there):
+            continue
+        k = top + int(there[0])
+        M[[top, k]], place[[top, k]] = M[[k, top]], place[[k, top]]
+        M[top] = M[top] * int(invert(int(M[top, column]), prime)) % prime
+        factors = M[:, column].copy()
+        factors[top] = 0
+        touched = np.flatnonzero(factors)
+        M[touched, column:] = (
+            M[touched, column:] - factors[touched, None] * M[top, column:]
+        ) % prime
+        pivots.append(int(place[top]))
+        top += 1
+    return M, pivots

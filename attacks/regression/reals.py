@@ -1,0 +1,148 @@
+"""Linear algebra on numbers of any precision: mpfr of gmpy2, or float64 to compare with."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import gmpy2
+import numpy as np
+from numpy.typing import NDArray
+
+Reals = NDArray[Any]  # float64, or mpfr in an array of objects
+
+
+def root(x: Any) -> Any:
+    """Return the square root, 0 of what is below."""
+    if not x > 0:
+        return x * 0
+    return math.sqrt(x) if isinstance(x, float) else gmpy2.sqrt(x)
+
+
+def norm(v: Reals) -> Any:
+    """Return the length of a vector."""
+    return root(v @ v) if len(v) else 0.0
+
+
+def factor(D: Reals, E: Reals, Z: Reals, rank: int) -> Reals:
+    """Return L, shape (m, r), with ``C = L L'``, of a C = X X' of known rank that maps D to E.
+
+    The equations of Li et al. (2022, Eq. 3) take m rounds. Here ``C = Q S Q'`` with an orthonormal
+    basis Q of the columns of X, which are those of Z: where scores are exact, Q is exact. S has the
+    rank's size alone, and as few rounds are enough; of more, least squares.
+
+    Parameters
+    ----------
+    D, E : array, shape (m, k)
+    Z : array, shape (m, j)
+        Multiples of X.
+    rank : int
+        r is less where no more directions are seen.
+    """
+    Q = basis_of(Z, rank)
+    if not Q.shape[1] or D.shape[1] < Q.shape[1]:
+        return Q[:, :0]
+    S = least_squares((Q.T @ D).T, (Q.T @ E).T)
+    return Q @ cholesky((S + S.T) / 2)
+
+
+def basis_of(Z: Reals, rank: int) -> Reals:
+    """Return an orthonormal basis of columns, (m, r), r at most `rank`: the longest rests first."""
+    Z, found = Z.copy(), list[Reals]()
+    for _ in range(min(rank, *Z.shape)):
+        sizes = [column @ column for column in Z.T]
+        k = max(range(len(sizes)), key=lambda i: sizes[i])
+        if not sizes[k] > 0:
+            break
+        q = Z[:, k] / root(sizes[k])
+        for _ in range(2):  # once more, for what rounding left
+            for other in found:
+                q = q - (q @ other) * other
+            q = q / norm(q)
+        found.append(q)
+        Z[:, k] = Z[:, k] * 0
+        Z = Z - q[:, None] * (q @ Z)
+    return np.stack(found, axis=1) if found else Z[:, :0]
+
+
+def cholesky(S: Reals) -> Reals:
+    """Return G, shape (n, r), with ``S = G G'``, of the positive part of S; r < n if some is not.
+
+    Noise makes small directions negative: those are left out.
+    """
+    S, columns = S.copy(), list[Reals]()
+    for _ in range(len(S)):
+        k = max(range(len(S)), key=lambda i: S[i, i])
+        if not S[k, k] > 0:
+            break
+        g = S[k] / root(S[k, k])
+        columns.append(g)
+        S = S - g[:, None] * g
+        S[k] = S[k] * 0
+        S[:, k] = S[:, k] * 0
+    return np.stack(columns, axis=1) if columns else S[:, :0]
+
+
+def least_squares(A: Reals, b: Reals) -> Reals:
+    """Return the x of the least ``|A x - b|``, by orthogonal columns; A has full column rank.
+
+    Of a matrix b, column by column.
+    """
+    A, b, n = A.copy(), b.copy(), A.shape[1]
+    R = np.zeros((n, n), dtype=A.dtype)
+    y = np.zeros((n, *b.shape[1:]), dtype=A.dtype)
+    for k in range(n):
+        R[k, k] = norm(A[:, k])
+        if R[k, k] == 0:
+            continue
+        q = A[:, k] / R[k, k]
+        if k + 1 < n:
+            R[k, k + 1 :] = q @ A[:, k + 1 :]
+            A[:, k + 1 :] = A[:, k + 1 :] - q[:, None] * R[k, k + 1 :]
+        y[k] = q @ b
+        b = b - np.multiply.outer(q, y[k])
+    x = np.zeros_like(y)
+    for k in reversed(range(n)):
+        rest = y[k] - (R[k, k + 1 :] @ x[k + 1 :] if k + 1 < n else 0)
+        x[k] = rest / R[k, k] if R[k, k] != 0 else rest * 0
+    return x
+
+
+def shortest(A: Reals, b: Reals, tiny: Any) -> tuple[Reals, Reals]:
+    """Return the shortest x with ``A x = b``, and an orthonormal basis of the rows, (q, n).
+
+    Rows that are combinations of earlier ones, up to `tiny` of their length, are left out.
+    """
+    n = A.shape[1]
+    basis: list[Reals] = []
+    x = np.zeros(n, dtype=A.dtype)
+    for row, value in zip(A, b, strict=True):
+        apart = row
+        for _ in range(2):  # once more, for what rounding left
+            for q in basis:
+                apart = apart - (apart @ q) * q
+        size = norm(apart)
+        if not size > tiny * norm(row) or len(basis) == n:
+            continue
+        q = apart / size
+        x = x + ((value - row @ x) / size) * q
+        basis.append(q)
+    return x, (np.stack(basis) if basis else np.zeros((0, n), dtype=A.dtype))
+
+
+def beside(basis: Reals, n: int) -> Reals:
+    """Return a unit vector orthogonal to the rows of an orthonormal basis, shape (n,)."""
+    best = None
+    for k in range(n):
+        v = np.zeros(n, dtype=basis.dtype)
+        v = v + 0 * basis.sum() if basis.size else v
+        v[k] = v[k] + 1
+        for _ in range(2):
+            for q in basis:
+                v = v - (v @ q) * q
+        if best is None or norm(v) > norm(best):
+            best = v
+        if norm(best) > 1 / (2 * math.sqrt(n)):
+            break
+    assert best is not None
+    return best / norm(best)

@@ -1,0 +1,55 @@
+"""Decrypted precision: what is opened for a party keeps so many binary places."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+
+from fedtrees.core.defense import Context, Defense
+from fedtrees.core.errors import UsageError
+from fedtrees.core.guarantee import Structural
+from fedtrees.core.messages import Message
+from fedtrees.core.registry import register
+from fedtrees.messages.fixed_point import integers, packed, rounded, unpacked
+from fedtrees.messages.regression import AverageWeights, Gradient
+
+
+@register.defense("decrypted-precision")
+@dataclass(frozen=True)
+class DecryptedPrecision(Defense):
+    """Round gradients that an arbiter opens, and averages that a server tells.
+
+    Residuals of successive rounds are nearly collinear, so that an inversion multiplies what
+    rounding leaves by their condition. Rounding bounds nothing.
+
+    Parameters
+    ----------
+    bits : int
+        Binary places that are kept, 0 or more.
+    """
+
+    bits: int = 16
+
+    guarantee = Structural()
+    at = frozenset({"arbiter", "server"})
+    guards = (Gradient, AverageWeights)
+    tries: ClassVar[Mapping[str, tuple[float, ...]]] = {"bits": (8, 16, 24, 32)}
+
+    def __post_init__(self) -> None:
+        if type(self.bits) is not int or self.bits < 0:
+            raise UsageError(f"bits must be a whole number of 0 or more; got {self.bits!r}")
+
+    def outgoing(self, message: Message, ctx: Context) -> Message:
+        """Round."""
+        assert isinstance(message, (Gradient, AverageWeights))
+        places = message.bits - self.bits
+        if places <= 0:
+            return message
+        if isinstance(message, Gradient):
+            kept = rounded(unpacked(message.values), places)
+            return replace(message, values=packed(kept), bits=self.bits)
+        kept = rounded(integers(message.weights), places)
+        return replace(message, weights=kept.astype(np.int64), bits=self.bits)

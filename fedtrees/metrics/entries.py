@@ -1,0 +1,197 @@
+"""Guessed values against the victims', cell by cell: the reader knows which row is which."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.core.guess import Claim, Entries
+from fedtrees.core.holding import Holding, KnownEntries
+from fedtrees.core.registry import register
+from fedtrees.metrics.metric import Case, Metric, Score
+
+#: Of a column's standard deviation: what counts as found, and what as close (as in RA).
+FOUND, CLOSE = 1e-6, 0.319
+#: Of blind guesses by own columns: of standardised columns, a ridge for every known value.
+RIDGE = 1.0
+
+
+@dataclass(frozen=True, eq=False)
+class VictimsEntries:
+    """Cells of every victim, in one row each of these arrays, but those known beforehand.
+
+    Attributes
+    ----------
+    owner : str array, shape (k,)
+    ids, feature : int64 array, shape (k,)
+    value : float64 array, shape (k,)
+    mean, spread : float64 array, shape (k,)
+        Mean and standard deviation of the owner's column; a spread of 0: it is constant.
+    """
+
+    owner: NDArray[np.str_]
+    ids: NDArray[np.int64]
+    feature: NDArray[np.int64]
+    value: NDArray[np.float64]
+    mean: NDArray[np.float64]
+    spread: NDArray[np.float64]
+
+
+@register.metric("entries")
+class EntriesMetric(Metric[VictimsEntries]):
+    """How many of the values that victims hold are found, which others had to be told none of.
+
+    Values that the threat declares known do not count. ``entries``: share that comes within a
+    millionth of the column's standard deviation. ``entries_close``: within 0.319 of it.
+    ``exact_entry_rows``: rows of an owner all of whose values are found. ``relative_error``: mean
+    error, in standard deviations, over the mean size of a standardised value (Li et al. 2022, Sec.
+    6.2); what is not claimed is guessed at the mean, and no error counts more than ten.
+    """
+
+    of: ClassVar[type[Claim]] = Entries
+    main: ClassVar[tuple[str, ...]] = ("entries", "exact_entry_rows", "relative_error")
+    headline: ClassVar[tuple[str, ...]] = ("entries",)
+
+    def truth(self, case: Case) -> VictimsEntries | None:
+        """Return the victims' cells, None where they hold no value that is not known."""
+        told = case.entries
+        known = (
+            set() if told is None else {*zip(told.ids.tolist(), told.columns.tolist(), strict=True)}
+        )
+        parts = []
+        for name, held in case.victims.items():
+            X = held.X.astype(np.float64)
+            for place, column in enumerate(held.columns.tolist()):
+                x = X[:, place]
+                new = np.array([(i, column) not in known for i in held.ids.tolist()], dtype=bool)
+                new &= ~np.isnan(x)
+                if not new.any():
+                    continue
+                k, there = int(new.sum()), x[~np.isnan(x)]
+                constant = (there == there[0]).all()
+                spread = 0.0 if constant else float(there.std())
+                ends = (np.full(k, float(there.mean())), np.full(k, spread))
+                parts.append((np.full(k, name), held.ids[new], np.full(k, column), x[new], *ends))
+        if not parts:
+            return None
+        return VictimsEntries(*map(np.concatenate, zip(*parts, strict=True)))
+
+    def refuses(self, claims: Sequence[Entries], case: Case) -> str | None:
+        """Refuse cells that no victim has, or one that is claimed twice."""
+        for c in claims:
+            held = case.victims.get(c.owner)
+            if held is None or not np.isin(c.feature, held.columns).all():
+                return f"it claimed values of {c.owner!r} in columns that it does not hold"
+            if not np.isin(c.ids, held.ids).all():
+                return f"it claimed values of rows that {c.owner!r} does not hold"
+        owners = [c.owner for c in claims]
+        return "it claimed values of one owner twice" if len({*owners}) < len(owners) else None
+
+    def blind(self, case: Case, truth: VictimsEntries) -> dict[str, Sequence[Claim]]:
+        """Return the means of the victims' columns, and what own columns make of the known values.
+
+        Told the means, which it would have to guess, the line is no lower than it is.
+        """
+        made = {"means": _claims(truth, truth.mean)}
+        regressed = truth.mean.copy()
+        told, view = case.entries, case.blind_view()
+        own = [h for h in view.own if len(h.columns)]
+        if told is not None and own:
+            regressed = _regressed(truth, told, own[0])
+            made["regressed"] = _claims(truth, regressed)
+        return {**made, **super().blind(case, truth)}
+
+    def score(self, claims: Sequence[Entries], truth: VictimsEntries) -> list[Score]:
+        """Score all cells together."""
+        guess = truth.mean.copy()
+        given = np.zeros(len(guess), dtype=bool)
+        for c in claims:
+            cells = zip(c.ids.tolist(), c.feature.tolist(), strict=True)
+            at = dict(zip(cells, c.value.tolist(), strict=True))
+            for k in np.flatnonzero(truth.owner == c.owner).tolist():
+                value = at.get((truth.ids[k], truth.feature[k]))
+                if value is not None:
+                    guess[k], given[k] = value, True
+        unit = np.where(truth.spread > 0, truth.spread, 1.0)
+        error = np.minimum(np.abs(guess - truth.value) / unit, 10.0)
+        size = float((np.abs(truth.value - truth.mean) / unit).mean())
+        found, close = given & (error <= FOUND), given & (error <= CLOSE)
+        rows: dict[tuple[str, int], bool] = {}
+        for key, right in zip(zip(truth.owner, truth.ids, strict=True), found, strict=True):
+            rows[key] = rows.get(key, True) and bool(right)
+        return [
+            Score("entries", float(found.mean())),
+            Score("entries_close", float(close.mean())),
+            Score("exact_entry_rows", float(np.mean(list(rows.values())))),
+            Score("relative_error", float(error.mean()) / size if size else None, 0.0, "ratio"),
+        ]
+
+
+def dealt(
+    victims: Mapping[str, Holding], count: int, rng: np.random.Generator
+) -> KnownEntries | None:
+    """Draw values that a threat declares known, where an inversion of regressions needs them.
+
+    Over columns: n - 2 values of one column, n - 3 of the next, ... of n (the known data of Li et
+    al. 2022, Thm. 2), then one more of each in turn; rows are drawn at random. Whole rows are dealt
+    in the same way, row by row. Constant columns are left out.
+    """
+    groups: list[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]] = []
+    for held in victims.values():
+        varied = np.array([len(np.unique(x[~np.isnan(x)])) > 1 for x in held.X.T], dtype=bool)
+        X, columns = held.X[:, varied], held.columns[varied].astype(np.int64)
+        if held.y is None:
+            groups += [(held.ids, np.full(len(X), c), X[:, j]) for j, c in enumerate(columns)]
+        else:
+            groups += [
+                (np.full(len(columns), i), columns, x) for i, x in zip(held.ids, X, strict=True)
+            ]
+    shuffled = []
+    for g in rng.permutation(len(groups)).tolist():
+        ids, columns, values = groups[g]
+        order = rng.permutation(len(values))
+        order = order[~np.isnan(values[order])]
+        shuffled.append((ids[order], columns[order], values[order]))
+    taken = [0] * len(shuffled)
+    turns = [g for g in range(len(shuffled)) for _ in range(len(shuffled) - 2 - g)]
+    most = max((len(g[0]) for g in shuffled), default=0)
+    turns += [g for _ in range(most) for g in range(len(shuffled))]
+    for g in turns:
+        if sum(taken) < count and taken[g] < len(shuffled[g][0]):
+            taken[g] += 1
+    parts = [tuple(a[:k] for a in group) for group, k in zip(shuffled, taken, strict=True)]
+    if not sum(taken):
+        return None
+    ids, columns, values = (np.concatenate(p) for p in zip(*parts, strict=True))
+    return KnownEntries(ids.astype(np.int64), columns, values.astype(np.float32))
+
+
+def _claims(truth: VictimsEntries, guess: NDArray[np.float64]) -> list[Claim]:
+    made: list[Claim] = []
+    for owner in np.unique(truth.owner).tolist():
+        mine = truth.owner == owner
+        made.append(Entries(owner, truth.ids[mine], truth.feature[mine], guess[mine]))
+    return made
+
+
+def _regressed(truth: VictimsEntries, told: KnownEntries, own: Holding) -> NDArray[np.float64]:
+    """Return ridge regressions of every column on own columns of the same rows."""
+    guess = truth.mean.copy()
+    Z = own.X.astype(np.float64)
+    spread = np.nanstd(Z, axis=0)
+    Z = np.nan_to_num((Z - np.nanmean(Z, axis=0)) / np.where(spread > 0, spread, 1.0))
+    place = {i: k for k, i in enumerate(own.ids.tolist())}
+    for feature in np.unique(truth.feature).tolist():
+        mine = [k for k in np.flatnonzero(truth.feature == feature) if truth.ids[k] in place]
+        given = [k for k in np.flatnonzero(told.columns == feature) if told.ids[k] in place]
+        if not mine or not given:
+            continue
+        A = Z[[place[told.ids[k]] for k in given]]
+        mean = truth.mean[mine[0]]
+        slope = A.T @ np.linalg.solve(A @ A.T + RIDGE * np.eye(len(A)), told.values[given] - mean)
+        guess[mine] = mean + Z[[place[truth.ids[k]] for k in mine]] @ slope
+    return guess

@@ -1,0 +1,1 @@
+"""Regressions by gradients: over columns with an arbiter, over rows by averaged weights."""

@@ -1,0 +1,188 @@
+"""`horizontal-regression`: clients step on their own rows, and their weights are averaged."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.core.composition import Composition
+from fedtrees.core.errors import DataError, ProtocolError
+from fedtrees.core.holding import Holding
+from fedtrees.core.messages import Message
+from fedtrees.core.network import Network
+from fedtrees.core.party import Party, handles
+from fedtrees.core.registry import register
+from fedtrees.core.schema import Schema, Table
+from fedtrees.messages.fixed_point import decoded, integers, rounded
+from fedtrees.messages.regression import (
+    SIGMOID_BITS,
+    AverageWeights,
+    CommonScales,
+    LocalWeights,
+    Moments,
+    MomentsRequest,
+    RegressionWeights,
+    WeightsRequest,
+    design_of,
+    gradient_of,
+    stepped,
+)
+from fedtrees.protocols.base import Coordinator, Protocol
+from fedtrees.protocols.regression.settings import (
+    RegressionParams,
+    check_count,
+    check_weightless,
+)
+
+#: Of int64 weights: so many binary places leave room for weights of 2^10 and a thousand clients.
+MOST_BITS = 42
+
+
+@register.protocol("horizontal-regression")
+@dataclass(frozen=True, kw_only=True)
+class HorizontalRegression(RegressionParams, Protocol):
+    """Linear or logistic regression over rows (Li et al. 2022, Sec. 2.2).
+
+    Every round clients do one step on all their rows, and a secure sum averages their weights, each
+    client's the same. Columns are standardised by the moments of all rows together, by a secure sum
+    as well. A logistic regression steps along Taylor's first polynomial of the sigmoid, as the
+    vertical one does.
+    """
+
+    says: ClassVar[tuple[type[Message], ...]] = (
+        MomentsRequest, Moments, CommonScales, WeightsRequest, LocalWeights, AverageWeights,
+    )  # fmt: skip
+    summed: ClassVar[tuple[type[Message], ...]] = (Moments, LocalWeights)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_count("bits", self.bits, 8, MOST_BITS)
+
+    def check(self, schema: Schema) -> None:
+        """Refuse several classes."""
+        self.kind_for(schema)
+
+    def check_holders(self, holdings: Mapping[str, Holding], schema: Schema) -> None:
+        """Refuse weights, a client without rows, and infinite values."""
+        self.check(schema)
+        for name, held in holdings.items():
+            check_weightless(name, held)
+            if not len(held):
+                raise DataError(f"{name!r} holds no row; leave it out")
+            if np.isinf(held.X).any():
+                raise DataError(f"{name!r} has an infinite value; leave it missing")
+
+    def party(
+        self, name: str, role: str, held: Holding | None, schema: Schema, defense: Composition
+    ) -> Party:
+        """Make the server or a client."""
+        if held is None:
+            return AveragingServer(self, schema)
+        return RegressionClient(name, held.table, self, schema)
+
+
+def columns_of(table: Table, classes: bool) -> NDArray[np.float64]:
+    """Return columns and target, float64, shape (n, d + 1); of a class the target is not scaled."""
+    y = np.full(len(table), np.nan) if classes else table.y.astype(np.float64)
+    return np.column_stack([table.X.astype(np.float64), y])
+
+
+class RegressionClient(Party):
+    """A client, who answers with sums and weights."""
+
+    role = "client"
+
+    def __init__(
+        self, name: str, data: Table, protocol: HorizontalRegression, schema: Schema
+    ) -> None:
+        super().__init__(name)
+        self.data, self.params, self.schema = data, protocol, schema
+
+    @handles(MomentsRequest)
+    def sum(self, message: MomentsRequest) -> Moments:
+        """Answer with the sums of own rows."""
+        values = columns_of(self.data, bool(self.schema.classes))
+        there = ~np.isnan(values)
+        total = np.where(there, values, 0.0).sum(axis=0)
+        squares = np.where(there, values - message.around, 0.0) ** 2
+        return Moments(there.sum(axis=0).astype(np.float64), total, squares.sum(axis=0))
+
+    @handles(CommonScales)
+    def begin(self, message: CommonScales) -> None:
+        """Standardise own rows."""
+        p = self.params
+        values = columns_of(self.data, bool(self.schema.classes))
+        if self.schema.classes:
+            values[:, -1] = self.data.y
+        self.design, self.target = design_of(values, message, p.bits, p.intercept)
+        self.weights = integers(np.zeros(self.design.shape[1], dtype=np.int64))
+        self.logistic = p.kind_for(self.schema) == "logistic"
+
+    @handles(WeightsRequest)
+    def step(self, message: WeightsRequest) -> LocalWeights:
+        """Answer with the weights after a step."""
+        p = self.params
+        gradient = gradient_of(self.design, self.target, self.weights, p.bits, self.logistic)
+        places = 2 * p.bits + SIGMOID_BITS
+        mine = stepped(self.weights, gradient, places, len(self.design), p.lr, p.alpha)
+        if any(abs(w) >= 1 << (p.bits + 10) for w in mine):
+            raise ProtocolError(
+                f"the weights of {self.name!r} have grown beyond 1024: take a smaller lr"
+            )
+        return LocalWeights(message.round, mine.astype(np.int64))
+
+    @handles(AverageWeights)
+    def follow(self, message: AverageWeights) -> None:
+        """Go on from the average."""
+        self.weights = rounded(integers(message.weights), message.bits - self.params.bits)
+
+
+class AveragingServer(Coordinator):
+    """The server, who learns sums alone."""
+
+    def __init__(self, protocol: HorizontalRegression, schema: Schema) -> None:
+        super().__init__("server")
+        self.params, self.schema = protocol, schema
+
+    def train(self, net: Network) -> RegressionWeights:
+        """Settle how columns are standardised, then average as often as asked."""
+        p, d = self.params, len(self.schema.features)
+        scales = self._scales(net, d + 1)
+        net.tell("client", scales, why="how everybody standardises its columns")
+        sent: Message | None = None
+        for round in range(p.rounds):
+            why = "weights after a step on your rows; I learn their sum"
+            (total,) = net.ask("client", WeightsRequest(round), why=why)
+            assert isinstance(total, LocalWeights)
+            count = len(net.members("client"))
+            mean = integers([(2 * w + count) // (2 * count) for w in total.weights.tolist()])
+            told = AverageWeights(round, mean.astype(np.int64), p.bits)
+            sent = net.tell("client", told, why="the average, to go on from")
+        assert isinstance(sent, AverageWeights)
+        weights = decoded(integers(sent.weights), sent.bits)
+        whole = np.zeros(d + 1)
+        whole[: len(weights)] = weights
+        classes, kind = bool(self.schema.classes), p.kind_for(self.schema)
+        return RegressionWeights(kind, classes, scales.mean, scales.scale, whole)
+
+    def _scales(self, net: Network, width: int) -> CommonScales:
+        """Return the moments of all rows: the mean first, then the deviation around it."""
+        why = "sums over your rows, of which I learn the total, to standardise columns"
+        (told,) = net.ask("client", MomentsRequest(np.zeros(width)), why=why)
+        assert isinstance(told, Moments)
+        count = np.maximum(told.count, 1)
+        around = told.total / count
+        (told,) = net.ask("client", MomentsRequest(around), why=why)
+        assert isinstance(told, Moments)
+        scale = np.sqrt(told.squares / count)
+        scale[scale <= 1e-9 * np.abs(around)] = 0.0  # of a constant, sums leave a rest
+        mean = around
+        if self.schema.classes:
+            mean, scale = np.append(mean[:-1], 0.0), np.append(scale[:-1], 1.0)
+        if not scale[-1] > 0:
+            raise DataError("all targets are the same; a regression takes two values")
+        return CommonScales(mean, scale)

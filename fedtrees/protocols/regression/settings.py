@@ -1,0 +1,90 @@
+"""What both regressions share: their parameters, and what they can be trained on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fedtrees.core.errors import DataError, UsageError, check_known, check_positive
+from fedtrees.core.holding import Holding
+from fedtrees.core.schema import Schema
+
+KINDS = ("linear", "logistic")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RegressionParams:
+    """Parameters of a regression by full gradients.
+
+    Parameters
+    ----------
+    kind : {"linear", "logistic"} or None
+        None: logistic of two classes, linear of a number.
+    rounds : int
+        Steps, each on all rows.
+    lr : float
+        Learning rate of the mean gradient over standardised columns.
+    alpha : float
+        L2 penalty.
+    bits : int
+        Binary places of columns and weights.
+    intercept : bool
+    """
+
+    kind: str | None = None
+    rounds: int = 30
+    lr: float = 0.1
+    alpha: float = 0.0
+    bits: int = 40
+    intercept: bool = True
+
+    def __post_init__(self) -> None:
+        if self.kind is not None:
+            check_known("kind", self.kind, KINDS)
+        check_positive("lr", self.lr)
+        if isinstance(self.alpha, bool) or not 0 <= self.alpha < 1 / self.lr:
+            raise UsageError(f"alpha={self.alpha!r}: an L2 penalty from 0 to below 1 / lr")
+        if not isinstance(self.intercept, bool):
+            raise UsageError(f"intercept={self.intercept!r}: give true or false")
+        check_count("rounds", self.rounds, 1)
+
+    def kind_for(self, schema: Schema) -> str:
+        """Return the kind that is meant.
+
+        Raises
+        ------
+        UsageError
+            Of more than two classes, or a logistic one of a number.
+        """
+        if len(schema.classes) > 2:
+            raise UsageError(
+                f"the target {schema.target!r} has {len(schema.classes)} classes; a regression "
+                "takes two, or a number"
+            )
+        if self.kind == "logistic" and not schema.classes:
+            raise UsageError(f"kind=logistic: the target {schema.target!r} is a number")
+        return self.kind or ("logistic" if schema.classes else "linear")
+
+
+def check_count(name: str, value: object, least: int, most: int | None = None) -> None:
+    """Refuse what is no whole number in a range.
+
+    Raises
+    ------
+    UsageError
+    """
+    if type(value) is not int or value < least or (most is not None and value > most):
+        to = "or more" if most is None else f"to {most}"
+        raise UsageError(f"{name}={value!r}: give a whole number, {least} {to}")
+
+
+def check_weightless(name: str, held: Holding) -> None:
+    """Refuse sample weights, which no regression here counts.
+
+    Raises
+    ------
+    DataError
+    """
+    if held.weight is not None:
+        raise DataError(f"{name!r} holds sample weights; regressions count every row once")
+    if len(held) and not len(held.columns):
+        raise DataError(f"{name!r} holds no column; give it one, or leave it out")

@@ -1,0 +1,352 @@
+"""`vertical-regression`: gradients over columns, which an arbiter decrypts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from math import comb
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.core.composition import Composition
+from fedtrees.core.errors import DataError, UsageError, check_known, check_positive
+from fedtrees.core.holding import Holding
+from fedtrees.core.messages import Message
+from fedtrees.core.network import Network
+from fedtrees.core.party import Party, handles
+from fedtrees.core.registry import register
+from fedtrees.core.rows import ACTIVE_ONLY
+from fedtrees.core.schema import Schema
+from fedtrees.core.sealed import Sealed
+from fedtrees.crypto.keys import DEFAULT_BITS, KEY_BITS
+from fedtrees.crypto.ledger import Ledger
+from fedtrees.crypto.vectors import EncryptedVectors, IdealVectors, RealVectors, key_bytes
+from fedtrees.messages.fixed_point import Integers, decoded, encoded, integers, packed, unpacked
+from fedtrees.messages.regression import (
+    SIGMOID_BITS,
+    SIGMOIDS,
+    ArbiterKey,
+    ColumnScales,
+    EncryptedGradient,
+    EncryptedResiduals,
+    EncryptedScores,
+    Gradient,
+    HeldWeights,
+    KeyRequest,
+    OwnDesign,
+    RowsToScore,
+    ScoresOfRows,
+    ScoresRequest,
+    answered,
+    moments,
+    standardised,
+    stepped,
+)
+from fedtrees.protocols.base import Coordinator, Protocol
+from fedtrees.protocols.regression.settings import (
+    RegressionParams,
+    check_count,
+    check_weightless,
+)
+from fedtrees.protocols.vertical.settings import ACTIVE, CRYPTO, PASSIVE, check_columns_held
+
+ARBITER = "arbiter"
+COINS = -2  # of `OwnDesign.columns`: no column of the schema
+INTERCEPT = -1
+
+
+@register.protocol("vertical-regression")
+@dataclass(frozen=True, kw_only=True)
+class VerticalRegression(RegressionParams, Protocol):
+    """Linear or logistic regression over columns, with an arbiter (Yang et al. 2019; FATE).
+
+    Every round passive parties send what their columns bring to the scores, encrypted; the active
+    party adds its own and the labels; everybody multiplies the encrypted residuals by its columns
+    and has the arbiter open the product, its gradient. Columns are standardised by their owner, who
+    tells mean and deviation. A logistic regression computes a polynomial in place of the sigmoid.
+
+    Parameters
+    ----------
+    degree : {1, 3}
+        Of that polynomial; 3 with one passive party.
+    fake : int
+        Columns of coins that the active party adds to its own (Li et al. 2022, Sec. 4.1).
+    fake_scale : float
+        Their standard deviation.
+    arbiter : {"ideal", "real"}
+        ``real``: Paillier. Models and views are the same to the last bit, and byte counts.
+    key_bits : {1024, 2048, 3072}
+        Length of the key; 1024 is weak, and for comparison.
+    """
+
+    degree: int = 1
+    fake: int = 0
+    fake_scale: float = 0.01
+    arbiter: str = "ideal"
+    key_bits: int = DEFAULT_BITS
+
+    layout: ClassVar[str] = "columns"
+    holders: ClassVar[tuple[str, ...]] = (ACTIVE, PASSIVE)
+    released: ClassVar[bool] = False
+    curious: ClassVar[tuple[str, ...]] = (ACTIVE,)
+    alone: ClassVar[str] = ACTIVE_ONLY
+    says: ClassVar[tuple[type[Message], ...]] = (
+        KeyRequest, ArbiterKey, ColumnScales, ScoresRequest, EncryptedScores, EncryptedResiduals,
+        EncryptedGradient, Gradient, OwnDesign,
+    )  # fmt: skip
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_known("arbiter", self.arbiter, CRYPTO)
+        check_positive("fake_scale", self.fake_scale)
+        check_count("bits", self.bits, 8, 1024)
+        check_count("fake", self.fake, 0)
+        if self.degree not in SIGMOIDS:
+            raise UsageError(
+                f"degree={self.degree!r}: the sigmoid is a polynomial of degree 1 or 3"
+            )
+        if self.key_bits not in KEY_BITS:
+            known = ", ".join(map(str, KEY_BITS))
+            raise UsageError(f"key_bits={self.key_bits!r}: a Paillier key has one of {known}")
+
+    def roles(self, parties: int) -> Mapping[str, str]:
+        """Return the arbiter, the active party, who has the labels, and the passive ones."""
+        passive = {f"{PASSIVE}-{i}": PASSIVE for i in range(1, parties)}
+        return {ACTIVE: ACTIVE, **passive, ARBITER: ARBITER}
+
+    def sealing(self) -> EncryptedVectors:
+        """Make what encrypts, computes and opens in one run."""
+        kind = IdealVectors if self.arbiter == "ideal" else RealVectors
+        return kind(self.key_bits, Ledger())
+
+    def check(self, schema: Schema) -> None:
+        """Refuse several classes."""
+        self.kind_for(schema)
+
+    def check_holders(self, holdings: Mapping[str, Holding], schema: Schema) -> None:
+        """Refuse labels in other hands, weights, one value, a cubic of several passive parties."""
+        self.check(schema)
+        for name, held in holdings.items():
+            if held.weight is not None:
+                check_weightless(name, held)
+        check_columns_held(holdings, schema)
+        y = next(iter(holdings.values())).y
+        if not schema.classes and (y == y[0]).all():  # type: ignore[index]
+            raise DataError("all targets are the same; a regression takes two values")
+        if self.degree == 3 and self.kind_for(schema) == "logistic" and len(holdings) > 2:
+            raise UsageError(
+                f"degree=3: {len(holdings) - 1} passive parties would multiply what they encrypt; "
+                "take degree=1, or one passive party"
+            )
+
+    def party(
+        self, name: str, role: str, held: Holding | None, schema: Schema, defense: Composition
+    ) -> Party:
+        """Make the arbiter, the active party or a passive one."""
+        if held is None:
+            return Arbiter(name, self)
+        kind: type[ActiveRegression] | type[PassiveRegression]
+        kind = ActiveRegression if role == ACTIVE else PassiveRegression
+        return kind(name, held, self, schema)
+
+    def coefficients(self, schema: Schema) -> tuple[Fraction, ...]:
+        """Return the link as a polynomial of the score, constant first."""
+        logistic = self.kind_for(schema) == "logistic"
+        return SIGMOIDS[self.degree] if logistic else (Fraction(0), Fraction(1))
+
+    def residual_bits(self, schema: Schema) -> int:
+        """Return the binary places of residuals."""
+        return 2 * self.bits * (len(self.coefficients(schema)) - 1) + SIGMOID_BITS
+
+
+class Arbiter(Party):
+    """Whoever has the key, and opens everybody's gradient for its owner."""
+
+    role = ARBITER
+    sealing: EncryptedVectors
+
+    def __init__(self, name: str, protocol: VerticalRegression) -> None:
+        super().__init__(name)
+        self.params = protocol
+
+    @handles(KeyRequest)
+    def tell_key(self, message: KeyRequest) -> ArbiterKey:
+        """Tell the public key."""
+        bits, size = self.params.key_bits, key_bytes(self.params.key_bits)
+        key = Sealed((), (size,), "|u1", size, self.sealing.public_key())
+        return ArbiterKey(self.name, bits, key)
+
+    @handles(EncryptedGradient)
+    def open(self, message: EncryptedGradient) -> Gradient:
+        """Open a gradient for its owner."""
+        sealed, name = message.gradient, f"{message.party}/{message.round}/g"
+        found = self.sealing.opened(name, sealed.payload, sealed.shape[0])
+        return Gradient(message.party, message.round, packed(found), message.bits)
+
+
+class Holder:
+    """What active and passive parties do alike: standardise, score, and step."""
+
+    name: str
+    sealing: EncryptedVectors
+    net: Network
+    params: VerticalRegression
+
+    def _set(self, held: Holding, protocol: VerticalRegression, schema: Schema) -> None:
+        self.held, self.params, self.schema = held, protocol, schema
+        if np.isinf(held.X).any():
+            raise DataError("a column has an infinite value; leave it missing")
+        self.mean, self.scale = moments(held.X)
+        self.design = standardised(held.X, self.mean, self.scale, protocol.bits)
+        self.weights = integers(np.zeros(self.design.shape[1], dtype=np.int64))
+        self.link = protocol.coefficients(schema)
+
+    def _seal(self, payload: bytes, count: int, kind: str) -> Sealed:
+        """Return what crosses."""
+        nbytes = self.sealing.nbytes(count)
+        self.sealing.ledger.sent(kind, count, nbytes)
+        return Sealed((ARBITER,), (count,), f"|V{self.sealing.nbytes(1)}", nbytes, payload)
+
+    def _descend(self, message: EncryptedResiduals) -> None:
+        """Multiply the residuals by the columns, have the product opened, and step."""
+        p, m = self.params, len(self.design)
+        bits = p.residual_bits(self.schema) + p.bits
+        zero = integers(np.zeros(self.design.shape[1], dtype=np.int64))
+        parts = {f"{message.round}/d": (message.residuals.payload, self.design.T)}
+        payload = self.sealing.combined(f"{self.name}/{message.round}/g", parts, zero)
+        sealed = self._seal(payload, len(zero), "EncryptedGradient")
+        ask = EncryptedGradient(self.name, message.round, sealed, bits)
+        (told,) = self.net.ask(ARBITER, ask, why="my gradient, for the arbiter to open")
+        assert isinstance(told, Gradient)
+        gradient = unpacked(told.values)
+        self.weights = stepped(self.weights, gradient, told.bits - p.bits, m, p.lr, p.alpha)
+
+    def _scored(self, queries: Holding) -> NDArray[np.float64]:
+        """Return what the columns of rows to predict bring, float64, shape (n,)."""
+        bits = self.params.bits
+        Z = standardised(queries.X, self.mean, self.scale, bits)
+        return decoded(Z @ self.weights[: Z.shape[1]], 2 * bits)
+
+
+class PassiveRegression(Holder, Party):
+    """Whoever has columns and no labels."""
+
+    role = PASSIVE
+
+    def __init__(
+        self, name: str, held: Holding, protocol: VerticalRegression, schema: Schema
+    ) -> None:
+        super().__init__(name)
+        self._set(held, protocol, schema)
+
+    @handles(ArbiterKey)
+    def begin(self, message: ArbiterKey) -> ColumnScales:
+        """Keep the key, and tell how the columns are standardised."""
+        columns = self.held.columns.astype(np.int32)
+        return ColumnScales(self.name, columns, self.mean, self.scale)
+
+    @handles(ScoresRequest)
+    def score(self, message: ScoresRequest) -> EncryptedScores:
+        """Answer with scores and their powers, encrypted."""
+        z = self.design @ self.weights
+        degree = len(self.link) - 1
+        names = [f"{self.name}/{message.round}/z{p}" for p in range(1, degree + 1)]
+        payload = [self.sealing.encrypted(n, z**p) for p, n in enumerate(names, 1)]
+        sealed = self._seal(b"".join(payload), degree * len(z), "EncryptedScores")
+        return EncryptedScores(self.name, message.round, sealed)
+
+    @handles(EncryptedResiduals)
+    def descend(self, message: EncryptedResiduals) -> None:
+        """Step along the gradient."""
+        self._descend(message)
+
+    @handles(RowsToScore)
+    def score_rows(self, message: RowsToScore) -> ScoresOfRows:
+        """Answer with the scores of rows to predict."""
+        return ScoresOfRows(self.name, self._scored(self.queries))
+
+
+class ActiveRegression(Holder, Coordinator):
+    """Whoever has the labels, and drives."""
+
+    role = ACTIVE
+
+    def __init__(
+        self, name: str, held: Holding, protocol: VerticalRegression, schema: Schema
+    ) -> None:
+        super().__init__(name)
+        self._set(held, protocol, schema)
+
+    def train(self, net: Network) -> HeldWeights:  # type: ignore[override]
+        """Settle columns and key, then step as often as asked."""
+        self._settle(net)
+        for round in range(self.params.rounds):
+            replies: list[Message] = []
+            if self.passive:
+                why = "what your columns bring to the scores, sealed"
+                replies = net.ask(PASSIVE, ScoresRequest(round), why=why)
+            residuals = self._residuals(round, replies)
+            if self.passive:
+                net.tell(PASSIVE, residuals, why="residuals, sealed, for your gradient")
+            self._descend(residuals)
+        return HeldWeights(decoded(self.weights, self.params.bits))
+
+    def _settle(self, net: Network) -> None:
+        """Add intercept and coins to the columns, and learn the key and how others standardise."""
+        p, y = self.params, self.held.y
+        assert y is not None
+        self.passive = bool(net.members(PASSIVE))
+        (key,) = net.ask(ARBITER, KeyRequest(), why="the key that scores are sealed with")
+        if self.passive:
+            net.ask(PASSIVE, key, why="the key, and how you standardise your columns")
+        self.center, self.spread = 0.0, 1.0
+        if not self.schema.classes:
+            self.center, self.spread = float(y.mean()), float(y.std())
+        target = (y.astype(np.float64) - self.center) / self.spread
+        self.target = encoded(target, p.bits)
+        ones = np.full((len(y), int(p.intercept)), 1 << p.bits, dtype=object)
+        coins = self.streams.rng("fake").normal(0.0, p.fake_scale, (len(y), p.fake))
+        self.design = np.concatenate([self.design, ones, encoded(coins, p.bits)], axis=1)
+        self.weights = integers(np.zeros(self.design.shape[1], dtype=np.int64))
+        kinds = [INTERCEPT] * int(p.intercept) + [COINS] * p.fake
+        columns = np.concatenate([self.held.columns, kinds]).astype(np.int32)
+        noted = (columns, packed(self.design), packed(self.target), p.bits)
+        why = "my columns and labels, as I compute with them"
+        net.note(OwnDesign(*noted, self.center, self.spread), why=why)
+
+    def _residuals(self, round: int, replies: list[Message]) -> EncryptedResiduals:
+        """Return ``link(z) - y``, of scores that the others sealed and one's own."""
+        p, degree, m = self.params, len(self.link) - 1, len(self.design)
+        bits, size = p.residual_bits(self.schema), self.sealing.nbytes(m)
+        own = self.design @ self.weights
+        factors = [int(c * (1 << SIGMOID_BITS)) for c in self.link]
+        scale = [factors[k] << (2 * p.bits * (degree - k)) for k in range(degree + 1)]
+        plain = sum((scale[k] * own**k for k in range(degree + 1)), 0 * own)
+        plain = plain - (self.target << (bits - p.bits))
+        parts: dict[str, tuple[bytes, Integers]] = {}
+        for reply in replies:
+            assert isinstance(reply, EncryptedScores)
+            for k in range(1, degree + 1):  # (own + theirs)^n, in powers of theirs
+                factor = sum(
+                    (scale[n] * comb(n, k) * own ** (n - k) for n in range(k, degree + 1)), 0 * own
+                )
+                payload = reply.scores.payload[(k - 1) * size : k * size]
+                parts[f"{reply.party}/{round}/z{k}"] = (payload, factor)
+        payload = self.sealing.combined(f"{round}/d", parts, plain)
+        return EncryptedResiduals(round, self._seal(payload, m, "EncryptedResiduals"))
+
+    def predict(self, net: Network) -> NDArray[np.float64]:
+        """Add up what everybody's columns bring to the scores of the rows to predict."""
+        z = self._scored(self.queries)
+        if self.params.intercept:
+            z = z + decoded(self.weights[len(self.held.columns)], self.params.bits)
+        if self.passive:
+            why = "what your columns bring to the scores of rows to predict"
+            for told in net.ask(PASSIVE, RowsToScore(len(z)), why=why):
+                assert isinstance(told, ScoresOfRows)
+                z = z + told.scores
+        kind = self.params.kind_for(self.schema)
+        return answered(kind, z, self.center, self.spread, bool(self.schema.classes))
