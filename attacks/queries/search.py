@@ -37,12 +37,15 @@ class Base:
         Columns of others that may have any value.
     lefts : frozenset of int
         Where the split's column is not known: those whose value is left of any threshold.
+    within : tuple of two float32
+        Ends of the values of the split's column with which a record reaches it for sure.
     apart : float
         How well answers tell the sides apart.
     """
 
     x: NDArray[np.float32]
     free: tuple[int, ...] = ()
+    within: tuple[np.float32, np.float32] = (np.float32(-np.inf), np.float32(np.inf))
     lefts: frozenset[int] = frozenset()
     apart: float = np.inf
 
@@ -168,18 +171,17 @@ class Search:
             lefts = self.rng.permutation(what.columns)[:count].tolist()
             x[what.columns] = np.minimum(s.most, upper)[what.columns]
             x[lefts] = np.maximum(s.least, lower)[lefts]
-            return Base(x, (), frozenset(lefts))
+            return Base(x, lefts=frozenset(lefts))
         c = what.column
-        what.low = max(what.low, lower[c])  # it is inside of what its way leaves
-        what.high = min(what.high, upper[c])
-        points = self._points(u)
-        if not len(points):  # its way has told the last bit
+        within = lower[c], upper[c]
+        points = self._points(u, within)
+        if not len(points):  # its way has told the last bit, or leaves the rest out of reach
             return None
         x[c] = points[0]
         if self._hidden and not self.leaf_ids:
-            return Base(x)
+            return Base(x, within=within)
         free = np.setdiff1d(np.flatnonzero(~bound), [*s.own, c])
-        return Base(x, tuple(free.tolist()))
+        return Base(x, tuple(free.tolist()), within=within)
 
     def _anything(self) -> NDArray[np.float32]:
         """Return a record: own values of some row, and of others' what is sure of its sides."""
@@ -230,12 +232,25 @@ class Search:
 
     # --- questions
 
-    def _points(self, u: int) -> NDArray[np.float32]:
-        """Return values that cut an interval in m - 1 parts."""
+    def _points(
+        self, u: int, within: tuple[np.float32, np.float32] = Base.within
+    ) -> NDArray[np.float32]:
+        """Return values that cut an interval, as far as it is within ends, in m - 1 parts.
+
+        That a threshold lies within them is asked first where no order of bins tells: a split of
+        missing values from all others lies outside.
+        """
         what = self.splits.unknown[u]
+        low, high = max(what.low, within[0]), min(what.high, within[1])
+        if np.isnan(what.bin):
+            ends = [e for e in within if np.isfinite(e) and what.low < e < what.high]
+            if ends:
+                return np.array(ends[:1], np.float32)
+        if low >= high:
+            return np.zeros(0, np.float32)
         if abs(self.splits.least[what.column]) < LARGEST:
-            return _between(what.low, what.high, self.m - 2)
-        return _between_floats(what.low, what.high, self.m - 2)
+            return _between(low, high, self.m - 2)
+        return _between_floats(low, high, self.m - 2)
 
     def _narrow(self, u: int, base: Base) -> bool:
         """Ask once, and tell whether to ask on from this record."""
@@ -244,7 +259,7 @@ class Search:
         if what.column < 0:
             self._ask(u, base.x[None], base.apart)
             return False
-        points = self._points(u)
+        points = self._points(u, base.within)
         if not len(points):
             return False
         X = np.repeat(base.x[None], len(points), axis=0)

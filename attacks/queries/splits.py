@@ -166,9 +166,9 @@ class Splits:
         for found in columns.values():
             ordered = sorted(found, key=lambda u: u.bin)
             for below, above in pairwise(ordered):
-                above.low = max(above.low, below.low)
+                above.low = max(above.low, below.high if below.closed else below.low)
             for below, above in zip(ordered[-2::-1], ordered[:0:-1], strict=True):
-                below.high = min(below.high, above.high)
+                below.high = min(below.high, above.low if above.closed else above.high)
 
     def sides(self, x: NDArray[np.float32]) -> list[int]:
         """Return where a record goes at every threshold, if that is known."""

@@ -113,6 +113,17 @@ def test_rounded_and_noisy_scores_are_read_all_the_same(defense, records):
         assert notes["records"] > 1.5 * plain["records"]
 
 
+@pytest.mark.parametrize("candidates", ["global", "node-quantiles"])
+def test_a_split_of_missing_values_lies_outside_of_what_its_way_leaves(candidates):
+    text = f"secureboost[trees=3,max_depth=3,max_bin=2,candidates={candidates}]"
+    training, held = run(text, 2, 3, None, missing=0.2)
+    claimed, _, _ = asked(training, held, queries=60, m=5)
+    for at, (_, column, threshold) in training.splits.items():
+        if at in claimed:
+            assert claimed[at][0] == column
+            assert claimed[at][2] < threshold <= claimed[at][3]
+
+
 @pytest.mark.parametrize("limit", [1, 20, 60])
 def test_within_the_limit_intervals_narrow_around_the_thresholds(limit):
     training, held = trained(defense=f"query-limit[records={limit}]")
