@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fedtrees.bench.cells import (
     AttackCell,
@@ -134,9 +134,11 @@ def _seconds(cell: Cell, rows: int, held: float, columns: int) -> float:
     law = ATTACKS.get(cell.attack.name)
     if limit_of(cell.attack.name, rows) or (law is None and not cell.attack.params):
         return PER_SKIP
-    guessed = wanted(round(rows - _own(cell.threat, cell) * held)) * columns
-    trees = _trees(cell.train.protocol)
-    return PER_ATTACK + (law or OTHER_ATTACK).of(guessed, trees) + SCORING.of(guessed)
+    own, trees = _own(cell.threat, cell), _trees(cell.train.protocol)
+    guessed, law = wanted(round(rows - own * held)) * columns, law or OTHER_ATTACK
+    if not own:  # rows of one's own are what grows with the table
+        law = replace(law, cells=law.cells / 2)
+    return PER_ATTACK + law.of(guessed, trees) + SCORING.of(guessed)
 
 
 def _own(threat: str, cell: Cell) -> int:

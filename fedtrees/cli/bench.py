@@ -91,9 +91,7 @@ def bench(
     margin: Margin = None,
     dry_run: Annotated[
         bool,
-        typer.Option(
-            "--dry-run", help="Check everything, list the cells and what they take; run nothing."
-        ),
+        typer.Option("--dry-run", help="Check everything, list cells and their cost; run nothing."),
     ] = False,
     data_dir: DataDir = None,
     plugin: Plugins = None,
