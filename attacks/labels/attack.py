@@ -184,14 +184,9 @@ class PublishedID2Graph(ID2Graph):
     """
 
     comparison: ClassVar[bool] = True
+    most_rows: ClassVar[int | None] = MOST_ROWS
 
     single: Single = "keep"
-
-    def inapplicable(self, view: View) -> str | None:
-        """Refuse tables of which it would walk through too many edges."""
-        if view.n_rows > MOST_ROWS:
-            return f"{view.n_rows} rows: it visits every edge, and takes no more than {MOST_ROWS}"
-        return super().inapplicable(view)
 
     def communities(self, seen: LeafView, rng: np.random.Generator) -> Clusters:
         """Return the authors' communities."""

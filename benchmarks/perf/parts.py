@@ -7,6 +7,7 @@ from functools import partial
 
 from fedtrees.benchmarks.perf import (
     attacks,
+    bench_rows,
     central,
     columns,
     commands,
@@ -47,4 +48,5 @@ def parts(data_dir: str | None = None) -> dict[str, Callable[[Size], Iterator[Li
         "attacks": partial(attacks.lines, data_dir=data_dir),
         "commands": commands.lines,
         "bench": commands.bench,
+        "bench-rows": bench_rows.lines,
     }

@@ -19,12 +19,12 @@ from fedtrees.bench.cells import (
 )
 from fedtrees.bench.federation import Federation
 from fedtrees.bench.measured import measure
-from fedtrees.core.attack import contenders
+from fedtrees.core.attack import contenders, limit_of
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import FedtreesError, ProtocolError, UsageError
 from fedtrees.core.guarantee import join
 from fedtrees.core.guess import Claim, Guess
-from fedtrees.core.holding import Holding
+from fedtrees.core.holding import Holding, rows_of
 from fedtrees.core.registry import register
 from fedtrees.core.rows import BEST_GUESS
 from fedtrees.core.schema import Table
@@ -156,7 +156,7 @@ def evaluate_attack(
     threat = Threat.parse(cell.threat)
     principals = threat.principals(dict(setting.roles))
     case = federation.case(dict(setting.roles), principals, setting.seed, cell.threat, training)
-    reason = _unscored(cell.attack.name, case)
+    reason = _left_out(cell.attack.name, case)
     if reason:
         raise Inapplicable(reason)
     view = _view_of(training, principals, federation, threat, case)
@@ -189,11 +189,9 @@ def evaluate_exposure(cell: ExposureCell, federation: Federation, training: Trai
     case = federation.case(roles, principals, seed, cell.threat, training)
     view = _view_of(training, principals, federation, threat, case)
     names = contenders()
-    unscored = {name: _unscored(name, case) for name in names}
-    asked = [name for name in names if not unscored[name]]
-    reasons = (
-        {**unscored, **dict(zip(asked, _reasons(asked, view), strict=True))} if asked else unscored
-    )
+    out = {name: _left_out(name, case) for name in names}
+    asked = [name for name in names if not out[name]]
+    reasons = {**out, **dict(zip(asked, _reasons(asked, view), strict=True))} if asked else out
     rows: list[Row] = []
     for name, reason in reasons.items():
         row = {**_row("applies", 0.0 if reason else 1.0), "attack": name}
@@ -213,10 +211,14 @@ def inapplicable_as_asked(attack: Spec, exposure: Sequence[Row]) -> str | None:
     return next((reason for reason in mine if not reason.startswith(_MISNAMED)), None)
 
 
-def _unscored(attack: str, case: Case) -> str | None:
-    """Return why nothing scores what an attack claims of a target that is a number."""
-    if case.schema.classes:
-        return None
+def _left_out(attack: str, case: Case) -> str | None:
+    """Return why an attack is not even asked: too many rows, or nothing scores what it claims.
+
+    That is where the target is a number.
+    """
+    too_many = limit_of(attack, rows_of(case.holdings))
+    if too_many or case.schema.classes:
+        return too_many
     metrics = metrics_of(register.get("attack", attack).gives)
     if any(metric.truth(case) is not None for metric in metrics):
         return None

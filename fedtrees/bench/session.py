@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 from typing import Any
 
-from fedtrees.bench.cells import Group, Plan, Provenance, plan
+from fedtrees.bench.cells import AttackCell, Group, Plan, Provenance, plan
 from fedtrees.bench.disclosure import briefly, disclosures
 from fedtrees.bench.environment import environment
 from fedtrees.bench.evaluate import make_defense, run_training
@@ -19,8 +19,10 @@ from fedtrees.bench.federation import federation_of, load_dataset
 from fedtrees.bench.runner import Job, Runner, run_jobs
 from fedtrees.bench.store import Store
 from fedtrees.bench.suite import Suite, fits
+from fedtrees.core.attack import limit_of
 from fedtrees.core.errors import DataError, StoreError, UsageError
 from fedtrees.core.files import read_listed, write_listed
+from fedtrees.core.holding import rows_of
 from fedtrees.core.registry import load_plugin, register
 from fedtrees.core.threat import Threat
 from fedtrees.guessing.matching import MOST_COLUMNS
@@ -47,6 +49,7 @@ class Bench:
         refs = {s.data: load_dataset(s.data, self.data_dir) for s in self.plan.settings}
         self.notes = tuple(note for r, d in refs.items() if r.csv for note in d.notes)
         check_settings(self.plan, self.data_dir)
+        self.notes += tuple(limits(self.plan, self.data_dir))
         provenance = Provenance({ref: d.digest for ref, d in refs.items()}, digests)
         self.runner = Runner(
             self.folder, provenance, self.data_dir, self.plugins, self.suite.time_limit
@@ -157,6 +160,19 @@ def check_settings(todo: Plan, data_dir: str | None) -> None:
         roles = dict(cell.setting.roles)
         principals = Threat.parse(cell.threat, roles).principals(roles)
         federation.case(roles, principals, cell.setting.seed, cell.threat)
+
+
+def limits(todo: Plan, data_dir: str | None) -> Iterator[str]:
+    """Yield which attacks are not run on which data, and why, each once."""
+    said = set()
+    for group in todo.groups:
+        setting = group.train.setting
+        rows = rows_of(federation_of(setting, data_dir).holdings)
+        for name in sorted({c.attack.name for c in group.attacks if isinstance(c, AttackCell)}):
+            reason = limit_of(name, rows)
+            if reason and (setting.data, name) not in said:
+                said.add((setting.data, name))
+                yield f"{name} is not run on {setting.data.name}: {reason}"
 
 
 def _check_threats(group: Group, roles: Mapping[str, str]) -> None:

@@ -6,7 +6,7 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -90,7 +90,8 @@ def bench(
     ] = None,
     margin: Margin = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check everything and list the cells; run nothing.")
+        bool,
+        typer.Option("--dry-run", help="Check everything, list cells and their cost; run nothing."),
     ] = False,
     data_dir: DataDir = None,
     plugin: Plugins = None,
@@ -170,17 +171,22 @@ def _suite(
 
 
 def _dry_run(bench: Bench, as_json: bool) -> None:
+    from fedtrees.bench.estimate import estimate, in_words
     from fedtrees.core.counts import many
 
     cells = list(bench.plan.cells())
+    left = bench.runner.missing(cells)
+    found = estimate(bench.plan, left, bench.workers, bench.data_dir)
     if as_json:
         described = [c.describe() for c in cells]
-        typer.echo(json.dumps({"out": str(bench.folder), "cells": described}, indent=1))
+        told = {"out": str(bench.folder), "estimate": asdict(found), "cells": described}
+        typer.echo(json.dumps(told, indent=1))
         return
     missing = sum(len(job.cells) for phase in bench.remaining() for job in phase)
     for cell in cells:
         typer.echo(f"{cell.stage:9} {cell.label}")
     typer.echo(f"{many(len(cells), 'cell')}, {missing} to compute, into {bench.folder}")
+    typer.echo(in_words(found, bench.workers))
 
 
 def _run_with_progress(bench: Bench) -> Counter[str]:

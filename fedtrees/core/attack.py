@@ -27,12 +27,16 @@ class Attack(ABC):
     comparison : bool
         Whether it is a control, or a replica of published code: another attack knows all that it
         does. Such attacks run where they are named; they are not among those that apply.
+    most_rows : int or None
+        Training rows of more than which it is not run: its cost grows faster than they do. That is
+        said before anything is trained.
     """
 
     name: ClassVar[str] = "attack"
     blind: ClassVar[bool] = False
     gives: ClassVar[type[Claim] | None] = None
     comparison: ClassVar[bool] = False
+    most_rows: ClassVar[int | None] = None
 
     def inapplicable(self, view: View) -> str | None:
         """Return why there is nothing in such a view for this attack, None if there is."""
@@ -41,6 +45,14 @@ class Attack(ABC):
     @abstractmethod
     def run(self, view: View, rng: np.random.Generator) -> Guess:
         """Guess what the victims hold."""
+
+
+def limit_of(attack: str, rows: int) -> str | None:
+    """Return why an attack is not run where there are so many training rows, None if it is."""
+    most = getattr(register.get("attack", attack), "most_rows", None)
+    if most is None or rows <= most:
+        return None
+    return f"{rows:,} training rows; its cost grows faster than they do, and it takes {most:,}"
 
 
 def contenders() -> list[str]:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
-
 import numpy as np
+
+from fedtrees.core.schema import Table
 
 #: Of more victims' rows than these, an adversary guesses so many, that it never looked or not:
 #: a table of a million rows is no other question, and time and memory stay bounded. Rows that it
 #: is sure of count besides, all of them.
 MOST_ROWS, GUESSED = 8000, 4000
-
-T = TypeVar("T", bound=Any)
 
 
 def wanted(rows: int) -> int:
@@ -19,7 +17,7 @@ def wanted(rows: int) -> int:
     return rows if rows <= MOST_ROWS else GUESSED
 
 
-def spaced(table: T, rows: int) -> T:
+def spaced(table: Table, rows: int) -> Table:
     """Return so many rows of a table, evenly spaced, in their order; all where it has no more."""
     if len(table) <= rows:
         return table

@@ -115,9 +115,7 @@ def specificity(
         parts = np.split(at.ravel(), times)
         return np.array([_accuracy(cost[part], len(width)) for part in parts])
 
-    victims = (
-        ra_only(G, T, width) if k == len(T) else float(np.mean(scores(T, _TRAIN_SAMPLES)))
-    )
+    victims = ra_only(G, T, width) if k == len(T) else float(np.mean(scores(T, _TRAIN_SAMPLES)))
     fresh = scores(R, samples)
     deviation = float(fresh.std(ddof=1) / np.sqrt(1 - k / len(reserve)))
     z = (victims - float(fresh.mean())) / deviation if deviation > 0 else None

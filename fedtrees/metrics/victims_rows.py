@@ -212,8 +212,8 @@ class SpecificityMetric(Metric[Strangers]):
         rows = case.victims_rows
         if rows is None or case.reserve is None:
             return None
-        some = (_some(table, case) for table in (rows, case.reserve))
-        return Strangers(*some, case.schema, case.streams)
+        reserve = _some(case.reserve, case)
+        return Strangers(_some(rows, case), reserve, case.schema, case.streams)
 
     def score(self, claims: Sequence[Records], truth: Strangers) -> list[Score]:
         """Score guessed rows, if there are any."""

@@ -51,9 +51,7 @@ def leak_grid(rows: pd.DataFrame, setting: Setting, metric: str = "ra") -> Grid:
     """Return the advantage of every attack under every threat, per defense."""
     here = rows[rows["stage"] == "attack"]
     here = here[here["setting"] == setting]
-    here = with_errors(
-        here[(here["metric"] == metric) | (here["status"] != "ok")], here, metric
-    )
+    here = with_errors(here[(here["metric"] == metric) | (here["status"] != "ok")], here, metric)
     columns = ordered(set(here["defense_spec"]))
     names = sorted(set(zip(here["threat"], here["attack_spec"], strict=True)))
     groups = dict(iter(here.groupby(["threat", "attack_spec", "defense_spec"])))

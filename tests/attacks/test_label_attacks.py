@@ -15,6 +15,7 @@ from fedtrees.attacks.labels.evidence import own_columns, seen_leaves, seen_tree
 from fedtrees.attacks.labels.mixture import mixture_of
 from fedtrees.attacks.labels.noise import denoised
 from fedtrees.attacks.labels.twins import contract
+from fedtrees.core.attack import limit_of
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import UsageError
 from fedtrees.core.guess import Labels
@@ -195,11 +196,9 @@ def test_a_sample_of_rows_stands_for_all():
     assert measure(LabelMixture(rows=250), view, y) > 0.6
 
 
-def test_the_published_attack_refuses_what_it_would_walk_through_for_hours(monkeypatch):
-    monkeypatch.setattr("fedtrees.attacks.labels.attack.MOST_ROWS", 100)
-    run, held = columns.run("secureboost[trees=1]")
-    attack = register.make("attack", Spec("id2graph-published", {}))
-    assert "150 rows" in attack.inapplicable(columns.seen_by(run, held, "passive-1"))
+def test_the_published_attack_refuses_what_it_would_walk_through_for_hours():
+    assert "20,001 training rows" in limit_of("id2graph-published", 20_001)
+    assert limit_of("id2graph-published", 20_000) is limit_of("id2graph", 20_001) is None
 
 
 def test_few_known_labels_are_drawn_declared_spread_and_not_scored():

@@ -1,6 +1,7 @@
 """The command line as its user meets it: results, errors in one line, exit codes."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -113,6 +114,8 @@ def test_dry_run_computes_nothing(capsys, tmp_path):
     code, out, _ = call(capsys, "bench", *TINY, "--dry-run", "--out", str(tmp_path / "x"))
     assert code == 0
     assert "cells" in out
+    assert re.search(r"about [\d.]+ s with \d process", out)
+    assert "MiB" in out
     assert not (tmp_path / "x").exists()
 
 

@@ -180,3 +180,21 @@ def test_more_victims_than_can_be_matched_are_sampled_by_the_seed(monkeypatch):
     found = {s.name: s.value for s in scores}
     assert (found["scored_rows"], found["exact_rows"]) == (50, 1.0)
     assert found["sampling_error:exact_rows"] == 0
+
+
+def test_of_a_large_table_as_many_guesses_count_as_are_wanted_and_all_that_are_sure():
+    rng = np.random.default_rng(0)
+    rows = Table(rng.random((10_000, 2)).astype(np.float32), rng.integers(0, 2, 10_000))
+    truth = victims_rows.VictimsRows(rows.take(np.arange(2000)), SCHEMA, (), len(rows))
+    metric, blind = RecordMetric(), rows.take(rng.permutation(10_000)[: truth.guessed])
+    assert truth.guessed == 4000
+
+    def counted(claim):
+        return metric.completed([claim], truth, lambda: [Records(blind)])[0].table
+
+    unsure = counted(Records(rows)).X
+    np.testing.assert_array_equal(unsure, rows.X[[int((k + 0.5) * 2.5) for k in range(4000)]])
+    sure = counted(Records(rows.take(np.arange(5000)), np.ones(5000)))
+    np.testing.assert_array_equal(sure.X[:5000], rows.X[:5000])
+    np.testing.assert_array_equal(sure.X[5000:], blind.X[:2000])  # 4,000 of 10,000, of the rest
+    assert len(counted(Records(rows, np.ones(10_000)))) == 10_000

@@ -1,0 +1,83 @@
+"""What a run is expected to cost, and what is too large for some attack, before training."""
+
+import csv
+import time
+
+import numpy as np
+import pytest
+
+from fedtrees.attacks.labels.attack import PublishedID2Graph
+from fedtrees.bench.cells import AttackCell
+from fedtrees.bench.estimate import START, estimate
+from fedtrees.bench.session import Bench
+from fedtrees.bench.suite import Suite
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory):
+    rng = np.random.default_rng(0)
+    X = np.round(rng.normal(size=(1200, 12)), 3)
+    y = (X[:, 0] + rng.normal(size=1200) > 0).astype(int)
+    path = tmp_path_factory.mktemp("table") / "table.csv"
+    names = ",".join([*(f"x{i}" for i in range(12)), "y"])
+    np.savetxt(path, np.column_stack([X, y]), delimiter=",", header=names, comments="", fmt="%g")
+    return {"csv": str(path), "target": "y"}
+
+
+def _bench(folder, **options):
+    one = {"defenses": ["none"], "threats": ["client"], **options}
+    bench = Bench(Suite.load("smoke").override(one), folder)
+    bench.open(False)
+    return bench
+
+
+def _attack_seconds(folder):
+    with open(folder / "rows.csv", newline="") as file:
+        rows = [r for r in csv.DictReader(file) if r["stage"] == "attack"]
+    return sum(float(r["value"]) for r in rows if r["metric"] == "cpu_seconds")
+
+
+@pytest.mark.parametrize("which", ["few trees", "more rows"])
+def test_a_run_takes_what_was_estimated(which, table, tmp_path):
+    options = {
+        "few trees": {"protocols": ["fedtree-hist[trees=3,max_depth=3]"]},
+        "more rows": {"protocols": ["nvflare-hist[trees=10,max_depth=4]"], "data": [table]},
+    }[which]
+    for name in ("to compile", "measured"):
+        bench = _bench(tmp_path / name, **options, attacks=["timberstrike"])
+        found = estimate(bench.plan, list(bench.plan.cells()), 1, None)
+        begun = time.process_time()
+        bench.run()
+    seconds = time.process_time() - begun + _attack_seconds(bench.folder)
+    assert found.unmeasured == ()
+    assert seconds / 4 < found.cpu_seconds - START < 4 * seconds
+
+
+def test_cost_grows_with_rows_trees_and_seeds_but_not_with_what_is_done(table, tmp_path):
+    def cost(name, done=0, **options):
+        bench = _bench(tmp_path / name, data=[table], attacks=["timberstrike"], **options)
+        return estimate(bench.plan, list(bench.plan.cells())[done:], 1, None)
+
+    small = cost("small", protocols=["fedtree-hist[trees=5]"])
+    assert cost("deep", protocols=["fedtree-hist[trees=20]"]).cpu_seconds > small.cpu_seconds
+    assert cost("done", 3, protocols=["fedtree-hist[trees=5]"]).cpu_seconds < small.cpu_seconds
+    slow = cost("slow", protocols=["fedtree-hist[trees=5]"], defenses=["paillier[bits=1024]"])
+    assert slow.unmeasured == ("paillier",)
+
+
+def test_too_many_rows_for_an_attack_are_said_before_training(monkeypatch, tmp_path):
+    monkeypatch.setattr(PublishedID2Graph, "most_rows", 100)
+    bench = _bench(
+        tmp_path / "run",
+        protocols=["secureboost[trees=2]"],
+        threats=["passive"],
+        clients=[2],
+        attacks=["id2graph-published"],
+    )
+    said = next(note for note in bench.notes if note.startswith("id2graph-published is not run"))
+    assert "training rows; its cost grows faster than they do, and it takes 100" in said
+    bench.run()
+    (cell,) = [c for c in bench.plan.cells() if isinstance(c, AttackCell)]
+    result = bench.store.read(cell.key(bench.runner.provenance))
+    assert result["status"] == "skipped"
+    assert result["reason"] in said
