@@ -50,15 +50,17 @@ UNREAD = {
     "LeafSums": "the leaf values and noisy sums made of it are read; no attack tells clients apart",
 }
 FEW_ROWS = "`regression-inversion` reads it where one other client has few rows"
+SUMS = "sums over all clients, whose rows no attack tells apart; clients are told the averages"
 AUDIT = {"BoostedModel": "`fedtrees audit` tells the clients' trees apart"}
 UNREAD_IN = {
     "forest-hist": {"CutPoints": FORESTS},
     "flower-bagging": AUDIT,
     "flower-cyclic": AUDIT,
     "local-ensembles": AUDIT,
-    "horizontal-regression": dict.fromkeys(
-        ("Moments", "CommonScales", "LocalWeights", "AverageWeights"), FEW_ROWS
-    ),
+    "horizontal-regression": {
+        **dict.fromkeys(("CommonScales", "AverageWeights"), FEW_ROWS),
+        **dict.fromkeys(("Moments", "LocalWeights"), SUMS),
+    },
 }
 UNREAD_WHERE_ROWS_ARE_HELD_OUT = {
     "CutPoints": HELD_OUT,
