@@ -54,7 +54,7 @@ class EntriesMetric(Metric[VictimsEntries]):
 
     of: ClassVar[type[Claim]] = Entries
     main: ClassVar[tuple[str, ...]] = ("entries", "exact_entry_rows", "relative_error")
-    headline: ClassVar[tuple[str, ...]] = ("entries",)
+    headline: ClassVar[tuple[str, ...]] = ("entries", "entries_close")
 
     def truth(self, case: Case) -> VictimsEntries | None:
         """Return the victims' cells, None where they hold no value that is not known."""
