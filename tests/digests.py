@@ -49,7 +49,14 @@ DEFENSES = (
     "answer-noise[scale=0.1]",
     "query-limit[records=9]",
     "hide-leaf-ids",
+    "decrypted-precision[bits=12]",
 )
+TREES = {"trees": 3, "max_depth": 3}
+SMALL = {
+    "dp-forest": {"trees": 3, "depth": 3},
+    "vertical-regression": {"rounds": 3},
+    "horizontal-regression": {"rounds": 3},
+}
 ATTACKS = (
     "timberstrike[chains=2]",
     "timberstrike-published",
@@ -88,8 +95,7 @@ def digests() -> dict[str, str]:
     clients, schema = sample_federation()
     found = {}
     for name in register.names("protocol"):
-        depth = "depth" if name == "dp-forest" else "max_depth"
-        protocol = register.make("protocol", Spec(name, {"trees": 3, depth: 3}))
+        protocol = register.make("protocol", Spec(name, SMALL.get(name, TREES)))
         rows = protocol.layout == "rows"
         held = over_clients(clients) if rows else sample_holdings(protocol)
         for defense in DEFENSES:

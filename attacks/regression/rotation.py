@@ -34,7 +34,7 @@ class Column:
     values : sequence of number
         The entries.
     along : number or None
-        What the column has along the common direction (`columns`): its weight.
+        What the column has along the common direction: its weight.
     """
 
     rows: Sequence[int] = ()
@@ -66,7 +66,7 @@ def solutions(
     known : sequence of Column
         Of every column of X.
     direction : array, shape (n,), or None
-        ``R W``: of every column of R its scalar product with it is `Column.along`.
+        ``R W``: of every column of R its scalar product with it is ``along``.
     cost : callable
         From the place of a column and its m values to how unlikely they are: breaks ties.
     tiny : number

@@ -96,7 +96,7 @@ def _approximate(view: View, read: ColumnsView, precise: bool) -> tuple[Reals, R
     b, link = int(view.parameters["bits"]), link_of(view)
     g, places = read.opened()
     A, G = reals(read.values, b, precise), reals(g, places, precise)
-    D = np.stack([least_squares(A.T, G[:, k]) for k in range(G.shape[1])], axis=1)
+    D = least_squares(A.T, G)
     answer = D + reals(unpacked(read.active.target), b, precise)[:, None]
     c = [number(v, precise) for v in link]
     z = (answer - c[0]) / c[1]

@@ -24,7 +24,7 @@ from fedtrees.core.holding import Holding, over_clients, stacked
 from fedtrees.core.messages import Message, emptied
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table
-from fedtrees.core.specs import Spec
+from fedtrees.core.specs import Spec, parse_grid
 from fedtrees.core.streams import Streams
 from fedtrees.core.transcript import PUBLIC
 from fedtrees.core.view import View
@@ -334,7 +334,7 @@ def _small(spec: Spec) -> Spec:
 
 def _made(name: str) -> Protocol | None:
     try:
-        protocol = register.make("protocol", _small(Spec(name)))
+        protocol = register.make("protocol", _small(parse_grid(name)[0]))
     except FedtreesError:
         return None
     return protocol if isinstance(protocol, Protocol) else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, ClassVar
@@ -254,7 +255,9 @@ class RegressionWeights(Message):
         """Return probabilities of class 1, or values, float64, shape (n,)."""
         mean, scale = self.mean[:-1], self.scale[:-1]
         Z = (X.astype(np.float64) - mean) / np.where(scale > 0, scale, np.inf)
-        z = np.nan_to_num(Z, nan=0.0) @ self.weights[:-1] + self.weights[-1]
+        z = np.full(len(X), self.weights[-1])
+        for column, weight in zip(np.nan_to_num(Z, nan=0.0).T, self.weights, strict=False):
+            z += weight * column  # in this order, whatever the processor
         return answered(self.kind, z, float(self.mean[-1]), float(self.scale[-1]), self.classes)
 
 
@@ -266,7 +269,8 @@ def answered(
     Of a logistic regression, the true sigmoid of z; of a linear one on classes, kept in [0, 1].
     """
     if kind == "logistic":
-        return np.asarray(1 / (1 + np.exp(-np.clip(z, -700, 700))))
+        # numpy's exponentials differ by the processor's instructions
+        return np.array([1 / (1 + math.exp(-min(max(v, -700.0), 700.0))) for v in z.tolist()])
     found = center + spread * z
     return np.clip(found, 0.0, 1.0) if classes else found
 

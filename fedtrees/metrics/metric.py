@@ -22,6 +22,7 @@ from fedtrees.core.threat import Threat
 from fedtrees.core.transcript import Transcript
 from fedtrees.core.view import View
 from fedtrees.isolation.process import attacks
+from fedtrees.metrics.known_entries import dealt
 
 T = TypeVar("T")
 
@@ -117,9 +118,7 @@ class Case:
 
     @cached_property
     def entries(self) -> KnownEntries | None:
-        """Values that the threat declares known (`fedtrees.metrics.entries.dealt`)."""
-        from fedtrees.metrics.entries import dealt
-
+        """Values that the threat declares known (`fedtrees.metrics.known_entries.dealt`)."""
         count = Threat.parse(self.threat).entries if self.threat else 0
         if not count:
             return None

@@ -49,12 +49,18 @@ UNREAD = {
     "PrivateForest": FORESTS,
     "LeafSums": "the leaf values and noisy sums made of it are read; no attack tells clients apart",
 }
+FEW_ROWS = "`regression-inversion` reads it where one other client has few rows"
+SUMS = "sums over all clients, whose rows no attack tells apart; clients are told the averages"
 AUDIT = {"BoostedModel": "`fedtrees audit` tells the clients' trees apart"}
 UNREAD_IN = {
     "forest-hist": {"CutPoints": FORESTS},
     "flower-bagging": AUDIT,
     "flower-cyclic": AUDIT,
     "local-ensembles": AUDIT,
+    "horizontal-regression": {
+        **dict.fromkeys(("CommonScales", "AverageWeights"), FEW_ROWS),
+        **dict.fromkeys(("Moments", "LocalWeights"), SUMS),
+    },
 }
 UNREAD_WHERE_ROWS_ARE_HELD_OUT = {
     "CutPoints": HELD_OUT,
@@ -65,7 +71,7 @@ UNREAD_WHERE_ROWS_ARE_HELD_OUT = {
     "StopBoosting": "how many trees there are; the model tells it",
 }
 SMALL = {"trees": 5, "max_depth": 4}
-SMALL_OF = {"dp-forest": {"trees": 5, "depth": 4}}
+SMALL_OF = {"dp-forest": {"trees": 5, "depth": 4}, "horizontal-regression": {"rounds": 3}}
 RUNS = [
     *(
         Spec(name, SMALL_OF.get(name, SMALL))

@@ -82,6 +82,7 @@ class VerticalRegression(RegressionParams, Protocol):
         Length of the key; 1024 is weak, and for comparison.
     """
 
+    bits: int = 53  # a float64 has as many
     degree: int = 1
     fake: int = 0
     fake_scale: float = 0.01

@@ -1,0 +1,49 @@
+"""Which of the victims' values a threat declares known."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.core.holding import Holding, KnownEntries
+
+
+def dealt(
+    victims: Mapping[str, Holding], count: int, rng: np.random.Generator
+) -> KnownEntries | None:
+    """Draw values that a threat declares known, where an inversion of regressions needs them.
+
+    Over columns: n - 2 values of one column, n - 3 of the next, ... of n (the known data of Li et
+    al. 2022, Thm. 2), then one more of each in turn; rows are drawn at random. Whole rows are dealt
+    in the same way, row by row. Constant columns are left out.
+    """
+    groups: list[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]] = []
+    for held in victims.values():
+        varied = np.array([len(np.unique(x[~np.isnan(x)])) > 1 for x in held.X.T], dtype=bool)
+        X, columns = held.X[:, varied], held.columns[varied].astype(np.int64)
+        if held.y is None:
+            groups += [(held.ids, np.full(len(X), c), X[:, j]) for j, c in enumerate(columns)]
+        else:
+            groups += [
+                (np.full(len(columns), i), columns, x) for i, x in zip(held.ids, X, strict=True)
+            ]
+    shuffled = []
+    for g in rng.permutation(len(groups)).tolist():
+        ids, columns, values = groups[g]
+        order = rng.permutation(len(values))
+        order = order[~np.isnan(values[order])]
+        shuffled.append((ids[order], columns[order], values[order]))
+    taken = [0] * len(shuffled)
+    turns = [g for g in range(len(shuffled)) for _ in range(len(shuffled) - 2 - g)]
+    most = max((len(g[0]) for g in shuffled), default=0)
+    turns += [g for _ in range(most) for g in range(len(shuffled))]
+    for g in turns:
+        if sum(taken) < count and taken[g] < len(shuffled[g][0]):
+            taken[g] += 1
+    parts = [tuple(a[:k] for a in group) for group, k in zip(shuffled, taken, strict=True)]
+    if not sum(taken):
+        return None
+    ids, columns, values = (np.concatenate(p) for p in zip(*parts, strict=True))
+    return KnownEntries(ids.astype(np.int64), columns, values.astype(np.float32))

@@ -1,0 +1,177 @@
+"""Inversion of regressions: exact where messages are, and honest where they are not."""
+
+import gmpy2
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from regressions import by_columns, by_rows, inverted, seen, table, trained
+
+from fedtrees.attacks.regression.modular import rank, solved
+from fedtrees.attacks.regression.rotation import Column, solutions
+from fedtrees.benchmarks.papers.regression import printed_rates
+from fedtrees.core.registry import register
+from fedtrees.core.schema import Table
+from fedtrees.core.specs import Spec
+from fedtrees.messages.fixed_point import decoded, encoded, integers, packed, rounded, unpacked
+
+ATTACK = register.make("attack", Spec("regression-inversion"))
+
+
+def unknown(n):
+    return (n - 1) * (n - 2) // 2
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 10**6), m=st.integers(1, 7), more=st.integers(0, 3))
+def test_whole_number_systems_are_solved_exactly_however_badly_conditioned(seed, m, more):
+    rng = np.random.default_rng(seed)
+    A = integers(rng.integers(-9, 9, (m + more, m))) * (1 << 60) + integers(
+        rng.integers(-3, 3, (m + more, m))
+    )
+    X = integers(rng.integers(-(10**9), 10**9, (m, 2)))
+    found = solved(A, A @ X, 40)
+    if rank(A) < m:
+        assert found is None
+    else:
+        assert (found == X).all()
+        wrong = A @ X
+        wrong[-1, 0] += 1  # a rounded gradient: no whole number of such size solves it
+        again = solved(A, wrong, 40)
+        assert again is None or (not more and (A @ again == wrong).all())
+
+
+@settings(max_examples=10, deadline=None)
+@given(seed=st.integers(0, 10**6))
+def test_numbers_of_any_length_survive_their_bytes(seed):
+    rng = np.random.default_rng(seed)
+    values = integers(rng.integers(-(2**62), 2**62, (3, 2))) * (1 << int(rng.integers(0, 99)))
+    assert (unpacked(packed(values)) == values).all()
+    x = rng.normal(size=4)
+    assert np.array_equal(decoded(encoded(x, 120), 120), x)
+    assert rounded(integers([5, -5, 7]), 1).tolist() == [3, -2, 4]
+
+
+@settings(max_examples=5, deadline=None)
+@given(seed=st.integers(0, 10**4), hidden=st.integers(2, 4))
+def test_every_value_is_found_to_the_last_bit_with_the_entries_that_theory_asks_for(seed, hidden):
+    rows, schema = table(9, 9 + hidden, seed)
+    held = by_columns(rows, 9)
+    run = trained("vertical-regression[bits=128,rounds=14]", held, schema)
+    known = f",entries={unknown(hidden)}" if unknown(hidden) else ""
+    scores, notes, every = inverted(run, held, f"active[queries=9{known}]")
+    assert notes["exact"] == 1
+    assert notes["directions"] == hidden
+    assert scores["entries"] == scores["exact_entry_rows"] == 1
+    assert scores["relative_error"] < 1e-6
+    assert every["entries"]["blind"] < 0.2
+
+
+@pytest.mark.parametrize(
+    ("protocol", "classes", "threat"),
+    [
+        ("vertical-regression[kind=linear]", False, "active[queries=9,entries=1]"),
+        ("vertical-regression[degree=3,lr=0.3]", True, "active[queries=9,entries=1]"),
+        ("vertical-regression[alpha=0.1]", True, "active[entries=3]"),  # without an endpoint
+        ("vertical-regression", True, "active[queries=9,entries=20]"),  # more than are unknown
+    ],
+)
+def test_links_penalties_and_knowledge(protocol, classes, threat):
+    rows, schema = table(8, 11, 3, classes)
+    held = by_columns(rows, 8)
+    scores, _, _ = inverted(trained(protocol, held, schema), held, threat)
+    assert scores["entries"] == 1
+
+
+def test_of_two_columns_two_solutions_remain_and_one_is_right():
+    rng = np.random.default_rng(0)
+    X, w = rng.normal(size=(5, 2)), rng.normal(size=2)
+    L = np.linalg.cholesky(X.T @ X).T
+    turn, _ = np.linalg.qr(rng.normal(size=(2, 2)))
+    L = X @ turn  # X = L turn'
+    found = solutions(L, [Column(along=w[0]), Column(along=w[1])], turn.T @ w, lambda j, x: 0, 1e-9)
+    errors = sorted(
+        np.abs(np.stack([L @ s.columns[j] for j in range(2)], axis=1) - X).max() for s in found
+    )
+    assert len(found) == 2
+    assert errors[0] < 1e-12
+    assert errors[1] > 0.1
+    for s in found:
+        guess = np.stack([L @ s.columns[j] for j in range(2)], axis=1)
+        assert np.allclose(guess @ guess.T, X @ X.T)
+        assert np.allclose(guess @ w, X @ w)
+    known = [Column([0], [X[0, 0]], w[0]), Column(along=w[1])]
+    (alone,) = solutions(L, known, turn.T @ w, lambda j, x: 0, 1e-9)
+    assert np.allclose(L @ alone.columns[0], X[:, 0])
+
+
+def test_exact_arithmetic_reads_what_float64_does_not():
+    rows, schema = table(16, 24, 1)
+    held = by_columns(rows, 16)
+    run = trained("vertical-regression[bits=128]", held, schema)
+    threat = f"active[queries=20,entries={unknown(8)}]"
+    exact, _, _ = inverted(run, held, threat)
+    rough, _, _ = inverted(run, held, threat, "regression-inversion[arithmetic=float64]")
+    assert exact["entries"] == 1
+    assert rough["entries"] < 0.5
+
+
+def test_precision_is_a_frontier():
+    rows, schema = table(9, 13, 2)
+    held = by_columns(rows, 9)
+    threat, found = f"active[queries=9,entries={unknown(4)}]", {}
+    for bits in (6, 60):
+        defense = f"decrypted-precision[bits={bits}]"
+        run = trained("vertical-regression", held, schema, defense)
+        assert run.transcript.acted == {0}
+        scores, notes, _ = inverted(run, held, threat)
+        assert notes["exact"] == 0
+        found[bits] = scores["entries"]
+    assert found[6] < 0.1
+    assert found[60] == 1
+
+
+def test_what_does_not_apply_says_why():
+    rows, schema = table(9, 12, 0)
+    held = by_columns(rows, 6)
+    view, _ = seen(trained("vertical-regression[rounds=3]", held, schema), held, "active")
+    assert "9 rows, and own columns of rank 7" in ATTACK.inapplicable(view)
+    padded = trained("vertical-regression[rounds=9,fake=2,bits=96]", held, schema)
+    scores, _, _ = inverted(padded, held, f"active[queries=9,entries={unknown(6)}]")
+    assert scores["entries"] == 1
+    doubled = np.concatenate([rows.X[:, :4], rows.X[:, :4], rows.X[:, 4:]], axis=1)
+    again, schema = Table(doubled, rows.y), table(9, 16, 0)[1]
+    held = by_columns(again, 8)  # eight columns of rank four
+    view, _ = seen(trained("vertical-regression[rounds=3]", held, schema), held, "active")
+    assert "own columns of rank 5" in ATTACK.inapplicable(view)
+    view, _ = seen(trained("vertical-regression[rounds=1,fake=9]", held, schema), held, "active")
+    assert "two rounds" in ATTACK.inapplicable(view)
+
+
+def test_constant_columns_and_missing_values():
+    rows, schema = table(8, 11, 5)
+    X = rows.X.copy()
+    X[:, 9], X[2, 10], X[0, 1] = 7, np.nan, np.nan
+    held = by_columns(Table(X, rows.y), 8)
+    run = trained("vertical-regression", held, schema)
+    scores, notes, _ = inverted(run, held, "active[queries=9]")
+    assert notes["hidden_columns"] == 2
+    assert scores["entries"] == 1
+
+
+def test_rows_of_another_client_are_read_off_averages():
+    rows, schema = table(14, 6, 4, classes=False)
+    held = by_rows(rows, 4)
+    run = trained("horizontal-regression[rounds=60,lr=0.3]", held, schema)
+    scores, _, every = inverted(run, held, "client[index=0,entries=7]")
+    assert scores["entries"] == 1
+    assert every["entries"]["blind"] < 0.2
+    view, _ = seen(run, held, "client[index=1]")
+    assert "another client's 10 rows, and 7 weights" in ATTACK.inapplicable(view)
+
+
+def test_all_printed_known_data_rates_follow_from_the_formulas():
+    rates = printed_rates()
+    assert len(rates) == 27
+    assert all(abs(line.printed - line.formula) <= 0.003 for line in rates)
+    assert gmpy2.get_context().precision == 53  # nobody left another one behind

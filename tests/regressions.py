@@ -1,0 +1,65 @@
+"""Small federations of regressions, and their inversions, for tests."""
+
+import numpy as np
+
+from fedtrees.bench.evaluate import make_defense, score_guess
+from fedtrees.core.holding import over_clients
+from fedtrees.core.registry import register
+from fedtrees.core.schema import Feature, Schema, Table
+from fedtrees.core.specs import parse_composed, parse_grid
+from fedtrees.core.streams import Streams
+from fedtrees.core.threat import Threat
+from fedtrees.data.layout import columns_of
+from fedtrees.metrics.metric import Case
+from fedtrees.protocols.base import train
+from fedtrees.protocols.views import view_of
+
+
+def table(m, d, seed=0, classes=True):
+    """Return correlated rows of whole numbers and their schema."""
+    rng = np.random.default_rng(seed)
+    X = np.rint(20 * rng.normal(size=(m, d)) @ (np.eye(d) + 0.3 * rng.normal(size=(d, d))))
+    score = X @ rng.normal(size=d)
+    y = (score > np.median(score)).astype(np.int64) if classes else score
+    features = tuple(Feature(f"f{i}") for i in range(d))
+    return Table(X.astype(np.float32), y), Schema(features, "t", ("0", "1") if classes else ())
+
+
+def by_columns(rows, active):
+    """Give the first columns to the active party, the others to one passive one."""
+    columns = np.arange(rows.X.shape[1])
+    return {
+        "active": columns_of(rows, columns[:active], True),
+        "passive-1": columns_of(rows, columns[active:], False),
+    }
+
+
+def by_rows(rows, victims):
+    """Give the last rows to another client."""
+    parts = np.split(np.arange(len(rows)), [len(rows) - victims])
+    return over_clients([rows.take(part) for part in parts])
+
+
+def trained(protocol, held, schema, defense="none", seed=0):
+    """Train."""
+    made = register.make("protocol", parse_grid(protocol)[0])
+    by = make_defense(parse_composed([defense])[0])
+    return train(made, held, schema, defense=by, seed=seed)
+
+
+def seen(run, held, threat):
+    """Return the view and the case of a threat."""
+    roles, parsed = run.transcript.roles, Threat.parse(threat)
+    who = parsed.principals(roles)
+    case = Case(held, roles, who, run.schema, Streams(0), threat, model=run.model)
+    return view_of(run, who, held, parsed.queries, entries=case.entries), case
+
+
+def inverted(run, held, threat, attack="regression-inversion"):
+    """Return scores and notes of an inversion."""
+    view, case = seen(run, held, threat)
+    made = register.make("attack", parse_grid(attack)[0])
+    assert made.inapplicable(view) is None
+    guess = made.run(view, np.random.default_rng(0))
+    rows = list(score_guess("told", guess, case, None))
+    return {r["metric"]: r["value"] for r in rows}, guess.notes, {r["metric"]: r for r in rows}
