@@ -118,7 +118,7 @@ def bench(
         "data": [table] if table else data,
     }
     options = {k: v for k, v in replaced.items() if v}
-    chosen, folder = _suite(options, seeds, suite, out, resume, time_limit)
+    chosen, folder = suite_of(options, seeds, suite, out, resume, time_limit)
     workers = default_workers() if jobs is None else jobs
     if workers < 1:
         raise UsageError(f"--jobs {jobs}: give 1 or more")
@@ -136,7 +136,7 @@ def bench(
     _finish(session, counts, margin, format.is_json)
 
 
-def _suite(
+def suite_of(
     options: Mapping[str, Any],
     seeds: str | None,
     name: str | None,
@@ -144,7 +144,13 @@ def _suite(
     resume: bool,
     time_limit: float | None,
 ) -> tuple[Suite, Path]:
-    """Return the suite to run and where."""
+    """Return the suite to run and where.
+
+    `options`: Keys of a grid, to replace the suite's. `seeds, name, out, resume, time_limit`: As
+    the options of the command.
+
+    Raises `UsageError` if they contradict one another, or name what is unknown.
+    """
     from fedtrees.bench.session import fresh_folder, reopen
     from fedtrees.bench.suite import DEFAULT_SUITE, Suite
 
