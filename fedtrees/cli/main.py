@@ -22,7 +22,7 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUM
 import typer
 
 from fedtrees import __version__
-from fedtrees.cli import bench, explain, inspect, paper, table, train
+from fedtrees.cli import bench, explain, inspect, new, paper, table, train
 from fedtrees.cli.options import Format, Margin, Output, RunFolder, columns_of
 from fedtrees.core.errors import FedtreesError, Problem, Problems
 
@@ -76,6 +76,7 @@ def report(run: RunFolder, margin: Margin = None, format: Output = Format.TABLE)
     typer.echo(json.dumps({"file": path}) if format.is_json else path)
 
 
+app.command()(new.new)
 app.command()(inspect.check)
 
 
