@@ -30,6 +30,7 @@ from fedtrees.cli.options import (
     Task,
     csv_table,
     load_plugins,
+    names_of,
     tell,
 )
 from fedtrees.core.errors import UsageError
@@ -43,15 +44,29 @@ def bench(
     protocol: Annotated[
         list[str] | None,
         typer.Option(
-            "-p", "--protocol", help="Protocols, with grids: fedtree-hist[max_depth=3,6]."
+            "-p",
+            "--protocol",
+            help="Protocols, with grids: fedtree-hist[max_depth=3,6].",
+            autocompletion=names_of("protocol"),
         ),
     ] = None,
     defense: Defenses = None,
     attack: Annotated[
-        list[str] | None, typer.Option("-a", "--attack", help="Attacks, with parameters.")
+        list[str] | None,
+        typer.Option(
+            "-a",
+            "--attack",
+            help="Attacks, with parameters.",
+            autocompletion=names_of("attack"),
+        ),
     ] = None,
     data: Annotated[
-        list[str] | None, typer.Option("--data", help="Datasets (see `fedtrees list datasets`).")
+        list[str] | None,
+        typer.Option(
+            "--data",
+            help="Datasets (see `fedtrees list datasets`).",
+            autocompletion=names_of("dataset"),
+        ),
     ] = None,
     csv: Csv = None,
     target: Target = "",
