@@ -181,7 +181,7 @@ def bench(
     """
     from fedtrees.bench.session import Bench, default_workers
     from fedtrees.cli.bench import suite_of
-    from fedtrees.cli.options import csv_table, load_plugins
+    from fedtrees.cli.options import csv_table, load_plugins, tell
     from fedtrees.report.verdict import check_margin
 
     check_margin(MARGIN if margin is None else margin)
@@ -219,6 +219,7 @@ def bench(
     if workers < 1:
         raise UsageError(f"jobs={jobs}: give 1 or more")
     session = Bench(chosen, folder, workers, data_dir, plugins)
+    tell(session.notes)
     session.open(resume)
     session.run()
     return Run(folder, MARGIN if margin is None else margin)
