@@ -36,13 +36,6 @@ class Run:
         As `fedtrees bench` or `fedtrees.bench` wrote it.
     margin : float
         Advantage that counts as down to blind.
-
-    Attributes
-    ----------
-    frame : DataFrame
-        One row per cell and metric: the columns of ``rows.csv``.
-    verdict : str
-        What the run says, in sentences.
     """
 
     folder: Path
