@@ -11,7 +11,7 @@ from sklearn.utils.validation import check_is_fitted
 from fedtrees.bench.cells import AttackCell, BlindCell, Setting, TrainCell
 from fedtrees.bench.evaluate import Inapplicable, blind_line, evaluate_attack, evaluate_blind
 from fedtrees.bench.federation import Federation
-from fedtrees.bench.suite import DataRef, roles_of
+from fedtrees.bench.suite import DataRef, Grid, roles_of
 from fedtrees.core.errors import UsageError, did_you_mean
 from fedtrees.core.holding import stacked
 from fedtrees.core.registry import register
@@ -88,7 +88,7 @@ class Leakage:
 
 
 def leakage(
-    attack: str = "timberstrike", threat: str = "client", metric: str | None = None
+    attack: str = "timberstrike", threat: str = Grid.threats[0], metric: str | None = None
 ) -> Leakage:
     """Return a scorer of federated estimators, for `GridSearchCV` and its like.
 
@@ -101,7 +101,7 @@ def leakage(
     attack : str
         An attack, with parameters where wanted.
     threat : str
-        Who is curious, as on the command line.
+        Who is curious, as on the command line; default: as in a suite that does not say.
     metric : str, optional
         Score whose advantage counts; default: the first headline that the attack gets.
 
