@@ -12,16 +12,21 @@ _EXPORTS = {
     "FederatedForestClassifier": "fedtrees.estimators",
     "FederatedGBDTClassifier": "fedtrees.estimators",
     "FederatedGBDTRegressor": "fedtrees.estimators",
+    "Run": "fedtrees.runs",
+    "leakage": "fedtrees.scoring",
     "load_model": "fedtrees.trees.files.models",
 }
-__all__ = ["__version__", *_EXPORTS]
+_PACKAGES = ("bench",)  # called by their own name
+__all__ = ["__version__", *_EXPORTS, *_PACKAGES]
 
 
 def __getattr__(name: str) -> Any:
+    if name in _PACKAGES:
+        return import_module(f"fedtrees.{name}")
     if name not in _EXPORTS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_EXPORTS[name]), name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_EXPORTS})
+    return sorted({*globals(), *_EXPORTS, *_PACKAGES})

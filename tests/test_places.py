@@ -26,7 +26,8 @@ from fedtrees.core.transcript import PUBLIC
 from fedtrees.data.layout import LAYOUTS
 
 ROOT = Path(__file__).parents[1]
-HOUSE = sorted((ROOT / "fedtrees").rglob("*.py"))
+NEW = ROOT / "fedtrees" / "templates"  # what `fedtrees new` writes is for other people's houses
+HOUSE = sorted(p for p in (ROOT / "fedtrees").rglob("*.py") if p.parent != NEW)
 EVERYTHING = [*HOUSE, *sorted((ROOT / "defenses").rglob("*.py"))]
 
 

@@ -23,7 +23,13 @@ from fedtrees.trees.files.lightgbm import (
     sections,
 )
 from fedtrees.trees.files.model_file import read_model_file
-from fedtrees.trees.files.xgboost import from_xgboost_json, is_ubjson, learner_of, order_of_trees
+from fedtrees.trees.files.xgboost import (
+    from_xgboost_json,
+    is_ubjson,
+    learner_of,
+    order_of_trees,
+    trees_alone,
+)
 from fedtrees.trees.files.xgboost_tree import DELETED
 from fedtrees.trees.forest.random_forest import RandomForest
 
@@ -163,6 +169,7 @@ def _refusal(data: bytes) -> str:
 def _read_xgboost(path: Path, data: bytes) -> ModelFile:
     learner = learner_of(data)
     _fill_absent(learner)
+    left_out = _without_lone_trees(learner)
     forest = from_xgboost_json({"learner": learner})
     listed = learner["gradient_booster"]["model"]["trees"]
     info = learner["gradient_booster"]["model"]["tree_info"]
@@ -177,7 +184,7 @@ def _read_xgboost(path: Path, data: bytes) -> ModelFile:
     width = _width(int(learner["learner_model_param"]["num_feature"]))
     return ModelFile(
         path=path,
-        format="XGBoost UBJ" if is_ubjson(data) else "XGBoost JSON",
+        format=("XGBoost UBJ" if is_ubjson(data) else "XGBoost JSON") + left_out,
         forest=forest,
         statistics=statistics,
         raw=raw,
@@ -187,6 +194,26 @@ def _read_xgboost(path: Path, data: bytes) -> ModelFile:
         parameters={str(k): str(v) for k, v in stated.items()} if isinstance(stated, dict) else {},
         places=tuple(places),
         numbers=tuple(np.flatnonzero(_listed(tree)) for tree in trees),
+    )
+
+
+def _without_lone_trees(learner: Mapping[str, Any]) -> str:
+    """Leave out the trees of one class that Flower's server appends alone, and say so.
+
+    What they were grown beside is not in the file: the statistics of whole rounds are readable.
+    """
+    try:
+        booster = learner["gradient_booster"]["model"]
+        outputs = int(learner["learner_model_param"]["num_class"])
+        alone = trees_alone(booster["tree_info"], outputs)
+    except (KeyError, TypeError, ValueError):  # what is wrong is told when the forest is read
+        return ""
+    if not alone:
+        return ""
+    for name in ("tree_info", "trees"):
+        booster[name] = booster[name][:-alone]
+    return (
+        f" (without its last {alone} trees, which are of one class alone, as Flower appends them)"
     )
 
 

@@ -77,6 +77,11 @@ def scrub(model: ModelFile, out: Path, rows: NDArray[np.float32] | None = None) 
             f"scrubbing is for XGBoost models, and {model.path.name} is {model.format}; LightGBM "
             "can write its statistics only together with the trees"
         )
+    if len(learner_of(model.path)["gradient_booster"]["model"]["trees"]) != len(model.forest):
+        raise UsageError(
+            f"{model.path.name} is {model.format}: a copy would lose them. Let the clients scrub "
+            "what they send"
+        )
     if out.suffix != ".json":
         raise UsageError(f"--scrub {out}: end the name in .json")
     if out.exists() and out.samefile(model.path):

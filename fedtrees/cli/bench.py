@@ -30,6 +30,7 @@ from fedtrees.cli.options import (
     Task,
     csv_table,
     load_plugins,
+    names_of,
     tell,
 )
 from fedtrees.core.errors import UsageError
@@ -43,15 +44,29 @@ def bench(
     protocol: Annotated[
         list[str] | None,
         typer.Option(
-            "-p", "--protocol", help="Protocols, with grids: fedtree-hist[max_depth=3,6]."
+            "-p",
+            "--protocol",
+            help="Protocols, with grids: fedtree-hist[max_depth=3,6].",
+            autocompletion=names_of("protocol"),
         ),
     ] = None,
     defense: Defenses = None,
     attack: Annotated[
-        list[str] | None, typer.Option("-a", "--attack", help="Attacks, with parameters.")
+        list[str] | None,
+        typer.Option(
+            "-a",
+            "--attack",
+            help="Attacks, with parameters.",
+            autocompletion=names_of("attack"),
+        ),
     ] = None,
     data: Annotated[
-        list[str] | None, typer.Option("--data", help="Datasets (see `fedtrees list datasets`).")
+        list[str] | None,
+        typer.Option(
+            "--data",
+            help="Datasets (see `fedtrees list datasets`).",
+            autocompletion=names_of("dataset"),
+        ),
     ] = None,
     csv: Csv = None,
     target: Target = "",
@@ -119,7 +134,7 @@ def bench(
         "data": [table] if table else data,
     }
     options = {k: v for k, v in replaced.items() if v}
-    chosen, folder = _suite(options, seeds, suite, out, resume, time_limit)
+    chosen, folder = suite_of(options, seeds, suite, out, resume, time_limit)
     workers = default_workers() if jobs is None else jobs
     if workers < 1:
         raise UsageError(f"--jobs {jobs}: give 1 or more")
@@ -137,7 +152,7 @@ def bench(
     _finish(session, counts, margin, format.is_json)
 
 
-def _suite(
+def suite_of(
     options: Mapping[str, Any],
     seeds: str | None,
     name: str | None,
@@ -145,7 +160,13 @@ def _suite(
     resume: bool,
     time_limit: float | None,
 ) -> tuple[Suite, Path]:
-    """Return the suite to run and where."""
+    """Return the suite to run and where.
+
+    `options`: Keys of a grid, to replace the suite's. `seeds, name, out, resume, time_limit`: As
+    the options of the command.
+
+    Raises `UsageError` if they contradict one another, or name what is unknown.
+    """
     from fedtrees.bench.session import fresh_folder, reopen
     from fedtrees.bench.suite import DEFAULT_SUITE, Suite
 

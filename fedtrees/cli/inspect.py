@@ -207,10 +207,7 @@ def fetch(
     from fedtrees.data.fetch import fetch as download
     from fedtrees.data.sources import data_directory
 
-    folder = data_directory(data_dir)
-    if folder is None:
-        raise UsageError("where to? give --data-dir FOLDER or set FEDTREES_DATA")
-    path = download(name, folder, url)
+    path = download(name, data_directory(data_dir), url)
     done = {"name": name, "file": str(path)}
     typer.echo(json.dumps(done) if format.is_json else f"{name}  {path}")
 
@@ -226,7 +223,7 @@ def doctor(format: Output = Format.TABLE) -> None:
         **environment(),
         "missing": missing,
         "optional": {n: found[n] for n in OPTIONAL},
-        "data_directory": str(data_directory(None) or ""),
+        "data_directory": str(data_directory(None)),
         "browser": browser(),
         "kernels": _kernels_work(),
     }

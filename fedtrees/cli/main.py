@@ -22,9 +22,9 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUM
 import typer
 
 from fedtrees import __version__
-from fedtrees.cli import bench, explain, inspect, paper, table, train
+from fedtrees.cli import bench, explain, inspect, new, paper, table, train
 from fedtrees.cli.options import Format, Margin, Output, RunFolder, columns_of
-from fedtrees.core.errors import FedtreesError, Problem, Problems
+from fedtrees.core.errors import FedtreesError, Problem, Problems, check_known
 
 app = typer.Typer(
     name="fedtrees",
@@ -34,6 +34,9 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
+
+_SHELLS = ("bash", "zsh", "fish")
+_COMPLETE = "_FEDTREES_COMPLETE"
 
 # What a command needs is imported when it runs: the help takes no time.
 app.command()(bench.bench)
@@ -76,6 +79,7 @@ def report(run: RunFolder, margin: Margin = None, format: Output = Format.TABLE)
     typer.echo(json.dumps({"file": path}) if format.is_json else path)
 
 
+app.command()(new.new)
 app.command()(inspect.check)
 
 
@@ -100,7 +104,8 @@ def audit(
         typer.Option(help="Write the model without what prediction does not need (.json)."),
     ] = None,
     report: Annotated[
-        str | None, typer.Option(help="Write the findings as a page (.html).")
+        str | None,
+        typer.Option("--html", "--report", help="Write the findings as a page (.html)."),
     ] = None,
     rows: Annotated[
         int | None,
@@ -147,11 +152,30 @@ def _version(value: bool) -> None:
         raise typer.Exit
 
 
+def _completion(shell: str | None) -> None:
+    if shell is not None:
+        from typer.completion import get_completion_script
+
+        check_known("shell", shell, _SHELLS)
+        names = {"prog_name": app.info.name, "complete_var": _COMPLETE}
+        typer.echo(get_completion_script(shell=shell, **names))
+        raise typer.Exit
+
+
 @app.callback()
 def _root(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
     ] = False,
+    completion: Annotated[
+        str | None,
+        typer.Option(
+            callback=_completion,
+            is_eager=True,
+            metavar="SHELL",
+            help="Print the script by which bash, zsh or fish completes commands and names.",
+        ),
+    ] = None,
 ) -> None:
     pass
 
@@ -159,10 +183,14 @@ def _root(
 def main(arguments: Sequence[str] | None = None) -> Any:
     """Run the command line and exit with its code; errors are one line on stderr."""
     code: Any = 0
+    if _COMPLETE in os.environ:  # a shell asks for what may follow
+        from typer.completion import completion_init
+
+        completion_init()
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         # Typer returns the code of an Exit here instead of raising it.
-        code = app(args=given or ["--help"], standalone_mode=False)
+        code = app(args=given or ["--help"], prog_name=app.info.name, standalone_mode=False)
     except Problems as err:
         _fail_with_all(err, given)
     except FedtreesError as err:

@@ -6,7 +6,7 @@ import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -27,18 +27,39 @@ class Format(StrEnum):
         return self is Format.JSON
 
 
+def names_of(kind: str) -> Callable[[str], list[str]]:
+    """Return what completes names of a kind on the command line; after commas the last one."""
+
+    def completed(begun: str) -> list[str]:
+        from fedtrees.core.registry import register
+
+        head, comma, last = begun.rpartition(",")
+        known = register.names(kind)
+        if kind == "dataset":
+            from fedtrees.data import catalogue
+
+            known += catalogue.names()
+        return [head + comma + name for name in known if name.startswith(last)]
+
+    return completed
+
+
 Output = Annotated[Format, typer.Option("--format", help="How to write the result.")]
 Plugins = Annotated[
     list[str] | None,
     typer.Option("--plugin", help="A Python file with @register decorators (repeatable)."),
 ]
 DataDir = Annotated[
-    str | None, typer.Option(help="Folder with data files (default: $FEDTREES_DATA).")
+    str | None,
+    typer.Option(help="Folder with data files (default: $FEDTREES_DATA, or the user's own)."),
 ]
 Defenses = Annotated[
     list[str] | None,
     typer.Option(
-        "-d", "--defense", help="Defenses, with grids: split-only, laplace-hist[epsilon=1,4]."
+        "-d",
+        "--defense",
+        help="Defenses, with grids: split-only, laplace-hist[epsilon=1,4].",
+        autocompletion=names_of("defense"),
     ),
 ]
 Csv = Annotated[

@@ -194,8 +194,8 @@ def load(name: str = DEFAULT, directory: str | os.PathLike[str] | None = None) -
     name : str
         One of `names`.
     directory : path, optional
-        Where the data files lie; default the environment variable ``FEDTREES_DATA``. Bundled
-        datasets need none.
+        Where the data files lie; default as `fedtrees.data.sources.data_directory`.
+        Bundled datasets need none.
 
     Raises
     ------

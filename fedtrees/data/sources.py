@@ -69,10 +69,16 @@ SOURCES: dict[str, Source] = {
 }
 
 
-def data_directory(directory: str | Path | None = None) -> Path | None:
-    """Return the data directory: the argument, else the environment's, else None."""
+def data_directory(directory: str | Path | None = None) -> Path:
+    """Return the data directory: the argument, else the environment's, else the user's own.
+
+    That is ``fedtrees`` in ``$XDG_DATA_HOME``, or in ``~/.local/share``; it need not exist yet.
+    """
     chosen = directory or os.environ.get(ENVIRONMENT)
-    return Path(chosen) if chosen else None
+    if chosen:
+        return Path(chosen)
+    home = os.environ.get("XDG_DATA_HOME")
+    return (Path(home) if home else Path.home() / ".local" / "share") / "fedtrees"
 
 
 def sha256(path: Path) -> str:
@@ -89,22 +95,18 @@ def locate(name: str, directory: str | Path | None = None) -> Path:
     name : str
         Key of `SOURCES`.
     directory : path, optional
-        Default: the environment variable `ENVIRONMENT`.
+        Default: as `data_directory`.
 
     Raises
     ------
     DataError
-        No directory named, no such file in it, or a file with another checksum.
+        No such file in it, or a file with another checksum.
     """
     source, folder = SOURCES[name], data_directory(directory)
     remedy = (
         f"get it with `fedtrees fetch {name}` or from {source.origin}, "
         f"and name its folder with --data-dir or {ENVIRONMENT}"
     )
-    if folder is None:
-        raise DataError(
-            f"{name} needs the file {source.filename} and no data directory is set; {remedy}"
-        )
     path = folder / source.filename
     if not path.is_file():
         raise DataError(f"{name} needs {source.filename}, not found in {folder}; {remedy}")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Iterator
 from os import PathLike
 from typing import Any, ClassVar, Self
 
@@ -11,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
-from fedtrees.core.errors import UsageError
+from fedtrees.core.errors import DataError, UsageError
 from fedtrees.estimators.columns import row_weights
 from fedtrees.estimators.federated import ClassifierPart, FederatedEstimator, target_name
 from fedtrees.trees.boosted.forest import Forest
@@ -24,6 +25,10 @@ _SAME = (
     "colsample_bynode", "base_score", "early_stopping_rounds", "validation_fraction",
     "enable_categorical", "max_cat_to_onehot", "max_cat_threshold",
 )  # fmt: skip
+
+
+# What XGBoost calls the loss of an objective.
+_LOSSES = {"binary:logistic": "logloss", "multi:softprob": "mlogloss", "reg:squarederror": "rmse"}
 
 
 class _Boosting(FederatedEstimator):
@@ -93,6 +98,45 @@ class _Boosting(FederatedEstimator):
             np.add.at(splits, tree.feature[inner], 1)
         mean = total / np.maximum(splits, 1)
         return (mean / (mean.sum() or 1.0)).astype(np.float32)
+
+    def _eval_sets(self, eval_set: Any) -> list[tuple[NDArray[Any], NDArray[Any]]]:
+        """Return checked rows and coded targets of every evaluation set."""
+        if isinstance(eval_set, tuple) and len(eval_set) == 2:
+            eval_set = [eval_set]  # one pair is often meant so
+        sets = []
+        for pair in [] if eval_set is None else eval_set:
+            if not (isinstance(pair, (tuple, list)) and len(pair) == 2):
+                raise UsageError("eval_set: give a list of pairs, [(X, y), ...]")
+            rows = self._rows(pair[0])
+            target = self._coded_target(pair[1])
+            if target.shape != (len(rows),):
+                raise DataError(
+                    f"eval_set has {len(rows)} rows and a target of shape {target.shape}"
+                )
+            sets.append((rows, target))
+        return sets
+
+    def _coded_target(self, y: Any) -> NDArray[Any]:
+        raise NotImplementedError
+
+    def _evaluate(self, sets: list[tuple[NDArray[Any], NDArray[Any]]]) -> None:
+        """Keep the mean loss of every set after every round, under XGBoost's names."""
+        objective = self.model_.objective
+        name = _LOSSES[objective.name]
+        self.evals_result_ = {}
+        for k, (rows, target) in enumerate(sets):
+            means = [float(np.mean(objective.loss(m, target))) for m in self._staged(rows)]
+            losses = [math.sqrt(mean) for mean in means] if name == "rmse" else means
+            self.evals_result_[f"validation_{k}"] = {name: losses}
+
+    def _staged(self, rows: NDArray[np.float32]) -> Iterator[NDArray[np.float32]]:
+        """Yield the margins of rows after every round, float32, shape (K, n)."""
+        model = self.model_
+        margin = np.repeat(model.base_margin[:, None], len(rows), axis=1)
+        for t, leaf in enumerate(model.apply(rows).T):
+            margin[t % len(margin)] += model.trees[t].value[leaf]
+            if (t + 1) % len(margin) == 0:
+                yield margin
 
     def save_model(self, path: str | PathLike[str]) -> None:
         """Write the model as XGBoost JSON; `fedtrees.load_model` and XGBoost read it.
@@ -176,6 +220,8 @@ min_child_weight, subsample, colsample_bytree, colsample_bylevel, colsample_byno
     feature_names_in_ : array of str, shape (d,)
         Where X was a DataFrame.
     n_iter_ : int
+    evals_result_ : dict
+        Mean loss after every round on each evaluation set, as XGBoost's ``evals_result()``.
     feature_importances_ : float32 array, shape (d,)
 
     Notes
@@ -185,7 +231,12 @@ min_child_weight, subsample, colsample_bytree, colsample_bylevel, colsample_byno
     """
 
     def fit(
-        self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None, client: Any = None
+        self,
+        X: Any,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        client: Any = None,
+        eval_set: Any = None,
     ) -> Self:
         """Train.
 
@@ -198,6 +249,9 @@ min_child_weight, subsample, colsample_bytree, colsample_bylevel, colsample_byno
             At least 0; a row of weight 0 is left out.
         client : array, shape (n,), optional
             Which client holds each row.
+        eval_set : list of (X, y), optional
+            Rows whose loss after every round is kept in `evals_result_`. They take no part in the
+            training: early stopping is on rows that the clients hold out (`validation_fraction`).
 
         Raises
         ------
@@ -210,8 +264,18 @@ min_child_weight, subsample, colsample_bytree, colsample_bylevel, colsample_byno
         X, y = self._accept(X, y)
         weight = row_weights(sample_weight, len(y))
         codes = self._learn_classes(y, weight)
+        sets = self._eval_sets(eval_set)
         self._fit(X, codes, self.classes_, target=target, weight=weight, client=client)
+        self._evaluate(sets)
         return self
+
+    def _coded_target(self, y: Any) -> NDArray[np.int64]:
+        labels = np.asarray(y)
+        unknown = labels[~np.isin(labels, self.classes_)]
+        if len(unknown):
+            known = ", ".join(map(str, self.classes_))
+            raise DataError(f"eval_set has the class {unknown[0]!s}; trained on {known}")
+        return np.searchsorted(self.classes_, labels)
 
 
 class FederatedGBDTRegressor(RegressorMixin, _Boosting):
@@ -221,14 +285,24 @@ class FederatedGBDTRegressor(RegressorMixin, _Boosting):
     """
 
     def fit(
-        self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None, client: Any = None
+        self,
+        X: Any,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        client: Any = None,
+        eval_set: Any = None,
     ) -> Self:
         """Train; parameters and errors as in `FederatedGBDTClassifier.fit`, y being numbers."""
         target = target_name(y)
         X, y = self._accept(X, y, numeric_y=True)
         weight = row_weights(sample_weight, len(y))
+        sets = self._eval_sets(eval_set)
         self._fit(X, y.astype(np.float64), (), target=target, weight=weight, client=client)
+        self._evaluate(sets)
         return self
+
+    def _coded_target(self, y: Any) -> NDArray[np.float64]:
+        return np.asarray(y, dtype=np.float64)
 
     def predict(self, X: Any) -> NDArray[np.float64]:
         """Return the values, float64, shape (n,)."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 from fedtrees.core.errors import UsageError, did_you_mean
 from fedtrees.report.paper import Width
@@ -12,6 +12,9 @@ from fedtrees.report.protocol_budgets import unswept
 from fedtrees.report.rows import load_rows
 from fedtrees.report.selection import Selection
 from fedtrees.report.study import Study
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Drawn
 
 SUFFIXES = ("html", "svg", "png", "pdf")
 Figure = Literal["frontier", "heatmap"]
@@ -70,12 +73,8 @@ def plot(
         raise UsageError(f"unknown figure {figure!r}{did_you_mean(figure, get_args(Figure))}")
     if (width or labels) and (suffix == "html" or figure != "frontier"):
         raise UsageError("widths and labels are of frontiers as .svg, .png or .pdf")
-    if width not in (None, *get_args(Width)):
-        raise UsageError(f"unknown width {width!r}{did_you_mean(str(width), get_args(Width))}")
-    folder = Path(run_folder)
-    study = Study(folder, chosen.of(load_rows(folder)), metric, utility)
-    if not study.panels:
-        raise UsageError("there is no attack in what is shown of this run, so nothing to plot")
+    _check_width(width)
+    study = _study(run_folder, chosen, metric, utility)
     if suffix == "html":
         from fedtrees.report.html import render, write_text
 
@@ -84,12 +83,44 @@ def plot(
     from fedtrees.report import leaks, paper
 
     if figure == "frontier":
-        joined = {(f.panel.setting, f.panel.threat) for f in study.over_budgets}
-        rest = [
-            f for f in study.frontiers if (unswept(f.panel.setting), f.panel.threat) not in joined
-        ]
-        panels = [*study.over_budgets, *rest]
-        return paper.save(paper.frontier(panels, study.colours, width, labels), out)
+        return paper.save(_frontier(study, width, labels), out)
     metrics = {f.panel.setting: f.metric for f in reversed(study.frontiers)}
     grids = [leaks.leak_grid(study.rows, s, m) for s, m in sorted(metrics.items())]
     return paper.save(paper.heatmap(grids), out)
+
+
+def frontier_of(
+    run_folder: str | Path,
+    metric: str | None = None,
+    utility: str | None = None,
+    *,
+    chosen: Selection = EVERYTHING,
+    width: Width | None = None,
+    labels: Mapping[str, str] | None = None,
+) -> Drawn:
+    """Return the frontier as a matplotlib figure; parameters and errors as `plot`."""
+    _check_width(width)
+    return _frontier(_study(run_folder, chosen, metric, utility), width, labels)
+
+
+def _frontier(study: Study, width: Width | None, labels: Mapping[str, str] | None) -> Drawn:
+    from fedtrees.report import paper
+
+    joined = {(f.panel.setting, f.panel.threat) for f in study.over_budgets}
+    rest = [f for f in study.frontiers if (unswept(f.panel.setting), f.panel.threat) not in joined]
+    return paper.frontier([*study.over_budgets, *rest], study.colours, width, labels)
+
+
+def _study(
+    run_folder: str | Path, chosen: Selection, metric: str | None, utility: str | None
+) -> Study:
+    folder = Path(run_folder)
+    study = Study(folder, chosen.of(load_rows(folder)), metric, utility)
+    if not study.panels:
+        raise UsageError("there is no attack in what is shown of this run, so nothing to plot")
+    return study
+
+
+def _check_width(width: Width | None) -> None:
+    if width not in (None, *get_args(Width)):
+        raise UsageError(f"unknown width {width!r}{did_you_mean(str(width), get_args(Width))}")

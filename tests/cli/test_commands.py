@@ -164,7 +164,7 @@ COLUMNS = ("bench", "-p", "secureboost", "--data", "breast-cancer", "--clients",
         (("list", "defences"), "did you mean 'defenses'"),
         (("check", "timberstrik"), "did you mean 'timberstrike'"),
         (("plot", "nowhere", "-o", "x.gif"), "end the name in"),
-        (("fetch", "pima"), "--data-dir"),
+        (("--completion", "tcsh"), "unknown shell 'tcsh'"),
     ],
 )
 def test_usage_errors_are_one_line_and_exit_2(arguments, said, capsys, monkeypatch):

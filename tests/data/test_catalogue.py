@@ -153,7 +153,8 @@ def test_a_missing_file_says_which_where_and_how(tmp_path, monkeypatch):
     for word in ("pima.csv", str(tmp_path), "fedtrees fetch pima", "--data-dir"):
         assert word in str(error.value)
     monkeypatch.delenv("FEDTREES_DATA", raising=False)
-    with pytest.raises(DataError, match="no data directory is set"):
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
+    with pytest.raises(DataError, match=r"not found in .*home.fedtrees; get it with"):
         load("pima")
     monkeypatch.setenv("FEDTREES_DATA", str(tmp_path))
     with pytest.raises(DataError, match=r"not found in"):

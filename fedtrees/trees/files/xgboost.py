@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.errors import DataError
-from fedtrees.trees.boosted.forest import Forest
+from fedtrees.trees.boosted.forest import Forest, Tree
 from fedtrees.trees.boosted.intercept import start_margin
 from fedtrees.trees.boosted.losses import (
     LEAST_PROBABILITY,
@@ -207,9 +207,14 @@ def from_xgboost_json(
         objective, start = _read_objective(learner)
         if learning_rate is not None:
             learning_rate /= int(booster["gbtree_model_param"]["num_parallel_tree"])
-        order = order_of_trees(booster["tree_info"], len(booster["trees"]), objective.n_outputs)
+        outputs, info = objective.n_outputs, list(booster["tree_info"])
         width = int(learner["learner_model_param"]["num_feature"])
         trees = [read_tree(t, width, learning_rate, reg_lambda) for t in booster["trees"]]
+        # Where a tree of one output stands alone, the others of its round add nothing.
+        alone = trees_alone(info, outputs)
+        trees += [_NOTHING] * (alone * (outputs - 1))
+        info += list(range(1, outputs)) * alone
+        order = order_of_trees(info, len(trees), outputs)
     except DataError:  # says more than the errors below, of which it is one
         raise
     except (
@@ -223,6 +228,16 @@ def from_xgboost_json(
     ) as error:
         raise DataError(f"not a complete XGBoost model: {type(error).__name__} {error}") from error
     return Forest(tuple(trees[i] for i in order), start, objective)
+
+
+_NOTHING = Tree(
+    feature=np.array([-1], dtype=np.int32),
+    threshold=np.zeros(1, dtype=np.float32),
+    left=np.array([-1], dtype=np.int32),
+    right=np.array([-1], dtype=np.int32),
+    default_left=np.zeros(1, dtype=bool),
+    value=np.zeros(1, dtype=np.float32),
+)
 
 
 def learner_of(model: dict[str, Any] | str | bytes | PathLike[str]) -> dict[str, Any]:
@@ -318,6 +333,20 @@ def _base_score(text: Any) -> NDArray[np.float64]:
     # float32 before anything is done with it, as in XGBoost; beyond its range is infinite
     with np.errstate(over="ignore"):
         return score.astype(np.float32).astype(np.float64)
+
+
+def trees_alone(tree_info: Sequence[int], outputs: int) -> int:
+    """Return how many trees at the end are of output 0 alone, behind rounds of all outputs.
+
+    Flower's ``FedXgbBagging`` (1.x) keeps all trees of the very first reply; of every later one it
+    appends the first tree, as of output 0, however many classes there are.
+    """
+    info = list(tree_info)
+    whole = 0
+    while info[whole : whole + outputs] == list(range(outputs)):
+        whole += outputs
+    rest = info[whole:]
+    return len(rest) if outputs > 1 and whole and not any(rest) else 0
 
 
 def order_of_trees(tree_info: Sequence[int], trees: int, outputs: int) -> list[int]:

@@ -1,7 +1,7 @@
 """A new defense: the server broadcasts G, H and gain rounded to a step.
 
-fedtrees check docs/examples/rounded_statistics.py
-fedtrees bench --plugin docs/examples/rounded_statistics.py -d "rounded-statistics[step=0.1,1,4]"
+fedtrees check rounded_statistics.py
+fedtrees bench --plugin rounded_statistics.py -d "rounded-statistics[step=0.1,1,4]"
 """
 
 from dataclasses import dataclass, replace

@@ -1,7 +1,7 @@
 """A new protocol: every tree may look at a third of the features only, by a public schedule.
 
-fedtrees check docs/examples/rotating_features.py
-fedtrees bench --plugin docs/examples/rotating_features.py -p fedtree-hist,rotating-features
+fedtrees check rotating_features.py
+fedtrees bench --plugin rotating_features.py -p fedtree-hist,rotating-features
 """
 
 from dataclasses import dataclass, replace

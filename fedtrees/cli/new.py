@@ -1,0 +1,67 @@
+"""The `new` command: one file to begin with, which runs and keeps the rules as it is."""
+
+from __future__ import annotations
+
+import json
+import keyword
+import re
+from importlib import resources
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedtrees.cli.options import Format, Output
+from fedtrees.core.errors import UsageError, check_known
+
+#: What the thing is called in the file of its kind.
+KINDS = {
+    "protocol": "rotating-features",
+    "defense": "rounded-statistics",
+    "attack": "told-counts",
+}
+
+
+def new(
+    kind: Annotated[str, typer.Argument(help="protocol, defense or attack.")],
+    name: Annotated[str, typer.Argument(help="What it is called, such as my-defense.")],
+    out: Annotated[
+        str | None, typer.Option("-o", "--out", help="File to write (default: ./NAME.py).")
+    ] = None,
+    format: Output = Format.TABLE,
+) -> None:
+    """Write a file with a protocol, a defense or an attack that runs: change it from there."""
+    from fedtrees.core.files import write_whole
+    from fedtrees.core.registry import register
+
+    check_known("kind", kind, KINDS)
+    plain = name.replace("-", "_")
+    if not re.fullmatch(r"[a-z][a-z0-9-]*", name) or keyword.iskeyword(plain):
+        raise UsageError(
+            f"name {name!r}: give small letters, digits and hyphens, a letter first, such as "
+            f"my-{kind}"
+        )
+    if name in register.names(kind):
+        raise UsageError(f"{kind} {name!r} is there already; choose another name")
+    path = Path(out or f"{plain}.py")
+    if path.suffix != ".py":
+        raise UsageError(f"{path}: end the name in .py")
+    if path.exists():
+        raise UsageError(f"{path} exists; choose another --out")
+    write_whole(path, written(kind, name, path).encode(), remedy="choose another --out")
+    if format.is_json:
+        typer.echo(json.dumps({"file": str(path)}))
+    else:
+        typer.echo(f"{path}\ncheck   fedtrees check {path}")
+
+
+def written(kind: str, name: str, path: Path) -> str:
+    """Return the text of a new file."""
+    text = (resources.files("fedtrees.templates") / f"{kind}.py").read_text(encoding="utf-8")
+    old = KINDS[kind]
+    text = text.replace(f"{old.replace('-', '_')}.py", path.name)
+    return text.replace(_class(old), _class(name)).replace(old, name)
+
+
+def _class(name: str) -> str:
+    return "".join(part.capitalize() for part in name.split("-"))

@@ -1,0 +1,95 @@
+"""`fedtrees.bench(...)` runs what the command runs and gives what it found."""
+
+import inspect
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.figure import Figure
+from sklearn.datasets import load_wine
+
+import fedtrees
+from fedtrees.cli.bench import bench as command
+from fedtrees.cli.main import main
+from fedtrees.core.errors import DataError, StoreError, UsageError
+from fedtrees.runs import Run, bench
+
+TINY = {
+    "protocol": "fedtree-hist[trees=1,max_depth=2]",
+    "defense": "split-only",
+    "attack": "random-leaf",
+    "seeds": 1,
+    "jobs": 1,
+}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return fedtrees.bench(data="wine", out=tmp_path_factory.mktemp("py") / "run", **TINY)
+
+
+def test_its_options_are_those_of_the_command():
+    ours = set(inspect.signature(bench).parameters)
+    assert set(inspect.signature(command).parameters) - ours == {"dry_run", "format"}
+    assert not ours - set(inspect.signature(command).parameters)
+
+
+def test_the_rows_are_those_of_the_command(run, tmp_path):
+    options = [("-p", "protocol"), ("-d", "defense"), ("-a", "attack"), ("-j", "jobs")]
+    given = [str(part) for flag, key in options for part in (flag, TINY[key])]
+    with pytest.raises(SystemExit) as stopped:
+        main(["bench", *given, "--data", "wine", "--seeds", "1", "--out", str(tmp_path / "run")])
+    assert not stopped.value.code
+    theirs = Run(tmp_path / "run").frame
+    timed = ("seconds",)
+    same = run.frame[run.frame["unit"] != "seconds"].drop(columns=[*timed])
+    pd.testing.assert_frame_equal(same, theirs[theirs["unit"] != "seconds"].drop(columns=[*timed]))
+
+
+def test_the_frame_is_tidy_and_the_verdict_is_text(run):
+    frame = run.frame
+    assert {"train", "attack", "blind", "reference", "exposure"} == set(frame["stage"])
+    assert set(frame.loc[frame["stage"] == "train", "defense"]) == {"none", "split-only"}
+    assert frame["claimed"].map(type).eq(str).all()
+    assert "split-only" in run.verdict or "wine" in run.verdict
+
+
+def test_figures_tables_and_copies(run, tmp_path):
+    assert isinstance(run.figure(threat="client", width="column"), Figure)
+    assert run.figure(tmp_path / "f.svg").stat().st_size
+    assert set(run.table()["defense"]) == {"none", "split-only"}
+    assert "split-only" in run.table(tmp_path / "t.tex", data="wine").read_text()
+    copy = run.save(tmp_path / "copy")
+    pd.testing.assert_frame_equal(copy.frame, run.frame)
+    with pytest.raises(StoreError, match="is there already"):
+        run.save(tmp_path / "copy")
+
+
+def test_a_table_from_memory_is_its_csv_file(tmp_path):
+    X, y = load_wine(return_X_y=True, as_frame=True)
+    options = {**TINY, "defense": "none", "data": (X, (y == 1).rename("grape"))}
+    found = fedtrees.bench(out=tmp_path / "a", **options)
+    assert set(found.frame["dataset"]) == {"table"}
+    table = X.assign(grape=(y == 1))
+    table.to_csv(tmp_path / "table.csv", index=False)
+    options.pop("data")
+    read = fedtrees.bench(csv=str(tmp_path / "table.csv"), target="grape", out=tmp_path / "b",
+                          **options)  # fmt: skip
+    ours, theirs = (r.frame[r.frame["metric"] == "auc"]["value"].tolist() for r in (found, read))
+    assert ours == theirs
+    again = fedtrees.bench(data=table, target="grape", out=tmp_path / "a", resume=True)
+    assert len(again.frame) == len(found.frame)
+    with pytest.raises(StoreError, match="a run of another table"):
+        fedtrees.bench(data=(X[:100], y[:100] == 1), out=tmp_path / "a", resume=True)
+
+
+def test_tables_that_do_not_fit_are_refused(tmp_path):
+    rows = np.zeros((4, 2))
+    out = {"out": tmp_path / "run"}
+    with pytest.raises(DataError, match=r"4 rows in X but y of shape \(3,\)"):
+        fedtrees.bench(data=(rows, [0, 1, 0]), **out)
+    with pytest.raises(UsageError, match="needs target=COLUMN; the columns are 0, 1"):
+        fedtrees.bench(data=pd.DataFrame(rows), **out)
+    with pytest.raises(UsageError, match="did you mean 'split-only'"):
+        fedtrees.bench(data="wine", defense="split-onyl", **out)
+    assert not (tmp_path / "run" / "suite.toml").exists()

@@ -1,0 +1,48 @@
+"""What is generated from the commands: the docs' options, and a shell's completion."""
+
+from pathlib import Path
+
+import pytest
+
+from fedtrees.cli.main import main
+from fedtrees.cli.reference import options, renewed
+
+PAGE = Path(__file__).parents[2] / "docs" / "commands.md"
+
+
+def test_the_options_in_the_docs_are_those_of_the_commands():
+    text = PAGE.read_text(encoding="utf-8")
+    assert renewed(text) == text, "run: python -m fedtrees.cli.reference"
+    made = options()
+    assert "### `fedtrees bench`" in made
+    assert "| `-d`, `--defense` | Defenses, with grids" in made
+    assert "| `RUN...` | Run folders. |" in made
+    assert "--help" not in made
+
+
+def completed(monkeypatch, capsys, *words):
+    monkeypatch.setenv("_FEDTREES_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", " ".join(["fedtrees", *words]))
+    monkeypatch.setenv("COMP_CWORD", str(len(words)))
+    with pytest.raises(SystemExit) as stopped:
+        main([])
+    assert not stopped.value.code
+    return capsys.readouterr().out.split()
+
+
+def test_a_shell_completes_commands_options_and_names(monkeypatch, capsys):
+    assert completed(monkeypatch, capsys, "pl") == ["plot"]
+    assert completed(monkeypatch, capsys, "plot", "--wi") == ["--width"]
+    assert completed(monkeypatch, capsys, "bench", "-a", "timb") == [
+        "timberstrike", "timberstrike-published",
+    ]  # fmt: skip
+    assert completed(monkeypatch, capsys, "bench", "-d", "none,secure") == ["none,secure-sum"]
+    assert completed(monkeypatch, capsys, "bench", "--data", "breast") == ["breast-cancer"]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_script_of_a_shell_asks_fedtrees(shell, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(["--completion", shell])
+    assert not stopped.value.code
+    assert "_FEDTREES_COMPLETE=complete_" in capsys.readouterr().out
