@@ -29,6 +29,9 @@ CLASSES, ALPHA, MASS = 10, 1.0, 0.5
 # exchanges variables of two rows.
 LATENT, ONE, TWO = 0.25, 0.65, 0.80
 _NATS = 1.0 / NAT
+# What no energy rises by, and nats by which rounding cannot turn a decision.
+_NEVER, _MARGIN = 1 << 62, 1e-6
+_BEYOND = float(_NEVER >> 1)
 # A power of ten that products of as many counts as there are variables stay below.
 _LARGEST = 300
 
@@ -40,6 +43,7 @@ class World(NamedTuple):
     right: NDArray[np.int64]  # int64 (T, 2^d)
     tested: NDArray[np.int8]  # int8 (T, 2^d, G)
     cost: NDArray[np.int64]  # int64 (2 b + 1,)
+    step: int  # most that a row more or less changes the cost of one count
     sizes: NDArray[np.int64]  # int64 (G + 1,): levels of every variable, then classes
     free: NDArray[np.int64]  # int64 (f,): variables that may move, the label among them
     # float64 (m + 1,): what a latent class of so many rows weighs before its levels are asked
@@ -71,7 +75,8 @@ class World(NamedTuple):
         for r in sizes:
             weight *= r / (rows + r * MASS)  # the factor r keeps it from vanishing
         tables = (forest.variable, forest.right, forest.tested)
-        return World(*tables, cost, sizes, free.astype(np.int64), weight)
+        step = int(np.abs(np.diff(cost)).max(initial=0))
+        return World(*tables, cost, step, sizes, free.astype(np.int64), weight)
 
 
 class State(NamedTuple):
@@ -187,8 +192,12 @@ def _advance(world, state, scratch, n, beta, moves, bits, prior):  # type: ignor
         if changed == 0:
             continue
         factor = _prior_ratio(state, scratch, a, b, rows, changed) if prior else 1.0
-        rise = _rise(world, state, scratch, a, b, rows, changed)
-        if _uniform(bits) < factor * math.exp(-beta * _NATS * rise):
+        u = _uniform(bits)
+        most = _BEYOND
+        if u > 0.0 and beta > 0.0:
+            most = min(most, (math.log(factor / u) + _MARGIN) / (beta * _NATS))
+        rise = _rise(world, state, scratch, a, b, rows, changed, most)
+        if rise <= most and u < factor * math.exp(-beta * _NATS * rise):
             accepted += 1
             state.energy[0] += rise
             _accept(state, scratch, a, b, rows, changed)
@@ -246,16 +255,21 @@ def _prior_ratio(state, scratch, a, b, rows, changed):  # type: ignore[no-untype
 
 
 @kernel
-def _rise(world, state, scratch, a, b, rows, changed):  # type: ignore[no-untyped-def]
-    """Route the rows as they are, write their leaves, and return how much energy rises."""
+def _rise(world, state, scratch, a, b, rows, changed, most):  # type: ignore[no-untyped-def]
+    """Route the rows as they are, write their leaves, and return how much energy rises.
+
+    Where trees that are left cannot bring it down to `most` again, something above that.
+    """
     T, leaves, half = world.variable.shape[0], world.variable.shape[1], world.cost.shape[0] // 2
     label, residual = world.sizes.shape[0] - 1, state.residual
     depth, width = 0, leaves
     while width > 1:
         depth += 1
         width >>= 1
-    rise = 0
+    rise, gain = 0, 2 * rows * world.step
     for t in range(T):
+        if rise - (T - t) * gain > most:
+            return _NEVER
         for s in range(rows):
             i = a if s == 0 else b
             old = state.leaf[i, t]
