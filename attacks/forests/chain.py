@@ -18,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.evidence.draws import next_bits
-from fedtrees.attacks.forests.noise import NAT
+from fedtrees.attacks.forests.labels import Labels, label_cost
+from fedtrees.attacks.forests.noise import NAT, Noise
 from fedtrees.attacks.forests.structure import NoisyForest
 from fedtrees.core.errors import DataError
 from fedtrees.trees.jit import kernel
@@ -43,7 +44,8 @@ class World(NamedTuple):
     right: NDArray[np.int64]  # int64 (T, 2^d)
     tested: NDArray[np.int8]  # int8 (T, 2^d, G)
     cost: NDArray[np.int64]  # int64 (2 b + 1,)
-    step: int  # most that a row more or less changes the cost of one count
+    labels: Labels  # where these were released, costs are theirs
+    step: int  # most that a row more or less changes the cost of a leaf
     sizes: NDArray[np.int64]  # int64 (G + 1,): levels of every variable, then classes
     free: NDArray[np.int64]  # int64 (f,): variables that may move, the label among them
     # float64 (m + 1,): what a latent class of so many rows weighs before its levels are asked
@@ -55,6 +57,7 @@ class World(NamedTuple):
         cost: NDArray[np.int64],
         m: int,
         known: NDArray[np.integer] | None = None,
+        labels: Labels | None = None,
     ) -> World:
         """Return the world of `m` rows and a forest; variables in ``known`` do not move.
 
@@ -75,8 +78,9 @@ class World(NamedTuple):
         for r in sizes:
             weight *= r / (rows + r * MASS)  # the factor r keeps it from vanishing
         tables = (forest.variable, forest.right, forest.tested)
-        step = int(np.abs(np.diff(cost)).max(initial=0))
-        return World(*tables, cost, step, sizes, free.astype(np.int64), weight)
+        labels = Labels.of(Noise("exact"), forest.noisy, m) if labels is None else labels
+        step = 1 + int(max(np.abs(np.diff(cost)).max(initial=0), labels.epsilon * NAT))
+        return World(*tables, cost, labels, step, sizes, free.astype(np.int64), weight)
 
 
 class State(NamedTuple):
@@ -101,12 +105,15 @@ class State(NamedTuple):
         """Return the state of rows with their classes, shape (m, G + 1), in latent classes."""
         value = np.array(value, dtype=np.int16, order="C")
         leaf = forest.route(value[:, :-1])
-        residual = noisy - forest.counts(value[:, :-1], value[:, -1])
+        counts = forest.counts(value[:, :-1], value[:, -1])
+        told = len(world.labels.label) > 0
+        residual = -counts if told else noisy - counts
         count = np.full((len(world.sizes), int(world.sizes.max()), CLASSES), MASS)
         columns = np.arange(len(world.sizes))[None, :]
         np.add.at(count, (columns, value, np.asarray(latent)[:, None]), 1.0)
         size = np.bincount(latent, minlength=CLASSES).astype(np.int32)
-        energy = np.array([world.cost[residual + len(world.cost) // 2].sum()])
+        costs = world.labels.costs(counts) if told else world.cost[residual + len(world.cost) // 2]
+        energy = np.array([costs.sum()])
         kept = np.array(latent, dtype=np.int32)
         return State(value, leaf, residual, kept, count, size, energy)
 
@@ -262,6 +269,7 @@ def _rise(world, state, scratch, a, b, rows, changed, most):  # type: ignore[no-
     """
     T, leaves, half = world.variable.shape[0], world.variable.shape[1], world.cost.shape[0] // 2
     label, residual = world.sizes.shape[0] - 1, state.residual
+    told = world.labels.label.shape[0] > 0
     depth, width = 0, leaves
     while width > 1:
         depth += 1
@@ -291,6 +299,14 @@ def _rise(world, state, scratch, a, b, rows, changed, most):  # type: ignore[no-
             old, new = state.leaf[i, t], scratch.leaf[s, t]
             was, now = scratch.before[s, label], state.value[i, label]
             if new != old or now != was:
+                if told:
+                    rise -= label_cost(world.labels, residual, t, old)
+                    residual[t, old, was] += 1
+                    rise += label_cost(world.labels, residual, t, old)
+                    rise -= label_cost(world.labels, residual, t, new)
+                    residual[t, new, now] -= 1
+                    rise += label_cost(world.labels, residual, t, new)
+                    continue
                 r = residual[t, old, was] + half
                 rise += world.cost[r + 1] - world.cost[r]
                 residual[t, old, was] += 1

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from fedtrees.attacks.forests.chain import CLASSES, State, World, advance
 from fedtrees.attacks.forests.consensus import ROUNDS, Agreement, consensus, weights
+from fedtrees.attacks.forests.labels import Labels
 from fedtrees.attacks.forests.noise import NAT, Noise
 from fedtrees.attacks.forests.structure import NoisyForest
 from fedtrees.core.errors import DataError, check_positive
@@ -85,11 +86,15 @@ class Question:
         """Return what a chain needs to know, and the counts that its table of costs reaches."""
         m = self.n + (0 if self.own is None else len(self.own))
         noisy, cost = self.noise.table(self.forest.noisy, m)
-        return World.of(self.forest, cost, m, np.array(list(self.known or ()), dtype=int)), noisy
+        known = np.array(list(self.known or ()), dtype=int)
+        labels = Labels.of(self.noise, self.forest.noisy, m)
+        return World.of(self.forest, cost, m, known, labels), noisy
 
     def small(self) -> Question:
         """Return the question of the victims' counts scaled down to `SMALL` rows."""
         share, noisy = SMALL / self.n, self.forest.noisy
+        if self.noise.kind == "labels":  # they stay, and tell of fewer rows each
+            return Question(self.forest, Noise("labels", self.noise.scale * share), SMALL)
         if self.own is not None:
             noisy = noisy - self.forest.counts(self.own[:, :-1], self.own[:, -1])
         forest = replace(self.forest, noisy=np.rint(noisy * share).astype(np.int64))
