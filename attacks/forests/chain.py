@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.evidence.draws import next_bits
-from fedtrees.attacks.forests.labels import Labels, label_cost
+from fedtrees.attacks.forests.labels import Labels, label_cost, label_cost_of_two
 from fedtrees.attacks.forests.noise import NAT, Noise
 from fedtrees.attacks.forests.structure import NoisyForest
 from fedtrees.core.errors import DataError
@@ -269,7 +269,8 @@ def _rise(world, state, scratch, a, b, rows, changed, most):  # type: ignore[no-
     """
     T, leaves, half = world.variable.shape[0], world.variable.shape[1], world.cost.shape[0] // 2
     label, residual = world.sizes.shape[0] - 1, state.residual
-    told = world.labels.label.shape[0] > 0
+    released, pair = world.labels.label, world.labels.pair
+    told, two = released.shape[0] > 0, pair.shape[0] > 0
     depth, width = 0, leaves
     while width > 1:
         depth += 1
@@ -299,6 +300,14 @@ def _rise(world, state, scratch, a, b, rows, changed, most):  # type: ignore[no-
             old, new = state.leaf[i, t], scratch.leaf[s, t]
             was, now = scratch.before[s, label], state.value[i, label]
             if new != old or now != was:
+                if two:
+                    rise -= label_cost_of_two(pair, released, residual, t, old)
+                    residual[t, old, was] += 1
+                    rise += label_cost_of_two(pair, released, residual, t, old)
+                    rise -= label_cost_of_two(pair, released, residual, t, new)
+                    residual[t, new, now] -= 1
+                    rise += label_cost_of_two(pair, released, residual, t, new)
+                    continue
                 if told:
                     rise -= label_cost(world.labels, residual, t, old)
                     residual[t, old, was] += 1

@@ -64,8 +64,6 @@ def label_cost(labels, residual, t, leaf):  # type: ignore[no-untyped-def]
     """Return the cost of one leaf's label, `NAT` to the nat; a residual is minus a count."""
     y, classes = labels.label[t, leaf], residual.shape[2]  # no views: they would cost more
     of = residual[t, leaf, y]
-    if labels.pair.shape[0] > 0:
-        return labels.pair[residual[t, leaf, 1 - y] - of + labels.pair.shape[0] // 2]
     most = 0
     for j in range(classes):
         most = max(most, of - residual[t, leaf, j])
@@ -78,6 +76,13 @@ def label_cost(labels, residual, t, leaf):  # type: ignore[no-untyped-def]
                 product *= 1.0 - power * labels.node[q]
         chance += product
     return np.int64(math.floor((labels.epsilon * most - math.log(chance)) * NAT + 0.5))
+
+
+@kernel
+def label_cost_of_two(pair, label, residual, t, leaf):  # type: ignore[no-untyped-def]
+    """Return the same of two classes, from the table `Labels.pair`."""
+    y = label[t, leaf]
+    return pair[residual[t, leaf, 1 - y] - residual[t, leaf, y] + pair.shape[0] // 2]
 
 
 @kernel
