@@ -6,10 +6,12 @@ import math
 import numpy as np
 import pytest
 from data_dir import data_dir
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from fedtrees.attacks.forests.attack import DraftDP
 from fedtrees.attacks.forests.chain import State, advance
-from fedtrees.attacks.forests.consensus import consensus
+from fedtrees.attacks.forests.consensus import consensus, weights
 from fedtrees.attacks.forests.informed import Enumeration
 from fedtrees.attacks.forests.labels import Labels
 from fedtrees.attacks.forests.noise import NAT, Noise
@@ -170,6 +172,20 @@ def test_the_consensus_of_shuffled_copies_is_the_table():
     found = consensus(samples, np.array([1] * 6 + [0], np.uint8), np.array([2, 2, 3, 2, 2, 2, 2]))
     assert sorted(map(tuple, found.value)) == sorted(map(tuple, rows))
     assert found.spread == 0.0
+
+
+@given(st.integers(0, 2**32 - 1), st.booleans(), st.integers(1, 6))
+@settings(max_examples=25, deadline=None)
+def test_no_consensus_breaks_a_group(seed, none, width):
+    rng = np.random.default_rng(seed)
+    variables = Variables.binary(width + 3, [tuple(range(width)), (width + 1, width + 2)], none)
+    sizes = np.append(variables.sizes, 3)
+    samples = np.stack([rng.integers(0, r, (4, 9)) for r in sizes], axis=2).astype(np.int16)
+    found = consensus(samples, weights(variables), sizes)
+    X = variables.decode(found.value[:, :-1])
+    for group in (X[:, :width], X[:, width + 1 :]):
+        assert set(group.sum(axis=1)) <= ({0.0, 1.0} if none else {1.0})
+    assert np.array_equal(variables.encode(X), found.value[:, :-1])
 
 
 def test_the_missing_row_is_found_where_noise_is_small_and_is_valid_where_it_is_not():
