@@ -80,7 +80,7 @@ def label_cost(labels, residual, t, leaf):  # type: ignore[no-untyped-def]
 
 @kernel
 def label_cost_of_two(pair, label, residual, t, leaf):  # type: ignore[no-untyped-def]
-    """Return the same of two classes, from the table `Labels.pair`."""
+    """Return the same of two classes, from a table of their difference."""
     y = label[t, leaf]
     return pair[residual[t, leaf, 1 - y] - residual[t, leaf, y] + pair.shape[0] // 2]
 
