@@ -68,6 +68,11 @@ class DraftDP(Attack):
     def inapplicable(self, view: View) -> str | None:
         """Return why the principals see no such counts, None if they do."""
         reason = unreadable(view)
+        labels = reason is None and sources_of(view)[0].noise.kind == "labels"
+        if labels and self.mode.startswith("cpsat"):
+            return f"mode={self.mode} reads counts, and leaves tell labels; take mode=map"
+        if labels and self.rows == "estimated":
+            return "labels do not tell how many rows there are; take rows=declared"
         if reason is None and self.mode == "informed":
             held = 0 if view.rows is None else len(view.rows)
             if view.n_rows - held != 1:

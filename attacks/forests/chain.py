@@ -18,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.evidence.draws import next_bits
-from fedtrees.attacks.forests.noise import NAT
+from fedtrees.attacks.forests.labels import Labels, label_cost, label_cost_of_two
+from fedtrees.attacks.forests.noise import NAT, Noise
 from fedtrees.attacks.forests.structure import NoisyForest
 from fedtrees.core.errors import DataError
 from fedtrees.trees.jit import kernel
@@ -29,6 +30,9 @@ CLASSES, ALPHA, MASS = 10, 1.0, 0.5
 # exchanges variables of two rows.
 LATENT, ONE, TWO = 0.25, 0.65, 0.80
 _NATS = 1.0 / NAT
+# What no energy rises by, and nats by which rounding cannot turn a decision.
+_NEVER, _MARGIN = 1 << 62, 1e-6
+_BEYOND = float(_NEVER >> 1)
 # A power of ten that products of as many counts as there are variables stay below.
 _LARGEST = 300
 
@@ -40,6 +44,8 @@ class World(NamedTuple):
     right: NDArray[np.int64]  # int64 (T, 2^d)
     tested: NDArray[np.int8]  # int8 (T, 2^d, G)
     cost: NDArray[np.int64]  # int64 (2 b + 1,)
+    labels: Labels  # where these were released, costs are theirs
+    step: int  # most that a row more or less changes the cost of a leaf
     sizes: NDArray[np.int64]  # int64 (G + 1,): levels of every variable, then classes
     free: NDArray[np.int64]  # int64 (f,): variables that may move, the label among them
     # float64 (m + 1,): what a latent class of so many rows weighs before its levels are asked
@@ -51,6 +57,7 @@ class World(NamedTuple):
         cost: NDArray[np.int64],
         m: int,
         known: NDArray[np.integer] | None = None,
+        labels: Labels | None = None,
     ) -> World:
         """Return the world of `m` rows and a forest; variables in ``known`` do not move.
 
@@ -71,7 +78,9 @@ class World(NamedTuple):
         for r in sizes:
             weight *= r / (rows + r * MASS)  # the factor r keeps it from vanishing
         tables = (forest.variable, forest.right, forest.tested)
-        return World(*tables, cost, sizes, free.astype(np.int64), weight)
+        labels = Labels.of(Noise("exact"), forest.noisy, m) if labels is None else labels
+        step = 1 + int(max(np.abs(np.diff(cost)).max(initial=0), labels.epsilon * NAT))
+        return World(*tables, cost, labels, step, sizes, free.astype(np.int64), weight)
 
 
 class State(NamedTuple):
@@ -96,12 +105,15 @@ class State(NamedTuple):
         """Return the state of rows with their classes, shape (m, G + 1), in latent classes."""
         value = np.array(value, dtype=np.int16, order="C")
         leaf = forest.route(value[:, :-1])
-        residual = noisy - forest.counts(value[:, :-1], value[:, -1])
+        counts = forest.counts(value[:, :-1], value[:, -1])
+        told = len(world.labels.label) > 0
+        residual = -counts if told else noisy - counts
         count = np.full((len(world.sizes), int(world.sizes.max()), CLASSES), MASS)
         columns = np.arange(len(world.sizes))[None, :]
         np.add.at(count, (columns, value, np.asarray(latent)[:, None]), 1.0)
         size = np.bincount(latent, minlength=CLASSES).astype(np.int32)
-        energy = np.array([world.cost[residual + len(world.cost) // 2].sum()])
+        costs = world.labels.costs(counts) if told else world.cost[residual + len(world.cost) // 2]
+        energy = np.array([costs.sum()])
         kept = np.array(latent, dtype=np.int32)
         return State(value, leaf, residual, kept, count, size, energy)
 
@@ -187,8 +199,12 @@ def _advance(world, state, scratch, n, beta, moves, bits, prior):  # type: ignor
         if changed == 0:
             continue
         factor = _prior_ratio(state, scratch, a, b, rows, changed) if prior else 1.0
-        rise = _rise(world, state, scratch, a, b, rows, changed)
-        if _uniform(bits) < factor * math.exp(-beta * _NATS * rise):
+        u = _uniform(bits)
+        most = _BEYOND
+        if u > 0.0 and beta > 0.0:
+            most = min(most, (math.log(factor / u) + _MARGIN) / (beta * _NATS))
+        rise = _rise(world, state, scratch, a, b, rows, changed, most)
+        if rise <= most and u < factor * math.exp(-beta * _NATS * rise):
             accepted += 1
             state.energy[0] += rise
             _accept(state, scratch, a, b, rows, changed)
@@ -246,16 +262,23 @@ def _prior_ratio(state, scratch, a, b, rows, changed):  # type: ignore[no-untype
 
 
 @kernel
-def _rise(world, state, scratch, a, b, rows, changed):  # type: ignore[no-untyped-def]
-    """Route the rows as they are, write their leaves, and return how much energy rises."""
+def _rise(world, state, scratch, a, b, rows, changed, most):  # type: ignore[no-untyped-def]
+    """Route the rows as they are, write their leaves, and return how much energy rises.
+
+    Where trees that are left cannot bring it down to `most` again, something above that.
+    """
     T, leaves, half = world.variable.shape[0], world.variable.shape[1], world.cost.shape[0] // 2
     label, residual = world.sizes.shape[0] - 1, state.residual
+    released, pair = world.labels.label, world.labels.pair
+    told, two = released.shape[0] > 0, pair.shape[0] > 0
     depth, width = 0, leaves
     while width > 1:
         depth += 1
         width >>= 1
-    rise = 0
+    rise, gain = 0, 2 * rows * world.step
     for t in range(T):
+        if rise - (T - t) * gain > most:
+            return _NEVER
         for s in range(rows):
             i = a if s == 0 else b
             old = state.leaf[i, t]
@@ -277,6 +300,22 @@ def _rise(world, state, scratch, a, b, rows, changed):  # type: ignore[no-untype
             old, new = state.leaf[i, t], scratch.leaf[s, t]
             was, now = scratch.before[s, label], state.value[i, label]
             if new != old or now != was:
+                if two:
+                    rise -= label_cost_of_two(pair, released, residual, t, old)
+                    residual[t, old, was] += 1
+                    rise += label_cost_of_two(pair, released, residual, t, old)
+                    rise -= label_cost_of_two(pair, released, residual, t, new)
+                    residual[t, new, now] -= 1
+                    rise += label_cost_of_two(pair, released, residual, t, new)
+                    continue
+                if told:
+                    rise -= label_cost(world.labels, residual, t, old)
+                    residual[t, old, was] += 1
+                    rise += label_cost(world.labels, residual, t, old)
+                    rise -= label_cost(world.labels, residual, t, new)
+                    residual[t, new, now] -= 1
+                    rise += label_cost(world.labels, residual, t, new)
+                    continue
                 r = residual[t, old, was] + half
                 rise += world.cost[r + 1] - world.cost[r]
                 residual[t, old, was] += 1

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.forests.consensus import weights
+from fedtrees.attacks.forests.labels import Labels
 from fedtrees.attacks.forests.noise import NAT, Noise
 from fedtrees.attacks.forests.structure import NoisyForest
 from fedtrees.core.errors import DataError
@@ -79,9 +80,7 @@ class Enumeration:
         """
         forest = self.forest
         counts = forest.counts(known[:, :-1], known[:, -1]) if counts is None else counts
-        noisy, table = noise.table(forest.noisy, len(known) + 1)
-        at = np.clip(noisy - counts + len(table) // 2, 1, len(table) - 1)
-        gain = (table[at] - table[at - 1]) / NAT  # (T, leaves, K): what one more row there brings
+        gain = _gain(forest, noise, counts, len(known) + 1)
         trees = np.arange(len(gain))
         score = gain[trees[None, :], self.leaf].sum(axis=1) + np.log(self._prior(known))
         score -= score.max()
@@ -111,3 +110,17 @@ class Enumeration:
             agreed += int(weight[g]) * share[self.value[:, g]]
         row = self.value[agreed.argmax()]
         return np.append(row, probability.sum(axis=0).argmax()).astype(np.int16)
+
+
+def _gain(
+    forest: NoisyForest, noise: Noise, counts: NDArray[np.int64], m: int
+) -> NDArray[np.float64]:
+    """Return what one more row in a leaf brings, nats, float64, shape (T, leaves, K)."""
+    if noise.kind == "labels":
+        labels = Labels.of(noise, forest.noisy, m)
+        before = labels.costs(counts)
+        one = np.eye(forest.n_classes, dtype=np.int64)
+        return np.stack([before - labels.costs(counts + row) for row in one], axis=2) / NAT
+    noisy, table = noise.table(forest.noisy, m)
+    at = np.clip(noisy - counts + len(table) // 2, 1, len(table) - 1)
+    return np.asarray((table[at] - table[at - 1]) / NAT)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fedtrees.core.errors import check_known, check_positive
 
-Kind = Literal["geometric", "truncated-laplace", "gaussian", "exact"]
+Kind = Literal["geometric", "truncated-laplace", "gaussian", "exact", "labels"]
 KINDS = get_args(Kind)
 
 #: Costs are whole numbers of so many to the nat: sums do not depend on their order.
@@ -29,10 +29,11 @@ class Noise:
 
     Attributes
     ----------
-    kind : {"geometric", "truncated-laplace", "gaussian", "exact"}
+    kind : {"geometric", "truncated-laplace", "gaussian", "exact", "labels"}
         Two-sided geometric of pmf proportional to ``exp(-|k| / scale)``; Laplace noise of that
         scale, truncated toward zero, as the code of Gorgé et al. adds it; (discrete) Gaussian
-        noise; none.
+        noise; none; or no counts but each leaf's label, chosen by permute-and-flip
+        (`fedtrees.attacks.forests.labels`).
     scale : float
         Of the Laplace and geometric noise (rows; T / epsilon for an epsilon in all), or the
         Gaussian's standard deviation. Not read where counts are exact.
@@ -60,7 +61,7 @@ class Noise:
             If epsilon is not above 0.
         """
         if epsilon == math.inf:
-            return Noise("exact")
+            return Noise("labels", 1.0 / EXACT) if kind == "labels" else Noise("exact")
         check_positive("epsilon", epsilon)
         return Noise(kind, trees / epsilon)
 
@@ -93,10 +94,13 @@ class Noise:
         Returns
         -------
         int64 array like `noisy`
+            Of labels, zeros.
         int64 array, shape (2 b + 1,)
             Cost of each residual (`NAT` to the nat), that of 0 in the middle; b is large enough for
             any number of rows from -1 to n + 1 in a leaf.
         """
+        if self.kind == "labels":
+            return np.zeros_like(noisy, dtype=np.int64), np.zeros(1, dtype=np.int64)
         reach = math.ceil(_REACH * self.scale) if self.kind != "exact" else 2 * n
         kept = np.clip(noisy, -reach, n + reach).astype(np.int64)
         b = int(np.abs(kept).max(initial=0)) + n + 2

@@ -19,7 +19,11 @@ from fedtrees.core.view import View
 from fedtrees.messages.private_forests import LeafClassCounts, PrivateForest, RandomTests
 
 #: Noise that a mechanism of `dp-forest` adds.
-MECHANISMS: Mapping[str, Kind] = {"geometric": "geometric", "published": "truncated-laplace"}
+MECHANISMS: Mapping[str, Kind] = {
+    "geometric": "geometric",
+    "published": "truncated-laplace",
+    "majority": "labels",
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,8 +90,6 @@ def unreadable(view: View) -> str | None:
     """Return why a view holds no counts of leaves that rows could be read from, None if it does."""
     found = sources_of(view)
     if not found:
-        if any(True for _ in view.messages(PrivateForest)):
-            return "leaves tell labels, not counts"
         return "the principals see no counts in the leaves of random tests"
     tests = found[0].tests
     if not weighable(len(view.schema.features) + 1, view.n_rows):

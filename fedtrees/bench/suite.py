@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fedtrees.core.attack import contenders
+from fedtrees.core.composition import Composition
 from fedtrees.core.errors import UsageError, did_you_mean
 from fedtrees.core.registry import register
 from fedtrees.core.rows import MOST_WHOLE
@@ -121,6 +122,16 @@ class Grid:
                 curious: tuple[str, ...] = getattr(register.make("protocol", spec), "curious", ())
                 found |= dict.fromkeys(curious)
         return replace(self, threats=tuple(found))
+
+    def with_fitting_defenses(self) -> Grid:
+        """Return the grid without defenses that act on nothing in any of its protocols."""
+        made = [register.make("protocol", spec) for spec in self.protocols]
+
+        def acts(defense: Composed) -> bool:
+            parts = Composition(tuple(register.make("defense", spec) for spec in defense.parts))
+            return any(protocol.mismatch(parts) is None for protocol in made)
+
+        return replace(self, defenses=tuple(filter(acts, self.defenses)) or (Composed(),))
 
     @property
     def every_attack(self) -> tuple[Spec, ...]:
@@ -299,7 +310,8 @@ class Suite:
 
         What is replaced is no longer the suite of that name and description: both then tell what
         is run. A protocol that is named alone meets all attacks of the suite in every grid: those
-        that a grid has were chosen for the protocol that it had.
+        that a grid has were chosen for the protocol that it had; of its defenses it meets those
+        that act on what it says.
         """
         suite = self
         if options:
@@ -311,6 +323,8 @@ class Suite:
             merged = [replace(g, **given).with_undefended() for g in self.grids]
             if "protocols" in given and "threats" not in given:
                 merged = [grid.with_known_threats() for grid in merged]
+            if "protocols" in given and "defenses" not in given:
+                merged = [grid.with_fitting_defenses() for grid in merged]
             unique = {json.dumps(_grid_table(g), sort_keys=True): g for g in merged}
             suite = replace(suite, grids=tuple(unique.values()))
         if seeds is not None:

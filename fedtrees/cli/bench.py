@@ -144,6 +144,8 @@ def bench(
         check_margin(margin)
     session = Bench(chosen, folder, workers, data_dir, plugins)
     tell(session.notes)
+    if "protocols" in options and "defenses" not in options:
+        _tell_what_is_left_out(suite, chosen)
     if dry_run:
         _dry_run(session, format.is_json)
         return
@@ -189,6 +191,19 @@ def suite_of(
             raise UsageError(f"--time-limit {time_limit}: give seconds, 0 for no limit")
         suite = replace(suite, time_limit=time_limit)
     return suite, folder
+
+
+def _tell_what_is_left_out(name: str | None, chosen: Suite) -> None:
+    from fedtrees.bench.suite import DEFAULT_SUITE, Suite
+
+    kept, had = (
+        [d for g in s.grids for d in g.defenses]
+        for s in (chosen, Suite.load(name or DEFAULT_SUITE))
+    )
+    names = dict.fromkeys("+".join(p.name for p in d.parts) for d in had if d not in kept)
+    if names:
+        text = f"left out, for they act on nothing here: {', '.join(names)}"
+        print(f"{text} (name one with --defense to see why)", file=sys.stderr)
 
 
 def _dry_run(bench: Bench, as_json: bool) -> None:

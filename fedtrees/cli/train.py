@@ -140,6 +140,7 @@ def _specs(
 
 def _check_targets(out: str | None, transcript: str | None, protocol: Protocol) -> None:
     """Refuse, before anything is trained, files that could not be written afterwards."""
+    from fedtrees.protocols.horizontal.dp_forest import DPForest
     from fedtrees.trees.forest.params import ForestParams
 
     for file in (out, transcript):
@@ -153,7 +154,7 @@ def _check_targets(out: str | None, transcript: str | None, protocol: Protocol) 
         raise UsageError(f"--out {out}: nobody holds the model of {protocol.name!r} whole")
     wanted, kind = (
         (".npz", "a random forest; XGBoost has no such model")
-        if isinstance(protocol, ForestParams)
+        if isinstance(protocol, ForestParams | DPForest)
         else (".json", "an XGBoost model")
     )
     if out and Path(out).suffix != wanted:
@@ -185,13 +186,17 @@ def _facts(federation: Federation, training: Training) -> dict[str, Any]:
 def _save_model(training: Training, path: Path) -> None:
     from fedtrees.estimators.boosting import names_for_xgboost
     from fedtrees.trees.boosted.params import TreeParams
-    from fedtrees.trees.files.forests import save_random_forest
+    from fedtrees.trees.files.forests import save_random_decision_forest, save_random_forest
     from fedtrees.trees.files.xgboost import save_xgboost
+    from fedtrees.trees.forest.random_decision import RandomDecisionForest
     from fedtrees.trees.forest.random_forest import RandomForest
 
     model = training.model
     if isinstance(model, RandomForest):
         save_random_forest(model, path)
+        return
+    if isinstance(model, RandomDecisionForest):
+        save_random_decision_forest(model, path)
         return
     protocol, names = training.protocol, training.schema.names
     params = protocol if isinstance(protocol, TreeParams) else None

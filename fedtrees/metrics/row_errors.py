@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,7 +74,14 @@ def inliers(truth: Table) -> NDArray[np.bool_]:
 
     As Gorgé et al. (2025): scikit-learn's defaults, random state 0, decision function above 0.
     """
+    return np.frombuffer(_inliers(truth.X.tobytes(), *truth.X.shape, truth.X.dtype.str), dtype=bool)
+
+
+@lru_cache(maxsize=16)
+def _inliers(rows: bytes, n: int, width: int, kind: str) -> bytes:
+    """Return them as bytes, kept: every attack of a run is scored against the same rows."""
     from sklearn.ensemble import IsolationForest
 
-    found = IsolationForest(random_state=0).fit(truth.X).decision_function(truth.X)
-    return np.asarray(found > 0)
+    X = np.frombuffer(rows, dtype=kind).reshape(n, width)
+    found = IsolationForest(random_state=0).fit(X).decision_function(X)
+    return np.asarray(found > 0).tobytes()

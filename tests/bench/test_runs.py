@@ -409,6 +409,17 @@ def test_a_named_protocol_meets_all_attacks_of_the_suite():
     assert met.override({"protocols": ["flower-bagging"]}) == met
 
 
+def test_a_named_protocol_meets_the_defenses_that_act_on_it():
+    suite = Suite.parse("[[grid]]\ndefenses = ['min-bin[k=5]', 'secure-sum']\n", "x")
+    for asked, left in (
+        ({"protocols": ["dp-forest"]}, ["none", "secure-sum"]),
+        ({"protocols": ["dp-forest", "fedtree-hist"]}, ["none", "min-bin[k=5]", "secure-sum"]),
+        ({"protocols": ["dp-forest"], "defenses": ["min-bin[k=5]"]}, ["none", "min-bin[k=5]"]),
+    ):
+        (grid,) = suite.override(asked).grids
+        assert [str(d) for d in grid.defenses] == left
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

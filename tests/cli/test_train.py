@@ -9,10 +9,11 @@ import xgboost
 import fedtrees
 from fedtrees.bench.federation import spread
 from fedtrees.cli.main import main
+from fedtrees.core.errors import DataError
 from fedtrees.core.holding import client_names
 from fedtrees.core.transcript import Transcript
 from fedtrees.data import Partition, load
-from fedtrees.trees.files.forests import load_random_forest
+from fedtrees.trees.files.forests import load_random_decision_forest, load_random_forest
 
 SMALL = ("-p", "fedtree-hist[trees=4,max_depth=3]")
 
@@ -70,6 +71,18 @@ def test_a_random_forest_is_written_as_npz(capsys, tmp_path):
     test = spread(load("iris"), Partition("iid"), client_names(3), 0).test
     predicted = load_random_forest(model).predict(test.X)
     assert found["utility"]["accuracy"] == np.mean(predicted.argmax(axis=1) == test.y)
+
+
+def test_a_forest_of_random_tests_is_written_as_npz(capsys, tmp_path):
+    model = tmp_path / "m.npz"
+    made = "dp-forest[trees=3,depth=2]"
+    found = facts(capsys, "-p", made, "--data", "digits", "--out", model)
+    test = spread(load("digits"), Partition("iid"), client_names(3), 0).test
+    forest = load_random_decision_forest(model)
+    assert found["utility"]["accuracy"] == np.mean((forest.predict(test.X) > 0.5) == test.y)
+    assert forest.rows == found["training_rows"]
+    with pytest.raises(DataError, match="holds no complete random forest"):
+        load_random_forest(model)
 
 
 def test_the_table_tells_what_was_trained_and_what_it_cost(capsys):

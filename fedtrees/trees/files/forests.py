@@ -1,7 +1,8 @@
 """Write and read random forests as NumPy ``.npz`` files: no other library has this model.
 
 Leaves hold class shares and trees are averaged, which XGBoost's and LightGBM's formats cannot say,
-and scikit-learn has no format of its own. The arrays are those of `RandomForest.to_arrays`.
+and scikit-learn has no format of its own. The arrays are those of `RandomForest.to_arrays`, or the
+tests, counts and rows of a `RandomDecisionForest`.
 """
 
 from __future__ import annotations
@@ -9,12 +10,17 @@ from __future__ import annotations
 import io
 import zipfile
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from os import PathLike
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedtrees.core.errors import DataError
 from fedtrees.trees.files.model_file import MAX_MODEL_BYTES, read_model_file
+from fedtrees.trees.forest.random_decision import RandomDecisionForest, RandomSplits
 from fedtrees.trees.forest.random_forest import ClassTree, RandomForest
 
 _KINDS = {
@@ -35,11 +41,43 @@ def save_random_forest(forest: RandomForest, path: str | PathLike[str]) -> None:
     DataError
         If the file cannot be written.
     """
+    _write(path, forest.to_arrays())
+
+
+def save_random_decision_forest(forest: RandomDecisionForest, path: str | PathLike[str]) -> None:
+    """Write a forest of random tests; the name is used as it is.
+
+    Raises
+    ------
+    DataError
+        If the file cannot be written.
+    """
+    tests = {"feature": forest.splits.feature, "threshold": forest.splits.threshold}
+    _write(path, {**tests, "counts": forest.counts, "rows": np.array(forest.rows)})
+
+
+def _write(path: str | PathLike[str], arrays: dict[str, NDArray[Any]]) -> None:
     try:
         with open(path, "wb") as file:
-            np.savez_compressed(file, allow_pickle=False, **forest.to_arrays())
+            np.savez_compressed(file, allow_pickle=False, **arrays)
     except OSError as error:
         raise DataError(f"cannot write the model {path!s}: {error.strerror}") from error
+
+
+def load_random_decision_forest(path: str | PathLike[str]) -> RandomDecisionForest:
+    """Read a forest that `save_random_decision_forest` wrote; nothing in it is executed.
+
+    Raises
+    ------
+    DataError
+        If the file cannot be read, or its arrays do not fit one another.
+    """
+    with _arrays(path) as arrays:
+        missing = {"feature", "threshold", "counts", "rows"} - set(arrays)
+        if missing:
+            raise ValueError(f"it has no {', '.join(sorted(missing))}")
+        splits = RandomSplits(arrays["feature"], arrays["threshold"])
+        return RandomDecisionForest(splits, arrays["counts"], int(arrays["rows"]))
 
 
 def load_random_forest(path: str | PathLike[str]) -> RandomForest:
@@ -50,6 +88,16 @@ def load_random_forest(path: str | PathLike[str]) -> RandomForest:
     DataError
         If the file cannot be read, or holds no complete forest.
     """
+    with _arrays(path) as arrays:
+        forest = RandomForest.from_arrays(arrays)
+        for tree in forest.trees:
+            _check(tree)
+        return forest
+
+
+@contextmanager
+def _arrays(path: str | PathLike[str]) -> Iterator[dict[str, NDArray[Any]]]:
+    """Yield a file's arrays; what reading or using them raises is told as damage of the file."""
     data = read_model_file(path)
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
@@ -59,9 +107,7 @@ def load_random_forest(path: str | PathLike[str]) -> RandomForest:
         with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
             if len(arrays.files) > 2 * len(_KINDS):
                 raise ValueError(f"{len(arrays.files)} arrays are not those of a forest")
-            forest = RandomForest.from_arrays({name: arrays[name] for name in arrays.files})
-        for tree in forest.trees:
-            _check(tree)
+            yield {name: arrays[name] for name in arrays.files}
     except (
         EOFError,
         IndexError,
@@ -73,7 +119,6 @@ def load_random_forest(path: str | PathLike[str]) -> RandomForest:
         zlib.error,
     ) as error:
         raise DataError(f"{path!s} holds no complete random forest ({error})") from error
-    return forest
 
 
 def _check(tree: ClassTree) -> None:
