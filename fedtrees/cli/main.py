@@ -52,14 +52,15 @@ def show(
     margin: Margin = None,
     format: Output = Format.TABLE,
 ) -> None:
-    """Print the leaderboard of a finished run."""
-    from fedtrees.cli.results import leaderboards, study_of, summary
+    """Print the leaderboards of a finished run, and its verdict last."""
+    from fedtrees.cli.results import leaderboards, print_verdict, study_of, summary
 
     study = study_of(Path(run), metric, margin)
     if format.is_json:
         typer.echo(json.dumps(summary(study), indent=1))
     else:
         leaderboards(study)
+        print_verdict(study)
 
 
 @app.command()

@@ -408,7 +408,8 @@ class _Panel:
 
     def unknown(self, defense: str) -> str:
         """Write why nothing is known of a defense."""
-        return f"{defense} ({self.board[defense].point.note or 'its score was not measured'})"
+        note = self.board[defense].point.note.partition(":")[0]
+        return f"{defense} ({note or 'its score was not measured'})"
 
     def rests(self) -> str:
         """Say which attacks this rests on."""
@@ -452,17 +453,21 @@ _STATES = {
 def _steps(sides: Sequence[_Panel], untried: Sequence[str]) -> list[str]:
     """Return what to do, in order: the cheapest defense, what stays open, what was not tried."""
     leaking = [side for side in sides if side.lead]
-    steps, chosen = [], dict[str, list[_Panel]]()
+    steps: list[str] = []
+    chosen: dict[str, list[_Panel]] = {}
+    rivals: dict[str, int] = {}
     unstopped = []
     common = [d for d in _drawn(leaking) if all(d in s.said.stops for s in leaking)]
     for side in leaking:
         able = common or [d for d in _drawn([side]) if d in side.said.stops]
         if able:
-            chosen.setdefault(_cheapest(able, side), []).append(side)
+            best = _cheapest(able, side)
+            chosen.setdefault(best, []).append(side)
+            rivals[best] = len(able)
         else:
             unstopped.append(side)
     for defense, mine in chosen.items():
-        steps.append(_use(defense, mine, len(common)))
+        steps.append(_use(defense, mine, rivals[defense]))
         steps += [text for side in mine if (text := _open(side, defense))]
     steps += [_unstopped(side) for side in unstopped]
     if not leaking and sides and any(side.base and side.base.leaks for side in sides):
