@@ -237,6 +237,8 @@ class _Log:
 
     def __call__(self, status: str, label: str) -> None:
         """Count a cell."""
+        from fedtrees.core.counts import many
+
         self.done += 1
         now = monotonic()
         if status not in ("ok", "skipped"):
@@ -244,7 +246,8 @@ class _Log:
         if now - self.told >= self.every or self.done == self.total:
             self.told = now
             seconds = f"{now - self.begun:.0f} s"
-            print(f"{self.done} of {self.total} cells, {seconds}, last {label}", file=sys.stderr)
+            cells = many(self.total, "cell")
+            print(f"{self.done:,} of {cells}, {seconds}, last: {label}", file=sys.stderr)
 
 
 def _finish(bench: Bench, counts: Counter[str], margin: float | None, as_json: bool) -> None:
