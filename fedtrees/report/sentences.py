@@ -513,8 +513,8 @@ def _use(defense: str, sides: Sequence[_Panel], rivals: int) -> str:
     local = side.local()
     if local.known:
         worth = side.sign * row.point.utility.mean > side.sign * local.mean
-        facts.append(f"{'above' if worth else 'no better than'} training alone "
-                     f"({style.number(local.mean)})")  # fmt: skip
+        alone = "training alone gives" if worth else "no better than training alone, which gives"
+        facts.append(f"{alone} {style.number(local.mean)}")
     if row.point.collapsed:
         facts.append(f"{row.point.collapsed}, so that it rests on these attacks alone")
     if row.point.coverage.missing:
