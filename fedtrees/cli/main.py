@@ -23,7 +23,7 @@ import typer
 
 from fedtrees import __version__
 from fedtrees.cli import bench, explain, inspect, table, train
-from fedtrees.cli.options import Format, Margin, Output, RunFolder, columns_of
+from fedtrees.cli.options import Details, Format, Margin, Output, RunFolder, columns_of
 from fedtrees.core.errors import FedtreesError, Problem, Problems
 
 app = typer.Typer(
@@ -134,6 +134,7 @@ def audit(
         ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the attack.")] = 0,
+    details: Details = False,
     format: Output = Format.TABLE,
 ) -> None:
     """Say what a model file gives away about its training rows; scrub it; attack it.
@@ -148,7 +149,8 @@ def audit(
     columns = Columns(
         target=target, categorical=tuple(columns_of(categorical)), positive=positive or None
     )
-    command.run(model, own, truth, columns, scrub, report, known, seed, format.is_json)
+    shown = command.Show(format.is_json, details)
+    command.run(model, own, truth, columns, scrub, report, known, seed, shown)
 
 
 app.command()(inspect.fetch)

@@ -101,7 +101,7 @@ def _stacked(e: Estimate, seeds: int, signed: bool = False) -> Html:
         low, high = style.number(e.low, 3, signed), style.number(e.high, 3, signed)
         below.append(tag("small", f"[{low}, {high}]"))
     if 0 < e.n < seeds:
-        below.append(tag("small", f"{e.n} of {seeds} seeds"))
+        below.append(tag("small", f"{e.n} of {many(seeds, 'seed')}"))
     return join([style.number(e.mean, 3, signed), *below])
 
 

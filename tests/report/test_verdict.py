@@ -186,7 +186,9 @@ def test_a_defense_no_better_than_training_alone_is_told_so(table):
     run(table)
     for seed in (0, 1, 2):
         table.add("reference", "", seed, "auc", 0.85, protocol="local-only")
-    assert "AUC 0.800 instead of 0.900, no better than training alone, which gives 0.850." in steps(table)
+    assert "AUC 0.800 instead of 0.900, no better than training alone, which gives 0.850." in steps(
+        table
+    )
 
 
 def test_of_the_defenses_that_stop_it_the_cheapest_is_advised(table):
