@@ -151,8 +151,8 @@ def _numeric(column: Column, cells: Mapping[str, int], decimal: str) -> Column:
     if odd:
         shown = ", ".join(map(repr, odd[:3])) + (", ..." if len(odd) > 3 else "")
         count = sum(cells[cell] for cell in odd)
-        cells = many(count, "cell that is no number", "cells that are no numbers")
-        said.append(f"{cells} ({shown}) {'is' if count == 1 else 'are'} read as missing")
+        odd = many(count, "cell that is no number", "cells that are no numbers")
+        said.append(f"{odd} ({shown}) {'is' if count == 1 else 'are'} read as missing")
     present = sum(cells[cell] for cell in values)
     column = replace(column, kind="number", present=present, distinct=len(values), values=values)
     column = replace(column, order=order, note="; ".join(said))
