@@ -338,10 +338,11 @@ class _Panel:
         attack = leak.attacks[0].partition("[")[0]
         if self.lead == "exact_rows" or not rows.score.known:
             return f"{someone} can {self.can(self.lead, leak)}, by {attack}."
-        got = (self.amount("exact_rows", e.mean, e is rows.score) for e in (rows.score, rows.blind))
+        mine = self.amount("exact_rows", rows.score.mean)
+        theirs = self.amount("exact_rows", rows.blind.mean, whole=False)
         return (
-            f"{someone} can rebuild no more rows exactly than {NOT_LOOKING} "
-            f"({' against '.join(got)}), but can {self.can(self.lead, leak, 'against ')}, "
+            f"{someone} cannot rebuild clearly more rows exactly than {NOT_LOOKING} "
+            f"({mine} against {theirs}), but can {self.can(self.lead, leak, 'against ')}, "
             f"by {attack}."
         )
 

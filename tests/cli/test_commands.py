@@ -64,6 +64,20 @@ def test_show_plot_and_report(run, capsys, tmp_path):
     assert json.loads(out)["file"].endswith("report.html")
 
 
+def test_off_a_terminal_lines_name_the_cell_and_count_one_as_one(capsys):
+    from fedtrees.cli.bench import _Log
+
+    told = _Log(2, every=1000)
+    told("ok", "train a")
+    told("failed", "train b")
+    once = _Log(1)
+    once("ok", "train c")
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == [
+        "failed: train b", "2 of 2 cells, 0 s, last: train b", "1 of 1 cell, 0 s, last: train c"
+    ]  # fmt: skip
+
+
 def test_an_existing_run_needs_resume(run, capsys):
     err = fails(capsys, 7, "bench", *TINY, "--out", str(run))
     assert "--resume" in err
