@@ -12,6 +12,7 @@ from fedtrees.audit.attack import AttackResult
 from fedtrees.audit.audit import Audit
 from fedtrees.audit.exposure import UNKNOWN, TreeExposure
 from fedtrees.audit.model import ModelFile
+from fedtrees.core.counts import many
 from fedtrees.report.style import metric_name, number
 from fedtrees.trees.boosted.forest import Tree
 
@@ -34,10 +35,7 @@ def headline(audit: Audit) -> str:
     """Return what the file is, in one line."""
     model = audit.model
     trees, columns = len(audit.trees), len(model.categorical)
-    return (
-        f"{model.path.name}: {model.format}, {trees} tree{'s' if trees != 1 else ''}, "
-        f"{columns} column{'s' if columns != 1 else ''}"
-    )
+    return f"{model.path.name}: {model.format}, {many(trees, 'tree')}, {many(columns, 'column')}"
 
 
 def settings_text(audit: Audit) -> str:
@@ -121,11 +119,13 @@ def attack_table(a: AttackResult) -> Shown:
         gain = "–" if s.advantage is None else number(s.advantage, 3, signed=True)
         lines.append((metric_name(s.metric), number(s.score), number(s.blind), gain))
     title = (
-        f"TimberStrike on {a.trees} trees, by {a.threat}: {a.own} own rows, {a.targets} rows sought"
+        f"TimberStrike on {many(a.trees, 'tree')}, by {a.threat}: {many(a.own, 'own row')}, "
+        f"{many(a.targets, 'row')} sought"
     )
     note = "advantage: 0 is no more than guessing without the model, 1 is everything"
     if 0 < a.rebuilt < a.targets:
-        note += f"; {a.rebuilt} rows were rebuilt, the others are guesses without the model"
+        were = "row was" if a.rebuilt == 1 else "rows were"
+        note += f"; {a.rebuilt} {were} rebuilt, the others are guesses without the model"
     columns = ("metric", "attack", "blind", "advantage")
     return Shown(title, columns, tuple(lines), frozenset({1, 2, 3}), note)
 

@@ -10,6 +10,7 @@ from fedtrees.audit.exposure import SMALL, UNKNOWN, TreeExposure
 from fedtrees.audit.leaf_values import may_be_mean
 from fedtrees.audit.model import XGBOOST_STATISTICS, ModelFile
 from fedtrees.audit.scrub import LOST, Scrubbed
+from fedtrees.core.counts import many
 
 SETTINGS = {
     "learning_rate": "learning_rate",
@@ -49,14 +50,14 @@ def verdict(audit: Audit) -> list[str]:
             )
     if s.single:
         lines.append(
-            f"{_many(s.single, 'leaf holds', 'leaves hold')} exactly one row {sure}: the file "
+            f"{many(s.single, 'leaf holds', 'leaves hold')} exactly one row {sure}: the file "
             "describes that one person by the conditions on the way to the leaf."
         )
     if s.small > s.single:
-        lines.append(f"{_many(s.small, 'leaf has', 'leaves have')} fewer than {SMALL} rows {sure}.")
+        lines.append(f"{many(s.small, 'leaf has', 'leaves have')} fewer than {SMALL} rows {sure}.")
     if s.rows_in_pure:
         lines.append(
-            f"{_many(s.pure, 'leaf is', 'leaves are')} pure: all rows in them have one label. "
+            f"{many(s.pure, 'leaf is', 'leaves are')} pure: all rows in them have one label. "
             f"Whoever knows of a person that they are in the training table, and the few columns "
             f"one tree asks for, knows the label of up to {s.rows_in_pure} people from that tree."
         )
@@ -90,7 +91,8 @@ def _counts_line(audit: Audit) -> str:
         else f", and of {s.exact} of them how many are positive"
     )  # fmt: skip
     tells = "Under the conditions below, the file tells" if audit.assumes else "The file tells"
-    text = f"{tells} exactly how many training rows fell into {s.counted} leaves {where}{labels}."
+    leaves = many(s.counted, "leaf", "leaves")
+    text = f"{tells} exactly how many training rows fell into {leaves} {where}{labels}."
     if rows.n is not None:
         of = "" if rows.n_pos is None else f", {rows.n_pos} of them positive"
         least = "" if rows.declared else "at least "
@@ -203,7 +205,3 @@ def _tree_json(model: ModelFile, t: TreeExposure) -> dict[str, Any]:
 
 def _attack_json(a: AttackResult) -> dict[str, Any]:
     return {**vars(a), "scores": [vars(s) for s in a.scores]}
-
-
-def _many(n: int, one: str, several: str) -> str:
-    return f"{n} {one if n == 1 else several}"

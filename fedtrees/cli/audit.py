@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import typer
+from rich.console import Console
 from rich.table import Table as TextTable
+from rich.text import Text
 
 from fedtrees.audit.attack import AttackResult, attack
 from fedtrees.audit.audit import Audit, audit
@@ -31,6 +33,16 @@ from fedtrees.cli.inspect import console, text_table
 from fedtrees.core.errors import UsageError
 from fedtrees.data.dataset import Dataset
 
+_FEW = 5  # leaves in one screen
+
+
+@dataclass(frozen=True)
+class Show:
+    """How the findings are printed: for programs, or in one screen, or with all tables."""
+
+    as_json: bool
+    details: bool = False
+
 
 def run(
     model: str,
@@ -41,7 +53,7 @@ def run(
     report: str | None,
     known: Known,
     seed: int,
-    as_json: bool,
+    show: Show,
 ) -> None:
     """Audit the model, attack and scrub it where asked, and print what was found."""
     _check(own, truth, columns, {copy: ".json", report: ".html"})
@@ -67,10 +79,10 @@ def run(
         }
     if report:
         facts["report"] = str(write_page(Path(report), found, attacked, says))
-    if as_json:
+    if show.as_json:
         typer.echo(json.dumps(facts, indent=1))
     else:
-        _print(found, attacked, facts)
+        _print(found, attacked, facts, show.details)
 
 
 def _check(
@@ -116,28 +128,40 @@ def _scrub(copy: str, known: Known, found: Audit, rows: Dataset | None) -> tuple
     return done, audit(without_statistics(found.model), told)
 
 
-def _print(found: Audit, attacked: AttackResult | None, facts: dict[str, Any]) -> None:
+def _print(
+    found: Audit, attacked: AttackResult | None, facts: dict[str, Any], details: bool
+) -> None:
     out = console()
     out.print(headline(found), markup=False)
     out.print()
     for line in verdict(found):
-        out.print(f"  * {line}", markup=False, soft_wrap=True)
+        _paragraph(out, line, "  * ")
     for note in facts["notes"]:
-        out.print(f"  note: {note}", markup=False, soft_wrap=True)
+        _paragraph(out, f"note: {note}", "  ")
     out.print()
-    for shown in (fields_table(found), trees_table(found), leaves_table(found)):
+    tables = (fields_table(found), trees_table(found), leaves_table(found))
+    for shown in tables if details else (leaves_table(found, _FEW),):
         if shown.lines:
             out.print(_text_table(shown))
-    out.print(f"eta and lambda: {settings_text(found)}", markup=False, soft_wrap=True)
+    if details:
+        _paragraph(out, f"eta and lambda: {settings_text(found)}")
     if attacked is not None and attacked.reason is not None:
-        out.print(f"no attack: {attacked.reason}", markup=False, soft_wrap=True)
+        _paragraph(out, f"no attack: {attacked.reason}")
     elif attacked is not None:
         out.print(_text_table(attack_table(attacked)))
     out.print()
     for line in [*facts.get("scrub", {}).get("says", []), *advice(found, "scrub" in facts)]:
-        out.print(line, markup=False, soft_wrap=True)
+        _paragraph(out, line)
+    if not details:
+        out.print("Every field, tree and leaf: --details")
     if "report" in facts:
         out.print(f"report: {facts['report']}", markup=False, soft_wrap=True)
+
+
+def _paragraph(out: Console, text: str, begin: str = "") -> None:
+    """Print a text, wrapped to the console, its lines under one another."""
+    for at, line in enumerate(Text(text).wrap(out, max(out.width - len(begin), 20))):
+        out.print(Text(begin if at == 0 else " " * len(begin)) + line)
 
 
 def _text_table(shown: Shown) -> TextTable:

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -36,6 +37,8 @@ from fedtrees.cli.options import (
 from fedtrees.core.errors import UsageError
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from fedtrees.bench.session import Bench
     from fedtrees.bench.suite import Suite
 
@@ -226,38 +229,78 @@ def _dry_run(bench: Bench, as_json: bool) -> None:
 
 
 def _run_with_progress(bench: Bench) -> Counter[str]:
-    """Run with a bar on stderr: cells done, failures, time left."""
-    from rich import progress as bars
+    """Run with a bar on stderr that names the last cell; with log lines where it is no terminal."""
     from rich.console import Console
 
     from fedtrees.core.counts import many
 
     total = sum(len(job.cells) for phase in bench.remaining() for job in phase)
-    console = Console(stderr=True)
-    columns = (
-        *(bars.TextColumn("{task.description}"), bars.BarColumn(), bars.MofNCompleteColumn()),
-        *(bars.TextColumn("time left"), bars.TimeRemainingColumn()),
-    )
+    console = Console(stderr=True, soft_wrap=True)
     cells, processes = many(total, "cell"), many(bench.workers, "process", "processes")
     print(f"{cells} to compute, {processes}, into {bench.folder}", file=sys.stderr)
     try:
-        with bars.Progress(*columns, console=console, transient=True) as progress:
-            task = progress.add_task("bench", total=total)
-
-            def done(status: str, label: str) -> None:
-                progress.advance(task)
-                if status not in ("ok", "skipped"):
-                    console.print(f"{status}: {label}", markup=False, highlight=False)
-
-            return bench.run(done)
+        if console.is_terminal:
+            return _with_bar(bench, console, total)
+        return bench.run(_Log(total))
     except KeyboardInterrupt:
         text = "\nstopped; finished cells are kept. Go on with: fedtrees bench --resume --out "
         print(f"{text}{bench.folder}", file=sys.stderr)
         raise
 
 
+def _with_bar(bench: Bench, console: Console, total: int) -> Counter[str]:
+    """Run with a bar: cells done, time left, the cell that was finished last."""
+    from rich import progress as bars
+    from rich.table import Column
+
+    last = bars.TextColumn("{task.fields[cell]}", table_column=Column(no_wrap=True, ratio=1))
+    left = (bars.TextColumn("time left"), bars.TimeRemainingColumn())
+    columns = (bars.BarColumn(20), bars.MofNCompleteColumn(), *left, last)
+    with bars.Progress(*columns, console=console, transient=True, expand=True) as progress:
+        task = progress.add_task("bench", total=total, cell="")
+
+        def done(status: str, label: str) -> None:
+            from rich.markup import escape
+
+            progress.update(task, advance=1, cell=escape(label))
+            if status not in ("ok", "skipped"):
+                console.print(f"{status}: {label}", markup=False, highlight=False)
+
+        return bench.run(done)
+
+
+class _Log:
+    """Prints a line on stderr now and then, and at once for what failed."""
+
+    def __init__(self, total: int, every: float = 15.0) -> None:
+        self.total, self.every = total, every
+        self.done = 0
+        self.begun = self.told = monotonic()
+
+    def __call__(self, status: str, label: str) -> None:
+        """Count a cell."""
+        from fedtrees.core.counts import many
+
+        self.done += 1
+        now = monotonic()
+        if status not in ("ok", "skipped"):
+            print(f"{status}: {label}", file=sys.stderr)
+        if now - self.told >= self.every or self.done == self.total:
+            self.told = now
+            seconds = f"{now - self.begun:.0f} s"
+            cells = many(self.total, "cell")
+            print(f"{self.done:,} of {cells}, {seconds}, last: {label}", file=sys.stderr)
+
+
 def _finish(bench: Bench, counts: Counter[str], margin: float | None, as_json: bool) -> None:
-    from fedtrees.cli.results import failures, leaderboards, no_attack_ran, study_of, summary
+    from fedtrees.cli.results import (
+        failures,
+        leaderboards,
+        no_attack_ran,
+        print_verdict,
+        study_of,
+        summary,
+    )
     from fedtrees.core.counts import many
     from fedtrees.report.html import write_report
 
@@ -271,6 +314,7 @@ def _finish(bench: Bench, counts: Counter[str], margin: float | None, as_json: b
         leaderboards(study)
         typer.echo(f"\nreport  {report}\nrows    {bench.folder / 'rows.csv'}")
         typer.echo(f"figure  fedtrees plot {bench.folder} -o frontier.pdf")
+        print_verdict(study)
     if bad:
         what = f"{many(bad, 'cell')} failed"
         print(f"{what}; `fedtrees show {bench.folder}` says which", file=sys.stderr)

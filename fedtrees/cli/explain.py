@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fedtrees.cli.inspect import about, console, text_table
-from fedtrees.cli.options import Clients, DataDir, Defenses, Format, Output, Plugins, load_plugins
+from fedtrees.cli.options import (
+    Clients,
+    DataDir,
+    Defenses,
+    Details,
+    Format,
+    Output,
+    Plugins,
+    load_plugins,
+)
 from fedtrees.core.errors import UsageError
 from fedtrees.core.specs import Spec, parse_composed, parse_grid
 
@@ -42,6 +52,7 @@ def explain(
     ] = None,
     data_dir: DataDir = None,
     plugin: Plugins = None,
+    details: Details = False,
     format: Output = Format.TABLE,
 ) -> None:
     """Run two trees and show who sees what, why, what guards it, and which attacks apply.
@@ -57,14 +68,14 @@ def explain(
         facts, show = exposed(), _print_exposed
     else:
         facts = _explanation(protocol, defense or (), data, clients, threat or (), data_dir)
-        show = _print
+        show = partial(_print, details=details)
     if format.is_json:
         typer.echo(json.dumps(facts, indent=1))
     else:
         show(facts)
 
 
-def _print(facts: dict[str, Any]) -> None:
+def _print(facts: dict[str, Any], details: bool) -> None:
     from rich.text import Text
 
     out = console()
@@ -76,25 +87,14 @@ def _print(facts: dict[str, Any]) -> None:
             markup=False,
         )
     out.print(f"known to all beforehand: {facts['declared']}", markup=False)
+    look: dict[str, Any] = {} if details else {"box": None, "pad_edge": False}
     shown: list[Any] = []
     for role, seen in facts["sees"].items():
         if seen in shown:
             continue
         shown.append(seen)
-        columns = ("message", "from", "carries", "not sent", "reveals", "guarded by", "why")
-        rows = [
-            (
-                row["type"],
-                _whence(row, facts["roles"][role]),
-                ", ".join(row["carries"]),
-                ", ".join(row["withheld"]),
-                ", ".join(row["reveals"]),
-                "; ".join(row["guarded_by"]),
-                row["why"],
-            )
-            for row in seen
-        ]
-        out.print(text_table(f"what {role} sees", columns, rows))
+        columns, rows = _seen(seen, facts["roles"][role], details)
+        out.print(text_table(f"what {role} sees", columns, rows, **look))
     sealed = [
         f"{row['type']} ({row['readable_by'].removesuffix(SEALED)})"
         for row in facts["crossings"]
@@ -105,13 +105,47 @@ def _print(facts: dict[str, Any]) -> None:
     title = "attacks on this protocol; what a defense leaves of them is for the bench to tell"
     columns = ("attack", *facts["sees"])
     lines = [[row[c] for c in columns] for row in facts["attacks"]]
-    out.print(text_table(title, columns, [line for line in lines if "applies" in line[1:]]))
+    found = [line for line in lines if APPLIES in line[1:]]
+    if not details:
+        found = [[name, *("yes" if f == APPLIES else "" for f in rest)] for name, *rest in found]
+    out.print(text_table(title, columns, found, **look))
     others: dict[str, list[str]] = {}
     for name, *reasons in lines:
         if "applies" not in reasons:
             others.setdefault("; ".join(dict.fromkeys(reasons)), []).append(name)
+    if not details:
+        out.print(
+            "what every message carries and why, and why other attacks do not apply: --details"
+        )
+        return
     for why, names in others.items():
         out.print(f"{why}: {', '.join(names)}", markup=False)
+
+
+def _seen(
+    seen: Sequence[Mapping[str, Any]], mine: Sequence[str], details: bool
+) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Return columns and rows of what somebody sees; without details what others' data it tells."""
+    every = [
+        (
+            row["type"],
+            _whence(row, mine),
+            ", ".join(row["reveals"]),
+            "; ".join(row["guarded_by"]),
+            ", ".join(row["carries"]),
+            ", ".join(row["withheld"]),
+            row["why"],
+        )
+        for row in seen
+    ]
+    columns = ("message", "from", "reveals", "guarded by", "carries", "not sent", "why")
+    if details:
+        return columns, every
+    told = (row for row in every if row[2] and row[1] != "itself")
+    brief = [
+        (*row[:3], "; ".join(g.partition(", ")[0] for g in row[3].split("; "))) for row in told
+    ]
+    return columns[:4], brief
 
 
 def _explanation(

@@ -23,7 +23,7 @@ import typer
 
 from fedtrees import __version__
 from fedtrees.cli import bench, explain, inspect, new, paper, table, train
-from fedtrees.cli.options import Format, Margin, Output, RunFolder, columns_of
+from fedtrees.cli.options import Details, Format, Margin, Output, RunFolder, columns_of
 from fedtrees.core.errors import FedtreesError, Problem, Problems, check_known
 
 app = typer.Typer(
@@ -55,14 +55,15 @@ def show(
     margin: Margin = None,
     format: Output = Format.TABLE,
 ) -> None:
-    """Print the leaderboard of a finished run."""
-    from fedtrees.cli.results import leaderboards, study_of, summary
+    """Print the leaderboards of a finished run, and its verdict last."""
+    from fedtrees.cli.results import leaderboards, print_verdict, study_of, summary
 
     study = study_of(Path(run), metric, margin)
     if format.is_json:
         typer.echo(json.dumps(summary(study), indent=1))
     else:
         leaderboards(study)
+        print_verdict(study)
 
 
 app.command()(paper.plot)
@@ -125,6 +126,7 @@ def audit(
         ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the attack.")] = 0,
+    details: Details = False,
     format: Output = Format.TABLE,
 ) -> None:
     """Say what a model file gives away about its training rows; scrub it; attack it.
@@ -139,7 +141,8 @@ def audit(
     columns = Columns(
         target=target, categorical=tuple(columns_of(categorical)), positive=positive or None
     )
-    command.run(model, own, truth, columns, scrub, report, known, seed, format.is_json)
+    shown = command.Show(format.is_json, details)
+    command.run(model, own, truth, columns, scrub, report, known, seed, shown)
 
 
 app.command()(inspect.fetch)

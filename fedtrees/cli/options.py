@@ -90,6 +90,9 @@ Margin = Annotated[
     typer.Option(help="Advantage that counts as down to blind (default: 0.05)."),
 ]
 Clients = Annotated[int, typer.Option(help="Number of clients.")]
+Details = Annotated[
+    bool, typer.Option("--details", help="Print all tables, not only what matters most.")
+]
 RunFolder = Annotated[str, typer.Argument(help="A run folder.")]
 
 

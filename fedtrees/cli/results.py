@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fedtrees.cli.inspect import console
 from fedtrees.core.counts import many
@@ -16,9 +16,6 @@ from fedtrees.report.study import Study
 from fedtrees.report.table_text import leaderboard_table
 from fedtrees.report.verdict import MARGIN, at_blind
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
 
 def study_of(run: Path, metric: str | None, margin: float | None) -> Study:
     """Return what a run found; no margin is the default one."""
@@ -26,22 +23,27 @@ def study_of(run: Path, metric: str | None, margin: float | None) -> Study:
 
 
 def leaderboards(study: Study) -> None:
-    """Print one table per setting and threat, what gave nothing, and the verdict last."""
+    """Print one table per setting and threat, then what failed; of skips how many there are."""
     out = console()
     for frontier, board in study.boards:
         out.print(leaderboard_table(frontier, board, out.width))
         out.print()
+    rows = study.rows[study.rows["stage"] != "exposure"]
+    attacked = bool(((rows["stage"] == "attack") & (rows["status"] == "ok")).any())
     for line in gaps(study):
-        out.print(line, markup=False)
-    print_verdict(study, out)
+        if not attacked or not line.startswith("skipped"):
+            out.print(line, markup=False)
+    skips = int((rows["status"] == "skipped").sum())
+    if attacked and skips:
+        out.print(f"{many(skips, 'cell')} skipped: the report says under Gaps why")
 
 
-def print_verdict(study: Study, out: Console) -> None:
+def print_verdict(study: Study) -> None:
     """Print the sentences of a run, a paragraph each, wrapped to the console."""
     from rich.padding import Padding
     from rich.text import Text
 
-    said = study.verdict
+    out, said = console(), study.verdict
     for advice in said.settings:
         out.print(Text(f"\n{advice.setting}", style="bold"))
         for side in advice.sides:

@@ -26,6 +26,7 @@ def inspect(
     format: Output = Format.TABLE,
 ) -> None:
     """Show what the columns of a CSV file are taken for: kinds, missing values, ids, free text."""
+    from fedtrees.core.counts import many
     from fedtrees.data.csv_file import read_csv
     from fedtrees.data.kinds import columns_of
 
@@ -40,7 +41,7 @@ def inspect(
          " | ".join(c["examples"]), "" if c["used"] else c["why"]]
         for c in columns
     ]  # fmt: skip
-    title = f"{file}: {len(table.rows):,} rows, {len(columns)} columns"
+    title = f"{file}: {many(len(table.rows), 'row')}, {many(len(columns), 'column')}"
     heads = ("column", "taken for", "missing", "different", "such as", "left out")
     console().print(text_table(title, heads, shown, box=None, pad_edge=False))
     tell([*table.notes, *(f"{c['column']}: {c['note']}" for c in columns if c["note"])])

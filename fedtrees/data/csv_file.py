@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import islice, pairwise
 from pathlib import Path
 
+from fedtrees.core.counts import many
 from fedtrees.core.errors import DataError, Problem, Problems, did_you_mean
 from fedtrees.data.cells import dates, missing, number
 
@@ -214,6 +215,6 @@ def _in_step(table: TextTable, records: Sequence[tuple[int, list[str]]]) -> Text
         shown = ", ".join(str(line) for line, _ in ragged[:5]) + (
             ", ..." if len(ragged) > 5 else ""
         )
-        notes.append(f"{len(ragged)} lines of another width left out (line {shown})")
+        notes.append(f"{many(len(ragged), 'line')} of another width left out (line {shown})")
     lines, rows = zip(*kept, strict=True)
     return replace(table, rows=rows, lines=lines, notes=tuple(notes))

@@ -16,6 +16,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.core.counts import many
 from fedtrees.core.errors import DataError
 from fedtrees.data.cells import dates, decimal_of, missing, numbers
 from fedtrees.data.csv_file import TextTable
@@ -150,7 +151,8 @@ def _numeric(column: Column, cells: Mapping[str, int], decimal: str) -> Column:
     if odd:
         shown = ", ".join(map(repr, odd[:3])) + (", ..." if len(odd) > 3 else "")
         count = sum(cells[cell] for cell in odd)
-        said.append(f"{count} cells that are no numbers ({shown}) are read as missing")
+        odd = many(count, "cell that is no number", "cells that are no numbers")
+        said.append(f"{odd} ({shown}) {'is' if count == 1 else 'are'} read as missing")
     present = sum(cells[cell] for cell in values)
     column = replace(column, kind="number", present=present, distinct=len(values), values=values)
     column = replace(column, order=order, note="; ".join(said))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from fedtrees.core.counts import listed, many
 from fedtrees.report.worst import trouble
 
 STOPPED_EARLY = "note:stopped_early"  # what an attack notes whose search was cut short
@@ -45,15 +46,12 @@ class Coverage:
             return f"which attacks apply is not recorded{why}"
         trouble = {text.partition(" (")[0].partition("[")[0] for text in self.failed}
         ran = len(set(self.applicable) - set(self.left_out) - trouble)
-        plural = "s" if len(self.applicable) != 1 else ""
-        return f"{ran} of {len(self.applicable)} applicable attack{plural} ran{why}"
+        return f"{ran} of {many(len(self.applicable), 'applicable attack')} ran{why}"
 
 
 def stopped(names: Sequence[str]) -> str:
     """Write that attacks stopped early, "" if none did: "joint and lattice stopped early"."""
-    if not names:
-        return ""
-    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]])) + " stopped early"
+    return f"{listed(names)} stopped early" if names else ""
 
 
 def coverage(exposed: pd.DataFrame, attacks: pd.DataFrame) -> Coverage:

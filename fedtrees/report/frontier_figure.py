@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from fedtrees.core.counts import many
 from fedtrees.report import style
 from fedtrees.report.claims import KINDS
 from fedtrees.report.coverage import stopped
@@ -163,11 +164,11 @@ def _family(fig: Drawing, points: list[Point], look: tuple[str, str]) -> None:
 
 
 def _hover(p: Point) -> str:
-    attacks = ", ".join(f"{a} ({n} of {p.advantage.n} seeds)" for a, n in p.attacks)
+    attacks = ", ".join(f"{a} ({n} of {many(p.advantage.n, 'seed')})" for a, n in p.attacks)
     lines = [
         f"<b>{esc(p.defense)}</b>",
-        f"utility {style.interval(p.utility)}, {p.utility.n} seeds",
-        f"advantage {style.interval(p.advantage, signed=True)}, {p.advantage.n} seeds",
+        f"utility {style.interval(p.utility)}, {many(p.utility.n, 'seed')}",
+        f"advantage {style.interval(p.advantage, signed=True)}, {many(p.advantage.n, 'seed')}",
         f"score {style.number(p.score.mean)}, blind {style.number(p.blind.mean)}",
         f"strongest: {esc(attacks)}",
         f"claim: {esc(p.claimed) or 'not known'} ({KINDS[p.kind]})",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any
 
 import pandas as pd
@@ -13,7 +14,7 @@ from fedtrees.core.composition import Composition
 from fedtrees.core.counts import listed
 from fedtrees.core.errors import FedtreesError
 from fedtrees.core.registry import register
-from fedtrees.core.specs import parse_grid, parse_one
+from fedtrees.core.specs import Spec, parse_grid, parse_one
 from fedtrees.core.threat import Threat
 from fedtrees.core.transcript import PUBLIC
 from fedtrees.report.budgets import ordered
@@ -102,6 +103,18 @@ def _made(kind: str, text: str) -> Any:
         return None
 
 
+def _defense(name: str) -> Any:
+    """Return a defense, with a budget that it `tries`, or 1, where it needs a value."""
+    try:
+        maker = register.get("defense", name)
+        tries = getattr(maker, "tries", {})
+        needed = [k for k, p in signature(maker).parameters.items() if p.default is p.empty]
+        values = {key: tries.get(key, (1,))[0] for key in needed}
+        return register.make("defense", Spec(name, values))
+    except FedtreesError:
+        return None
+
+
 def _troubles(here: pd.DataFrame, setting: Setting) -> Iterator[Gap]:
     """Yield what the rows say failed, timed out or was skipped."""
     # Which attacks apply to a training that failed is no gap of its own.
@@ -148,10 +161,15 @@ def _defenses(here: pd.DataFrame, setting: Setting, protocol: Any) -> Iterator[G
     for name in register.names("defense"):
         if name in ran or name == UNDEFENDED:
             continue
-        defense = _made("defense", name)
-        why = None if defense is None else protocol.mismatch(Composition((defense,)))
+        defense = _defense(name)
+        if defense is None:  # nobody knows whether it fits
+            continue
+        why = protocol.mismatch(Composition((defense,)))
         status = NOT_ASKED if why is None else NO_FIT
-        reasons.setdefault((status, why or "it fits this protocol"), []).append(name)
+        # Said of all alike, so that what has one reason is one line.
+        why = (why or "it fits this protocol").replace(f"{name!r} ", "it ")
+        why = why.replace(repr(protocol.name), "this protocol")
+        reasons.setdefault((status, why), []).append(name)
     for (status, why), names in reasons.items():
         yield Gap(status, "defense", tuple(names), setting, why)
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from fedtrees.core.counts import many
 from fedtrees.report import style
 from fedtrees.report.leaks import Cell, Grid, matrix
 from fedtrees.report.tables import Cost, Protection
@@ -76,7 +77,7 @@ def _cell_hover(row: str, column: str, cell: Cell) -> str:
     if cell.state == "ok":
         lines.append(f"advantage {style.interval(cell.advantage, signed=True)}")
         lines.append(f"score {style.number(cell.score)}, blind {style.number(cell.blind)}")
-        lines.append(f"{cell.advantage.n} seeds" + (f", {esc(cell.attack)}" * bool(cell.attack)))
+        lines.append(many(cell.advantage.n, "seed") + (f", {esc(cell.attack)}" * bool(cell.attack)))
     else:
         lines.append(esc(cell.state or "not part of the run"))
     return "<br>".join(lines + ([esc(cell.note)] if cell.note else []))

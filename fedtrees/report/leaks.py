@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pandas as pd
 
+from fedtrees.core.counts import many
 from fedtrees.metrics.metric import SAMPLING_ERROR
 from fedtrees.report.budgets import ordered
 from fedtrees.report.intervals import Estimate, estimate
@@ -106,7 +107,7 @@ def _cell(rows: pd.DataFrame | None, worst: bool = False) -> Cell:
     bad = sorted({t for t in texts if t[0] != "ok"})
     counts = Counter(s for s, _ in {(s, seed) for s, seed, _ in bad})
     note = "; ".join(
-        [f"{s} on {n} seed{'s' if n > 1 else ''}" for s, n in sorted(counts.items())]
+        [f"{s} on {many(n, 'seed')}" for s, n in sorted(counts.items())]
         + sorted({reason for _, _, reason in bad if reason})
     )
     if "ok" not in status:

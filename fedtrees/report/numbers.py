@@ -101,7 +101,7 @@ def _stacked(e: Estimate, seeds: int, signed: bool = False) -> Html:
         low, high = style.number(e.low, 3, signed), style.number(e.high, 3, signed)
         below.append(tag("small", f"[{low}, {high}]"))
     if 0 < e.n < seeds:
-        below.append(tag("small", f"{e.n} of {seeds} seeds"))
+        below.append(tag("small", f"{e.n} of {many(seeds, 'seed')}"))
     return join([style.number(e.mean, 3, signed), *below])
 
 
@@ -285,6 +285,7 @@ def _float(value: object) -> float:
 
 def gaps(study: Study, charts: Charts) -> Html:
     """Every defense, threat and attack that did not run, and why, in one table."""
+    all_seeds = study.rows["seed"].dropna().nunique()
     run: dict[Setting, set[str]] = {}
     for frontier, board in study.boards:
         fit = {r.point.defense for r in board if not r.point.unfit}
@@ -294,7 +295,8 @@ def gaps(study: Study, charts: Charts) -> Html:
         every = len(gap.against) > 1 and {*gap.against} >= run.get(gap.setting, {""})
         against = "every defense" if every else ", ".join(gap.against)
         seeds = f"seed{'s' * (len(gap.seeds) > 1)} {', '.join(map(str, gap.seeds))}"
-        status = f"{gap.status} ({seeds})" if gap.seeds else gap.status
+        some = 0 < len(gap.seeds) < all_seeds
+        status = f"{gap.status} ({seeds})" if some else gap.status
         where = ", against ".join(filter(None, (gap.threat, against)))
         key = (status, gap.kind, ", ".join(gap.names), where, gap.why)
         merged.setdefault(key, []).append(gap.setting)

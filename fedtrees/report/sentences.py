@@ -208,6 +208,10 @@ def _sees(several: bool) -> str:
     return "see" if several else "sees"
 
 
+def _reads(several: bool) -> str:
+    return "read" if several else "reads"
+
+
 def _capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 
@@ -334,10 +338,11 @@ class _Panel:
         attack = leak.attacks[0].partition("[")[0]
         if self.lead == "exact_rows" or not rows.score.known:
             return f"{someone} can {self.can(self.lead, leak)}, by {attack}."
-        got = (self.amount("exact_rows", e.mean, e is rows.score) for e in (rows.score, rows.blind))
+        mine = self.amount("exact_rows", rows.score.mean)
+        theirs = self.amount("exact_rows", rows.blind.mean, whole=False)
         return (
-            f"{someone} can rebuild no more rows exactly than {NOT_LOOKING} "
-            f"({' against '.join(got)}), but can {self.can(self.lead, leak, 'against ')}, "
+            f"{someone} cannot rebuild clearly more rows exactly than {NOT_LOOKING} "
+            f"({mine} against {theirs}), but can {self.can(self.lead, leak, 'against ')}, "
             f"by {attack}."
         )
 
@@ -408,7 +413,8 @@ class _Panel:
 
     def unknown(self, defense: str) -> str:
         """Write why nothing is known of a defense."""
-        return f"{defense} ({self.board[defense].point.note or 'its score was not measured'})"
+        note = self.board[defense].point.note.partition(":")[0]
+        return f"{defense} ({note or 'its score was not measured'})"
 
     def rests(self) -> str:
         """Say which attacks this rests on."""
@@ -452,19 +458,19 @@ _STATES = {
 def _steps(sides: Sequence[_Panel], untried: Sequence[str]) -> list[str]:
     """Return what to do, in order: the cheapest defense, what stays open, what was not tried."""
     leaking = [side for side in sides if side.lead]
-    steps, chosen = [], dict[str, list[_Panel]]()
-    unstopped = []
     common = [d for d in _drawn(leaking) if all(d in s.said.stops for s in leaking)]
-    for side in leaking:
-        able = common or [d for d in _drawn([side]) if d in side.said.stops]
-        if able:
-            chosen.setdefault(_cheapest(able, side), []).append(side)
-        else:
-            unstopped.append(side)
-    for defense, mine in chosen.items():
-        steps.append(_use(defense, mine, len(common)))
-        steps += [text for side in mine if (text := _open(side, defense))]
-    steps += [_unstopped(side) for side in unstopped]
+    able = {s.who: common or [d for d in _drawn([s]) if d in s.said.stops] for s in leaking}
+    best = {s.who: _cheapest(able[s.who], s) for s in leaking if able[s.who]}
+    steps: list[str] = []
+    for side in leaking:  # who reads most comes first
+        defense = best.get(side.who)
+        if defense is None:
+            steps.append(_unstopped(side))
+            continue
+        mine = [s for s in leaking if best.get(s.who) == defense]
+        if side is mine[0]:
+            steps.append(_use(defense, mine, len(able[side.who])))
+            steps += [_open(s, defense) for s in mine]
     if not leaking and sides and any(side.base and side.base.leaks for side in sides):
         steps.append("Nothing to stop was found here: try a harder setting before you trust this.")
     if untried:
@@ -508,8 +514,8 @@ def _use(defense: str, sides: Sequence[_Panel], rivals: int) -> str:
     local = side.local()
     if local.known:
         worth = side.sign * row.point.utility.mean > side.sign * local.mean
-        facts.append(f"{'above' if worth else 'no better than'} training alone "
-                     f"({style.number(local.mean)})")  # fmt: skip
+        alone = "training alone gives" if worth else "no better than training alone, which gives"
+        facts.append(f"{alone} {style.number(local.mean)}")
     if row.point.collapsed:
         facts.append(f"{row.point.collapsed}, so that it rests on these attacks alone")
     if row.point.coverage.missing:
@@ -546,15 +552,16 @@ def _open(side: _Panel, defense: str) -> str:
 
 def _unstopped(side: _Panel) -> str:
     """Say that nothing that was tried stops an adversary, and what leaves the least."""
-    known = [d for d in _drawn([side]) if side.leak(d, side.lead).score.known]
     text = f"Still open: nothing that was tried stops {side.who}"
-    better = 1.0 if side.leak(UNDEFENDED, side.lead).advantage.mean > 0 else -1.0
-    cuts = [d for d in known if side.state(d) == "cuts"]
+    cuts = [d for d in _drawn([side]) if side.state(d) == "cuts"]
     if not cuts:
-        return f"{text}, and nothing clearly cuts what it reads."
-    least = min(cuts, key=lambda d: better * side.leak(d, side.lead).advantage.mean)
-    left = side.amount(side.lead, side.leak(least, side.lead).score.mean)
-    return f"{text}; {least} leaves least: {left} ({side.price([least])})."
+        return f"{text}, and nothing clearly cuts what {side.they} {_reads(side.several)}."
+    least = min(cuts, key=lambda d: side.leak(d, side.lead).advantage.mean)
+    left, had = (
+        side.amount(side.lead, side.leak(d, side.lead).score.mean, whole=d == least)
+        for d in (least, UNDEFENDED)
+    )
+    return f"{text}; least is left by {least}: {left} instead of {had} ({side.price([least])})."
 
 
 def _count(value: float) -> str:

@@ -68,7 +68,7 @@ def leaderboard_table(frontier: Frontier, board: Sequence[LeaderRow], width: int
     from rich.table import Table
     from rich.text import Text
 
-    columns = _columns(frontier, board)
+    columns = [c for c in _columns(frontier, board) if {*c.cells} != {"–"}]
     kept = list(columns)
     for column in sorted(columns, key=lambda c: c.given_up):
         if column.given_up and sum(c.least + _GAP for c in kept) > width:

@@ -8,6 +8,7 @@ from collections import Counter
 import numpy as np
 import pandas as pd
 
+from fedtrees.core.counts import many
 from fedtrees.metrics.metric import SAMPLING_ERROR, headlines
 from fedtrees.report.rows import Panel
 
@@ -73,8 +74,7 @@ def trouble(attack_rows: pd.DataFrame) -> tuple[str, ...]:
     bad = {key for key in zip(*columns, strict=True) if key[1] in ("failed", "timeout")}
     counts = Counter((attack, status) for attack, status, _ in bad)
     return tuple(
-        f"{attack} ({status}, {n} seed{'s' if n > 1 else ''})"
-        for (attack, status), n in sorted(counts.items())
+        f"{attack} ({status}, {many(n, 'seed')})" for (attack, status), n in sorted(counts.items())
     )
 
 

@@ -59,9 +59,13 @@ def test_the_json_has_every_leaf_and_null_where_nothing_is_certain(capsys, made)
 
 def test_the_text_says_it_plainly(capsys, made):
     _, out, _ = run(capsys, made / "m.json")
-    assert "It was trained on at least 569 rows, 357 of them positive" in out
+    brief = " ".join(out.split())
+    assert "It was trained on at least 569 rows, 357 of them positive" in brief
+    assert "worst_" in brief  # conditions of a leaf, by column name
+    assert out.count("\n") < 60
+    _, out, _ = run(capsys, made / "m.json", "--details")
+    assert brief.partition("Most exposed")[0] in " ".join(out.split())
     assert "eta 0.3, lambda 1, inferred" in out
-    assert "worst_" in out  # conditions of a leaf, by column name
 
 
 def test_an_attack_is_scored_beside_the_blind_line(capsys, made):

@@ -83,6 +83,20 @@ def test_a_table_is_printed_or_written(run, capsys, tmp_path):
     fails(capsys, 2, "table", str(run), "--label", "wine")
 
 
+def test_off_a_terminal_lines_name_the_cell_and_count_one_as_one(capsys):
+    from fedtrees.cli.bench import _Log
+
+    told = _Log(2, every=1000)
+    told("ok", "train a")
+    told("failed", "train b")
+    once = _Log(1)
+    once("ok", "train c")
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == [
+        "failed: train b", "2 of 2 cells, 0 s, last: train b", "1 of 1 cell, 0 s, last: train c"
+    ]  # fmt: skip
+
+
 def test_an_existing_run_needs_resume(run, capsys):
     err = fails(capsys, 7, "bench", *TINY, "--out", str(run))
     assert "--resume" in err
@@ -298,11 +312,14 @@ def test_explain_shows_that_sums_no_longer_reach_clients(capsys):
 
 
 def test_explain_prints_brackets_and_who_can_open_what_crosses_sealed(capsys):
-    code, out, _ = call(capsys, "explain", "secureboost[max_depth=2]", "--clients", "2")
+    asked = ("explain", "secureboost[max_depth=2]", "--clients", "2")
+    code, brief, _ = call(capsys, *asked)
     assert code == 0
-    assert "secureboost[max_depth=2]" in out
+    assert "secureboost[max_depth=2]" in brief
+    assert "RowStatistics (active), BinSums (active)" in " ".join(brief.split())
+    _, out, _ = call(capsys, *asked, "--details")
     assert "passive[labels=20]" in "".join(out.split()).replace("│", "")
-    assert "RowStatistics (active), BinSums (active)" in " ".join(out.split())
+    assert brief.count("\n") < out.count("\n") / 2
 
 
 def test_explain_without_a_protocol_tells_who_is_exposed_to_what(capsys):

@@ -105,7 +105,7 @@ def test_few_ragged_lines_are_left_out_and_duplicate_names_numbered(write):
     data = load_csv(write("\n".join(lines)), "y")
     assert data.schema.names == ("a", "a.2")
     assert len(data.table) == N - 1
-    assert "1 lines of another width left out (line 6)" in said(data, "table")
+    assert "1 line of another width left out (line 6)" in said(data, "table")
 
 
 @pytest.mark.parametrize(

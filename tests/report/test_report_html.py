@@ -5,13 +5,14 @@ import os
 import re
 from html.parser import HTMLParser
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from synthetic_run import DEFENSES, SETTINGS, rows, write_run
 
 from fedtrees.core.errors import StoreError, UsageError
+from fedtrees.report import glossary, load_rows, plot, write_report
 from fedtrees.report import html as page_of
-from fedtrees.report import load_rows, plot, write_report
 from fedtrees.report.html import SECTIONS, render
 from fedtrees.report.markup import tag
 from fedtrees.report.study import Study
@@ -274,3 +275,33 @@ def test_the_chosen_metric_is_the_one_shown(small):
 def test_markup_escapes_everything_that_is_not_markup():
     made = tag("p", "<b>", title='"><x', hidden=True, role=None)
     assert made == '<p title="&quot;&gt;&lt;x" hidden>&lt;b&gt;</p>'
+
+
+def test_the_docs_and_the_report_have_one_glossary(page):
+    concepts = (Path(__file__).parents[2] / "docs" / "concepts.md").read_text(encoding="utf-8")
+    assert glossary.markdown() in concepts
+    anchors = {a["id"] for a in page.all("dt")}
+    assert anchors == {term.anchor for term in glossary.TERMS}
+    links = {a["href"] for a in page.all("a") if a.get("class") == "term"}
+    assert links
+    assert {link.removeprefix("#") for link in links} <= anchors
+
+
+def test_words_are_explained_once_and_only_whole():
+    words = glossary.Explained([("defense", "split-only")])
+    text = words("blind <b> and blind again, blindly; split-only[k=1] and AUC")
+    assert text.count("<abbr") == 3
+    assert "&lt;b&gt;" in text
+    assert ">blind</abbr></a> &lt;b&gt; and blind again, blindly" in text
+    assert 'title="' in text.partition("split-only</abbr>")[0][-400:]
+
+
+def test_the_first_box_answers_every_adversary_and_says_what_to_do(page, rows):
+    text = " ".join("".join(page.text).split())
+    for words in (
+        "The party 'server' can rebuild",
+        "The party 'client' can rebuild",
+        "What to do, in order",
+    ):
+        assert words in text
+    assert "Not tried: " in text or "Still open: " in text

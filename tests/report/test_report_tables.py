@@ -220,6 +220,19 @@ def test_gaps_gather_seeds_and_put_failures_first(rows):
     assert told == len(bad)
 
 
+def test_what_was_not_asked_for_is_told_from_what_does_not_fit(rows):
+    setting = Setting("breast-cancer", "iid[clients=3]", "fedtree-hist[trees=1]")
+    found = Gaps.of(rows, [setting]).found
+    status = {name: g.status for g in found if g.kind == "defense" for name in g.names}
+    for name in ("split-only", "secure-sum", "dp-grid-cuts", "laplace-hist", "min-bin"):
+        assert status[name] == "not asked for"
+    for name in ("id-lmid", "grafting-ldp", "query-limit", "min-leaf"):
+        assert status[name] == "does not fit"
+    assert {n for g in found if g.kind == "threat" for n in g.names} == {
+        "client", "public", "server"
+    }  # fmt: skip
+
+
 def test_the_leak_grid_tells_measured_from_failed_from_skipped(rows):
     grid = leaks.leak_grid(rows, STROKE)
     at = {(r, c): grid.cells[i][j] for i, r in enumerate(grid.rows)

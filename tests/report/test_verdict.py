@@ -62,6 +62,17 @@ def test_a_leak_is_said_beside_who_never_looked(table):
     )
 
 
+def test_where_no_row_is_rebuilt_that_is_said_first(table):
+    run(table)
+    for seed in (0, 1, 2):
+        table.attack("none", seed, "a", 0.0, metric="exact_rows")
+        table.lines[-1] |= {"value": 0.0, "blind": 0.0}
+    assert line(table, counts=96.0).startswith(
+        "The party 't' cannot rebuild clearly more rows exactly than one who never looked (0 of 96 "
+        "rows against 0), but can guess 50% of the values right (against 40%), by a."
+    )
+
+
 def test_a_defense_stops_where_the_whole_interval_is_below_the_margin(table):
     run(table)
     assert "Guessing values is stopped by shield (50% left, AUC −0.100)." in line(table)
@@ -186,7 +197,9 @@ def test_a_defense_no_better_than_training_alone_is_told_so(table):
     run(table)
     for seed in (0, 1, 2):
         table.add("reference", "", seed, "auc", 0.85, protocol="local-only")
-    assert "AUC 0.800 instead of 0.900, no better than training alone (0.850)." in steps(table)
+    assert "AUC 0.800 instead of 0.900, no better than training alone, which gives 0.850." in steps(
+        table
+    )
 
 
 def test_of_the_defenses_that_stop_it_the_cheapest_is_advised(table):
