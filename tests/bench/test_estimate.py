@@ -37,6 +37,7 @@ def _attack_seconds(folder):
     return sum(float(r["value"]) for r in rows if r["metric"] == "cpu_seconds")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", ["few trees", "more rows"])
 def test_a_run_takes_what_was_estimated(which, table, tmp_path):
     options = {
