@@ -8,6 +8,7 @@ a row of a class in a bin; where a single row of enough support fits, it is that
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,8 +20,14 @@ from fedtrees.attacks.peeling.rows import CUT, DEFAULT_LEFT, FEATURE, LEFT, RIGH
 from fedtrees.trees.jit import kernel
 
 Mask = NDArray[np.bool_]
+#: Columns of a row, one per feature, and its class.
+Row = tuple[tuple[int, ...], int]
 #: How likely a row that exists has less support than is asked for.
-MISSED = 1e-7
+MISSED = 1e-3
+#: By how many trees the support of a row exceeds that of all others, where others are ruled out.
+AHEAD = 6
+#: Leaves in a row that tell nothing new, after which the search ends.
+MOST_FAILURES = 300
 #: Masks tried for one leaf.
 MOST_TRIES = 40
 
@@ -71,37 +78,61 @@ class Search:
     def __init__(
         self, forest: AskedForest, counts: Counts, likely: float, most_work: float
     ) -> None:
-        self.forest, self.counts, self.most_work = forest, counts, most_work
+        self.forest, self.most_work = forest, most_work
+        self.counts = Counts(counts.bins.copy(), counts.nodes.copy())
         self.least = least_support(forest.trees, likely)
-        self.work = 0.0
+        self.enough = min(forest.trees, self.least + AHEAD) if self.least else 0
+        self.work, self._support = 0.0, 0
         self._levels = np.empty((forest.levels, int(forest.offsets[-1])), dtype=bool)
         self._first = forest.offsets[:-1].astype(np.int64)
 
     def rows(self, known: Ints, y: NDArray[np.int64]) -> Supported:
-        """Return rows beside those known, int32 (k, d) bins and int64 (k,) classes."""
-        n_known = len(y)
-        found, label = [*self._columns(known)], [*y.tolist()]
-        sightings = self._sightings()
-        left = 0
-        for leaf, column, k in sightings:
-            if self.work > self.most_work:
+        """Return rows beside those known, int32 (k, d) bins and int64 (k,) classes.
+
+        What is found is taken out of the counts, wherever they have room for it: what is left
+        tells more of the others.
+        """
+        found = dict.fromkeys(zip(map(tuple, self._columns(known).tolist()), y.tolist(), strict=True))
+        n_known, new = len(found), list(found)
+        while True:
+            self._take_out(new)
+            new, left = self._round(found)
+            found |= dict.fromkeys(new)
+            if not new or self.work > self.most_work:
                 break
-            mask = self._mask(leaf, column, k)
-            if any(c == k and mask[x].all() for x, c in zip(found, label, strict=True)):
-                continue
-            row = self.only_row(mask, k)
-            if row is None:
-                left += 1
-            else:
-                found.append(row)
-                label.append(k)
-        columns = np.array(found[n_known:], dtype=np.int64).reshape(-1, len(self._first))
+        rows = list(found)[n_known:]
+        columns = np.array([c for c, _ in rows], dtype=np.int64).reshape(-1, len(self._first))
         bins = columns - self._first
         bins[columns == self.forest.offsets[1:] - 1] = -1
-        labels = np.array(label[n_known:], dtype=np.int64)
-        return Supported(
-            bins.astype(np.int32), labels, left, self.work, self.work <= self.most_work
-        )
+        labels = np.array([k for _, k in rows], dtype=np.int64)
+        done = self.work <= self.most_work
+        return Supported(bins.astype(np.int32), labels, left, self.work, done)
+
+    def _round(self, found: Collection[Row]) -> tuple[list[Row], int]:
+        """Return the rows that leaves tell besides, and how many leaves stay open."""
+        new: list[Row] = []
+        left = failures = 0
+        for leaf, column, k in self._sightings():
+            if self.work > self.most_work or failures > MOST_FAILURES:
+                break
+            mask = self._mask(leaf, column, k)
+            if any(c == k and mask[list(x)].all() for x, c in new):
+                continue
+            only = self.only_row(mask, k)
+            row = None if only is None else (tuple(only.tolist()), k)
+            if row is None or row in found:
+                left += 1
+                failures += 1
+            else:
+                failures = 0
+                new.append(row)
+        return new, left
+
+    def _take_out(self, rows: Sequence[Row]) -> None:
+        """Take rows out of the counts of every tree, as often as these have room for them."""
+        for columns, k in rows:
+            at = np.array(columns, dtype=np.int64)
+            _subtract(*self.forest.arrays, self.counts.bins, self.counts.nodes, k, at)
 
     def only_row(self, mask: Mask, k: int) -> NDArray[np.int64] | None:
         """Return the columns of the only row within a mask that has enough support, (d,)."""
@@ -114,7 +145,7 @@ class Search:
                 continue
             choices = np.add.reduceat(narrowed, self._first, dtype=np.int64)
             if choices.max() == 1:
-                if only is not None:
+                if only is not None or self._support < self.enough:
                     return None
                 only = np.flatnonzero(narrowed)
                 continue
@@ -139,6 +170,7 @@ class Search:
             if not np.logical_or.reduceat(kept, self._first).all():
                 return None
             if (kept == mask).all():
+                self._support = int(support[mask].min())
                 return kept
             mask = kept
 
@@ -258,6 +290,29 @@ def _supports(  # type: ignore[no-untyped-def]
         for b in range(width):
             support[b] += out[b]
     return work
+
+
+@kernel
+def _subtract(start, nodes, pairs, feature, at, offsets, bins, totals, k, row):  # type: ignore[no-untyped-def]
+    """Take a row out of every tree, as many times as all counts on its way have it."""
+    for t in range(start.shape[0] - 1):
+        room = np.int64(2**40)
+        for take in range(2):
+            v = np.int64(start[t])
+            while True:
+                room = min(room, totals[v, k])
+                if take:
+                    totals[v, k] -= room
+                for p in range(pairs[v], pairs[v + 1]):
+                    f = feature[p]
+                    i = at[p] + row[f] - offsets[f]
+                    room = min(room, bins[i, k])
+                    if take:
+                        bins[i, k] -= room
+                if nodes[v, FEATURE] < 0:
+                    break
+                b = row[nodes[v, FEATURE]]
+                v = np.int64(nodes[v, LEFT if _on_side(nodes, offsets, v, b, False) else RIGHT])
 
 
 @kernel
