@@ -86,6 +86,16 @@ class CountedSources:
     parts: Mapping[str, Counts]
 
 
+def altered(view: View) -> str | None:
+    """Return why class counts are not those of rows, None if they are."""
+    declared = view.defense.declares(view.schema, view.parameters)
+    if declared.noise_variance > 0 or declared.histogram_step > 0:
+        return "class counts with noise or rounding do not tell who was there"
+    if any(p.declares(view.schema, view.parameters).least_rows > 1 for p in view.defense.parts):
+        return "bins of few rows are not sent"
+    return None
+
+
 def counted_sources(view: View) -> CountedSources | None:
     """Read trees and class counts from a view; None where there are none."""
     cuts = cuts_of(view)
