@@ -86,7 +86,7 @@ def _place(start, nodes, level, y, leaf, held):  # type: ignore[no-untyped-def]
 
 @kernel
 def _uniform(bits):  # type: ignore[no-untyped-def]
-    return (next_bits(bits) >> np.uint64(11)) * 2.0**-53
+    return next_bits(bits) * 2.0**-53
 
 
 @kernel
