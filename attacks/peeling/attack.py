@@ -115,7 +115,13 @@ class HistogramPeeling(Attack):
         for owner, counts in sources.parts.items():
             likely = presence(view, owner, int(counts.nodes[0].sum()))
             known = own if owner == EVERYONE else Table.empty(view.schema)
-            search = Search(sources.forest, counts, likely, self.work)
+            search = Search(
+                sources.forest,
+                counts,
+                likely,
+                self.work,
+                not view.parameters.get("bootstrap", True),
+            )
             found[owner] = search.rows(to_bins(sources.cuts, known.X), known.y)
         columns = columns_of(view) if self.sketches else {}
         return Guess(

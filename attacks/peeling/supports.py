@@ -28,8 +28,9 @@ MISSED = 1e-3
 AHEAD = 6
 #: Leaves in a row that tell nothing new, after which the search ends.
 MOST_FAILURES = 300
-#: Confidence of every row.
-SURE = 0.999
+#: Confidence of rows that counts tell as they are: none of 354 that were measured was wrong. And
+#: of those told by what is left: others may have been taken out too often with a row.
+SURE, LESS_SURE = 0.99, 0.95
 #: Masks tried for one leaf.
 MOST_TRIES = 40
 
@@ -44,7 +45,7 @@ class Supported:
         -1 where missing.
     y : int64 array, shape (m,)
     confidence : float64 array, shape (m,)
-        0.999: none of those that were measured was wrong (docs/forests.md).
+        See `SURE` and docs/forests.md.
     open : int
         Leaves in which somebody is whom none of these rows can be.
     work : float
@@ -78,12 +79,20 @@ class Search:
     likely : float
         Probability that a row is drawn for a tree, at least.
     most_work : float
+    once : bool
+        Whether no row is drawn twice for a tree.
     """
 
     def __init__(
-        self, forest: AskedForest, counts: Counts, likely: float, most_work: float
+        self,
+        forest: AskedForest,
+        counts: Counts,
+        likely: float,
+        most_work: float,
+        once: bool = False,
     ) -> None:
         self.forest, self.most_work = forest, most_work
+        self._copies = 1 if once else 2**40
         self.counts = Counts(counts.bins.copy(), counts.nodes.copy())
         self.least = least_support(forest.trees, likely)
         self.enough = min(forest.trees, self.least + AHEAD) if self.least else 0
@@ -97,14 +106,14 @@ class Search:
         What is found is taken out of the counts, wherever they have room for it: what is left
         tells more of the others.
         """
-        found = dict.fromkeys(
-            zip(map(tuple, self._columns(known).tolist()), y.tolist(), strict=True)
+        found: dict[Row, float] = dict.fromkeys(
+            zip(map(tuple, self._columns(known).tolist()), y.tolist(), strict=True), 1.0
         )
         n_known, new = len(found), list(found)
         while True:
             self._take_out(new)
             new, left = self._round(found)
-            found |= dict.fromkeys(new)
+            found |= dict.fromkeys(new, LESS_SURE if len(found) > n_known else SURE)
             if not new or self.work > self.most_work:
                 break
         rows = list(found)[n_known:]
@@ -113,7 +122,7 @@ class Search:
         bins[columns == self.forest.offsets[1:] - 1] = -1
         labels = np.array([k for _, k in rows], dtype=np.int64)
         done = self.work <= self.most_work
-        sure = np.full(len(labels), SURE)
+        sure = np.array([found[r] for r in rows], dtype=np.float64)
         return Supported(bins.astype(np.int32), labels, sure, left, self.work, done)
 
     def _round(self, found: Collection[Row]) -> tuple[list[Row], int]:
@@ -140,7 +149,7 @@ class Search:
         """Take rows out of the counts of every tree, as often as these have room for them."""
         for columns, k in rows:
             at = np.array(columns, dtype=np.int64)
-            _subtract(*self.forest.arrays, self.counts.bins, self.counts.nodes, k, at)
+            _subtract(*self.forest.arrays, self.counts.bins, self.counts.nodes, k, at, self._copies)
 
     def only_row(self, mask: Mask, k: int) -> NDArray[np.int64] | None:
         """Return the columns of the only row within a mask that has enough support, (d,)."""
@@ -299,10 +308,10 @@ def _supports(  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _subtract(start, nodes, pairs, feature, at, offsets, bins, totals, k, row):  # type: ignore[no-untyped-def]
+def _subtract(start, nodes, pairs, feature, at, offsets, bins, totals, k, row, most):  # type: ignore[no-untyped-def]
     """Take a row out of every tree, as many times as all counts on its way have it."""
     for t in range(start.shape[0] - 1):
-        room = np.int64(2**40)
+        room = np.int64(most)
         for take in range(2):
             v = np.int64(start[t])
             while True:

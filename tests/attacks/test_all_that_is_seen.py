@@ -32,6 +32,7 @@ ATTACKS = (
     "lattice",
     "joint[chains=1,moves=20,samples=1,exact=false]",
     "draft-dp[work=0.001]",
+    "forest-boxes[work=0.01]",
 )
 FORESTS = "no attack on forests is here yet"
 HELD_OUT = "no attack reads histograms of which rows are held out yet"
