@@ -34,7 +34,7 @@ ATTACKS = (
     "draft-dp[work=0.001]",
     "forest-boxes[work=0.01]",
 )
-FORESTS = "no attack on forests is here yet"
+FORESTS = "no attack puts the tree together yet"
 HELD_OUT = "no attack reads histograms of which rows are held out yet"
 #: Messages that reveal rows and are read by no attack, each with the reason.
 UNREAD = {
