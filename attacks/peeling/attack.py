@@ -115,13 +115,7 @@ class HistogramPeeling(Attack):
         for owner, counts in sources.parts.items():
             likely = presence(view, owner, int(counts.nodes[0].sum()))
             known = own if owner == EVERYONE else Table.empty(view.schema)
-            search = Search(
-                sources.forest,
-                counts,
-                likely,
-                self.work,
-                not view.parameters.get("bootstrap", True),
-            )
+            search = Search(sources.forest, counts, likely, view.n_rows, self.work)
             found[owner] = search.rows(to_bins(sources.cuts, known.X), known.y)
         columns = columns_of(view) if self.sketches else {}
         return Guess(

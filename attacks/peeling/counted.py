@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from fedtrees.attacks.evidence.replay import EVERYONE, cuts_of
 from fedtrees.attacks.peeling.rows import CUT, DEFAULT_LEFT, FEATURE, LEFT, RIGHT, Ints
 from fedtrees.core.view import View
+from fedtrees.messages.aggregation import MaskSurvivors
 from fedtrees.messages.boosting import NodeSplits
 from fedtrees.messages.forests import ClassCounts, ClassCountsRequest, ClassTotals
 from fedtrees.trees.binning import Cuts
@@ -115,9 +116,12 @@ def counted_sources(view: View) -> CountedSources | None:
         for t in sorted(asked)
         if all(len(told[o].get(t, ())) == len(asked[t]) and t in totals.get(o, {}) for o in owners)
     ]
+    if EVERYONE in told:
+        trees = _of_everyone(view, trees, totals[EVERYONE])
     size = len(owners) * len(view.schema.classes) * 2.0
     used = np.cumsum([size * sum(_bins_of(m, cuts).sum() for m in asked[t]) for t in trees])
     trees = trees[: max(1, int((used <= MOST_COUNTS).sum()))]
+    owners = [o for o in owners if all(totals[o][t][0].counts.any() for t in trees)]
     if not owners or not trees:
         return None
     forest, moved = _forest(trees, asked, splits, cuts)
@@ -130,6 +134,15 @@ def counted_sources(view: View) -> CountedSources | None:
         _complete(*forest.arrays, bins, nodes)
         parts[o] = Counts(bins, nodes)
     return CountedSources(forest, cuts, parts)
+
+
+def _of_everyone(view: View, trees: list[int], totals: Mapping[int, list[ClassTotals]]) -> list[int]:
+    """Return the trees whose sums are of all clients: of others, clients may have dropped out."""
+    if view.parameters.get("max_samples") is None:
+        return [t for t in trees if totals[t][0].counts.sum() == view.n_rows]
+    stayed = {m.parties for _, m in view.messages(MaskSurvivors)}
+    lost = any(getattr(p, "dropout", 0) for p in view.defense.parts) or len(stayed) > 1
+    return [] if lost or len({int(totals[t][0].counts.sum()) for t in trees}) > 1 else trees
 
 
 def _by_source(view: View, kind):  # type: ignore[no-untyped-def]

@@ -1,15 +1,18 @@
 """Rows that class counts leave no other choice for.
 
 A row was drawn for a tree only if every node on its way has its class in each of its bins that was
-asked for. How many trees say so is its support. A row that exists was drawn for most trees, by
-coins whose odds are public: one of too little support does not exist. Some leaf of some tree holds
-a row of a class in a bin; where a single row of enough support fits, it is that one.
+asked for. In how many trees that holds is its support. A row that exists was drawn for most trees,
+by coins whose odds are public: of all rows, one has less support than `Search.least` with a
+probability of `ERROR` at most. Every count of a bin is of somebody. Where a single row of enough
+support fits it, that row exists, and was drawn as often as the count says: that often it is taken
+out of its tree, which leaves others less support. Nothing else is taken out, so that what is left
+are draws of rows, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,20 +22,19 @@ from fedtrees.attacks.peeling.counted import AskedForest, Counts
 from fedtrees.attacks.peeling.rows import CUT, DEFAULT_LEFT, FEATURE, LEFT, RIGHT, Ints
 from fedtrees.trees.jit import kernel
 
-Mask = NDArray[np.bool_]
-#: Columns of a row, one per feature, and its class.
-Row = tuple[tuple[int, ...], int]
-#: How likely a row that exists has less support than is asked for.
-MISSED = 1e-3
-#: By how many trees the support of a row exceeds that of all others, where others are ruled out.
-AHEAD = 6
-#: Leaves in a row that tell nothing new, after which the search ends.
-MOST_FAILURES = 300
-#: Confidence of rows that counts tell as they are: none of 354 that were measured was wrong. And
-#: of those told by what is left: others may have been taken out too often with a row.
-SURE, LESS_SURE = 0.99, 0.95
-#: Masks tried for one leaf.
+Longs = NDArray[np.int64]
+Words = NDArray[np.uint64]
+#: How likely coins are to rule out some row of a source that exists.
+ERROR = 1e-6
+#: Confidence of what is found: as that of rows without doubt in histograms of gradients.
+SURE = 0.999
+#: Masks tried for one count.
 MOST_TRIES = 40
+#: Counts in a row that tell nothing new, after which a round ends: the narrowest come first.
+MOST_FAILURES = 500
+#: Rows beside the found ones that are kept in mind as possible, of each class.
+MOST_OTHERS = 4000
+WORD = 64
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,28 +47,44 @@ class Supported:
         -1 where missing.
     y : int64 array, shape (m,)
     confidence : float64 array, shape (m,)
-        See `SURE` and docs/forests.md.
     open : int
-        Leaves in which somebody is whom none of these rows can be.
+        Counts looked at that are of nobody found.
     work : float
-        Mask columns looked at.
+        Steps of about 20 nanoseconds.
     finished : bool
         False where the bound on work ended the search.
     """
 
     bins: Ints
-    y: NDArray[np.int64]
+    y: Longs
     confidence: NDArray[np.float64]
     open: int
     work: float
     finished: bool
 
 
-def least_support(trees: int, likely: float) -> int:
-    """Return the support that a row has but for a chance of `MISSED`."""
+def least_support(trees: int, likely: float, rows: int) -> int:
+    """Return the support that all of so many rows have but for a chance of `ERROR`."""
     if likely >= 1:
         return trees
-    return max(0, int(binom.ppf(MISSED, trees, likely)))
+    return max(0, int(binom.ppf(ERROR / max(rows, 1), trees, likely)))
+
+
+class _Masked(NamedTuple):
+    """Trees and counts as kernels take them; a mask is uint64 (d, W), a bit for each column."""
+
+    start: Ints
+    nodes: Ints
+    above: Longs  # int64 (n_nodes,): parents, -1 at roots
+    pairs: Longs
+    feature: Ints
+    at: Longs
+    offsets: Ints
+    left: Words  # uint64 (n_nodes, W): columns of the split's feature that go left
+    there: Words  # uint64 (pairs, K, W): columns that the class is in
+    bins: Longs
+    totals: Longs
+    levels: int
 
 
 class Search:
@@ -77,287 +95,540 @@ class Search:
     forest : AskedForest
     counts : Counts
     likely : float
-        Probability that a row is drawn for a tree, at least.
+        Probability that a row is drawn for a tree, at least; 1 where all trees are of all rows.
+    rows : int
+        How many rows there are at most.
     most_work : float
-    once : bool
-        Whether no row is drawn twice for a tree.
     """
 
     def __init__(
-        self,
-        forest: AskedForest,
-        counts: Counts,
-        likely: float,
-        most_work: float,
-        once: bool = False,
+        self, forest: AskedForest, counts: Counts, likely: float, rows: int, most_work: float
     ) -> None:
         self.forest, self.most_work = forest, most_work
-        self._copies = 1 if once else 2**40
-        self.counts = Counts(counts.bins.copy(), counts.nodes.copy())
-        self.least = least_support(forest.trees, likely)
-        self.enough = min(forest.trees, self.least + AHEAD) if self.least else 0
-        self.work, self._support = 0.0, 0
-        self._levels = np.empty((forest.levels, int(forest.offsets[-1])), dtype=bool)
-        self._first = forest.offsets[:-1].astype(np.int64)
+        self.whole = likely >= 1
+        self.least = least_support(forest.trees, likely, rows)
+        self.most_rows = rows
+        self.state = _masked(forest, counts)
+        self.work = np.zeros(1)
 
-    def rows(self, known: Ints, y: NDArray[np.int64]) -> Supported:
-        """Return rows beside those known, int32 (k, d) bins and int64 (k,) classes.
-
-        What is found is taken out of the counts, wherever they have room for it: what is left
-        tells more of the others.
-        """
-        found: dict[Row, float] = dict.fromkeys(
-            zip(map(tuple, self._columns(known).tolist()), y.tolist(), strict=True), 1.0
-        )
-        n_known, new = len(found), list(found)
-        while True:
-            self._take_out(new)
-            new, left = self._round(found)
-            found |= dict.fromkeys(new, LESS_SURE if len(found) > n_known else SURE)
-            if not new or self.work > self.most_work:
-                break
-        rows = list(found)[n_known:]
-        columns = np.array([c for c, _ in rows], dtype=np.int64).reshape(-1, len(self._first))
-        bins = columns - self._first
-        bins[columns == self.forest.offsets[1:] - 1] = -1
-        labels = np.array([k for _, k in rows], dtype=np.int64)
-        done = self.work <= self.most_work
-        sure = np.array([found[r] for r in rows], dtype=np.float64)
-        return Supported(bins.astype(np.int32), labels, sure, left, self.work, done)
-
-    def _round(self, found: Collection[Row]) -> tuple[list[Row], int]:
-        """Return the rows that leaves tell besides, and how many leaves stay open."""
-        new: list[Row] = []
-        left = failures = 0
-        for leaf, column, k in self._sightings():
-            if self.work > self.most_work or failures > MOST_FAILURES:
-                break
-            mask = self._mask(leaf, column, k)
-            if any(c == k and mask[list(x)].all() for x, c in new):
-                continue
-            only = self.only_row(mask, k)
-            row = None if only is None else (tuple(only.tolist()), k)
-            if row is None or row in found:
-                left += 1
-                failures += 1
-            else:
-                failures = 0
-                new.append(row)
-        return new, left
-
-    def _take_out(self, rows: Sequence[Row]) -> None:
-        """Take rows out of the counts of every tree, as often as these have room for them."""
-        for columns, k in rows:
-            at = np.array(columns, dtype=np.int64)
-            _subtract(*self.forest.arrays, self.counts.bins, self.counts.nodes, k, at, self._copies)
-
-    def only_row(self, mask: Mask, k: int) -> NDArray[np.int64] | None:
-        """Return the columns of the only row within a mask that has enough support, (d,)."""
-        waiting, only = [mask], None
-        for _ in range(MOST_TRIES):
-            if not waiting:
-                return only
-            narrowed = self.narrow(waiting.pop(), k)
-            if narrowed is None:
-                continue
-            choices = np.add.reduceat(narrowed, self._first, dtype=np.int64)
-            if choices.max() == 1:
-                if only is not None or self._support < self.enough:
-                    return None
-                only = np.flatnonzero(narrowed)
-                continue
-            f = int(np.where(choices > 1, choices, 2**31).argmin())
-            a, b = self.forest.offsets[f : f + 2]
-            for c in a + np.flatnonzero(narrowed[a:b]):
-                one = narrowed.copy()
-                one[a:b] = False
-                one[c] = True
-                waiting.append(one)
-        return only if not waiting else None
-
-    def narrow(self, mask: Mask, k: int) -> Mask | None:
-        """Leave out columns without support, until all have it; None where nothing is left."""
-        while True:
-            support = np.zeros(len(mask), dtype=np.int64)
-            self.work += _supports(
-                *self.forest.arrays, self.counts.bins, self.counts.nodes, k, mask,
-                self._levels, support,
-            )  # fmt: skip
-            kept = mask & (support >= self.least)
-            if not np.logical_or.reduceat(kept, self._first).all():
-                return None
-            if (kept == mask).all():
-                self._support = int(support[mask].min())
-                return kept
-            mask = kept
-
-    def _columns(self, bins: Ints) -> NDArray[np.int64]:
-        last = self.forest.offsets[1:].astype(np.int64) - 1
-        return np.where(bins < 0, last, self._first + bins)
-
-    def _mask(self, leaf: int, column: int, k: int) -> Mask:
-        mask = np.ones(int(self.forest.offsets[-1]), dtype=bool)
-        _path_mask(*self.forest.arrays, self.counts.bins, k, leaf, self._above, mask)
-        f = int(np.searchsorted(self._first, column, side="right")) - 1
-        mask[self.forest.offsets[f] : self.forest.offsets[f + 1]] = False
-        mask[column] = True
-        return mask
-
-    def _sightings(self) -> list[tuple[int, int, int]]:
-        """Return leaves, columns of the last split there and classes of rows, narrowest first."""
-        nodes = self.forest.nodes
-        self._above = np.full(len(nodes), -1, dtype=np.int64)
-        inner = np.flatnonzero(nodes[:, FEATURE] >= 0)
-        for side in (LEFT, RIGHT):
-            self._above[nodes[inner, side]] = inner
-        parts = []
-        for k in range(self.counts.nodes.shape[1]):
-            some = np.flatnonzero(
-                (nodes[:, FEATURE] < 0) & (self.counts.nodes[:, k] > 0) & (self._above >= 0)
-            )
-            size = np.empty((len(some), 2 + int(np.diff(self.forest.offsets).max())))
-            _sizes(*self.forest.arrays, self.counts.bins, k, some, self._above, size)
-            row, place = np.nonzero(np.isfinite(size[:, 1:]))
-            column = self.forest.offsets[nodes[self._above[some[row]], FEATURE]] + place
-            parts.append((some[row], column, np.full(len(row), k), size[row, 0]))
-        leaf, column, label, volume = (np.concatenate(p) for p in zip(*parts, strict=True))
-        order = np.argsort(volume, kind="stable")
-        return list(
-            zip(leaf[order].tolist(), column[order].tolist(), label[order].tolist(), strict=True)
+    def rows(self, known: Ints, y: Longs) -> Supported:
+        """Return rows beside those known, int32 (k, d) bins and int64 (k,) classes."""
+        width = np.diff(self.forest.offsets).astype(np.int64)
+        code = np.where(known < 0, width - 1, known).astype(np.int64)
+        if self.whole:
+            for row, k in zip(code, y.tolist(), strict=True):
+                _take_everywhere(self.state, row, k, 1)
+            code, y = code[:0], y[:0]
+        classes = [
+            _Class.of(self.state, k, code[y == k], self.most_rows)
+            for k in range(self.state.totals.shape[1])
+        ]
+        rules = (self.least, self.whole, self.most_work)
+        while sum([c.look(self.state, *rules, self.work) for c in classes]):
+            pass
+        rows = np.concatenate([c.new for c in classes])
+        labels = np.repeat(np.arange(len(classes)), [len(c.new) for c in classes])
+        return Supported(
+            np.where(rows == width - 1, -1, rows).astype(np.int32),
+            labels.astype(np.int64),
+            np.full(len(rows), SURE),
+            sum(c.open(self.state) for c in classes),
+            float(self.work[0]),
+            bool(self.work[0] <= self.most_work),
         )
 
 
-@kernel
-def _on_side(nodes, offsets, v, b, right):  # type: ignore[no-untyped-def]
-    """Tell whether column b of the split feature of node v goes to this side."""
-    f = nodes[v, FEATURE]
-    code = b - offsets[f]
-    left = nodes[v, DEFAULT_LEFT] == 1 if b == offsets[f + 1] - 1 else code <= nodes[v, CUT]
-    return left != right
+class _Class:
+    """Rows of one class: found ones, and others that counts leave possible."""
+
+    def __init__(self, k: int, cells: Longs, found: Longs, room: int) -> None:
+        self.k, self.cells, self.n_known = k, cells, len(found)
+        self.settled = np.zeros(len(cells), dtype=np.bool_)
+        d = found.shape[1]
+        self.found = np.concatenate([found, np.zeros((room, d), dtype=np.int64)])
+        self.copies = np.zeros(len(self.found), dtype=np.int64)
+        self.others = np.zeros((MOST_OTHERS, d), dtype=np.int64)
+        self.sizes = np.array([len(found), 0])
+
+    @staticmethod
+    def of(state: _Masked, k: int, known: Longs, room: int) -> _Class:
+        cells = _cells(state, k)
+        volume = np.empty(len(cells))
+        _volumes(state, k, cells, volume)
+        some = np.argsort(volume, kind="stable")[: int(np.isfinite(volume).sum())]
+        return _Class(k, cells[some], known, room)
+
+    @property
+    def new(self) -> Longs:
+        """Rows found, int64 (m, d), as often as they are known to be there."""
+        some = slice(self.n_known, self.sizes[0])
+        return np.repeat(self.found[some], self.copies[some], axis=0)
+
+    def open(self, state: _Masked) -> int:
+        at = state.at[self.cells[:, 1]] + self.cells[:, 2]
+        return int((state.bins[at, self.k] > 0).sum())
+
+    def look(
+        self, state: _Masked, least: int, whole: bool, most_work: float, work: NDArray[np.float64]
+    ) -> int:
+        """Look at all counts once; return how many draws were told."""
+        told: int = _look(
+            state, self.k, least, whole, most_work, work, self.cells, self.settled,
+            self.found, self.copies, self.others, self.sizes,
+        )  # fmt: skip
+        return told
+
+
+def _masked(forest: AskedForest, counts: Counts) -> _Masked:
+    nodes, offsets = forest.nodes, forest.offsets
+    words = -(-int(np.diff(offsets).max(initial=1)) // WORD)
+    above = np.full(len(nodes), -1, dtype=np.int64)
+    inner = np.flatnonzero(nodes[:, FEATURE] >= 0)
+    for side in (LEFT, RIGHT):
+        above[nodes[inner, side]] = inner
+    left = np.zeros((len(nodes), words), dtype=np.uint64)
+    bins, totals = counts.bins.copy(), counts.nodes.copy()
+    there = np.zeros((len(forest.feature), totals.shape[1], words), dtype=np.uint64)
+    state = _Masked(
+        forest.start, nodes, above, forest.pairs, forest.feature, forest.at, offsets,
+        left, there, bins, totals, forest.levels,
+    )  # fmt: skip
+    _mark(state)
+    return state
+
+
+def _cells(state: _Masked, k: int) -> Longs:
+    """Return bins that class k is in, int64 (m, 3): node, pair, bin, where nodes end."""
+    ends = np.zeros(len(state.nodes), dtype=np.bool_)
+    leaf = state.nodes[:, FEATURE] < 0
+    ends[leaf] = True
+    ends[state.above[leaf & (state.above >= 0)]] = True
+    pair = np.repeat(np.arange(len(state.feature)), np.diff(state.at))
+    column = np.flatnonzero(state.bins[:, k] > 0)
+    node = np.repeat(np.arange(len(state.nodes)), np.diff(state.pairs))
+    pair = pair[column]
+    some = ends[node[pair]]
+    cells = np.stack([node[pair], pair, column - state.at[pair]], axis=1)
+    return cells[some].astype(np.int64)
 
 
 @kernel
-def _filter(pairs, feature, at, offsets, bins, k, v, mask):  # type: ignore[no-untyped-def]
-    """Leave the columns that have class k at node v; tell whether every feature has one."""
-    for p in range(pairs[v], pairs[v + 1]):
-        f = feature[p]
-        alive = False
-        for b in range(offsets[f], offsets[f + 1]):
-            if mask[b]:
-                mask[b] = bins[at[p] + b - offsets[f], k] > 0
-                alive = alive or mask[b]
-        if not alive:
+def _mark(state):  # type: ignore[no-untyped-def]
+    """Set the bits of columns that go left, and of those that classes are in."""
+    one = np.uint64(1)
+    for v in range(state.nodes.shape[0]):
+        f = state.nodes[v, FEATURE]
+        if f >= 0:
+            n = state.offsets[f + 1] - state.offsets[f] - 1
+            for b in range(n + 1):
+                goes = state.nodes[v, DEFAULT_LEFT] == 1 if b == n else b <= state.nodes[v, CUT]
+                if goes:
+                    state.left[v, b // WORD] |= one << np.uint64(b % WORD)
+    for p in range(state.feature.shape[0]):
+        for b in range(state.at[p + 1] - state.at[p]):
+            for k in range(state.bins.shape[1]):
+                if state.bins[state.at[p] + b, k] > 0:
+                    state.there[p, k, b // WORD] |= one << np.uint64(b % WORD)
+
+
+@kernel
+def _has(words, b):  # type: ignore[no-untyped-def]
+    return (words[b // WORD] >> np.uint64(b % WORD)) & np.uint64(1) != 0
+
+
+@kernel
+def _count(words):  # type: ignore[no-untyped-def]
+    """Return the number of bits set."""
+    n = 0
+    for w in range(words.shape[0]):
+        x = words[w]
+        while x != 0:
+            x &= x - np.uint64(1)
+            n += 1
+    return n
+
+
+@kernel
+def _keep(mask, words):  # type: ignore[no-untyped-def]
+    """Leave the columns of one feature that are among some; tell whether there are any."""
+    alive = False
+    for w in range(mask.shape[0]):
+        mask[w] &= words[w]
+        alive = alive or mask[w] != 0
+    return alive
+
+
+@kernel
+def _lose(mask, words):  # type: ignore[no-untyped-def]
+    """Leave the columns of one feature that are not among some; tell whether there are any."""
+    alive = False
+    for w in range(mask.shape[0]):
+        mask[w] &= ~words[w]
+        alive = alive or mask[w] != 0
+    return alive
+
+
+@kernel
+def _at_node(state, k, v, mask):  # type: ignore[no-untyped-def]
+    """Leave the columns that class k has at node v; tell whether every feature has one."""
+    for p in range(state.pairs[v], state.pairs[v + 1]):
+        if not _keep(mask[state.feature[p]], state.there[p, k]):
             return False
     return True
 
 
 @kernel
-def _enter(nodes, offsets, v, right, mask):  # type: ignore[no-untyped-def]
-    """Leave the columns that go to one side of node v; tell whether there are any."""
-    f = nodes[v, FEATURE]
-    alive = False
-    for b in range(offsets[f], offsets[f + 1]):
-        if mask[b]:
-            mask[b] = _on_side(nodes, offsets, v, b, right)
-            alive = alive or mask[b]
-    return alive
+def _to_child(state, v, mask):  # type: ignore[no-untyped-def]
+    """Leave the columns that go from the parent of node v to v; tell whether there are any."""
+    parent = state.above[v]
+    f = state.nodes[parent, FEATURE]
+    if state.nodes[parent, LEFT] == v:
+        return _keep(mask[f], state.left[parent])
+    return _lose(mask[f], state.left[parent])
 
 
 @kernel
-def _push(stack, n, v, level, right, parent):  # type: ignore[no-untyped-def]
-    stack[n, 0], stack[n, 1], stack[n, 2], stack[n, 3] = v, level, right, parent
+def _cell_mask(state, k, cell, mask):  # type: ignore[no-untyped-def]
+    """Set the columns that rows of class k counted in a bin of a node can have, as its tree tells.
+
+    Tell whether every feature has one.
+    """
+    v, p, b = cell[0], cell[1], cell[2]
+    for f in range(mask.shape[0]):
+        for w in range(mask.shape[1]):
+            first = w * WORD
+            n = min(max(state.offsets[f + 1] - state.offsets[f] - first, 0), WORD)
+            mask[f, w] = ~np.uint64(0) >> np.uint64(WORD - n) if n > 0 else np.uint64(0)
+    one = mask[state.feature[p]]
+    one[:] = np.uint64(0)
+    one[b // WORD] = np.uint64(1) << np.uint64(b % WORD)
+    if not _at_node(state, k, v, mask):
+        return False
+    while state.above[v] >= 0:
+        if not _to_child(state, v, mask):
+            return False
+        v = state.above[v]
+        if not _at_node(state, k, v, mask):
+            return False
+    return True
 
 
 @kernel
-def _supports(  # type: ignore[no-untyped-def]
-    start, nodes, pairs, feature, at, offsets, bins, totals, k, mask, levels, support
-):
-    """Count, for every column, the trees in which some row within the mask may have been."""
-    width = mask.shape[0]
-    depth = levels.shape[0]
-    # a node waits with its depth, whether it is a right child, and its parent
-    stack = np.empty((2 * depth + 2, 4), dtype=np.int64)
-    out = np.empty(width, dtype=np.bool_)
-    work = 0.0
-    for t in range(start.shape[0] - 1):
-        out[:] = False
-        _push(stack, 0, start[t], 0, 0, -1)
-        n = 1
-        while n > 0:
-            n -= 1
-            v, level, right, parent = stack[n, 0], stack[n, 1], stack[n, 2], stack[n, 3]
-            if totals[v, k] == 0:
+def _volumes(state, k, cells, volume):  # type: ignore[no-untyped-def]
+    """Tell the log of how many rows fit each bin; infinity where none does."""
+    mask = np.empty((state.offsets.shape[0] - 1, state.left.shape[1]), dtype=np.uint64)
+    for c in range(cells.shape[0]):
+        volume[c] = np.inf
+        if _cell_mask(state, k, cells[c], mask):
+            volume[c] = 0.0
+            for f in range(mask.shape[0]):
+                volume[c] += np.log(_count(mask[f]))
+
+
+@kernel
+def _fits(mask, row):  # type: ignore[no-untyped-def]
+    for f in range(mask.shape[0]):
+        if not _has(mask[f], row[f]):
+            return False
+    return True
+
+
+@kernel
+def _possible(state, k, t, mask, levels, stack, out):  # type: ignore[no-untyped-def]
+    """Set the columns of the rows within a mask that may have been drawn for a tree.
+
+    Return the work done, negative where there are none. Slices of arrays are avoided: to make them
+    would take longer than what is done with them.
+    """
+    nodes, totals, left, there = state.nodes, state.totals, state.left, state.there
+    pairs, feature, above = state.pairs, state.feature, state.above
+    d, words = mask.shape
+    for f in range(d):
+        for w in range(words):
+            out[f, w] = 0
+    work, n, some = 0.0, 1, False
+    stack[0, 0], stack[0, 1] = state.start[t], 0
+    while n > 0:
+        n -= 1
+        v, level = stack[n, 0], stack[n, 1]
+        if totals[v, k] == 0:
+            continue
+        work += d * words / 3  # three words take about 20 nanoseconds
+        if level == 0:
+            for f in range(d):
+                for w in range(words):
+                    levels[0, f, w] = mask[f, w]
+        else:
+            up = above[v]
+            g = nodes[up, FEATURE]
+            flip = np.uint64(0) if nodes[up, LEFT] == v else ~np.uint64(0)
+            alive = np.uint64(0)
+            for w in range(words):
+                alive |= levels[level - 1, g, w] & (left[up, w] ^ flip)
+            if alive == 0:
                 continue
-            work += width / 8  # eight columns take about 20 nanoseconds
-            now = levels[level]
-            now[:] = mask if level == 0 else levels[level - 1]
-            if parent >= 0 and not _enter(nodes, offsets, parent, right == 1, now):
+            for f in range(d):
+                for w in range(words):
+                    levels[level, f, w] = levels[level - 1, f, w]
+            for w in range(words):
+                levels[level, g, w] &= left[up, w] ^ flip
+        alive = ~np.uint64(0)
+        for p in range(pairs[v], pairs[v + 1]):
+            g = feature[p]
+            alive = np.uint64(0)
+            for w in range(words):
+                levels[level, g, w] &= there[p, k, w]
+                alive |= levels[level, g, w]
+            if alive == 0:
+                break
+        if alive == 0:
+            continue
+        if nodes[v, FEATURE] < 0:
+            some = True
+            for f in range(d):
+                for w in range(words):
+                    out[f, w] |= levels[level, f, w]
+        else:
+            stack[n, 0], stack[n, 1] = nodes[v, LEFT], level + 1
+            stack[n + 1, 0], stack[n + 1, 1] = nodes[v, RIGHT], level + 1
+            n += 2
+    return work if some else -work
+
+
+@kernel
+def _narrow(state, k, least, own, mask, levels, stack, out, support, work):  # type: ignore[no-untyped-def]
+    """Leave out columns without enough support, until all have it; tell whether any are left."""
+    d, words = mask.shape
+    trees = state.start.shape[0] - 1
+    while True:
+        changed = False
+        done = _possible(state, k, own, mask, levels, stack, out)
+        work[0] += abs(done)
+        if done <= 0:
+            return False
+        for f in range(d):
+            for w in range(words):
+                changed = changed or mask[f, w] != out[f, w]
+                mask[f, w] = out[f, w]
+        if least == 0:
+            return True
+        support[:] = 1
+        some = 1
+        for t in range(trees):
+            if t == own:
                 continue
-            if not _filter(pairs, feature, at, offsets, bins, k, v, now):
-                continue
-            if nodes[v, FEATURE] < 0:
-                for b in range(width):
-                    out[b] = out[b] or now[b]
+            done = _possible(state, k, t, mask, levels, stack, out)
+            work[0] += abs(done)
+            if done > 0:
+                some += 1
+                for f in range(d):
+                    for w in range(words):
+                        x = out[f, w]
+                        b = 0
+                        while x != 0:
+                            if x & np.uint64(1):
+                                support[f, w * WORD + b] += 1
+                            x >>= np.uint64(1)
+                            b += 1
+            if some + trees - 1 - t - (1 if own > t else 0) < least:
+                return False
+        for f in range(d):
+            alive = False
+            for b in range(state.offsets[f + 1] - state.offsets[f]):
+                if _has(mask[f], b):
+                    if support[f, b] < least:
+                        mask[f, b // WORD] &= ~(np.uint64(1) << np.uint64(b % WORD))
+                        changed = True
+                    else:
+                        alive = True
+            if not alive:
+                return False
+        if not changed:
+            return True
+
+
+@kernel
+def _support(state, k, row):  # type: ignore[no-untyped-def]
+    """Return the number of trees that a row may have been drawn for."""
+    n = 0
+    for t in range(state.start.shape[0] - 1):
+        v = np.int64(state.start[t])
+        fits = state.totals[v, k] > 0
+        while fits:
+            for p in range(state.pairs[v], state.pairs[v + 1]):
+                fits = fits and _has(state.there[p, k], row[state.feature[p]])
+            f = state.nodes[v, FEATURE]
+            if f < 0:
+                break
+            v = np.int64(state.nodes[v, LEFT if _has(state.left[v], row[f]) else RIGHT])
+            fits = fits and state.totals[v, k] > 0
+        n += fits
+    return n
+
+
+@kernel
+def _take(state, t, row, k, n):  # type: ignore[no-untyped-def]
+    """Take n draws of a row out of a tree."""
+    v = np.int64(state.start[t])
+    while True:
+        state.totals[v, k] -= n
+        for p in range(state.pairs[v], state.pairs[v + 1]):
+            b = row[state.feature[p]]
+            i = state.at[p] + b
+            state.bins[i, k] -= n
+            if state.bins[i, k] <= 0:
+                state.there[p, k, b // WORD] &= ~(np.uint64(1) << np.uint64(b % WORD))
+        f = state.nodes[v, FEATURE]
+        if f < 0:
+            break
+        v = np.int64(state.nodes[v, LEFT if _has(state.left[v], row[f]) else RIGHT])
+
+
+@kernel
+def _take_everywhere(state, row, k, n):  # type: ignore[no-untyped-def]
+    for t in range(state.start.shape[0] - 1):
+        _take(state, t, row, k, n)
+
+
+@kernel
+def _index(rows, n, row):  # type: ignore[no-untyped-def]
+    """Return where a row is among the first n, -1 where it is not."""
+    for i in range(n):
+        same = True
+        for f in range(row.shape[0]):
+            same = same and rows[i, f] == row[f]
+        if same:
+            return i
+    return -1
+
+
+@kernel
+def _halve(mask, other):  # type: ignore[no-untyped-def]
+    """Move half of the columns of the feature with the fewest, but more than one, to another mask.
+
+    Tell whether there is such a feature; `other` is then the same elsewhere.
+    """
+    best, fewest = -1, 0
+    for f in range(mask.shape[0]):
+        n = _count(mask[f])
+        if n > 1 and (best < 0 or n < fewest):
+            best, fewest = f, n
+    other[:] = mask
+    if best < 0:
+        return False
+    moved = 0
+    for b in range(mask.shape[1] * WORD):
+        if _has(mask[best], b):
+            bit = np.uint64(1) << np.uint64(b % WORD)
+            if moved < fewest // 2:
+                mask[best, b // WORD] &= ~bit
             else:
-                _push(stack, n, nodes[v, LEFT], level + 1, 0, v)
-                _push(stack, n + 1, nodes[v, RIGHT], level + 1, 1, v)
-                n += 2
-        for b in range(width):
-            support[b] += out[b]
-    return work
+                other[best, b // WORD] &= ~bit
+            moved += 1
+    return True
 
 
 @kernel
-def _subtract(start, nodes, pairs, feature, at, offsets, bins, totals, k, row, most):  # type: ignore[no-untyped-def]
-    """Take a row out of every tree, as many times as all counts on its way have it."""
-    for t in range(start.shape[0] - 1):
-        room = np.int64(most)
-        for take in range(2):
-            v = np.int64(start[t])
-            while True:
-                room = min(room, totals[v, k])
-                if take:
-                    totals[v, k] -= room
-                for p in range(pairs[v], pairs[v + 1]):
-                    f = feature[p]
-                    i = at[p] + row[f] - offsets[f]
-                    room = min(room, bins[i, k])
-                    if take:
-                        bins[i, k] -= room
-                if nodes[v, FEATURE] < 0:
-                    break
-                b = row[nodes[v, FEATURE]]
-                v = np.int64(nodes[v, LEFT if _on_side(nodes, offsets, v, b, False) else RIGHT])
+def _look(  # type: ignore[no-untyped-def]
+    state, k, least, whole, most_work, work, cells, settled, found, copies, others, sizes
+):
+    """Look at the counts of cells for rows that are alone there; take draws out that are told.
 
-
-@kernel
-def _path_mask(start, nodes, pairs, feature, at, offsets, bins, k, leaf, above, mask):  # type: ignore[no-untyped-def]
-    """Leave the columns that rows of class k in a leaf can have, as its own tree tells."""
-    v = leaf
-    _filter(pairs, feature, at, offsets, bins, k, v, mask)
-    while above[v] >= 0:
-        parent = above[v]
-        _enter(nodes, offsets, parent, nodes[parent, RIGHT] == v, mask)
-        _filter(pairs, feature, at, offsets, bins, k, parent, mask)
-        v = parent
-
-
-@kernel
-def _sizes(start, nodes, pairs, feature, at, offsets, bins, k, some, above, size):  # type: ignore[no-untyped-def]
-    """Tell the log of how many rows fit each leaf, and the columns of its last split that do."""
-    mask = np.empty(offsets[offsets.shape[0] - 1], dtype=np.bool_)
-    for i in range(some.shape[0]):
-        mask[:] = True
-        _path_mask(start, nodes, pairs, feature, at, offsets, bins, k, some[i], above, mask)
-        size[i, :] = np.inf
-        size[i, 0] = 0.0
-        last = nodes[above[some[i]], FEATURE]
-        for f in range(offsets.shape[0] - 1):
-            n = 0
-            for b in range(offsets[f], offsets[f + 1]):
-                if mask[b]:
-                    n += 1
-                    if f == last:
-                        size[i, 1 + b - offsets[f]] = 0.0
-            if f != last:
-                size[i, 0] += np.log(max(n, 1))
+    Of `sizes`, the first is how many rows are found, the second how many others are kept.
+    """
+    d, words = state.offsets.shape[0] - 1, state.left.shape[1]
+    trees = state.start.shape[0] - 1
+    waiting = np.empty((MOST_TRIES + 2, d, words), dtype=np.uint64)
+    levels = np.empty((state.levels, d, words), dtype=np.uint64)
+    stack = np.empty((2 * state.levels + 2, 2), dtype=np.int64)
+    out = np.empty((d, words), dtype=np.uint64)
+    support = np.empty((d, words * WORD), dtype=np.int32)
+    mask = np.empty((d, words), dtype=np.uint64)
+    row = np.empty(d, dtype=np.int64)
+    only = np.empty(d, dtype=np.int64)
+    kept = 0
+    for j in range(sizes[1]):
+        if _support(state, k, others[j]) >= least and _index(found, sizes[0], others[j]) < 0:
+            others[kept] = others[j]
+            kept += 1
+    sizes[1] = kept
+    told, failures = 0, 0
+    for c in range(cells.shape[0]):
+        i = state.at[cells[c, 1]] + cells[c, 2]
+        n = state.bins[i, k]
+        if n <= 0 or work[0] > most_work or failures > MOST_FAILURES:
+            continue
+        if not _cell_mask(state, k, cells[c], mask):
+            continue
+        own = np.searchsorted(state.start, cells[c, 0], side="right") - 1
+        work[0] += d * words
+        fits, who = 0, -1
+        if not whole:
+            for r in range(sizes[0]):
+                if _fits(mask, found[r]):
+                    fits += 1
+                    who = r
+                    if fits > 1:
+                        break
+        if fits > 1:
+            continue
+        if not settled[c]:
+            more = 0
+            for r in range(sizes[1]):
+                if _fits(mask, others[r]):
+                    more += 1
+                    if fits + more > 1:
+                        break
+            if fits + more > 1:
+                continue
+            failures += 1
+            more, tries, waits = 0, 0, 1
+            waiting[0] = mask
+            while waits > 0 and fits + more < 2 and tries < MOST_TRIES:
+                tries += 1
+                now = waiting[waits - 1]
+                waits -= 1
+                if not _narrow(
+                    state, k, least, own, now, levels, stack, out, support, work
+                ):
+                    continue
+                if _halve(now, waiting[waits + 1]):
+                    waits += 2
+                    if least == 0:
+                        break
+                    continue
+                for f in range(d):
+                    for b in range(words * WORD):
+                        if _has(now[f], b):
+                            row[f] = b
+                if _index(found, sizes[0], row) >= 0:
+                    continue
+                more += 1
+                only[:] = row
+                if sizes[1] < others.shape[0] and _index(others, sizes[1], row) < 0:
+                    others[sizes[1]] = row
+                    sizes[1] += 1
+            if waits > 0 or fits + more != 1:
+                continue
+            settled[c] = True
+            failures = 0
+            if more == 1:
+                if sizes[0] == found.shape[0]:
+                    continue
+                who = sizes[0]
+                found[who] = only
+                copies[who] = n if whole else 1
+                sizes[0] += 1
+                for r in range(sizes[1]):  # it is found, and no other any more
+                    if _index(only.reshape(1, d), 1, others[r]) == 0:
+                        others[r] = others[sizes[1] - 1]
+                        sizes[1] -= 1
+                        break
+        elif fits != 1:
+            continue
+        if whole:
+            _take_everywhere(state, found[who], k, n)
+        else:
+            _take(state, own, found[who], k, n)
+        told += n
+    return told
