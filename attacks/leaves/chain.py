@@ -2,11 +2,14 @@
 
 A bootstrap draws rows with replacement, so that a tree's counts of leaves and classes are
 multinomial: of N draws in a leaf and class that k of n rows are in, each had the odds k / n. The
-log-likelihood of a table is the sum of ``N log k`` over all leaves of all trees.
+log-likelihood of a table is the sum of ``N log k`` over all leaves of all trees. Without a
+bootstrap k is N, where that sum is largest, too. A move draws one value of a row from all it can
+have, each as likely as all trees then are (Gibbs sampling, Geman and Geman 1984).
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,8 +19,11 @@ from fedtrees.attacks.evidence.draws import next_bits
 from fedtrees.attacks.leaves.forests import Boxes, Ints
 from fedtrees.trees.jit import kernel
 
+Longs = NDArray[np.int64]
 #: Rows that stand for none: a leaf that has drawn rows and holds none is unlikely, not impossible.
 NONE = 0.1
+#: Logarithms are whole multiples of this, so that sums of them are exact.
+UNIT = 2.0**-24
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,13 +31,13 @@ class State:
     """Rows, changed in place: levels int32 (n, d), classes, leaves int32 (n, T), rows per leaf."""
 
     level: Ints
-    y: NDArray[np.int64]
+    y: Longs
     leaf: Ints
-    held: NDArray[np.int64]
+    held: Longs
     free: int  # so many rows move, the others are known
 
     @staticmethod
-    def of(boxes: Boxes, level: Ints, y: NDArray[np.int64], free: int) -> State:
+    def of(boxes: Boxes, level: Ints, y: Longs, free: int) -> State:
         """Put rows into all leaves."""
         leaf = np.empty((len(level), len(boxes.start)), dtype=np.int32)
         held = np.zeros(boxes.counts.shape, dtype=np.int64)
@@ -39,7 +45,7 @@ class State:
         return State(level, y, leaf, held, free)
 
 
-def start(boxes: Boxes, y: NDArray[np.int64], rng: np.random.Generator) -> Ints:
+def start(boxes: Boxes, y: Longs, rng: np.random.Generator) -> Ints:
     """Return levels of rows of given classes, int32 (n, d), anywhere in leaves that have draws."""
     d = len(boxes.thresholds)
     box = np.zeros((len(boxes.nodes), d, 2), dtype=np.int32)
@@ -59,12 +65,26 @@ def start(boxes: Boxes, y: NDArray[np.int64], rng: np.random.Generator) -> Ints:
     return out
 
 
-def advance(boxes: Boxes, state: State, beta: float, moves: int, bits: NDArray[np.uint64]) -> None:
-    """Make so many moves of one value each, with the log-likelihood times ``beta``."""
-    log = np.log(np.concatenate([[NONE], np.arange(1, len(state.level) + 2)]))
-    known = (boxes.start, boxes.nodes, boxes.counts.astype(np.float64), boxes.levels)
-    now = (state.level, state.y, state.leaf, state.held)
-    _advance(*known, *now, state.free, log * beta, moves, bits)
+def likelihood(boxes: Boxes, state: State) -> float:
+    """Return the log-likelihood of a table, up to what is the same for all tables, in nats."""
+    leaves = boxes.nodes[:, 0] < 0
+    return float((boxes.counts * np.log(np.maximum(state.held, NONE)))[leaves].sum())
+
+
+def advance(
+    boxes: Boxes, state: State, beta: float, draws: int, bits: NDArray[np.uint64]
+) -> None:
+    """Draw so many values of free rows anew.
+
+    Parameters
+    ----------
+    beta : float
+        What the log-likelihood is multiplied by.
+    """
+    log = [NONE, *range(1, len(state.level) + 2)]
+    fixed = np.array([round(math.log(x) * beta / UNIT) for x in log], dtype=np.int64)
+    known = (boxes.start, boxes.nodes, boxes.counts, boxes.levels)
+    _advance(*known, state.level, state.y, state.leaf, state.held, state.free, fixed, draws, bits)
 
 
 @kernel
@@ -85,41 +105,81 @@ def _place(start, nodes, level, y, leaf, held):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _uniform(bits):  # type: ignore[no-untyped-def]
-    return next_bits(bits) * 2.0**-53
+def _gains(start, nodes, counts, level, i, f, k, leaf, held, log, levels, gain, stack):  # type: ignore[no-untyped-def]
+    """Set what the log-likelihood gains by each level of feature f that row i may have."""
+    for g in range(levels + 1):
+        gain[g] = 0
+    for t in range(start.shape[0]):
+        a = leaf[i, t]
+        leaves = counts[a, k] * (log[held[a, k] - 1] - log[held[a, k]])
+        stack[0, 0], stack[0, 1], stack[0, 2] = start[t], 0, levels - 1
+        n = 1
+        while n > 0:
+            n -= 1
+            v, lo, hi = stack[n, 0], stack[n, 1], stack[n, 2]
+            while nodes[v, 0] >= 0:
+                g = nodes[v, 0]
+                if g != f:
+                    v = nodes[v, 2] + (level[i, g] > nodes[v, 1])
+                elif hi <= nodes[v, 1]:
+                    v = nodes[v, 2]
+                elif lo > nodes[v, 1]:
+                    v = nodes[v, 2] + 1
+                else:
+                    stack[n, 0], stack[n, 1], stack[n, 2] = nodes[v, 2] + 1, nodes[v, 1] + 1, hi
+                    n += 1
+                    hi = nodes[v, 1]
+                    v = nodes[v, 2]
+            if v != a:
+                found = leaves
+                if counts[v, k] > 0:
+                    found += counts[v, k] * (log[held[v, k] + 1] - log[held[v, k]])
+                gain[lo] += found
+                gain[hi + 1] -= found
+    for g in range(1, levels):
+        gain[g] += gain[g - 1]
+
+
+@kernel
+def _drawn(gain, weight, levels, bits):  # type: ignore[no-untyped-def]
+    """Return one of some levels by their log-probabilities."""
+    best = gain[0]
+    for g in range(1, levels):
+        best = max(best, gain[g])
+    total = np.int64(0)
+    for g in range(levels):
+        weight[g] = np.int64(math.exp((gain[g] - best) * UNIT) * 2.0**30)
+        total += weight[g]
+    rest = np.int64(next_bits(bits) * 2.0**-53 * total)
+    for g in range(levels):
+        rest -= weight[g]
+        if rest < 0:
+            return g
+    return levels - 1
 
 
 @kernel
 def _advance(  # type: ignore[no-untyped-def]
-    start, nodes, counts, levels, level, y, leaf, held, free, log, moves, bits
+    start, nodes, counts, levels, level, y, leaf, held, free, log, draws, bits
 ):
     d, trees = level.shape[1], start.shape[0]
-    x, to = np.empty(d, dtype=np.int32), np.empty(trees, dtype=np.int32)
-    for _ in range(moves):
-        i = np.int64(_uniform(bits) * free)
-        f = np.int64(_uniform(bits) * d)
-        if levels[f] < 2:
+    most = levels.max()
+    gain = np.empty(most + 1, dtype=np.int64)
+    weight = np.empty(most, dtype=np.int64)
+    stack = np.empty((most + 2, 3), dtype=np.int64)
+    to = np.empty(trees, dtype=np.int32)
+    for _ in range(draws):
+        i = np.int64(next_bits(bits) * 2.0**-53 * free)
+        f = np.int64(next_bits(bits) * 2.0**-53 * d)
+        m, k = levels[f], y[i]
+        if m < 2:
             continue
-        x[:] = level[i]
-        if _uniform(bits) < 0.5:  # nearby, over an even window
-            width = max(np.int64(1), levels[f] // 12)
-            step = 1 + np.int64(_uniform(bits) * width)
-            x[f] += step if _uniform(bits) < 0.5 else -step
-        else:
-            x[f] = np.int64(_uniform(bits) * levels[f])
-        if x[f] < 0 or x[f] >= levels[f] or x[f] == level[i, f]:
+        _gains(start, nodes, counts, level, i, f, k, leaf, held, log, m, gain, stack)
+        g = _drawn(gain, weight, m, bits)
+        if g == level[i, f]:
             continue
-        _route(start, nodes, x, to)
-        k = y[i]
-        gain = 0.0
-        for t in range(trees):
-            a, b = leaf[i, t], to[t]
-            if a != b:
-                gain += counts[a, k] * (log[held[a, k] - 1] - log[held[a, k]])
-                gain += counts[b, k] * (log[held[b, k] + 1] - log[held[b, k]])
-        if gain < 0 and np.log(_uniform(bits) + 1e-300) > gain:
-            continue
-        level[i, f] = x[f]
+        level[i, f] = g
+        _route(start, nodes, level[i], to)
         for t in range(trees):
             if leaf[i, t] != to[t]:
                 held[leaf[i, t], k] -= 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,7 +11,8 @@ from numpy.typing import NDArray
 
 from fedtrees.attacks.evidence.readable import shows
 from fedtrees.core.view import View
-from fedtrees.messages.forests import LocalForest, PooledForest
+from fedtrees.messages.boosting import NodeSplits
+from fedtrees.messages.forests import LeafClasses, LocalForest, PooledForest
 from fedtrees.messages.models import ForestModel
 from fedtrees.trees.forest.random_forest import ClassTree, RandomForest
 
@@ -34,6 +37,12 @@ class Source:
     rows: int
     owner: str | None
 
+    @property
+    def drawn(self) -> bool:
+        """Whether trees are of draws: without, class totals are the same in all."""
+        totals = np.stack([t.counts[0] for t in self.trees if t.counts is not None])
+        return bool((totals != totals[0]).any())
+
 
 def sources_of(view: View) -> list[Source]:
     """Return the forests of others that tell class counts."""
@@ -43,7 +52,7 @@ def sources_of(view: View) -> list[Source]:
         parts = [(o, RandomForest.from_arrays(vars(m)).trees) for o, m in local if len(m.sizes)]
         return [_source(view, t, o) for o, t in parts if _counted(t)]
     if not shows(view, PooledForest, ForestModel):
-        return []
+        return [Source(trees, view.n_rows, None)] if _counted(trees := _grown(view)) else []
     told = [m for _, m in view.messages(PooledForest)] or [m for _, m in view.messages(ForestModel)]
     trees = RandomForest.from_arrays(vars(told[-1])).trees
     if not _counted(trees):
@@ -64,7 +73,29 @@ def sources_of(view: View) -> list[Source]:
 
 
 def _counted(trees: tuple[ClassTree, ...]) -> bool:
-    return all(t.counts is not None for t in trees)
+    return len(trees) > 0 and all(t.counts is not None for t in trees)
+
+
+def _grown(view: View) -> tuple[ClassTree, ...]:
+    """Return the trees that splits and leaves tell whoever helps to grow them."""
+    splits: dict[int, list[NodeSplits]] = defaultdict(list)
+    for _, m in view.messages(NodeSplits):
+        splits[m.tree].append(m)
+    leaves = {m.tree: m for _, m in view.messages(LeafClasses)}
+    return tuple(_tree(splits[t], leaves[t]) for t in sorted(leaves))
+
+
+def _tree(splits: Sequence[NodeSplits], told: LeafClasses) -> ClassTree:
+    n = 1 + 2 * sum(len(m.nodes) for m in splits)
+    feature, left, right = (np.full(n, -1, dtype=np.int32) for _ in range(3))
+    threshold, default = np.zeros(n, dtype=np.float32), np.zeros(n, dtype=np.bool_)
+    for m in splits:
+        feature[m.nodes], threshold[m.nodes] = m.feature, m.threshold
+        left[m.nodes], right[m.nodes], default[m.nodes] = m.left, m.left + 1, m.default_left
+    blank = np.full((n, told.probability.shape[1]), np.nan)
+    return ClassTree(feature, threshold, left, right, default, blank).released(
+        told.probability, told.counts
+    )
 
 
 def _source(view: View, trees: tuple[ClassTree, ...], owner: str) -> Source:
@@ -110,6 +141,13 @@ class Boxes:
             cut[at] = np.searchsorted(thresholds[f], threshold[at])
         nodes = np.stack([feature, cut, left], axis=1).astype(np.int32)
         return Boxes(start, nodes, np.concatenate([t.counts for t in trees]), thresholds)
+
+    def level(self, X: NDArray[np.float32]) -> Ints:
+        """Return the levels of rows, int32, shape (n, d); a missing value counts as the largest."""
+        each = zip(self.thresholds, X.T, strict=True)
+        return np.stack([np.searchsorted(t, x, side="right") for t, x in each], axis=1).astype(
+            np.int32
+        )
 
     @property
     def levels(self) -> NDArray[np.int64]:

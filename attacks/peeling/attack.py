@@ -78,7 +78,7 @@ class HistogramPeeling(Attack):
 
     def run(self, view: View, rng: np.random.Generator) -> Guess:
         """Guess rows of the victims, with owner where single histograms were seen."""
-        if shows(view, ClassCounts):
+        if not shows(view, Histogram, GlobalHistogram):
             return self._of_classes(view, rng)
         own = Table.empty(view.schema) if view.rows is None else view.rows
         sources = None if unreadable(view) else sources_of(view)
