@@ -71,9 +71,7 @@ def likelihood(boxes: Boxes, state: State) -> float:
     return float((boxes.counts * np.log(np.maximum(state.held, NONE)))[leaves].sum())
 
 
-def advance(
-    boxes: Boxes, state: State, beta: float, draws: int, bits: NDArray[np.uint64]
-) -> None:
+def advance(boxes: Boxes, state: State, beta: float, draws: int, bits: NDArray[np.uint64]) -> None:
     """Draw so many values of free rows anew.
 
     Parameters

@@ -136,7 +136,9 @@ def counted_sources(view: View) -> CountedSources | None:
     return CountedSources(forest, cuts, parts)
 
 
-def _of_everyone(view: View, trees: list[int], totals: Mapping[int, list[ClassTotals]]) -> list[int]:
+def _of_everyone(
+    view: View, trees: list[int], totals: Mapping[int, list[ClassTotals]]
+) -> list[int]:
     """Return the trees whose sums are of all clients: of others, clients may have dropped out."""
     if view.parameters.get("max_samples") is None:
         return [t for t in trees if totals[t][0].counts.sum() == view.n_rows]

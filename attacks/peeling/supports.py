@@ -537,7 +537,6 @@ def _look(  # type: ignore[no-untyped-def]
     Of `sizes`, the first is how many rows are found, the second how many others are kept.
     """
     d, words = state.offsets.shape[0] - 1, state.left.shape[1]
-    trees = state.start.shape[0] - 1
     waiting = np.empty((MOST_TRIES + 2, d, words), dtype=np.uint64)
     levels = np.empty((state.levels, d, words), dtype=np.uint64)
     stack = np.empty((2 * state.levels + 2, 2), dtype=np.int64)
@@ -588,9 +587,7 @@ def _look(  # type: ignore[no-untyped-def]
                 tries += 1
                 now = waiting[waits - 1]
                 waits -= 1
-                if not _narrow(
-                    state, k, least, own, now, levels, stack, out, support, work
-                ):
+                if not _narrow(state, k, least, own, now, levels, stack, out, support, work):
                     continue
                 if _halve(now, waiting[waits + 1]):
                     waits += 2

@@ -69,7 +69,7 @@ def odd_run(seed):
     if len(shares) > 3 and rng.random() < 0.3:  # a client colludes with the server
         who = ("server", "client-1")
     if rng.random() < 0.2:
-        parts.append(LeafRounding(step=0.1))
+        parts.append(LeafRounding(decimals=1))
     classes = tuple(str(k) for k in range(int(table.y.max()) + 1))
     schema = schema_of(table, codes)
     schema = Schema(schema.features, schema.target, classes)
