@@ -327,7 +327,7 @@ def _volumes(state, k, cells, volume):  # type: ignore[no-untyped-def]
 
 @kernel
 def _fits(mask, row):  # type: ignore[no-untyped-def]
-    for f in range(mask.shape[0]):
+    for f in range(mask.shape[0]):  # noqa: SIM110  numba compiles no generators
         if not _has(mask[f], row[f]):
             return False
     return True
