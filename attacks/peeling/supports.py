@@ -31,9 +31,9 @@ SURE = 0.999
 #: Masks tried for one count.
 MOST_TRIES = 40
 #: Counts in a row that tell nothing new, after which a round ends: the narrowest come first.
-MOST_FAILURES = 500
+MOST_FAILURES = 200
 #: Rows beside the found ones that are kept in mind as possible, of each class.
-MOST_OTHERS = 4000
+MOST_OTHERS = 1000
 WORD = 64
 
 
