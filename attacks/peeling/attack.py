@@ -71,7 +71,7 @@ class HistogramPeeling(Attack):
         if shows(view, ClassCounts):
             return None
         if not shows(view, Histogram, GlobalHistogram):
-            return "the principals see no histograms of gradients or classes"
+            return "the principals see no gradient histograms and no class counts"
         if classes_of_leaves(view) != 2:
             return "leaves are not Newton steps of the binary log loss"
         return None

@@ -2,7 +2,7 @@
 
 A row was drawn for a tree only if every node on its way has its class in each of its bins that was
 asked for. In how many trees that holds is its support. A row that exists was drawn for most trees,
-by coins whose odds are public: of all rows, one has less support than `Search.least` with a
+by coins whose odds are public: of all rows, one has less support than `least_support` with a
 probability of `ERROR` at most. Every count of a bin is of somebody. Where a single row of enough
 support fits it, that row exists, and was drawn as often as the count says: that often it is taken
 out of its tree, which leaves others less support. Nothing else is taken out, so that what is left
