@@ -11,10 +11,12 @@ import numpy as np
 from fedtrees.attacks.evidence.marginals import Column, columns_of, pooled, victims_rows
 from fedtrees.attacks.evidence.readable import classes_of_leaves, shows
 from fedtrees.attacks.evidence.replay import EVERYONE, OTHERS
+from fedtrees.attacks.peeling.counted import altered, counted_sources, presence
 from fedtrees.attacks.peeling.owners import owners_of
 from fedtrees.attacks.peeling.peel import LEAST_CONFIDENCE, MOST_WORK, Peeled, peel
 from fedtrees.attacks.peeling.rows import take_out
-from fedtrees.attacks.peeling.sources import Sources, sources_of, unreadable
+from fedtrees.attacks.peeling.sources import sources_of, unreadable
+from fedtrees.attacks.peeling.supports import SURE, Search, Supported
 from fedtrees.attacks.peeling.values import (
     lower_edges,
     ranges_of,
@@ -29,12 +31,14 @@ from fedtrees.core.registry import register
 from fedtrees.core.schema import Table
 from fedtrees.core.view import View
 from fedtrees.messages.boosting import GlobalHistogram, Histogram
+from fedtrees.messages.forests import ClassCounts
+from fedtrees.trees.binning import Cuts
 
 
 @register.attack("histogram-peeling")
 @dataclass(frozen=True, kw_only=True)
 class HistogramPeeling(Attack):
-    """Read training rows off gradient histograms, each with a checksum; return only those.
+    """Read training rows off histograms of gradients or classes; return only those it is sure of.
 
     Beyond the papers. It needs the histograms themselves: those of every client (the server;
     rows then come with their owner), or their sums alone (every client under all-reduce, the
@@ -64,62 +68,95 @@ class HistogramPeeling(Attack):
 
     def inapplicable(self, view: View) -> str | None:
         """Return why the principals see no histograms to peel, None if they do."""
+        if shows(view, ClassCounts):
+            return None
         if not shows(view, Histogram, GlobalHistogram):
-            return "the principals see no gradient histograms"
+            return "the principals see no gradient histograms and no class counts"
         if classes_of_leaves(view) != 2:
             return "leaves are not Newton steps of the binary log loss"
         return None
 
     def run(self, view: View, rng: np.random.Generator) -> Guess:
         """Guess rows of the victims, with owner where single histograms were seen."""
+        if not shows(view, Histogram, GlobalHistogram):
+            return self._of_classes(view, rng)
         own = Table.empty(view.schema) if view.rows is None else view.rows
         sources = None if unreadable(view) else sources_of(view)
         if sources is None:
-            none = own.take(np.zeros(0, dtype=np.intp))
-            return Guess((Records(none, np.zeros(0)),), {"readable": 0.0})
+            return _nothing(view)
         found: list[Peeled] = []
         for owner, left in sources.parts.items():
             if owner == EVERYONE:
                 take_out(sources.forest, left, to_bins(sources.cuts, own.X), own.y)
             found.append(peel(sources.forest, left, self.work, self.confidence))
         columns = columns_of(view) if self.sketches else {}
-        return _guess(view, sources, found, columns, rng)
+        records = _records(
+            view, sources.cuts, dict(zip(sources.parts, found, strict=True)), columns, rng
+        )
+        return Guess(
+            (records,),
+            notes={
+                "readable": 1.0,
+                "trees_read": float(sources.forest.trees),
+                "checksum_failures": float(sum(p.rejected for p in found)),
+                "finished": float(all(p.finished for p in found)),
+                "work": float(sum(p.work for p in found)),
+                "bins_unexplained": float(sum(p.unexplained for p in sources.parts.values())),
+            },
+        )
+
+    def _of_classes(self, view: View, rng: np.random.Generator) -> Guess:
+        """Guess rows from class counts per bin."""
+        sources = None if altered(view) or self.confidence > SURE else counted_sources(view)
+        if sources is None:
+            return _nothing(view)
+        own = Table.empty(view.schema) if view.rows is None else view.rows
+        found: dict[str, Supported] = {}
+        for owner, counts in sources.parts.items():
+            likely = presence(view, owner, int(counts.nodes[0].sum()))
+            known = own if owner == EVERYONE else Table.empty(view.schema)
+            search = Search(sources.forest, counts, likely, view.n_rows, self.work)
+            found[owner] = search.rows(to_bins(sources.cuts, known.X), known.y)
+        columns = columns_of(view) if self.sketches else {}
+        return Guess(
+            (_records(view, sources.cuts, found, columns, rng),),
+            notes={
+                "readable": 1.0,
+                "trees_read": float(sources.forest.trees),
+                "finished": float(all(s.finished for s in found.values())),
+                "work": float(sum(s.work for s in found.values())),
+            },
+        )
 
 
-def _guess(
+def _nothing(view: View) -> Guess:
+    return Guess((Records(Table.empty(view.schema), np.zeros(0)),), {"readable": 0.0})
+
+
+def _records(
     view: View,
-    sources: Sources,
-    found: list[Peeled],
+    cuts: Cuts,
+    found: Mapping[str, Peeled] | Mapping[str, Supported],
     columns: Mapping[str, Sequence[Column]],
     rng: np.random.Generator,
-) -> Guess:
-    """Turn what was peeled into rows: values of the owner in the bins, own ones, or a middle."""
+) -> Records:
+    """Turn what was read into rows: values of the owner in the bins, own ones, or a middle."""
     own = Table.empty(view.schema) if view.rows is None else view.rows
-    bins, y = (np.concatenate([getattr(p, k) for p in found]) for k in ("bins", "y"))
-    ranges = ranges_of(view.schema, own.X, sources.cuts)
-    edges = lower_edges(sources.cuts, view)
-    X = values_in(sources.cuts, view.schema, bins, own.X, ranges, rng, edges)
-    owner: list[str] | None = [o for o, p in zip(sources.parts, found, strict=True) for _ in p.y]
-    if EVERYONE in sources.parts or OTHERS in sources.parts:
+    bins = np.concatenate([p.bins for p in found.values()])
+    y = np.concatenate([p.y for p in found.values()])
+    ranges = ranges_of(view.schema, own.X, cuts)
+    X = values_in(cuts, view.schema, bins, own.X, ranges, rng, lower_edges(cuts, view))
+    owner: list[str] | None = [o for o, p in found.items() for _ in p.y]
+    if EVERYONE in found or OTHERS in found:
         names = list(columns)
         owner = None
         if columns and pooled(view) is not None:
-            found_in = owners_of(bins, sources.cuts, columns, victims_rows(view))
+            found_in = owners_of(bins, cuts, columns, victims_rows(view))
             owner = [names[k] for k in found_in]
     for name, parts in columns.items():
         mine = np.array([o == name for o in owner or ()], dtype=bool)
         if mine.any():
-            told = told_values(sources.cuts, bins[mine], parts, view.schema.categorical)
+            told = told_values(cuts, bins[mine], parts, view.schema.categorical)
             X[mine] = np.where(np.isnan(told), X[mine], told)
-    confidence = np.concatenate([p.confidence for p in found])
-    return Guess(
-        (Records(Table(X, y), confidence, None if owner is None else tuple(owner)),),
-        notes={
-            "readable": 1.0,
-            "trees_read": float(sources.forest.trees),
-            "checksum_failures": float(sum(p.rejected for p in found)),
-            "finished": float(all(p.finished for p in found)),
-            "work": float(sum(p.work for p in found)),
-            "bins_unexplained": float(sum(left.unexplained for left in sources.parts.values())),
-        },
-    )
+    confidence = np.concatenate([p.confidence for p in found.values()])
+    return Records(Table(X, y), confidence, None if owner is None else tuple(owner))

@@ -1,0 +1,1 @@
+"""Rows from the class counts in the leaves of plain random forests."""

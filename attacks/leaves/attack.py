@@ -1,0 +1,164 @@
+"""`forest-boxes`: rows from the class counts in the leaves of plain forests."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.attacks.evidence.submission import Blind, submitted
+from fedtrees.attacks.leaves.chain import State, advance, likelihood, start
+from fedtrees.attacks.leaves.forests import Boxes, Ints, Source, sources_of
+from fedtrees.core.attack import Attack
+from fedtrees.core.errors import check_positive
+from fedtrees.core.guess import Guess, Records
+from fedtrees.core.registry import register
+from fedtrees.core.schema import Table
+from fedtrees.core.view import View
+from fedtrees.guessing.consensus import matched_consensus
+from fedtrees.guessing.recipes import best_recipe
+from fedtrees.guessing.tolerance import estimated_width
+
+#: How often every value is drawn while the log-likelihood grows to its weight, in how many steps,
+#: and while samples are taken; chains, of which the likeliest is taken. Where trees are of all rows
+#: counts are exact, and its weight grows further.
+COOL, STEPS, SAMPLES, CHAINS = 0.05, 20, 20, 2
+DRAWN, EXACT = (40, 40, 1.0), (100, 60, 6.0)
+#: Values drawn by all chains of a source at most, each in about 10 microseconds for 100 trees.
+MOST_DRAWS = 1_500_000
+
+
+@register.attack("forest-boxes")
+@dataclass(frozen=True, kw_only=True)
+class ForestBoxes(Attack):
+    """Reconstruct rows from the boxes of all leaves of a random forest and their class counts.
+
+    Beyond the papers. A chain makes tables that explain the counts of all trees, drawn or not, and
+    their consensus is submitted if own rows do not promise a better blind guess
+    (docs/forests.md). Values are taken to be there: none is guessed missing.
+
+    Attributes
+    ----------
+    work : float
+        Values drawn, as a multiple of the usual.
+    """
+
+    work: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_positive("work", self.work)
+
+    def inapplicable(self, view: View) -> str | None:
+        """Return why the principals see no class counts of leaves, None if they do."""
+        if not sources_of(view):
+            return "the principals see no forest with class counts in its leaves"
+        return None
+
+    def run(self, view: View, rng: np.random.Generator) -> Guess:
+        """Guess the rows of the victims, with owner where every client has its own trees."""
+        own = Table.empty(view.schema) if view.rows is None else view.rows
+        tables, owners, notes = [], list[str](), list[dict[str, float]]()
+        for source in sources_of(view):
+            known = own if source.owner is None else own.take(slice(0))
+            if source.rows <= len(known):
+                continue
+            table, note = self._rows(source, known, own, view, rng)
+            tables.append(table)
+            notes.append(note)
+            owners += [source.owner or ""] * len(table)
+        if not tables:
+            return Guess()
+        named = tuple(owners) if all(owners) else None
+        mean = {k: float(np.mean([n[k] for n in notes])) for k in notes[0]}
+        return Guess((Records(Table.concat(tables), owner=named),), mean)
+
+    def _rows(
+        self, source: Source, known: Table, own: Table, view: View, rng: np.random.Generator
+    ) -> tuple[Table, dict[str, float]]:
+        """Return the guess of a source's rows beside those known."""
+        boxes = Boxes.of(source.trees, len(view.schema.features))
+        n = source.rows - len(known)
+        y = _classes(boxes, source.rows, known, n)
+        chains = [
+            self._chain(boxes, source.drawn, y, boxes.level(known.X), known.y, rng)
+            for _ in range(CHAINS)
+        ]
+        likely = [value for value, _ in chains]
+        levels = chains[int(np.argmax(likely))][1]
+        values = _values(boxes, own, view)
+        worlds = [Table(_at(values, level), y) for level in levels]
+        ends = np.array([[v.min(), v.max()] for v in values], dtype=np.float64).T
+        width = estimated_width(own, view.schema, *ends)
+        found = matched_consensus(worlds, width)
+        if not len(own):
+            return found, {"log_likelihood": max(likely), "submits_blind": 0.0}
+        blind = Blind(own, view.schema, width, best_recipe(own, view.schema, rng))
+        guess, told = submitted(found, worlds, blind, 1.0, rng)
+        return guess, {
+            "log_likelihood": max(likely), "submits_blind": told["submits_blind"],
+        }  # fmt: skip
+
+    def _chain(
+        self,
+        boxes: Boxes,
+        drawn: bool,
+        y: NDArray[np.int64],
+        known: Ints,
+        known_y: NDArray[np.int64],
+        rng: np.random.Generator,
+    ) -> tuple[float, list[Ints]]:
+        """Return how likely the last table is, and levels of tables along the way."""
+        before, while_, weight = DRAWN if drawn else EXACT
+        level = np.concatenate([start(boxes, y, rng), known])
+        state = State.of(boxes, level, np.concatenate([y, known_y]), len(y))
+        bits = rng.integers(0, 1 << 63, 1).astype(np.uint64)
+        cells = len(y) * len(boxes.thresholds)
+        share = self.work * min(1.0, MOST_DRAWS / (CHAINS * cells * (before + while_)))
+        for beta in np.geomspace(COOL, weight, STEPS).tolist():
+            advance(boxes, state, beta, max(1, round(before * share * cells / STEPS)), bits)
+        samples = []
+        for _ in range(SAMPLES):
+            advance(boxes, state, weight, max(1, round(while_ * share * cells / SAMPLES)), bits)
+            samples.append(state.level[: len(y)].copy())
+        return likelihood(boxes, state), samples
+
+
+def _classes(boxes: Boxes, rows: int, own: Table, n: int) -> NDArray[np.int64]:
+    """Return a class for each of n rows, int64, as the roots tell their shares."""
+    totals = boxes.counts[boxes.start].sum(axis=0).astype(np.float64)
+    share = totals / totals.sum() * rows - np.bincount(own.y, minlength=len(totals))
+    share = np.maximum(share, 0) + 1e-9
+    ends = np.round(np.cumsum(share / share.sum()) * n).astype(np.int64)
+    return np.repeat(np.arange(len(ends)), np.diff(ends, prepend=0)).astype(np.int64)
+
+
+def _values(boxes: Boxes, own: Table, view: View) -> list[NDArray[np.float32]]:
+    """Return a value for every level of each feature.
+
+    The lower edge, where thresholds are values of rows; else the middle. Open ends are as far from
+    the outermost threshold as its neighbour, where neither own rows nor the schema tell.
+    """
+    out = []
+    lower = view.protocol == "local-forests"
+    for f, (edges, feature) in enumerate(zip(boxes.thresholds, view.schema.features, strict=True)):
+        x = own.X[np.isfinite(own.X[:, f]), f]
+        if not len(edges):
+            out.append(np.array([np.median(x) if len(x) else feature.low or 0], dtype=np.float32))
+            continue
+        gap = float(np.median(np.diff(edges))) if len(edges) > 1 else 1.0
+        below, above = x[x < edges[0]], x[x >= edges[-1]]
+        first = np.median(below) if len(below) else edges[0] - gap
+        last = np.median(above) if len(above) else edges[-1] + (0.0 if lower else gap)
+        if feature.low is not None:
+            first = max(first, min(feature.low, edges[0]))
+        inner = edges[:-1] if lower else (edges[:-1] + edges[1:]) / 2
+        every = np.concatenate([[first], inner, [last]])
+        if feature.categories:
+            every = np.ceil(np.concatenate([[0.0], edges]))
+        out.append(every.astype(np.float32))
+    return out
+
+
+def _at(values: list[NDArray[np.float32]], level: Ints) -> NDArray[np.float32]:
+    return np.stack([v[g] for v, g in zip(values, level.T, strict=True)], axis=1)
