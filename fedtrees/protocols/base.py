@@ -143,10 +143,13 @@ class Protocol(ABC):
         DataError
         """
 
-    def grown_on(self, n: int, streams: Streams, round: int) -> NDArray[np.bool_] | None:
+    def grown_on(
+        self, n: int, streams: Streams, round: int, defense: Composition | None = None
+    ) -> NDArray[np.bool_] | None:
         """Return which of a party's n rows a round of training uses, bool (n,); None: all.
 
-        ``streams`` are the party's. What the harness knows, and nobody else does.
+        ``streams`` are the party's; a ``defense`` may say how rows are drawn. What the harness
+        knows, and nobody else does.
         """
         return None
 
