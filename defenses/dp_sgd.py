@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -81,10 +82,9 @@ class DPSGD(Defense):
         """Compose the steps that were taken; infinite where exact sums of columns crossed."""
         own = [e for e in transcript.events if e.what == "NetworkUpdate"]
         found = max((composed(events, self.delta) for events in by_party(own)), default=math.inf)
-        told = [d.why for d in transcript if isinstance(d.message, ColumnSums)]
-        return ApproximateDP(
-            math.inf if told else found, self.delta, unprotected="columns" if told else ""
-        )
+        if any(isinstance(d.message, ColumnSums) for d in transcript):
+            return ApproximateDP(math.inf, self.delta, unprotected="columns", updates=found)
+        return ApproximateDP(found, self.delta)
 
 
 def clipped(gradients: NDArray[np.float32], bound: float) -> NDArray[np.float32]:
@@ -108,22 +108,26 @@ def composed(events: Iterable[BudgetEvent], delta: float) -> float:
     accountant = RDPAccountant()
     counted = Counter((e.scale / e.l2, e.rate) for e in events)
     accountant.history = [(sigma, rate, n) for (sigma, rate), n in counted.items()]
-    return float(accountant.get_epsilon(delta))
+    with warnings.catch_warnings():  # as in `multiplier`
+        warnings.simplefilter("ignore", UserWarning)
+        return float(accountant.get_epsilon(delta))
 
 
 @cache
 def multiplier(epsilon: float, delta: float, rate: float, steps: int) -> float:
     """Return the scale of noise, over the clip, whose steps cost (epsilon, delta) together."""
     _, get_noise_multiplier = _opacus()
-    return float(
-        get_noise_multiplier(
-            target_epsilon=epsilon,
-            target_delta=delta,
-            sample_rate=rate,
-            steps=steps,
-            accountant="rdp",
+    with warnings.catch_warnings():  # an order at the end of its list: the bound is only looser
+        warnings.simplefilter("ignore", UserWarning)
+        return float(
+            get_noise_multiplier(
+                target_epsilon=epsilon,
+                target_delta=delta,
+                sample_rate=rate,
+                steps=steps,
+                accountant="rdp",
+            )
         )
-    )
 
 
 def _opacus() -> tuple[Any, Any]:

@@ -236,7 +236,8 @@ class NetworkProtocol(Protocol):
     )  # fmt: skip
     serves: ClassVar[frozenset[str]] = frozenset({"rows", "poisson_sampling"})
     summed: ClassVar[tuple[type[Message], ...]] = (ColumnSums,)
-    curious: ClassVar[tuple[str, ...]] = ("server",)
+    curious: ClassVar[tuple[str, ...]] = ("server", "server+client")
+    needs: ClassVar[tuple[str, ...]] = ("torch",)
 
     def __post_init__(self) -> None:
         for name, least in _COUNTS.items():
