@@ -1,4 +1,4 @@
-"""What clients do to the updates of a network without an accountant: noise, rounding, few of them."""
+"""What clients do to updates of a network that no accountant covers: noise, rounding, few."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def rehearsed(
 def batch_gradient(
     layers: Layers, weights: NDArray[np.float32], X: NDArray[np.float32], y: NDArray[np.int64]
 ) -> NDArray[np.float32]:
-    """Return the gradient of the mean cross-entropy, float32, shape (parameters,), without torch."""
+    """Return the gradient of the mean cross-entropy, float32, (parameters,), without torch."""
     network = layers.split(weights)
     A, on = [X], []
     for k, (w, b) in enumerate(network):
@@ -86,9 +86,7 @@ def batch_gradient(
     return join_layers(parts[::-1]).astype(np.float32)
 
 
-def accuracy(
-    guess: NDArray[np.float32], truth: NDArray[np.float32], encoding: Encoding
-) -> float:
+def accuracy(guess: NDArray[np.float32], truth: NDArray[np.float32], encoding: Encoding) -> float:
     """Return the share of cells that agree under the best matching (Vero et al. 2023, Eq. 7)."""
     width = np.zeros(len(encoding.coded))
     k = encoding.continuous

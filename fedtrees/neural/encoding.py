@@ -66,7 +66,9 @@ class Encoding:
     def __post_init__(self) -> None:
         shapes = {np.shape(getattr(self, n)) for n in ("feature", "category", "mean", "std")}
         if len(shapes) != 1 or not len(self.feature):
-            raise DataError(f"an encoding has one feature, category, mean and std per column; {shapes}")
+            raise DataError(
+                f"an encoding has one feature, category, mean and std per column; {shapes}"
+            )
 
     def __len__(self) -> int:
         return len(self.feature)

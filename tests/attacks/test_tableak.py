@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,12 +13,12 @@ from fedtrees.attacks.gradients.inversion import invert, noise_of
 from fedtrees.attacks.gradients.labels import restored_counts
 from fedtrees.attacks.gradients.matching import Matching
 from fedtrees.attacks.gradients.rehearsal import accuracy, batch_gradient
+from fedtrees.bench.evaluate import make_defense
 from fedtrees.core.guess import BatchRows
 from fedtrees.core.holding import over_clients
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema
 from fedtrees.core.specs import Spec, parse_composed
-from fedtrees.bench.evaluate import make_defense
 from fedtrees.neural.encoding import Encoding
 from fedtrees.neural.perceptron import Layers
 from fedtrees.neural.training import initial
@@ -59,7 +58,9 @@ def test_the_tangent_trick_is_the_derivative_that_torch_finds(sizes):
 
     network, target = drawn(), drawn()
     X, y = rng.normal(size=(3, 4, sizes[0])), rng.integers(0, sizes[-1], 4)
-    loss, slope, _ = Matching(network, target)(X, np.broadcast_to(np.eye(sizes[-1])[y], (3, 4, sizes[-1])))
+    loss, slope, _ = Matching(network, target)(
+        X, np.broadcast_to(np.eye(sizes[-1])[y], (3, 4, sizes[-1]))
+    )
     for r in range(3):
         x = torch.tensor(X[r], requires_grad=True)
         held = [torch.tensor(p, requires_grad=True) for layer in network for p in layer]

@@ -12,16 +12,15 @@ from fedtrees.core.composition import Composition
 from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.holding import over_clients
 from fedtrees.core.registry import register
-from fedtrees.core.schema import Schema, Table
+from fedtrees.core.schema import Table
 from fedtrees.core.specs import Spec, parse_composed
 from fedtrees.core.streams import Streams
-from fedtrees.defenses.dp_sgd import DPSGD, clipped
+from fedtrees.defenses.dp_sgd import clipped
 from fedtrees.messages.models import as_message
 from fedtrees.messages.networks import NetworkUpdate, NetworkWeights, Standardisation
 from fedtrees.metrics.utility import utility_scores
 from fedtrees.neural import training
 from fedtrees.neural.encoding import Encoding
-from fedtrees.neural.perceptron import Layers
 from fedtrees.protocols.base import train
 
 torch = pytest.importorskip("torch", reason="torch is the extra `neural`")
@@ -54,7 +53,10 @@ def test_columns_are_one_hot_and_standardised_as_all_rows_say():
 
 def test_an_update_is_the_gradient_of_the_rows_that_the_round_used():
     trained = run()
-    made, weights = trained.protocol, {m.message.round: m.message.weights for m in sent(trained, NetworkWeights)}
+    made, weights = (
+        trained.protocol,
+        {m.message.round: m.message.weights for m in sent(trained, NetworkWeights)},
+    )
     encoding = trained.model.encoding
     for delivery in sent(trained):
         table = HELD[delivery.sender].table
@@ -66,7 +68,7 @@ def test_an_update_is_the_gradient_of_the_rows_that_the_round_used():
         whole = training.mean_gradient(
             layers, weights[delivery.message.round], encoding.encode(rows.X), rows.y
         )
-        assert np.array_equal(delivery.message.update, 4 * whole)
+        np.testing.assert_allclose(delivery.message.update, 4 * whole, rtol=1e-4, atol=1e-7)
 
 
 def test_local_training_is_what_torch_s_optimiser_does():
@@ -94,7 +96,7 @@ def test_local_training_is_what_torch_s_optimiser_does():
 
 
 def test_networks_learn_and_their_message_predicts_the_same():
-    trained = run(rounds=60, batch=16, units=32)
+    trained = run(rounds=30, batch=16, units=32, lr=0.3)
     table = Table.concat(CLIENTS)
     assert utility_scores(table.y, trained.predict(table.X))["auc"] > 0.85
     again = as_message(trained.model).model()
@@ -111,7 +113,11 @@ def test_who_is_not_drawn_for_a_round_sends_zeros():
 def test_under_a_secure_sum_the_model_is_the_same_but_for_rounding():
     plain, summed = run(), run(defense="secure-sum")
     np.testing.assert_allclose(summed.model.weights, plain.model.weights, atol=1e-6)
-    assert all(d.receivers == (d.sender,) for d in sent(summed) if not hasattr(d.message.update, "keyholders"))
+    assert all(
+        d.receivers == (d.sender,)
+        for d in sent(summed)
+        if not hasattr(d.message.update, "keyholders")
+    )
 
 
 def test_dp_sgd_clips_as_opacus_and_spends_what_it_claims():
@@ -126,10 +132,13 @@ def test_dp_sgd_clips_as_opacus_and_spends_what_it_claims():
     )  # fmt: skip
     held.grad_sample = torch.tensor(gradients)
     theirs.step()
-    np.testing.assert_allclose(clipped(gradients, 2.0).sum(axis=0), -held.detach().numpy(), rtol=1e-5)
+    np.testing.assert_allclose(
+        clipped(gradients, 2.0).sum(axis=0), -held.detach().numpy(), atol=1e-6
+    )
 
-    exact, covered = run(defense="dp-sgd[epsilon=2]"), run(
-        defense="dp-sgd[epsilon=2]", statistics="public"
+    exact, covered = (
+        run(defense="dp-sgd[epsilon=2]"),
+        run(defense="dp-sgd[epsilon=2]", statistics="public"),
     )
     assert exact.spent[1].epsilon == np.inf
     assert exact.spent[1].unprotected == "columns"
@@ -177,10 +186,14 @@ def test_what_cannot_be_trained_on_is_refused(monkeypatch):
         run(lr=1e30)
     with pytest.raises(UsageError, match="batch=0"):
         protocol(batch=0)
-    unnamed = replace(SCHEMA, features=(*SCHEMA.features[:4], replace(SCHEMA.features[4], categories=())))
+    unnamed = replace(
+        SCHEMA, features=(*SCHEMA.features[:4], replace(SCHEMA.features[4], categories=()))
+    )
     with pytest.raises(DataError, match="declares no categories"):
         run(schema=unnamed)
-    open_ends = replace(SCHEMA, features=(replace(SCHEMA.features[0], low=None), *SCHEMA.features[1:]))
+    open_ends = replace(
+        SCHEMA, features=(replace(SCHEMA.features[0], low=None), *SCHEMA.features[1:])
+    )
     with pytest.raises(DataError, match="'a' declares no range"):
         run(schema=open_ends, statistics="public")
     training.torch_module.cache_clear()
