@@ -45,12 +45,12 @@ class Encoding:
         DataError
             If a categorical feature declares no categories.
         """
-        feature, category = [], []
+        feature, category = list[int](), list[int]()
         for k, f in enumerate(schema.features):
             if f.kind == "categorical" and not f.categories:
                 raise DataError(
-                    f"feature {f.name!r} is categorical and declares no categories; a network needs "
-                    "a column for each: name them in the schema"
+                    f"feature {f.name!r} is categorical and declares no categories; a network "
+                    "needs a column for each: name them in the schema"
                 )
             codes = range(len(f.categories)) if f.kind == "categorical" else [-1]
             feature += [k] * len(codes)
@@ -117,7 +117,7 @@ class Encoding:
             As `raw`.
         """
         found = (self.raw(X) - self.mean) / self.std
-        return np.nan_to_num(found, copy=False, nan=0.0)
+        return np.asarray(np.nan_to_num(found, copy=False, nan=0.0), dtype=np.float32)
 
     def decode(
         self, codes: NDArray[np.integer[Any]], numbers: NDArray[np.floating[Any]]

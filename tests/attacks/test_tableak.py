@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -53,8 +54,7 @@ def test_the_tangent_trick_is_the_derivative_that_torch_finds(sizes):
     rng = np.random.default_rng(len(sizes))
 
     def drawn():
-        pairs = zip(sizes[:-1], sizes[1:], strict=True)
-        return [(rng.normal(size=(b, a)), rng.normal(size=b)) for a, b in pairs]
+        return [(rng.normal(size=(b, a)), rng.normal(size=b)) for a, b in pairwise(sizes)]
 
     network, target = drawn(), drawn()
     X, y = rng.normal(size=(3, 4, sizes[0])), rng.integers(0, sizes[-1], 4)

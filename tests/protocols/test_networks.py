@@ -11,6 +11,7 @@ from fedtrees.bench.evaluate import make_defense
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.holding import over_clients
+from fedtrees.core.messages import closed
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Table
 from fedtrees.core.specs import Spec, parse_composed
@@ -113,11 +114,8 @@ def test_who_is_not_drawn_for_a_round_sends_zeros():
 def test_under_a_secure_sum_the_model_is_the_same_but_for_rounding():
     plain, summed = run(), run(defense="secure-sum")
     np.testing.assert_allclose(summed.model.weights, plain.model.weights, atol=1e-6)
-    assert all(
-        d.receivers == (d.sender,)
-        for d in sent(summed)
-        if not hasattr(d.message.update, "keyholders")
-    )
+    readable = [d for d in sent(summed) if not closed(d.message)]
+    assert [(d.sender, d.receivers) for d in readable] == 2 * [("server", ("server",))]
 
 
 def test_dp_sgd_clips_as_opacus_and_spends_what_it_claims():
@@ -165,7 +163,7 @@ def test_noise_of_dp_sgd_has_the_scale_that_the_accountant_asks_for():
     ("defense", "holds"),
     [
         ("gradient-noise[scale=0.5]", lambda a, b: (a - b).std() == pytest.approx(0.5, rel=0.15)),
-        ("gradient-rounding[step=0.01]", lambda a, b: np.abs(a * 100 - np.round(a * 100)).max() < 1e-4),
+        ("gradient-rounding[step=0.01]", lambda a, b: np.abs(a * 100 % 1 - 0.5).min() > 0.49),
         ("top-k[share=0.1]", lambda a, b: (a != 0).sum() == int(0.1 * len(a))),
     ],
     ids=["noise", "rounding", "top-k"],
@@ -179,8 +177,8 @@ def test_updates_leave_as_the_defense_says(defense, holds):
 def test_what_cannot_be_trained_on_is_refused(monkeypatch):
     with pytest.raises(DataError, match="holds 30 rows, fewer than the 31"):
         run(batch=31)
+    number = [Table(t.X, t.X[:, 0].astype(np.float64)) for t in CLIENTS]
     with pytest.raises(UsageError, match="'label' is a number"):
-        number = [Table(t.X, t.X[:, 0].astype(np.float64)) for t in CLIENTS]
         run(held=over_clients(number), schema=replace(SCHEMA, classes=()))
     with pytest.raises(DataError, match="diverges at lr=1e\\+30"):
         run(lr=1e30)
