@@ -48,10 +48,13 @@ UNREAD = {
     "ForestModel": FORESTS,
     "LeafClassCounts": FORESTS,
     "PrivateForest": FORESTS,
+    "ColumnSums": "all they tell is by what inputs are standardised, which is read",
     "LeafSums": "the leaf values and noisy sums made of it are read; no attack tells clients apart",
 }
+STEPS = "no attack takes others' local steps apart from the weights alone"
 AUDIT = {"BoostedModel": "`fedtrees audit` tells the clients' trees apart"}
 UNREAD_IN = {
+    "fedavg-mlp": {"Standardisation": STEPS, "NetworkWeights": STEPS},
     "forest-hist": {"CutPoints": FORESTS},
     "flower-bagging": AUDIT,
     "flower-cyclic": AUDIT,
