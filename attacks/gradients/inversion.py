@@ -122,5 +122,5 @@ def invert(
 
 
 def effort(rows: int) -> tuple[int, int]:
-    """Return restarts and steps: more where a batch is neither easy nor hopeless."""
-    return (10, 500) if rows <= 16 or rows > 64 else (20, 600)
+    """Return restarts and steps: most where a batch is neither easy nor hopeless."""
+    return (10, 500) if rows <= 16 else (20, 600) if rows <= 64 else (14, 500)
