@@ -123,4 +123,7 @@ def invert(
 
 def effort(rows: int) -> tuple[int, int]:
     """Return restarts and steps: most where a batch is neither easy nor hopeless."""
-    return (10, 500) if rows <= 16 else (20, 600) if rows <= 64 else (14, 500)
+    for most, spent in ((16, (10, 500)), (64, (20, 600)), (160, (14, 500))):
+        if rows <= most:
+            return spent
+    return 5, 250
