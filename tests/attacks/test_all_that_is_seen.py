@@ -33,6 +33,7 @@ ATTACKS = (
     "joint[chains=1,moves=20,samples=1,exact=false]",
     "draft-dp[work=0.001]",
     "forest-boxes[work=0.01]",
+    "tableak[batches=1,restarts=1,steps=5]",
 )
 FORESTS = "no attack puts the tree together yet"
 HELD_OUT = "no attack reads histograms of which rows are held out yet"
@@ -48,12 +49,15 @@ UNREAD = {
     "ForestModel": FORESTS,
     "LeafClassCounts": FORESTS,
     "PrivateForest": FORESTS,
+    "ColumnSums": "all they tell is by what inputs are standardised, which is read",
     "LeafSums": "the leaf values and noisy sums made of it are read; no attack tells clients apart",
 }
 FEW_ROWS = "`regression-inversion` reads it where one other client has few rows"
 SUMS = "sums over all clients, whose rows no attack tells apart; clients are told the averages"
+STEPS = "no attack takes others' local steps apart from the weights alone"
 AUDIT = {"BoostedModel": "`fedtrees audit` tells the clients' trees apart"}
 UNREAD_IN = {
+    "fedavg-mlp": {"Standardisation": STEPS, "NetworkWeights": STEPS},
     "forest-hist": {"CutPoints": FORESTS},
     "flower-bagging": AUDIT,
     "flower-cyclic": AUDIT,
@@ -72,12 +76,19 @@ UNREAD_WHERE_ROWS_ARE_HELD_OUT = {
     "StopBoosting": "how many trees there are; the model tells it",
 }
 SMALL = {"trees": 5, "max_depth": 4}
-SMALL_OF = {"dp-forest": {"trees": 5, "depth": 4}, "horizontal-regression": {"rounds": 3}}
+NETWORK = {"rounds": 2, "batch": 4, "units": 8}
+SMALL_OF = {
+    "dp-forest": {"trees": 5, "depth": 4},
+    "fedsgd-mlp": NETWORK,
+    "horizontal-regression": {"rounds": 3},
+    "fedavg-mlp": {**NETWORK, "local_rows": 4},
+}
 RUNS = [
     *(
         Spec(name, SMALL_OF.get(name, SMALL))
         for name in register.names("protocol")
         if register.get("protocol", name).layout == "rows"
+        and not register.get("protocol", name).missing()
     ),
     Spec("fedtree-hist", {**SMALL, "cuts": "equal-width"}),
     Spec("nvflare-hist", {**SMALL, "early_stopping_rounds": 1}),
