@@ -58,7 +58,7 @@ def noise_of(target: Any, rows: int, encoding: Encoding) -> float:
         return 0.0
     ratio = (encoding.mean / encoding.std)[coded]
     off = (weight[:, coded] + ratio * bias[:, None]) / np.sqrt(1 + ratio**2)
-    return float(np.sqrt((off**2).mean(axis=0)).min())
+    return float(np.quantile(np.sqrt((off**2).mean(axis=0)), 0.1))
 
 
 def invert(
@@ -122,5 +122,8 @@ def invert(
 
 
 def effort(rows: int) -> tuple[int, int]:
-    """Return restarts and steps: more where a batch is neither easy nor hopeless."""
-    return (10, 500) if rows <= 16 or rows > 64 else (20, 600)
+    """Return restarts and steps: most where a batch is neither easy nor hopeless."""
+    for most, spent in ((16, (10, 500)), (64, (20, 600)), (160, (14, 500))):
+        if rows <= most:
+            return spent
+    return 5, 250

@@ -8,9 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-def restored_counts(
-    bias: NDArray[Any], probability: NDArray[Any], rows: int
-) -> NDArray[np.int64]:
+def restored_counts(bias: NDArray[Any], probability: NDArray[Any], rows: int) -> NDArray[np.int64]:
     """Return the number of rows of each class, int64, shape (K,), `rows` in all.
 
     Parameters

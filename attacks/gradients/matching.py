@@ -62,12 +62,12 @@ class Matching:
         forward, back = self._forward, self._back  # type: ignore[attr-defined]
         depth = len(forward)
         A, seen, on = [X.reshape(R * B, -1)], [], []
-        for l, (weight, bias) in enumerate(forward):
+        for k, (weight, bias) in enumerate(forward):
             Z = A[-1] @ weight
             Z += bias
             out = Z.shape[1] // 2
             seen.append(Z[:, out:])
-            if l < depth - 1:
+            if k < depth - 1:
                 on.append(Z[:, :out] > 0)
                 A.append(Z[:, :out] * on[-1])
         Z = Z[:, :out]
@@ -76,46 +76,46 @@ class Matching:
         D: list[Any] = [None] * depth
         D[-1] = (P - Y.reshape(R * B, -1)) / np.float32(B)
         behind: list[Any] = [None] * depth  # D_l [W_l | T_l]
-        for l in range(depth - 1, -1, -1):
-            behind[l] = D[l] @ back[l]
-            if l:
-                D[l - 1] = behind[l][:, : A[l].shape[1]] * on[l - 1]
+        for k in range(depth - 1, -1, -1):
+            behind[k] = D[k] @ back[k]
+            if k:
+                D[k - 1] = behind[k][:, : A[k].shape[1]] * on[k - 1]
         inner, square = np.zeros(R, X.dtype), np.zeros(R, X.dtype)
         grams, gram_d = [], []
-        for l in range(depth):
-            a, d = A[l].reshape(R, B, -1), D[l].reshape(R, B, -1)
+        for k in range(depth):
+            a, d = A[k].reshape(R, B, -1), D[k].reshape(R, B, -1)
             G = a @ a.transpose(0, 2, 1)
             G += 1
             H = d @ d.transpose(0, 2, 1)
             grams.append(G)
             gram_d.append(H)
-            inner += np.einsum("rbo,rbo->r", d, seen[l].reshape(R, B, -1))
+            inner += np.einsum("rbo,rbo->r", d, seen[k].reshape(R, B, -1))
             square += np.einsum("rab,rab->r", G, H)
-        norm = np.sqrt(square) * np.float32(self._size)  # type: ignore[attr-defined]
+        norm = np.sqrt(square) * np.asarray(self._size, X.dtype)  # type: ignore[attr-defined]
         norm = np.maximum(norm, np.finfo(X.dtype).tiny)
         c = (inner / np.maximum(square, np.finfo(X.dtype).tiny))[:, None, None]
         # tangent of the units' inputs along V = c g - t, then of their derivatives
         moved: Any = None
-        for l in range(depth):
-            U = grams[l] @ D[l].reshape(R, B, -1)
+        for k in range(depth):
+            U = grams[k] @ D[k].reshape(R, B, -1)
             U *= c
             U = U.reshape(R * B, -1)
-            U -= seen[l]
+            U -= seen[k]
             if moved is not None:
-                U += moved @ self.layers[l][0].T
-            if l < depth - 1:
-                moved = U * on[l]
+                U += moved @ self.layers[k][0].T
+            if k < depth - 1:
+                moved = U * on[k]
         E = P * U
         E -= P * E.sum(axis=1, keepdims=True)
         E /= np.float32(B)
-        for l in range(depth - 1, -1, -1):
-            a = A[l].shape[1]
-            S = gram_d[l] @ A[l].reshape(R, B, -1)
+        for k in range(depth - 1, -1, -1):
+            a = A[k].shape[1]
+            S = gram_d[k] @ A[k].reshape(R, B, -1)
             S *= c
             S = S.reshape(R * B, -1)
-            S -= behind[l][:, a:]
-            S += E @ self.layers[l][0]
-            E = S * on[l - 1] if l else S
+            S -= behind[k][:, a:]
+            S += E @ self.layers[k][0]
+            E = S * on[k - 1] if k else S
         loss = 1 - inner / norm
         slope = E.reshape(R, B, -1)
         slope /= norm[:, None, None]

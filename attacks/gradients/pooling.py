@@ -35,9 +35,11 @@ def pooled(
     """
     p, x = matched(found, labels)
     middle, mean = np.median(p, axis=0), p.mean(axis=0)
-    codes = np.stack([middle[:, g].argmax(axis=1) for g in encoding.groups], axis=1) if (
-        encoding.groups
-    ) else np.zeros((len(labels), 0), np.int64)
+    codes = (
+        np.stack([middle[:, g].argmax(axis=1) for g in encoding.groups], axis=1)
+        if (encoding.groups)
+        else np.zeros((len(labels), 0), np.int64)
+    )
     confidence = np.empty((len(labels), len(encoding.coded)))
     for g in encoding.groups:
         q = np.clip(mean[:, g], 1e-12, 1)

@@ -17,12 +17,16 @@ _RESTARTS, _STEPS = 3, 150
 
 
 def likely_rows(
-    view: View, encoding: Encoding, labels: NDArray[np.int64], rng: np.random.Generator
+    view: View,
+    encoding: Encoding,
+    labels: NDArray[np.int64],
+    rng: np.random.Generator,
+    spread: float = 0.0,
 ) -> Table:
     """Return rows of the distribution with such labels: own ones, else draws of what means say.
 
     Without own rows, categories are drawn by their shares, which the means of the inputs are, and
-    numbers are their mean.
+    numbers are their mean, or so many standard deviations about it.
     """
     own = view.rows
     if own is not None and len(own) >= 2:
@@ -33,7 +37,8 @@ def likely_rows(
     for k, g in enumerate(encoding.groups):
         share = np.clip(encoding.mean[g].astype(np.float64), 1e-9, None)
         codes[:, k] = rng.choice(len(g), n, p=share / share.sum())
-    return Table(encoding.decode(codes, np.zeros((n, len(encoding.continuous)))), labels)
+    numbers = spread * rng.standard_normal((n, len(encoding.continuous)))
+    return Table(encoding.decode(codes, numbers), labels)
 
 
 def rehearsed(
@@ -50,7 +55,7 @@ def rehearsed(
 
     A shorter search than the real one, of a batch with the same labels.
     """
-    batch = likely_rows(view, encoding, np.sort(labels), rng)
+    batch = likely_rows(view, encoding, np.sort(labels), rng, spread=1.0)
     other = likely_rows(view, encoding, batch.y, rng)
     gradient = batch_gradient(layers, weights, encoding.encode(batch.X), batch.y)
     gradient = gradient + noise * rng.standard_normal(len(gradient))
@@ -64,7 +69,7 @@ def rehearsed(
 def batch_gradient(
     layers: Layers, weights: NDArray[np.float32], X: NDArray[np.float32], y: NDArray[np.int64]
 ) -> NDArray[np.float32]:
-    """Return the gradient of the mean cross-entropy, float32, shape (parameters,), without torch."""
+    """Return the gradient of the mean cross-entropy, float32, (parameters,), without torch."""
     network = layers.split(weights)
     A, on = [X], []
     for k, (w, b) in enumerate(network):
@@ -81,9 +86,7 @@ def batch_gradient(
     return join_layers(parts[::-1]).astype(np.float32)
 
 
-def accuracy(
-    guess: NDArray[np.float32], truth: NDArray[np.float32], encoding: Encoding
-) -> float:
+def accuracy(guess: NDArray[np.float32], truth: NDArray[np.float32], encoding: Encoding) -> float:
     """Return the share of cells that agree under the best matching (Vero et al. 2023, Eq. 7)."""
     width = np.zeros(len(encoding.coded))
     k = encoding.continuous

@@ -45,12 +45,12 @@ class Encoding:
         DataError
             If a categorical feature declares no categories.
         """
-        feature, category = [], []
+        feature, category = list[int](), list[int]()
         for k, f in enumerate(schema.features):
             if f.kind == "categorical" and not f.categories:
                 raise DataError(
-                    f"feature {f.name!r} is categorical and declares no categories; a network needs "
-                    "a column for each: name them in the schema"
+                    f"feature {f.name!r} is categorical and declares no categories; a network "
+                    "needs a column for each: name them in the schema"
                 )
             codes = range(len(f.categories)) if f.kind == "categorical" else [-1]
             feature += [k] * len(codes)
@@ -66,7 +66,9 @@ class Encoding:
     def __post_init__(self) -> None:
         shapes = {np.shape(getattr(self, n)) for n in ("feature", "category", "mean", "std")}
         if len(shapes) != 1 or not len(self.feature):
-            raise DataError(f"an encoding has one feature, category, mean and std per column; {shapes}")
+            raise DataError(
+                f"an encoding has one feature, category, mean and std per column; {shapes}"
+            )
 
     def __len__(self) -> int:
         return len(self.feature)
@@ -115,7 +117,7 @@ class Encoding:
             As `raw`.
         """
         found = (self.raw(X) - self.mean) / self.std
-        return np.nan_to_num(found, copy=False, nan=0.0)
+        return np.asarray(np.nan_to_num(found, copy=False, nan=0.0), dtype=np.float32)
 
     def decode(
         self, codes: NDArray[np.integer[Any]], numbers: NDArray[np.floating[Any]]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
+from importlib.util import find_spec
 from typing import Any, ClassVar
 
 import numpy as np
@@ -80,6 +81,8 @@ class Protocol(ABC):
         What the reference is called of who holds labels and trains with nobody else.
     example : str
         A dataset that needs no file to show it on.
+    needs : tuple of str
+        Modules of an extra that it trains with.
     """
 
     name: ClassVar[str] = "protocol"
@@ -92,6 +95,7 @@ class Protocol(ABC):
     curious: ClassVar[tuple[str, ...]] = ("client",)
     alone: ClassVar[str] = LOCAL_ONLY
     example: ClassVar[str] = "breast-cancer"
+    needs: ClassVar[tuple[str, ...]] = ()
 
     def roles(self, parties: int) -> Mapping[str, str]:
         """Return the role of every party by name, given how many hold data.
@@ -109,6 +113,11 @@ class Protocol(ABC):
         self, name: str, role: str, held: Holding | None, schema: Schema, defense: Composition
     ) -> Party:
         """Make one party around what it holds; one of them is a `Coordinator`."""
+
+    @classmethod
+    def missing(cls) -> list[str]:
+        """Return the modules it needs that are not installed."""
+        return [module for module in cls.needs if find_spec(module) is None]
 
     def claim(self) -> Guarantee:
         """State what the protocol guarantees by itself; most protocols guarantee nothing."""

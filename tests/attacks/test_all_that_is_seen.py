@@ -32,6 +32,7 @@ ATTACKS = (
     "lattice",
     "joint[chains=1,moves=20,samples=1,exact=false]",
     "draft-dp[work=0.001]",
+    "tableak[batches=1,restarts=1,steps=5]",
 )
 FORESTS = "no attack on forests is here yet"
 HELD_OUT = "no attack reads histograms of which rows are held out yet"
@@ -47,10 +48,13 @@ UNREAD = {
     "ForestModel": FORESTS,
     "LeafClassCounts": FORESTS,
     "PrivateForest": FORESTS,
+    "ColumnSums": "all they tell is by what inputs are standardised, which is read",
     "LeafSums": "the leaf values and noisy sums made of it are read; no attack tells clients apart",
 }
+STEPS = "no attack takes others' local steps apart from the weights alone"
 AUDIT = {"BoostedModel": "`fedtrees audit` tells the clients' trees apart"}
 UNREAD_IN = {
+    "fedavg-mlp": {"Standardisation": STEPS, "NetworkWeights": STEPS},
     "forest-hist": {"CutPoints": FORESTS},
     "flower-bagging": AUDIT,
     "flower-cyclic": AUDIT,
@@ -65,12 +69,18 @@ UNREAD_WHERE_ROWS_ARE_HELD_OUT = {
     "StopBoosting": "how many trees there are; the model tells it",
 }
 SMALL = {"trees": 5, "max_depth": 4}
-SMALL_OF = {"dp-forest": {"trees": 5, "depth": 4}}
+NETWORK = {"rounds": 2, "batch": 4, "units": 8}
+SMALL_OF = {
+    "dp-forest": {"trees": 5, "depth": 4},
+    "fedsgd-mlp": NETWORK,
+    "fedavg-mlp": {**NETWORK, "local_rows": 4},
+}
 RUNS = [
     *(
         Spec(name, SMALL_OF.get(name, SMALL))
         for name in register.names("protocol")
         if register.get("protocol", name).layout == "rows"
+        and not register.get("protocol", name).missing()
     ),
     Spec("fedtree-hist", {**SMALL, "cuts": "equal-width"}),
     Spec("nvflare-hist", {**SMALL, "early_stopping_rounds": 1}),

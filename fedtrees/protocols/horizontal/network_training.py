@@ -36,7 +36,14 @@ from fedtrees.protocols.base import Coordinator, Protocol
 #: The mean gradient of some rows at some weights.
 LocalGradient = Callable[[NDArray[np.float32], NDArray[np.intp]], NDArray[np.float32]]
 #: Whole numbers that a protocol takes, and the smallest of each.
-_COUNTS = {"batch": 1, "rounds": 1, "units": 1, "epochs": 1, "local_rows": 0, "clients_per_round": 0}
+_COUNTS = {
+    "batch": 1,
+    "rounds": 1,
+    "units": 1,
+    "epochs": 1,
+    "local_rows": 0,
+    "clients_per_round": 0,
+}
 
 
 class NetworkClient(Party):
@@ -93,9 +100,7 @@ class NetworkClient(Party):
         rows = self.params.rows_of_update(len(self.data))
         return NetworkUpdate(message.round, update * np.float32(rows), np.array([rows]))
 
-    def gradient(
-        self, weights: NDArray[np.float32], rows: NDArray[np.intp]
-    ) -> NDArray[np.float32]:
+    def gradient(self, weights: NDArray[np.float32], rows: NDArray[np.intp]) -> NDArray[np.float32]:
         """Return the mean gradient of some rows, by example where a defense acts on those."""
         batch = (self.layers, weights, self.inputs[rows], self.data.y[rows])
         if not self.defense.changes_examples:
@@ -236,7 +241,8 @@ class NetworkProtocol(Protocol):
     )  # fmt: skip
     serves: ClassVar[frozenset[str]] = frozenset({"rows", "poisson_sampling"})
     summed: ClassVar[tuple[type[Message], ...]] = (ColumnSums,)
-    curious: ClassVar[tuple[str, ...]] = ("server",)
+    curious: ClassVar[tuple[str, ...]] = ("server", "server+client")
+    needs: ClassVar[tuple[str, ...]] = ("torch",)
 
     def __post_init__(self) -> None:
         for name, least in _COUNTS.items():
