@@ -189,23 +189,29 @@ def values_in(
 ) -> NDArray[np.float32]:
     """Return a value in the box that all leaves of a row share, float32, shape (n, d).
 
-    The median of known values in it, else its middle; an open side ends at the declared range, or
-    at its other side.
+    The middle one of the known values in it, else the middle of the box; where a side is open and
+    no range is declared, what is just inside the other.
     """
-    low, high = trees.boxes(cells)
-    ends = view.schema.ranges
-    X = np.empty(cells.shape, dtype=np.float32)
+    first, last = trees.boxes(cells)
+    X = np.zeros(cells.shape, dtype=np.float32)
     for f, edges in enumerate(trees.edges):
-        least, last = (float(e[f]) for e in ends)
-        for i in range(len(cells)):
-            a = edges[low[i, f] - 1] if low[i, f] else least
-            b = edges[high[i, f]] if high[i, f] < len(edges) else last
-            a, b = (b if not np.isfinite(a) else a), (a if not np.isfinite(b) else b)
-            inside = known.X[(known.X[:, f] >= a) & (known.X[:, f] < b), f]
-            middle = (a + b) / 2 if np.isfinite(a + b) else 0.0
-            X[i, f] = np.median(inside) if len(inside) else middle
-            if view.schema.categorical[f]:
-                X[i, f] = np.ceil(a) if not len(inside) else inside[np.argsort(inside)[len(inside) // 2]]
+        least, most = (np.float32(ends[f]) for ends in view.schema.ranges)
+        low = np.concatenate([[least], edges])[first[:, f]]
+        high = np.concatenate([edges, [most]])[last[:, f]]
+        open_low, open_high = first[:, f] == 0, last[:, f] == len(edges)
+        values = np.sort(known.X[~np.isnan(known.X[:, f]), f])
+        for i, (a, b) in enumerate(zip(low, high, strict=True)):
+            begin = 0 if open_low[i] else np.searchsorted(values, a)
+            end = len(values) if open_high[i] else np.searchsorted(values, b)
+            if begin < end:
+                X[i, f] = values[(begin + end) // 2]
+            elif np.isfinite(a + b):
+                middle = np.float32((a + b) / 2)
+                X[i, f] = np.ceil(a) if view.schema.categorical[f] else middle
+            elif np.isfinite(a):
+                X[i, f] = a
+            elif np.isfinite(b):
+                X[i, f] = np.nextafter(b, np.float32(-np.inf))
     return X
 
 
