@@ -35,7 +35,7 @@ class Matching:
 
     @cached_property
     def scale(self) -> Floats:
-        """What residuals are multiplied by, float32, shape (parameters,): each part counts alike."""
+        """What residuals are multiplied by, float32, (parameters,): each part counts alike."""
         out = np.zeros_like(self.target)
         for part, of in zip(self.network.split(self.target), self.network.split(out), strict=True):
             size = float(np.linalg.norm(part))

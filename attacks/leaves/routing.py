@@ -102,7 +102,7 @@ class SoftTrees:
         return out
 
     def boxes(self, cells: NDArray[np.int32]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the first and last cell of every feature that all leaves of a row share, (n, d)."""
+        """Return the first and last cell of every feature that a row's leaves share, (n, d)."""
         low, high = np.empty(cells.shape, np.int64), np.empty(cells.shape, np.int64)
         for i, row in enumerate(cells):
             for f, width in enumerate(self.widths):

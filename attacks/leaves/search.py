@@ -14,7 +14,7 @@ from fedtrees.attacks.leaves.matching import Matching
 from fedtrees.attacks.leaves.routing import SoftTrees
 
 Floats = NDArray[np.float32]
-#: Widths of a split at the first and at the last step of every stage, in units of a standard normal.
+#: Widths of a split at the first and last step of every stage, in units of a standard normal.
 _STAGES = ((0.5, 0.05), (0.3, 0.05), (0.3, 0.05))
 #: Adam's decays and its largest step.
 _DECAYS, _STEP = (0.5, 0.9), 0.1

@@ -80,7 +80,7 @@ def start_of(models: ClientModels, objective: Objective) -> np.float32:
     Base scores are averaged in their own units, so that a client of one class (0 or 1) moves the
     log-odds no further than its share.
     """
-    mean = np.mean(models.base_score, axis=0, dtype=np.float64).astype(np.float32)
+    mean = np.asarray(np.mean(models.base_score, axis=0, dtype=np.float64), dtype=np.float32)
     return np.float32(start_margin(objective, mean)[0])
 
 

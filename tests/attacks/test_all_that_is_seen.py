@@ -33,6 +33,7 @@ ATTACKS = (
     "joint[chains=1,moves=20,samples=1,exact=false]",
     "draft-dp[work=0.001]",
     "tableak[batches=1,restarts=1,steps=5]",
+    "leaf-inversion[batches=1,restarts=1,steps=5,starts=own]",
 )
 FORESTS = "no attack on forests is here yet"
 HELD_OUT = "no attack reads histograms of which rows are held out yet"
@@ -55,6 +56,7 @@ STEPS = "no attack takes others' local steps apart from the weights alone"
 AUDIT = {"BoostedModel": "`fedtrees audit` tells the clients' trees apart"}
 UNREAD_IN = {
     "fedavg-mlp": {"Standardisation": STEPS, "NetworkWeights": STEPS},
+    "fedxgbllr": {"NetworkWeights": "no attack takes steps of Adam apart from the weights alone"},
     "forest-hist": {"CutPoints": FORESTS},
     "flower-bagging": AUDIT,
     "flower-cyclic": AUDIT,
@@ -74,6 +76,7 @@ SMALL_OF = {
     "dp-forest": {"trees": 5, "depth": 4},
     "fedsgd-mlp": NETWORK,
     "fedavg-mlp": {**NETWORK, "local_rows": 4},
+    "fedxgbllr": {**SMALL, "rounds": 2, "batch": 4, "sends": "gradient"},
 }
 RUNS = [
     *(

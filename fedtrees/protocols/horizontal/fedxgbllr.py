@@ -49,7 +49,8 @@ class RatesClient(BoostingClient):
     def end(self, message: ClientModels) -> None:
         """Send its rows through everybody's trees."""
         self.inputs = tree_outputs(message, self.data.X)
-        self.network = RatesNetwork(*self.inputs.shape[1:], self.protocol.channels)
+        _, models, trees = self.inputs.shape
+        self.network = RatesNetwork(models, trees, self.protocol.channels)
         self.begin = start_of(message, self.objective)
 
     @handles(NetworkWeights)
@@ -69,9 +70,7 @@ class RatesClient(BoostingClient):
             found = at - message.weights
         return NetworkUpdate(message.round, found * np.float32(rows), np.array([rows]))
 
-    def gradient(
-        self, weights: NDArray[np.float32], rows: NDArray[np.intp]
-    ) -> NDArray[np.float32]:
+    def gradient(self, weights: NDArray[np.float32], rows: NDArray[np.intp]) -> NDArray[np.float32]:
         """Return the mean gradient of some rows, by example where a defense acts on those."""
         V, y = self.inputs[rows], self.data.y[rows].astype(np.float32)
         margin = self.network.outputs(weights, V) + self.begin

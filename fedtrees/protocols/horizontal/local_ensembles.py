@@ -68,8 +68,8 @@ class LocalEnsembles(TreeSharingProtocol):
     Each client boosts `trees` rounds on its own rows, from its own base score. As in Flower's
     baseline the models come with the number of the client. The second phase, a convolutional
     network over the trees' outputs that learns a learning rate for each, is `fedxgbllr`'s; here the
-    released model gives all the same: its margin is the mean of the clients' margins. No rows are used for
-    that, so what leaks from the trees is all there is.
+    released model gives all the same: its margin is the mean of the clients' margins. No rows are
+    used for that, so what leaks from the trees is all there is.
     """
 
     says: ClassVar[tuple[type[Message], ...]] = (GrowRequest, ClientTrees, ClientModels)
