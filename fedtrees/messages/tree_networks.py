@@ -71,7 +71,7 @@ def leaf_values(
     found = np.empty((len(leaves), len(trees)), dtype=np.float32)
     for t, tree in enumerate(trees):
         found[:, t] = tree.value[leaves[:, t]]
-    return found.reshape(len(found), models, -1)
+    return found.reshape(len(found), models, len(trees) // models)
 
 
 def start_of(models: ClientModels, objective: Objective) -> np.float32:
