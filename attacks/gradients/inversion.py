@@ -58,7 +58,7 @@ def noise_of(target: Any, rows: int, encoding: Encoding) -> float:
         return 0.0
     ratio = (encoding.mean / encoding.std)[coded]
     off = (weight[:, coded] + ratio * bias[:, None]) / np.sqrt(1 + ratio**2)
-    return float(np.quantile(np.sqrt((off**2).mean(axis=0)), 0.1))
+    return float(np.sqrt((off**2).mean(axis=0)).min())
 
 
 def invert(

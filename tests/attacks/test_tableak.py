@@ -115,7 +115,8 @@ def test_noise_is_measured_off_the_gradient(rows):
     clean = noise_of(layers.split(gradient), rows, encoding)
     noisy = gradient + 0.01 * np.random.default_rng(1).standard_normal(len(gradient))
     assert clean < 1e-6
-    assert noise_of(layers.split(noisy), rows, encoding) == pytest.approx(0.01, rel=0.45)
+    # the least of many columns is taken: nothing is noise that a column could say
+    assert 0.004 < noise_of(layers.split(noisy), rows, encoding) < 0.013
 
 
 @pytest.fixture(scope="module")
