@@ -194,7 +194,8 @@ class FedXGBllr(LocalEnsembles):
             )
 
     def check_holders(self, holdings: dict[str, Holding], schema: Schema) -> None:  # type: ignore[override]
-        """Refuse weights of rows."""
+        """Refuse weights of rows, and targets of several classes."""
+        self.check(schema)
         if any(held.weight is not None for held in holdings.values()):
             raise DataError("networks take no sample weights; drop the weights")
 
