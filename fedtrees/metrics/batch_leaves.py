@@ -11,7 +11,7 @@ from scipy.optimize import linear_sum_assignment
 
 from fedtrees.core.guess import BatchRows, Claim
 from fedtrees.core.registry import register
-from fedtrees.metrics.batch_rows import Batches
+from fedtrees.metrics.batches import Batches
 from fedtrees.metrics.metric import Case, Metric, Score
 
 
