@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from fedtrees.attacks.leaves.attack import LeafInversion, leaf_accuracy
-from fedtrees.attacks.leaves.evidence import models_of, seen_batches, soft_trees
+from fedtrees.attacks.second_phase.attack import LeafInversion, leaf_accuracy
+from fedtrees.attacks.second_phase.evidence import models_of, seen_batches, soft_trees
 from fedtrees.bench.federation import load_dataset
 from fedtrees.bench.suite import DataRef
 from fedtrees.core.guess import BatchRows

@@ -10,10 +10,10 @@ from scipy.optimize import linear_sum_assignment
 from scipy.special import expit
 
 from fedtrees.attacks.evidence.readable import no_trees
-from fedtrees.attacks.leaves.evidence import models_of, seen_batches, soft_trees
-from fedtrees.attacks.leaves.matching import Matching
-from fedtrees.attacks.leaves.routing import SoftTrees
-from fedtrees.attacks.leaves.search import Batch, search
+from fedtrees.attacks.second_phase.evidence import models_of, seen_batches, soft_trees
+from fedtrees.attacks.second_phase.matching import Matching
+from fedtrees.attacks.second_phase.routing import SoftTrees
+from fedtrees.attacks.second_phase.search import Batch, search
 from fedtrees.attacks.timberstrike.attack import TimberStrike
 from fedtrees.core.attack import Attack
 from fedtrees.core.errors import UsageError, check_known

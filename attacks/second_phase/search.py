@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
-from fedtrees.attacks.leaves.matching import Matching
-from fedtrees.attacks.leaves.routing import SoftTrees
+from fedtrees.attacks.second_phase.matching import Matching
+from fedtrees.attacks.second_phase.routing import SoftTrees
 
 Floats = NDArray[np.float32]
 #: Widths of a split at the first and last step of every stage, in units of a standard normal.

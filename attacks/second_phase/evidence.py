@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.leaves.matching import Matching
-from fedtrees.attacks.leaves.routing import SoftTrees
+from fedtrees.attacks.second_phase.matching import Matching
+from fedtrees.attacks.second_phase.routing import SoftTrees
 from fedtrees.core.view import View
 from fedtrees.messages.networks import NetworkUpdate, NetworkWeights
 from fedtrees.messages.packing import unpack
