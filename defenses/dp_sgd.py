@@ -20,6 +20,7 @@ from fedtrees.core.messages import Message, Reveal
 from fedtrees.core.registry import register
 from fedtrees.core.transcript import BudgetEvent, Transcript
 from fedtrees.messages.networks import ColumnSums, NetworkUpdate
+from fedtrees.messages.shared_trees import ClientTrees
 
 
 @register.defense("dp-sgd")
@@ -31,7 +32,8 @@ class DPSGD(Defense):
     is longer, and the sum gets Gaussian noise. So what a client sends is differentially private by
     itself, whoever reads it. The noise multiplier is the smallest that opacus' accountant of Rényi
     divergences (Mironov et al. 2019) grants for all steps of the run. Means of columns that inputs
-    are standardised by are no part of that: with ``statistics=public`` none cross.
+    are standardised by are no part of that: with ``statistics=public`` none cross. Nor are trees
+    that clients share before (`fedxgbllr`): it is the network over them alone that is private.
 
     Parameters
     ----------
@@ -50,7 +52,9 @@ class DPSGD(Defense):
     guards = (NetworkUpdate,)
     exempts = {
         ColumnSums: "exact sums over all clients; `spent` counts them as unprotected, and the "
-        "protocol's statistics=public sends none"
+        "protocol's statistics=public sends none",
+        ClientTrees: "trees are grown and shared before; `spent` counts them as unprotected, and "
+        "the claim speaks of the network that is trained on what they say",
     }
     acts_on = frozenset({"example-gradients"})
     poisson_sampling = True
@@ -79,11 +83,15 @@ class DPSGD(Defense):
         return message
 
     def spent(self, transcript: Transcript) -> Guarantee:
-        """Compose the steps that were taken; infinite where exact sums of columns crossed."""
+        """Compose the steps that were taken; infinite where columns' sums or trees crossed."""
         own = [e for e in transcript.events if e.what == "NetworkUpdate"]
         found = max((composed(events, self.delta) for events in by_party(own)), default=math.inf)
-        if any(isinstance(d.message, ColumnSums) for d in transcript):
-            return ApproximateDP(math.inf, self.delta, unprotected="columns", updates=found)
+        names = {ColumnSums: "columns", ClientTrees: "trees"}
+        told = {name for d in transcript for kind, name in names.items() if type(d.message) is kind}
+        if told:
+            return ApproximateDP(
+                math.inf, self.delta, unprotected="+".join(sorted(told)), updates=found
+            )
         return ApproximateDP(found, self.delta)
 
 

@@ -13,6 +13,7 @@ from fedtrees.messages.cuts import FeatureRanges, FeatureSketch, GridCounts
 from fedtrees.messages.forests import ClassCounts, ClassTotals
 from fedtrees.messages.networks import ColumnSums, NetworkUpdate
 from fedtrees.messages.private_forests import LeafClassCounts
+from fedtrees.messages.shared_trees import ClientTrees
 
 _HISTOGRAMS: tuple[type[Message], ...] = (
     Histogram, ClassTotals, ClassCounts, LeafClassCounts, LeafSums, NetworkUpdate,
@@ -37,6 +38,7 @@ class SealedSums(Defense):
         ColumnSums: _SUMMED,
         FeatureSketch: _SUMMARY,
         FeatureRanges: _SUMMARY,
+        ClientTrees: "not covered: trees that clients share are no sum",
     }
 
     def summed(self) -> tuple[type[Message], ...]:

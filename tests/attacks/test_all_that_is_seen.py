@@ -34,6 +34,7 @@ ATTACKS = (
     "draft-dp[work=0.001]",
     "forest-boxes[work=0.01]",
     "tableak[batches=1,restarts=1,steps=5]",
+    "leaf-inversion[batches=1,restarts=1,steps=5,starts=own]",
 )
 FORESTS = "no attack puts the tree together yet"
 HELD_OUT = "no attack reads histograms of which rows are held out yet"
@@ -58,6 +59,7 @@ STEPS = "no attack takes others' local steps apart from the weights alone"
 AUDIT = {"BoostedModel": "`fedtrees audit` tells the clients' trees apart"}
 UNREAD_IN = {
     "fedavg-mlp": {"Standardisation": STEPS, "NetworkWeights": STEPS},
+    "fedxgbllr": {"NetworkWeights": "no attack takes steps of Adam apart from the weights alone"},
     "forest-hist": {"CutPoints": FORESTS},
     "flower-bagging": AUDIT,
     "flower-cyclic": AUDIT,
@@ -82,6 +84,7 @@ SMALL_OF = {
     "fedsgd-mlp": NETWORK,
     "horizontal-regression": {"rounds": 3},
     "fedavg-mlp": {**NETWORK, "local_rows": 4},
+    "fedxgbllr": {**SMALL, "rounds": 2, "batch": 4, "sends": "gradient"},
 }
 RUNS = [
     *(
