@@ -35,13 +35,13 @@ class Leakage:
         return -self.advantage(estimator)
 
     def advantage(self, estimator: Any) -> float:
-        """Return the advantage over the blind line: 0 where the attack finds nothing to read.
+        """Return the advantage over the blind line: 0 where a defense leaves nothing to read.
 
         Raises
         ------
         UsageError
-            A threat of roles that the protocol has not, a score that the attack does not get, or
-            an estimator that is no federation.
+            A threat of roles that the protocol has not, a score that the attack does not get, an
+            attack that does not apply without a defense, or an estimator that is no federation.
         """
         steps = getattr(estimator, "steps", None)
         model = steps[-1][1] if steps else estimator  # of a pipeline the last
@@ -81,7 +81,9 @@ class Leakage:
         try:
             cell = AttackCell(setting, train, threat, self.attack)
             rows = evaluate_attack(cell, federation, training, line).rows
-        except Inapplicable:
+        except Inapplicable as why:
+            if not training.defense.parts:  # nothing stops it: it never reads such a training
+                raise UsageError(f"{self.attack} does not apply to {threat}: {why}") from why
             return None
         known = {r["metric"]: r.get("advantage") for r in rows}
         return {k: v for k, v in known.items() if v is not None and math.isfinite(v)}

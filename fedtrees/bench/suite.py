@@ -259,7 +259,7 @@ class Suite:
         for key in table:
             if key not in known:
                 raise UsageError(f"unknown key {key!r}{did_you_mean(key, known)}")
-        grids = table.get("grid", [{}])
+        grids = table.get("grid")
         if not isinstance(grids, list) or not grids:
             raise UsageError(f"grid={grids!r}: write one [[grid]] or more")
         return cls(

@@ -84,7 +84,8 @@ def load_rows(run_folder: str | Path) -> pd.DataFrame:
     except OSError as error:
         raise StoreError(
             f"{path.as_posix()!r} cannot be read ({error.strerror}); "
-            "give the folder of a run, the one that holds rows.csv"
+            "give the folder of a run, the one that holds rows.csv; a run that was stopped is "
+            "finished by 'fedtrees bench --resume --out FOLDER'"
         ) from error
     except UnicodeDecodeError as error:
         raise StoreError(f"{path.as_posix()!r} is not UTF-8 text; was it overwritten?") from error

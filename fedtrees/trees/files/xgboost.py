@@ -207,7 +207,8 @@ def from_xgboost_json(
         objective, start = _read_objective(learner)
         if learning_rate is not None:
             learning_rate /= int(booster["gbtree_model_param"]["num_parallel_tree"])
-        outputs, info = objective.n_outputs, list(booster["tree_info"])
+        outputs = objective.n_outputs
+        info = np.atleast_1d(np.asarray(booster["tree_info"])).tolist()
         width = int(learner["learner_model_param"]["num_feature"])
         trees = [read_tree(t, width, learning_rate, reg_lambda) for t in booster["trees"]]
         # Where a tree of one output stands alone, the others of its round add nothing.
@@ -343,7 +344,7 @@ def trees_alone(tree_info: Sequence[int], outputs: int) -> int:
     """
     if outputs < 2:  # XGBoost writes 0 classes where there are two
         return 0
-    info = np.atleast_1d(np.asarray(tree_info)).tolist()
+    info = list(tree_info)
     whole = 0
     while info[whole : whole + outputs] == list(range(outputs)):
         whole += outputs
