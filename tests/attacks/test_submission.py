@@ -77,6 +77,28 @@ def test_a_guess_bad_in_its_own_worlds_is_not_submitted():
     assert abs(found.X.mean()) < 1
 
 
+def test_rows_that_stand_for_more_are_submitted_only_if_no_worse_is_expected():
+    own, worlds = rows(200, 1), [rows(60, s) for s in range(5)]
+    every = [
+        submitted(w, worlds, blind(own), 1.0, rng(), share=s) for w in worlds for s in (1, 0.5)
+    ]
+    gains = [notes["expected_gain"] for _, notes in every]
+    assert [notes["submits_blind"] for _, notes in every[1::2]] == [g < 0 for g in gains[1::2]]
+    assert [notes["submits_blind"] for _, notes in every[::2]] == [g < -0.005 for g in gains[::2]]
+
+
+def test_likely_rows_leave_a_blind_guess_where_some_rows_stand_for_all():
+    """Sketches told the prior its rows; a blind guess is made of own ones."""
+    small = world(*structured(), 40)
+    evidence = replace(small.evidence(), likely=small.victims)
+    basis = Basis.of(evidence, small.own, small.schema)
+    assert basis.prior.told
+    assert len(Blind.of(basis, small.schema, 1.0, rng()).own) == 0
+    many = Blind.of(basis, small.schema, 0.5, rng())
+    np.testing.assert_array_equal(many.own.X, small.own.X)
+    assert many.recipe == best_recipe(small.own, small.schema, rng())
+
+
 def test_without_a_choice_the_reconstruction_is_submitted():
     truth = rows(60, 0)
     cases = ((Table.empty(SCHEMA), [truth] * 5), (rows(80, 1), [truth]))
