@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 
@@ -10,6 +12,7 @@ from fedtrees.core.defense import Context, Defense
 from fedtrees.core.guarantee import Structural
 from fedtrees.core.messages import Message, Reveal
 from fedtrees.core.registry import register
+from fedtrees.messages.networks import NetworkUpdate
 from fedtrees.messages.shared_trees import ClientTrees
 
 
@@ -29,6 +32,9 @@ class MaskSumHessian(Defense):
     at = frozenset({"client"})
     protects = frozenset({Reveal.COUNTS})
     guards = (ClientTrees,)
+    exempts: ClassVar[Mapping[type[Message], str]] = {
+        NetworkUpdate: "a network over the trees has no sums of hessians"
+    }
 
     def outgoing(self, message: Message, ctx: Context) -> Message:
         """Mask the sums."""

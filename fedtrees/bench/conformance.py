@@ -59,7 +59,7 @@ def check(kind: str, spec: Spec, protocols: Sequence[str] | None = None) -> list
 
     `protocols`: What a defense or an attack is checked beside; None is every protocol there is.
     """
-    beside = register.names("protocol") if protocols is None else protocols
+    beside = trainable() if protocols is None else protocols
     checks: dict[str, Callable[[Any], Iterator[Finding]]] = {
         "protocol": check_protocol,
         "defense": lambda made: check_defense(made, beside),
@@ -72,6 +72,13 @@ def check(kind: str, spec: Spec, protocols: Sequence[str] | None = None) -> list
     except Exception as err:
         text = str(err) if isinstance(err, FedtreesError) else f"{type(err).__name__}: {err}"
         return [Finding("it can be constructed and run", False, text)]
+
+
+def trainable() -> list[str]:
+    """Return the protocols whose extra, if they need one, is installed."""
+    return [
+        name for name in register.names("protocol") if not register.get("protocol", name).missing()
+    ]
 
 
 def sample_table(seed: int = 0, rows: int = 240) -> tuple[Table, Schema]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import fedtrees.bench.federation  # loaded, as it is during a bench
-from fedtrees.bench.conformance import check, sample_training
+from fedtrees.bench.conformance import check, sample_training, trainable
 from fedtrees.bench.disclosure import briefly
 from fedtrees.core.attack import contenders
 from fedtrees.core.registry import load_plugin, register
@@ -19,10 +19,21 @@ PRIVATE = (
     *("lp-1st", "lp-mst", "grafting-ldp"),
 )
 NEEDED = {name: {"epsilon": 4.0} for name in PRIVATE} | {"id-lmid": {"xi": 0.1}}
-OWN = {kind: register.names(kind) for kind in ("protocol", "defense", "attack")}
+OWN = {kind: register.names(kind) for kind in ("defense", "attack")} | {"protocol": trainable()}
 
 #: Attacks that read nothing under default parameters, and where they do.
-ELSEWHERE = {"regression-inversion": [["vertical-regression[fake=240,rounds=6]"]]}
+ELSEWHERE = {
+    "leaf-inversion": [["fedxgbllr[trees=3,max_depth=2,rounds=1,batch=4,sends=gradient]"]],
+    "regression-inversion": [["vertical-regression[fake=240,rounds=6]"]],
+}
+#: What is of networks alone.
+OF_NETWORKS = {"attack": ("tableak",), "defense": ("dp-sgd", "gradient-rounding", "top-k")}
+
+
+def skip_without_torch(kind, name):
+    if name in OF_NETWORKS.get(kind, ()):
+        pytest.importorskip("torch", reason="networks need the extra neural")
+
 
 HEAD = """
 from dataclasses import dataclass
@@ -158,6 +169,7 @@ def test_a_guard_that_does_nothing_is_caught(tmp_path):
     ("kind", "name"), [(kind, name) for kind in ("protocol", "defense") for name in OWN[kind]]
 )
 def test_every_built_in_protocol_and_defense_conforms(kind, name):
+    skip_without_torch(kind, name)
     findings = check(kind, Spec(name, NEEDED.get(name, {})))
     assert findings
     assert [f for f in findings if not f.kept] == []
@@ -175,9 +187,12 @@ def families():
 
 
 def test_each_family_of_messages_has_its_protocols():
+    networks = [{"fedavg-mlp", "fedsgd-mlp"}] if "fedavg-mlp" in OWN["protocol"] else []
     assert [set(family) for family in families()] == [
         {"dp-forest"},
         {"dp-gbdt", "fedtree-hist", "nvflare-hist"},
+        *networks,
+        {"fedxgbllr"},
         {"flower-bagging", "flower-cyclic", "local-ensembles"},
         {"forest-hist"},
         {"horizontal-regression", "vertical-regression"},
@@ -195,6 +210,7 @@ def test_clustering_own_columns_conforms_where_parties_hold_columns():
 
 @pytest.mark.parametrize("name", contenders())
 def test_every_built_in_attack_conforms_once_per_family_of_messages(name):
+    skip_without_torch("attack", name)
     met = 0
     for family in [*families(), *ELSEWHERE.get(name, ())]:
         for protocol in family:

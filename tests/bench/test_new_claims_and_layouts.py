@@ -92,7 +92,7 @@ def test_a_blind_cell_without_rows_to_reconstruct_works(over_columns):
     assert {r["status"] for r in rows if r["threat"] == "passive"} == {"ok"}
     blind = picked(rows, stage="blind", threat="passive", attack_params="")
     assert {r["metric"] for r in blind} == {
-        "share_error", "v_measure", "ami", "label_accuracy", "label_auc",
+        "share_error", "v_measure", "ami", "label_accuracy", "label_auc", "counted:labels",
     }  # fmt: skip
     assert picked(blind, metric="v_measure")[0]["reason"] == "best guess: cl"
     found = {r["metric"]: r for r in picked(rows, stage="attack", threat="passive")}

@@ -241,7 +241,7 @@ def test_their_claims_are_structural(name):
         (
             "secure-sum",
             "local-ensembles",
-            "Histogram, ClassTotals, ClassCounts, LeafClassCounts, LeafSums",
+            "Histogram, ClassTotals, ClassCounts, LeafClassCounts, LeafSums, NetworkUpdate",
         ),
     ],
 )

@@ -343,7 +343,7 @@ def trees_alone(tree_info: Sequence[int], outputs: int) -> int:
     """
     if outputs < 2:  # XGBoost writes 0 classes where there are two
         return 0
-    info = list(tree_info)
+    info = np.atleast_1d(np.asarray(tree_info)).tolist()
     whole = 0
     while info[whole : whole + outputs] == list(range(outputs)):
         whole += outputs
