@@ -27,6 +27,7 @@ class Basis:
     grid: Grid
     prior: Prior
     sums: list[LeafSums]  # Of the rows sought, one per tree
+    own: Table  # Own rows, some of many, also where the prior is of likely rows
 
     @staticmethod
     def of(
@@ -60,7 +61,8 @@ class Basis:
         if told or len(few) < len(known):
             known = few
             sums = with_leaves_of(known, evidence, sums)
-        return Basis(grid, make_prior(schema, known, grid, low, high, told), sums)
+        mine = spaced(own, wanted(len(own)))
+        return Basis(grid, make_prior(schema, known, grid, low, high, told), sums, mine)
 
     def with_missing_values(self) -> Basis:
         """Return the same where values may be missing of features that own rows miss some of.

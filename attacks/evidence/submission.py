@@ -12,7 +12,13 @@ from fedtrees.attacks.evidence.basis import Basis
 from fedtrees.attacks.evidence.counts import NOISE_FLOOR
 from fedtrees.core.schema import Schema, Table
 from fedtrees.guessing.blind import Draws
-from fedtrees.guessing.recipes import FEWEST_ROWS, HEARD_FROM, Recipe, agreement
+from fedtrees.guessing.recipes import (
+    FEWEST_ROWS,
+    HEARD_FROM,
+    Recipe,
+    agreement,
+    best_recipe,
+)
 
 #: Samples of a reconstruction that guesses are compared in, and as many draws of own rows.
 WORLDS = 4
@@ -51,11 +57,18 @@ class Blind:
     recipe: Recipe
 
     @staticmethod
-    def of(basis: Basis, schema: Schema) -> Blind:
-        """Return that of a prior of own rows; of none where sketches told it likely ones."""
-        own = Table.empty(schema) if basis.prior.told else basis.prior.own
+    def of(basis: Basis, schema: Schema, share: float, rng: np.random.Generator) -> Blind:
+        """Return that of a prior of own rows.
+
+        Where sketches told the prior likely rows, there is none, unless a ``share`` of the rows
+        below 1 is reconstructed: the more rows, the less columns tell of which values go together.
+        """
+        own, recipe = basis.prior.own, basis.prior.recipe
+        if basis.prior.told:
+            own = Table.empty(schema) if share == 1 else basis.own
+            recipe = best_recipe(own, schema, rng) if len(own) else recipe
         width = np.append(basis.prior.tolerance(schema), 0.0)
-        return Blind(own, schema, width, basis.prior.recipe)
+        return Blind(own, schema, width, recipe)
 
 
 def submitted(
@@ -67,6 +80,7 @@ def submitted(
     rows: int | None = None,
     *,
     certain: bool = False,
+    share: float = 1.0,
 ) -> tuple[Table, dict[str, float]]:
     """Return the guess whose expected reconstruction accuracy is higher, and what was expected.
 
@@ -95,6 +109,9 @@ def submitted(
     certain : bool
         Whether the rows are known to be in the boxes that ``worlds`` were drawn from, and ``found``
         was not made of these draws: then draws of own rows have no say.
+    share : float
+        Of how many rows these stand for all, as a share; below 1 there are so many own rows that no
+        doubt is left.
 
     Returns
     -------
@@ -115,9 +132,10 @@ def submitted(
     apart = [worlds[i] for i in np.linspace(0, len(worlds) - 1, WORLDS).astype(int)]
     ours = _gain(found, guess, apart, blind.width, rng)
     theirs = _gain(found, guess, drawn[:WORLDS], blind.width, rng)
-    share = trust if few or certain else trust / 2
-    gain = share * ours + (1 - share) * theirs
+    part = trust if few or certain else trust / 2
+    gain = part * ours + (1 - part) * theirs
     doubt = _SMALL_MARGIN if len(blind.own) >= HEARD_FROM else _MARGIN
+    doubt = doubt if share == 1 else 0.0
     lost = gain < (-doubt if trust == 1.0 else _MARGIN)
     notes = {"submits_blind": float(lost), "expected_gain": gain, "trust": trust}
     if lost or len(found) == rows:

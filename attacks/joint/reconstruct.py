@@ -235,8 +235,8 @@ def _run_chains(problem: _Problem, rng: np.random.Generator) -> tuple[Table, dic
     found = told_rows(merged, problem.basis.prior)
     trust = trust_in(problem.basis, len(found)) * _whole(problem)
     trust *= min(1.0, len(squares) / WORLDS)  # samples of one chain are alike
-    blind = Blind.of(problem.basis, problem.schema)
-    records, choice = submitted(found, tables, blind, trust, rng)
+    blind = Blind.of(problem.basis, problem.schema, known.share, rng)
+    records, choice = submitted(found, tables, blind, trust, rng, share=known.share)
     notes = choice | {
         "chains_run": float(len(squares)),
         "residual_rms": float(np.sqrt(np.mean(squares))),
@@ -264,7 +264,7 @@ def _inside_boxes(problem: _Problem, rng: np.random.Generator) -> tuple[Table, d
     # a draw from a narrow box can round to its open end
     top = np.nextafter(high, np.float32(-np.inf))
     found = Table(np.minimum(np.maximum(rows.X, low), top), rows.y)
-    blind = Blind.of(basis, problem.schema)
+    blind = Blind.of(basis, problem.schema, 1.0, rng)  # boxes are known of all rows alone
     return submitted(found, others, blind, _whole(problem), rng, certain=True)
 
 

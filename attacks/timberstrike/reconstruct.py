@@ -170,7 +170,8 @@ def _weighed(
     if strange:
         return at_most(records, rows or len(records), rng), {"submits_blind": 0.0}
     trust = trust_in(basis, round(len(records) / share))
-    return submitted(records, worlds, Blind.of(basis, schema), trust, rng, rows)
+    blind = Blind.of(basis, schema, share, rng)
+    return submitted(records, worlds, blind, trust, rng, rows, share=share)
 
 
 def _classes(n0: NDArray[np.int64], n1: NDArray[np.int64], evidence: Evidence) -> NDArray[np.int64]:

@@ -8,15 +8,19 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 
+from fedtrees.benchmarks.perf import attack_rows
 from fedtrees.benchmarks.perf.measure import FULL, Line, Size
 from fedtrees.benchmarks.perf.rivals import table
 
-ROWS = (1_000, 10_000, 100_000, 1_000_000)
-COLUMNS = 28
+# Of a million, a file of text takes most of the memory; `attack_rows` has no file.
+ROWS = (1_000, 10_000, 100_000)
+COLUMNS = attack_rows.COLUMNS
+COLORS = ("#000000", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00")
 # The default suite's first grid without a defense, one seed, one process.
 RUN = ["-p", "fedtree-hist[trees=10,max_depth=4]", "-d", "none", "--seeds", "1", "-j", "1"]
 LESS = ["-p", "fedtree-hist[trees=2]", "-a", "sketch-reading", "--threat", "server"]
@@ -59,29 +63,37 @@ def _line(cost: Cost) -> Line:
     return Line(what, f"{cost.cpu_seconds:.0f} s, {cost.mib:.0f} MiB")
 
 
-def draw(costs: Sequence[Cost], path: str) -> None:
-    """Plot CPU seconds and memory by rows."""
+def draw(costs: Sequence[attack_rows.Cost], whole: Sequence[Cost], path: str) -> None:
+    """Plot CPU seconds and memory by rows, of training, of every attack, and of a whole bench."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(6.8, 2.6), layout="constrained")
-    for axes, name, of in zip(
-        figure.subplots(1, 2), ("CPU seconds", "MiB, largest process"), ("cpu_seconds", "mib"),
-        strict=True,
-    ):  # fmt: skip
-        axes.plot([c.rows for c in costs], [getattr(c, of) for c in costs], "o-", color="#0072b2")
-        axes.set(xscale="log", yscale="log", xlabel=f"rows of {COLUMNS} columns", ylabel=name)
-        for c in costs:
-            text = f"{getattr(c, of):,.0f}"
-            axes.annotate(text, (c.rows, getattr(c, of)), (0, 6), textcoords="offset points",
-                          ha="center", fontsize=8)  # fmt: skip
-        axes.margins(0.12, 0.2)
+    figure = Figure(figsize=(6.8, 3.4), layout="constrained")
+    panels = figure.subplots(1, 2)
+    names = list(dict.fromkeys(c.what for c in costs))
+    for axes, title, of in zip(
+        panels, ("CPU seconds", "MiB, process"), ("cpu_seconds", "mib"), strict=True
+    ):
+        for (name, color), (protocol, style) in product(
+            zip(names, COLORS, strict=False), zip(attack_rows.ADVERSARIES, ("-", "--"), strict=True)
+        ):
+            mine = [c for c in costs if (c.what, c.protocol) == (name, protocol)]
+            values = [getattr(c, of) for c in mine]
+            label = f"{name}, {protocol}"
+            rows = [c.rows for c in mine]
+            axes.plot(rows, values, style, marker="o", ms=3, lw=1.2, color=color, label=label)
+        rows, values = [c.rows for c in whole], [getattr(c, of) for c in whole]
+        label = "whole bench, fedtree-hist"
+        axes.plot(rows, values, ":", marker="s", ms=3, color="#777777", label=label)
+        axes.set(xscale="log", yscale="log", xlabel=f"rows of {COLUMNS} columns", ylabel=title)
         axes.spines[["top", "right"]].set_visible(False)
+    lines, labels = panels[0].get_legend_handles_labels()
+    figure.legend(lines, labels, loc="outside lower center", ncols=3, fontsize=6.5, frameon=False)
     figure.savefig(path, metadata={"Date": None})
 
 
 if __name__ == "__main__":
-    found = []
+    benches = []
     for step in ROWS:
-        found.append(measured(step))
-        print(_line(found[-1]), flush=True)
-    draw(found, sys.argv[1])
+        benches.append(measured(step))
+        print(_line(benches[-1]), flush=True)
+    draw(list(attack_rows.costs()), benches, sys.argv[1])

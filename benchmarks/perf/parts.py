@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from fedtrees.benchmarks.perf import (
+    attack_rows,
     attacks,
     bench_rows,
     central,
@@ -49,4 +50,5 @@ def parts(data_dir: str | None = None) -> dict[str, Callable[[Size], Iterator[Li
         "commands": commands.lines,
         "bench": commands.bench,
         "bench-rows": bench_rows.lines,
+        "attack-rows": attack_rows.lines,
     }

@@ -77,6 +77,31 @@ def test_a_guess_bad_in_its_own_worlds_is_not_submitted():
     assert abs(found.X.mean()) < 1
 
 
+def test_rows_that_stand_for_more_are_submitted_only_if_no_worse_is_expected():
+    own, worlds = rows(200, 1), [rows(60, s) for s in range(5)]
+    doubtful = 0
+    for k in range(0, 60, 5):
+        found = Table.concat([worlds[1].take(np.arange(k)), worlds[0].take(np.arange(k, 60))])
+        whole = submitted(found, worlds, blind(own), 1.0, rng())[1]
+        part = submitted(found, worlds, blind(own), 1.0, rng(), share=0.5)[1]
+        assert part["expected_gain"] == whole["expected_gain"]
+        assert part["submits_blind"] == (part["expected_gain"] < 0)
+        doubtful += part["submits_blind"] != whole["submits_blind"]
+    assert doubtful
+
+
+def test_likely_rows_leave_a_blind_guess_where_some_rows_stand_for_all():
+    """Sketches told the prior its rows; a blind guess is made of own ones."""
+    small = world(*structured(), 40)
+    evidence = replace(small.evidence(), likely=small.victims)
+    basis = Basis.of(evidence, small.own, small.schema)
+    assert basis.prior.told
+    assert len(Blind.of(basis, small.schema, 1.0, rng()).own) == 0
+    many = Blind.of(basis, small.schema, 0.5, rng())
+    np.testing.assert_array_equal(many.own.X, small.own.X)
+    assert many.recipe == best_recipe(small.own, small.schema, rng())
+
+
 def test_without_a_choice_the_reconstruction_is_submitted():
     truth = rows(60, 0)
     cases = ((Table.empty(SCHEMA), [truth] * 5), (rows(80, 1), [truth]))
