@@ -16,9 +16,14 @@ from fedtrees.core.transcript import PUBLIC
 
 PRIVATE = (
     *("laplace-hist", "laplace-gradient", "dp-grid-cuts", "dp-quantile-cuts"),
-    *("lp-1st", "lp-mst", "grafting-ldp"),
+    *("lp-1st", "lp-mst", "grafting-ldp", "dp-sgd"),
 )
-NEEDED = {name: {"epsilon": 4.0} for name in PRIVATE} | {"id-lmid": {"xi": 0.1}}
+NEEDED = {name: {"epsilon": 4.0} for name in PRIVATE} | {
+    "id-lmid": {"xi": 0.1},
+    "gradient-noise": {"scale": 0.1},
+    "gradient-rounding": {"step": 0.01},
+    "top-k": {"share": 0.1},
+}
 OWN = {kind: register.names(kind) for kind in ("defense", "attack")} | {"protocol": trainable()}
 
 #: Attacks that read nothing under default parameters, and where they do.
