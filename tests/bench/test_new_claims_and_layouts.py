@@ -321,4 +321,6 @@ def test_the_blind_line_of_a_cell_is_read_back_from_its_rows(over_columns):
     ]
     line = blind_line(blind)
     assert line.best == {"labels": "cl", "plugin-class-share": "plugin-own-share"}
-    assert set(line.scores) == {"share_error", "v_measure", "ami", "label_accuracy", "label_auc"}
+    assert set(line.scores) == {
+        "share_error", "v_measure", "ami", "label_accuracy", "label_auc", "counted:labels",
+    }  # fmt: skip

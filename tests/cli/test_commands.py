@@ -363,12 +363,14 @@ def test_list_and_doctor(capsys):
     names = {kind: {e["name"] for e in entries} for kind, entries in json.loads(out).items()}
     assert {"fedtree-hist", "nvflare-hist"} <= names["protocols"]
     assert {"smoke", "quick", "full"} <= names["suites"]
-    assert names["threats"] == {"server", "client", "public", "active", "passive"}
+    assert names["threats"] == {
+        "server", "client", "public", "active", "passive", "arbiter",
+    }  # fmt: skip
     assert {"iid", "label-skew", "shares", "named", "by-file"} <= names["partitions"]
     threats = {e["name"]: e for e in json.loads(out)["threats"]}
     assert "count" in threats["passive"]["parameters"]
     assert "count" not in threats["active"]["parameters"]
-    assert threats["passive"]["about"] == "in secureboost, vertical-forest"
+    assert threats["passive"]["about"] == "in secureboost, vertical-forest, vertical-regression"
     code, out, _ = call(capsys, "doctor", "--format", "json")
     assert code == 0
     assert json.loads(out)["kernels"] == "ok"
