@@ -52,13 +52,13 @@ def costs(rows: Sequence[int] = ROWS, trees: int = 10) -> Iterator[Cost]:
 
     What takes more than `LIMIT` is left out, also of larger tables.
     """
-    for n in (WARM_UP, *rows):  # compiled code is loaded in the first turn
+    for turn, n in enumerate((WARM_UP, *rows)):  # compiled code is loaded in the first turn
         for protocol, who in ADVERSARIES.items():
             started = time.process_time()
             run, held = _trained(n, f"{protocol}[trees={trees},max_depth=4]")
             spent = time.process_time() - started
             view = view_of(run, (who,), held)
-            if n != WARM_UP:
+            if turn:
                 yield Cost(n, protocol, TRAINING, spent, peak_mib())
             for name in ATTACKS:
                 attack = register.make("attack", parse_grid(name)[0])
@@ -66,7 +66,7 @@ def costs(rows: Sequence[int] = ROWS, trees: int = 10) -> Iterator[Cost]:
                 def call(attack=attack, view=view) -> None:  # type: ignore[no-untyped-def]
                     attack.run(view, Streams(0).rng("attack"))
 
-                if n == WARM_UP:
+                if not turn:
                     call()
                     continue
                 found = _apart(call)

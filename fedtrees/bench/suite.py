@@ -259,13 +259,14 @@ class Suite:
         for key in table:
             if key not in known:
                 raise UsageError(f"unknown key {key!r}{did_you_mean(key, known)}")
+        seeds = parse_seeds(table.get("seeds", 3))
         grids = table.get("grid")
         if not isinstance(grids, list) or not grids:
             raise UsageError(f"grid={grids!r}: write one [[grid]] or more")
         return cls(
             name=_name(table.get("name", name)),
             description=_text("description", table.get("description", "")),
-            seeds=parse_seeds(table.get("seeds", 3)),
+            seeds=seeds,
             grids=tuple(Grid.parse(g).with_undefended() for g in grids),
             time_limit=table.get("time_limit", 0.0),
         )
