@@ -106,7 +106,7 @@ def frontier(
             _axis_names(ax, panels, i, columns, names)
             title = _differing(data.panel, [f.panel for f in panels], names)
             if title:
-                ax.set_title(_wrapped(title, round(18 * inches / columns)), loc="left", fontsize=8)
+                ax.set_title(_wrapped(title, round(13 * inches / columns)), loc="left", fontsize=8)
         for ax in axes[len(panels) :]:
             ax.set_axis_off()
         _place_legend(figure, _legend(panels, colours, names))
