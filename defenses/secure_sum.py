@@ -11,10 +11,12 @@ from fedtrees.core.registry import register
 from fedtrees.messages.boosting import Histogram, LabelSums, LeafSums, ValidationLoss
 from fedtrees.messages.cuts import FeatureRanges, FeatureSketch, GridCounts
 from fedtrees.messages.forests import ClassCounts, ClassTotals
+from fedtrees.messages.networks import ColumnSums, NetworkUpdate
 from fedtrees.messages.private_forests import LeafClassCounts
+from fedtrees.messages.shared_trees import ClientTrees
 
 _HISTOGRAMS: tuple[type[Message], ...] = (
-    Histogram, ClassTotals, ClassCounts, LeafClassCounts, LeafSums,
+    Histogram, ClassTotals, ClassCounts, LeafClassCounts, LeafSums, NetworkUpdate,
 )  # fmt: skip
 _SUMMED = "the protocol itself sums it securely"
 _SUMMARY = (
@@ -33,8 +35,10 @@ class SealedSums(Defense):
     exempts = {
         LabelSums: _SUMMED,
         ValidationLoss: _SUMMED,
+        ColumnSums: _SUMMED,
         FeatureSketch: _SUMMARY,
         FeatureRanges: _SUMMARY,
+        ClientTrees: "not covered: trees that clients share are no sum",
     }
 
     def summed(self) -> tuple[type[Message], ...]:

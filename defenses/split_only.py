@@ -26,11 +26,13 @@ from fedtrees.messages.cuts import (
     GridRequest,
 )
 from fedtrees.messages.forests import ClassCounts, ClassTotals, LeafClasses
+from fedtrees.messages.networks import NetworkUpdate, NetworkWeights
 from fedtrees.messages.shared_trees import ClientModels, ClientTrees, GlobalTrees, SharedTrees
 
 _TO_SERVER = (
     "the server grows the trees and needs it; what clients learn is limited, not the server"
 )
+_NETWORK = "not covered: a network is trained on what the trees say, as without this"
 
 
 @register.defense("split-only")
@@ -62,6 +64,8 @@ class SplitOnly(Defense):
         LeafSums: _TO_SERVER,
         ClassTotals: _TO_SERVER,
         ClassCounts: _TO_SERVER,
+        NetworkUpdate: _NETWORK,
+        NetworkWeights: _NETWORK,
     }
 
     def outgoing(self, message: Message, ctx: Context) -> Message:

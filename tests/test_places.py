@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from fedtrees.core.guess import (
+    BatchRows,
     Claim,
     ColumnRanks,
     ColumnValues,
@@ -72,6 +73,11 @@ CLAIMS = {
     EveryRecord: {"fedtrees/metrics/victims_rows.py"},
     # the audit tells its reader of the counts themselves
     LeafCounts: {"fedtrees/metrics/leaf_counts.py", "fedtrees/audit/attack.py"},
+    BatchRows: {
+        "fedtrees/metrics/batch_rows.py",
+        "fedtrees/metrics/batch_leaves.py",
+        "fedtrees/metrics/batches.py",
+    },
     Labels: {"fedtrees/metrics/labels.py"},
     ColumnValues: {"fedtrees/metrics/column_values.py"},
     ColumnRanks: {"fedtrees/metrics/column_ranks.py"},
@@ -98,6 +104,8 @@ def test_metrics_are_imported_by_nobody_who_scores():
     assert homes == {
         f"fedtrees.metrics.{m}"
         for m in (
+            "batch_leaves",
+            "batch_rows",
             "victims_rows",
             "leaf_counts",
             "labels",

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from digests import ATTACKS, DEFENSES, digests
+from digests import ATTACKS, DEFENSES, EXACT, OF_NETWORKS, digests
 from llvmlite.binding import get_host_cpu_name
 
 from fedtrees.core.registry import register
@@ -69,9 +69,10 @@ def test_messages_models_and_guesses_are_the_same_to_the_bit(here, setting):
 
 def test_every_protocol_defense_and_attack_named_as_exact_is_among_them(here):
     keys = [key.split(" ") for key in here]
-    assert {protocol for protocol, _, _ in keys} == set(register.names("protocol"))
+    assert {protocol for protocol, _, _ in keys} == set(EXACT)
     assert {defense for _, defense, _ in keys} == set(DEFENSES)
-    assert {d.partition("[")[0] for d in DEFENSES} == {"none", *register.names("defense")}
+    named = {d.partition("[")[0] for d in DEFENSES}
+    assert named | {*OF_NETWORKS} == {"none", *register.names("defense")}
     assert set(ATTACKS) <= {what for _, _, what in keys}
 
 

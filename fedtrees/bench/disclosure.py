@@ -75,6 +75,7 @@ def _guards(message: Message, role: str, defense: Composition) -> list[str]:
 
 
 def briefly(protocol: Spec) -> Spec:
-    """Return a protocol with two trees only, if it has trees: enough to show every crossing."""
+    """Return a protocol with two trees or rounds only: enough to show every crossing."""
     known = inspect.signature(register.get("protocol", protocol.name)).parameters
-    return Spec(protocol.name, {**protocol.params, **({"trees": 2} if "trees" in known else {})})
+    few = {name: 2 for name in ("trees", "rounds") if name in known}
+    return Spec(protocol.name, {**protocol.params, **few})

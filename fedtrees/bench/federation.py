@@ -99,7 +99,8 @@ def _grown_on(
 ) -> NDArray[np.bool_] | None:
     """Return which rows of a holding a round used, by the coins of the training."""
     n = len(federation.holdings[name])
-    return training.protocol.grown_on(n, Streams(seed).child(name), round)
+    streams = Streams(seed).child(name)
+    return training.protocol.grown_on(n, streams, round, training.defense)
 
 
 def load_dataset(ref: DataRef, data_dir: str | None) -> Dataset:

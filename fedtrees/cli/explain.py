@@ -273,6 +273,8 @@ def exposed() -> list[dict[str, Any]]:
 
     found = []
     for name in register.names("protocol"):
+        if register.get("protocol", name).missing():
+            continue
         training, holdings = sample_training(register.make("protocol", briefly(Spec(name))))
         for text, reasons in _who_attacks(training, holdings, _threats(training)).items():
             attacks = [attack for attack, why in reasons.items() if why == APPLIES]

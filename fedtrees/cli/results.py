@@ -35,7 +35,8 @@ def leaderboards(study: Study) -> None:
             out.print(line, markup=False)
     skips = int((rows["status"] == "skipped").sum())
     if attacked and skips:
-        out.print(f"{many(skips, 'cell')} skipped: the report says under Gaps why")
+        does = "does" if skips == 1 else "do"
+        out.print(f"{many(skips, 'cell')} {does} not apply here: the report says under Gaps why")
 
 
 def print_verdict(study: Study) -> None:

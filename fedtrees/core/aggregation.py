@@ -20,7 +20,7 @@ _DIGIT = 32
 _DIGITS = 12
 _PLACES = 192
 FLOAT_LIMIT = 1 << _DIGIT  # no digit is larger
-_LARGEST = 2.0 ** (_DIGITS * _DIGIT - _PLACES)
+_LARGEST = np.float64(2.0 ** (_DIGITS * _DIGIT - _PLACES))  # more than a float32 holds
 
 
 @dataclass(frozen=True)

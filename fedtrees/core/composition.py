@@ -103,6 +103,17 @@ class Composition:
         return any(type(p).shown is not Defense.shown for p in self.parts)
 
     @property
+    def poisson_sampling(self) -> bool:
+        """Whether any part needs every row to be drawn into a batch by itself."""
+        return any(p.poisson_sampling for p in self.parts)
+
+    @property
+    def changes_examples(self) -> bool:
+        """Whether any part acts on gradients of single rows of a network."""
+        kind = "example-gradients"
+        return any(type(p).rows is not Defense.rows and kind in p.acts_on for p in self.parts)
+
+    @property
     def counts_classes(self) -> bool:
         """Whether any part reads the class counts of candidates."""
         return any(p.counts_classes for p in self.parts)
@@ -120,7 +131,7 @@ class Composition:
             What crosses in it.
         serves : frozenset of str
             Hooks and limits that its parties keep to: of ``rows``, ``candidates``, ``shown``,
-            ``gradient_clip`` and ``least_leaf_rows``.
+            ``gradient_clip``, ``least_leaf_rows`` and ``poisson_sampling``.
         """
         for part in self.parts:
             wanted = part.requires or part.guards
@@ -133,6 +144,7 @@ class Composition:
                 "shown": type(part).shown is not Defense.shown,
                 "gradient_clip": part.gradient_clip is not None,
                 "least_leaf_rows": part.least_leaf_rows > 0,
+                "poisson_sampling": part.poisson_sampling,
             }
             unserved = sorted(name for name, used in uses.items() if used and name not in serves)
             if unserved:

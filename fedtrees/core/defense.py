@@ -111,10 +111,10 @@ class Context:
 
     def spend(
         self, mechanism: str, *, scale: float, what: str, l1: float = 0.0, l2: float = 0.0,
-        count: int = 1,
+        count: int = 1, rate: float = 1.0,
     ) -> None:  # fmt: skip
         """Enter noisy releases into the budget ledger (`BudgetEvent`)."""
-        self.ledger.append(BudgetEvent(self.party, mechanism, l1, scale, what, count, l2))
+        self.ledger.append(BudgetEvent(self.party, mechanism, l1, scale, what, count, l2, rate))
 
 
 @dataclass(frozen=True)
@@ -165,13 +165,20 @@ class Stage:
     kind : {"labels", "gradients", "example-gradients"}
         ``labels``: once, before training, y of shape (n,). ``gradients``: every round of boosting,
         after clipping, int64 in fixed point, shape (K, n, 2). ``example-gradients``: every step of
-        a network, float32, shape (n, parameters).
+        a network, float32, shape (n, parameters); what comes back is summed, so that a row that is
+        added to it can be noise.
     bits : pair of int
         Binary places of fixed-point gradients and of hessians.
+    rate : float
+        Of example gradients: probability with which each row takes part in a step.
+    steps : int
+        How many such steps the party takes in the whole run.
     """
 
     kind: Literal["labels", "gradients", "example-gradients"]
     bits: tuple[int, int] = (0, 0)
+    rate: float = 1.0
+    steps: int = 1
 
 
 class Defense:
@@ -206,6 +213,8 @@ class Defense:
         Whether `rows` makes every hessian 1.
     bounds_hessian : bool
         Whether it is right only while hessians keep to the loss's own bound.
+    poisson_sampling : bool
+        Whether it is right only while every row is drawn into a batch by itself.
     counts_classes : bool
         Whether `candidates` reads `Level.left`: then class counts are summed beside gradients.
     tries : mapping of str to tuple of float
@@ -224,6 +233,7 @@ class Defense:
     least_leaf_rows: int = 0
     unit_hessian: ClassVar[bool] = False
     bounds_hessian: ClassVar[bool] = False
+    poisson_sampling: ClassVar[bool] = False
     counts_classes: ClassVar[bool] = False
     tries: ClassVar[Mapping[str, tuple[float, ...]]] = {}
 

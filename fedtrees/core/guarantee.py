@@ -120,6 +120,8 @@ class ApproximateDP(Guarantee):
     delta : float
     unit, unprotected, trusted : str
         As in `PureDP`.
+    updates : float
+        Where `epsilon` is infinite: what the updates of a network alone compose to.
     """
 
     kind: ClassVar[str] = "approximate-dp"
@@ -128,6 +130,7 @@ class ApproximateDP(Guarantee):
     unit: str = "record"
     unprotected: str = ""
     trusted: str = ""
+    updates: float = 0.0
 
     def __post_init__(self) -> None:
         if not self.epsilon > 0:

@@ -67,6 +67,41 @@ class EveryRecord(Records):
 
 
 @dataclass(frozen=True, eq=False)
+class BatchRows(Claim):
+    """Rows that one round of training was computed on.
+
+    Attributes
+    ----------
+    owner : tuple of str
+        Parties whose rows they are: several, where what was seen is their sum.
+    round : int
+    table : Table
+        m rows with labels, in no particular order.
+    confidence : float64 array, shape (m, d), or None
+        How sure the attack is of every cell, 0 to 1; what counts is the order.
+    """
+
+    owner: tuple[str, ...]
+    round: int
+    table: Table
+    confidence: NDArray[np.float64] | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.table, Table):
+            raise ProtocolError(f"guessed rows are a {type(self.table).__name__}, not a Table")
+        if not self.owner or not all(isinstance(o, str) for o in self.owner):
+            raise ProtocolError(f"owners of a batch are {self.owner!r}; name one party at least")
+        if self.confidence is not None:
+            c = np.asarray(self.confidence, dtype=np.float64)
+            object.__setattr__(self, "confidence", c)
+            if c.shape != self.table.X.shape or not ((c >= 0) & (c <= 1)).all():
+                raise ProtocolError(
+                    f"confidence of shape {c.shape} for rows of shape {self.table.X.shape}; give "
+                    "one number, 0 to 1, per cell"
+                )
+
+
+@dataclass(frozen=True, eq=False)
 class LeafCounts(Claim):
     """How many victims' rows of each class fell into each leaf of one tree.
 

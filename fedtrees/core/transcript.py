@@ -74,6 +74,9 @@ class BudgetEvent:
         How many releases of that sensitivity there are, with noise of their own each.
     l2 : float
         L2 sensitivity, where noise is Gaussian.
+    rate : float
+        Probability with which a row takes part in a release at all, drawn anew for each; an
+        accountant that does not know of such draws charges for all.
     """
 
     party: str
@@ -83,6 +86,7 @@ class BudgetEvent:
     what: str
     count: int = 1
     l2: float = 0.0
+    rate: float = 1.0
 
 
 @dataclass

@@ -18,7 +18,9 @@ from fedtrees.core.schema import Schema
 from fedtrees.core.transcript import PUBLIC
 from fedtrees.core.view import Seen, View
 from fedtrees.messages.forests import ForestArrays
+from fedtrees.messages.networks import NetworkModel
 from fedtrees.messages.private_forests import PrivateForest
+from fedtrees.neural.model import TabularNetwork
 from fedtrees.trees.boosted.forest import Forest, Tree
 from fedtrees.trees.boosted.losses import named_objective
 from fedtrees.trees.forest.random_decision import RandomDecisionForest
@@ -170,3 +172,8 @@ def _forest(model: RandomForest) -> Message:
 @as_message.register
 def _private(model: RandomDecisionForest) -> Message:
     return PrivateForest.of(model)
+
+
+@as_message.register
+def _network(model: TabularNetwork) -> Message:
+    return NetworkModel.of(model)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
+from importlib.util import find_spec
 from typing import Any, ClassVar
 
 import numpy as np
@@ -82,6 +83,8 @@ class Protocol(ABC):
         A dataset that needs no file to show it on.
     called : mapping of str to (str, str)
         What a reader calls one party of a role, and several.
+    needs : tuple of str
+        Modules of an extra that it trains with.
     """
 
     name: ClassVar[str] = "protocol"
@@ -99,6 +102,7 @@ class Protocol(ABC):
         "client": ("one of the clients", "clients together"),
         "public": ("whoever has the released model", "holders of the released model"),
     }
+    needs: ClassVar[tuple[str, ...]] = ()
 
     def roles(self, parties: int) -> Mapping[str, str]:
         """Return the role of every party by name, given how many hold data.
@@ -116,6 +120,11 @@ class Protocol(ABC):
         self, name: str, role: str, held: Holding | None, schema: Schema, defense: Composition
     ) -> Party:
         """Make one party around what it holds; one of them is a `Coordinator`."""
+
+    @classmethod
+    def missing(cls) -> list[str]:
+        """Return the modules it needs that are not installed."""
+        return [module for module in cls.needs if find_spec(module) is None]
 
     def claim(self) -> Guarantee:
         """State what the protocol guarantees by itself; most protocols guarantee nothing."""
@@ -150,10 +159,13 @@ class Protocol(ABC):
         DataError
         """
 
-    def grown_on(self, n: int, streams: Streams, round: int) -> NDArray[np.bool_] | None:
+    def grown_on(
+        self, n: int, streams: Streams, round: int, defense: Composition | None = None
+    ) -> NDArray[np.bool_] | None:
         """Return which of a party's n rows a round of training uses, bool (n,); None: all.
 
-        ``streams`` are the party's. What the harness knows, and nobody else does.
+        ``streams`` are the party's; a ``defense`` may say how rows are drawn. What the harness
+        knows, and nobody else does.
         """
         return None
 

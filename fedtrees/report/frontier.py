@@ -69,7 +69,7 @@ class Point:
         """What became of a claim that did not hold in the runs, "" where it did."""
         if self.claimed == ActedOnNothing.kind:
             return "it acted on nothing"
-        return "claim void: spent without bound" if self.kind == "void" else ""
+        return "no guarantee: spent without bound" if self.kind == "void" else ""
 
     @property
     def drawn(self) -> bool:

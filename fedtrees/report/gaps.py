@@ -23,7 +23,6 @@ from fedtrees.report.rows import UNDEFENDED, Setting
 NOT_ASKED, NO_FIT = "not asked for", "does not fit"
 _ORDER = ("failed", "timeout", NOT_ASKED, "skipped", NO_FIT)
 APPLIES = "it applies to what this adversary sees"
-_NAMED = 6  # of what was not tried, in a sentence
 
 
 @dataclass(frozen=True)
@@ -79,9 +78,6 @@ class Gaps:
             names = list(kinds.get(kind, ()))
             if not names:
                 continue
-            more = len(names) - _NAMED
-            if more > 1:
-                names = [*names[:_NAMED], f"{more} more (in the report under Gaps)"]
             out.append(f"the {kind}{'s' if len(names) > 1 else ''} {listed(names)}")
         unfit = [n for g in self.found if g.setting == setting and g.kind == "defense"
                  and g.status == "skipped" for n in g.names]  # fmt: skip

@@ -65,7 +65,7 @@ TERMS = (
          "applicable attacks", "attack that applies", "applicable attack")),
     Term("frontier", "utility against the worst advantage over the applicable attacks"),
     Term("rebuilt exactly", "a row whose guessed row is right in every column: equal categories, "
-         "numbers within 0.319 standard deviations", ("exactly", "exact rows")),
+         "numbers within 0.319 standard deviations", ("in every column", "exactly", "exact rows")),
     Term("values guessed right", "reconstruction accuracy: guessed and true rows are matched, and "
          "the cells that agree are counted. Rows drawn without looking score high, too: read it "
          "beside the blind line", ("reconstruction accuracy", "values right")),
@@ -79,7 +79,8 @@ TERMS = (
          "(of several classes, the mean of each against the rest)"),
     Term("training alone", "the mean utility of parties that train with nobody else",
          ("local-only", "active-only", "training alone")),
-    Term("change", "the difference to the undefended run of the same seed, then mean and interval",
+    Term("change", "the difference to the undefended run of the same seed, then mean and 95% t "
+         "interval",
          ("changes", "paired by seed")),
     Term("interval", "the 95% percentile bootstrap interval over seeds. With few seeds it cannot "
          "be wider than the range of the seeds: read it as a lower limit on doubt",
@@ -91,8 +92,8 @@ TERMS = (
          "of the 95% t interval over seeds of the worst advantage lies below the margin. More "
          "noise widens the interval and shows less. Scores are over all columns: a single one may "
          "leak more", ("down to blind", "by every score")),
-    Term("claim void", "a bound was claimed, and the accountant found none on what was really "
-         "sent: what stands is what these attacks found", ("claim void",)),
+    Term("no guarantee", "a bound was claimed, and the accountant found none on what was really "
+         "sent: what stands is what these attacks found"),
     Term("spent, measured", "spent: what an accountant composes from the noise actually drawn; "
          "measured: a lower bound from an audit, where one ran", ("spent", "measured")),
     Term("stopped early", "an attack's search was cut short by its limit: given longer it may read "

@@ -47,7 +47,7 @@ class Words:
 
 #: What is said of a leak, the worst kind first; the first that is past blind leads.
 WORDS: dict[str, Words] = {
-    "exact_rows": Words("rebuild {} exactly", "rebuilding rows", "records"),
+    "exact_rows": Words("rebuild {} in every column", "rebuilding rows", "records"),
     "returned_right": Words("be sure of {}, right in every bin", "being sure of rows", "records",
                             beside=("exact_rows",)),
     "label_accuracy": Words("put {} into the right class", "telling classes apart", "labels"),
@@ -335,15 +335,15 @@ class _Panel:
                 f"{self.they} can {can}. That says nothing about the defenses."
             )
         leak, rows = self.leak(UNDEFENDED, self.lead), self.leak(UNDEFENDED, "exact_rows")
-        attack = leak.attacks[0].partition("[")[0]
+        attack = listed([*dict.fromkeys(name.partition("[")[0] for name in leak.attacks)], "or")
         if self.lead == "exact_rows" or not rows.score.known:
             return f"{someone} can {self.can(self.lead, leak)}, by {attack}."
         mine = self.amount("exact_rows", rows.score.mean)
         theirs = self.amount("exact_rows", rows.blind.mean, whole=False)
         return (
-            f"{someone} cannot rebuild clearly more rows exactly than {NOT_LOOKING} "
-            f"({mine} against {theirs}), but can {self.can(self.lead, leak, 'against ')}, "
-            f"by {attack}."
+            f"{someone} cannot rebuild clearly more rows in every column than "
+            f"{NOT_LOOKING} ({mine} against {theirs}), but can "
+            f"{self.can(self.lead, leak, 'against ')}, by {attack}."
         )
 
     def also(self) -> str:
@@ -510,12 +510,13 @@ def _use(defense: str, sides: Sequence[_Panel], rivals: int) -> str:
     against = listed([s.who for s in sides])
     mine, theirs = (style.number(r.point.utility.mean) for r in (row, base))
     unclear = f" ({NO_DIFFERENCE})" if side.no_clear_cost(defense) else ""
-    facts = [f"{side.utility} {mine} instead of {theirs}{unclear}"]
+    facts, first = [f"{side.utility} {mine} instead of {theirs}{unclear}"], "Against"
     local = side.local()
     if local.known:
         worth = side.sign * row.point.utility.mean > side.sign * local.mean
         alone = "training alone gives" if worth else "no better than training alone, which gives"
         facts.append(f"{alone} {style.number(local.mean)}")
+        first = first if worth else "Train alone, or against"
     if row.point.collapsed:
         facts.append(f"{row.point.collapsed}, so that it rests on these attacks alone")
     if row.point.coverage.missing:
@@ -523,7 +524,7 @@ def _use(defense: str, sides: Sequence[_Panel], rivals: int) -> str:
     sure = all(s.state(defense) == "stops" for s in sides)
     stop = "stop" if sure else "stop, or may stop,"
     cheapest = f", the cheapest of {rivals} that {stop} the worst of it" if rivals > 1 else ""
-    return f"Against {against} use {defense}{cheapest}: {', '.join(facts)}."
+    return f"{first} {against} use {defense}{cheapest}: {', '.join(facts)}."
 
 
 def _open(side: _Panel, defense: str) -> str:
@@ -540,7 +541,7 @@ def _open(side: _Panel, defense: str) -> str:
         why = f"; to show it takes {FEWEST_SEEDS} seeds" if few else ""
         return (
             f"With {defense}, {side.who} can read nothing clear beyond {NOT_LOOKING}, by any "
-            f"score; that it is less than {side.margin:g} by all of them is not shown{why}."
+            f"score; an advantage below {side.margin:g} in each of them is not shown{why}."
         )
     can = side.can_all(left, defense)
     closing = [d for d in said.stops if d != defense and not {*left} & {*said.open[d]}]
@@ -553,6 +554,8 @@ def _open(side: _Panel, defense: str) -> str:
 def _unstopped(side: _Panel) -> str:
     """Say that nothing that was tried stops an adversary, and what leaves the least."""
     text = f"Still open: nothing that was tried stops {side.who}"
+    if not _drawn([side]):
+        return f"Still open: no defense was tried against {side.who}."
     cuts = [d for d in _drawn([side]) if side.state(d) == "cuts"]
     if not cuts:
         return f"{text}, and nothing clearly cuts what {side.they} {_reads(side.several)}."

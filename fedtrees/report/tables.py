@@ -16,7 +16,7 @@ from fedtrees.report.budgets import ordered
 from fedtrees.report.frontier import Frontier, Point
 from fedtrees.report.intervals import Estimate, estimate
 from fedtrees.report.rows import UNDEFENDED, Setting
-from fedtrees.report.verdict import Leak, leaks_of
+from fedtrees.report.verdict import Leak, difference, leaks_of
 from fedtrees.report.worst import by_seed, worst_case
 
 _BY_TYPE = re.compile(r"^bytes_(up|down):(.+)$")
@@ -125,7 +125,7 @@ def paired(point: Point, base: Point | None, field: str) -> Estimate:
     if base is None:
         return Estimate()
     theirs = {s.seed: getattr(s, field) for s in base.seeds}
-    return estimate(getattr(s, field) - theirs.get(s.seed, math.nan) for s in point.seeds)
+    return difference([getattr(s, field) - theirs.get(s.seed, math.nan) for s in point.seeds])
 
 
 def _of_setting(rows: pd.DataFrame, setting: Setting) -> pd.DataFrame:

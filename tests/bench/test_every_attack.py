@@ -151,10 +151,7 @@ def check_named(folder, margin):
     found, named = attacked(folder), []
     for board in reported(folder, margin)["leaderboards"]:
         for entry in board["defenses"]:
-            name, verdict = entry["defense"], board["verdict"]
-            within = verdict.partition("Not past")[0] if "Within" in verdict else ""
-            if name != "none" and "even without a defense" not in verdict:
-                assert (f" {name}" in within) == entry["at_blind"], (name, verdict)
+            name = entry["defense"]
             if not entry["at_blind"]:
                 continue
             named.append((board["threat"], name))

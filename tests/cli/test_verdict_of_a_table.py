@@ -121,7 +121,7 @@ def amount(text, n):
 
 
 CAN = {
-    "exact_rows": r"rebuild (?P<mine>\S+) of (?P<n>\d+) rows exactly "
+    "exact_rows": r"rebuild (?P<mine>\S+) of (?P<n>\d+) rows in every column "
     r"\((?:against|{0}:) (?P<b>.+?)\)",
     "ra": r"guess (?P<mine>\S+%) of the values right \((?:against|{0}:) (?P<b>\S+%)\)",
     "column_values": r"read (?P<mine>\S+%) of the values of every column, though not whose they "

@@ -68,8 +68,8 @@ def test_where_no_row_is_rebuilt_that_is_said_first(table):
         table.attack("none", seed, "a", 0.0, metric="exact_rows")
         table.lines[-1] |= {"value": 0.0, "blind": 0.0}
     assert line(table, counts=96.0).startswith(
-        "The party 't' cannot rebuild clearly more rows exactly than one who never looked (0 of 96 "
-        "rows against 0), but can guess 50% of the values right (against 40%), by a."
+        "The party 't' cannot rebuild clearly more rows in every column than one who never looked "
+        "(0 of 96 rows against 0), but can guess 50% of the values right (against 40%), by a."
     )
 
 
@@ -102,7 +102,7 @@ def test_a_wide_interval_is_not_shown_to_be_safe(table):
     run(table, (-0.3, 0.0, 0.3))
     assert "may be stopped (no clear difference from one who never looked) by shield" in line(table)
     assert "can read nothing clear beyond one who never looked" in steps(table)
-    assert "that it is less than 0.05 by all of them is not shown." in steps(table)
+    assert "an advantage below 0.05 in each of them is not shown." in steps(table)
 
 
 def test_two_seeds_show_nothing(table):
@@ -172,8 +172,8 @@ def test_a_leak_by_any_headline_score_stays_open(table, metric):
 
 def test_a_claim_that_did_not_hold_stands_in_the_same_sentence(table):
     run(table, claimed="pure-dp[epsilon=4]", spent="pure-dp[epsilon=inf]")
-    assert "shield (50% left, AUC −0.100, claim void)" in line(table)
-    assert "claim void: spent without bound, so that it rests on these attacks alone" in steps(
+    assert "shield (50% left, AUC −0.100, no guarantee)" in line(table)
+    assert "no guarantee: spent without bound, so that it rests on these attacks alone" in steps(
         table
     )
 

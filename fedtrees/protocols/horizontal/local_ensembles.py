@@ -9,6 +9,7 @@ import numpy as np
 
 from fedtrees.core.errors import DataError
 from fedtrees.core.messages import Message
+from fedtrees.core.model import Model
 from fedtrees.core.network import Network
 from fedtrees.core.registry import register
 from fedtrees.messages.packing import join, unpack
@@ -25,8 +26,12 @@ from fedtrees.trees.boosted.intercept import start_margin
 class EnsembleServer(TreeSharingServer):
     """The server: collects the clients' models once and hands them to all."""
 
-    def train(self, net: Network) -> Forest:
+    def train(self, net: Network) -> Model:
         """Collect and broadcast."""
+        return self.averaged(self.shared(net))
+
+    def shared(self, net: Network) -> ClientModels:
+        """Collect the models, and return them as everybody is told them."""
         why = "the model each client boosted on its own rows"
         replies = net.ask("client", GrowRequest(0), why=why)
         owners = [i for i, part in enumerate(replies) if len(part.sizes)]  # type: ignore[attr-defined]
@@ -43,7 +48,7 @@ class EnsembleServer(TreeSharingServer):
         )
         sent = net.tell("client", message, why="everybody's models: the aggregated ensemble")
         assert isinstance(sent, ClientModels)
-        return self.averaged(sent)
+        return sent
 
     def averaged(self, models: ClientModels) -> Forest:
         """Return one model whose margin is the mean of the models' margins."""
@@ -62,9 +67,9 @@ class LocalEnsembles(TreeSharingProtocol):
 
     Each client boosts `trees` rounds on its own rows, from its own base score. As in Flower's
     baseline the models come with the number of the client. The second phase, a convolutional
-    network over the trees' outputs that learns a learning rate for each, is not run; the released
-    model gives all the same: its margin is the mean of the clients' margins. No rows are used for
-    that, so what leaks from the trees is all there is.
+    network over the trees' outputs that learns a learning rate for each, is `fedxgbllr`'s; here the
+    released model gives all the same: its margin is the mean of the clients' margins. No rows are
+    used for that, so what leaks from the trees is all there is.
     """
 
     says: ClassVar[tuple[type[Message], ...]] = (GrowRequest, ClientTrees, ClientModels)

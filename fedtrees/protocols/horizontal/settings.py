@@ -8,6 +8,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.core.composition import Composition
 from fedtrees.core.errors import DataError, UsageError, check_known
 from fedtrees.core.messages import Message
 from fedtrees.core.schema import Schema
@@ -88,7 +89,9 @@ class HistogramProtocol(BoostingProtocol):
             return np.zeros(n, dtype=bool)
         return np.asarray(streams.rng("validation").random(n) < self.validation_fraction)
 
-    def grown_on(self, n: int, streams: Streams, round: int) -> NDArray[np.bool_] | None:
+    def grown_on(
+        self, n: int, streams: Streams, round: int, defense: Composition | None = None
+    ) -> NDArray[np.bool_] | None:
         """Return the rows that are neither held out nor left out of the round."""
         dropped = dropped_rows(n, self.subsample, streams, round)
         if dropped is None and not self.early_stopping_rounds:

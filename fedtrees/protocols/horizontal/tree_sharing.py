@@ -60,7 +60,9 @@ class TreeSharingProtocol(BoostingProtocol):
     def rounds_at_once(self) -> int:
         """Boosting rounds a client does before it shares."""
 
-    def grown_on(self, n: int, streams: Streams, round: int) -> NDArray[np.bool_] | None:
+    def grown_on(
+        self, n: int, streams: Streams, round: int, defense: Composition | None = None
+    ) -> NDArray[np.bool_] | None:
         """Return the rows of a client that a round of its own draws."""
         dropped = dropped_rows(n, self.subsample, streams, round)
         return None if dropped is None else ~dropped

@@ -341,12 +341,14 @@ def trees_alone(tree_info: Sequence[int], outputs: int) -> int:
     Flower's ``FedXgbBagging`` (1.x) keeps all trees of the very first reply; of every later one it
     appends the first tree, as of output 0, however many classes there are.
     """
+    if outputs < 2:  # XGBoost writes 0 classes where there are two
+        return 0
     info = list(tree_info)
     whole = 0
     while info[whole : whole + outputs] == list(range(outputs)):
         whole += outputs
     rest = info[whole:]
-    return len(rest) if outputs > 1 and whole and not any(rest) else 0
+    return len(rest) if whole and not any(rest) else 0
 
 
 def order_of_trees(tree_info: Sequence[int], trees: int, outputs: int) -> list[int]:

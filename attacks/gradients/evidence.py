@@ -1,0 +1,101 @@
+"""Gradients of batches that a view tells."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.core.view import View
+from fedtrees.messages.networks import NetworkUpdate, NetworkWeights, Standardisation
+from fedtrees.neural.encoding import Encoding
+from fedtrees.neural.perceptron import Layers
+
+
+@dataclass(frozen=True, eq=False)
+class SeenGradient:
+    """The mean gradient of some rows, as it was seen.
+
+    Attributes
+    ----------
+    owner : tuple of str
+        Whose rows: of several where it is a sum.
+    round : int
+    rows : int
+        How many, as far as is known.
+    weights : float32 array, shape (parameters,)
+        The network that the gradient was taken at.
+    gradient : float32 array, shape (parameters,)
+    """
+
+    owner: tuple[str, ...]
+    round: int
+    rows: int
+    weights: NDArray[np.float32]
+    gradient: NDArray[np.float32]
+
+
+def encoding_of(view: View) -> Encoding | None:
+    """Return how rows become inputs, None where that was not told."""
+    told = next((m for _, m in view.messages(Standardisation)), None)
+    return None if told is None else Encoding.of(view.schema).standardised(told.mean, told.std)
+
+
+def layers_of(view: View, encoding: Encoding) -> Layers:
+    """Return the sizes of the network, which are public."""
+    units, outputs = view.parameters["units"], max(len(view.schema.classes), 2)
+    return Layers((len(encoding), units, units, outputs))
+
+
+def steps_of(view: View, rows: int) -> int:
+    """Return how many local steps an update of so many rows is made of."""
+    batch, epochs = view.parameters["batch"], view.parameters.get("epochs")
+    return 1 if epochs is None else epochs * -(-rows // batch)
+
+
+def seen_gradients(view: View) -> Iterator[SeenGradient]:
+    """Yield the gradients of others' rows, in order; of several local steps their mean."""
+    sent = {m.round: m for _, m in view.messages(NetworkWeights)}
+    everybody = tuple(
+        n for n, role in view.roles.items() if role == "client" and n not in view.principals
+    )
+    updates = list(view.messages(NetworkUpdate))
+    for item, update in updates:
+        rows = int(update.rows[0])
+        if not rows or (item.sender in view.principals and not item.opened):
+            continue
+        start = sent[update.round]
+        owner: tuple[str, ...] = (item.sender,)
+        if item.opened:
+            owner = tuple(start.chosen.split(",")) if start.chosen else everybody
+        mean = update.update / np.float32(rows)
+        if "epochs" in view.parameters:
+            each = rows // len(owner)
+            mean = mean / np.float32(-view.parameters["lr"] * steps_of(view, each))
+        yield SeenGradient(owner, update.round, rows, start.weights, mean)
+    if any(role == "server" for n, role in view.roles.items() if n in view.principals):
+        return
+    yield from _from_steps(view, sent, everybody, {m.round: m for _, m in updates})
+
+
+def _from_steps(
+    view: View,
+    sent: dict[int, NetworkWeights],
+    others: tuple[str, ...],
+    own: dict[int, NetworkUpdate],
+) -> Iterator[SeenGradient]:
+    """Yield the sums of others' gradients that a client finds between two rounds' weights."""
+    if "epochs" in view.parameters:
+        return
+    batch, rate = view.parameters["batch"], np.float32(view.parameters["lr"])
+    every = len(others) + len(view.principals)
+    for round in sorted(sent)[:-1]:
+        mine = own.get(round)
+        if round + 1 not in sent or mine is None or len(view.principals) > 1:
+            continue
+        moved = (sent[round].weights - sent[round + 1].weights) / rate
+        rows = batch * len(others)
+        gradient = (moved * np.float32(batch * every) - mine.update) / np.float32(rows)
+        yield SeenGradient(others, round, rows, sent[round].weights, gradient)

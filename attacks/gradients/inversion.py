@@ -1,0 +1,129 @@
+"""The rows of one batch off its gradient: labels, search, pooling."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.attacks.gradients.labels import restored_counts
+from fedtrees.attacks.gradients.matching import Matching
+from fedtrees.attacks.gradients.pooling import pooled
+from fedtrees.attacks.gradients.search import Found, null_space, search
+from fedtrees.core.schema import Table
+from fedtrees.neural.encoding import Encoding
+from fedtrees.neural.perceptron import Layers, logits, softmax
+
+#: Above this noise per coordinate, in units of the gradient's norm over the square root of its
+#: size, no direction is free of it, and the span term would hold rows to noise.
+_CLEAN = 1e-3
+
+
+@dataclass(frozen=True, eq=False)
+class Inversion:
+    """What was found.
+
+    Attributes
+    ----------
+    table : Table
+    confidence : float64 array, shape (B, d)
+    loss : float
+        1 - cos of the best restart.
+    found : Found
+    """
+
+    table: Table
+    confidence: NDArray[np.float64]
+    loss: float
+    found: Found
+
+
+def noise_of(target: Any, rows: int, encoding: Encoding) -> float:
+    """Return the standard deviation of noise on every coordinate, estimated from the first layer.
+
+    Its gradient is a sum over the rows of a column times a row: what is left beyond so many
+    dimensions is noise. Where there are as many rows as dimensions, a category that no row has
+    tells it: its column is that of the bias times -mean / std.
+    """
+    weight, bias = (np.asarray(part, dtype=np.float64) for part in target[0])
+    both = np.column_stack([weight, bias])
+    m, n = both.shape
+    if rows < 0.8 * min(m, n):
+        size = np.linalg.svd(both, compute_uv=False)[rows:]
+        return float(np.sqrt((size**2).sum() / ((m - rows) * (n - rows))))
+    coded = np.flatnonzero(encoding.category >= 0)
+    if not len(coded):
+        return 0.0
+    ratio = (encoding.mean / encoding.std)[coded]
+    off = (weight[:, coded] + ratio * bias[:, None]) / np.sqrt(1 + ratio**2)
+    return float(np.sqrt((off**2).mean(axis=0)).min())
+
+
+def invert(
+    layers: Layers,
+    weights: NDArray[np.float32],
+    gradient: NDArray[np.float32],
+    encoding: Encoding,
+    bounds: tuple[NDArray[np.float32], NDArray[np.float32]],
+    rows: int,
+    rng: np.random.Generator,
+    *,
+    labels: NDArray[np.int64] | None = None,
+    restarts: int = 0,
+    steps: int = 0,
+    span: bool = True,
+) -> Inversion:
+    """Return the rows whose gradient is nearest to one that was seen.
+
+    Parameters
+    ----------
+    layers : Layers
+    weights, gradient : float32 array, shape (parameters,)
+    encoding : Encoding
+    bounds : pair of float32 array, shape (continuous features,)
+        Smallest and largest value of every number, standardised.
+    rows : int
+    rng : numpy Generator
+    labels : int64 array, shape (rows,), optional
+        Where they are known; in any order, for rows have none.
+    restarts, steps : int
+        0: by the number of rows.
+    span : bool
+        Whether to hold rows to the span of the first layer's gradient.
+    """
+    restarts, steps = restarts or effort(rows)[0], steps or effort(rows)[1]
+    network, target = layers.split(weights), layers.split(gradient)
+    size = float(np.linalg.norm(gradient)) / np.sqrt(len(gradient))
+    clean = noise_of(target, rows, encoding) < _CLEAN * max(size, 1e-30)
+    null = null_space(*target[0]) if span and clean and rows < min(target[0][0].shape) else None
+    matching = Matching(network, target)
+    known, probability = labels, None
+    for _ in range(1 if labels is not None else 3):
+        if labels is None:
+            if probability is None:
+                X = rng.uniform(-1, 1, (256, len(encoding))).astype(np.float32)
+                probability = softmax(logits(network, X)).mean(axis=0)
+            counts = restored_counts(target[-1][1], probability, rows)
+            restored = np.repeat(np.arange(len(counts)), counts)
+            if known is not None and np.array_equal(known, restored):
+                break
+            known = restored
+        assert known is not None
+        found = search(
+            matching, encoding, known, bounds=bounds, restarts=restarts, steps=steps, rng=rng,
+            null=null,
+        )  # fmt: skip
+        probability = found.probability[int(np.argmin(found.loss))].mean(axis=0)
+    codes, numbers, confidence = pooled(found, encoding, known)
+    table = Table(encoding.decode(codes, numbers), known)
+    return Inversion(table, confidence, float(found.loss.min()), found)
+
+
+def effort(rows: int) -> tuple[int, int]:
+    """Return restarts and steps: most where a batch is neither easy nor hopeless."""
+    for most, spent in ((16, (10, 500)), (64, (20, 600)), (160, (14, 500))):
+        if rows <= most:
+            return spent
+    return 5, 250

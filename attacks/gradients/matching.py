@@ -1,0 +1,122 @@
+"""How far the gradient of guessed rows is from one that was seen, and which way to move them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Layer = tuple[NDArray[Any], NDArray[Any]]
+
+
+@dataclass(frozen=True, eq=False)
+class Matching:
+    """The loss 1 - cos(g(X), t) between the gradients of guesses and one that was seen.
+
+    g is never formed: with D_l the derivative of the loss by the inputs of layer l's units and A_l
+    those units' outputs, <g, t> is the sum of D_l (A_{l-1} T_l'), and |g|^2 that of (A A' + 1)
+    (D D'). The derivative by X of <V, g(X)> for a V held fixed is that of the rows' loss along V
+    in the parameters: one tangent pass forward and one back (Pearlmutter 1994).
+
+    Attributes
+    ----------
+    layers : sequence of (weight, bias)
+        The network, as `fedtrees.neural.perceptron.Layers.split` returns it.
+    target : sequence of (weight, bias)
+        The gradient t, likewise.
+    """
+
+    layers: Sequence[Layer]
+    target: Sequence[Layer]
+
+    def __post_init__(self) -> None:
+        forward, back = [], []
+        for (w, b), (t, s) in zip(self.layers, self.target, strict=True):
+            forward.append((np.ascontiguousarray(np.concatenate([w, t]).T), np.concatenate([b, s])))
+            back.append(np.ascontiguousarray(np.concatenate([w, t], axis=1)))
+        size = float(np.sqrt(sum((t**2).sum() + (s**2).sum() for t, s in self.target)))
+        object.__setattr__(self, "_forward", forward)
+        object.__setattr__(self, "_back", back)
+        object.__setattr__(self, "_size", size)
+
+    def __call__(
+        self, X: NDArray[Any], Y: NDArray[Any]
+    ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+        """Return the loss of every guess, its derivative by X, and the predicted probabilities.
+
+        Parameters
+        ----------
+        X : float array, shape (R, B, D)
+            Inputs of R guesses of a batch.
+        Y : float array, shape (R, B, K)
+            Their labels, one-hot.
+
+        Returns
+        -------
+        float array, shape (R,), (R, B, D) and (R, B, K)
+        """
+        R, B, _ = X.shape
+        forward, back = self._forward, self._back  # type: ignore[attr-defined]
+        depth = len(forward)
+        A, seen, on = [X.reshape(R * B, -1)], [], []
+        for k, (weight, bias) in enumerate(forward):
+            Z = A[-1] @ weight
+            Z += bias
+            out = Z.shape[1] // 2
+            seen.append(Z[:, out:])
+            if k < depth - 1:
+                on.append(Z[:, :out] > 0)
+                A.append(Z[:, :out] * on[-1])
+        Z = Z[:, :out]
+        P = np.exp(Z - Z.max(axis=1, keepdims=True))
+        P /= P.sum(axis=1, keepdims=True)
+        D: list[Any] = [None] * depth
+        D[-1] = (P - Y.reshape(R * B, -1)) / np.float32(B)
+        behind: list[Any] = [None] * depth  # D_l [W_l | T_l]
+        for k in range(depth - 1, -1, -1):
+            behind[k] = D[k] @ back[k]
+            if k:
+                D[k - 1] = behind[k][:, : A[k].shape[1]] * on[k - 1]
+        inner, square = np.zeros(R, X.dtype), np.zeros(R, X.dtype)
+        grams, gram_d = [], []
+        for k in range(depth):
+            a, d = A[k].reshape(R, B, -1), D[k].reshape(R, B, -1)
+            G = a @ a.transpose(0, 2, 1)
+            G += 1
+            H = d @ d.transpose(0, 2, 1)
+            grams.append(G)
+            gram_d.append(H)
+            inner += np.einsum("rbo,rbo->r", d, seen[k].reshape(R, B, -1))
+            square += np.einsum("rab,rab->r", G, H)
+        norm = np.sqrt(square) * np.asarray(self._size, X.dtype)  # type: ignore[attr-defined]
+        norm = np.maximum(norm, np.finfo(X.dtype).tiny)
+        c = (inner / np.maximum(square, np.finfo(X.dtype).tiny))[:, None, None]
+        # tangent of the units' inputs along V = c g - t, then of their derivatives
+        moved: Any = None
+        for k in range(depth):
+            U = grams[k] @ D[k].reshape(R, B, -1)
+            U *= c
+            U = U.reshape(R * B, -1)
+            U -= seen[k]
+            if moved is not None:
+                U += moved @ self.layers[k][0].T
+            if k < depth - 1:
+                moved = U * on[k]
+        E = P * U
+        E -= P * E.sum(axis=1, keepdims=True)
+        E /= np.float32(B)
+        for k in range(depth - 1, -1, -1):
+            a = A[k].shape[1]
+            S = gram_d[k] @ A[k].reshape(R, B, -1)
+            S *= c
+            S = S.reshape(R * B, -1)
+            S -= behind[k][:, a:]
+            S += E @ self.layers[k][0]
+            E = S * on[k - 1] if k else S
+        loss = 1 - inner / norm
+        slope = E.reshape(R, B, -1)
+        slope /= norm[:, None, None]
+        return loss, slope, P.reshape(R, B, -1)

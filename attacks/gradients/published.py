@@ -1,0 +1,199 @@
+"""Gradient inversion as it was published, by torch: TabLeak, cosine matching, and DLG."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import linear_sum_assignment
+
+from fedtrees.attacks.gradients.attack import TabLeak
+from fedtrees.attacks.gradients.evidence import SeenGradient
+from fedtrees.attacks.gradients.inversion import Inversion
+from fedtrees.attacks.gradients.labels import restored_counts
+from fedtrees.attacks.gradients.search import Found
+from fedtrees.core.registry import register
+from fedtrees.core.schema import Table
+from fedtrees.neural.encoding import Encoding
+from fedtrees.neural.perceptron import Layers, logits, softmax
+from fedtrees.neural.training import torch_module
+
+#: Adam's step on the sign of the gradient, and how many (Vero et al. 2023, code).
+_RATE, _STEPS = 0.06, 1500
+
+
+@dataclass(frozen=True)
+class PublishedInversion(TabLeak):
+    """Base of the published attacks: they differ from `tableak` in how a gradient is inverted."""
+
+    comparison: ClassVar[bool] = True
+    relaxed: ClassVar[bool] = True
+    cosine: ClassVar[bool] = True
+    ensemble: ClassVar[int] = 30
+
+    def _inverted(
+        self,
+        item: SeenGradient,
+        layers: Layers,
+        encoding: Encoding,
+        bounds: tuple[NDArray[np.float32], NDArray[np.float32]],
+        rng: np.random.Generator,
+    ) -> Inversion:
+        X = rng.uniform(-1, 1, (256, len(encoding))).astype(np.float32)
+        mean = softmax(logits(layers.split(item.weights), X)).mean(axis=0)
+        counts = restored_counts(layers.split(item.gradient)[-1][1], mean, item.rows)
+        labels = np.repeat(np.arange(len(counts)), counts)
+        runs, steps = self.restarts or self.ensemble, self.steps or _STEPS
+        settings = (self.relaxed, self.cosine, runs, steps)
+        return published(
+            layers, item.weights, item.gradient, encoding, bounds, labels, rng, settings
+        )
+
+
+@register.attack("tableak-published")
+@dataclass(frozen=True)
+class PublishedTabLeak(PublishedInversion):
+    """TabLeak (Vero et al. 2023) as their code has it: 30 restarts of 1500 steps, pooled.
+
+    Softmax of the destandardised columns, sigmoids that keep numbers to their bounds (in the code,
+    not in the paper), Adam on the sign of the gradient of 1 - cos. The best restart is the one
+    whose projected rows have the least loss; all are matched to it and pooled by the median.
+    """
+
+
+@register.attack("cosine")
+@dataclass(frozen=True)
+class CosineMatching(PublishedInversion):
+    """Inverting gradients (Geiping et al. 2020) on tables: one restart, no softmax, no pooling."""
+
+    relaxed: ClassVar[bool] = False
+    ensemble: ClassVar[int] = 1
+
+
+@register.attack("dlg")
+@dataclass(frozen=True)
+class DeepLeakage(PublishedInversion):
+    """Deep leakage from gradients (Zhu et al. 2019): the squared distance, one restart."""
+
+    relaxed: ClassVar[bool] = False
+    cosine: ClassVar[bool] = False
+    ensemble: ClassVar[int] = 1
+
+
+def published(
+    layers: Layers,
+    weights: NDArray[np.float32],
+    gradient: NDArray[np.float32],
+    encoding: Encoding,
+    bounds: tuple[NDArray[np.float32], NDArray[np.float32]],
+    labels: NDArray[np.int64],
+    rng: np.random.Generator,
+    settings: tuple[bool, bool, int, int],
+) -> Inversion:
+    """Return the rows that a published algorithm finds, one restart after the other.
+
+    Parameters
+    ----------
+    layers, weights, gradient, encoding, bounds, rng
+        As `fedtrees.attacks.gradients.inversion.invert`.
+    labels : int64 array, shape (B,)
+    settings : (bool, bool, int, int)
+        Softmax and bounds; cosine, or squared distance; restarts; steps.
+    """
+    relaxed, cosine, restarts, steps = settings
+    torch = torch_module()
+    objective = _Objective(layers, weights, gradient, encoding, bounds, labels, cosine)
+    ends, losses = [], []
+    for _ in range(restarts):
+        start = rng.uniform(-1, 1, (len(labels), len(encoding))).astype(np.float32)
+        x = torch.tensor(start, requires_grad=True)
+        adam = torch.optim.Adam([x], lr=_RATE)
+        for _ in range(steps):
+            adam.zero_grad()
+            inputs = objective.relaxed(x) if relaxed else x
+            objective.loss(inputs, create_graph=True).backward(inputs=[x])
+            x.grad.sign_()
+            adam.step()
+        with torch.no_grad():
+            ends.append((objective.relaxed(x) if relaxed else x).numpy())
+        losses.append(float(objective.loss(torch.tensor(objective.projected(ends[-1]))).detach()))
+    best = int(np.argmin(losses))
+    kept = [ends[best]] + [_matched(ends[best], e) for k, e in enumerate(ends) if k != best]
+    middle = np.median([objective.scores(e) for e in kept], axis=0)
+    codes = np.stack([middle[:, g].argmax(axis=1) for g in encoding.groups], axis=1)
+    numbers = np.clip(np.median([e[:, encoding.continuous] for e in kept], axis=0), *bounds)
+    table = Table(encoding.decode(codes, numbers), labels)
+    none = np.zeros((0, 0, 0), np.float32)
+    found = Found(none, none, np.array(losses), none)
+    return Inversion(table, np.ones((len(labels), len(encoding.coded))), losses[best], found)
+
+
+def _matched(best: NDArray[np.float32], other: NDArray[np.float32]) -> NDArray[np.float32]:
+    _, order = linear_sum_assignment(((best[:, None] - other[None]) ** 2).sum(axis=2))
+    return np.asarray(other[order])
+
+
+class _Objective:
+    """How far gradients are apart, by torch, and how their code turns columns into rows."""
+
+    def __init__(
+        self,
+        layers: Layers,
+        weights: NDArray[np.float32],
+        gradient: NDArray[np.float32],
+        encoding: Encoding,
+        bounds: tuple[NDArray[np.float32], NDArray[np.float32]],
+        labels: NDArray[np.int64],
+        cosine: bool,
+    ) -> None:
+        torch = torch_module()
+        self.torch, self.encoding, self.cosine = torch, encoding, cosine
+        parts = [p for layer in layers.split(weights) for p in layer]
+        self.parameters = [torch.tensor(p, requires_grad=True) for p in parts]
+        self.target = [torch.tensor(p) for layer in layers.split(gradient) for p in layer]
+        self.labels = torch.tensor(labels)
+        self.mean, self.std = torch.tensor(encoding.mean), torch.tensor(encoding.std)
+        self.low, self.high = (torch.tensor(end) for end in bounds)
+
+    def relaxed(self, x: Any) -> Any:
+        """Return inputs: softmax of destandardised columns, numbers between their bounds."""
+        torch, e = self.torch, self.encoding
+        raw = x * self.std + self.mean
+        parts = [None] * len(e)
+        for g in e.groups:
+            share = torch.softmax(raw[:, g], dim=1)
+            for j, column in enumerate(g):
+                parts[column] = (share[:, j] - self.mean[column]) / self.std[column]
+        for j, column in enumerate(e.continuous):
+            low, high = self.low[j], self.high[j]
+            parts[column] = low + (high - low) * torch.sigmoid(x[:, column])
+        return torch.stack(parts, dim=1)
+
+    def loss(self, inputs: Any, create_graph: bool = False) -> Any:
+        """Return 1 - cos, or the squared distance, of the gradient and the one that was seen."""
+        torch, A, held = self.torch, inputs, self.parameters
+        for k in range(0, len(held), 2):
+            A = torch.nn.functional.linear(A, held[k], held[k + 1])
+            A = torch.relu(A) if k < len(held) - 2 else A
+        rows = torch.nn.functional.cross_entropy(A, self.labels)
+        g = torch.autograd.grad(rows, held, create_graph=create_graph)
+        pairs = list(zip(g, self.target, strict=True))
+        if not self.cosine:
+            return sum(((a - b) ** 2).sum() for a, b in pairs)
+        inner = sum((a * b).sum() for a, b in pairs)
+        sizes = [sum((a**2).sum() for a in parts) for parts in (g, self.target)]
+        return 1 - inner / torch.sqrt(sizes[0] * sizes[1])
+
+    def scores(self, end: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return columns before they are standardised: the largest of a group is its category."""
+        return end * self.encoding.std + self.encoding.mean
+
+    def projected(self, end: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return the nearest inputs that a row can have."""
+        e, raw = self.encoding, self.scores(end)
+        codes = np.zeros((len(end), len(e.groups)), dtype=np.int64)
+        for k, g in enumerate(e.groups):
+            codes[:, k] = raw[:, g].argmax(axis=1)
+        return e.encode(e.decode(codes, end[:, e.continuous]))

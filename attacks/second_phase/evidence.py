@@ -1,0 +1,69 @@
+"""What a view tells of FedXGBllr's second phase."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.attacks.second_phase.matching import Matching
+from fedtrees.attacks.second_phase.routing import SoftTrees
+from fedtrees.core.view import View
+from fedtrees.messages.networks import NetworkUpdate, NetworkWeights
+from fedtrees.messages.packing import unpack
+from fedtrees.messages.shared_trees import ClientModels
+from fedtrees.messages.tree_networks import start_of
+from fedtrees.neural.tree_outputs import RatesNetwork
+from fedtrees.trees.boosted.losses import objective_of
+
+
+@dataclass(frozen=True, eq=False)
+class SeenBatch:
+    """The mean gradient of a batch.
+
+    Attributes
+    ----------
+    owner : tuple of str
+        Whose rows: of several where it is a sum.
+    round, rows : int
+    weights, gradient : float32 array, shape (parameters,)
+    """
+
+    owner: tuple[str, ...]
+    round: int
+    rows: int
+    weights: NDArray[np.float32]
+    gradient: NDArray[np.float32]
+
+    def matching(self, models: ClientModels, view: View) -> Matching:
+        """Return what guessed rows are compared by."""
+        network = RatesNetwork.of(len(models.trees), int(models.trees[0]), len(self.weights))
+        objective = objective_of(view.parameters["objective"], view.schema.classes)
+        return Matching(network, self.weights, self.gradient, float(start_of(models, objective)))
+
+
+def models_of(view: View) -> ClientModels | None:
+    """Return everybody's models, as they were told; None where a network over them is not."""
+    if "sends" not in view.parameters:
+        return None
+    return next((m for _, m in view.messages(ClientModels)), None)
+
+
+def soft_trees(models: ClientModels, view: View) -> SoftTrees:
+    """Return the trees of everybody's models."""
+    return SoftTrees(tuple(unpack(models)), len(models.trees), len(view.schema.features))
+
+
+def seen_batches(view: View) -> Iterator[SeenBatch]:
+    """Yield the gradients of others' rows, in order."""
+    sent = {m.round: m.weights for _, m in view.messages(NetworkWeights)}
+    clients = [n for n, role in view.roles.items() if role == "client"]
+    for item, update in view.messages(NetworkUpdate):
+        rows = int(update.rows[0])
+        if not rows or (item.sender in view.principals and not item.opened):
+            continue
+        owner = tuple(n for n in clients if item.opened or n == item.sender)
+        mean = update.update / np.float32(rows)
+        yield SeenBatch(owner, update.round, rows, sent[update.round], mean)

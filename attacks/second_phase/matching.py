@@ -1,0 +1,97 @@
+"""How far the gradient of guessed rows is from one that was seen, and where to move them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit
+
+from fedtrees.neural.tree_outputs import Parts, RatesNetwork
+
+Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True, eq=False)
+class Matching:
+    """A gradient to explain.
+
+    Attributes
+    ----------
+    network : RatesNetwork
+    weights, target : float32 array, shape (parameters,)
+        Where the gradient was taken, and the mean gradient of the batch.
+    start : float
+        Added to the network's output.
+    """
+
+    network: RatesNetwork
+    weights: Floats
+    target: Floats
+    start: float
+
+    @cached_property
+    def scale(self) -> Floats:
+        """What residuals are multiplied by, float32, (parameters,): each part counts alike."""
+        out = np.zeros_like(self.target)
+        for part, of in zip(self.network.split(self.target), self.network.split(out), strict=True):
+            size = float(np.linalg.norm(part))
+            of[...] = 1 / size if size > 0 else 0
+        return out / np.float32(2)
+
+    def slopes(self, V: Floats, y: Floats) -> Floats:
+        """Return the derivatives of the rows' losses by their outputs, shape (n,)."""
+        z = self.network.outputs(self.weights, V) + self.start
+        return np.asarray(expit(z) - y, dtype=np.float32)
+
+    def of(self, V: Floats, y: NDArray[Any]) -> Floats:
+        """Return the mean gradient of rows, float32, shape (parameters,)."""
+        slope = self.slopes(V, y.astype(np.float32)) / np.float32(len(V))
+        return np.asarray(self.network.gradient(self.weights, V, slope), dtype=np.float32)
+
+    def __call__(self, V: Floats, Y: Floats) -> tuple[Floats, Floats]:
+        """Return losses, (R,), and their derivatives by the outputs of the trees, as V.
+
+        Parameters
+        ----------
+        V : float32 array, shape (R, B, K, M)
+        Y : float32 array, shape (R, B)
+
+        Notes
+        -----
+        The loss is the squared residual r of the gradient g. Its derivative is that of <2 r, g>,
+        and <r, g> is the sum over the rows of slope times the tangent of the output along r: one
+        tangent forward pass and its derivative, no second one by autograd.
+        """
+        R, B, K, M = V.shape
+        net, w = self.network, self.network.split(self.weights)
+        C = net.channels
+        flat = V.reshape(R * B * K, M)
+        H = (flat @ w.rates.T + w.shift).reshape(R, B, K, C)
+        on = (H > 0).astype(np.float32)
+        A = H * on
+        z = A.reshape(R, B, K * C) @ w.weight.T.reshape(-1) + w.bias + np.float32(self.start)
+        p = expit(z)
+        slope = (p - Y) / np.float32(B)
+        back = on * w.weight.T * slope[:, :, None, None]
+        g_rates = np.matmul(back.reshape(R, B * K, C).transpose(0, 2, 1), V.reshape(R, B * K, M))
+        g = Parts(
+            g_rates, back.sum(axis=(1, 2)),
+            np.einsum("rb,rbkc->rck", slope, A), slope.sum(axis=1, keepdims=True),
+        )  # fmt: skip
+        target, scale = net.split(self.target), net.split(self.scale)
+        off = [(a - t) * s for a, t, s in zip(g, target, scale, strict=True)]
+        loss = sum((o.reshape(R, -1) ** 2).sum(axis=1) for o in off)
+        r = Parts(*(2 * o * s for o, s in zip(off, scale, strict=True)))
+        along = np.matmul(V.reshape(R, B * K, M), r.rates.transpose(0, 2, 1)).reshape(R, B, K, C)
+        along += r.shift[:, None, None, :]
+        weight = r.weight.transpose(0, 2, 1)[:, None]
+        tangent = (A * weight + along * on * w.weight.T).sum(axis=(2, 3)) + r.bias
+        bent = (p * (1 - p) / np.float32(B) * tangent)[:, :, None, None]
+        by_H = on * (bent * w.weight.T + slope[:, :, None, None] * weight)
+        out = (by_H.reshape(-1, C) @ w.rates).reshape(R, B * K, M)
+        out += np.matmul(back.reshape(R, B * K, C), r.rates)
+        return np.asarray(loss), out.reshape(V.shape)

@@ -1,0 +1,149 @@
+"""DP-SGD: clients clip the gradient of every row and add noise to every step's sum."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.core.defense import Context, Defense, Stage
+from fedtrees.core.errors import UsageError, check_positive, check_share
+from fedtrees.core.guarantee import ApproximateDP, Guarantee
+from fedtrees.core.messages import Message, Reveal
+from fedtrees.core.registry import register
+from fedtrees.core.transcript import BudgetEvent, Transcript
+from fedtrees.messages.networks import ColumnSums, NetworkUpdate
+from fedtrees.messages.shared_trees import ClientTrees
+
+
+@register.defense("dp-sgd")
+@dataclass(frozen=True)
+class DPSGD(Defense):
+    """DP-SGD (Abadi et al. 2016) at every client, accounted by opacus.
+
+    Every row is drawn into a batch by itself; its gradient is scaled down to norm `clip` where it
+    is longer, and the sum gets Gaussian noise. So what a client sends is differentially private by
+    itself, whoever reads it. The noise multiplier is the smallest that opacus' accountant of Rényi
+    divergences (Mironov et al. 2019) grants for all steps of the run. Means of columns that inputs
+    are standardised by are no part of that: with ``statistics=public`` none cross. Nor are trees
+    that clients share before (`fedxgbllr`): it is the network over them alone that is private.
+
+    Parameters
+    ----------
+    epsilon, delta : float
+        Of the whole run, for one row added or removed; epsilon in nats.
+    clip : float
+        Bound on the Euclidean norm of a row's gradient.
+    """
+
+    epsilon: float
+    delta: float = 1e-5
+    clip: float = 1.0
+
+    at = frozenset({"client"})
+    protects = frozenset({Reveal.LABELS, Reveal.FEATURES, Reveal.COUNTS})
+    guards = (NetworkUpdate,)
+    exempts = {
+        ColumnSums: "exact sums over all clients; `spent` counts them as unprotected, and the "
+        "protocol's statistics=public sends none",
+        ClientTrees: "trees are grown and shared before; `spent` counts them as unprotected, and "
+        "the claim speaks of the network that is trained on what they say",
+    }
+    acts_on = frozenset({"example-gradients"})
+    poisson_sampling = True
+    tries = {"epsilon": (1.0, 4.0, 16.0)}
+
+    def __post_init__(self) -> None:
+        check_positive("epsilon", self.epsilon)
+        check_positive("clip", self.clip)
+        check_share("delta", self.delta)
+
+    def claim(self) -> Guarantee:
+        """Return (epsilon, delta)-DP of all updates."""
+        return ApproximateDP(float(self.epsilon), self.delta)
+
+    def rows(self, stage: Stage, values: NDArray[Any], ctx: Context) -> NDArray[Any]:
+        """Clip the rows' gradients, and add one row of noise."""
+        if stage.kind != "example-gradients":
+            return values
+        sigma = multiplier(float(self.epsilon), self.delta, stage.rate, stage.steps) * self.clip
+        noise = sigma * ctx.rng("step-noise").standard_normal((1, values.shape[1]))
+        ctx.spend("gaussian", l2=self.clip, scale=sigma, what="NetworkUpdate", rate=stage.rate)
+        return np.concatenate([clipped(values, self.clip), noise.astype(np.float32)])
+
+    def outgoing(self, message: Message, ctx: Context) -> Message:
+        """Let updates go that are made of noisy steps."""
+        return message
+
+    def spent(self, transcript: Transcript) -> Guarantee:
+        """Compose the steps that were taken; infinite where columns' sums or trees crossed."""
+        own = [e for e in transcript.events if e.what == "NetworkUpdate"]
+        found = max((composed(events, self.delta) for events in by_party(own)), default=math.inf)
+        names = {ColumnSums: "columns", ClientTrees: "trees"}
+        told = {name for d in transcript for kind, name in names.items() if type(d.message) is kind}
+        if told:
+            return ApproximateDP(
+                math.inf, self.delta, unprotected="+".join(sorted(told)), updates=found
+            )
+        return ApproximateDP(found, self.delta)
+
+
+def clipped(gradients: NDArray[np.float32], bound: float) -> NDArray[np.float32]:
+    """Scale rows down to a norm, as ``opacus.optimizers.DPOptimizer`` does, float32, (n, P)."""
+    norms = np.linalg.norm(gradients, axis=1, keepdims=True)
+    factor = np.minimum(np.float32(bound) / (norms + np.float32(1e-6)), np.float32(1))
+    return np.asarray(gradients * factor, dtype=np.float32)
+
+
+def by_party(events: Iterable[BudgetEvent]) -> list[list[BudgetEvent]]:
+    """Return events by whose rows they speak of."""
+    found: dict[str, list[BudgetEvent]] = {}
+    for event in events:
+        found.setdefault(event.party, []).append(event)
+    return list(found.values())
+
+
+def composed(events: Iterable[BudgetEvent], delta: float) -> float:
+    """Return the epsilon of Gaussian noise on sums over rows that are drawn each by itself."""
+    RDPAccountant, _ = _opacus()
+    accountant = RDPAccountant()
+    counted = Counter((e.scale / e.l2, e.rate) for e in events)
+    accountant.history = [(sigma, rate, n) for (sigma, rate), n in counted.items()]
+    with warnings.catch_warnings():  # as in `multiplier`
+        warnings.simplefilter("ignore", UserWarning)
+        return float(accountant.get_epsilon(delta))
+
+
+@cache
+def multiplier(epsilon: float, delta: float, rate: float, steps: int) -> float:
+    """Return the scale of noise, over the clip, whose steps cost (epsilon, delta) together."""
+    _, get_noise_multiplier = _opacus()
+    with warnings.catch_warnings():  # an order at the end of its list: the bound is only looser
+        warnings.simplefilter("ignore", UserWarning)
+        return float(
+            get_noise_multiplier(
+                target_epsilon=epsilon,
+                target_delta=delta,
+                sample_rate=rate,
+                steps=steps,
+                accountant="rdp",
+            )
+        )
+
+
+def _opacus() -> tuple[Any, Any]:
+    try:
+        from opacus.accountants import RDPAccountant
+        from opacus.accountants.utils import get_noise_multiplier
+    except ImportError as err:
+        raise UsageError(
+            f"dp-sgd needs opacus, which is not installed ({err}): pip install 'fedtrees[neural]'"
+        ) from err
+    return RDPAccountant, get_noise_multiplier

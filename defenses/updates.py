@@ -1,0 +1,120 @@
+"""What clients do to updates of a network that no accountant covers: noise, rounding, few."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.core.defense import Context, Defense
+from fedtrees.core.errors import check_positive, check_share
+from fedtrees.core.guarantee import Structural
+from fedtrees.core.messages import Message, Reveal
+from fedtrees.core.registry import register
+from fedtrees.messages.networks import ColumnSums, NetworkUpdate
+from fedtrees.messages.shared_trees import ClientTrees
+
+
+class ChangedUpdates(Defense):
+    """Base of defenses that change every coordinate of a mean gradient or local update."""
+
+    at = frozenset({"client"})
+    protects = frozenset({Reveal.LABELS, Reveal.FEATURES})
+    guards = (NetworkUpdate,)
+    exempts = {
+        ColumnSums: "the protocol itself sums it securely; what is opened is exact",
+        ClientTrees: "not covered: trees are shared before the network is trained, as they are",
+    }
+
+    def outgoing(self, message: Message, ctx: Context) -> Message:
+        """Change the mean; who takes no part sends zeros as they are."""
+        assert isinstance(message, NetworkUpdate)
+        rows = np.float32(message.rows[0])
+        if not rows:
+            return message
+        changed = self.changed(message.update / rows, ctx)
+        return replace(message, update=np.asarray(changed * rows, dtype=np.float32))
+
+    @abstractmethod
+    def changed(self, mean: NDArray[np.float32], ctx: Context) -> NDArray[Any]:
+        """Return what is sent of a mean."""
+
+
+@register.defense("gradient-noise")
+@dataclass(frozen=True)
+class GradientNoise(ChangedUpdates):
+    """Add Gaussian noise to every coordinate of a client's mean gradient, or local update.
+
+    As Vero et al. (2023, Sec. 5.3) defend: gradients are not clipped, so that no budget says what
+    it bought; ``dp-sgd`` does.
+
+    Parameters
+    ----------
+    scale : float
+        Standard deviation, in units of the gradient.
+    """
+
+    scale: float
+    tries = {"scale": (0.001, 0.01, 0.1)}
+
+    def __post_init__(self) -> None:
+        check_positive("scale", self.scale)
+
+    def changed(self, mean: NDArray[np.float32], ctx: Context) -> NDArray[Any]:
+        """Add noise."""
+        return mean + self.scale * ctx.rng("update-noise").standard_normal(mean.shape)
+
+
+@register.defense("gradient-rounding")
+@dataclass(frozen=True)
+class GradientRounding(ChangedUpdates):
+    """Round every coordinate of a client's mean gradient, or local update.
+
+    Parameters
+    ----------
+    step : float
+        To multiples of it, in units of the gradient.
+    """
+
+    step: float
+    guarantee = Structural()
+    tries = {"step": (0.001, 0.01)}
+
+    def __post_init__(self) -> None:
+        check_positive("step", self.step)
+
+    def changed(self, mean: NDArray[np.float32], ctx: Context) -> NDArray[Any]:
+        """Round."""
+        return np.round(mean / self.step) * self.step
+
+
+@register.defense("top-k")
+@dataclass(frozen=True)
+class TopK(ChangedUpdates):
+    """Send the largest coordinates of a client's mean gradient, or local update, and 0 for others.
+
+    Gradient sparsification (Aji and Heafield 2017), without what was left out being kept for later.
+
+    Parameters
+    ----------
+    share : float
+        Of the coordinates that are sent, in (0, 1).
+    """
+
+    share: float
+    guarantee = Structural()
+    tries = {"share": (0.1, 0.01)}
+
+    def __post_init__(self) -> None:
+        check_share("share", self.share)
+
+    def changed(self, mean: NDArray[np.float32], ctx: Context) -> NDArray[Any]:
+        """Keep the largest."""
+        kept = max(int(self.share * len(mean)), 1)
+        order = np.argsort(-np.abs(mean), kind="stable")
+        sent = np.zeros_like(mean)
+        sent[order[:kept]] = mean[order[:kept]]
+        return sent

@@ -1,0 +1,123 @@
+"""Guessed rows of a batch against the rows that it was made of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import linear_sum_assignment
+
+from fedtrees.core.guess import BatchRows, Claim
+from fedtrees.core.registry import register
+from fedtrees.metrics.batches import Batches
+from fedtrees.metrics.metric import Case, Metric, Score
+
+
+@register.metric("batch-rows")
+class BatchRowsMetric(Metric[Batches]):
+    """Accuracy of a batch as Vero et al. (2023, Eq. 7) take it, over all batches that are claimed.
+
+    Guessed rows are matched with the true ones for the most cells that agree: a category equal, a
+    number within 0.319 standard deviations, those of all training rows. Labels are no cells. The
+    blind line are guesses of as many rows by who knows the schema and holds the principals' rows.
+    """
+
+    of: ClassVar[type[Claim]] = BatchRows
+    main: ClassVar[tuple[str, ...]] = ("batch_ra", "batch_exact")
+    headline: ClassVar[tuple[str, ...]] = ("batch_ra", "batch_exact")
+    prominence: ClassVar[int] = 1
+
+    def truth(self, case: Case) -> Batches | None:
+        """Return the holdings, None where rounds do not say which rows they used."""
+        whole = all(h.covers(case.schema) for h in case.holdings.values())
+        if not case.schema.classes or not whole or case.grown_on is None:
+            return None
+        return Batches(case)
+
+    def refuses(self, claims: Sequence[BatchRows], case: Case) -> str | None:
+        """Refuse rows of parties that hold none, or of other columns, and batches claimed twice."""
+        seen: set[tuple[int, str]] = set()
+        for claim in claims:
+            strange = sorted({*claim.owner} - {*case.holdings})
+            if strange:
+                return f"it claimed rows of {strange[0]!r}, who holds none"
+            if claim.table.X.shape[1] != len(case.schema.features):
+                return f"it guessed {claim.table.X.shape[1]} columns"
+            for key in ((claim.round, name) for name in claim.owner):
+                if key in seen:
+                    return f"it claimed the rows of {key[1]!r} in round {key[0]} twice"
+                seen.add(key)
+        return None
+
+    def score(self, claims: Sequence[BatchRows], truth: Batches) -> list[Score]:
+        """Score all batches, cell by cell."""
+        coded = truth.case.schema.categorical
+        agree, sure = [], []
+        for claim in claims:
+            rows = truth.rows(claim)
+            cells, pair = agreement(claim.table.X, rows.X, truth.width)
+            agree.append(cells)
+            if claim.confidence is not None and len(claim.table) >= len(rows):
+                told = claim.confidence[pair]
+                sure.append(cells[told >= np.median(told)])
+        blind: dict[str, list[NDArray[np.bool_]]] = {}
+        for claim in claims:
+            for name, guess in truth.blind(claim).items():
+                cells, _ = agreement(guess.X, truth.rows(claim).X, truth.width)
+                blind.setdefault(name, []).append(cells)
+
+        def line(of: slice | NDArray[np.bool_], exact: bool = False) -> float:
+            return max(_share(cells, of, exact) for cells in blind.values())
+
+        every = slice(None)
+        scores = [
+            Score("batch_ra", _share(agree, every), blind=line(every)),
+            Score("batch_exact", _share(agree, every, True), blind=line(every, True)),
+            Score("batches", float(len(claims)), unit="batches"),
+        ]
+        for name, of in (("categorical", coded), ("continuous", ~coded)):
+            if of.any():
+                scores.append(Score(f"batch_ra:{name}", _share(agree, of), blind=line(of)))
+        if sure:
+            scores.append(Score("batch_ra_sure", float(np.concatenate(sure).mean())))
+        return scores
+
+
+def agreement(
+    guess: NDArray[np.float32], truth: NDArray[np.float32], width: NDArray[np.float64]
+) -> tuple[NDArray[np.bool_], NDArray[np.intp]]:
+    """Match guessed rows with true ones for the most cells that agree.
+
+    Parameters
+    ----------
+    guess : float array, shape (m, d)
+        Where m > n the first n count.
+    truth : float array, shape (n, d)
+    width : float64 array, shape (d,)
+        Accepted differences.
+
+    Returns
+    -------
+    cells : bool array, shape (n, d)
+        Which cells of every true row are right; none in a row without a pair.
+    pair : intp array, shape (n,)
+        Guessed row of every true row; 0 where there is none.
+    """
+    guess = guess[: len(truth)]
+    a, b = truth[:, None].astype(np.float64), guess[None].astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        same = (np.abs(a - b) <= width) | (np.isnan(a) & np.isnan(b))
+    rows, columns = linear_sum_assignment(-same.sum(axis=2))
+    cells, pair = np.zeros(truth.shape, dtype=bool), np.zeros(len(truth), dtype=np.intp)
+    cells[rows], pair[rows] = same[rows, columns], columns
+    return cells, pair
+
+
+def _share(
+    cells: Sequence[NDArray[np.bool_]], of: slice | NDArray[np.bool_], exact: bool = False
+) -> float:
+    """Return the share of right cells, or of rows right in all of these."""
+    joined = np.concatenate([c[:, of] for c in cells])
+    return float(joined.all(axis=1).mean() if exact else joined.mean())

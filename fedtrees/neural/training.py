@@ -1,0 +1,96 @@
+"""Gradients of a perceptron by torch, in float32 as federations run it.
+
+Torch is loaded when the first gradient is asked for. It computes on one thread: sums in another
+order round otherwise. Other processors may still differ in the last bits.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.core.errors import UsageError
+from fedtrees.neural.perceptron import Layers, join_layers
+
+#: How to get what networks need.
+INSTALL = "pip install 'fedtrees[neural]' --extra-index-url https://download.pytorch.org/whl/cpu"
+
+
+@cache
+def torch_module() -> Any:
+    """Return torch.
+
+    Raises
+    ------
+    UsageError
+        If it is not installed.
+    """
+    try:
+        import torch
+    except ImportError as err:
+        raise UsageError(f"networks need torch, which is not installed ({err}): {INSTALL}") from err
+    torch.set_num_threads(1)
+    return torch
+
+
+def initial(layers: Layers, rng: np.random.Generator) -> NDArray[np.float32]:
+    """Draw parameters as ``torch.nn.Linear`` does: uniform on +-1 / sqrt(inputs)."""
+    drawn = []
+    for a, b in pairwise(layers.sizes):
+        ends = (-(a**-0.5), a**-0.5)
+        drawn.append((rng.uniform(*ends, (b, a)), rng.uniform(*ends, b)))
+    return join_layers(drawn).astype(np.float32)
+
+
+def mean_gradient(
+    layers: Layers, flat: NDArray[np.float32], X: NDArray[np.float32], y: NDArray[np.int64]
+) -> NDArray[np.float32]:
+    """Return the gradient of the mean cross-entropy of rows, float32, shape (parameters,).
+
+    Parameters
+    ----------
+    layers : Layers
+    flat : float32 array, shape (parameters,)
+    X : float32 array, shape (n, D)
+    y : int64 array, shape (n,)
+    """
+    torch = torch_module()
+    parameters = [
+        torch.tensor(part, requires_grad=True) for layer in layers.split(flat) for part in layer
+    ]
+    inputs, classes = torch.from_numpy(np.array(X)), torch.from_numpy(np.array(y))
+    loss = torch.nn.functional.cross_entropy(_forward(parameters, inputs), classes)
+    parts = torch.autograd.grad(loss, parameters)
+    return np.concatenate([part.numpy().reshape(-1) for part in parts])
+
+
+def example_gradients(
+    layers: Layers, flat: NDArray[np.float32], X: NDArray[np.float32], y: NDArray[np.int64]
+) -> NDArray[np.float32]:
+    """Return the gradient of every row's cross-entropy, float32, shape (n, parameters).
+
+    Parameters as in `mean_gradient`.
+    """
+    torch = torch_module()
+    parameters = [torch.tensor(part) for layer in layers.split(flat) for part in layer]
+    if not len(X):
+        return np.zeros((0, layers.parameters), dtype=np.float32)
+
+    def loss(held: Any, x: Any, label: Any) -> Any:
+        return torch.nn.functional.cross_entropy(_forward(held, x[None]), label[None])
+
+    one = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0, 0))
+    parts = one(parameters, torch.from_numpy(np.array(X)), torch.from_numpy(np.array(y)))
+    return np.concatenate([part.reshape(len(X), -1).numpy() for part in parts], axis=1)
+
+
+def _forward(parameters: Any, A: Any) -> Any:
+    torch = torch_module()
+    for k in range(0, len(parameters), 2):
+        A = torch.nn.functional.linear(A, parameters[k], parameters[k + 1])
+        A = torch.relu(A) if k < len(parameters) - 2 else A
+    return A

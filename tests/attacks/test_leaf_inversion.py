@@ -1,0 +1,70 @@
+"""`leaf-inversion`: its derivatives, rows of single gradients, values in boxes."""
+
+import numpy as np
+import pytest
+
+from fedtrees.attacks.second_phase.attack import LeafInversion, leaf_accuracy
+from fedtrees.attacks.second_phase.evidence import models_of, seen_batches, soft_trees
+from fedtrees.bench.federation import load_dataset
+from fedtrees.bench.suite import DataRef
+from fedtrees.core.guess import BatchRows
+from fedtrees.core.holding import over_clients
+from fedtrees.core.streams import Streams
+from fedtrees.protocols.base import train
+from fedtrees.protocols.horizontal.fedxgbllr import FedXGBllr
+from fedtrees.protocols.views import view_of
+
+
+@pytest.fixture(scope="module")
+def world():
+    """Three clients of breast cancer, ten trees each, one gradient of one row each."""
+    data = load_dataset(DataRef("breast-cancer"), None)
+    clients = [data.table.take(r) for r in np.array_split(np.arange(300), 3)]
+    made = FedXGBllr(trees=10, max_depth=3, rounds=1, batch=1, sends="gradient")
+    training = train(made, over_clients(clients), data.schema, seed=1)
+    return training, clients, view_of(training, ("server",), over_clients(clients))
+
+
+def test_derivatives_are_those_of_differences(world):
+    view = world[2]
+    models = models_of(view)
+    trees, matching = soft_trees(models, view), next(seen_batches(view)).matching(models, view)
+    rng = np.random.default_rng(0)
+    V = rng.standard_normal((2, 3, trees.models, 10))
+    Y = np.array([[0, 1, 1], [0, 0, 1.0]])
+    _, slope = matching(V, Y)
+    way = rng.standard_normal(V.shape)
+    ahead, behind = matching(V + 1e-6 * way, Y)[0], matching(V - 1e-6 * way, Y)[0]
+    told = (slope * way).sum(axis=(1, 2, 3))
+    np.testing.assert_allclose((ahead - behind) / 2e-6, told, rtol=1e-3)
+    u = rng.standard_normal((3, trees.d)).astype(np.float32)
+    out, right = trees.soft(u, 0.5)
+    pull = rng.standard_normal(out.shape).astype(np.float32)
+    step = rng.standard_normal(u.shape).astype(np.float32)
+    ends = [(trees.soft(u + s * step, 0.5)[0] * pull).sum() for s in (1e-2, -1e-2)]
+    told = (trees.pulled(right, pull, 0.5) * step).sum()
+    np.testing.assert_allclose((ends[0] - ends[1]) / 2e-2, told, rtol=1e-2)
+
+
+def test_single_rows_are_found_leaf_by_leaf(world):
+    training, clients, view = world
+    guess = LeafInversion(starts="none", steps=150).run(view, np.random.default_rng(0))
+    held, right = over_clients(clients), []
+    for claim in guess.all(BatchRows):
+        (name,) = claim.owner
+        streams = Streams(1).child(name)
+        used = training.protocol.grown_on(100, streams, claim.round)
+        truth = held[name].table.take(np.flatnonzero(used))
+        leaves = training.model.apply(claim.table.X), training.model.apply(truth.X)
+        right.append(leaf_accuracy(*leaves))
+        assert claim.table.y.tolist() == truth.y.tolist()
+    assert len(right) == 3
+    assert np.mean(right) > 0.95
+
+
+def test_updates_of_many_steps_are_left_alone(world):
+    view = world[2]
+    told = {**view.parameters, "sends": "update"}
+    assert "many steps" in LeafInversion().inapplicable(
+        type(view)(**{**vars(view), "parameters": told})
+    )

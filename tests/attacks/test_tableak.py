@@ -1,0 +1,213 @@
+"""`tableak`: the tangent trick, batches of the published network, views, noise, bad gradients."""
+
+import os
+import subprocess
+import sys
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from data_dir import data_dir
+from federations import sample_federation
+
+from fedtrees.attacks.gradients.inversion import invert, noise_of
+from fedtrees.attacks.gradients.labels import restored_counts
+from fedtrees.attacks.gradients.matching import Matching
+from fedtrees.attacks.gradients.rehearsal import accuracy, batch_gradient
+from fedtrees.bench.evaluate import make_defense
+from fedtrees.core.guess import BatchRows
+from fedtrees.core.holding import over_clients
+from fedtrees.core.registry import register
+from fedtrees.core.schema import Feature, Schema
+from fedtrees.core.specs import Spec, parse_composed
+from fedtrees.neural.encoding import Encoding
+from fedtrees.neural.perceptron import Layers
+from fedtrees.neural.training import initial
+from fedtrees.protocols.base import train
+from fedtrees.protocols.views import view_of
+
+#: Twelve categories and a number: a batch of four is small for its gradient.
+SCHEMA = Schema(
+    (
+        Feature("a", "categorical", categories=tuple("uvwxyz")),
+        Feature("b", "categorical", categories=tuple("stuvwx")),
+        Feature("c", low=-3, high=3),
+    ),
+    "y",
+)
+
+
+def problem(rows=4, seed=0):
+    """Return a network, its encoding, and rows with labels and their gradient."""
+    rng = np.random.default_rng(seed)
+    encoding = Encoding.of(SCHEMA)
+    layers = Layers((len(encoding), 30, 30, 2))
+    weights = initial(layers, rng)
+    X = np.column_stack([rng.integers(0, 6, (rows, 2)), rng.normal(size=rows)]).astype(np.float32)
+    y = np.arange(rows) % 2
+    return layers, weights, encoding, X, y, batch_gradient(layers, weights, encoding.encode(X), y)
+
+
+@pytest.mark.parametrize("sizes", [(7, 6, 5, 3), (4, 9, 2), (3, 5, 5, 5, 2)], ids=str)
+def test_the_tangent_trick_is_the_derivative_that_torch_finds(sizes):
+    torch = pytest.importorskip("torch", reason="torch is the extra `neural`")
+    rng = np.random.default_rng(len(sizes))
+
+    def drawn():
+        return [(rng.normal(size=(b, a)), rng.normal(size=b)) for a, b in pairwise(sizes)]
+
+    network, target = drawn(), drawn()
+    X, y = rng.normal(size=(3, 4, sizes[0])), rng.integers(0, sizes[-1], 4)
+    loss, slope, _ = Matching(network, target)(
+        X, np.broadcast_to(np.eye(sizes[-1])[y], (3, 4, sizes[-1]))
+    )
+    for r in range(3):
+        x = torch.tensor(X[r], requires_grad=True)
+        held = [torch.tensor(p, requires_grad=True) for layer in network for p in layer]
+        A = x
+        for k in range(0, len(held), 2):
+            A = torch.nn.functional.linear(A, held[k], held[k + 1])
+            A = torch.relu(A) if k < len(held) - 2 else A
+        rows = torch.nn.functional.cross_entropy(A, torch.tensor(y))
+        g = torch.autograd.grad(rows, held, create_graph=True)
+        t = [torch.tensor(p) for layer in target for p in layer]
+        inner = sum((a * b).sum() for a, b in zip(g, t, strict=True))
+        size = torch.sqrt(sum((a * a).sum() for a in g) * sum((a * a).sum() for a in t))
+        (exact,) = torch.autograd.grad(1 - inner / size, x)
+        assert loss[r] == pytest.approx(float(1 - inner / size), abs=1e-9)
+        assert np.abs(slope[r] - exact.numpy()).max() < 1e-6 * np.abs(exact.numpy()).max()
+
+
+def test_small_batches_are_found_whole_and_labels_are_counted():
+    found = []
+    for seed in range(4):
+        layers, weights, encoding, X, y, gradient = problem(seed=seed)
+        got = invert(
+            layers, weights, gradient, encoding, encoding.bounds(SCHEMA), len(X),
+            np.random.default_rng(seed), restarts=6, steps=300,
+        )  # fmt: skip
+        assert sorted(got.table.y) == sorted(y)
+        found.append(accuracy(got.table.X, X, encoding))
+    assert np.mean(found) > 0.95
+
+
+def test_counts_of_labels_add_up():
+    assert restored_counts(np.array([-0.25, 0.25]), np.array([0.5, 0.5]), 8).tolist() == [6, 2]
+    assert restored_counts(np.zeros(3), np.full(3, 1 / 3), 4).sum() == 4
+    assert restored_counts(np.array([-0.9, 0.9]), np.array([0.4, 0.6]), 5).tolist() == [5, 0]
+
+
+def test_one_class_in_a_batch_is_told_by_the_output_bias():
+    layers, weights, encoding, X, _, _ = problem()
+    gradient = batch_gradient(layers, weights, encoding.encode(X), np.ones(4, np.int64))
+    got = invert(
+        layers, weights, gradient, encoding, encoding.bounds(SCHEMA), 4,
+        np.random.default_rng(0), restarts=2, steps=20,
+    )  # fmt: skip
+    assert got.table.y.tolist() == [1, 1, 1, 1]
+
+
+@pytest.mark.parametrize("rows", [4, 40])
+def test_noise_is_measured_off_the_gradient(rows):
+    layers, weights, encoding, X, y, _ = problem(rows)
+    X[:, 0] = np.minimum(X[:, 0], 4)  # one category that no row has
+    gradient = batch_gradient(layers, weights, encoding.encode(X), y)
+    clean = noise_of(layers.split(gradient), rows, encoding)
+    noisy = gradient + 0.01 * np.random.default_rng(1).standard_normal(len(gradient))
+    assert clean < 1e-6
+    # the least of many columns is taken: nothing is noise that a column could say
+    assert 0.004 < noise_of(layers.split(noisy), rows, encoding) < 0.013
+
+
+@pytest.fixture(scope="module")
+def trained():
+    pytest.importorskip("torch", reason="torch is the extra `neural`")
+    clients, schema = sample_federation(rows=60)
+    held = over_clients(clients)
+
+    def run(defense, **params):
+        made = register.make("protocol", Spec("fedsgd-mlp", {"batch": 4, "rounds": 2, **params}))
+        by = make_defense(parse_composed([defense])[0])
+        return train(made, held, schema, defense=by, seed=2), held
+
+    return run
+
+
+def claims(run, held, who, **params):
+    attack = register.make("attack", Spec("tableak", {"restarts": 3, "steps": 120, **params}))
+    return attack.run(view_of(run, who, held), np.random.default_rng(0))
+
+
+def test_a_server_finds_every_client_s_batch_and_a_client_the_sum_of_the_others(trained):
+    run, held = trained("none")
+    found = claims(run, held, ("server",), batches=6).all(BatchRows)
+    assert {(c.owner, c.round) for c in found} == {((n,), r) for n in held for r in (0, 1)}
+    (only,) = claims(run, held, ("client-2",), batches=6).all(BatchRows)
+    assert (only.owner, only.round, len(only.table)) == (("client-0", "client-1"), 0, 8)
+
+
+def test_under_a_secure_sum_rows_have_all_owners(trained):
+    run, held = trained("secure-sum")
+    (first, _) = claims(run, held, ("server",), batches=2).all(BatchRows)
+    assert first.owner == tuple(held)
+    assert len(first.table) == 12
+
+
+def test_where_noise_drowns_the_gradient_likely_rows_are_submitted(trained):
+    quiet, held = trained("none")
+    loud, _ = trained("gradient-noise[scale=1.0]")
+    assert claims(quiet, held, ("server", "client-0")).notes["likely_rows"] == 0
+    guess = claims(loud, held, ("server", "client-0"), batches=2)
+    assert guess.notes["likely_rows"] == 2
+    own = {row.tobytes() for row in held["client-0"].X}
+    assert {row.tobytes() for row in guess.all(BatchRows)[0].table.X} <= own
+
+
+def test_updates_of_more_rows_than_wanted_are_left_alone(trained):
+    run, held = trained("none")
+    attack = register.make("attack", Spec("tableak", {"most": 3}))
+    assert "4 rows or more" in attack.inapplicable(view_of(run, ("server",), held))
+
+
+@pytest.mark.parametrize("name", ["tableak-published", "cosine", "dlg"])
+def test_published_attacks_are_for_comparison_and_find_rows(trained, name):
+    run, held = trained("none")
+    attack = register.make("attack", Spec(name, {"batches": 1, "restarts": 2, "steps": 5}))
+    assert attack.comparison
+    (claim,) = attack.run(view_of(run, ("server",), held), np.random.default_rng(0)).all(BatchRows)
+    assert claim.table.X.shape == (4, 5)
+
+
+def test_batches_of_the_published_network_are_found():
+    from fedtrees.benchmarks.papers.tableak import Reference
+
+    folder = data_dir()
+    path = folder.parent / "reference" / "tableak_adult.npz"
+    if not path.is_file():
+        pytest.skip("needs tableak_adult.npz beside the data files")
+    made = Reference.of(path, str(folder))
+    assert made.inverted(8, 0, true=False)[0] > 95
+    truth, gradient = made.batch(8, 1)
+    for size in (8, 32, 128):
+        truth, gradient = made.batch(size, 0)
+        assert np.array_equal(truth.y, made.arrays[f"B{size}/labels"][0])
+        torch = pytest.importorskip("torch", reason="torch is the extra `neural`")
+        from fedtrees.neural.training import mean_gradient
+
+        inputs = made.encoding.encode(truth.X)
+        got = mean_gradient(made.layers, made.weights, inputs, truth.y)
+        # MKL rounds sums in another order on processors without AVX-512 or AVX2
+        exact = torch.backends.cpu.get_cpu_capability().startswith("AVX")
+        assert np.array_equal(got, gradient) if exact else np.allclose(got, gradient, atol=1e-7)
+
+
+def test_the_attack_loads_no_torch():
+    code = (
+        "import sys; import fedtrees.attacks.gradients.attack; "
+        "import fedtrees.protocols.horizontal.network_training; import fedtrees.defenses.dp_sgd; "
+        "print('torch' in sys.modules or 'opacus' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=os.environ
+    )
+    assert done.stdout.strip() == "False"
