@@ -15,7 +15,7 @@ from fedtrees.attacks.evidence import evidence_of as evidence_of_view
 from fedtrees.attacks.timberstrike import Options, reconstruct
 from fedtrees.audit.audit import Audit
 from fedtrees.audit.exposure import TreeExposure
-from fedtrees.audit.forest_attack import attack_on, guessed, view_of_file
+from fedtrees.audit.forest_attack import attack_on, view_of_file
 from fedtrees.audit.recover import sums_of
 from fedtrees.audit.rows import MOST_TARGETS, OWN_SHARE
 from fedtrees.core.errors import DataError
@@ -132,10 +132,12 @@ def _forest_attack(
     held, sought, threat = _parts(own, truth, streams.rng("own-rows"))
     began = time.perf_counter()
     rng = streams.rng("attack")
-    view = view_of_file(audit.model, held, schema, len(held) + len(sought))
-    guess = guessed(audit.model, view, rng)
-    if isinstance(guess, str):
-        return AttackResult(guess)
+    view = view_of_file(audit.model, held, schema, len(held) + len(sought), rng)
+    reads = attack_on(audit.model)
+    reason = reads.inapplicable(view)
+    if reason is not None:
+        return AttackResult(reason)
+    guess = reads.run(view, rng)
     seconds = time.perf_counter() - began
     found = Table.concat([r.table for r in guess.all(Records)])
     if len(found) > len(sought):
@@ -150,7 +152,7 @@ def _forest_attack(
         len(audit.trees),
         seconds,
         rebuilt=len(found),
-        name=attack_on(audit.model).name,
+        name=reads.name,
     )
 
 

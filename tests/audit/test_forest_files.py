@@ -9,6 +9,7 @@ from sklearn.ensemble import ExtraTreesClassifier, RandomForestClassifier
 
 from fedtrees.audit import audit, read_model
 from fedtrees.audit.attack import attack
+from fedtrees.audit.forest_attack import trees_of_a_client
 from fedtrees.audit.verdict import verdict
 from fedtrees.core.errors import DataError
 from fedtrees.core.schema import Feature, Schema, Table
@@ -16,6 +17,7 @@ from fedtrees.data.dataset import Dataset
 from fedtrees.trees.files.forests import save_random_decision_forest, save_random_forest
 from fedtrees.trees.files.sklearn_forest import from_sklearn
 from fedtrees.trees.forest.random_decision import RandomDecisionForest, draw_splits
+from fedtrees.trees.forest.random_forest import RandomForest
 
 
 @pytest.mark.parametrize("kind", [RandomForestClassifier, ExtraTreesClassifier])
@@ -65,3 +67,19 @@ def test_a_private_forest_is_read_with_its_claim(tmp_path: Path, epsilon, counte
     schema = Schema(tuple(Feature(f"c{k}") for k in range(5)), "y")
     result = attack(found, None, Dataset("t", schema, Table(X, y)))
     assert (result.name, result.reason) == ("draft-dp", None)
+
+
+@pytest.mark.parametrize(("sizes", "trees"), [((40, 40, 40), 20), ((60, 30, 30), 20), ((120,), 60)])
+@pytest.mark.parametrize("bootstrap", [True, False])
+def test_clients_of_one_size_are_told_apart_by_their_thresholds(sizes, trees, bootstrap):
+    X, y = load_wine(return_X_y=True)
+    rng = np.random.default_rng(1)
+    order = rng.permutation(len(X))
+    X, y, grown = X[order].astype(np.float32), (y[order] > 0).astype(np.int64), []
+    for rows in np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1]):
+        fitted = RandomForestClassifier(trees, bootstrap=bootstrap, random_state=0)
+        grown += from_sklearn(fitted.fit(X[rows], y[rows])).trees
+    assert trees_of_a_client(RandomForest(tuple(grown)), rng) == trees
+    shuffled = rng.permutation(len(grown))
+    apart = trees_of_a_client(RandomForest(tuple(grown[t] for t in shuffled)), rng)
+    assert apart == len(grown)
