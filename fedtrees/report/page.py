@@ -112,7 +112,8 @@ footer { color: var(--muted); font-size: .85rem; padding: 2.5rem 1.5rem 3rem; }
   .scroll tr + tr { border-top: 1.5px solid var(--rule); }
   .scroll tbody th, .scroll td { display: flow-root; padding: .15rem 0; border: 0; min-width: 0;
     white-space: normal; overflow-wrap: anywhere; text-align: left; }
-  .scroll td { text-align: right; } .scroll td:empty { display: none; } .scroll .nb { white-space: normal; }
+  .scroll td { text-align: right; } .scroll td:empty { display: none; }
+  .scroll .nb { white-space: normal; }
   .scroll td::before { content: attr(data-head); color: var(--muted); float: left;
     max-width: 50%; margin-right: 1rem; text-align: left; }
   .scroll td.prose, .scroll td.free { text-align: left; } .scroll td.prose::before { float: none;
