@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -55,8 +57,9 @@ def nearest_guesses(
     for place in schema.attributes:
         at = list(place)
         if len(at) == 1 and not schema.categorical[at[0]]:
-            held = np.ma.masked_invalid(own.X[near, at[0]])
-            X[:, at[0]] = np.ma.median(held, axis=1).filled(np.nan)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", RuntimeWarning)  # of a row without any value
+                X[:, at[0]] = np.nanmedian(own.X[near, at[0]], axis=1)
             continue
         levels, code = np.unique(own.X[:, at], axis=0, return_inverse=True)
         X[:, at] = levels[_most(code.reshape(-1)[near])]
@@ -75,4 +78,5 @@ def _most(codes: NDArray[np.int64]) -> NDArray[np.intp]:
     """Return the most frequent code of each row, the smallest of equals, shape (n,)."""
     votes = np.zeros((len(codes), int(codes.max(initial=0)) + 1), dtype=np.int64)
     np.add.at(votes, (np.arange(len(codes))[:, None], codes), 1)
-    return votes.argmax(axis=1)
+    most: NDArray[np.intp] = votes.argmax(axis=1)
+    return most
