@@ -51,11 +51,12 @@ class Source:
         """Return what to ask: of one client's rows, or of all but the principals' own."""
         feature, threshold = self.tests.feature, self.tests.threshold
         thresholds = [np.unique(threshold[feature == j]) for j in range(len(view.schema.features))]
-        variables = Variables.of_schema(view.schema, thresholds)
+        own = None if view.rows is None or not len(view.rows) else view.rows
+        known = None if own is None else own.X
+        variables = Variables.of_schema(view.schema, thresholds, known)
         forest = NoisyForest.of(variables, feature, self.counts, threshold)
         if self.owner is not None:
             return Question(forest, self.noise, self.rows or forest.estimated_rows())
-        own = None if view.rows is None or not len(view.rows) else view.rows
         mine = 0 if own is None else len(own)
         total = view.n_rows if rows == "declared" else forest.estimated_rows(mine + 1)
         if own is None:
