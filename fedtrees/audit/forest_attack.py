@@ -16,7 +16,6 @@ from fedtrees.core.holding import Holding
 from fedtrees.core.schema import Schema, Table
 from fedtrees.core.view import View
 from fedtrees.messages.models import public_view
-from fedtrees.trees.forest.random_decision import RandomDecisionForest
 from fedtrees.trees.forest.random_forest import ClassTree, RandomForest
 
 #: Blocks of trees are of several clients if they share so many standard deviations more tests than
@@ -52,24 +51,13 @@ def view_of_file(
         known: dict[str, object] = {"trees": len(model.released)}
         if told:
             known |= {"mechanism": told["mechanism"], "epsilon": float(told["epsilon"])}
-        view = public_view(model.released, _binary(model.released, held, schema), known, rows)
+        view = public_view(model.released, schema, known, rows)
     else:
         view = public_view(model.forest, schema, {}, rows)
         each = trees_of_a_client(model.forest, rng)
         if each < len(model.forest.trees):
             view = replace(view, protocol="local-forests", parameters={"trees": each})
     return replace(view, own=(Holding.of(held),) if len(held) else ())
-
-
-def _binary(forest: RandomDecisionForest, held: Table, schema: Schema) -> Schema:
-    """Declare columns of zeros and ones, as own rows and tests tell them."""
-    feature, threshold = forest.splits.feature, forest.splits.threshold
-    features = list(schema.features)
-    for j, f in enumerate(features):
-        zeros_and_ones = len(held) > 0 and np.isin(held.X[:, j], (0, 1)).all()
-        if not f.categories and zeros_and_ones and (threshold[feature == j] == 1).all():
-            features[j] = replace(f, kind="categorical", categories=("0", "1"))
-    return replace(schema, features=tuple(features))
 
 
 def trees_of_a_client(forest: RandomForest, rng: np.random.Generator) -> int:
