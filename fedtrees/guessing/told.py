@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -57,9 +55,9 @@ def nearest_guesses(
     for place in schema.attributes:
         at = list(place)
         if len(at) == 1 and not schema.categorical[at[0]]:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", RuntimeWarning)  # of a row without any value
-                X[:, at[0]] = np.nanmedian(own.X[near, at[0]], axis=1)
+            held = np.sort(own.X[near, at[0]], axis=1)  # missing values come last
+            middle = np.maximum((~np.isnan(held)).sum(axis=1) - 1, 0) // 2
+            X[:, at[0]] = held[np.arange(len(held)), middle]
             continue
         levels, code = np.unique(own.X[:, at], axis=0, return_inverse=True)
         X[:, at] = levels[_most(code.reshape(-1)[near])]
@@ -78,5 +76,4 @@ def _most(codes: NDArray[np.int64]) -> NDArray[np.intp]:
     """Return the most frequent code of each row, the smallest of equals, shape (n,)."""
     votes = np.zeros((len(codes), int(codes.max(initial=0)) + 1), dtype=np.int64)
     np.add.at(votes, (np.arange(len(codes))[:, None], codes), 1)
-    most: NDArray[np.intp] = votes.argmax(axis=1)
-    return most
+    return np.asarray(votes.argmax(axis=1))

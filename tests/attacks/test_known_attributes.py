@@ -14,6 +14,7 @@ from fedtrees.core.errors import UsageError
 from fedtrees.core.guess import Records
 from fedtrees.core.holding import over_clients
 from fedtrees.core.schema import Feature, OneHot, Schema, Table
+from fedtrees.data import load_csv
 from fedtrees.metrics.row_errors import row_errors
 from fedtrees.metrics.victims_rows import RecordMetric, SpecificityMetric
 from fedtrees.report.sentences import who
@@ -56,6 +57,20 @@ def test_what_is_told_stays_and_the_blind_adversary_is_told_it_too(forest, threa
     assert SpecificityMetric().truth(case) is None
     best = max(metric.score(claims, truth)[0].value for claims in blind.values())
     assert metric.score([Records(rows)], truth)[0].value > best
+
+
+def test_one_hot_columns_of_a_csv_file_stay_one_category(tmp_path):
+    lines = [
+        ",".join(str(int(v)) for v in (*x[:5], y)) for x, y in zip(ROWS.X, ROWS.y, strict=True)
+    ]
+    path = tmp_path / "hot.csv"
+    path.write_text("\n".join(["a,b,c,d,e,y", *lines]))
+    data = load_csv(path, "y")
+    held = over_clients([data.table])
+    run = trained("dp-forest[epsilon=5,trees=4,depth=3]", held, data.schema)
+    view, _ = seen(run, held, "public")
+    rows = DraftDP(work=0.02).run(view, np.random.default_rng(0)).all(Records)[0].table
+    assert (rows.X[:, :3].sum(axis=1) == 1).all()
 
 
 def test_errors_are_of_what_was_not_told():
