@@ -259,3 +259,26 @@ def test_a_defense_that_forgets_a_message_is_caught(tmp_path):
     broken = [f for f in findings if not f.kept]
     assert broken
     assert "BaseScore" in broken[0].detail or "LeafValues" in broken[0].detail
+
+
+def test_what_a_protocol_says_of_itself_is_compared_with_a_run(tmp_path):
+    file = tmp_path / "boastful.py"
+    file.write_text(
+        "from dataclasses import dataclass\n"
+        "from fedtrees.core.registry import register\n"
+        "from fedtrees.messages.boosting import Histogram\n"
+        "from fedtrees.protocols.horizontal.flower_bagging import FlowerBagging\n"
+        "@register.protocol('boastful')\n"
+        "@dataclass(frozen=True)\n"
+        "class Boastful(FlowerBagging):\n"
+        "    says = (*FlowerBagging.says, Histogram)\n"
+        "    serves = FlowerBagging.serves | {'rows', 'gradient_clip'}\n"
+    )
+    load_plugin(file)
+    broken = {f.rule: f.detail for f in check("protocol", Spec("boastful")) if not f.kept}
+    assert set(broken) == {
+        "what is declared crosses, or `sometimes` says when (`says`)",
+        "its parties keep to rows (`serves`)",
+        "its parties keep to gradient_clip (`serves`)",
+    }
+    assert "Histogram" in broken["what is declared crosses, or `sometimes` says when (`says`)"]
