@@ -249,6 +249,8 @@ def _names(
     for k, name in enumerate(first):
         name = " ".join(name.split()) or f"column{k + 1}"
         copies = 1 + sum(name == before.rpartition(".")[0] or name == before for before in names)
+        while f"{name}.{copies}" in names:
+            copies += 1
         if name in names:
             notes.append(f"two columns are called {name!r}: the later one is {name}.{copies}")
             name = f"{name}.{copies}"

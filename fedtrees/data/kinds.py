@@ -151,18 +151,18 @@ def _texts(column: Column, cells: Mapping[str, int]) -> Column:
 
 def _numeric(column: Column, cells: Mapping[str, int], decimal: str) -> Column:
     values = numbers(cells, decimal)
-    odd = sorted(cell for cell in cells if cell not in values)
+    odd = sorted(cells.keys() - values.keys()) if len(values) < len(cells) else []
     whole = all(value.is_integer() for value in values.values())
-    different = len(set(values.values())) + len(odd)
-    if whole and different == len(cells) <= FEW and column.present >= OFTEN * different:
+    few = len(cells) <= FEW and len(set(values.values())) == len(values)
+    if whole and few and column.present >= OFTEN * len(cells):
         return replace(column, kind="category", order=(*_by_value(values), *odd))
     said = ["decimal comma"] * (decimal == ",")
+    lost = sum(cells[cell] for cell in odd)
     if odd:
         shown = ", ".join(map(repr, odd[:3])) + (", ..." if len(odd) > 3 else "")
-        count = sum(cells[cell] for cell in odd)
-        odd = many(count, "cell that is no number", "cells that are no numbers")
-        said.append(f"{odd} ({shown}) {'is' if count == 1 else 'are'} read as missing")
-    present = sum(cells[cell] for cell in values)
+        text = many(lost, "cell that is no number", "cells that are no numbers")
+        said.append(f"{text} ({shown}) {'is' if lost == 1 else 'are'} read as missing")
+    present = column.present - lost
     column = replace(column, kind="number", present=present, distinct=len(values), reads=decimal)
     column = replace(column, note="; ".join(said))
     if not whole:
