@@ -72,7 +72,7 @@ def test_a_table_is_printed_or_written(run, capsys, tmp_path):
     code, out, _ = call(capsys, "table", str(run), "--label", "wine=Wine")
     assert code == 0
     assert "| split-only |" in out
-    assert "| Wine: AUC |" in out
+    assert "| defense | AUC |" in out
     code, out, _ = call(capsys, "table", str(run), "--format", "json")
     assert {row["defense"] for row in json.loads(out)} == {"none", "split-only"}
     for suffix in ("tex", "csv", "md"):
