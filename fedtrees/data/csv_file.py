@@ -114,7 +114,8 @@ def _text(path: Path) -> tuple[str, list[str]]:
         text, notes = raw.decode("utf-16" if wide else "utf-8-sig"), ["UTF-16"] * wide
     except UnicodeDecodeError:
         # Latin-1 with printable characters in place of control codes; five bytes have none.
-        text, notes = raw.decode("cp1252", "replace"), ["Windows-1252 (not UTF-8)"]
+        marked = raw.removeprefix(codecs.BOM_UTF8)  # by a program that only put the mark there
+        text, notes = marked.decode("cp1252", "replace"), ["Windows-1252 (not UTF-8)"]
     if "\0" in text:
         raise DataError(f"{path}: contains NUL bytes; this is not a CSV file")
     return text, notes
