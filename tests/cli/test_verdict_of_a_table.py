@@ -30,7 +30,7 @@ attacks = ["histogram-peeling", "sketch-reading"]
 
 
 def hostile_table():
-    """UTF-8's BOM on Latin-1, semicolons, decimal commas, ids, dates, yes/no, gaps, a fifth text."""
+    """UTF-8's BOM before Latin-1, semicolons, decimal commas, ids, dates, gaps, a fifth text."""
     rng = np.random.default_rng(5)
     lines = ["Fall-Nr.;Tag;Alter;Größe;Lohn;Labor;raucht;Ort;Notiz;krank"]
     for i in range(N):
