@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from fedtrees.audit.model import ModelFile
 from fedtrees.core.errors import DataError, did_you_mean
 from fedtrees.core.schema import Feature, Schema
-from fedtrees.data.csv_file import TextTable, read_csv
+from fedtrees.data.csv_file import TextTable, cells_as_text, read_csv
 from fedtrees.data.csv_table import coded, numeric, read_target
 from fedtrees.data.dataset import Dataset, prepare
 from fedtrees.trees.boosted.forest import Forest
@@ -132,8 +132,8 @@ def _datasets(
             values.append(np.concatenate([numeric(file, name) for file in files]))
     schema = Schema(tuple(features), columns.target, classes)
     places = [f"line {line} of {file.path}" for file in files for line in file.lines]
-    whole = prepare("rows", schema, np.column_stack(values), y, places=places)
-    parts = np.split(np.arange(len(y)), np.cumsum([len(file.rows) for file in files])[:-1])
+    whole = prepare("rows", schema, np.column_stack(values), y, place=places.__getitem__)
+    parts = np.split(np.arange(len(y)), np.cumsum([len(file) for file in files])[:-1])
     return [
         Dataset(file.path.stem, schema, whole.table.take(part))
         for file, part in zip(files, parts, strict=True)
@@ -155,6 +155,6 @@ def _target(
 
 def _together(files: Sequence[TextTable], name: str) -> TextTable:
     """Return one column of all files, as one table of that column."""
-    cells = tuple((cell,) for file in files for cell in file.column(name))
-    lines = tuple(line for file in files for line in file.lines)
-    return TextTable(Path(" and ".join(str(file.path) for file in files)), (name,), cells, lines)
+    text = cells_as_text(cell for file in files for cell in file.column(name))
+    lines = [line for file in files for line in file.lines]
+    return TextTable(Path(" and ".join(str(file.path) for file in files)), (name,), (text,), lines)
