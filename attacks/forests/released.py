@@ -54,11 +54,12 @@ class Source:
         """
         feature, threshold = self.tests.feature, self.tests.threshold
         thresholds = [np.unique(threshold[feature == j]) for j in range(len(view.schema.features))]
-        variables = Variables.of_schema(view.schema, thresholds)
+        own = None if view.rows is None or not len(view.rows) else view.rows
+        known = None if own is None else own.X
+        variables = Variables.of_schema(view.schema, thresholds, known)
         forest = NoisyForest.of(variables, feature, self.counts, threshold)
         if self.owner is not None:
             return Question(forest, self.noise, self.rows or forest.estimated_rows())
-        own = None if view.rows is None or not len(view.rows) else view.rows
         mine, told = 0 if own is None else len(own), told_columns(view)
         declared = rows == "declared" or told is not None
         total = view.n_rows if declared else forest.estimated_rows(mine + 1)

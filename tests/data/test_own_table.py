@@ -130,7 +130,7 @@ def test_numbers_are_read_as_they_are_written(cell, decimal, value):
     ],
 )  # fmt: skip
 def test_the_decimal_mark_of_a_column(cells, decimal):
-    assert decimal_of(dict.fromkeys(cells, 1)) == decimal
+    assert decimal_of(dict.fromkeys(cells, 1))[0] == decimal
 
 
 def test_points_between_thousands_are_told_by_the_other_columns(write):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -34,8 +35,10 @@ from fedtrees.messages.boosting import (
 )
 from fedtrees.messages.cuts import (
     CUT_MESSAGES,
+    SOME_CUT_MESSAGES,
     SUMMARIES,
     CutPoints,
+    CutsRequest,
     FeatureSketch,
     exact_summaries,
 )
@@ -285,6 +288,9 @@ class DPGBDT(Protocol):
         *(m for m in CUT_MESSAGES if m is not FeatureSketch),
         BaseScore, NodeSplits, LeafSumsRequest, LeafSums, LeafValues,
     )  # fmt: skip
+    sometimes: ClassVar[Mapping[type[Message], str]] = {
+        **SOME_CUT_MESSAGES, CutsRequest: "a defense settles cut points",
+    }  # fmt: skip
     curious: ClassVar[tuple[str, ...]] = ("public",)
     example: ClassVar[str] = "digits"  # its columns declare their range
 
