@@ -127,7 +127,7 @@ CAN = {
     "column_values": r"read (?P<mine>\S+%) of the values of every column, though not whose they "
     r"are \((?:against|{0}:) (?P<b>\S+%)\)",
 }  # fmt: skip
-LEFT = r"([a-z-]+\[k=5\]|secure-sum) \((.+?) left, AUC ([−+\d.]+)"
+LEFT = r"([a-z-]+\[k=5\]|secure-sum) \((.+?) left, AUC (unchanged|(?:low|high)er by \S+?)[,)]"
 
 
 def test_what_an_adversary_can_do_is_what_the_records_say(run, said):
@@ -162,7 +162,9 @@ def test_what_a_defense_leaves_and_costs_is_what_the_records_say(run, said):
             assert value == pytest.approx(true, abs=rounding + 1e-9)
             mine = records.auc(name)
             gap = mean(mine[s] - base[s] for s in base)
-            assert float(cost.replace("−", "-")) == pytest.approx(gap, abs=5.01e-4)
+            sign = {"lower": -1.0, "higher": 1.0, "unchanged": 0.0}[cost.partition(" ")[0]]
+            told = sign * float(cost.rpartition(" ")[2]) if sign else 0.0
+            assert told == pytest.approx(gap, abs=5.01e-4)
             checked.add((side.panel.threat, name))
     assert {name for threat, name in checked if threat == "server"} == {
         "secure-sum",
