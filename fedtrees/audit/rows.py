@@ -15,11 +15,12 @@ from numpy.typing import NDArray
 from fedtrees.audit.model import ModelFile
 from fedtrees.core.errors import DataError, did_you_mean
 from fedtrees.core.schema import Feature, Schema
-from fedtrees.data.csv_file import TextTable, read_csv
+from fedtrees.data.csv_file import TextTable, cells_as_text, read_csv
 from fedtrees.data.csv_table import coded, numeric, read_target
 from fedtrees.data.dataset import Dataset, prepare
 from fedtrees.trees.boosted.forest import Forest
 from fedtrees.trees.boosted.losses import SQUARED_ERROR
+from fedtrees.trees.forest.random_forest import RandomForest
 
 MOST_TARGETS = 8000  # rows scored; matching them takes time that grows with the square
 MOST_OWN = 100_000  # rows the attacker holds; reading them takes a quarter of a gigabyte
@@ -104,7 +105,9 @@ def _wanted(model: ModelFile, file: TextTable, target: str) -> tuple[str, ...]:
     if model.feature_names:
         return model.feature_names
     given = tuple(name for name in file.names if name != target)
-    if len(given) != len(model.categorical):
+    # a forest's file does not say how many columns it was trained on, only which it tests
+    least = isinstance(model.forest, RandomForest)
+    if len(given) < len(model.categorical) or (len(given) > len(model.categorical) and not least):
         raise DataError(
             f"{file.path} has {len(given)} feature columns, the model has "
             f"{len(model.categorical)} without names; give the columns it was trained on, in "
@@ -129,8 +132,8 @@ def _datasets(
             values.append(np.concatenate([numeric(file, name) for file in files]))
     schema = Schema(tuple(features), columns.target, classes)
     places = [f"line {line} of {file.path}" for file in files for line in file.lines]
-    whole = prepare("rows", schema, np.column_stack(values), y, places=places)
-    parts = np.split(np.arange(len(y)), np.cumsum([len(file.rows) for file in files])[:-1])
+    whole = prepare("rows", schema, np.column_stack(values), y, place=places.__getitem__)
+    parts = np.split(np.arange(len(y)), np.cumsum([len(file) for file in files])[:-1])
     return [
         Dataset(file.path.stem, schema, whole.table.take(part))
         for file, part in zip(files, parts, strict=True)
@@ -144,7 +147,7 @@ def _target(
     forest, task = model.forest, "binary"
     if isinstance(forest, Forest) and forest.objective.name == SQUARED_ERROR.name:
         task = "number"
-    elif isinstance(forest, Forest) and forest.objective.n_outputs > 2:
+    elif (forest.n_classes if isinstance(forest, RandomForest) else forest.objective.n_outputs) > 2:
         task = "classes"
     together = _together(files, columns.target)
     return read_target(together, columns.target, task, columns.positive)
@@ -152,6 +155,6 @@ def _target(
 
 def _together(files: Sequence[TextTable], name: str) -> TextTable:
     """Return one column of all files, as one table of that column."""
-    cells = tuple((cell,) for file in files for cell in file.column(name))
-    lines = tuple(line for file in files for line in file.lines)
-    return TextTable(Path(" and ".join(str(file.path) for file in files)), (name,), cells, lines)
+    text = cells_as_text(cell for file in files for cell in file.column(name))
+    lines = [line for file in files for line in file.lines]
+    return TextTable(Path(" and ".join(str(file.path) for file in files)), (name,), (text,), lines)

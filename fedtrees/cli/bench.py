@@ -224,11 +224,25 @@ def _dry_run(bench: Bench, as_json: bool) -> None:
         told = {"out": str(bench.folder), "estimate": asdict(found), "cells": described}
         typer.echo(json.dumps(told, indent=1))
         return
-    missing = sum(len(job.cells) for phase in bench.remaining() for job in phase)
     for cell in cells:
         typer.echo(f"{cell.stage:9} {cell.label}")
-    typer.echo(f"{many(len(cells), 'cell')}, {missing} to compute, into {bench.folder}")
+    typer.echo(f"{many(len(cells), 'cell')}, {_to_compute(bench)[1]}, into {bench.folder}")
     typer.echo(in_words(found, bench.workers))
+
+
+def _to_compute(bench: Bench) -> tuple[int, str]:
+    """Return how many cells a run computes, and what they are: of all attacks few apply."""
+    from fedtrees.core.counts import many
+
+    stages = Counter(c.stage for phase in bench.remaining() for job in phase for c in job.cells)
+    total, trainings, attacks = stages.total(), stages["train"], stages["attack"]
+    parts = [
+        many(trainings, "training"),
+        f"{many(attacks, 'attack')} to try where {'it applies' if attacks == 1 else 'they apply'}",
+        many(total - trainings - attacks, "other"),
+    ]
+    shown = ", ".join(part for part in parts if not part.startswith("0 "))
+    return total, f"{total:,} to compute" + (f" ({shown})" if shown else "")
 
 
 def _run_with_progress(bench: Bench) -> Counter[str]:
@@ -237,14 +251,16 @@ def _run_with_progress(bench: Bench) -> Counter[str]:
 
     from fedtrees.core.counts import many
 
-    total = sum(len(job.cells) for phase in bench.remaining() for job in phase)
+    total, what = _to_compute(bench)
     console = Console(stderr=True, soft_wrap=True)
-    cells, processes = many(total, "cell"), many(bench.workers, "process", "processes")
-    print(f"{cells} to compute, {processes}, into {bench.folder}", file=sys.stderr)
+    processes = many(bench.workers, "process", "processes")
+    print(f"cells: {what}, {processes}, into {bench.folder}", file=sys.stderr)
     try:
-        if console.is_terminal:
-            return _with_bar(bench, console, total)
-        return bench.run(_Log(total))
+        counts = _with_bar(bench, console, total) if console.is_terminal else bench.run(_Log(total))
+        if counts["skipped"]:
+            idle = f"{counts['skipped']:,} of {many(total, 'cell')} did not apply"
+            print(f"{idle}; `fedtrees show {bench.folder}` says why", file=sys.stderr)
+        return counts
     except KeyboardInterrupt:
         text = "\nstopped; finished cells are kept. Go on with: fedtrees bench --resume --out "
         print(f"{text}{bench.folder}", file=sys.stderr)

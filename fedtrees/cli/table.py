@@ -33,7 +33,7 @@ def inspect(
 
     table = read_csv(file, separator_of(sep))
     columns = [_facts(table, column) for column in map(_read, repeat(table), columns_of(table))]
-    facts = {"file": file, "rows": len(table.rows), "notes": table.notes, "columns": columns}
+    facts = {"file": file, "rows": len(table), "notes": table.notes, "columns": columns}
     if format.is_json:
         typer.echo(json.dumps(facts, indent=1))
         return
@@ -42,7 +42,7 @@ def inspect(
          " | ".join(c["examples"]), "" if c["used"] else c["why"]]
         for c in columns
     ]  # fmt: skip
-    title = f"{file}: {many(len(table.rows), 'row')}, {many(len(columns), 'column')}"
+    title = f"{file}: {many(len(table), 'row')}, {many(len(columns), 'column')}"
     heads = ("column", "taken for", "missing", "different", "such as", "left out")
     if console().width < _NARROW:  # the rest needs the room
         heads = tuple(head for head in heads if head != "such as")

@@ -89,8 +89,8 @@ def _declared(
     columns = [n for n in table.names if n != target]
     coded = columns if categorical is None else categorical
     features, X = encoded(table, columns, coded, ranges)
-    places = [f"line {line}" for line in table.lines]
-    return prepare(name, Schema(features, target, classes), X, y, top=top, places=places)
+    schema = Schema(features, target, classes)
+    return prepare(name, schema, X, y, top=top, place=lambda i: f"line {table.lines[i]}")
 
 
 # From the lightest to the heaviest.
@@ -111,16 +111,14 @@ def obesity(path: Path, binary: bool = True) -> Dataset:
     read as missing.
     """
     table = read_csv(path)
-    tue, lines, notes = table.names.index("TUE"), list(table.rows), []
-    for i, row in enumerate(table.rows):
-        if not _number_or_missing(row[tue]):
-            lines[i] = (*row[:tue], "", *row[tue + 1 :])
-            notes.append(f"TUE at line {table.lines[i]} is not a number and read as missing")
+    tue = table.column("TUE")
+    odd = [i for i, cell in enumerate(tue) if not _number_or_missing(cell)]
+    notes = [f"TUE at line {table.lines[i]} is not a number and read as missing" for i in odd]
+    table = table.mapped("TUE", dict.fromkeys((tue[i] for i in odd), ""))
     if binary:
-        obese = _WEIGHT_CLASSES[4:]
-        lines = [(*r[:-1], "obese" if r[-1] in obese else "not obese") for r in lines]
+        two = {n: "obese" if n in _WEIGHT_CLASSES[4:] else "not obese" for n in _WEIGHT_CLASSES}
+        table = table.mapped("NObeyesdad", two)
         notes.insert(0, "7 classes made binary: obesity of type I, II or III against the rest")
-    table = replace(table, rows=tuple(lines))
     y, classes = class_target(
         table, "NObeyesdad", ("not obese", "obese") if binary else _WEIGHT_CLASSES
     )

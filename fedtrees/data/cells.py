@@ -65,7 +65,7 @@ def numbers(cells: Collection[str], decimal: str = ".") -> dict[str, float]:
         except ValueError:
             pass
         else:
-            if all(map(math.isfinite, values)) and not any("_" in cell for cell in cells):
+            if all(map(math.isfinite, values)) and "_" not in "".join(cells):
                 return dict(zip(cells, values, strict=True))
     found = ((cell, number(cell, decimal)) for cell in cells)
     return {cell: value for cell, value in found if value is not None}
@@ -83,7 +83,7 @@ def decimal_of(cells: Mapping[str, int]) -> str:
     if not cells:
         return ""
     point = numbers(cells, ".")
-    if len(point) == len(cells) and not any("," in cell for cell in cells):
+    if len(point) == len(cells) and "," not in "".join(cells):
         dotted = next((cell for cell in cells if "." in cell), None)
         if dotted is None or number(dotted, ",") is None:
             return "." if dotted else "="

@@ -5,11 +5,13 @@ from __future__ import annotations
 import codecs
 import csv
 import io
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice, pairwise
 from pathlib import Path
+from typing import TextIO
 
 from fedtrees.core.counts import many
 from fedtrees.core.errors import DataError, Problem, Problems, did_you_mean
@@ -21,19 +23,29 @@ MOST_RAGGED = 0.05
 # In this order where two suit equally well; the space last, which stands inside cells.
 _SEPARATORS = (";", "\t", "|", ",", " ")
 _NAMES = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars", " ": "spaces"}
+_MARK = codecs.BOM_UTF8.decode("cp1252")
 _SAMPLE = 1 << 16  # characters looked at for the separator
+_HEAD = 201  # records looked at for the header
+_BLOCK = 10_000  # records held as cells at a time
+_BETWEEN = "\0"  # no file of text has it
 
 
 @dataclass(frozen=True)
 class TextTable:
-    """A CSV file as text."""
+    """A CSV file as text.
+
+    A column is one string (`cells_as_text`): a string per cell would take ten times the file.
+    """
 
     path: Path
     names: tuple[str, ...]  # header
-    rows: tuple[tuple[str, ...], ...]  # cells, stripped of surrounding spaces
-    lines: tuple[int, ...]  # number in the file (from 1) of the last line of each row
+    columns: tuple[str, ...]  # cells, stripped of surrounding spaces
+    lines: Sequence[int]  # number in the file (from 1) of the last line of each row
     separator: str = ","
     notes: tuple[str, ...] = ()  # what was found out about the file, beyond the usual
+
+    def __len__(self) -> int:
+        return len(self.lines)
 
     def column(self, name: str) -> list[str]:
         """Return the cells of one column.
@@ -42,8 +54,56 @@ class TextTable:
         """
         if name not in self.names:
             raise DataError(f"{self.path}: no column {name!r}{did_you_mean(name, self.names)}")
+        return self.columns[self.names.index(name)].split(_BETWEEN)
+
+    def mapped(self, name: str, cells: Mapping[str, str]) -> TextTable:
+        """Return the table with some cells of a column written otherwise; raises as `column`."""
+        text = cells_as_text(cells.get(cell, cell) for cell in self.column(name))
         k = self.names.index(name)
-        return [row[k] for row in self.rows]
+        return replace(self, columns=(*self.columns[:k], text, *self.columns[k + 1 :]))
+
+
+def cells_as_text(cells: Iterable[str]) -> str:
+    """Return the cells of a column as `TextTable` keeps them."""
+    return _BETWEEN.join(cells)
+
+
+@dataclass
+class _Records:
+    """The records of a file that are so many cells wide."""
+
+    width: int
+    lines: array[int] = field(default_factory=partial(array, "q"))
+    texts: list[list[str]] = field(default_factory=list)  # of every block, of every column
+    block: list[list[str]] = field(default_factory=list)
+
+    def add(self, line: int, row: list[str]) -> None:
+        self.lines.append(line)
+        self.block.append(row)
+        if len(self.block) == _BLOCK:
+            self.close()
+
+    def close(self) -> None:
+        """Make text of the records that are still held as cells."""
+        if self.block:
+            self.texts.append([_stripped(cells) for cells in zip(*self.block, strict=True)])
+        self.block = []
+
+    def columns(self) -> tuple[str, ...]:
+        """Return the text of every column; the blocks are let go."""
+        found = []
+        for k in range(self.width):
+            found.append(_BETWEEN.join(block[k] for block in self.texts))
+            for block in self.texts:
+                block[k] = ""
+        return tuple(found)
+
+
+def _stripped(cells: Sequence[str]) -> str:
+    text = _BETWEEN.join(cells)
+    if text.split(None, 1) == [text]:  # no spaces, mostly
+        return text
+    return _BETWEEN.join(cell.strip() for cell in cells)
 
 
 def read_csv(path: str | Path, separator: str = "", named: Sequence[str] = ()) -> TextTable:
@@ -70,30 +130,30 @@ def read_csv(path: str | Path, separator: str = "", named: Sequence[str] = ()) -
         has no rows, or more than `MOST_RAGGED` of them are of another width than the header.
     """
     path, given = Path(path), separator
-    text, notes = _text(path)
-    if text[:4].lower() == "sep=" and len(text.splitlines()[0]) == 5:  # a hint of spreadsheets
-        separator, text = separator or text[4], text[5:].lstrip("\r").replace("\n", "", 1)
-    separator = separator or _sniffed(text)
-    if separator != ",":
-        notes.append(f"separated by {_NAMES.get(separator, repr(separator))}")
-    reader = csv.reader(
-        io.StringIO(text, newline=""), delimiter=separator, strict=True, skipinitialspace=True
-    )
-    try:
-        found = [(reader.line_num, [cell.strip() for cell in row]) for row in reader if row]
-    except csv.Error as error:
-        raise DataError(
-            f"{path}, line {reader.line_num}: {error}; a quote that is opened must be closed"
-        ) from None
-    if not found:
+    encoding, notes = _encoding(path)
+    errors = "replace" if encoding == "cp1252" else "strict"
+    with path.open(encoding=encoding, errors=errors, newline="") as file:
+        # Some programs put the mark of UTF-8 before what is none.
+        start = file.seek(0) if encoding != "cp1252" or file.read(3) != _MARK else file.tell()
+        file.seek(start)
+        hint = file.readline(7)  # of spreadsheets: sep=;
+        begins = file.tell()
+        if hint[:4].lower() != "sep=" or len(hint.rstrip("\r\n")) != 5:
+            hint, begins = "", file.seek(start)
+        sample = file.read(_SAMPLE + 1)
+        file.seek(begins)
+        separator = separator or hint[4:5] or _sniffed(sample)
+        if separator != ",":
+            notes.append(f"separated by {_NAMES.get(separator, repr(separator))}")
+        head, records = _read(path, file, separator)
+    if not head:
         raise DataError(f"{path}: the file is empty; it needs a header line and rows")
-    width = Counter(len(row) for _, row in found[1:]).most_common(1)
-    names, begins = _names(found, width[0][0] if width else len(found[0][1]), named, notes)
-    table = TextTable(path, tuple(names), (), (), separator, tuple(notes))
+    width = max(records.values(), key=lambda r: len(r.lines)).width if records else len(head[0][1])
+    names, first = _names(head, width, named, notes)
     try:
-        return _in_step(table, found[begins:])
+        return _in_step(path, separator, names, head[:1] if not first else [], records, notes)
     except DataError as error:
-        better = _sniffed(text)
+        better = _sniffed(sample)
         if not given or better == given:
             raise
         said = str(error).removeprefix(f"{path}: ").removeprefix(f"{path}, ")
@@ -101,24 +161,53 @@ def read_csv(path: str | Path, separator: str = "", named: Sequence[str] = ()) -
         raise Problems(str(path), [fix]) from None
 
 
-def _text(path: Path) -> tuple[str, list[str]]:
-    """Return the text of a file, and its encoding where that is unusual."""
+def _read(
+    path: Path, file: TextIO, separator: str
+) -> tuple[list[tuple[int, list[str]]], dict[int, _Records]]:
+    """Return the first records with their lines, and all but the very first one by width."""
+    reader = csv.reader(file, delimiter=separator, strict=True, skipinitialspace=True)
+    head: list[tuple[int, list[str]]] = []
+    records: dict[int, _Records] = {}
     try:
-        raw = path.read_bytes()
+        for row in filter(None, reader):
+            if len(head) < _HEAD:
+                head.append((reader.line_num, [cell.strip() for cell in row]))
+                if len(head) == 1:
+                    continue
+            width = len(row)
+            if width not in records:
+                records[width] = _Records(width)
+            records[width].add(reader.line_num, row)
+    except csv.Error as error:
+        raise DataError(
+            f"{path}, line {reader.line_num}: {error}; a quote that is opened must be closed"
+        ) from None
+    for same in records.values():
+        same.close()
+    return head, records
+
+
+def _encoding(path: Path) -> tuple[str, list[str]]:
+    """Return the encoding of a file of text, and its name where that is unusual."""
+    try:
+        with path.open("rb") as raw:
+            wide = raw.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+        encoding, notes = ("utf-16", ["UTF-16"]) if wide else ("utf-8-sig", [])
+        try:
+            with path.open(encoding=encoding, newline="") as file:
+                nul = any("\0" in text for text in iter(partial(file.read, 1 << 20), ""))
+        except UnicodeDecodeError:
+            # Latin-1 with printable characters in place of control codes; five bytes have none.
+            encoding, notes = "cp1252", ["Windows-1252 (not UTF-8)"]
+            with path.open("rb") as raw:
+                nul = any(b"\0" in block for block in iter(partial(raw.read, 1 << 20), b""))
     except FileNotFoundError:
         raise DataError(f"{path}: no such file") from None
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror or error})") from None
-    wide = raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
-    try:
-        text, notes = raw.decode("utf-16" if wide else "utf-8-sig"), ["UTF-16"] * wide
-    except UnicodeDecodeError:
-        # Latin-1 with printable characters in place of control codes; five bytes have none.
-        marked = raw.removeprefix(codecs.BOM_UTF8)  # by a program that only put the mark there
-        text, notes = marked.decode("cp1252", "replace"), ["Windows-1252 (not UTF-8)"]
-    if "\0" in text:
+    if nul:
         raise DataError(f"{path}: contains NUL bytes; this is not a CSV file")
-    return text, notes
+    return encoding, notes
 
 
 def _sniffed(text: str) -> str:
@@ -164,6 +253,8 @@ def _names(
     for k, name in enumerate(first):
         name = " ".join(name.split()) or f"column{k + 1}"
         copies = 1 + sum(name == before.rpartition(".")[0] or name == before for before in names)
+        while f"{name}.{copies}" in names:
+            copies += 1
         if name in names:
             notes.append(f"two columns are called {name!r}: the later one is {name}.{copies}")
             name = f"{name}.{copies}"
@@ -197,25 +288,41 @@ def _whole(*cells: str) -> bool:
     return all(cell.isdigit() for cell in cells)
 
 
-def _in_step(table: TextTable, records: Sequence[tuple[int, list[str]]]) -> TextTable:
-    """Return the table with its rows, without the few lines that are not as wide as the header."""
-    width, notes = len(table.names), list(table.notes)
-    ragged = [(line, len(row)) for line, row in records if len(row) != width]
-    if len(ragged) > MOST_RAGGED * len(records):
+def _in_step(
+    path: Path,
+    separator: str,
+    names: Sequence[str],
+    first: Sequence[tuple[int, list[str]]],
+    records: Mapping[int, _Records],
+    notes: Sequence[str],
+) -> TextTable:
+    """Return the table without the few lines that are not as wide as the header.
+
+    `first`: The first record where it is no header.
+    """
+    width = len(names)
+    ragged = [(line, len(row)) for line, row in first if len(row) != width]
+    others = [r for r in records.values() if r.width != width]
+    ragged += sorted((line, r.width) for r in others for line in r.lines)
+    total = sum(len(r.lines) for r in records.values()) + len(first)
+    if len(ragged) > MOST_RAGGED * total:
         line, cells = ragged[0]
-        by = _NAMES.get(table.separator, repr(table.separator))
+        by = _NAMES.get(separator, repr(separator))
         raise DataError(
-            f"{table.path}, line {line}: {cells} cells, the header has {width} ({len(ragged)} such "
-            f"lines of {len(records)}); the file may be truncated, have cells with separators that "
+            f"{path}, line {line}: {cells} cells, the header has {width} ({len(ragged)} such "
+            f"lines of {total}); the file may be truncated, have cells with separators that "
             f"are not quoted, or be separated by something else than {by}"
         )
-    kept = [(line, tuple(row)) for line, row in records if len(row) == width]
-    if not kept:
-        raise DataError(f"{table.path}: a header but no rows")
+    if len(ragged) == total:
+        raise DataError(f"{path}: a header but no rows")
     if ragged:
         shown = ", ".join(str(line) for line, _ in ragged[:5]) + (
             ", ..." if len(ragged) > 5 else ""
         )
-        notes.append(f"{many(len(ragged), 'line')} of another width left out (line {shown})")
-    lines, rows = zip(*kept, strict=True)
-    return replace(table, rows=rows, lines=lines, notes=tuple(notes))
+        notes = [*notes, f"{many(len(ragged), 'line')} of another width left out (line {shown})"]
+    kept = records.get(width) or _Records(width)
+    for line, row in first:
+        if len(row) == width:
+            kept.lines.insert(0, line)
+            kept.texts.insert(0, row)
+    return TextTable(path, tuple(names), kept.columns(), kept.lines, separator, tuple(notes))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -70,8 +70,9 @@ class Dataset:
         h.update(json.dumps(self.schema.to_json(), sort_keys=True).encode())
         h.update(json.dumps(self.top).encode())
         # One bit pattern for every missing value, so that the digest follows the values.
-        X = np.where(np.isnan(self.table.X), np.float32(np.nan), self.table.X)
-        h.update(np.ascontiguousarray(X, dtype="<f4").tobytes())
+        for rows in np.array_split(self.table.X, 1 + len(self.table) // 100_000):
+            X = np.where(np.isnan(rows), np.float32(np.nan), rows)
+            h.update(np.ascontiguousarray(X, dtype="<f4").tobytes())
         kind = "<i8" if self.schema.classes else "<f8"
         h.update(np.ascontiguousarray(self.table.y, dtype=kind).tobytes())
         if self.test_rows is not None:
@@ -102,7 +103,7 @@ def prepare(
     top: Sequence[str] = (),
     test_rows: NDArray[Any] | None = None,
     notes: Sequence[str] = (),
-    places: Sequence[str] | None = None,
+    place: Callable[[int], str] = "row {}".format,
 ) -> Dataset:
     """Check raw arrays and make a `Dataset` of them.
 
@@ -112,8 +113,8 @@ def prepare(
         Numbers; NaN marks a missing value and stays NaN.
     y : array, shape (n,)
         Class codes 0 to K-1, as many as the schema has classes; numbers where it has none.
-    places : sequence of str, length n, optional
-        Where each row came from (``"line 7"``), for messages; default ``"row i"``, from 0.
+    place : callable, optional
+        Where row i came from (``"line 7"``), for messages; default ``"row i"``, from 0.
 
     Raises
     ------
@@ -131,9 +132,9 @@ def prepare(
         raise DataError(
             f"{name}: schema has {len(schema.features)} features, the table has {X.shape[1]}"
         )
-    numbers = _numeric_features(name, schema, X, places)
-    _check_groups(name, schema, numbers, places)
-    target = _target_values(name, schema, y, places)
+    numbers = _numeric_features(name, schema, X, place)
+    _check_groups(name, schema, numbers, place)
+    target = _target_values(name, schema, y, place)
     target = (
         _class_codes(name, schema, target) if schema.classes else _checked(name, schema, target)
     )
@@ -147,29 +148,30 @@ def prepare(
     )
 
 
-def _place(i: int, places: Sequence[str] | None) -> str:
-    return places[i] if places is not None else f"row {i}"
-
-
 def _numeric_features(
-    name: str, schema: Schema, X: NDArray[Any], places: Sequence[str] | None
+    name: str, schema: Schema, X: NDArray[Any], place: Callable[[int], str]
 ) -> NDArray[np.float32]:
     if X.dtype.kind not in "fiub":
-        X = _to_float(name, schema, X, places)
+        X = _to_float(name, schema, X, place)
     limit = 1.7e38  # half of float32's range: the last bin's border is twice the largest value
-    wide = X.astype(np.float64)
-    bad = np.argwhere(np.abs(wide) > limit)
-    if len(bad):
-        i, k = bad[0]
+    narrow, bad = np.empty(X.shape, np.float32), []
+    for k in range(X.shape[1]):  # by columns: the whole in float64 would be the peak of loading
+        wide = X[:, k].astype(np.float64)
+        beyond = np.flatnonzero(np.abs(wide) > limit)
+        bad += [(int(i), k, wide[i]) for i in beyond[:1]]
+        with np.errstate(over="ignore"):
+            narrow[:, k] = wide
+    if bad:
+        i, k, value = min(bad)
         raise DataError(
-            f"{name}: feature {schema.names[k]!r} is {wide[i, k]} at {_place(i, places)}; "
+            f"{name}: feature {schema.names[k]!r} is {value} at {place(i)}; "
             "remove the row, or leave the value empty if it is missing (the limit is 1.7e38)"
         )
-    return np.asarray(wide.astype(np.float32))
+    return narrow
 
 
 def _check_groups(
-    name: str, schema: Schema, X: NDArray[np.float32], places: Sequence[str] | None
+    name: str, schema: Schema, X: NDArray[np.float32], place: Callable[[int], str]
 ) -> None:
     """Refuse rows that are no one-hot rows of a declared group."""
     for group in schema.groups:
@@ -180,13 +182,13 @@ def _check_groups(
             i = int(good.argmin())
             raise DataError(
                 f"{name}: columns {list(group.columns)} are {part[i].tolist()} at "
-                f"{_place(i, places)}; of a one-hot group exactly one is 1 and the others are 0"
+                f"{place(i)}; of a one-hot group exactly one is 1 and the others are 0"
                 f"{' (or all are 0)' if group.empty else ''}: correct the row, or declare no group"
             )
 
 
 def _to_float(
-    name: str, schema: Schema, X: NDArray[Any], places: Sequence[str] | None
+    name: str, schema: Schema, X: NDArray[Any], place: Callable[[int], str]
 ) -> NDArray[np.float64]:
     out = np.empty(X.shape, dtype=np.float64)
     for k, feature in enumerate(schema.names):
@@ -195,14 +197,14 @@ def _to_float(
                 out[i, k] = np.nan if value is None else float(value)
             except (TypeError, ValueError):
                 raise DataError(
-                    f"{name}: column {feature!r} holds {value!r} at {_place(i, places)}, "
+                    f"{name}: column {feature!r} holds {value!r} at {place(i)}, "
                     "not a number; declare the column categorical, or correct the value"
                 ) from None
     return out
 
 
 def _target_values(
-    name: str, schema: Schema, y: NDArray[Any], places: Sequence[str] | None
+    name: str, schema: Schema, y: NDArray[Any], place: Callable[[int], str]
 ) -> NDArray[np.float64]:
     try:
         values = y.astype(np.float64)
@@ -213,7 +215,7 @@ def _target_values(
     if len(missing):
         raise DataError(
             f"{name}: target {schema.target!r} is missing or infinite at "
-            f"{_place(int(missing[0]), places)} ({len(missing)} such rows); remove them"
+            f"{place(int(missing[0]))} ({len(missing)} such rows); remove them"
         )
     return np.asarray(values)
 

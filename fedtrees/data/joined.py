@@ -9,7 +9,7 @@ from typing import Any
 
 from fedtrees.core.errors import DataError
 from fedtrees.data.cells import missing
-from fedtrees.data.csv_file import TextTable, read_csv
+from fedtrees.data.csv_file import TextTable, cells_as_text, read_csv
 from fedtrees.data.dataset import Dataset
 from fedtrees.data.own_table import Declared, dataset_of
 
@@ -69,17 +69,15 @@ def load_joined(
 
 def _joined(tables: Sequence[TextTable], rows: Sequence[Mapping[str, int]], id: str) -> TextTable:
     """Return one table of all columns but the id, in the order of the first file's rows."""
-    parts, names, notes = [], [], []
+    names, columns, notes = [], [], []
     for table, where in zip(tables, rows, strict=True):
-        at = table.names.index(id)
-        aligned = (table.rows[where[key]] for key in rows[0])
-        parts.append([row[:at] + row[at + 1 :] for row in aligned])
-        names += [n for n in table.names if n != id]
+        order = [where[key] for key in rows[0]]
+        for name in (n for n in table.names if n != id):
+            cells = table.column(name)
+            names.append(name)
+            columns.append(cells_as_text(cells[i] for i in order))
         notes += [f"{table.path.name}: {note}" for note in table.notes]
-    whole = tuple(sum(pieces, ()) for pieces in zip(*parts, strict=True))
-    first = tables[0]
-    lines = tuple(first.lines[rows[0][key]] for key in rows[0])
-    return replace(first, names=tuple(names), rows=whole, lines=lines, notes=tuple(notes))
+    return replace(tables[0], names=tuple(names), columns=tuple(columns), notes=tuple(notes))
 
 
 def _rows(table: TextTable, id: str) -> dict[str, int]:

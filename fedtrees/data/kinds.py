@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from fedtrees.core.counts import many
 from fedtrees.core.errors import DataError
-from fedtrees.data.cells import dates, decimal_of, missing, numbers
+from fedtrees.data.cells import MISSING, dates, decimal_of, missing, numbers
 from fedtrees.data.csv_file import TextTable
 
 Kind = Literal["number", "category", "yes/no", "date", "id", "text", "empty"]
@@ -46,6 +46,7 @@ _YES, _NO = (
     frozenset(["no", "n", "false", "f", "nein", "non"]),
 )
 _EXACT = 2**24  # float32 holds every whole number up to here
+_LONGEST_MISSING = max(map(len, MISSING))
 
 
 @dataclass(frozen=True)
@@ -59,10 +60,11 @@ class Column:
         ``number``, ``category``, ``yes/no``, ``date``, ``id``, ``text`` (free text) or ``empty``.
     rows, present, distinct : int
         Rows; cells that are not missing; different ones among those.
-    values : mapping of str to float
-        What cells stand for where they are numbers, dates (days since 1970-01-01) or numbered ids.
+    reads : str
+        How cells stand for numbers: with a decimal ``.`` or ``,``, as a ``date`` (days since
+        1970-01-01); empty: they do not.
     order : tuple of str
-        Names of the categories in the order of their codes, for text a category is made of, too.
+        Names of the categories in the order of their codes.
     merged : mapping of str to str
         Category of cells that are not written like its name.
     out : str
@@ -78,7 +80,7 @@ class Column:
     rows: int
     present: int
     distinct: int
-    values: Mapping[str, float] = field(default_factory=dict, repr=False)
+    reads: str = ""
     order: tuple[str, ...] = field(default=(), repr=False)
     merged: Mapping[str, str] = field(default_factory=dict, repr=False)
     out: str = ""
@@ -98,26 +100,35 @@ class Column:
 
 def columns_of(table: TextTable) -> tuple[Column, ...]:
     """Return what every column of a table is."""
-    counted = [Counter(column) for column in zip(*table.rows, strict=True)]
-    present = [{c: n for c, n in cells.items() if not missing(c)} for cells in counted]
-    decimals = [decimal_of(cells) for cells in present]
-    comma = "," in decimals or ("." not in decimals and table.separator == ";")
-    n = len(table.rows)
-    found = []
-    for name, cells, decimal in zip(table.names, present, decimals, strict=True):
-        if decimal == ".,":  # 1.234: what the other columns' numbers say
-            decimal = "," if comma else "."
-        found.append(_column(name, cells, n, "." if decimal == "=" else decimal))
-    return tuple(found)
+    decimals: dict[str, str] = {}
+    found: dict[str, Column] = {}
+    for name in table.names:
+        cells = _counted(table, name)
+        decimals[name] = decimal_of(cells)
+        if decimals[name] != ".,":
+            found[name] = _column(name, cells, len(table), decimals[name].replace("=", "."))
+    # 1.234: what the other columns' numbers say
+    marks = decimals.values()
+    comma = "," in marks or ("." not in marks and table.separator == ";")
+    for name in (n for n in table.names if n not in found):
+        found[name] = _column(name, _counted(table, name), len(table), "," if comma else ".")
+    return tuple(found[name] for name in table.names)
+
+
+def _counted(table: TextTable, name: str) -> dict[str, int]:
+    """Return how often every cell of a column stands there, but for missing ones."""
+    cells = Counter(table.column(name))
+    for cell in [cell for cell in cells if len(cell) <= _LONGEST_MISSING and missing(cell)]:
+        del cells[cell]
+    return cells
 
 
 def _column(name: str, cells: Mapping[str, int], n: int, decimal: str) -> Column:
     column = Column(name, "text", n, sum(cells.values()), len(cells))
     if not cells:
         return replace(column, kind="empty", out="no values")
-    days = dates(cells)
-    if days is not None and (len(cells) > 2 or not decimal):
-        return replace(column, kind="date", values=days, out="dates")
+    if dates(cells) is not None and (len(cells) > 2 or not decimal):
+        return replace(column, kind="date", reads="date", out="dates")
     return _numeric(column, cells, decimal) if decimal else _texts(column, cells)
 
 
@@ -130,32 +141,30 @@ def _texts(column: Column, cells: Mapping[str, int]) -> Column:
         if no is not None and yes is not None:
             merged = {cell: folded[cell.casefold()] for cell in cells}
             return replace(column, kind="yes/no", order=(no, yes), merged=merged)
-    order = tuple(sorted(cells))
     many = column.present >= LEAST and len(cells) > _MANY_TEXTS * column.present
     if not many:
-        return replace(column, kind="category", order=order)
+        return replace(column, kind="category", order=tuple(sorted(cells)))
     if column.near_unique and not any(" " in cell for cell in cells):
-        return replace(column, kind="id", order=order, out="near-unique names")
-    return replace(column, order=order, out="free text")
+        return replace(column, kind="id", out="near-unique names")
+    return replace(column, out="free text")
 
 
 def _numeric(column: Column, cells: Mapping[str, int], decimal: str) -> Column:
     values = numbers(cells, decimal)
-    odd = sorted(cell for cell in cells if cell not in values)
-    order = tuple(sorted(values, key=lambda cell: (values[cell], cell)))
+    odd = sorted(cells.keys() - values.keys()) if len(values) < len(cells) else []
     whole = all(value.is_integer() for value in values.values())
-    different = len(set(values.values())) + len(odd)
-    if whole and different == len(cells) <= FEW and column.present >= OFTEN * different:
-        return replace(column, kind="category", order=(*order, *odd))
+    few = len(cells) <= FEW and len(set(values.values())) == len(values)
+    if whole and few and column.present >= OFTEN * len(cells):
+        return replace(column, kind="category", order=(*_by_value(values), *odd))
     said = ["decimal comma"] * (decimal == ",")
+    lost = sum(cells[cell] for cell in odd)
     if odd:
         shown = ", ".join(map(repr, odd[:3])) + (", ..." if len(odd) > 3 else "")
-        count = sum(cells[cell] for cell in odd)
-        odd = many(count, "cell that is no number", "cells that are no numbers")
-        said.append(f"{odd} ({shown}) {'is' if count == 1 else 'are'} read as missing")
-    present = sum(cells[cell] for cell in values)
-    column = replace(column, kind="number", present=present, distinct=len(values), values=values)
-    column = replace(column, order=order, note="; ".join(said))
+        text = many(lost, "cell that is no number", "cells that are no numbers")
+        said.append(f"{text} ({shown}) {'is' if lost == 1 else 'are'} read as missing")
+    present = column.present - lost
+    column = replace(column, kind="number", present=present, distinct=len(values), reads=decimal)
+    column = replace(column, note="; ".join(said))
     if not whole:
         return column
     why = _id(column, values, present)
@@ -177,6 +186,10 @@ def _id(column: Column, values: Mapping[str, float], present: int) -> str:
     if distinct == n and n * (n - 1) / 2 / span >= _EXPECTED_PAIRS:
         return "numbers that never repeat"
     return ""
+
+
+def _by_value(values: Mapping[str, float]) -> tuple[str, ...]:
+    return tuple(sorted(values, key=lambda cell: (values[cell], cell)))
 
 
 def _merges(values: Mapping[str, float]) -> int:
@@ -203,18 +216,19 @@ def reading(table: TextTable, column: Column, wish: str = "") -> Column:
     Raises `DataError`: whole numbers that fall together as float32 and are too many to be coded.
     """
     if wish == "category":
-        present = {cell for cell in table.column(column.name) if not missing(cell)}
-        whole = present <= set(column.order)
-        order = column.order if whole else tuple(sorted(present))
-        return replace(column, kind="category", order=order, values={}, out="", note="", merges=0)
+        order = _order(table, column)
+        return replace(column, kind="category", order=order, reads="", out="", note="", merges=0)
     if wish == "keep" and column.kind in ("id", "text"):
-        column = replace(column, kind="number" if column.values else "category", out="")
+        column = replace(column, kind="number" if column.reads else "category", out="")
+        if not column.reads:
+            column = replace(column, order=_order(table, column))
     elif wish == "keep" and column.kind == "date":
         column = replace(column, out="", note="days since 1970-01-01")
     if column.merges and not column.out:
         if column.distinct <= _MANY_TEXTS * column.present:
             text = "whole numbers that float32 cannot tell apart are coded"
-            return replace(column, kind="category", note=text)
+            order = _by_value(numbers(_counted(table, column.name), column.reads))
+            return replace(column, kind="category", order=order, note=text)
         raise DataError(
             f"column {column.name!r} has {column.merges} whole numbers that are equal to another "
             f"as float32 (it is exact up to {_EXACT:,}); drop it, or declare it categorical"
@@ -222,12 +236,23 @@ def reading(table: TextTable, column: Column, wish: str = "") -> Column:
     return column
 
 
+def _order(table: TextTable, column: Column) -> tuple[str, ...]:
+    """Return the cells of a column that are not missing, in the order of their codes."""
+    cells = _counted(table, column.name)
+    if column.order and set(cells) <= set(column.order):
+        return column.order
+    values = numbers(cells, column.reads) if column.reads in (".", ",") else {}
+    return _by_value(values) if len(values) == len(cells) else tuple(sorted(cells))
+
+
 def values_of(table: TextTable, column: Column) -> NDArray[np.float64]:
     """Return the values of a column, float64, shape (n,): codes, numbers or days; NaN: missing."""
     cells = table.column(column.name)
     if column.categorical:
-        codes = {name: float(k) for k, name in enumerate(column.order)}
-        known = {**codes, **{cell: codes[name] for cell, name in column.merged.items()}}
+        known = {name: float(k) for k, name in enumerate(column.order)}
+        known |= {cell: known[name] for cell, name in column.merged.items()}
+    elif column.reads == "date":
+        known = dates(_counted(table, column.name)) or {}
     else:
-        known = dict(column.values)
-    return np.array([known.get(cell, math.nan) for cell in cells])
+        known = numbers(_counted(table, column.name), column.reads) if column.reads else {}
+    return np.fromiter((known.get(cell, math.nan) for cell in cells), np.float64, len(cells))

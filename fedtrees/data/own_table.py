@@ -18,11 +18,11 @@ from fedtrees.core.errors import (
     UsageError,
     did_you_mean,
 )
-from fedtrees.core.schema import Feature, Schema
-from fedtrees.data.csv_file import TextTable, read_csv
+from fedtrees.core.schema import Feature, OneHot, Schema
+from fedtrees.data.csv_file import TextTable, cells_as_text, read_csv
 from fedtrees.data.csv_table import TASKS, read_target
 from fedtrees.data.dataset import Dataset, prepare
-from fedtrees.data.kinds import FEW, Column, columns_of, reading, values_of
+from fedtrees.data.kinds import FEW, LEAST, Column, columns_of, reading, values_of
 
 # Names listed in one note; `fedtrees inspect` lists all.
 _LISTED = 8
@@ -124,12 +124,12 @@ def dataset_of(
             problems.append(Problem(str(error), *fix))
     y: NDArray[Any] = np.zeros(0)
     classes: tuple[str, ...] = ()
-    rows = np.arange(len(table.rows))
+    rows = np.arange(len(table))
     if target in known:
         try:
             rows, y, classes = _target(table, known[target], said)
         except FedtreesError as error:
-            problems.append(_of_target(error, known[target], said))
+            problems.append(_of_target(error, known[target], table.column(target), said))
     out = {c.name: c for c in known.values() if c.out and c.name != target} | {
         n: known[n] for n in said.drop if n in known
     }
@@ -147,12 +147,33 @@ def dataset_of(
     if problems:
         raise Problems(str(table.path), _together(problems, said))
     features = tuple(_feature(column, said) for column in used)
-    X = np.column_stack([values_of(table, column)[rows] for column in used])
-    places = [f"line {table.lines[i]}" for i in rows]
-    schema = Schema(features, target, classes)
-    made = prepare(name, schema, X, y, top=top, places=places)
-    found = _notes(table, used, out, said, known[target], made, len(table.rows) - len(rows))
+    X = np.empty((len(rows), len(used)))
+    for k, column in enumerate(used):
+        X[:, k] = values_of(table, column)[rows]
+    schema = Schema(features, target, classes, one_hot_groups(features, X))
+    made = prepare(name, schema, X, y, top=top, place=lambda i: f"line {table.lines[rows[i]]}")
+    found = _notes(table, used, out, said, known[target], made, len(table) - len(rows))
     return replace(made, notes=(*found, *made.notes))
+
+
+def one_hot_groups(features: Sequence[Feature], X: NDArray[Any]) -> tuple[OneHot, ...]:
+    """Return runs of columns of zeros and ones of which one is 1 in every row.
+
+    Of fewer than `LEAST` rows none: there it may be chance.
+    """
+    named = [tuple(c.lower() for c in f.categories) for f in features]
+    binary = [names in (("0", "1"), ("no", "yes"), ("false", "true")) for names in named]
+    found, begin = list[OneHot](), 0
+    while begin < len(features):
+        hot, end = np.zeros(len(X)), begin
+        while end < len(features) and binary[end] and (hot < 1).any() and (hot <= 1).all():
+            hot, end = hot + X[:, end], end + 1
+        if len(X) >= LEAST and end - begin > 1 and (hot == 1).all():
+            found.append(OneHot(tuple(f.name for f in features[begin:end])))
+            begin = end
+        else:
+            begin += 1
+    return tuple(found)
 
 
 def _feature(column: Column, said: Declared) -> Feature:
@@ -164,7 +185,7 @@ def _feature(column: Column, said: Declared) -> Feature:
 def _as_wished(table: TextTable, column: Column, said: Declared) -> Column:
     if column.name in said.categorical:
         return reading(table, column, "category")
-    if column.name in said.ranges and column.values:
+    if column.name in said.ranges and column.reads:
         column = replace(column, kind="number", out="")
     return reading(table, column, "keep" if column.name in said.keep else "")
 
@@ -221,7 +242,7 @@ def _target(
 ) -> tuple[NDArray[np.intp], NDArray[Any], tuple[str, ...]]:
     """Return the rows that have a target, the target, and the names of its classes."""
     task = said.task or _task(column, said)
-    if task == "number" and column.values:
+    if task == "number" and column.reads:
         if column.merges:
             column = replace(column, merges=0)  # the target is float64
         values = values_of(table, replace(column, kind="number"))
@@ -234,12 +255,12 @@ def _target(
     if not len(rows):
         raise DataError(f"target {column.name!r} has no values")
     cells = table.column(column.name)
-    merged = [(column.merged.get(cells[i], cells[i]),) for i in rows]
+    merged = (column.merged.get(cells[i], cells[i]) for i in rows)
     part = replace(
         table,
         names=(column.name,),
-        rows=tuple(merged),
-        lines=tuple(table.lines[i] for i in rows),
+        columns=(cells_as_text(merged),),
+        lines=[table.lines[i] for i in rows],
     )
     positive = said.positive
     if positive is None and column.kind == "yes/no" and task == "binary":
@@ -253,9 +274,9 @@ def _task(column: Column, said: Declared) -> str:
     if said.positive is not None or column.distinct <= 2:
         return "binary"
     many = column.distinct > FEW or 2 * column.distinct > column.present
-    if column.values and many:
+    if column.reads and many:
         return "number"
-    if column.kind == "text" or (column.kind == "id" and not column.values):
+    if column.kind == "text" or (column.kind == "id" and not column.reads):
         raise DataError(
             f"target {column.name!r} has {column.distinct} different texts in {column.present} "
             "rows; name the class that counts as positive, or another column"
@@ -263,10 +284,12 @@ def _task(column: Column, said: Declared) -> str:
     return "classes"
 
 
-def _of_target(error: FedtreesError, column: Column, said: Declared) -> Problem:
+def _of_target(
+    error: FedtreesError, column: Column, cells: Sequence[str], said: Declared
+) -> Problem:
     text = str(error)
     text = text[text.find("target ") :] if "target " in text else text
-    if said.positive is not None and said.positive not in column.order:
+    if said.positive is not None and said.positive not in (column.order or cells):
         close = text.rpartition("did you mean ")[2].strip("'?") if "did you mean" in text else ""
         return Problem(text, "positive", close or "CLASS")
     if "name the class that counts" in text or "name the positive class" in text:
@@ -317,6 +340,8 @@ def _notes(
         lines.append(f"numbers: {_listed(numbers)}")
     if coded:
         lines.append(f"categories: {_listed(coded)}")
+    for group in made.schema.groups:
+        lines.append(f"one category in several columns: {_listed(group.columns)}")
     commas = [c.name for c in used if c.note.startswith("decimal comma")]
     if commas:
         lines.append(f"decimal comma: {_listed(commas)}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -86,9 +85,7 @@ def stroke(path: Path) -> Dataset:
 
 
 def _clean(table: TextTable) -> tuple[Schema, NDArray[np.float64], NDArray[np.int64]]:
-    at = table.names.index("gender")
-    rows = ((*r[:at], "Female" if r[at] == "Other" else r[at], *r[at + 1 :]) for r in table.rows)
-    table = replace(table, rows=tuple(rows))
+    table = table.mapped("gender", {"Other": "Female"})
     # "Unknown" smoking status is a category of its own here, as in the notebook.
     coded = [name for name in _ORDER if name not in _RANGES]
     features, X = encoded(table, _ORDER, coded, _RANGES)

@@ -91,6 +91,8 @@ def who(threat: str, called: Called) -> tuple[str, bool]:
         besides.append(f"may ask for {many(parsed.queries, 'prediction')}")
     if parsed.labels:
         besides.append(f"told {many(parsed.labels, 'label')}")
+    if parsed.attributes:
+        besides.append(f"told {many(parsed.attributes, 'attribute')} of every row")
     text += f" ({', '.join(besides)})" if besides else ""
     several = len(parts) > 1 or any(part.params.get("count", 1) != 1 for part in parsed.parts)
     return text, several

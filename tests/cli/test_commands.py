@@ -72,7 +72,7 @@ def test_a_table_is_printed_or_written(run, capsys, tmp_path):
     code, out, _ = call(capsys, "table", str(run), "--label", "wine=Wine")
     assert code == 0
     assert "| split-only |" in out
-    assert "| Wine: AUC |" in out
+    assert "| defense | AUC |" in out
     code, out, _ = call(capsys, "table", str(run), "--format", "json")
     assert {row["defense"] for row in json.loads(out)} == {"none", "split-only"}
     for suffix in ("tex", "csv", "md"):
@@ -354,7 +354,9 @@ def test_a_bench_in_which_no_attack_ran_says_so_and_exits_3(capsys, tmp_path):
     code, out, err = call(capsys, *arguments, *more, "--out", str(tmp_path / "run"))
     assert code == 3
     assert "no attack ran" in err
-    assert "5 cells to compute, 1 process, into" in err
+    what = "5 to compute (1 training, 1 attack to try where it applies, 3 others)"
+    assert f"cells: {what}, 1 process, into" in err
+    assert "1 of 5 cells did not apply" in err
     assert "skipped, 1 cell (" in out
 
 

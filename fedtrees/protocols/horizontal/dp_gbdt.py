@@ -46,6 +46,7 @@ from fedtrees.privacy.discrete_gaussian import discrete_gaussian, discrete_gauss
 from fedtrees.privacy.leaf_sums import leaf_scales
 from fedtrees.privacy.renyi import renyi_epsilon
 from fedtrees.protocols.base import Coordinator, Protocol
+from fedtrees.protocols.canaries import LeafSumCanaries
 from fedtrees.protocols.horizontal.cut_points import settle_cuts
 from fedtrees.protocols.horizontal.growing_client import GrowingClient
 from fedtrees.trees.binning import Cuts, lower_sentinel, upper_sentinel
@@ -387,6 +388,13 @@ class DPGBDT(Protocol):
     def _guarantee(self, epsilon: float, unprotected: str) -> ApproximateDP:
         trusted = "server" if self.noise == "central" else "clients"
         return ApproximateDP(epsilon, self.delta, unprotected=unprotected, trusted=trusted)
+
+    def canaries(self) -> LeafSumCanaries | None:
+        """Make rows that leaf sums are looked at for, where the loss is of two classes."""
+        objective = objective_of(self.objective, LeafSumCanaries.schema.classes)
+        if objective.n_outputs > 1:
+            return None
+        return LeafSumCanaries(self.norms(objective), self.scales(objective))
 
     def check(self, schema: Schema) -> None:
         """Refuse a target that the objective does not suit, or whose gradients have no bound."""
