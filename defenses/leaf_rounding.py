@@ -15,7 +15,7 @@ from fedtrees.core.messages import Message
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
 from fedtrees.messages.boosting import LeafValues
-from fedtrees.messages.forests import LeafClasses
+from fedtrees.messages.forests import LeafClasses, LocalForest
 from fedtrees.messages.shared_trees import ClientModels, ClientTrees, GlobalTrees, SharedTrees
 
 
@@ -25,8 +25,9 @@ class LeafRounding(Defense):
     """Round every leaf value, or class share of a leaf, to `decimals` before it is sent.
 
     It coarsens what a value tells of the counts in its leaf and protects nothing by itself:
-    compose it with `split-only`, else the exact sums travel beside the rounded value (in a shared
-    tree even the value itself, among its ``base_weights``).
+    compose it with `split-only`, or let forests have ``leaf_counts=false``, else the exact sums
+    travel beside the rounded value (in a shared tree even the value itself, among its
+    ``base_weights``).
 
     Parameters
     ----------
@@ -38,7 +39,7 @@ class LeafRounding(Defense):
 
     guarantee = Structural()
     at = frozenset({"server", "client"})
-    guards = (LeafValues, LeafClasses, ClientTrees, GlobalTrees, ClientModels)
+    guards = (LeafValues, LeafClasses, LocalForest, ClientTrees, GlobalTrees, ClientModels)
 
     def __post_init__(self) -> None:
         if (
@@ -54,7 +55,7 @@ class LeafRounding(Defense):
 
     def outgoing(self, message: Message, ctx: Context) -> Message:
         """Round the values."""
-        if isinstance(message, LeafClasses):
+        if isinstance(message, LeafClasses | LocalForest):
             return replace(message, probability=np.round(message.probability, self.decimals))
         assert isinstance(message, LeafValues | SharedTrees)
         return replace(message, value=np.round(message.value, self.decimals))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -178,8 +179,8 @@ def bench(
     from fedtrees.report.verdict import check_margin
 
     check_margin(MARGIN if margin is None else margin)
-    plugins = load_plugins(several(plugin))
-    named = None if data is None or _is_table(data) else several(data)
+    plugins = load_plugins(several(plugin, "plugin"))
+    named = None if data is None or _is_table(data) else several(data, "data")
     frame = None
     if _is_table(data):
         if csv is not None or id:
@@ -188,39 +189,50 @@ def bench(
         csv = f"{_TABLE}.csv"
     table = csv_table(
         csv, named, target, task=task, positive=positive, id=id, sep=sep,
-        categorical=several(categorical), keep=several(keep), drop=several(drop),
+        categorical=several(categorical, "categorical"), keep=several(keep, "keep"),
+        drop=several(drop, "drop"),
     )  # fmt: skip
     options = {
-        "protocols": several(protocol),
-        "defenses": several(defense),
-        "attacks": several(attack),
-        "partitions": several(partition),
+        "protocols": several(protocol, "protocol"),
+        "defenses": several(defense, "defense"),
+        "attacks": several(attack, "attack"),
+        "partitions": several(partition, "partition"),
         "clients": [clients] if isinstance(clients, int) else list(clients or ()),
-        "threats": several(threat),
+        "threats": several(threat, "threat"),
         "data": [table] if table else named,
     }
     given = {k: v for k, v in options.items() if v}
     text = seeds if isinstance(seeds, str) or seeds is None else _seeds(seeds)
     where = None if out is None else str(out)
-    if frame is not None:
-        rest = {k: v for k, v in given.items() if k != "data"}
-        _, folder = suite_of(rest, text, suite, where, resume, time_limit)
-        where = str(folder)
-        given["data"] = [{**(table or {}), "csv": str(_write(frame, folder))}]
-    chosen, folder = suite_of(given, text, suite, where, resume, time_limit)
     workers = default_workers() if jobs is None else jobs
     if workers < 1:
         raise UsageError(f"jobs={jobs}: give 1 or more")
-    session = Bench(chosen, folder, workers, data_dir, plugins)
-    tell(session.notes)
-    session.open(resume)
+    with ExitStack() as refused:  # what was written for a bench that never began goes again
+        if frame is not None:
+            rest = {k: v for k, v in given.items() if k != "data"}
+            _, folder = suite_of(rest, text, suite, where, resume, time_limit)
+            where = str(folder)
+            refused.callback(_remove, _new(folder))
+            given["data"] = [{**(table or {}), "csv": str(_write(frame, folder))}]
+        chosen, folder = suite_of(given, text, suite, where, resume, time_limit)
+        session = Bench(chosen, folder, workers, data_dir, plugins)
+        tell(session.notes)
+        session.open(resume)
+        refused.pop_all()
     session.run()
     return Run(folder, MARGIN if margin is None else margin)
 
 
-def several(given: Several) -> list[str]:
-    """Return what an option of one text or several was given."""
-    return [given] if isinstance(given, str) else list(given or ())
+def several(given: Several, name: str = "") -> list[str]:
+    """Return what an option of one text or several was given.
+
+    Raises `UsageError`: it is neither. `name`: Of the option.
+    """
+    found = [given] if isinstance(given, str) else given
+    if found is None or (isinstance(found, Sequence) and all(isinstance(t, str) for t in found)):
+        return list(found or ())
+    table = ", a DataFrame or (X, y)" if name == "data" else ""
+    raise UsageError(f"{name}={given!r}: give a text or a list of texts{table}")
 
 
 def _seeds(seeds: int | Sequence[int]) -> str:
@@ -274,10 +286,29 @@ def _write(frame: pd.DataFrame, folder: Path) -> Path:
     return path
 
 
+def _new(folder: Path) -> list[Path]:
+    """Return the table in a run folder, and the folders above it, that are not there yet."""
+    found = []
+    for path in (folder / f"{_TABLE}.csv", folder, *folder.parents):
+        if path.exists():
+            break
+        found.append(path)
+    return found
+
+
+def _remove(paths: Sequence[Path]) -> None:
+    """Remove a file and the folders above it that hold nothing else."""
+    for path in paths:
+        try:
+            path.rmdir() if path.is_dir() else path.unlink(missing_ok=True)
+        except OSError:  # something else is in it
+            return
+
+
 def _chosen(options: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
     """Take what is to be shown out of the options of a figure or a table."""
     from fedtrees.report.selection import Selection
 
     keys = ("data", "threat", "protocol")
-    chosen = Selection(*(tuple(several(options.get(key))) for key in keys))
+    chosen = Selection(*(tuple(several(options.get(key), key)) for key in keys))
     return chosen, {k: v for k, v in options.items() if k not in keys}

@@ -18,7 +18,7 @@ from fedtrees.attacks.forests.posterior import (
     share_of_work,
 )
 from fedtrees.attacks.forests.programs import cells_program, rows_program
-from fedtrees.attacks.forests.released import sources_of, unreadable
+from fedtrees.attacks.forests.released import sources_of, told_columns, unreadable
 from fedtrees.core.attack import Attack
 from fedtrees.core.errors import ProtocolError, check_known, check_positive
 from fedtrees.core.guess import Guess, Records
@@ -37,7 +37,8 @@ class DraftDP(Attack):
 
     They ask a constraint solver for the table under which the counts are most likely. That table
     fits the noise. This attack samples tables by how likely they are, with a prior that is learned
-    along, and returns the one that is closest to all samples (docs/draft-dp.md).
+    along, and returns the one that is closest to all samples (docs/draft-dp.md). Attributes that
+    the threat tells (``attributes=``) stay as they are.
 
     Attributes
     ----------
@@ -71,6 +72,8 @@ class DraftDP(Attack):
         labels = reason is None and sources_of(view)[0].noise.kind == "labels"
         if labels and self.mode.startswith("cpsat"):
             return f"mode={self.mode} reads counts, and leaves tell labels; take mode=map"
+        if reason is None and self.mode == "cpsat-cells" and told_columns(view) is not None:
+            return "mode=cpsat-cells takes no attributes that are told of rows; take mode=map"
         if labels and self.rows == "estimated":
             return "labels do not tell how many rows there are; take rows=declared"
         if reason is None and self.mode == "informed":
@@ -85,13 +88,16 @@ class DraftDP(Attack):
         sources = [] if unreadable(view) else sources_of(view)
         questions = [(source, source.question(view, self.rows)) for source in sources]
         rows = sum(question.n for _, question in questions)
-        early = False
+        early, told = False, told_columns(view)
         for source, question in questions:
             work = self.work * (share_of_work(question, rows) if len(questions) > 1 else 1.0)
             value, spread = self._answer(question, rng, work)
             early |= self.mode == "posterior" and cut_short(question, work)
             variables = question.forest.variables
-            tables.append(Table(variables.decode(value[:, :-1]), value[:, -1].astype(np.int64)))
+            X = variables.decode(value[:, :-1])
+            if told is not None:
+                X[:, told[0]] = told[1]
+            tables.append(Table(X, value[:, -1].astype(np.int64)))
             owners += [source.owner or ""] * len(value)
             expected += spread * len(value)
             due += seconds(question, work)
@@ -118,7 +124,9 @@ class DraftDP(Attack):
                 if question.own is None
                 else question.own
             )
-            row, _ = Enumeration.of(question.forest).missing_row(question.noise, own)
+            told = {g: int(level[0]) for g, level in (question.known or {}).items()}
+            every = Enumeration.of(question.forest)
+            row, _ = every.missing_row(question.noise, own, told=told)
             return row[None, :], 0.0
         if self.mode == "map":
             return annealed(question, rng, work).value, 0.0

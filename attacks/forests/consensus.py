@@ -47,6 +47,7 @@ def consensus(
     weight: NDArray[np.uint8],
     sizes: NDArray[np.int64],
     rounds: int = ROUNDS,
+    kind: NDArray[np.integer] | None = None,
 ) -> Agreement:
     """Match samples to shares of votes and vote again, until nothing changes.
 
@@ -58,6 +59,8 @@ def consensus(
     sizes : int64 array, shape (G + 1,)
         Number of levels.
     rounds : int
+    kind : int array, shape (n,), optional
+        Rows are matched with rows of the same number alone, where something is known of each.
 
     Raises
     ------
@@ -74,13 +77,16 @@ def consensus(
     """
     if int(weight.sum(dtype=np.int64)) > 255:
         raise DataError(f"differences may cost {int(weight.sum())}; at most 255 fit a byte")
-    n = samples.shape[1]
-    blocks = [np.arange(n)]
-    if n > WHOLE:
-        samples = np.stack([t[np.lexsort(t.T)] for t in samples])
-        blocks = np.array_split(blocks[0], -(-n // BLOCK))
-    parts = [_agreed(samples[:, rows], weight, int(sizes.max()), rounds) for rows in blocks]
-    votes = np.concatenate(parts) / len(samples)
+    n, levels = samples.shape[1], int(sizes.max())
+    kind = np.zeros(n, dtype=int) if kind is None else kind
+    votes = np.empty((*samples.shape[1:], levels))
+    for rows in (np.flatnonzero(kind == k) for k in np.unique(kind)):
+        mine, blocks = samples[:, rows], [np.arange(len(rows))]
+        if len(rows) > WHOLE:
+            mine = np.stack([t[np.lexsort(t.T)] for t in mine])
+            blocks = np.array_split(blocks[0], -(-len(rows) // BLOCK))
+        for block in blocks:
+            votes[rows[block]] = _agreed(mine[:, block], weight, levels, rounds) / len(samples)
     held = votes.argmax(axis=2)
     wrong = (1.0 - np.take_along_axis(votes, held[:, :, None], axis=2)[:, :, 0]) * weight
     spread = float(wrong.sum() / max(n * int(weight.sum(dtype=np.int64)), 1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -53,7 +54,11 @@ class Enumeration:
         return Enumeration(forest, value, forest.route(value))
 
     def missing_row(
-        self, noise: Noise, known: NDArray[np.integer], counts: NDArray[np.int64] | None = None
+        self,
+        noise: Noise,
+        known: NDArray[np.integer],
+        counts: NDArray[np.int64] | None = None,
+        told: Mapping[int, int] | None = None,
     ) -> tuple[NDArray[np.int16], NDArray[np.float64]]:
         """Return the row that is missing beside the known ones.
 
@@ -64,6 +69,8 @@ class Enumeration:
             Levels and class of all other rows.
         counts : int64 array, shape (T, 2^d, K), optional
             Their counts in the leaves, where they are at hand already.
+        told : mapping of int to int, optional
+            Levels of variables that are known of the missing row.
 
         Returns
         -------
@@ -83,6 +90,8 @@ class Enumeration:
         gain = _gain(forest, noise, counts, len(known) + 1)
         trees = np.arange(len(gain))
         score = gain[trees[None, :], self.leaf].sum(axis=1) + np.log(self._prior(known))
+        for g, level in (told or {}).items():
+            score[self.value[:, g] != level] = -np.inf
         score -= score.max()
         probability = np.exp(score)
         probability /= probability.sum()

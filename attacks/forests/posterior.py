@@ -159,10 +159,12 @@ def posterior(question: Question, rng: np.random.Generator, work: float = 1.0) -
     """
     check_positive("work", work)
     samples, energy = _samples(question, rng, work)
-    few = question.n > MANY
-    found: Agreement = consensus(
-        samples, weights(question.forest.variables), question.sizes, FEW_ROUNDS if few else ROUNDS
-    )
+    rounds, kind = FEW_ROUNDS if question.n > MANY else ROUNDS, None
+    if question.known:
+        known = np.stack(list(question.known.values()), axis=1)
+        kind = np.unique(known, axis=0, return_inverse=True)[1].reshape(-1)
+    cost = weights(question.forest.variables)
+    found: Agreement = consensus(samples, cost, question.sizes, rounds, kind)
     return Answer(found.value, found.probability, found.spread, energy)
 
 

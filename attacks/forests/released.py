@@ -48,27 +48,53 @@ class Source:
     rows: int = 0
 
     def question(self, view: View, rows: Literal["declared", "estimated"]) -> Question:
-        """Return what to ask: of one client's rows, or of all but the principals' own."""
+        """Return what to ask: of one client's rows, or of all but the principals' own.
+
+        Where attributes of all those rows are told, so is their number.
+        """
         feature, threshold = self.tests.feature, self.tests.threshold
         thresholds = [np.unique(threshold[feature == j]) for j in range(len(view.schema.features))]
-        variables = Variables.of_schema(view.schema, thresholds)
+        own = None if view.rows is None or not len(view.rows) else view.rows
+        known = None if own is None else own.X
+        variables = Variables.of_schema(view.schema, thresholds, known)
         forest = NoisyForest.of(variables, feature, self.counts, threshold)
         if self.owner is not None:
             return Question(forest, self.noise, self.rows or forest.estimated_rows())
-        own = None if view.rows is None or not len(view.rows) else view.rows
-        mine = 0 if own is None else len(own)
-        total = view.n_rows if rows == "declared" else forest.estimated_rows(mine + 1)
-        if own is None:
-            return Question(forest, self.noise, total)
-        held = variables.encode(own.X)
+        mine, told = 0 if own is None else len(own), told_columns(view)
+        declared = rows == "declared" or told is not None
+        total = view.n_rows if declared else forest.estimated_rows(mine + 1)
+        held = None if own is None else np.column_stack([variables.encode(own.X), own.y])
         return Question(
             forest, self.noise, max(1, total - mine),
-            own=np.column_stack([held, own.y]).astype(np.int16),
+            own=None if held is None else held.astype(np.int16),
+            known=None if told is None else _levels(variables, *told),
         )  # fmt: skip
 
 
+def told_columns(view: View) -> tuple[NDArray[np.int64], NDArray[np.float32]] | None:
+    """Return columns whose values the threat tells of all rows but own ones, and the values."""
+    if view.entries is None:
+        return None
+    columns, X = view.entries.of_all_rows
+    others = view.n_rows - (0 if view.rows is None else len(view.rows))
+    return (columns, X) if len(columns) and len(X) == others else None
+
+
+def _levels(
+    variables: Variables, columns: NDArray[np.int64], X: NDArray[np.float32]
+) -> dict[int, NDArray[np.int16]]:
+    """Return the levels of variables all of whose columns are told."""
+    rows = variables.decode(np.zeros((len(X), len(variables)), dtype=np.int16))
+    rows[:, columns] = X
+    coded, told = variables.encode(rows), {*columns.tolist()}
+    return {g: coded[:, g] for g, of in enumerate(variables.columns) if told.issuperset(of)}
+
+
 def sources_of(view: View) -> list[Source]:
-    """Return what there is to read: clients' own counts, else their sum, else the release."""
+    """Return what there is to read: clients' own counts, else their sum, else the release.
+
+    Of rows some of whose values are told nobody says whose they are: then it is the sum.
+    """
     tests = next((m for _, m in view.messages(RandomTests)), None)
     told = [(seen, m) for seen, m in view.messages(LeafClassCounts)]
     others = [(s, m) for s, m in told if s.sender not in view.principals]
@@ -76,6 +102,8 @@ def sources_of(view: View) -> list[Source]:
     distributed = view.parameters.get("noise") == "distributed"
     if tests is not None and others and not distributed:
         exact = Noise("exact")
+        if told_columns(view) is not None:
+            return [Source(tests, sum((m.counts for _, m in told), 0 * told[0][1].counts), exact)]
         return [Source(tests, m.counts, exact, s.sender, int(m.rows[0])) for s, m in others]
     if tests is not None and opened and not distributed:
         return [Source(tests, opened[-1][1].counts, Noise("exact"))]

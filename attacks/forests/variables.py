@@ -89,7 +89,11 @@ class Variables:
         return Variables(tuple(columns), tuple(levels))
 
     @staticmethod
-    def of_schema(schema: Schema, tests: Sequence[NDArray[np.floating]]) -> Variables:
+    def of_schema(
+        schema: Schema,
+        tests: Sequence[NDArray[np.floating]],
+        own: NDArray[np.floating] | None = None,
+    ) -> Variables:
         """Return the variables of declared columns.
 
         Parameters
@@ -97,8 +101,10 @@ class Variables:
         schema : Schema
             One-hot groups are one variable each, categories their codes.
         tests : sequence of float array
-            Thresholds that each column is tested at, increasing: a number is known up to them, and
-            is guessed in the middle between two.
+            Thresholds that each column is tested at, increasing: a number is known up to them. It
+            is guessed as the median of known rows between two, else in the middle.
+        own : float array, shape (k, d), optional
+            Rows that are known.
         """
         places = [tuple(map(schema.names.index, group.columns)) for group in schema.groups]
         grouped = {j for columns in places for j in columns}
@@ -113,6 +119,7 @@ class Variables:
                 values = np.arange(len(feature.categories), dtype=np.float32)
             else:
                 values = _middles(np.asarray(tests[j], dtype=np.float64), feature.declared_range)
+                values = values if own is None else _medians(values, tests[j], own[:, j])
             made.append(((j,), values[:, None]))
         made.sort(key=lambda variable: variable[0])
         numbers = {
@@ -189,6 +196,19 @@ def _middles(
     tests: NDArray[np.float64], declared: tuple[float, float] | None
 ) -> NDArray[np.float32]:
     """Return a number between every two thresholds, below the first and not below the last."""
-    low, high = declared or (float(tests.min(initial=0.0)) - 1, float(tests.max(initial=0.0)) + 1)
-    ends = np.concatenate([[min(low, *tests[:1])], tests, [max(high, *tests[-1:])]])
+    gap = float(np.median(np.diff(tests))) if len(tests) > 1 else 1.0
+    outer = tests if len(tests) else np.zeros(1)
+    low, high = declared or (outer[0] - gap, outer[-1] + gap)
+    ends = np.concatenate([[np.append(tests, low).min()], tests, [np.append(tests, high).max()]])
     return ((ends[:-1] + ends[1:]) / 2).astype(np.float32)
+
+
+def _medians(
+    values: NDArray[np.float32], tests: NDArray[np.floating], own: NDArray[np.floating]
+) -> NDArray[np.float32]:
+    """Return the median of own values of every level, the value given where there is none."""
+    own = own[np.isfinite(own)]
+    level = np.searchsorted(tests, own, side="right")
+    for g in np.unique(level):
+        values[g] = np.percentile(own[level == g], 50, method="lower")
+    return values

@@ -11,6 +11,7 @@ from fedtrees.attacks.gradients.evidence import (
     SeenGradient,
     encoding_of,
     layers_of,
+    local_steps_of,
     seen_gradients,
 )
 from fedtrees.attacks.gradients.inversion import Inversion, invert, noise_of
@@ -27,6 +28,8 @@ from fedtrees.neural.perceptron import Layers
 _WIDE = 20.0
 #: Below this share of the gradient's root mean square, noise is rounding and no defense.
 _NOISE = 1e-3
+#: Gradients of more rows may tell less of them than likely rows do.
+_MANY = 48
 
 
 @register.attack("tableak")
@@ -37,8 +40,9 @@ class TabLeak(Attack):
     What differs from the published algorithm (`tableak-published`): logits of categories are free,
     Adam follows the gradient itself and not its sign, numbers are moved themselves and clipped, and
     rows are held to the span that the first layer's gradient leaves them. Labels are counted off
-    the output bias. Where the gradient is noisy the attack rehearses on rows of its own and
-    submits likely rows in place of found ones if those fared better.
+    the output bias. An update of several local steps is taken for one gradient on its way. Where a
+    gradient is noisy, of many rows or of several steps the attack first rehearses on likely rows,
+    and submits such in place of found ones if those fared better.
 
     Parameters
     ----------
@@ -79,27 +83,27 @@ class TabLeak(Attack):
             return Guess()
         seen = [s for s in seen_gradients(view) if s.rows <= self.most]
         chosen = np.unique(np.linspace(0, len(seen) - 1, self.batches).round().astype(int))
-        bounds = _bounds(view, encoding)
+        bounds, local = _bounds(view, encoding), local_steps_of(view)
         layers = layers_of(view, encoding)
         claims, notes = [], {"likely_rows": 0.0}
         for k, at in enumerate(chosen):
             item = seen[at]
-            found = self._inverted(item, layers, encoding, bounds, rng)
-            notes[f"loss_{k}"] = found.loss
-            table, sure = found.table, found.confidence
-            target = layers.split(item.gradient)
             size = float(np.linalg.norm(item.gradient)) / np.sqrt(len(item.gradient))
-            noise = noise_of(target, item.rows, encoding)
-            if noise > _NOISE * size:
-                likely = likely_rows(view, encoding, found.table.y, rng)
+            noise = noise_of(layers.split(item.gradient), item.rows, encoding)
+            noise = noise if noise > _NOISE * size else 0.0
+            if noise or item.rows > _MANY or local is not None:
                 trial = rehearsed(
-                    layers, item.weights, noise, view, encoding, bounds, found.table.y, rng
+                    layers, item.start, noise, view, encoding, bounds, item.rows, local, rng
                 )
                 notes[f"rehearsed_{k}"], notes[f"likely_{k}"] = trial
                 if trial[1] > trial[0]:
-                    table, notes["likely_rows"] = likely, notes["likely_rows"] + 1
-                    sure = np.zeros_like(sure)
-            claims.append(BatchRows(item.owner, item.round, table, sure))
+                    table = likely_rows(view, encoding, item.rows, rng)
+                    claims.append(BatchRows(item.owner, item.round, table, np.zeros(table.X.shape)))
+                    notes["likely_rows"] += 1
+                    continue
+            found = self._inverted(item, layers, encoding, bounds, rng)
+            notes[f"loss_{k}"] = found.loss
+            claims.append(BatchRows(item.owner, item.round, found.table, found.confidence))
         return Guess(tuple(claims), notes)
 
     def _inverted(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.attacks.gradients.local_steps import LocalSteps
 from fedtrees.core.view import View
 from fedtrees.messages.networks import NetworkUpdate, NetworkWeights, Standardisation
 from fedtrees.neural.encoding import Encoding
@@ -26,8 +27,10 @@ class SeenGradient:
     rows : int
         How many, as far as is known.
     weights : float32 array, shape (parameters,)
-        The network that the gradient was taken at.
+        The network that the gradient was taken at; of several local steps on the way.
     gradient : float32 array, shape (parameters,)
+    start : float32 array, shape (parameters,)
+        The network at the start of the round.
     """
 
     owner: tuple[str, ...]
@@ -35,6 +38,7 @@ class SeenGradient:
     rows: int
     weights: NDArray[np.float32]
     gradient: NDArray[np.float32]
+    start: NDArray[np.float32]
 
 
 def encoding_of(view: View) -> Encoding | None:
@@ -49,19 +53,19 @@ def layers_of(view: View, encoding: Encoding) -> Layers:
     return Layers((len(encoding), units, units, outputs))
 
 
-def steps_of(view: View, rows: int) -> int:
-    """Return how many local steps an update of so many rows is made of."""
-    batch, epochs = view.parameters["batch"], view.parameters.get("epochs")
-    return 1 if epochs is None else epochs * -(-rows // batch)
+def local_steps_of(view: View) -> LocalSteps | None:
+    """Return how clients train between two messages, None where they send a gradient."""
+    told = view.parameters
+    return LocalSteps(told["batch"], told["epochs"], told["lr"]) if "epochs" in told else None
 
 
 def seen_gradients(view: View) -> Iterator[SeenGradient]:
-    """Yield the gradients of others' rows, in order; of several local steps their mean."""
+    """Yield the gradients of others' rows, in order; of several local steps one for all."""
     sent = {m.round: m for _, m in view.messages(NetworkWeights)}
     everybody = tuple(
         n for n, role in view.roles.items() if role == "client" and n not in view.principals
     )
-    updates = list(view.messages(NetworkUpdate))
+    updates, local = list(view.messages(NetworkUpdate)), local_steps_of(view)
     for item, update in updates:
         rows = int(update.rows[0])
         if not rows or (item.sender in view.principals and not item.opened):
@@ -70,11 +74,10 @@ def seen_gradients(view: View) -> Iterator[SeenGradient]:
         owner: tuple[str, ...] = (item.sender,)
         if item.opened:
             owner = tuple(start.chosen.split(",")) if start.chosen else everybody
-        mean = update.update / np.float32(rows)
-        if "epochs" in view.parameters:
-            each = rows // len(owner)
-            mean = mean / np.float32(-view.parameters["lr"] * steps_of(view, each))
-        yield SeenGradient(owner, update.round, rows, start.weights, mean)
+        weights, mean = start.weights, update.update / np.float32(rows)
+        if local is not None:
+            weights, mean = local.as_gradient(weights, mean, rows // len(owner))
+        yield SeenGradient(owner, update.round, rows, weights, mean, start.weights)
     if any(role == "server" for n, role in view.roles.items() if n in view.principals):
         return
     yield from _from_steps(view, sent, everybody, {m.round: m for _, m in updates})
@@ -98,4 +101,5 @@ def _from_steps(
         moved = (sent[round].weights - sent[round + 1].weights) / rate
         rows = batch * len(others)
         gradient = (moved * np.float32(batch * every) - mine.update) / np.float32(rows)
-        yield SeenGradient(others, round, rows, sent[round].weights, gradient)
+        start = sent[round].weights
+        yield SeenGradient(others, round, rows, start, gradient, start)

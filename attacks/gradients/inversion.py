@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from fedtrees.attacks.gradients.labels import restored_counts
 from fedtrees.attacks.gradients.matching import Matching
 from fedtrees.attacks.gradients.pooling import pooled
-from fedtrees.attacks.gradients.search import Found, null_space, search
+from fedtrees.attacks.gradients.search import Found, average_pull, null_space, search
 from fedtrees.core.schema import Table
 from fedtrees.neural.encoding import Encoding
 from fedtrees.neural.perceptron import Layers, logits, softmax
@@ -19,6 +19,8 @@ from fedtrees.neural.perceptron import Layers, logits, softmax
 #: Above this noise per coordinate, in units of the gradient's norm over the square root of its
 #: size, no direction is free of it, and the span term would hold rows to noise.
 _CLEAN = 1e-3
+#: Restarts and steps of a search that counts labels, and how many at most.
+_SHORT, _RECOUNTS = (3, 150), 3
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,34 +93,40 @@ def invert(
     restarts, steps : int
         0: by the number of rows.
     span : bool
-        Whether to hold rows to the span of the first layer's gradient.
+        Whether to hold rows to the span of the first layer's gradient, where they are fewer than
+        its dimensions; else they are drawn to the average row.
     """
     restarts, steps = restarts or effort(rows)[0], steps or effort(rows)[1]
     network, target = layers.split(weights), layers.split(gradient)
     size = float(np.linalg.norm(gradient)) / np.sqrt(len(gradient))
     clean = noise_of(target, rows, encoding) < _CLEAN * max(size, 1e-30)
-    null = null_space(*target[0]) if span and clean and rows < min(target[0][0].shape) else None
+    few = span and clean and rows < min(target[0][0].shape)
+    pull = null_space(*target[0]) if few else average_pull(encoding)
     matching = Matching(network, target)
-    known, probability = labels, None
-    for _ in range(1 if labels is not None else 3):
-        if labels is None:
-            if probability is None:
-                X = rng.uniform(-1, 1, (256, len(encoding))).astype(np.float32)
-                probability = softmax(logits(network, X)).mean(axis=0)
-            counts = restored_counts(target[-1][1], probability, rows)
-            restored = np.repeat(np.arange(len(counts)), counts)
-            if known is not None and np.array_equal(known, restored):
-                break
-            known = restored
-        assert known is not None
-        found = search(
-            matching, encoding, known, bounds=bounds, restarts=restarts, steps=steps, rng=rng,
-            null=null,
-        )  # fmt: skip
-        probability = found.probability[int(np.argmin(found.loss))].mean(axis=0)
-    codes, numbers, confidence = pooled(found, encoding, known)
-    table = Table(encoding.decode(codes, numbers), known)
+    how: dict[str, Any] = {"bounds": bounds, "pull": pull, "rng": rng}
+    if labels is None:
+        labels = _restored(matching, encoding, rows, how)
+    found = search(matching, encoding, labels, restarts=restarts, steps=steps, **how)
+    table, confidence = pooled(found, encoding, labels)
     return Inversion(table, confidence, float(found.loss.min()), found)
+
+
+def _restored(
+    matching: Matching, encoding: Encoding, rows: int, how: dict[str, Any]
+) -> NDArray[np.int64]:
+    """Return labels by their counts, which short searches with the last counts correct."""
+    X = how["rng"].uniform(-1, 1, (256, len(encoding))).astype(np.float32)
+    probability = softmax(logits(matching.layers, X)).mean(axis=0)
+    labels = np.zeros(0, dtype=np.int64)
+    for _ in range(_RECOUNTS):
+        counts = restored_counts(matching.target[-1][1], probability, rows)
+        again = np.repeat(np.arange(len(counts)), counts)
+        if np.array_equal(again, labels):
+            break
+        labels = again
+        found = search(matching, encoding, labels, restarts=_SHORT[0], steps=_SHORT[1], **how)
+        probability = found.probability.mean(axis=(0, 1))
+    return labels
 
 
 def effort(rows: int) -> tuple[int, int]:

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
 from fedtrees.attacks.gradients.search import Found
+from fedtrees.core.schema import Table
+from fedtrees.guessing.consensus import matched_consensus
+from fedtrees.guessing.tolerance import SIGMA_SHARE
 from fedtrees.neural.encoding import Encoding
+
+#: Restarts that end above so many times the least loss are left out: they are stuck.
+_STUCK = 1.5
 
 
 def pooled(
     found: Found, encoding: Encoding, labels: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.float64]]:
-    """Match the rows of all restarts with those of the best one and take medians cell by cell.
+) -> tuple[Table, NDArray[np.float64]]:
+    """Match the rows of all good restarts with those of the best one and vote cell by cell.
 
     Parameters
     ----------
@@ -26,51 +30,58 @@ def pooled(
 
     Returns
     -------
-    codes : int64 array, shape (B, categorical features)
-    numbers : float32 array, shape (B, continuous features)
-        Standardised.
+    Table
     confidence : float64 array, shape (B, features)
         In schema order: of a category 1 less the entropy of the shares' mean in units of its
         largest value; of a number exp(-s), s its standard deviation over restarts.
     """
-    p, x = matched(found, labels)
-    middle, mean = np.median(p, axis=0), p.mean(axis=0)
-    codes = (
-        np.stack([middle[:, g].argmax(axis=1) for g in encoding.groups], axis=1)
-        if (encoding.groups)
-        else np.zeros((len(labels), 0), np.int64)
+    order = np.argsort(found.loss, kind="stable")
+    good = order[found.loss[order] <= _STUCK * max(found.loss[order[0]], 1e-6)]
+    p, x = matched(found.weights[good], found.numbers[good], labels)
+    tables = [
+        Table(encoding.decode(codes_of(q, encoding), z), labels) for q, z in zip(p, x, strict=True)
+    ]
+    table = matched_consensus(
+        tables, accepted(encoding), rounds=1, block=len(labels), groups=labels, start=tables[0]
     )
-    confidence = np.empty((len(labels), len(encoding.coded)))
+    confidence, mean = np.empty((len(labels), len(encoding.coded))), p.mean(axis=0)
     for g in encoding.groups:
         q = np.clip(mean[:, g], 1e-12, 1)
         share = -(q * np.log(q)).sum(axis=1) / np.log(max(len(g), 2))
         confidence[:, encoding.feature[g[0]]] = 1 - np.minimum(share, 1)
     k = encoding.feature[encoding.continuous]
     confidence[:, k] = np.exp(-x.std(axis=0))
-    return codes, np.median(x, axis=0).astype(np.float32), confidence
+    return Table(table.X, labels), confidence
+
+
+def codes_of(shares: NDArray[np.float32], encoding: Encoding) -> NDArray[np.int64]:
+    """Return the largest category of every group, int64, shape (B, categorical features)."""
+    codes = np.empty((len(shares), len(encoding.groups)), dtype=np.int64)
+    for k, g in enumerate(encoding.groups):
+        codes[:, k] = shares[:, g].argmax(axis=1)
+    return codes
+
+
+def accepted(encoding: Encoding) -> NDArray[np.float64]:
+    """Return how far a guess of each feature may be off, float64, shape (d,)."""
+    width = np.zeros(len(encoding.coded))
+    k = encoding.continuous
+    width[encoding.feature[k]] = SIGMA_SHARE * encoding.std[k]
+    return width
 
 
 def matched(
-    found: Found, labels: NDArray[np.int64]
+    weights: NDArray[np.float32], numbers: NDArray[np.float32], labels: NDArray[np.int64]
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Return shares and numbers of all restarts, rows in the order of the best one's."""
-    best = int(np.argmin(found.loss))
-    p, x = found.weights.copy(), found.numbers.copy()
-    for r in range(len(p)):
-        if r == best:
-            continue
+    """Return shares and numbers of all restarts, rows in the order of the first one's."""
+    p, x = weights.copy(), numbers.copy()
+    for r in range(1, len(p)):
         order = np.empty(len(labels), dtype=np.intp)
         for y in np.unique(labels):
             rows = np.flatnonzero(labels == y)
-            a, b = linear_sum_assignment(_apart(found, best, r, rows))
+            shares = -(p[0][rows] @ p[r][rows].T)
+            apart = np.abs(x[0][rows][:, None] - x[r][rows][None]).clip(max=1).sum(axis=2)
+            a, b = linear_sum_assignment(shares + apart)
             order[rows[a]] = rows[b]
         p[r], x[r] = p[r][order], x[r][order]
     return p, x
-
-
-def _apart(found: Found, best: int, other: int, rows: NDArray[np.intp]) -> NDArray[Any]:
-    """Return how far rows of two restarts are apart, shape (n, n)."""
-    p, q = found.weights[best][rows], found.weights[other][rows]
-    x, y = found.numbers[best][rows], found.numbers[other][rows]
-    shares = -(p @ q.T)
-    return np.asarray(shares + np.abs(x[:, None] - y[None]).clip(max=1).sum(axis=2))

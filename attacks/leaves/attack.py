@@ -1,4 +1,4 @@
-"""`forest-boxes`: rows from the class counts in the leaves of plain forests."""
+"""`forest-boxes`: rows from the class counts or shares in the leaves of plain forests."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from fedtrees.attacks.evidence.submission import Blind, submitted
 from fedtrees.attacks.leaves.chain import State, advance, likelihood, start
 from fedtrees.attacks.leaves.forests import Boxes, Ints, Source, sources_of
+from fedtrees.attacks.leaves.shares import Numbers
 from fedtrees.core.attack import Attack
 from fedtrees.core.errors import check_positive
 from fedtrees.core.guess import Guess, Records
@@ -36,7 +37,8 @@ class ForestBoxes(Attack):
 
     Beyond the papers. A chain makes tables that explain the counts of all trees, drawn or not, and
     their consensus is submitted if own rows do not promise a better blind guess
-    (docs/forests.md). Values are taken to be there: none is guessed missing.
+    (docs/forests.md). Where leaves tell shares alone, counts are drawn, too. Values are taken to be
+    there: none is guessed missing.
 
     Attributes
     ----------
@@ -50,9 +52,9 @@ class ForestBoxes(Attack):
         check_positive("work", self.work)
 
     def inapplicable(self, view: View) -> str | None:
-        """Return why the principals see no class counts of leaves, None if they do."""
+        """Return why the principals see no class counts or shares of leaves, None if they do."""
         if not sources_of(view):
-            return "the principals see no forest with class counts in its leaves"
+            return "the principals see no forest with class counts or shares in its leaves"
         return None
 
     def run(self, view: View, rng: np.random.Generator) -> Guess:
@@ -79,11 +81,9 @@ class ForestBoxes(Attack):
         """Return the guess of a source's rows beside those known."""
         boxes = Boxes.of(source.trees, len(view.schema.features))
         n = source.rows - len(known)
-        y = _classes(boxes, source.rows, known, n)
-        chains = [
-            self._chain(boxes, source.drawn, y, boxes.level(known.X), known.y, rng)
-            for _ in range(CHAINS)
-        ]
+        numbers = None if source.step is None else Numbers.of(boxes, source)
+        y = _classes(boxes, source, known, own, n)
+        chains = [self._chain(boxes, source.drawn, numbers, y, known, rng) for _ in range(CHAINS)]
         likely = [value for value, _ in chains]
         levels = chains[int(np.argmax(likely))][1]
         values = _values(boxes, own, view)
@@ -103,31 +103,40 @@ class ForestBoxes(Attack):
         self,
         boxes: Boxes,
         drawn: bool,
+        numbers: Numbers | None,
         y: NDArray[np.int64],
-        known: Ints,
-        known_y: NDArray[np.int64],
+        known: Table,
         rng: np.random.Generator,
     ) -> tuple[float, list[Ints]]:
         """Return how likely the last table is, and levels of tables along the way."""
         before, while_, weight = DRAWN if drawn else EXACT
-        level = np.concatenate([start(boxes, y, rng), known])
-        state = State.of(boxes, level, np.concatenate([y, known_y]), len(y))
+        level = np.concatenate([start(boxes, y, rng), boxes.level(known.X)])
+        state = State.of(boxes, level, np.concatenate([y, known.y]), len(y))
         bits = rng.integers(0, 1 << 63, 1).astype(np.uint64)
         cells = len(y) * len(boxes.thresholds)
         share = self.work * min(1.0, MOST_DRAWS / (CHAINS * cells * (before + while_)))
         for beta in np.geomspace(COOL, weight, STEPS).tolist():
             advance(boxes, state, beta, max(1, round(before * share * cells / STEPS)), bits)
+            if numbers is not None:
+                numbers.draw(boxes, state, beta, bits)
         samples = []
         for _ in range(SAMPLES):
             advance(boxes, state, weight, max(1, round(while_ * share * cells / SAMPLES)), bits)
+            if numbers is not None:
+                numbers.draw(boxes, state, weight, bits)
             samples.append(state.level[: len(y)].copy())
         return likelihood(boxes, state), samples
 
 
-def _classes(boxes: Boxes, rows: int, own: Table, n: int) -> NDArray[np.int64]:
-    """Return a class for each of n rows, int64, as the roots tell their shares."""
-    totals = boxes.counts[boxes.start].sum(axis=0).astype(np.float64)
-    share = totals / totals.sum() * rows - np.bincount(own.y, minlength=len(totals))
+def _classes(boxes: Boxes, source: Source, known: Table, own: Table, n: int) -> NDArray[np.int64]:
+    """Return a class for each of n rows, int64, as the leaves tell, or own rows where they do not.
+
+    Shares alone do not say which leaves are large.
+    """
+    totals = boxes.counts[boxes.nodes[:, 0] < 0].sum(axis=0).astype(np.float64)
+    if source.step is not None and len(own):
+        totals = np.bincount(own.y, minlength=len(totals)).astype(np.float64)
+    share = totals / totals.sum() * source.rows - np.bincount(known.y, minlength=len(totals))
     share = np.maximum(share, 0) + 1e-9
     ends = np.round(np.cumsum(share / share.sum()) * n).astype(np.int64)
     return np.repeat(np.arange(len(ends)), np.diff(ends, prepend=0)).astype(np.int64)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import gammaln
 
 from fedtrees.attacks.evidence.draws import next_bits
 from fedtrees.attacks.leaves.forests import Boxes, Ints
@@ -66,9 +67,10 @@ def start(boxes: Boxes, y: Longs, rng: np.random.Generator) -> Ints:
 
 
 def likelihood(boxes: Boxes, state: State) -> float:
-    """Return the log-likelihood of a table, up to what is the same for all tables, in nats."""
+    """Return the log-likelihood of a table and its counts, but for a constant, in nats."""
     leaves = boxes.nodes[:, 0] < 0
-    return float((boxes.counts * np.log(np.maximum(state.held, NONE)))[leaves].sum())
+    fit = boxes.counts * np.log(np.maximum(state.held, NONE)) - gammaln(boxes.counts + 1)
+    return float(fit[leaves].sum())
 
 
 def advance(boxes: Boxes, state: State, beta: float, draws: int, bits: NDArray[np.uint64]) -> None:
@@ -139,7 +141,7 @@ def _gains(start, nodes, counts, level, i, f, k, leaf, held, log, levels, gain, 
 
 
 @kernel
-def _drawn(gain, weight, levels, bits):  # type: ignore[no-untyped-def]
+def choose(gain, weight, levels, bits):  # type: ignore[no-untyped-def]
     """Return one of some levels by their log-probabilities."""
     best = gain[0]
     for g in range(1, levels):
@@ -173,7 +175,7 @@ def _advance(  # type: ignore[no-untyped-def]
         if m < 2:
             continue
         _gains(start, nodes, counts, level, i, f, k, leaf, held, log, m, gain, stack)
-        g = _drawn(gain, weight, m, bits)
+        g = choose(gain, weight, m, bits)
         if g == level[i, f]:
             continue
         level[i, f] = g

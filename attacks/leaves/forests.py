@@ -1,4 +1,4 @@
-"""Forests with class counts in a view, one for each set of rows that they were grown on."""
+"""Forests with class counts or shares in a view, by the rows that they were grown on."""
 
 from __future__ import annotations
 
@@ -26,54 +26,75 @@ class Source:
     Attributes
     ----------
     trees : tuple of ClassTree
-        With counts.
     rows : int
-        How many rows there are.
+        How many rows there are; where leaves tell shares alone, about so many of one client.
     owner : str or None
         Who holds them; None: all clients together, the principals among them.
+    drawn : bool
+        Whether trees are of draws.
+    rate : float
+        Draws of a tree for each row.
+    step : float or None
+        None: leaves tell counts. Else they tell shares, rounded to this step; 0: not rounded.
+    least : int
+        Draws in a leaf.
     """
 
     trees: tuple[ClassTree, ...]
     rows: int
     owner: str | None
-
-    @property
-    def drawn(self) -> bool:
-        """Whether trees are of draws: without, class totals are the same in all."""
-        totals = np.stack([t.counts[0] for t in self.trees if t.counts is not None])
-        return bool((totals != totals[0]).any())
+    drawn: bool
+    rate: float = 1.0
+    step: float | None = None
+    least: int = 1
 
 
 def sources_of(view: View) -> list[Source]:
-    """Return the forests of others that tell class counts."""
+    """Return the forests of others that tell class counts or shares."""
     local = [(s.sender, m) for s, m in view.messages(LocalForest) if type(m) is LocalForest]
     local = [(o, m) for o, m in local if o not in view.principals]
     if local:
-        parts = [(o, RandomForest.from_arrays(vars(m)).trees) for o, m in local if len(m.sizes)]
-        return [_source(view, t, o) for o, t in parts if _counted(t)]
+        return _apart(
+            view, [(o, RandomForest.from_arrays(vars(m)).trees) for o, m in local if len(m.sizes)]
+        )
     if not shows(view, PooledForest, ForestModel):
-        return [Source(trees, view.n_rows, None)] if _counted(trees := _grown(view)) else []
+        return [_source(view, trees, view.n_rows, None)] if (trees := _grown(view)) else []
     told = [m for _, m in view.messages(PooledForest)] or [m for _, m in view.messages(ForestModel)]
     trees = RandomForest.from_arrays(vars(told[-1])).trees
-    if not _counted(trees):
-        return []
     if view.protocol != "local-forests":
-        return [Source(trees, view.n_rows, None)]
+        return [_source(view, trees, view.n_rows, None)]
     # every client with rows grew as many, and they come in the order of the clients
     each = int(view.parameters["trees"])
     clients = [name for name, role in view.roles.items() if role == "client"]
     blocks = [trees[k : k + each] for k in range(0, len(trees), each)]
     if len(blocks) != len(clients):  # somebody has no rows
-        return [_source(view, b, "") for b in blocks]
-    return [
-        _source(view, b, o)
-        for b, o in zip(blocks, clients, strict=True)
-        if o not in view.principals
-    ]
+        return _apart(view, [("", block) for block in blocks])
+    parts = zip(clients, blocks, strict=True)
+    return _apart(view, [(o, block) for o, block in parts if o not in view.principals])
 
 
-def _counted(trees: tuple[ClassTree, ...]) -> bool:
-    return len(trees) > 0 and all(t.counts is not None for t in trees)
+def _apart(view: View, parts: list[tuple[str, tuple[ClassTree, ...]]]) -> list[Source]:
+    """Return a source for every client's trees."""
+    own = 0 if view.rows is None else len(view.rows)
+    # a client with more rows has trees of more leaves; without counts nothing else tells
+    leaves = [sum(len(t.leaves) for t in trees) for _, trees in parts]
+    told = [(view.n_rows - own) * n / max(sum(leaves), 1) for n in leaves]
+    return [_source(view, t, max(1, round(n)), o) for (o, t), n in zip(parts, told, strict=True)]
+
+
+def _source(view: View, trees: tuple[ClassTree, ...], rows: int, owner: str | None) -> Source:
+    known = view.parameters
+    rate = float(known.get("max_samples") or 1.0)
+    drawn = bool(known.get("bootstrap", True)) or rate < 1
+    if any(t.counts is None for t in trees):
+        step = view.defense.declares(view.schema, known).rounding
+        least = max(int(known.get("min_samples_leaf", 1)), view.defense.least_leaf_rows)
+        return Source(trees, rows, owner, drawn, rate, step, least)
+    totals = np.stack([t.counts[0] for t in trees if t.counts is not None])
+    if owner is not None:
+        rows = max(1, round(int(totals[0].sum()) / rate))
+    # of all rows, class totals are the same in all trees
+    return Source(trees, rows, owner, bool((totals != totals[0]).any()), rate)
 
 
 def _grown(view: View) -> tuple[ClassTree, ...]:
@@ -98,13 +119,6 @@ def _tree(splits: Sequence[NodeSplits], told: LeafClasses) -> ClassTree:
     )
 
 
-def _source(view: View, trees: tuple[ClassTree, ...], owner: str) -> Source:
-    counts = trees[0].counts
-    assert counts is not None
-    share = view.parameters.get("max_samples") or 1.0
-    return Source(trees, max(1, round(int(counts[0].sum()) / share)), owner)
-
-
 @dataclass(frozen=True, eq=False)
 class Boxes:
     """Trees in one array, with thresholds as positions among all of their feature.
@@ -116,6 +130,8 @@ class Boxes:
     nodes : int32 array, shape (n_nodes, 3)
         Feature (-1 at a leaf), position of the threshold, left child; the right one follows it.
     counts : int64 array, shape (n_nodes, K)
+        0 where leaves tell shares; `fedtrees.attacks.leaves.shares` fills them in.
+    share : float64 array, shape (n_nodes, K)
     thresholds : tuple of float32 array
         Ascending, by feature: a row is at level ``g`` if ``g`` of them are not above its value, and
         goes left iff ``g`` is not above the position.
@@ -124,6 +140,7 @@ class Boxes:
     start: Ints
     nodes: Ints
     counts: NDArray[np.int64]
+    share: NDArray[np.float64]
     thresholds: tuple[NDArray[np.float32], ...]
 
     @staticmethod
@@ -140,7 +157,10 @@ class Boxes:
             at = feature == f
             cut[at] = np.searchsorted(thresholds[f], threshold[at])
         nodes = np.stack([feature, cut, left], axis=1).astype(np.int32)
-        return Boxes(start, nodes, np.concatenate([t.counts for t in trees]), thresholds)
+        zero = np.zeros_like
+        counts = [zero(t.probability, np.int64) if t.counts is None else t.counts for t in trees]
+        share = np.concatenate([t.probability for t in trees])
+        return Boxes(start, nodes, np.concatenate(counts), share, thresholds)
 
     def level(self, X: NDArray[np.float32]) -> Ints:
         """Return the levels of rows, int32, shape (n, d); a missing value counts as the largest."""

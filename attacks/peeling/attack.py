@@ -11,8 +11,15 @@ import numpy as np
 from fedtrees.attacks.evidence.marginals import Column, columns_of, pooled, victims_rows
 from fedtrees.attacks.evidence.readable import classes_of_leaves, shows
 from fedtrees.attacks.evidence.replay import EVERYONE, OTHERS
-from fedtrees.attacks.peeling.counted import altered, counted_sources, presence
-from fedtrees.attacks.peeling.owners import owners_of
+from fedtrees.attacks.peeling.annealing import CHAINS, LIKELY, Sought, likely_rows
+from fedtrees.attacks.peeling.counted import (
+    CountedSources,
+    altered,
+    coins,
+    counted_sources,
+    presence,
+)
+from fedtrees.attacks.peeling.owners import owners_of, room_of
 from fedtrees.attacks.peeling.peel import LEAST_CONFIDENCE, MOST_WORK, Peeled, peel
 from fedtrees.attacks.peeling.rows import take_out
 from fedtrees.attacks.peeling.sources import sources_of, unreadable
@@ -112,12 +119,15 @@ class HistogramPeeling(Attack):
             return _nothing(view)
         own = Table.empty(view.schema) if view.rows is None else view.rows
         found: dict[str, Supported] = {}
+        columns = columns_of(view) if self.sketches else {}
         for owner, counts in sources.parts.items():
             likely = presence(view, owner, int(counts.nodes[0].sum()))
             known = own if owner == EVERYONE else Table.empty(view.schema)
             search = Search(sources.forest, counts, likely, view.n_rows, self.work)
             found[owner] = search.rows(to_bins(sources.cuts, known.X), known.y)
-        columns = columns_of(view) if self.sketches else {}
+            told = columns.get(owner, pooled(view) if owner == EVERYONE and columns else None)
+            if self.confidence <= LIKELY and told is not None and all(c.exact for c in told):
+                found[owner] = _with_likely(view, sources, search, found[owner], known, told, rng)
         return Guess(
             (_records(view, sources.cuts, found, columns, rng),),
             notes={
@@ -127,6 +137,33 @@ class HistogramPeeling(Attack):
                 "work": float(sum(s.work for s in found.values())),
             },
         )
+
+
+def _with_likely(
+    view: View,
+    sources: CountedSources,
+    search: Search,
+    sure: Supported,
+    own: Table,
+    columns: Sequence[Column],
+    rng: np.random.Generator,
+) -> Supported:
+    """Return sure rows and those that counts and columns make likely."""
+    draws, cuts = int(search.counts.nodes[0].sum()), sources.cuts
+    rows = max(draws - len(own), *(c.present for c in columns))
+    room = room_of(cuts, columns, rows)
+    left = np.insert(room[: cuts.total_bins], cuts.offsets[1:], room[cuts.total_bins :])
+    last = np.diff(search.state.offsets) - 1
+    at = search.state.offsets[:-1] + np.where(sure.bins < 0, last, sure.bins)
+    np.subtract.at(left, at.ravel(), 1)
+    if search.whole or len(sure.y) == rows or (left < 0).any():
+        return sure
+    bins = np.concatenate([to_bins(cuts, own.X), sure.bins])
+    odds = coins(view, draws, rows + len(own))
+    told = Sought(bins, np.concatenate([own.y, sure.y]), left, *odds)
+    seeds = rng.integers(0, 1 << 62, CHAINS)
+    spare = search.most_work - sure.work
+    return sure.beside(*likely_rows(search.state, search.counts, told, seeds, spare), LIKELY)
 
 
 def _nothing(view: View) -> Guess:

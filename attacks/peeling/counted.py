@@ -223,10 +223,19 @@ def presence(view: View, owner: str, draws: int) -> float:
     A client of n rows draws about ``max_samples * n`` of them (`draw_rows`). Where clients are
     not told apart, it is that of the client with the fewest chances.
     """
-    names = ForestParams.__dataclass_fields__
-    p = ForestParams(**{k: v for k, v in view.parameters.items() if k in names})
+    p = _params(view)
     n = np.arange(1, max(view.n_rows, draws) + 1)
     share = 1.0 if p.max_samples is None else p.max_samples
     size = np.minimum(n, np.maximum(1, np.round(n * share)))
     likely = 1 - (1 - 1 / n) ** size if p.bootstrap else size / n
     return float(likely[size == draws].min() if owner != EVERYONE else likely.min())
+
+
+def coins(view: View, draws: int, rows: int) -> tuple[int, float]:
+    """Return how many coins of which odds tell how often a row is drawn for a tree."""
+    return (draws, 1 / rows) if _params(view).bootstrap else (1, draws / rows)
+
+
+def _params(view: View) -> ForestParams:
+    names = ForestParams.__dataclass_fields__
+    return ForestParams(**{k: v for k, v in view.parameters.items() if k in names})

@@ -42,7 +42,7 @@ def owners_of(
     least = owners_rows(columns)
     spare = max(together - sum(least.values()), 0)  # rows that miss values of every full column
     room = np.stack(
-        [_room(cuts, c, n + spare) for c, n in zip(columns.values(), least.values(), strict=True)]
+        [room_of(cuts, c, n + spare) for c, n in zip(columns.values(), least.values(), strict=True)]
     )
     sizes = np.array(list(owners_rows(columns, together).values()))
     whole = spare == 0 and int(sizes.sum()) == m
@@ -60,12 +60,12 @@ def owners_of(
         np.subtract.at(room, (found[now, None], at[open_rows[now]]), 1)
         room = np.maximum(room, 0)
     for i in np.flatnonzero(owner < 0):
-        owner[i] = _most_room(room[:, at[i]], sizes)
+        owner[i] = _mostroom_of(room[:, at[i]], sizes)
         room[owner[i], at[i]] = np.maximum(room[owner[i], at[i]] - 1, 0)
     return owner
 
 
-def _room(cuts: Cuts, columns: Sequence[Column], n: int) -> Longs:
+def room_of(cuts: Cuts, columns: Sequence[Column], n: int) -> Longs:
     """Return how many of an owner's n rows are in every bin, missing ones last, (bins + d,)."""
     room = np.zeros(cuts.total_bins + len(columns), dtype=np.int64)
     for f, column in enumerate(columns):
@@ -79,7 +79,7 @@ def _room(cuts: Cuts, columns: Sequence[Column], n: int) -> Longs:
     return room
 
 
-def _most_room(room: Longs, sizes: Longs) -> int:
+def _mostroom_of(room: Longs, sizes: Longs) -> int:
     """Return the owner with most room for a row, by the product of shares over its bins (k, d).
 
     Factor by factor, so that the result is the same on every machine.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,8 @@ from fedtrees.core.view import View
 STARTS = ("trees", "own", "none")
 #: Below this loss the batch explains its gradient, and nothing is rehearsed.
 _EXPLAINED = 1e-3
+#: So many times the loss of a rehearsal on signs is no failure of the search: there is noise.
+_NOISY = 2.0
 
 
 @register.attack("leaf-inversion")
@@ -35,8 +37,10 @@ class LeafInversion(Attack):
 
     A row enters the network as its leaf in every tree. One vector of features per guessed row is
     sent softly through all trees, each split a logistic function that becomes a step, until the
-    batch's gradient is the one that was seen; then cell by cell. What leaks of a row is the
-    box that its leaves share. Labels are counted off the output's bias.
+    batch's gradient is the one that was seen; then move by move, gradients whitened. What leaks
+    of a row is the box that its leaves share. Labels are counted off the output's bias. Of a single
+    step of Adam (``sends=update,iterations=1``) little more than the gradient's signs is left: soft
+    signs are matched, and label counts tried.
 
     Where the gradient is not explained the attack rehearses on a batch of known rows with as much
     noise, and submits such rows in place of found ones where those fared better.
@@ -73,11 +77,15 @@ class LeafInversion(Attack):
             return "no network over trees' outputs is trained"
         if len(view.schema.classes) != 2:
             return "it needs a target of two classes"
-        if view.parameters["sends"] != "gradient":
-            return "clients send what many steps of Adam moved, no gradient"
+        p = view.parameters
+        if p["sends"] == "update" and p["iterations"] > 1:
+            return (
+                f"clients send what {p['iterations']} steps of Adam moved, which is not inverted; "
+                "a gradient (sends=gradient) and one step (iterations=1) are"
+            )
         sizes = [s.rows for s in seen_batches(view)]
         if not sizes:
-            return "no gradient of others' rows was seen"
+            return "no gradient, and no single step, of others' rows was seen"
         if min(sizes) > self.most:
             return f"every gradient is of {min(sizes)} rows or more; at most {self.most} are tried"
         return None
@@ -127,6 +135,8 @@ class LeafInversion(Attack):
         R = self.restarts
         u = 0.3 * rng.standard_normal((R, rows, trees.d))
         Y = label_counts(matching, trees, u[0], rows, R)
+        if matching.width is not None:
+            matching = replace(matching, width=sizes(matching, trees, u, Y))
         for r in range(0, R if len(known) else 0, 2):
             u[r] = trees.middle(trees.cells_of(picked(known, Y[r], rng).X))
         return search(matching, trees, Y, u.astype(np.float32), self.steps, rng)
@@ -141,20 +151,23 @@ class LeafInversion(Attack):
     ) -> tuple[float, float]:
         """Return the leaf accuracy of found and of known rows, on a batch of known ones.
 
-        Its gradient gets as much noise as the one that was seen has left unexplained.
+        Its gradient gets as much noise as the one that was seen has left unexplained; signs get
+        none, and what was found counts for nothing where much more of them is left unexplained.
         """
-        off = matching.of(trees.outputs(trees.leaves(found.cells)), found.y) - matching.target
         batch, other = (picked(known, found.y, rng) for _ in range(2))
         leaves = trees.leaves(trees.cells_of(batch.X))
         gradient = matching.of(trees.outputs(leaves), batch.y)
-        noise = float(np.sqrt((off**2).mean())) if found.loss > 20 * _EXPLAINED else 0.0
-        gradient = gradient + np.float32(noise) * rng.standard_normal(gradient.shape)
-        again = Matching(
-            matching.network, matching.weights, gradient.astype(np.float32), matching.start
-        )
+        if matching.width is not None:
+            gradient = gradient / (np.abs(gradient) + np.float32(1e-8))
+        elif found.loss > 20 * _EXPLAINED:
+            off = matching.of(trees.outputs(trees.leaves(found.cells)), found.y) - matching.target
+            noise = np.float32(np.sqrt((off**2).mean()))
+            gradient = gradient + noise * rng.standard_normal(gradient.shape)
+        again = replace(matching, target=gradient.astype(np.float32))
         guess = self.inverted(again, trees, known, len(found.y), rng)
+        alike = matching.width is None or found.loss < _NOISY * guess.loss
         return (
-            leaf_accuracy(trees.leaves(guess.cells), leaves),
+            leaf_accuracy(trees.leaves(guess.cells), leaves) if alike else 0.0,
             leaf_accuracy(trees.leaves(trees.cells_of(other.X)), leaves),
         )
 
@@ -164,14 +177,31 @@ def label_counts(
 ) -> NDArray[np.int64]:
     """Return labels for every restart, int64, (R, B): as many ones as the bias says, or one off.
 
-    The bias's gradient is the mean of p - y; the mean p is that of some rows at random.
+    The bias's gradient is the mean of p - y; the mean p is that of some rows at random. Its sign
+    alone says whether ones are more than that: all such counts in turn.
     """
     V, _ = trees.soft(u.astype(np.float32), 0.5)
     p = expit(matching.network.outputs(matching.weights, V) + matching.start).mean()
-    ones = round(float(rows * (p - matching.target[-1])))
-    off = np.array([0, 0, 1, -1])[np.arange(restarts) // 2 % 4]
-    counts = np.clip(ones + off, 0, rows)
+    if matching.width is not None:
+        every = np.arange(rows + 1)
+        fits = every[(p * rows - every) * matching.target[-1] >= 0]
+        counts = (fits if len(fits) else every)[np.arange(restarts) // 2 % max(len(fits), 1)]
+    else:
+        ones = round(float(rows * (p - matching.target[-1])))
+        off = np.array([0, 0, 1, -1])[np.arange(restarts) // 2 % 4]
+        counts = np.clip(ones + off, 0, rows)
     return (np.arange(rows) >= rows - counts[:, None]).astype(np.int64)
+
+
+def sizes(
+    matching: Matching, trees: SoftTrees, u: NDArray[np.floating], Y: NDArray[np.int64]
+) -> NDArray[np.float32]:
+    """Return the root mean square of random batches' gradients, part by part, (parameters,)."""
+    soft = (trees.soft(batch.astype(np.float32), 0.5)[0] for batch in u)
+    squares = np.mean([matching.of(V, y) ** 2 for V, y in zip(soft, Y, strict=True)], axis=0)
+    for part in matching.network.split(squares):
+        part[...] = np.sqrt(part.mean()) + 1e-8
+    return squares.astype(np.float32)
 
 
 def picked(known: Table, labels: NDArray[np.int64], rng: np.random.Generator) -> Table:

@@ -21,7 +21,7 @@ from fedtrees.trees.boosted.losses import objective_of
 
 @dataclass(frozen=True, eq=False)
 class SeenBatch:
-    """The mean gradient of a batch.
+    """The mean gradient of a batch, or Adam's first step along it.
 
     Attributes
     ----------
@@ -29,6 +29,8 @@ class SeenBatch:
         Whose rows: of several where it is a sum.
     round, rows : int
     weights, gradient : float32 array, shape (parameters,)
+    signs : bool
+        Whether it is a step, in units of Adam's rate.
     """
 
     owner: tuple[str, ...]
@@ -36,12 +38,15 @@ class SeenBatch:
     rows: int
     weights: NDArray[np.float32]
     gradient: NDArray[np.float32]
+    signs: bool
 
     def matching(self, models: ClientModels, view: View) -> Matching:
         """Return what guessed rows are compared by."""
         network = RatesNetwork.of(len(models.trees), int(models.trees[0]), len(self.weights))
         objective = objective_of(view.parameters["objective"], view.schema.classes)
-        return Matching(network, self.weights, self.gradient, float(start_of(models, objective)))
+        start = float(start_of(models, objective))
+        width = np.ones_like(self.gradient) if self.signs else None
+        return Matching(network, self.weights, self.gradient, start, width)
 
 
 def models_of(view: View) -> ClientModels | None:
@@ -57,7 +62,11 @@ def soft_trees(models: ClientModels, view: View) -> SoftTrees:
 
 
 def seen_batches(view: View) -> Iterator[SeenBatch]:
-    """Yield the gradients of others' rows, in order."""
+    """Yield the gradients of others' rows, or single steps along them, in order.
+
+    Steps of several clients together are no function of one gradient, and are left out.
+    """
+    p, signs = view.parameters, view.parameters["sends"] == "update"
     sent = {m.round: m.weights for _, m in view.messages(NetworkWeights)}
     clients = [n for n, role in view.roles.items() if role == "client"]
     for item, update in view.messages(NetworkUpdate):
@@ -66,4 +75,8 @@ def seen_batches(view: View) -> Iterator[SeenBatch]:
             continue
         owner = tuple(n for n in clients if item.opened or n == item.sender)
         mean = update.update / np.float32(rows)
-        yield SeenBatch(owner, update.round, rows, sent[update.round], mean)
+        if signs:
+            if item.opened:
+                continue
+            mean, rows = mean / -np.float32(p["lr"]), min(p["batch"] or rows, rows)
+        yield SeenBatch(owner, update.round, rows, sent[update.round], mean, signs)

@@ -26,12 +26,16 @@ class Matching:
         Where the gradient was taken, and the mean gradient of the batch.
     start : float
         Added to the network's output.
+    width : float32 array, shape (parameters,), or None
+        None: the target is the gradient. Else it is Adam's first step along it,
+        ``g / (|g| + 1e-8)``, little more than signs, to which ``g / (|g| + width)`` is compared.
     """
 
     network: RatesNetwork
     weights: Floats
     target: Floats
     start: float
+    width: Floats | None = None
 
     @cached_property
     def scale(self) -> Floats:
@@ -51,6 +55,17 @@ class Matching:
         """Return the mean gradient of rows, float32, shape (parameters,)."""
         slope = self.slopes(V, y.astype(np.float32)) / np.float32(len(V))
         return np.asarray(self.network.gradient(self.weights, V, slope), dtype=np.float32)
+
+    def _met(
+        self, g: Floats, target: Floats, scale: Floats, width: Floats | None
+    ) -> tuple[Floats, Floats]:
+        """Return residuals of a part of gradients and the derivative of their squares, (R, ...)."""
+        if width is None:
+            off = (g - target) * scale
+            return off, 2 * off * scale
+        below = np.abs(g) + width
+        off = (g / below - target) * scale
+        return off, 2 * off * scale * width / below**2
 
     def __call__(self, V: Floats, Y: Floats) -> tuple[Floats, Floats]:
         """Return losses, (R,), and their derivatives by the outputs of the trees, as V.
@@ -82,10 +97,11 @@ class Matching:
             g_rates, back.sum(axis=(1, 2)),
             np.einsum("rb,rbkc->rck", slope, A), slope.sum(axis=1, keepdims=True),
         )  # fmt: skip
-        target, scale = net.split(self.target), net.split(self.scale)
-        off = [(a - t) * s for a, t, s in zip(g, target, scale, strict=True)]
-        loss = sum((o.reshape(R, -1) ** 2).sum(axis=1) for o in off)
-        r = Parts(*(2 * o * s for o, s in zip(off, scale, strict=True)))
+        widths = (None,) * 4 if self.width is None else net.split(self.width)
+        told = (net.split(self.target), net.split(self.scale), widths)
+        met = [self._met(*part) for part in zip(g, *told, strict=True)]
+        loss = sum((off.reshape(R, -1) ** 2).sum(axis=1) for off, _ in met)
+        r = Parts(*(pull for _, pull in met))
         along = np.matmul(V.reshape(R, B * K, M), r.rates.transpose(0, 2, 1)).reshape(R, B, K, C)
         along += r.shift[:, None, None, :]
         weight = r.weight.transpose(0, 2, 1)[:, None]

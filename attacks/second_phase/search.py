@@ -1,9 +1,9 @@
-"""Batches whose gradient is one that was seen: soft routes first, then cell by cell."""
+"""Batches whose gradient is one that was seen: soft routes first, then move by move."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,18 +11,21 @@ from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
 from fedtrees.attacks.second_phase.matching import Matching
+from fedtrees.attacks.second_phase.refinement import FELL, Refinement, Whitened
 from fedtrees.attacks.second_phase.routing import SoftTrees
 
 Floats = NDArray[np.float32]
 #: Widths of a split at the first and last step of every stage, in units of a standard normal.
 _STAGES = ((0.5, 0.05), (0.3, 0.05), (0.3, 0.05))
+#: Widths of soft signs, as shares of the matching's, at every stage: narrow ones find the labels,
+#: wide ones the rows.
+_WIDTHS = (0.3, 2.0, 2.0)
 #: Adam's decays and its largest step.
 _DECAYS, _STEP = (0.5, 0.9), 0.1
 #: So many of the best restarts are recombined, row by row, and moved by so much noise.
 _PARENTS, _SHAKE = 5, 0.1
-#: Sweeps of the refinement, and the loss below which its batch replaces that of the soft search:
-#: above it fits what is wrong elsewhere, and costs a point of leaf accuracy.
-_SWEEPS, _NEAR = 20, 1e-3
+#: How often the refinement begins again from a batch of which a row or two are drawn.
+_KICKS = 10
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,10 +70,12 @@ def search(
 
     Notes
     -----
-    A batch is right row by row: after each stage rows of the best restarts are recombined.
+    A batch is right row by row: after each stage rows of the best restarts are recombined, and
+    rows of all stages are what the refinement may put in.
     """
-    R, B, _ = u.shape
-    x, loss = u, np.zeros(R)
+    R, B, d = u.shape
+    x, loss, stage_of = u, np.zeros(R), matching
+    ends: list[tuple[NDArray[np.int32], NDArray[np.int64]]] = []
     for stage, taus in enumerate(_STAGES):
         if stage:
             parents = _matched(x, loss, Y)
@@ -78,11 +83,22 @@ def search(
             u = parents[rng.integers(0, len(parents), (R, B)), np.arange(B)]
             u = (u + _SHAKE * rng.standard_normal(u.shape)).astype(np.float32)
             u[0] = parents[0]
-        x, loss = _soft(matching, trees, Y, u, steps, taus)
+        if matching.width is not None:
+            stage_of = replace(matching, width=matching.width * np.float32(_WIDTHS[stage]))
+        x, loss = _soft(stage_of, trees, Y, u, steps, taus)
+        ends.append((trees.cells(x).reshape(-1, d), Y.ravel()))
     best = int(np.argmin(loss))
     found = Batch(trees.cells(x[best]), Y[best], float(loss[best]))
-    refined = Refinement(matching, trees, found).run(_SWEEPS)
-    return refined if refined.loss < _NEAR else found
+    if matching.width is not None:  # rows' steps do not add up
+        return found
+    pool, labels = (np.concatenate(parts) for parts in zip(*ends, strict=True))
+    white = Whitened.of(matching, trees, rng)
+    refined = Refinement(white, found.cells, found.y, pool, labels)
+    before = refined.distance
+    if refined.run(_KICKS, rng) > FELL * before:
+        return found
+    V = trees.outputs(trees.leaves(refined.cells))[None]
+    return Batch(refined.cells, found.y, float(matching(V, found.y.astype(np.float32)[None])[0][0]))
 
 
 def _matched(x: Floats, loss: NDArray[Any], Y: NDArray[np.int64]) -> Floats:
@@ -129,73 +145,3 @@ def _soft(
         x -= np.float32(rate / first) * m / (np.sqrt(v / np.float32(second)) + np.float32(1e-12))
         np.clip(x, -3, 3, out=x)
     return x.reshape(R, B, d), loss
-
-
-class Refinement:
-    """Changes a batch cell by cell while its gradient gets nearer.
-
-    Parameters
-    ----------
-    matching : Matching
-    trees : SoftTrees
-    start : Batch
-        Its loss does not matter.
-    """
-
-    def __init__(self, matching: Matching, trees: SoftTrees, start: Batch) -> None:
-        self.matching, self.trees = matching, trees
-        self.cells, self.y = start.cells.copy(), start.y.copy()
-        self.leaves = trees.leaves(self.cells)
-        self.scale = matching.scale / np.float32(len(self.y))
-        self.parts = self.gradients(self.leaves, self.y)
-        self.target = matching.target * matching.scale
-
-    def gradients(self, leaves: NDArray[np.int32], y: NDArray[np.int64]) -> Floats:
-        """Return every row's part of the scaled gradient, float32, shape (n, parameters)."""
-        V = self.trees.outputs(leaves)
-        slope = self.matching.slopes(V, y.astype(np.float32))
-        found = self.matching.network.example_gradients(self.matching.weights, V, slope)
-        return np.asarray(found * self.scale, dtype=np.float32)
-
-    @property
-    def loss(self) -> float:
-        """Of the batch as it is."""
-        off = self.parts.sum(axis=0) - self.target
-        return float(off @ off)
-
-    def batch(self) -> Batch:
-        """Return the batch as it is."""
-        return Batch(self.cells, self.y, self.loss)
-
-    def run(self, sweeps: int, enough: float = 1e-9) -> Batch:
-        """Go through all cells so many times, or until nothing gets better."""
-        for _ in range(sweeps):
-            before = self.loss
-            for row in range(len(self.y)):
-                for f in range(self.trees.d):
-                    self.best_of(row, f)
-            if self.loss < enough or self.loss > before * 0.999:
-                break
-        return self.batch()
-
-    def best_of(self, row: int, f: int) -> None:
-        """Put one value where the gradient is nearest."""
-        width = int(self.trees.widths[f])
-        if width == 1:
-            return
-        tried = np.repeat(self.cells[row][None], width, axis=0)
-        tried[:, f] = np.arange(width)
-        leaves = self.trees.leaves(tried)
-        new = np.flatnonzero((np.diff(leaves, axis=0) != 0).any(axis=1)) + 1
-        new = np.concatenate([[0], new])  # the first cell of each run with the same leaves
-        here = int(np.searchsorted(new, self.cells[row, f], side="right")) - 1
-        if len(new) == 1:
-            return
-        rest = self.parts.sum(axis=0) - self.parts[row] - self.target
-        parts = self.gradients(leaves[new], np.repeat(self.y[row], len(new)))
-        off = parts + rest
-        loss = np.einsum("ij,ij->i", off, off)
-        best = int(np.argmin(loss))
-        if loss[best] < loss[here] * (1 - 1e-6):
-            self.cells[row] = tried[new[best]]
-            self.leaves[row], self.parts[row] = leaves[new[best]], parts[best]

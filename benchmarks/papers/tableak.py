@@ -18,10 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.gradients.inversion import invert
+from fedtrees.attacks.gradients.local_steps import LocalSteps
 from fedtrees.attacks.gradients.published import published
 from fedtrees.benchmarks.papers.study import markdown
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.data.catalogue import load
+from fedtrees.guessing.blind import Draws
 from fedtrees.metrics.batch_rows import agreement
 from fedtrees.neural.encoding import Encoding
 from fedtrees.neural.perceptron import Layers
@@ -31,6 +33,8 @@ SIZES = (8, 32, 128)
 #: (``tableak_adult.csv``), %.
 PUBLISHED = {8: 92.2, 32: 80.5, 128: 71.4}
 NOISE = (1e-3, 1e-2, 1e-1)
+# Learning rate of local steps.
+_RATE = 0.01
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,15 +129,23 @@ class Reference:
         seed: int = 0,
         noise: float = 0.0,
         true: bool = True,
+        local: LocalSteps | None = None,
         **how: Any,
     ) -> tuple[float, float]:
-        """Return the accuracy of `tableak` on a batch, %, and CPU seconds."""
+        """Return the accuracy of `tableak` on a batch, %, and CPU seconds.
+
+        With `local` of an update of such steps, rows in random orders that are not told.
+        """
         truth, gradient = self.batch(size, which)
-        rng = np.random.default_rng([0, size, which])
+        rng, weights = np.random.default_rng([seed, size, which]), self.weights
+        if local is not None:
+            orders, X = local.orders(size, rng), self.encoding.encode(truth.X)
+            moved = local.update(self.layers, weights, X, truth.y, orders)
+            weights, gradient = local.as_gradient(weights, moved, size)
         seen = (gradient + noise * rng.standard_normal(len(gradient))).astype(np.float32)
         begin = process_time()
         found = invert(
-            self.layers, self.weights, seen, self.encoding, self.encoding.bounds(self.schema), size,
+            self.layers, weights, seen, self.encoding, self.encoding.bounds(self.schema), size,
             rng, labels=truth.y if true else None, **how,
         )  # fmt: skip
         return self.accuracy(found.table, truth), process_time() - begin
@@ -151,16 +163,10 @@ class Reference:
         return self.accuracy(found.table, truth), process_time() - begin
 
     def blind(self, size: int, which: int) -> float:
-        """Return the accuracy of as many public rows with the batch's labels, mean of five, %."""
+        """Return the accuracy of what most of twenty draws of public rows agree on, %."""
         truth, _ = self.batch(size, which)
-        rng = np.random.default_rng([7, size, which])
-        draws = []
-        for _ in range(5):
-            parts = [
-                rng.choice(np.flatnonzero(self.public.y == y), (truth.y == y).sum()) for y in (0, 1)
-            ]
-            draws.append(self.accuracy(self.public.take(np.concatenate(parts)), truth))
-        return float(np.mean(draws))
+        made = Draws(self.public, self.schema, size, np.random.default_rng([7, size, which]))
+        return self.accuracy(made.guess("bootstrap+consensus"), truth)
 
 
 def warm(reference: Reference) -> None:
@@ -201,6 +207,21 @@ def noisy(reference: Reference, batches: int) -> Iterator[list[Any]]:
         yield [f"{scale:g}", f"{np.mean(found):.1f}", f"{blind:.1f}"]
 
 
+def averaged(reference: Reference, batches: int) -> Iterator[list[Any]]:
+    """Yield the accuracy on updates of local steps on 32 rows, by epochs and batch, labels counted.
+
+    The order of rows is not told.
+    """
+    yield ["epochs", "batch 32", "batch 16", "batch 8"]
+    for epochs in (1, 5, 10):
+        scores = []
+        for batch in (32, 16, 8):
+            local = LocalSteps(batch, epochs, _RATE)
+            found = [reference.inverted(32, k, true=False, local=local) for k in range(batches)]
+            scores.append(f"{np.mean(found, axis=0)[0]:.1f}")
+        yield [epochs, *scores]
+
+
 def speed(reference: Reference, batches: int) -> Iterator[list[Any]]:
     """Yield CPU seconds of the published attacks and of ours; those of one restart, times 30."""
     yield ["B", "attack", "accuracy", "CPU s", "times ours"]
@@ -217,7 +238,7 @@ def speed(reference: Reference, batches: int) -> Iterator[list[Any]]:
 
 
 TABLES: dict[str, Callable[[Reference, int], Iterator[list[Any]]]] = {
-    "accuracy": accuracy, "ablation": ablation, "noise": noisy, "speed": speed,
+    "accuracy": accuracy, "ablation": ablation, "noise": noisy, "fedavg": averaged, "speed": speed,
 }  # fmt: skip
 
 

@@ -15,6 +15,7 @@ from fedtrees.attacks.evidence import evidence_of as evidence_of_view
 from fedtrees.attacks.timberstrike import Options, reconstruct
 from fedtrees.audit.audit import Audit
 from fedtrees.audit.exposure import TreeExposure
+from fedtrees.audit.forest_attack import attack_on, view_of_file, with_groups
 from fedtrees.audit.recover import sums_of
 from fedtrees.audit.rows import MOST_TARGETS, OWN_SHARE
 from fedtrees.core.errors import DataError
@@ -30,6 +31,7 @@ from fedtrees.metrics.metric import best_of
 from fedtrees.metrics.victims_rows import RecordMetric, VictimsRows
 from fedtrees.trees.boosted.forest import Forest, Tree
 from fedtrees.trees.boosted.losses import LOGISTIC, SQUARED_ERROR
+from fedtrees.trees.forest.random_forest import RandomForest
 
 NOBODY = "the file describes the rows of one client, and those are the attacker's"
 SHOWN = ("ra", "exact_rows", "leaf_mass_exact")
@@ -57,6 +59,7 @@ class AttackResult:
     trees: int = 0  # that the attack read
     seconds: float = 0.0
     rebuilt: int = 0  # of more rows that are sought the rest is guessed without the model
+    name: str = "TimberStrike"
 
 
 def attack(
@@ -66,7 +69,9 @@ def attack(
     seed: int = 0,
     options: Options | None = None,
 ) -> AttackResult:
-    """Attack the model with TimberStrike and score the rows it returns.
+    """Attack the model and score the rows that are returned.
+
+    Boosted trees meet TimberStrike, random forests `forest-boxes`, private ones `draft-dp`.
 
     Of one table alone the attacker holds a random fifth and looks for the other rows.
 
@@ -84,6 +89,8 @@ def attack(
     DataError
         If no rows are left to look for, or too many to be matched.
     """
+    if isinstance(audit.model.forest, RandomForest):
+        return _forest_attack(audit, own, truth, Streams(seed).child("audit"))
     evidence = evidence_of(audit)
     if isinstance(evidence, str):
         return AttackResult(evidence)
@@ -114,6 +121,40 @@ def attack(
     trees = max(int(g.notes["trees_read"]) for g in guesses)
     return AttackResult(
         None, threat, len(sought), len(held), tuple(scores), trees, seconds, rebuilt=len(found)
+    )
+
+
+def _forest_attack(
+    audit: Audit, own: Dataset | None, truth: Dataset | None, streams: Streams
+) -> AttackResult:
+    """Attack a random forest; the rest as `attack`."""
+    schema = (truth or own).schema
+    held, sought, threat = _parts(own, truth, streams.rng("own-rows"))
+    if audit.model.released is not None:
+        schema = with_groups(schema, held)
+    began = time.perf_counter()
+    rng = streams.rng("attack")
+    view = view_of_file(audit.model, held, schema, len(held) + len(sought), rng)
+    reads = attack_on(audit.model)
+    reason = reads.inapplicable(view)
+    if reason is not None:
+        return AttackResult(reason)
+    guess = reads.run(view, rng)
+    seconds = time.perf_counter() - began
+    found = Table.concat([r.table for r in guess.all(Records)])
+    if len(found) > len(sought):
+        found = found.take(np.sort(rng.choice(len(found), len(sought), replace=False)))
+    scores = _row_scores(found, held, sought, schema, streams.rng("blind"))
+    return AttackResult(
+        None,
+        f"{threat}, and who knows how many rows there are",
+        len(sought),
+        len(held),
+        tuple(scores),
+        len(audit.trees),
+        seconds,
+        rebuilt=len(found),
+        name=reads.name,
     )
 
 

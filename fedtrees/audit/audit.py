@@ -241,7 +241,9 @@ def _rows(model: ModelFile, trees: Sequence[TreeExposure], sources: Sources, kno
         how = "declared" if known.rows else "does not follow"
         return Rows(known.rows, None, share, how, declared=known.rows is not None)
     n_pos = None
-    if classes == 1 and all(t.exact.all() for t in counted):
+    # where trees are of draws, one tree's positives are not the table's
+    drawn = len({int(t.n_pos.sum()) for t in trees}) > 1 and not isinstance(model.forest, Forest)
+    if classes == 1 and not drawn and all(t.exact.all() for t in counted):
         n_pos = sum(int(t.n_pos.sum()) for t in counted)
     same = len({t.rows for t in trees} - {None}) <= 1
     whole, how = sources.kind == "one" and same, _how(sources, same)
@@ -273,7 +275,8 @@ def fields_of(model: ModelFile) -> tuple[Field, ...]:
         if name == "base_weights" and state == "present" and _leaves_only(model):
             # inner nodes are what matters; leaves repeat what prediction needs
             state, constant = "zero", None
-        out.append(Field(name, state, constant, False, _REVEALS[name]))
+        # a forest of random tests has nothing else to predict with
+        out.append(Field(name, state, constant, model.released is not None, _REVEALS[name]))
     if model.library == "lightgbm":
         state = "present" if model.ranges else "absent"
         out.append(Field("feature_infos", state, None, False, _REVEALS["feature_infos"]))

@@ -15,7 +15,11 @@ from numpy.typing import NDArray
 from fedtrees.core.errors import DataError
 from fedtrees.trees.boosted.forest import Forest
 from fedtrees.trees.boosted.losses import LOGISTIC
-from fedtrees.trees.files.forests import load_random_forest
+from fedtrees.trees.files.forests import (
+    is_random_decision_forest,
+    load_random_forest,
+    load_released,
+)
 from fedtrees.trees.files.lightgbm import (
     from_lightgbm_text,
     numbers_of_leaves,
@@ -31,7 +35,8 @@ from fedtrees.trees.files.xgboost import (
     trees_alone,
 )
 from fedtrees.trees.files.xgboost_tree import DELETED
-from fedtrees.trees.forest.random_forest import RandomForest
+from fedtrees.trees.forest.random_decision import RandomDecisionForest
+from fedtrees.trees.forest.random_forest import ClassTree, RandomForest, shares
 
 Floats = NDArray[np.float64]
 
@@ -93,6 +98,8 @@ class ModelFile:
     numbers : tuple of int array, shape (n_nodes,)
         Number that the file gives each node (LightGBM: each leaf), as the library's ``pred_leaf``
         does; empty where it is the same.
+    released : RandomDecisionForest or None
+        A forest of random tests as its file has it; `forest` predicts the same by shares.
     """
 
     path: Path
@@ -110,6 +117,7 @@ class ModelFile:
     consistent: bool = True
     places: tuple[int, ...] = ()
     numbers: tuple[NDArray[np.int64], ...] = ()
+    released: RandomDecisionForest | None = None
 
     def place_of(self, tree: int) -> int:
         """Return the place in the file of a tree of the forest."""
@@ -145,6 +153,8 @@ def read_model(path: str | PathLike[str]) -> ModelFile:
     if text[:16].split(b"\n")[0].rstrip() == b"tree":
         return _read_lightgbm(Path(path), text)
     if data.startswith(b"PK"):
+        if is_random_decision_forest(path):
+            return _read_released(Path(path))
         return _read_random_forest(Path(path))
     raise DataError(f"{path!s} {_refusal(data)}")
 
@@ -160,6 +170,8 @@ def _refusal(data: bytes) -> str:
             "compiler that built it, and not read. Take no comfort: FedTree writes the gradient "
             "and hessian sums and the number of rows of every node into it"
         )
+    if not data.strip():
+        return "is empty: save the model again, or give the file it was saved to"
     return (
         f"is of no known format, it starts with {data[:12]!r}; known are XGBoost's JSON and UBJ "
         "models, LightGBM's text models, and random forests saved here (.npz)"
@@ -408,6 +420,41 @@ def _read_random_forest(path: Path) -> ModelFile:
     raw = {"counts": counted} if counted else {}
     return ModelFile(path, "fedtrees forest (.npz)", forest, statistics, raw,
                      categorical=(False,) * width)  # fmt: skip
+
+
+def _read_released(path: Path) -> ModelFile:
+    """Read a forest of random tests; its counts are certain only where they are without noise."""
+    found, told = load_released(path)
+    width = _width(1 + int(found.splits.feature.max()))
+    exact = told.get("epsilon") == np.inf and told["mechanism"] != "majority"
+    trees, statistics = [], []
+    each = zip(found.splits.feature, found.splits.threshold, found.counts, strict=True)
+    for feature, threshold, counts in each:
+        inner, leaves = len(feature), np.arange(len(feature), 2 * len(feature) + 1)
+        left = np.append(2 * np.arange(inner) + 1, np.full(len(leaves), -1)).astype(np.int32)
+        nothing = np.zeros((inner, counts.shape[1]), dtype=np.int64)
+        every = np.vstack([nothing, counts])
+        trees.append(
+            ClassTree(
+                np.append(feature, np.full(len(leaves), -1)).astype(np.int32),
+                np.append(threshold, np.zeros(len(leaves))).astype(np.float32),
+                left,
+                np.where(left < 0, -1, left + 1).astype(np.int32),
+                np.ones(len(left), dtype=np.bool_),
+                shares(np.maximum(every, 0)),
+            )
+        )
+        two = counts.shape[1] == 2
+        statistics.append(
+            Statistics(rows=every.sum(axis=1), positives=every[:, 1] if two else None)
+            if exact
+            else Statistics()
+        )
+    return ModelFile(
+        path, "fedtrees private forest (.npz)", RandomForest(tuple(trees)), tuple(statistics),
+        {"counts": [found.counts.astype(np.float64)]}, categorical=(False,) * width,
+        parameters={name: str(value) for name, value in told.items()}, released=found,
+    )  # fmt: skip
 
 
 def without_statistics(model: ModelFile) -> ModelFile:

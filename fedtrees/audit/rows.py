@@ -20,6 +20,7 @@ from fedtrees.data.csv_table import coded, numeric, read_target
 from fedtrees.data.dataset import Dataset, prepare
 from fedtrees.trees.boosted.forest import Forest
 from fedtrees.trees.boosted.losses import SQUARED_ERROR
+from fedtrees.trees.forest.random_forest import RandomForest
 
 MOST_TARGETS = 8000  # rows scored; matching them takes time that grows with the square
 MOST_OWN = 100_000  # rows the attacker holds; reading them takes a quarter of a gigabyte
@@ -104,7 +105,9 @@ def _wanted(model: ModelFile, file: TextTable, target: str) -> tuple[str, ...]:
     if model.feature_names:
         return model.feature_names
     given = tuple(name for name in file.names if name != target)
-    if len(given) != len(model.categorical):
+    # a forest's file does not say how many columns it was trained on, only which it tests
+    least = isinstance(model.forest, RandomForest)
+    if len(given) < len(model.categorical) or (len(given) > len(model.categorical) and not least):
         raise DataError(
             f"{file.path} has {len(given)} feature columns, the model has "
             f"{len(model.categorical)} without names; give the columns it was trained on, in "
@@ -144,7 +147,7 @@ def _target(
     forest, task = model.forest, "binary"
     if isinstance(forest, Forest) and forest.objective.name == SQUARED_ERROR.name:
         task = "number"
-    elif isinstance(forest, Forest) and forest.objective.n_outputs > 2:
+    elif (forest.n_classes if isinstance(forest, RandomForest) else forest.objective.n_outputs) > 2:
         task = "classes"
     together = _together(files, columns.target)
     return read_target(together, columns.target, task, columns.positive)

@@ -27,6 +27,7 @@ def recover_forest(model: ModelFile) -> list[TreeExposure]:
         how = "the file counts them (a row drawn twice counts twice)"
         if known.rows is None:
             how = "leaves hold shares of classes without counts"
+            how = how if model.released is None else "counts are noisy"
         out.append(TreeExposure.of((t, 0), tree.leaves, how, counts))
     return out
 

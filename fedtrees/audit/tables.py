@@ -15,6 +15,7 @@ from fedtrees.audit.model import ModelFile
 from fedtrees.core.counts import many
 from fedtrees.report.style import metric_name, number
 from fedtrees.trees.boosted.forest import Tree
+from fedtrees.trees.forest.random_forest import ClassTree
 
 SHOWN = 12  # lines of the long tables
 
@@ -106,7 +107,7 @@ def leaves_table(audit: Audit, most: int = SHOWN) -> Shown:
 
 def _leaf_line(audit: Audit, t: TreeExposure, j: int) -> tuple[str, ...]:
     tree = audit.model.forest.trees[t.index]
-    who = conditions(audit.model, tree, int(t.leaf[j])) if isinstance(tree, Tree) else ""
+    who = conditions(audit.model, tree, int(t.leaf[j]))
     labels = str(t.n_pos[j]) if t.exact[j] else "?"
     place = audit.model.place_of(t.index), audit.model.number_of(t.index, int(t.leaf[j]))
     return (*map(str, place), _rows_text(t, j, audit.rows.total), labels, who)
@@ -119,7 +120,7 @@ def attack_table(a: AttackResult) -> Shown:
         gain = "–" if s.advantage is None else number(s.advantage, 3, signed=True)
         lines.append((metric_name(s.metric), number(s.score), number(s.blind), gain))
     title = (
-        f"TimberStrike on {many(a.trees, 'tree')}, by {a.threat}: {many(a.own, 'own row')}, "
+        f"{a.name} on {many(a.trees, 'tree')}, by {a.threat}: {many(a.own, 'own row')}, "
         f"{many(a.targets, 'row')} sought"
     )
     note = "advantage: 0 is no more than guessing without the model, 1 is everything"
@@ -130,14 +131,14 @@ def attack_table(a: AttackResult) -> Shown:
     return Shown(title, columns, tuple(lines), frozenset({1, 2, 3}), note)
 
 
-def conditions(model: ModelFile, tree: Tree, leaf: int) -> str:
+def conditions(model: ModelFile, tree: Tree | ClassTree, leaf: int) -> str:
     """Return the conditions of a leaf in words: ``Glucose ≥ 166, 23 ≤ Age < 29``."""
     low: dict[int, float] = {}
     high: dict[int, float] = {}
     sets: list[str] = []
     for node, left in _path(tree, leaf):
         f, cut = int(tree.feature[node]), float(tree.threshold[node])
-        if math.isnan(cut):
+        if math.isnan(cut) and isinstance(tree, Tree):
             codes = np.flatnonzero(tree.categories[node]).tolist()
             shown = ", ".join(map(str, codes[:6])) + (", ..." if len(codes) > 6 else "")
             sets.append(f"{model.name_of(f)} {'not in' if left else 'in'} {{{shown}}}")
@@ -155,7 +156,7 @@ def conditions(model: ModelFile, tree: Tree, leaf: int) -> str:
     return ", ".join([*texts, *sets]) or "every row"
 
 
-def _path(tree: Tree, leaf: int) -> Iterator[tuple[int, bool]]:
+def _path(tree: Tree | ClassTree, leaf: int) -> Iterator[tuple[int, bool]]:
     """Yield the nodes from a leaf up to the root and whether the way goes left there."""
     inner = np.flatnonzero(tree.feature >= 0)
     sides = ((tree.left, True), (tree.right, False))

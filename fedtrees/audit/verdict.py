@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from fedtrees.audit.attack import AttackResult
@@ -25,6 +26,8 @@ def verdict(audit: Audit) -> list[str]:
     """Return what an engineer of the data's owner should know, most important first."""
     s = audit.summary
     lines = [_counts_line(audit)]
+    if audit.model.released is not None:
+        lines.append(_noise_line(audit.model))
     if audit.restored:
         lines.append(
             "sum_hessian is masked, and that hides nothing: base_weights and loss_changes are "
@@ -57,8 +60,8 @@ def verdict(audit: Audit) -> list[str]:
         lines.append(f"{many(s.small, 'leaf has', 'leaves have')} fewer than {SMALL} rows {sure}.")
     if s.rows_in_pure:
         lines.append(
-            f"{many(s.pure, 'leaf is', 'leaves are')} pure: all rows in them have one label. "
-            f"Whoever knows of a person that they are in the training table, and the few columns "
+            f"{many(s.pure, 'leaf is', 'leaves are')} pure, all rows in them of one label: "
+            f"whoever knows of a person that they are in the training table, and the few columns "
             f"one tree asks for, knows the label of up to {s.rows_in_pure} people from that tree."
         )
     if audit.sources.kind != "one":
@@ -69,6 +72,15 @@ def verdict(audit: Audit) -> list[str]:
             "values belong to somebody."
         )
     return lines
+
+
+def briefly(lines: list[str]) -> list[str]:
+    """Return sentences for one screen: the first line whole, of the others how they begin."""
+    return [line if not at else _first(line) for at, line in enumerate(lines)]
+
+
+def _first(line: str) -> str:
+    return line.partition(". ")[0].rstrip(".") + "."
 
 
 def _counts_line(audit: Audit) -> str:
@@ -98,6 +110,24 @@ def _counts_line(audit: Audit) -> str:
         least = "" if rows.declared else "at least "
         text += f" It was trained on {least}{rows.n} rows{of} ({rows.how})."
     return text
+
+
+def _noise_line(model: ModelFile) -> str:
+    """Return what the counts of a forest of random tests are worth, in one sentence."""
+    mechanism, told = model.parameters.get("mechanism"), model.parameters.get("epsilon")
+    if mechanism is None or told is None:
+        return (
+            "Its tests are drawn without data and its counts are released with noise, if any: the "
+            "file does not say which, and so no claim is known."
+        )
+    epsilon = float(told)
+    if not math.isfinite(epsilon):
+        return "Its counts are released without noise: it claims nothing."
+    claim = f"It claims {epsilon:g}-differential privacy for one row added or removed ({mechanism})"
+    if mechanism != "published":
+        return f"{claim}: counts are noisy, and none of them is certain."
+    spent = epsilon + len(model.statistics) * math.log(2)
+    return f"{claim}; noise that is cut off toward 0 as here spends {spent:.3g}."
 
 
 def advice(audit: Audit, scrubbed: bool = False) -> list[str]:

@@ -4,6 +4,7 @@ It may import all but `report`, `estimators`, `audit` and `cli`. ``fedtrees.benc
 and returns what it found: see `fedtrees.runs.bench`.
 """
 
+import inspect
 import sys
 from importlib import import_module
 from types import ModuleType
@@ -15,7 +16,25 @@ class _Called(ModuleType):
 
     def __call__(self, **options: Any) -> Any:
         # By name: what puts bench and report together stands above both.
-        return import_module("fedtrees.runs").bench(**options)
+        call = import_module("fedtrees.runs").bench
+        known = inspect.signature(call).parameters
+        for name in options:
+            if name not in known:
+                errors = import_module("fedtrees.core.errors")
+                hint = errors.did_you_mean(name, known)
+                raise errors.UsageError(f"fedtrees.bench has no option {name!r}{hint}")
+        return call(**options)
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        return inspect.signature(import_module("fedtrees.runs").bench)
+
+    @property
+    def __doc__(self) -> str:  # type: ignore[override]
+        """What `help` prints: how the package is called, before what is in it."""
+        parameters = ",\n    ".join(map(str, self.__signature__.parameters.values()))
+        call = inspect.getdoc(import_module("fedtrees.runs").bench)
+        return f"fedtrees.bench(\n    {parameters},\n)\n\n{call}\n\n{vars(self)['__doc__']}"
 
 
 sys.modules[__name__].__class__ = _Called

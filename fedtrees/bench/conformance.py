@@ -16,7 +16,7 @@ from fedtrees.bench.federation import Federation
 from fedtrees.core.attack import Attack
 from fedtrees.core.codec import decode, encode
 from fedtrees.core.composition import Composition
-from fedtrees.core.defense import Defense
+from fedtrees.core.defense import Defense, Stage
 from fedtrees.core.errors import FedtreesError, UnguardedMessageError, UsageError
 from fedtrees.core.guarantee import Guarantee
 from fedtrees.core.guess import Guess, Records
@@ -42,6 +42,9 @@ from fedtrees.protocols.views import view_of
 _BASES = "fedtrees.metrics.metric"
 QUERIES = 10**6  # rows that attacks which ask may ask for, over all checks
 KNOWN = "holder[labels=20]"  # what attacks that know a few labels know
+# Of `Protocol.serves`: what is called, and limits that change the small run.
+_HOOKS = ("rows", "candidates", "shown")
+_LIMITS = {"gradient_clip": 0.01, "least_leaf_rows": 25, "poisson_sampling": True}
 _SMALL: dict[str, Any] = {"trees": 3, "max_depth": 3, "max_bin": 16}
 
 
@@ -125,6 +128,11 @@ def check_protocol(protocol: Protocol) -> Iterator[Finding]:
         if d.receivers != (PUBLIC,) and type(d.message) not in protocol.says
     }
     yield Finding("what crosses is declared (`says`)", not undeclared, ", ".join(undeclared))
+    seen = {type(message) for message in messages}
+    silent = [m.__name__ for m in protocol.says if m not in seen and m not in protocol.sometimes]
+    rule = "what is declared crosses, or `sometimes` says when (`says`)"
+    yield Finding(rule, not silent, ", ".join(silent))
+    yield from _serves(protocol, first)
     views = [view_of(first, (name,), held) for name in first.transcript.roles]
     yield Finding("no array in a view is writeable", not any(map(_writeable, views)))
     table, _ = sample_table()
@@ -140,6 +148,29 @@ def check_protocol(protocol: Protocol) -> Iterator[Finding]:
         except UsageError as err:  # it says how many it needs
             ran, why = True, str(err)
         yield Finding(f"it runs with {count} parties, or says why not", ran, why)
+
+
+def _serves(protocol: Protocol, plain: Training) -> Iterator[Finding]:
+    """See that every hook is called and every limit kept that the protocol says it serves."""
+    for name in sorted(protocol.serves):
+        called: list[str] = []
+        probe = _probe(name, called)
+        run, _ = sample_training(protocol, Composition((probe,)))
+        kept = bool(called) if name in _HOOKS else not _same_run(run, plain)
+        yield Finding(f"its parties keep to {name} (`serves`)", kept)
+
+
+def _probe(name: str, called: list[str]) -> Defense:
+    """Make a defense that uses one hook, and notes that it was asked, or one limit."""
+
+    def hook(self: Defense, what: Any, *rest: Any) -> Any:
+        if not (isinstance(what, Stage) and what.kind == "labels"):  # which need no hook
+            called.append(name)
+        return rest[0] if isinstance(what, Stage) else what
+
+    use = {name: hook if name in _HOOKS else _LIMITS[name]}
+    probe: Defense = dataclass(frozen=True)(type("Probe", (Defense,), use))()
+    return probe
 
 
 def check_defense(defense: Defense, protocols: Sequence[str]) -> Iterator[Finding]:

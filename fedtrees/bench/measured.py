@@ -49,20 +49,26 @@ def measure(
     ideal = (replace(p, mode="ideal") if hasattr(p, "mode") else p for p in defense.parts)  # type: ignore[type-var]
     defense = Composition(tuple(ideal))
     coins = Streams(seed).child("audit")
-    audit = _Audit(protocol, defense, canaries, coins)
+    delta = sum(float(getattr(claim, "delta", 0.0)) for claim in claims)
+    audit = _Audit(protocol, defense, canaries, coins, delta)
     try:
         found = audit.once() if runs == 1 else audit.often(runs // 2)
     except FedtreesError:  # the auditor's table is not for these parameters
         return None
-    return AtLeast(float(found), runs=runs)
+    return AtLeast(float(found), runs=runs, delta=delta)
 
 
 class _Audit:
     def __init__(
-        self, protocol: Protocol, defense: Composition, canaries: Canaries, coins: Streams
+        self,
+        protocol: Protocol,
+        defense: Composition,
+        canaries: Canaries,
+        coins: Streams,
+        delta: float,
     ) -> None:
         self.protocol, self.defense, self.canaries = protocol, defense, canaries
-        self.coins = coins
+        self.coins, self.delta = coins, delta
         self.declared = defense.declares(canaries.schema, protocol.parameters)
 
     def once(self) -> float:
@@ -70,7 +76,7 @@ class _Audit:
         rng = self.coins.rng("rows")
         rows, others = self.canaries.rows(self.canaries.most, rng)
         there = rng.integers(0, 2, len(rows)) == 1
-        return bound_of_one_run(self._scores(rows, others, there, 0), there)
+        return bound_of_one_run(self._scores(rows, others, there, 0), there, delta=self.delta)
 
     def often(self, runs: int) -> float:
         """Let one row take part, or not, in so many runs each."""
@@ -82,7 +88,7 @@ class _Audit:
             ]
             for there in (True, False)
         ]
-        return bound_of_runs(np.array(found[0]), np.array(found[1]))
+        return bound_of_runs(np.array(found[0]), np.array(found[1]), delta=self.delta)
 
     def _scores(self, rows: Table, others: Table, there: np.ndarray, run: int) -> np.ndarray:
         seed = int(self.coins.rng("run", run).integers(1 << 62))

@@ -245,7 +245,7 @@ def _who_attacks(
     for text, threat in threats.items():
         who = threat.principals(roles)
         known: dict[str, Any] = {}
-        if federation is not None and (threat.labels or threat.entries):
+        if federation is not None and (threat.labels or threat.entries or threat.attributes):
             case = federation.case(roles, who, 0, text, training)
             known = {"known": case.known, "entries": case.entries}
         asked = (threat.queries, threat.answers, threat.records)

@@ -196,7 +196,8 @@ def _save_model(training: Training, path: Path) -> None:
         save_random_forest(model, path)
         return
     if isinstance(model, RandomDecisionForest):
-        save_random_decision_forest(model, path)
+        known = training.protocol.parameters
+        save_random_decision_forest(model, path, known.get("mechanism"), known.get("epsilon"))
         return
     protocol, names = training.protocol, training.schema.names
     params = protocol if isinstance(protocol, TreeParams) else None

@@ -150,12 +150,15 @@ class AtLeast(Guarantee):
         As in `PureDP`.
     runs : int
         From how many runs.
+    delta : float
+        Beside which.
     """
 
     kind: ClassVar[str] = "at-least"
     epsilon: float
     unit: str = "record"
     runs: int = 1
+    delta: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -115,6 +115,20 @@ class KnownEntries:
     def __len__(self) -> int:
         return len(self.ids)
 
+    @property
+    def of_all_rows(self) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Columns that are known of every row there is a value of, and those values.
+
+        int64, shape (c,), and float32, shape (n, c), rows in the order of their ids.
+        """
+        rows, row = np.unique(self.ids, return_inverse=True)
+        columns, times = np.unique(self.columns, return_counts=True)
+        columns = columns[times == len(rows)]
+        X = np.empty((len(rows), len(columns)), dtype=np.float32)
+        told = np.isin(self.columns, columns)
+        X[row[told], np.searchsorted(columns, self.columns[told])] = self.values[told]
+        return columns, X
+
 
 def client_names(count: int) -> list[str]:
     """Return the names of so many clients, in order."""

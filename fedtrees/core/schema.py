@@ -149,6 +149,14 @@ class Schema:
         return tuple(f.name for f in self.features)
 
     @property
+    def attributes(self) -> tuple[tuple[int, ...], ...]:
+        """Columns of each attribute, a one-hot group or a column by itself, in column order."""
+        groups = [tuple(self.names.index(name) for name in g.columns) for g in self.groups]
+        grouped = {c for columns in groups for c in columns}
+        alone = [(c,) for c in range(len(self.features)) if c not in grouped]
+        return tuple(sorted([*groups, *alone]))
+
+    @property
     def categorical(self) -> NDArray[np.bool_]:
         """Mask, shape (d,), of the columns compared by equality."""
         return np.array([f.kind == "categorical" for f in self.features], dtype=bool)

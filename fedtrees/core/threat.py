@@ -9,7 +9,7 @@ from fedtrees.core.errors import UsageError, check_known, did_you_mean
 from fedtrees.core.oracle import ANSWERS, RECORDS
 from fedtrees.core.specs import Spec, parse_grid, split_outside
 
-_LEAST = {"index": 0, "count": 1, "queries": 1, "labels": 1, "entries": 1}
+_LEAST = {"index": 0, "count": 1, "queries": 1, "labels": 1, "entries": 1, "attributes": 1}
 _WORDS = {"answers": ANSWERS, "records": RECORDS}
 #: What may stand in the brackets of a threat.
 PARAMETERS = (*_LEAST, *_WORDS)
@@ -24,7 +24,8 @@ class Threat:
     ``public`` (whoever holds the released model), ``passive``. ``queries=1000`` adds as many
     rows that an inference endpoint answers, ``answers=leaf-ids`` with what (`Oracle`), and
     ``records=held`` takes away the right to choose what others hold of a row. ``labels=20`` adds
-    the labels of as many training rows, ``entries=6`` as many values that others hold of them.
+    the labels of as many training rows, ``entries=6`` as many values that others hold of them,
+    ``attributes=2`` as many attributes, a one-hot group is one, of all their rows.
 
     Attributes
     ----------
@@ -82,6 +83,8 @@ class Threat:
         if len({str(part) for part in parts}) < len(parts):
             raise UsageError(f"threat {text!r} names a party twice; client[count=2] is two clients")
         threat = cls(tuple(parts))
+        if threat.entries and threat.attributes:
+            raise UsageError(f"threat {text!r}: give entries or attributes, not both")
         if roles is not None:
             threat.principals(roles)
         for key in _WORDS:
@@ -122,6 +125,11 @@ class Threat:
     def entries(self) -> int:
         """Values of others' rows that the principals know besides."""
         return sum(n for p in self.parts if isinstance(n := p.params.get("entries", 0), int))
+
+    @property
+    def attributes(self) -> int:
+        """Attributes of all rows of others that the principals know besides."""
+        return sum(n for p in self.parts if isinstance(n := p.params.get("attributes", 0), int))
 
     def principals(self, roles: Mapping[str, str]) -> tuple[str, ...]:
         """Return the names of the curious parties, given every party's role.

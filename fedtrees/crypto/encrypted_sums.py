@@ -114,10 +114,7 @@ class RealSums(Unprintable):
 
     def public_key(self) -> bytes:
         """Return n, and the base of short obfuscators."""
-        n = self._public.n.to_bytes(self._public.bits // 8, "big")
-        if not self._djn or self._public.djn is None:
-            return n
-        return n + self._public.djn.to_bytes(sizes.ciphertext_bytes(self._public.bits), "big")
+        return self._public.payload(self._djn)
 
     def encrypted(self, name: str, array: NDArray[np.int64], slots: Slots) -> bytes:
         """Encrypt."""

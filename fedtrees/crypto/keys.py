@@ -12,6 +12,7 @@ from gmpy2 import invert, is_prime, mpz, next_prime, powmod
 from phe import PaillierPrivateKey, PaillierPublicKey
 
 from fedtrees.core.errors import UsageError
+from fedtrees.crypto import sizes
 from fedtrees.crypto.coins import SYSTEM, Coins, SeededCoins
 from fedtrees.crypto.secret import Secret, Unprintable
 
@@ -64,6 +65,13 @@ class PublicKey:
     def fingerprint(self) -> str:
         """Eight hex digits to tell keys apart."""
         return hashlib.sha256(b"%d" % self.n).hexdigest()[:8]
+
+    def payload(self, obfuscators: bool = True) -> bytes:
+        """Return n, and the base of short obfuscators where there is one to send."""
+        n = self.n.to_bytes(self.bits // 8, "big")
+        if not obfuscators or self.djn is None:
+            return n
+        return n + self.djn.to_bytes(sizes.ciphertext_bytes(self.bits), "big")
 
     @property
     def phe(self) -> PaillierPublicKey:

@@ -119,10 +119,7 @@ class RealRowSums(Unprintable):
 
     def public_key(self) -> bytes:
         """Return n, and the base of short obfuscators."""
-        public = self._public
-        assert public.djn is not None
-        n, size = public.n.to_bytes(public.bits // 8, "big"), sizes.ciphertext_bytes(public.bits)
-        return n + public.djn.to_bytes(size, "big")
+        return self._public.payload()
 
     def encrypted(self, rows: NDArray[np.int64], slots: Slots) -> bytes:
         """Encrypt, all statistics of a row in one ciphertext."""

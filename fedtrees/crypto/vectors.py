@@ -84,10 +84,7 @@ class RealVectors(Unprintable):
 
     def public_key(self) -> bytes:
         """Return n, and the base of short obfuscators."""
-        public = self._public
-        assert public.djn is not None
-        size = ciphertext_bytes(public.bits)
-        return public.n.to_bytes(public.bits // 8, "big") + public.djn.to_bytes(size, "big")
+        return self._public.payload()
 
     def encrypted(self, name: str, values: Integers) -> bytes:
         """Encrypt."""

@@ -23,6 +23,7 @@ MOST_RAGGED = 0.05
 # In this order where two suit equally well; the space last, which stands inside cells.
 _SEPARATORS = (";", "\t", "|", ",", " ")
 _NAMES = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars", " ": "spaces"}
+_MARK = codecs.BOM_UTF8.decode("cp1252")
 _SAMPLE = 1 << 16  # characters looked at for the separator
 _HEAD = 201  # records looked at for the header
 _BLOCK = 10_000  # records held as cells at a time
@@ -132,10 +133,15 @@ def read_csv(path: str | Path, separator: str = "", named: Sequence[str] = ()) -
     encoding, notes = _encoding(path)
     errors = "replace" if encoding == "cp1252" else "strict"
     with path.open(encoding=encoding, errors=errors, newline="") as file:
+        # some programs put UTF-8's mark before text of another encoding
+        begins = file.tell() if file.read(len(_MARK)) == _MARK else 0
+        file.seek(begins)
         hint = file.readline(7)  # of spreadsheets: sep=;
-        begins = file.tell()
-        if hint[:4].lower() != "sep=" or len(hint.rstrip("\r\n")) != 5:
-            hint, begins = "", file.seek(0)
+        if hint[:4].lower() == "sep=" and len(hint.rstrip("\r\n")) == 5:
+            begins = file.tell()
+        else:
+            hint = ""
+        file.seek(begins)
         sample = file.read(_SAMPLE + 1)
         file.seek(begins)
         separator = separator or hint[4:5] or _sniffed(sample)

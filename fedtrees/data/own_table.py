@@ -18,11 +18,11 @@ from fedtrees.core.errors import (
     UsageError,
     did_you_mean,
 )
-from fedtrees.core.schema import Feature, Schema
+from fedtrees.core.schema import Feature, OneHot, Schema
 from fedtrees.data.csv_file import TextTable, cells_as_text, read_csv
 from fedtrees.data.csv_table import TASKS, read_target
 from fedtrees.data.dataset import Dataset, prepare
-from fedtrees.data.kinds import FEW, Column, columns_of, reading, values_of
+from fedtrees.data.kinds import FEW, LEAST, Column, columns_of, reading, values_of
 
 # Names listed in one note; `fedtrees inspect` lists all.
 _LISTED = 8
@@ -150,10 +150,30 @@ def dataset_of(
     X = np.empty((len(rows), len(used)))
     for k, column in enumerate(used):
         X[:, k] = values_of(table, column)[rows]
-    schema = Schema(features, target, classes)
+    schema = Schema(features, target, classes, one_hot_groups(features, X))
     made = prepare(name, schema, X, y, top=top, place=lambda i: f"line {table.lines[rows[i]]}")
     found = _notes(table, used, out, said, known[target], made, len(table) - len(rows))
     return replace(made, notes=(*found, *made.notes))
+
+
+def one_hot_groups(features: Sequence[Feature], X: NDArray[Any]) -> tuple[OneHot, ...]:
+    """Return runs of columns of zeros and ones of which one is 1 in every row.
+
+    Of fewer than `LEAST` rows none: there it may be chance.
+    """
+    named = [tuple(c.lower() for c in f.categories) for f in features]
+    binary = [names in (("0", "1"), ("no", "yes"), ("false", "true")) for names in named]
+    found, begin = list[OneHot](), 0
+    while begin < len(features):
+        hot, end = np.zeros(len(X)), begin
+        while end < len(features) and binary[end] and (hot < 1).any() and (hot <= 1).all():
+            hot, end = hot + X[:, end], end + 1
+        if len(X) >= LEAST and end - begin > 1 and (hot == 1).all():
+            found.append(OneHot(tuple(f.name for f in features[begin:end])))
+            begin = end
+        else:
+            begin += 1
+    return tuple(found)
 
 
 def _feature(column: Column, said: Declared) -> Feature:
@@ -320,6 +340,8 @@ def _notes(
         lines.append(f"numbers: {_listed(numbers)}")
     if coded:
         lines.append(f"categories: {_listed(coded)}")
+    for group in made.schema.groups:
+        lines.append(f"one category in several columns: {_listed(group.columns)}")
     commas = [c.name for c in used if c.note.startswith("decimal comma")]
     if commas:
         lines.append(f"decimal comma: {_listed(commas)}")

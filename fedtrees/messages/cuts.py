@@ -128,6 +128,13 @@ CUT_MESSAGES: tuple[type[Message], ...] = (
     CutsRequest, FeatureSketch, FeatureRanges, GridRequest, GridCounts, CutPoints,
 )  # fmt: skip
 
+#: Of these, what crosses only where cut points are settled in that way, and when.
+SOME_CUT_MESSAGES: dict[type[Message], str] = {
+    FeatureRanges: "cuts=equal-width: cut points lie evenly between ends that clients tell",
+    GridRequest: "a defense lays grids, on which rows are counted",
+    GridCounts: "a defense lays grids, on which rows are counted",
+}
+
 #: What is made of a client's columns, for cut points.
 SUMMARIES: tuple[type[Message], ...] = (FeatureSketch, FeatureRanges, GridCounts)
 

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.guess import BatchRows
+from fedtrees.core.holding import Holding
 from fedtrees.core.schema import Table
 from fedtrees.guessing.blind import blind_guesses
 from fedtrees.guessing.tolerance import Tolerance
 from fedtrees.metrics.metric import Case
+
+# Rows by which the blind adversary's batch grows: guesses of every size would be made anew.
+_MORE = 8
+# Guesses by a holding of the federation: every attack on every defense is held against them.
+_made: WeakKeyDictionary[Holding, dict[tuple[Any, ...], dict[str, Table]]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,8 +40,15 @@ class Batches:
         return Table.concat([self.case.rows_in(name, claim.round) for name in claim.owner])
 
     def blind(self, claim: BatchRows) -> dict[str, Table]:
-        """Return what is guessed of as many rows by who never looked."""
-        rng = self.case.streams.child("blind", self.case.threat, *claim.owner)
-        own = self.case.blind_view().rows
-        n = len(self.rows(claim))
-        return blind_guesses(own, self.case.schema, n, rng.rng("batch", claim.round), draws=5)
+        """Return what is guessed of as many rows by who never looked, the same of every round.
+
+        Of batches that are larger than what was claimed some more rows, in steps of eight.
+        """
+        told = len(claim.table)
+        n = max(told + -(-(len(self.rows(claim)) - told) // _MORE) * _MORE, told)
+        known = _made.setdefault(next(iter(self.case.holdings.values())), {})
+        rng = self.case.streams.child("blind", self.case.threat).rng("batch", n)
+        key = (self.case.principals, n, str(rng.bit_generator.state))
+        if key not in known:
+            known[key] = blind_guesses(self.case.blind_view().rows, self.case.schema, n, rng)
+        return known[key]

@@ -7,7 +7,37 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.core.errors import UsageError
 from fedtrees.core.holding import Holding, KnownEntries
+from fedtrees.core.schema import Schema
+
+
+def of_every_row(
+    victims: Mapping[str, Holding], schema: Schema, count: int, rng: np.random.Generator
+) -> KnownEntries:
+    """Draw attributes that a threat declares known of all rows of others (Gorgé et al. 2025).
+
+    Raises
+    ------
+    UsageError
+        If no attribute is left to guess, or someone holds but some columns of rows.
+    """
+    attributes = schema.attributes
+    if count >= len(attributes):
+        raise UsageError(
+            f"attributes={count}, and a row has {len(attributes)}, a one-hot group being one; give "
+            "fewer, so that some are left to guess"
+        )
+    if not all(held.covers(schema) for held in victims.values()):
+        raise UsageError(
+            f"attributes={count}: others hold columns of rows; give entries, or take a protocol "
+            "whose parties hold whole rows"
+        )
+    drawn = rng.permutation(len(attributes))[:count]
+    columns = np.sort([c for a in drawn.tolist() for c in attributes[a]]).astype(np.int64)
+    ids = np.concatenate([held.ids for held in victims.values()])
+    X = np.concatenate([held.X[:, columns] for held in victims.values()])
+    return KnownEntries(np.repeat(ids, len(columns)), np.tile(columns, len(ids)), X.reshape(-1))
 
 
 def dealt(

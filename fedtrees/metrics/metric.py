@@ -22,7 +22,7 @@ from fedtrees.core.threat import Threat
 from fedtrees.core.transcript import Transcript
 from fedtrees.core.view import View
 from fedtrees.isolation.process import attacks
-from fedtrees.metrics.known_entries import dealt
+from fedtrees.metrics.known_entries import dealt, of_every_row
 
 T = TypeVar("T")
 
@@ -118,11 +118,20 @@ class Case:
 
     @cached_property
     def entries(self) -> KnownEntries | None:
-        """Values that the threat declares known (`fedtrees.metrics.known_entries.dealt`)."""
-        count = Threat.parse(self.threat).entries if self.threat else 0
-        if not count:
+        """Values that the threat declares known (`fedtrees.metrics.known_entries`)."""
+        threat = Threat.parse(self.threat) if self.threat else None
+        if threat is None or not (threat.entries or threat.attributes):
             return None
-        return dealt(self.victims, count, self.streams.child("known", self.threat).rng("entries"))
+        rng = self.streams.child("known", self.threat).rng("entries")
+        if threat.attributes:
+            return of_every_row(self.victims, self.schema, threat.attributes, rng)
+        return dealt(self.victims, threat.entries, rng)
+
+    @cached_property
+    def told(self) -> tuple[NDArray[np.int64], NDArray[np.float32]] | None:
+        """Columns that the threat declares known of all rows, and their values by row."""
+        attributes = self.threat and Threat.parse(self.threat).attributes
+        return self.entries.of_all_rows if attributes and self.entries is not None else None
 
     @property
     def victims_rows(self) -> Table | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -37,7 +38,9 @@ class RowErrors:
     outliers: float | None
 
 
-def row_errors(guess: Table, truth: Table, inlier: NDArray[np.bool_]) -> RowErrors:
+def row_errors(
+    guess: Table, truth: Table, inlier: NDArray[np.bool_], told: Sequence[int] = ()
+) -> RowErrors:
     """Match guessed with true rows by their features alone, and tell the errors of true rows.
 
     Parameters
@@ -48,6 +51,8 @@ def row_errors(guess: Table, truth: Table, inlier: NDArray[np.bool_]) -> RowErro
         n rows. One that no guessed row is matched with is wrong throughout.
     inlier : bool array, shape (n,)
         From `inliers`.
+    told : sequence of int
+        Columns that were known beforehand: rows are matched by them too, errors are of the others.
 
     Raises
     ------
@@ -62,7 +67,10 @@ def row_errors(guess: Table, truth: Table, inlier: NDArray[np.bool_]) -> RowErro
     pair = assign(cost)
     wrong = np.ones(n)
     matched = pair >= 0
-    wrong[matched] = cost[np.flatnonzero(matched), pair[matched]] / d
+    left = np.setdiff1d(np.arange(d), told)
+    if len(left) < d:
+        cost = mismatch_counts(truth.X[:, left], guessed[:, left], np.zeros(len(left)))
+    wrong[matched] = cost[np.flatnonzero(matched), pair[matched]] / len(left)
     parts = [float(wrong[m].mean()) if m.any() else None for m in (inlier, ~inlier)]
     return RowErrors(
         float(wrong.mean()), float((wrong == 0).mean()), float(wrong.max()), parts[0], parts[1]

@@ -17,6 +17,8 @@ from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema, Table
 from fedtrees.core.streams import Streams
 from fedtrees.guessing.blind import blind_guesses
+from fedtrees.guessing.told import fitted, nearest_guesses
+from fedtrees.guessing.tolerance import Tolerance
 from fedtrees.guessing.wanted import MOST_ROWS, spaced, wanted
 from fedtrees.messages.cuts import CutPoints
 from fedtrees.metrics.metric import SAMPLING_ERROR, Case, Metric, Score
@@ -63,13 +65,14 @@ def _some(rows: Table, case: Case) -> Table:
 class VictimsRows:
     """The victims' rows that are scored, and what goes with their scores.
 
-    `whole`: How many rows the victims have.
+    `whole`: How many rows the victims have. `told`: Columns of them that are known beforehand.
     """
 
     rows: Table
     schema: Schema
     top: tuple[str, ...]
     whole: int
+    told: tuple[int, ...] = ()
 
     @property
     def guessed(self) -> int:
@@ -79,7 +82,8 @@ class VictimsRows:
     @staticmethod
     def drawn(rows: Table, case: Case) -> VictimsRows:
         """Return all rows, or the sample of them that this seed draws."""
-        return VictimsRows(_some(rows, case), case.schema, case.top, len(rows))
+        told = () if case.told is None else tuple(case.told[0].tolist())
+        return VictimsRows(_some(rows, case), case.schema, case.top, len(rows), told)
 
     @property
     def sampled(self) -> bool:
@@ -91,6 +95,21 @@ class VictimsRows:
         """Which rows are ordinary; None where columns are not all codes, or of a sample."""
         codes = self.schema.categorical.all() and not self.sampled
         return inliers(self.rows) if codes else None
+
+
+def _told(made: Mapping[str, Table], case: Case, n: int) -> dict[str, Table]:
+    """Return blind guesses with the columns that are told, and what own rows say besides."""
+    assert case.told is not None
+    assert case.victims_rows is not None
+    columns, told = case.told
+    told = told[((np.arange(n) + 0.5) * len(told) / n).astype(np.intp)]
+    # of told columns alone it says how far values agree: those are known
+    width = Tolerance.of(case.victims_rows, case.schema).width
+    guesses = {name: fitted(rows, columns, told, width) for name, rows in made.items()}
+    own, rng = case.blind_view().rows, case.streams.child("blind").rng("told")
+    if own is not None and len(own):
+        guesses |= nearest_guesses(own, case.schema, columns, told, width, rng)
+    return guesses
 
 
 @register.metric("records")
@@ -106,6 +125,9 @@ class RecordMetric(Metric[VictimsRows]):
     are among those. With fewer rivals for a guess, RA and close rows come out higher, and so does
     the blind line. ``sampling_error:ra`` and so on are standard errors, by which reports widen
     intervals.
+
+    What the threat declares known is right in every blind guess; ``row_error`` and its company
+    leave it out, as Gorgé et al. (2025) do.
     """
 
     of: ClassVar[type[Claim]] = Records
@@ -136,6 +158,8 @@ class RecordMetric(Metric[VictimsRows]):
         if key not in known:
             known[key] = blind_guesses(view.rows, case.schema, truth.guessed, rng)
         made = known[key]
+        if case.told is not None:
+            made = _told(made, case, truth.guessed)
         own = {name: [Records(table)] for name, table in made.items()}
         return {**own, **super().blind(case, truth)}
 
@@ -170,7 +194,7 @@ class RecordMetric(Metric[VictimsRows]):
         ]
         errors: list[Score] = []
         if truth.inlier is not None:
-            row = row_errors(claims[0].table, truth.rows, truth.inlier)
+            row = row_errors(claims[0].table, truth.rows, truth.inlier, truth.told)
             told = {
                 "row_error": row.mean, "worst_row": row.worst,
                 "inlier_error": row.inliers, "outlier_error": row.outliers,
@@ -210,8 +234,8 @@ class SpecificityMetric(Metric[Strangers]):
     def truth(self, case: Case) -> Strangers | None:
         """Return victims' and reserve rows, None without either."""
         rows = case.victims_rows
-        if rows is None or case.reserve is None:
-            return None
+        if rows is None or case.reserve is None or case.told is not None:
+            return None  # what was told of the victims' rows brings a guess closer to them alone
         reserve = _some(case.reserve, case)
         return Strangers(_some(rows, case), reserve, case.schema, case.streams)
 

@@ -69,6 +69,8 @@ class Protocol(ABC):
         Roles that hold data.
     says : tuple of Message types
         What may cross in training; defenses that act on nothing of it are refused.
+    sometimes : mapping of Message type to str
+        Of `says`, what crosses only under some parameters or defenses, each with when.
     serves : frozenset of str
         Hooks and limits of defenses that its parties keep to (`Composition.mismatch`).
     summed : tuple of Message types
@@ -91,6 +93,7 @@ class Protocol(ABC):
     layout: ClassVar[str] = "rows"
     holders: ClassVar[tuple[str, ...]] = ("client",)
     says: ClassVar[tuple[type[Message], ...]] = ()
+    sometimes: ClassVar[Mapping[type[Message], str]] = {}
     serves: ClassVar[frozenset[str]] = frozenset()
     summed: ClassVar[tuple[type[Message], ...]] = ()
     released: ClassVar[bool] = True

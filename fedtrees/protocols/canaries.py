@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.defense import Declared
+from fedtrees.core.errors import ProtocolError
 from fedtrees.core.messages import closed
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.messages.boosting import Histogram
@@ -18,6 +19,7 @@ from fedtrees.privacy.mechanisms import noise_log_pmf
 from fedtrees.trees.binning import Cuts, bin_rows
 
 _BITS, _WIDEST, _NUMBERS = 24, 1 << 14, 64
+_CROWD = 8192
 _EXACT = 1e-3  # the scale that noise is taken to have where there is none
 
 
@@ -119,6 +121,58 @@ class ForestCanaries(Canaries):
         with np.errstate(divide="ignore", invalid="ignore"):
             odds = np.log(np.concatenate([[0.0], chance[:-1]])) - np.log(chance)
         return np.asarray(np.clip(np.nan_to_num(odds), -700, 700), dtype=np.float64)
+
+
+@dataclass(frozen=True)
+class LeafSumCanaries(Canaries):
+    """Rows of one class in a crowd of the other, so that their gradients stay near the bound.
+
+    Parameters
+    ----------
+    norms : pair of float
+        Bounds on a row's gradient and hessian.
+    scales : pair of float
+        Of the Gaussian noise on their sums in a leaf.
+    """
+
+    norms: tuple[float, float]
+    scales: tuple[float, float]
+
+    schema = Schema(tuple(Feature(f"x{i}", low=0.0, high=1.0) for i in range(_NUMBERS)), "y")
+
+    @property
+    def most(self) -> int:  # type: ignore[override]
+        """As many as hide in the noise of some leaves, 64 to 2048."""
+        return int(np.clip(8 * (self.scales[0] / self.norms[0]) ** 2, 64, 2048))
+
+    def rows(self, count: int, rng: np.random.Generator) -> tuple[Table, Table]:
+        """Return rows of class 1, and the crowd of class 0."""
+        X = rng.random((count + _CROWD, _NUMBERS), dtype=np.float32)
+        y = (np.arange(len(X)) < count).astype(np.int64)
+        return Table(X[:count], y[:count]), Table(X[count:], y[count:])
+
+    def scores(
+        self, training: Any, rows: Table, others: Table, declared: Declared
+    ) -> NDArray[np.float64]:
+        """Compare every leaf's noisy sums with what the crowd and half of the canaries bring."""
+        forest, n, both = training.model, len(rows), Table.concat([rows, others])
+        if any(tree.g is None for tree in forest.trees):
+            raise ProtocolError("a defense keeps the sums of leaves, which this audit reads")
+        leaves, found = forest.apply(both.X), np.zeros(n)
+        margin = np.repeat(forest.base_margin[:, None], len(both), axis=1)
+        for tree, leaf in zip(forest.trees, leaves.T, strict=True):
+            gh = forest.objective.gradients(margin, both.y)[0].astype(np.float64)
+            for which, seen in enumerate((tree.g, tree.h)):
+                b = np.clip(gh[:, which], -self.norms[which], self.norms[which])
+                share = np.where(np.arange(len(b)) < n, 0.5, 1.0)
+                rest = seen - np.bincount(leaf, b * share, len(seen))
+                spread = np.bincount(leaf[:n], b[:n] ** 2 / 4, len(seen))
+                mine, at = b[:n], leaf[:n]
+                variance = self.scales[which] ** 2 + spread[at] - mine**2 / 4
+                # log odds of a normal whose mean is `mine` or 0, and half of it was taken off
+                found += rest[at] * mine / variance
+            margin[0] += tree.value[leaf]
+        return found
 
 
 @dataclass(frozen=True)

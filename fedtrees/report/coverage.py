@@ -8,8 +8,12 @@ from dataclasses import dataclass
 import pandas as pd
 
 from fedtrees.core.counts import listed, many
+from fedtrees.core.errors import FedtreesError
+from fedtrees.core.registry import register
+from fedtrees.core.specs import parse_grid
 from fedtrees.report.worst import trouble
 
+LIMITS = ("steps", "work", "time_limit", "limit")  # of a search, as attacks call them
 STOPPED_EARLY = "note:stopped_early"  # what an attack notes whose search was cut short
 
 
@@ -19,7 +23,8 @@ class Coverage:
 
     `applicable`: Names of those that apply, of the suite or not; None where the run does not say.
     `left_out`: Those of them that the suite did not ask for. `failed`: Attacks that failed or ran
-    out of time, as `trouble` writes them. `early`: Names of those whose search was cut short.
+    out of time, as `trouble` writes them. `early`: Those whose search was cut short, with its
+    limits.
     """
 
     applicable: tuple[str, ...] | None = None
@@ -72,9 +77,21 @@ def coverage(exposed: pd.DataFrame, attacks: pd.DataFrame) -> Coverage:
     applies = {(name, seed) for name, seed, value in zip(*columns, strict=True) if value > 0}
     applies -= skipped
     cut = attacks[(attacks["metric"] == STOPPED_EARLY) & (attacks["value"] > 0)]
+    specs = (cut["attack"].tolist(), cut["attack_params"].tolist())
     return Coverage(
         None if told.empty else tuple(sorted({name for name, _ in applies})),
         tuple(sorted({name for name, _ in applies - seen})),
         trouble(attacks),
-        tuple(sorted(set(cut["attack"]))),
+        tuple(sorted({_limited(*spec) for spec in zip(*specs, strict=True)})),
     )
+
+
+def _limited(name: str, params: str) -> str:
+    """Write an attack with the limits of its search: ``joint[steps=100000]``."""
+    try:
+        made = register.make("attack", parse_grid(f"{name}[{params}]" if params else name)[0])
+    except FedtreesError:  # of another release, or of a file that is not loaded
+        return name
+    limits = {key: getattr(made, key, None) for key in LIMITS}
+    said = [f"{key}={value:g}" for key, value in limits.items() if value is not None]
+    return f"{name}[{','.join(said)}]" if said else name

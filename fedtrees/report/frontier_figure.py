@@ -15,6 +15,8 @@ from fedtrees.report.rows import UNDEFENDED
 from fedtrees.report.web import Drawing, axis, bars, esc, layout, note
 
 LEVEL = 14  # pixels from one line of small notes to the next
+RING = 0.62  # of a marker's size: how much wider each ring about it is
+_ONE_PLACE = 0.018  # of an axis: half a marker in the smallest figure
 
 
 def draw_frontier(
@@ -40,8 +42,13 @@ def draw_frontier(
         colour, dash = colours[kept[0].family]
         _join(fig, kept, {"color": colour, "width": 1.3, "dash": dash},
               opacity=0.7, showlegend=False, legendgroup=esc(kept[0].family))  # fmt: skip
-    for family in dict.fromkeys(p.family for p in data.drawn):
-        _family(fig, [p for p in data.drawn if p.family == family], colours[family])
+    rings = {p.defense: k for g in together(data, limits) for k, p in enumerate(g)}
+    outer: dict[str, int] = {}
+    for p in data.drawn:
+        outer[p.family] = max(outer.get(p.family, 0), rings[p.defense])
+    for family in sorted(outer, key=lambda f: -outer[f]):  # what is inside is pointed at first
+        mine = [p for p in data.drawn if p.family == family]
+        _family(fig, mine, colours[family], [rings[p.defense] for p in mine])
     lower = data.utility in LOWER_IS_BETTER
     name = esc(style.metric_name(data.utility)) + (
         " (lower is better; axis reversed)" if lower else ""
@@ -139,14 +146,17 @@ def _join(fig: Drawing, points: Sequence[Point | None], line: dict[str, Any], **
     fig.scatter(x=x, y=y, mode="lines", line=line, hoverinfo="skip", **more)
 
 
-def _family(fig: Drawing, points: list[Point], look: tuple[str, str]) -> None:
-    """Draw one defense: its seeds faintly, then its means with error bars."""
+def _family(fig: Drawing, points: list[Point], look: tuple[str, str], rings: Sequence[int]) -> None:
+    """Draw one defense: its seeds faintly, then its means with error bars.
+
+    `rings`: How far out every point stands about others in its place, 0 for a marker.
+    """
     colour = look[0]
     seeds = [(p, s) for p in points for s in p.seeds]
     group = esc(points[0].family)
     fig.scatter(
         x=[s.utility for _, s in seeds], y=[s.advantage for _, s in seeds], mode="markers",
-        marker={"color": colour, "size": 5, "opacity": 0.28,
+        marker={"color": colour, "size": 5, "opacity": 0.45,
                 "symbol": [style.SHAPES[p.kind][0] for p, _ in seeds]},
         hoverinfo="skip", showlegend=False, legendgroup=group,
     )  # fmt: skip
@@ -154,7 +164,9 @@ def _family(fig: Drawing, points: list[Point], look: tuple[str, str]) -> None:
         x=[p.utility.mean for p in points], y=[p.advantage.mean for p in points], mode="markers",
         error_x=bars([p.utility for p in points], colour),
         error_y=bars([p.advantage for p in points], colour),
-        marker={"color": [("white" if p.hollow else colour) for p in points], "size": 11,
+        marker={"color": ["rgba(0,0,0,0)" if k else "white" if p.hollow else colour
+                          for p, k in zip(points, rings, strict=True)],
+                "size": [11 * (1 + RING * k) for k in rings],
                 "symbol": [style.SHAPES[p.kind][0] for p in points],
                 "line": {"color": colour, "width": 2}},
         customdata=[_hover(p) for p in points],
@@ -198,6 +210,25 @@ def point_label(p: Point, data: Frontier) -> str:
         name = {"epsilon": "ε", "xi": "ξ"}.get(p.budget.name, p.budget.name)
         return f"{name}={p.budget.value:g}"
     return ""
+
+
+def together(data: Frontier, limits: tuple[float, float]) -> list[list[Point]]:
+    """Return the points by place, the uppermost first: of several in one place one hides the rest.
+
+    `limits`: Range of the advantage axis. Points are in one place within half a marker.
+    """
+    low, high = utility_limits(data)
+    groups: list[list[Point]] = []
+    for p in data.drawn:
+        for group in groups:
+            dx = abs(group[0].utility.mean - p.utility.mean) / (high - low)
+            dy = abs(group[0].advantage.mean - p.advantage.mean) / (limits[1] - limits[0])
+            if dx < _ONE_PLACE and dy < _ONE_PLACE:
+                group.append(p)
+                break
+        else:
+            groups.append([p])
+    return groups
 
 
 def crowded_above(p: Point, data: Frontier) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Iterable, Mapping, Sequence
 
 
@@ -32,6 +33,14 @@ def join(parts: Iterable[object], between: object = "") -> Html:
     return Html(esc(between).join(esc(p) for p in parts))
 
 
+def _plain(content: object) -> str:
+    """Return the text of a heading, without markup."""
+    if not isinstance(content, Html):
+        return str(content)
+    text = re.sub(r"<[^>]*>", "", re.sub(r"<br ?/?>|<small>", " ", content))
+    return " ".join(html.unescape(text).split())
+
+
 def table(
     caption: object,
     header: Sequence[object],
@@ -46,12 +55,13 @@ def table(
     for none. `column_class`: A class per column index.
     """
     classes = dict.fromkeys(numeric, "n") | dict(column_class or {})
+    names = [_plain(h) for h in header]
 
     def cell(i: int, content: object) -> Html:
         kind = classes.get(i)
         if i == 0:
             return tag("th", content, scope="row", class_=kind)
-        return tag("td", content, class_=kind)
+        return tag("td", content, class_=kind, data_head=names[i])
 
     head = join(tag("th", h, scope="col", class_=classes.get(i)) for i, h in enumerate(header))
     body = []

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-Groups = Sequence[tuple[str, int]]  # names of groups of columns, and how many columns each has
+_WIDEST = 31  # letters of a label in LaTeX; a longer one takes several lines
 
 _LATEX = {
     "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#",
@@ -22,49 +24,70 @@ def escape_latex(text: str) -> str:
     return "".join(_LATEX.get(character, character) for character in text)
 
 
-def latex(
-    groups: Groups, head: Sequence[str], lines: Sequence[Sequence[str]], notes: Sequence[str] = ()
-) -> str:
-    """Return a ``tabular``; the first group is of labels, the first line stands apart."""
-    labels = groups[0][1]
-    aligned = "l" * labels + "r" * (len(head) - labels)
-    above, rules, at = [], [], 1
-    for name, width in groups:
-        above.append(rf"\multicolumn{{{width}}}{{c}}{{{escape_latex(name)}}}" if name else "")
-        if not name:
-            above += [""] * (width - 1)
-        else:
-            rules.append(rf"\cmidrule(lr){{{at}-{at + width - 1}}}")
-        at += width
-    rows = [" & ".join(map(escape_latex, line)) + r" \\" for line in lines]
+@dataclass(frozen=True)
+class Grid:
+    """Cells as text. `labels`: How many columns name a line. `blocks`: Lines under a name each."""
+
+    head: Sequence[str]
+    labels: int
+    blocks: Sequence[tuple[str, Sequence[Sequence[str]]]]
+
+
+def latex(grid: Grid, notes: Sequence[str] = ()) -> str:
+    """Return a ``tabular`` that a column holds: its width does not grow with the blocks."""
+    wide = len(grid.head)
+    body: list[str] = []
+    for name, lines in grid.blocks:
+        body.append(r"\midrule")
+        if len(grid.blocks) > 1:
+            body.append(rf"\multicolumn{{{wide}}}{{@{{}}l}}{{\emph{{{escape_latex(name)}}}}} \\")
+        for line in lines:
+            parts = [_broken(cell) for cell in line[: grid.labels]]
+            for at in range(max(map(len, parts))):
+                cells = [part[at] if at < len(part) else "" for part in parts]
+                cells = [(r"\quad " if at and c else "") + escape_latex(c) for c in cells]
+                cells += [_number(c) if not at else "" for c in line[grid.labels :]]
+                body.append(" & ".join(cells) + r" \\")
     text = [
         r"% \usepackage{booktabs}",
         *(f"% {escape_latex(note)}" for note in notes),
-        rf"\begin{{tabular}}{{{aligned}}}",
+        r"\begingroup\footnotesize\setlength{\tabcolsep}{3pt}%",
+        rf"\begin{{tabular}}{{@{{}}{'l' * grid.labels + 'r' * (wide - grid.labels)}@{{}}}}",
         r"\toprule",
-        " & ".join(above) + r" \\",
-        " ".join(rules),
-        " & ".join(map(escape_latex, head)) + r" \\",
-        r"\midrule",
-        rows[0],
-        r"\midrule",
-        *rows[1:],
+        " & ".join(map(escape_latex, grid.head)) + r" \\",
+        *body,
         r"\bottomrule",
         r"\end{tabular}",
+        r"\endgroup",
     ]
     return "\n".join(text) + "\n"
 
 
-def markdown(
-    groups: Groups, head: Sequence[str], lines: Sequence[Sequence[str]], notes: Sequence[str] = ()
-) -> str:
-    """Return a table of one heading, the names of groups before those of their columns."""
-    owners = [name for name, width in groups for _ in range(width)]
-    titles = [
-        f"{group}: {name}" if group else name for group, name in zip(owners, head, strict=True)
-    ]
-    labels = groups[0][1]
-    rule = ["---"] * labels + ["---:"] * (len(head) - labels)
-    table = [titles, rule, *lines]
+def _number(cell: str) -> str:
+    """Return a number with its spread below it: ``0.81 ± 0.02†`` takes the room of two digits."""
+    found = re.fullmatch(r"(\S+) ± 0?(\S+?)(†?)", cell)
+    if not found:
+        return escape_latex(cell)
+    mark = r"^{\dagger}" if found[3] else ""
+    return rf"{escape_latex(found[1])}$_{{\pm{found[2]}}}{mark}$"
+
+
+def _broken(label: str) -> list[str]:
+    """Break a label behind its plus signs where it gets too wide."""
+    lines = [""]
+    for part in label.replace("+", "+\0").split("\0"):
+        if lines[-1] and len(lines[-1]) + len(part) > _WIDEST:
+            lines.append("")
+        lines[-1] += part
+    return lines
+
+
+def markdown(grid: Grid, notes: Sequence[str] = ()) -> str:
+    """Return a table whose first column names the block where there are several."""
+    several = len(grid.blocks) > 1
+    head = ["dataset", *grid.head] if several else list(grid.head)
+    rule = ["---"] * (grid.labels + several) + ["---:"] * (len(grid.head) - grid.labels)
+    lines = [[name, *line] if several else line for name, lines in grid.blocks for line in lines]
+    table = [head, rule, *lines]
     text = ["| " + " | ".join(cell.replace("|", r"\|") for cell in line) + " |" for line in table]
     return "\n".join([*text, "", *notes]) + "\n"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from fedtrees.core.errors import UsageError, did_you_mean
 
@@ -18,9 +18,13 @@ class Names:
         self.used.add(name)
         return self.labels.get(name, name)
 
-    def check(self) -> None:
-        """Raise `UsageError` if a label is of a name that never stood there."""
+    def check(self, known: Iterable[str] = ()) -> None:
+        """Raise `UsageError` if a label is of a name that never stood there and is not `known`.
+
+        What all that is shown has in common has a name and is not written.
+        """
+        names = self.used | {*known}
         for name in self.labels:
-            if name not in self.used:
-                hint = did_you_mean(name, self.used)
+            if name not in names:
+                hint = did_you_mean(name, names)
                 raise UsageError(f"--label {name!r}: nothing here is called so{hint}")

@@ -24,6 +24,7 @@ h2 { font-size: 1.4rem; line-height: 1.25; letter-spacing: -.01em; margin: 3.25r
   padding-top: 1.25rem; border-top: 1px solid var(--rule); }
 h3 { font-size: 1.05rem; margin: 1.9rem 0 .5rem; }
 h4 { font-size: .95rem; margin: 0 0 .2rem; font-weight: 600; }
+h1, h2, h3, h4, caption, figcaption, .facts, .note { overflow-wrap: anywhere; }
 p, ul { max-width: 46rem; margin: .5rem 0 .8rem; }
 p.lede { color: var(--muted); }
 a { color: var(--accent); }
@@ -104,7 +105,19 @@ footer { color: var(--muted); font-size: .85rem; padding: 2.5rem 1.5rem 3rem; }
 [hidden] { display: none !important; }
 @media (max-width: 44rem) { body { font-size: 15px; } h1 { font-size: 1.6rem; }
   main, header.top, footer, nav.bar > div { padding-left: 1rem; padding-right: 1rem; }
-  nav.bar { position: static; } tbody th:not(.n) { white-space: normal; min-width: 8rem; } }
+  nav.bar { position: static; } .scale .bar { width: 7rem; flex-shrink: 1; }
+  /* A wide table is a card per line: what a cell is stands beside it, and nothing is cut. */
+  .scroll table, .scroll caption, .scroll tbody, .scroll tr { display: block; }
+  .scroll thead { display: none; } .scroll tr { padding: .5rem .4rem; }
+  .scroll tr + tr { border-top: 1.5px solid var(--rule); }
+  .scroll tbody th, .scroll td { display: flow-root; padding: .15rem 0; border: 0; min-width: 0;
+    white-space: normal; overflow-wrap: anywhere; text-align: left; }
+  .scroll td { text-align: right; } .scroll td:empty { display: none; }
+  .scroll .nb { white-space: normal; }
+  .scroll td::before { content: attr(data-head); color: var(--muted); float: left;
+    max-width: 50%; margin-right: 1rem; text-align: left; }
+  .scroll td.prose, .scroll td.free { text-align: left; } .scroll td.prose::before { float: none;
+    display: block; max-width: none; } }
 @media print { body { font-size: 10.5pt; } nav.bar, .filters, .skip { display: none; }
   main, header.top, footer { max-width: none; padding: 0; } h2 { break-after: avoid; }
   figure, .answer, tr { break-inside: avoid; } .scroll, .wide { overflow: visible; }

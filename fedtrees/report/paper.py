@@ -12,10 +12,12 @@ from fedtrees.report import style
 from fedtrees.report.claims import Kind
 from fedtrees.report.frontier import LOWER_IS_BETTER, Frontier, Point
 from fedtrees.report.frontier_figure import (
+    RING,
     advantage_limits,
     blind_name,
     near,
     point_label,
+    together,
     utility_limits,
 )
 from fedtrees.report.grid_figure import cell_ink, cell_text
@@ -40,6 +42,8 @@ _KINDS: dict[Kind, str] = {
     "none": "no claim",
     "unknown": "claim not known",
 }
+_FAINT = 0.45  # of the marks of single seeds: seen in print, and below the means
+_WIDEST = 30  # letters of a line of a label
 _LONGEST = 26  # letters of a metric's name that the height of a panel holds
 RC = {
     "font.family": "sans-serif",
@@ -96,26 +100,31 @@ def frontier(
     columns = 1 if inches == COLUMN else _columns(panels)
     lines = math.ceil(len(panels) / columns)
     with matplotlib.rc_context(RC):
-        size = (inches, (1.9 if lines > 1 else 2.2) * lines + 0.75)
-        figure = Figure(figsize=size, layout="constrained")
+        height = (1.9 if lines > 1 else 2.2) * lines + 0.15
+        figure = Figure(figsize=(inches, height), layout="constrained")
         axes = figure.subplots(lines, columns, squeeze=False).ravel()
         written = []
         for i, (ax, data) in enumerate(zip(axes, panels, strict=False)):
-            beside = [f for f in panels if f.panel.setting == data.panel.setting]
-            written.append(_panel(ax, data, advantage_limits(beside), colours, names))
+            written.append(_panel(ax, data, _limits(data, panels), colours, names))
             _axis_names(ax, panels, i, columns, names)
             title = _differing(data.panel, [f.panel for f in panels], names)
             if title:
                 ax.set_title(_wrapped(title, round(13 * inches / columns)), loc="left", fontsize=8)
         for ax in axes[len(panels) :]:
             ax.set_axis_off()
-        _place_legend(figure, _legend(panels, colours, names))
-        names.check()
+        legend = _place_legend(figure, _legend(panels, colours, names))
+        figure.set_size_inches(inches, height + legend)
+        names.check(known=[part for f in panels for part in _parts(f.panel)])
         figure.draw_without_rendering()
         figure.set_layout_engine("none")  # labels are placed in what is settled
         for ax, (wanted, drawn) in zip(axes, written, strict=False):
             place(ax, wanted, drawn)
     return figure
+
+
+def _limits(data: Frontier, panels: Sequence[Frontier]) -> tuple[float, float]:
+    """Return the range of a panel's advantage axis: that of all panels of its setting."""
+    return advantage_limits([f for f in panels if f.panel.setting == data.panel.setting])
 
 
 def _columns(panels: Sequence[Frontier]) -> int:
@@ -146,13 +155,14 @@ def _called(metric: str, names: Names) -> str:
     return style.metric_name(metric) if label == metric else label
 
 
+def _parts(p: Panel) -> tuple[str, ...]:
+    return p.setting.dataset, p.setting.partition, p.setting.protocol, p.threat
+
+
 def _differing(panel: Panel, panels: Sequence[Panel], names: Names) -> str:
     """Return the parts of a panel's name in which the panels differ."""
 
-    def parts(p: Panel) -> tuple[str, ...]:
-        return p.setting.dataset, p.setting.partition, p.setting.protocol, p.threat
-
-    columns = zip(parts(panel), zip(*map(parts, panels), strict=True), strict=True)
+    columns = zip(_parts(panel), zip(*map(_parts, panels), strict=True), strict=True)
     return " · ".join(names(own) for own, every in columns if len(set(every)) > 1)
 
 
@@ -200,15 +210,35 @@ def _panel(
         ax.plot([p.utility.mean for p in kept], [p.advantage.mean for p in kept], color=colour,
                 lw=0.9, ls=styles[dash], alpha=0.8, zorder=3)  # fmt: skip
         drawn.lines.append([(p.utility.mean, p.advantage.mean) for p in kept])
-    for p in data.drawn:
-        _point(ax, p, colours[p.family][0], drawn)
-        text = point_label(p, data)
+    for group in together(data, limits):
+        for k, p in enumerate(group):
+            _point(ax, p, colours[p.family][0], drawn, ring=k)
+        text = _group_label(group, data, names)
         if text:
-            xy, colour = (p.utility.mean, p.advantage.mean), colours[p.family][0]
-            shown = names(text) if text == "undefended" else text
-            labels.append(Label(shown, xy, ax.transData, colour))
+            xy = group[0].utility.mean, group[0].advantage.mean
+            several = len({p.family for p in group}) > 1
+            colour = style.INK if several else colours[group[0].family][0]
+            labels.append(Label(text, xy, ax.transData, colour))
     ax.spines[["top", "right"]].set_visible(False)
     return labels, drawn
+
+
+def _group_label(group: Sequence[Point], data: Frontier, names: Names) -> str:
+    """Return what is written at points in one place: every defense where there are several."""
+    ends = [point_label(p, data) for p in group]
+    if len({p.family for p in group}) == 1:
+        texts = [names(t) if t == "undefended" else t for t in ends if t]
+        return texts[0] if len(set(texts)) == 1 else ", ".join(texts)
+    said: dict[str, list[str]] = {}
+    for p, end in zip(group, ends, strict=True):
+        own = said.setdefault("undefended" if p.family == UNDEFENDED else p.family, [])
+        own += [end] if end and end != "undefended" else []
+    texts = [" ".join([names(family), *own]) for family, own in said.items()]
+    lines = [texts[0]]
+    for text in texts[1:]:
+        joined = f"{lines[-1]}, {text}"
+        lines[-1:] = [joined] if len(joined) <= _WIDEST else [f"{lines[-1]},", text]
+    return "\n".join(lines)
 
 
 def _blind_label(ax: Axes, data: Frontier, names: Names) -> Label:
@@ -232,15 +262,18 @@ def _upright(ax: Axes, text: str, x: float) -> Label:
     return Label(text, (x, 1), where, style.MUTED, spots, rotation=90)
 
 
-def _point(ax: Axes, p: Point, colour: str, drawn: Drawn) -> None:
+def _point(ax: Axes, p: Point, colour: str, drawn: Drawn, ring: int = 0) -> None:
+    """Draw a defense: its seeds, its intervals, its marker, or a ring about those it hides."""
     seeds = [s for s in p.seeds if math.isfinite(s.utility) and math.isfinite(s.advantage)]
     shape = style.SHAPES[p.kind][1]
-    ax.scatter([s.utility for s in seeds], [s.advantage for s in seeds], s=5, marker=shape,
-               color=colour, alpha=0.28, linewidths=0, zorder=3)  # fmt: skip
+    ax.scatter([s.utility for s in seeds], [s.advantage for s in seeds], s=6, marker=shape,
+               color=colour, alpha=_FAINT, linewidths=0, zorder=3)  # fmt: skip
     x, y = p.utility.mean, p.advantage.mean
+    fill = "none" if ring else "white" if p.hollow else colour
     ax.errorbar(x, y, xerr=_bar(p.utility), yerr=_bar(p.advantage),
-                fmt=shape, ms=4.6, mfc="white" if p.hollow else colour, mec=colour, mew=1.0,
-                ecolor=colour, elinewidth=0.7, capsize=1.5, capthick=0.7, zorder=4)  # fmt: skip
+                fmt=shape, ms=4.6 * (1 + RING * ring), mfc=fill, mec=colour, mew=1.0,
+                ecolor=colour, elinewidth=0.7, capsize=1.5, capthick=0.7,
+                zorder=4 - 0.01 * ring)  # fmt: skip
     drawn.markers.append((x, y))
     drawn.lines += [((p.utility.low, y), (p.utility.high, y)),
                     ((x, p.advantage.low), (x, p.advantage.high))]  # fmt: skip
@@ -273,13 +306,21 @@ def _legend(
     if any(p.hollow for p in drawn):
         label = names("hollow: attack missing")
         handles.append(Line2D([], [], marker="o", mfc="white", label=label, **look))
+    if any(len(group) > 1 for f in panels for group in together(f, _limits(f, panels))):
+        ring = {"marker": "o", "ms": 6.5, "mfc": "none"}
+        handles.append(Line2D([], [], label=names("ring: in one place"), **look | ring))
+    if any(len(p.seeds) > 1 for p in drawn):
+        faint = {"marker": "o", "ms": 2.8, "alpha": _FAINT, "mew": 0}
+        handles.append(Line2D([], [], label=names("one seed"), **look | faint))
     front = {"color": "#d5dae1", "lw": 4, "solid_capstyle": "butt"}
     handles.append(Line2D([], [], label=names("not dominated"), **front))
+    dashes = {"color": style.MUTED, "lw": 0.8, "ls": "--"}
+    handles.append(Line2D([], [], label=names("blind: without looking"), **dashes))
     return handles
 
 
-def _place_legend(figure: Figure, handles: list[Any]) -> None:
-    """Put the legend below the panels, in as many columns as fit."""
+def _place_legend(figure: Figure, handles: list[Any]) -> float:
+    """Put the legend below the panels, in as many columns as fit; return its inches of height."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     room = figure.bbox.width
@@ -289,8 +330,9 @@ def _place_legend(figure: Figure, handles: list[Any]) -> None:
                                handlelength=1.4)  # fmt: skip
         box = legend.get_window_extent(FigureCanvasAgg(figure).get_renderer())
         if box.width <= room or columns == 1:
-            return
+            break
         legend.remove()
+    return float(box.height / figure.dpi)
 
 
 def heatmap(grids: Sequence[Grid]) -> Figure:

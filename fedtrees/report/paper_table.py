@@ -16,7 +16,7 @@ from fedtrees.report import style
 from fedtrees.report.budgets import ordered
 from fedtrees.report.frontier import LOWER_IS_BETTER, Frontier, Point
 from fedtrees.report.intervals import Estimate
-from fedtrees.report.markup_tables import latex, markdown
+from fedtrees.report.markup_tables import Grid, latex, markdown
 from fedtrees.report.names import Names
 from fedtrees.report.rows import UNDEFENDED, label, load_rows
 from fedtrees.report.selection import Selection
@@ -25,6 +25,7 @@ from fedtrees.report.study import Study
 SUFFIXES = ("tex", "csv", "md")
 BELOW = "†"  # an attack that applies is missing: the leak is known only from below
 NO_ATTACK = "n/a"
+MEAN_RANK = "mean rank"
 _FEWEST, _MOST, _ALONE = 2, 4, 3  # decimals: at least, at most, and where there is no spread
 _SAME = 1e-9  # difference of two scores that are one
 _SHORT = {"ra": "RA", "ami": "AMI", "v_measure": "V-measure"}
@@ -161,30 +162,29 @@ class PaperTable:
         return pd.DataFrame(lines)
 
     @cached_property
-    def grid(self) -> tuple[list[tuple[str, int]], list[str], list[list[str]]]:
-        """Groups of columns with their widths, the columns' names, and the cells as text."""
+    def grid(self) -> Grid:
+        """The table as text: a block of rows per dataset, then one of the mean ranks."""
         parts = [k for k in range(3) if len({row[k] for row in self.rows}) > 1] or [2]
-        groups = [("", len(parts))]
-        head = [("partition", "protocol", "defense")[k] for k in parts]
-        body = [[self.names(_undefended(row[k])) for k in parts] for row in self.rows]
-        blind = ["blind", *[""] * (len(parts) - 1)]
+        measures = sorted({e.measure for e in self.entries})
+        labels = [[self.names(_undefended(row[k])) for k in parts] for row in self.rows]
+        empty = [""] * (len(parts) - 1)
+        blocks = []
         for dataset in self.datasets:
-            measures = self.measures(dataset)
-            groups.append((self.names(dataset), len(measures)))
-            for measure in measures:
-                head.append(self._named(measure))
-                texts, line = self._column(dataset, measure)
-                blind.append(line)
-                for cells, text in zip(body, texts, strict=True):
-                    cells.append(text)
+            columns = [self._column(dataset, measure) for measure in measures]
+            lines = [["blind", *empty, *(blind for _, blind in columns)]]
+            for at, (row, names) in enumerate(zip(self.rows, labels, strict=True)):
+                if any((row, dataset, m) in self._at for m in measures):
+                    lines.append([*names, *(texts[at] for texts, _ in columns)])
+            blocks.append((self.names(dataset), lines))
         if self.ranks:
-            groups.append(("mean rank", len(self.ranks)))
-        for measure, ranks in self.ranks.items():
-            head.append(self._named(measure))
-            blind.append("")
-            for cells, row in zip(body, self.rows, strict=True):
-                cells.append(f"{ranks[row]:.1f}" if row in ranks else "–")
-        return groups, head, [blind, *body]
+            ranks = [self.ranks.get(measure, {}) for measure in measures]
+            lines = [
+                [*names, *(f"{of[row]:.1f}" if row in of else "–" for of in ranks)]
+                for row, names in zip(self.rows, labels, strict=True)
+            ]
+            blocks.append((MEAN_RANK, lines))
+        head = [("partition", "protocol", "defense")[k] for k in parts]
+        return Grid([*head, *map(self._named, measures)], len(parts), blocks)
 
     def _named(self, measure: Measure) -> str:
         own = self.names(measure.metric)
@@ -223,11 +223,11 @@ class PaperTable:
 
     def tex(self) -> str:
         """Return a LaTeX ``tabular`` with booktabs rules."""
-        return latex(*self.grid, notes=self.notes)
+        return latex(self.grid, self.notes)
 
     def md(self) -> str:
         """Return a Markdown table with its notes."""
-        return markdown(*self.grid, notes=self.notes)
+        return markdown(self.grid, self.notes)
 
     def csv(self) -> str:
         """Return the numbers, one per line."""

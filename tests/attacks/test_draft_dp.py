@@ -161,6 +161,8 @@ def test_known_attributes_stay_as_they_are():
     advance(world, state, 20, 1.0, 5000, np.array([1], dtype=np.uint64))
     assert np.array_equal(state.value[:, [0, 2]], rows[:, [0, 2]])
     assert not np.array_equal(state.value[:, 1], rows[:, 1])
+    answer = posterior(question, np.random.default_rng(1), 0.02)
+    assert np.array_equal(answer.value[:, [0, 2]], rows[:, [0, 2]])
     with pytest.raises(DataError, match=r"known levels of variable 2 are 0 to 2"):
         Question(forest, Noise("geometric"), 20, known={2: np.full(20, 3)})
 

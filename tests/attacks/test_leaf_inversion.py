@@ -1,5 +1,7 @@
 """`leaf-inversion`: its derivatives, rows of single gradients, values in boxes."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -20,15 +22,22 @@ def world():
     """Three clients of breast cancer, ten trees each, one gradient of one row each."""
     data = load_dataset(DataRef("breast-cancer"), None)
     clients = [data.table.take(r) for r in np.array_split(np.arange(300), 3)]
-    made = FedXGBllr(trees=10, max_depth=3, rounds=1, batch=1, sends="gradient")
-    training = train(made, over_clients(clients), data.schema, seed=1)
-    return training, clients, view_of(training, ("server",), over_clients(clients))
+    return clients, *trained(clients, data.schema, sends="gradient")
 
 
-def test_derivatives_are_those_of_differences(world):
+def trained(clients, schema, **params):
+    made = FedXGBllr(trees=10, max_depth=3, rounds=1, batch=1, **params)
+    training = train(made, over_clients(clients), schema, seed=1)
+    return training, view_of(training, ("server",), over_clients(clients))
+
+
+@pytest.mark.parametrize("signs", [False, True])
+def test_derivatives_are_those_of_differences(world, signs):
     view = world[2]
     models = models_of(view)
     trees, matching = soft_trees(models, view), next(seen_batches(view)).matching(models, view)
+    if signs:
+        matching = replace(matching, width=np.full_like(matching.target, 0.01))
     rng = np.random.default_rng(0)
     V = rng.standard_normal((2, 3, trees.models, 10))
     Y = np.array([[0, 1, 1], [0, 0, 1.0]])
@@ -47,7 +56,20 @@ def test_derivatives_are_those_of_differences(world):
 
 
 def test_single_rows_are_found_leaf_by_leaf(world):
-    training, clients, view = world
+    clients, training, view = world
+    assert found(clients, training, view) > 0.95
+
+
+def test_single_steps_of_adam_tell_signs_and_these_most_leaves(world):
+    clients, _, view = world
+    training, view = trained(clients, view.schema, iterations=1)
+    item = next(seen_batches(view))
+    assert np.median(np.abs(item.gradient[item.gradient != 0])) == pytest.approx(1, abs=1e-3)
+    assert found(clients, training, view) > 0.75  # a row drawn has half of another's leaves
+
+
+def found(clients, training, view):
+    """Return the share of leaves that are right; labels have to be."""
     guess = LeafInversion(starts="none", steps=150).run(view, np.random.default_rng(0))
     held, right = over_clients(clients), []
     for claim in guess.all(BatchRows):
@@ -59,12 +81,12 @@ def test_single_rows_are_found_leaf_by_leaf(world):
         right.append(leaf_accuracy(*leaves))
         assert claim.table.y.tolist() == truth.y.tolist()
     assert len(right) == 3
-    assert np.mean(right) > 0.95
+    return np.mean(right)
 
 
 def test_updates_of_many_steps_are_left_alone(world):
     view = world[2]
     told = {**view.parameters, "sends": "update"}
-    assert "many steps" in LeafInversion().inapplicable(
+    assert "100 steps" in LeafInversion().inapplicable(
         type(view)(**{**vars(view), "parameters": told})
     )

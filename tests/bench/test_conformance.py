@@ -23,6 +23,9 @@ NEEDED = {name: {"epsilon": 4.0} for name in PRIVATE} | {
     "gradient-noise": {"scale": 0.1},
     "gradient-rounding": {"step": 0.01},
     "top-k": {"share": 0.1},
+    # Less effort than by default: the rules hold however long an attack tries.
+    "draft-dp": {"work": 0.02},
+    "joint": {"steps": 20_000},
 }
 OWN = {kind: register.names(kind) for kind in ("defense", "attack")} | {"protocol": trainable()}
 
@@ -219,7 +222,7 @@ def test_every_built_in_attack_conforms_once_per_family_of_messages(name):
     met = 0
     for family in [*families(), *ELSEWHERE.get(name, ())]:
         for protocol in family:
-            *findings, ran = check("attack", Spec(name), [protocol])
+            *findings, ran = check("attack", Spec(name, NEEDED.get(name, {})), [protocol])
             if ran.kept:  # it reads this one; the others of the family use the same words
                 assert len(findings) > 1
                 assert [f for f in findings if not f.kept] == []
@@ -256,3 +259,26 @@ def test_a_defense_that_forgets_a_message_is_caught(tmp_path):
     broken = [f for f in findings if not f.kept]
     assert broken
     assert "BaseScore" in broken[0].detail or "LeafValues" in broken[0].detail
+
+
+def test_what_a_protocol_says_of_itself_is_compared_with_a_run(tmp_path):
+    file = tmp_path / "boastful.py"
+    file.write_text(
+        "from dataclasses import dataclass\n"
+        "from fedtrees.core.registry import register\n"
+        "from fedtrees.messages.boosting import Histogram\n"
+        "from fedtrees.protocols.horizontal.flower_bagging import FlowerBagging\n"
+        "@register.protocol('boastful')\n"
+        "@dataclass(frozen=True)\n"
+        "class Boastful(FlowerBagging):\n"
+        "    says = (*FlowerBagging.says, Histogram)\n"
+        "    serves = FlowerBagging.serves | {'rows', 'gradient_clip'}\n"
+    )
+    load_plugin(file)
+    broken = {f.rule: f.detail for f in check("protocol", Spec("boastful")) if not f.kept}
+    assert set(broken) == {
+        "what is declared crosses, or `sometimes` says when (`says`)",
+        "its parties keep to rows (`serves`)",
+        "its parties keep to gradient_clip (`serves`)",
+    }
+    assert "Histogram" in broken["what is declared crosses, or `sometimes` says when (`says`)"]

@@ -1,6 +1,7 @@
 """`fedtrees.bench(...)` runs what the command runs and gives what it found."""
 
 import inspect
+import pydoc
 
 import numpy as np
 import pandas as pd
@@ -93,3 +94,30 @@ def test_tables_that_do_not_fit_are_refused(tmp_path):
     with pytest.raises(UsageError, match="did you mean 'split-only'"):
         fedtrees.bench(data="wine", defense="split-onyl", **out)
     assert not (tmp_path / "run" / "suite.toml").exists()
+
+
+def test_a_refused_table_leaves_nothing_behind(tmp_path):
+    rows = (np.arange(40.0).reshape(20, 2), np.arange(20) % 2)
+    with pytest.raises(UsageError, match="did you mean 'split-only'"):
+        fedtrees.bench(data=rows, defense="split-onyl", out=tmp_path / "new" / "run")
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "kept.txt").write_text("x")
+    with pytest.raises(UsageError):
+        fedtrees.bench(data=rows, defense="split-onyl", out=tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["kept.txt"]
+
+
+def test_calls_that_make_no_sense_name_the_remedy():
+    with pytest.raises(UsageError, match="no option 'defence'; did you mean 'defense'"):
+        fedtrees.bench(defence="split-only")
+    with pytest.raises(UsageError, match=r"data=5: give a text or a list of texts, a DataFrame"):
+        fedtrees.bench(data=5)
+    with pytest.raises(UsageError, match=r"threat=\['server', 3\]: give a text"):
+        fedtrees.bench(data="wine", threat=["server", 3])
+
+
+def test_help_prints_how_it_is_called():
+    text = pydoc.render_doc(fedtrees.bench, renderer=pydoc.plaintext)
+    assert "defense: 'Several' = None" in text
+    assert "data : str, list of str, DataFrame, or (X, y), optional" in text
+    assert inspect.signature(fedtrees.bench) == inspect.signature(bench)

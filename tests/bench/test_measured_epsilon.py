@@ -9,6 +9,7 @@ from fedtrees.bench.measured import measure
 from fedtrees.core.errors import UsageError
 from fedtrees.core.registry import register
 from fedtrees.core.specs import parse_composed, parse_grid
+from fedtrees.protocols.horizontal import dp_gbdt
 
 WIDE = "dp-forest[epsilon=0.1,trees=1,depth=12{}]"
 BOOSTED = "fedtree-hist[trees={},max_depth=1,max_bin=8,cuts=public,base_score=0.5]"
@@ -46,6 +47,22 @@ def test_rows_that_are_counted_exactly_are_found():
     assert found(BOOSTED.format(2), "laplace-gradient[epsilon=0.5]").epsilon > 0.5
 
 
+@pytest.mark.parametrize("noise", ["central", "distributed"])
+def test_gaussian_sums_of_leaves_are_measured_below_their_claim(noise):
+    measured = found(f"dp-gbdt[epsilon=8,trees=20,noise={noise}]")
+    assert 0.2 < measured.epsilon <= 8
+    assert measured.delta == 1e-5
+
+
+def test_too_little_noise_on_leaves_is_found(monkeypatch):
+    scales = dp_gbdt.leaf_scales
+    monkeypatch.setattr(
+        dp_gbdt, "leaf_scales", lambda norms, **of: tuple(s / 64 for s in scales(norms, **of))
+    )
+    assert found("dp-gbdt[epsilon=0.5,trees=20]").epsilon > 0.5
+    assert found("dp-gbdt[epsilon=0.5,trees=5]", runs=60).epsilon > 0.5
+
+
 @pytest.mark.parametrize("defense", ["secure-sum", "masking", "paillier"])
 def test_sums_are_audited_without_their_cryptography(defense):
     noisy = "dp-forest[epsilon=10,depth=8,noise=distributed]"
@@ -56,6 +73,7 @@ def test_sums_are_audited_without_their_cryptography(defense):
     ("protocol", "defense"),
     [
         ("dp-forest[epsilon=inf]", "none"),
+        ("dp-gbdt[epsilon=inf]", "none"),
         ("fedtree-hist", "split-only"),
         ("fedtree-hist", "dp-grid-cuts[epsilon=1]"),
         ("forest-hist", "none"),

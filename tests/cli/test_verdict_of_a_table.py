@@ -1,5 +1,6 @@
 """A messy table in, a verdict out: every number of the sentences is one of the run."""
 
+import codecs
 import csv
 import re
 from collections import defaultdict
@@ -29,7 +30,7 @@ attacks = ["histogram-peeling", "sketch-reading"]
 
 
 def hostile_table():
-    """Semicolons, decimal commas, Latin-1, ids, dates, yes/no, missing cells, a fifth text."""
+    """UTF-8's BOM before Latin-1, semicolons, decimal commas, ids, dates, gaps, a fifth text."""
     rng = np.random.default_rng(5)
     lines = ["Fall-Nr.;Tag;Alter;Größe;Lohn;Labor;raucht;Ort;Notiz;krank"]
     for i in range(N):
@@ -48,7 +49,7 @@ def hostile_table():
                 "ja" if ill else "nein",
             ])
         )  # fmt: skip
-    return "\r\n".join(lines).encode("latin-1")
+    return codecs.BOM_UTF8 + "\r\n".join(lines).encode("latin-1")
 
 
 class Records:
@@ -127,7 +128,7 @@ CAN = {
     "column_values": r"read (?P<mine>\S+%) of the values of every column, though not whose they "
     r"are \((?:against|{0}:) (?P<b>\S+%)\)",
 }  # fmt: skip
-LEFT = r"([a-z-]+\[k=5\]|secure-sum) \((.+?) left, AUC ([−+\d.]+)"
+LEFT = r"([a-z-]+\[k=5\]|secure-sum) \((.+?) left, AUC (unchanged|(?:low|high)er by \S+?)[,)]"
 
 
 def test_what_an_adversary_can_do_is_what_the_records_say(run, said):
@@ -162,7 +163,9 @@ def test_what_a_defense_leaves_and_costs_is_what_the_records_say(run, said):
             assert value == pytest.approx(true, abs=rounding + 1e-9)
             mine = records.auc(name)
             gap = mean(mine[s] - base[s] for s in base)
-            assert float(cost.replace("−", "-")) == pytest.approx(gap, abs=5.01e-4)
+            sign = {"lower": -1.0, "higher": 1.0, "unchanged": 0.0}[cost.partition(" ")[0]]
+            told = sign * float(cost.rpartition(" ")[2]) if sign else 0.0
+            assert told == pytest.approx(gap, abs=5.01e-4)
             checked.add((side.panel.threat, name))
     assert {name for threat, name in checked if threat == "server"} == {
         "secure-sum",

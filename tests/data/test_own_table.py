@@ -343,3 +343,27 @@ def test_unknown_tasks_and_a_positive_class_beside_another_task(write):
         load_csv(path, "y", task="class")
     with pytest.raises(UsageError, match="is for a binary task, not for classes"):
         load_csv(path, "y", task="classes", positive="mid")
+
+
+# --- columns that are one category
+
+
+@pytest.mark.parametrize("words", [("0", "1"), ("no", "yes"), ("False", "True")])
+def test_columns_of_which_one_is_1_in_every_row_are_one_category(write, words):
+    def row(i):
+        hot = [words[(i // 2) % 3 == k] for k in range(3)]
+        return ",".join([str(i % 2), *hot, words[i % 5 > 1], ILL[i]])
+
+    data = load_csv(write(table("a,red,green,blue,b,ill", row)), "ill")
+    assert [g.columns for g in data.schema.groups] == [("red", "green", "blue")]
+    assert not data.schema.groups[0].empty
+    assert said(data, "one category in several columns") == "red, green, blue"
+
+
+def test_columns_that_overlap_or_leave_a_row_out_are_no_category(write):
+    def row(i):
+        return f"{int(i % 3 == 0)},{int(i % 3 == 1)},{int(i % 3 == 2 and i > 9)},{ILL[i]}"
+
+    assert load_csv(write(table("a,b,c,ill", row)), "ill").schema.groups == ()
+    few = "a,b,ill\n" + "0,1,yes\n1,0,no\n" * 5
+    assert load_csv(write(few), "ill").schema.groups == ()

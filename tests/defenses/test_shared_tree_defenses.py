@@ -236,7 +236,7 @@ def test_their_claims_are_structural(name):
     [
         ("mask-sum-hessian", "fedtree-hist", "ClientTrees"),
         ("min-leaf", "nvflare-hist", "least_leaf_rows"),
-        ("min-leaf", "local-forests", "least_leaf_rows"),
+        ("min-leaf", "forest-hist", "least_leaf_rows"),
         ("min-bin", "flower-cyclic", "Histogram"),
         (
             "secure-sum",

@@ -31,7 +31,7 @@ from fedtrees.messages.models import ForestModel
 from fedtrees.protocols.base import train
 from fedtrees.protocols.views import view_of
 from fedtrees.trees.binning import bin_rows
-from fedtrees.trees.forest.grower import draw_columns, draw_rows, grow_random_forest
+from fedtrees.trees.forest.grower import draw_columns, draw_rows, grow_random_forest, rows_of_tree
 from fedtrees.trees.forest.growth import grow_whole_tree
 from fedtrees.trees.forest.random_forest import RandomForest
 from fedtrees.trees.sketch import quantile_cuts
@@ -185,7 +185,6 @@ def composed(spec):
         ("forest-hist", "laplace-hist[epsilon=1]"),
         ("forest-hist", "min-bin"),
         ("local-forests", "split-only"),
-        ("local-forests", "leaf-rounding"),
         ("local-forests", "secure-sum"),
     ],
 )
@@ -194,6 +193,35 @@ def test_defenses_of_other_protocols_are_a_mismatch(name, spec):
     assert "do not cross in" in reason
     assert repr(name) in reason
     assert protocol(name).mismatch(Composition()) is None
+
+
+@pytest.mark.parametrize("bootstrap", [True, False])
+def test_min_leaf_leaves_so_many_different_rows_in_every_leaf_of_a_client(bootstrap):
+    clients, schema = made(load_breast_cancer, 3)
+    clients[2] = clients[2].take(slice(4))  # nothing of so few is shared
+    wanted = protocol("local-forests", trees=4, bootstrap=bootstrap)
+    run = train(wanted, over_clients(clients), schema, defense=composed("min-leaf[k=6]"), seed=3)
+    assert len(run.model.trees) == 8
+    for client in range(2):
+        X, streams = clients[client].X, Streams(3).child(f"client-{client}")
+        for t, tree in enumerate(run.model.trees[4 * client : 4 * client + 4]):
+            weights = rows_of_tree(len(X), wanted, streams, t)
+            at = RandomForest((tree,)).apply(X)[:, 0]
+            rows = np.bincount(at[weights > 0], minlength=len(tree))[tree.leaves]
+            assert rows.min() >= 6
+            drawn = np.bincount(at, weights=weights, minlength=len(tree))[tree.leaves]
+            assert (drawn == tree.counts[tree.leaves].sum(axis=1)).all()
+            assert len(tree) >= 3
+
+
+def test_shares_of_local_forests_are_rounded_before_they_leave():
+    clients, schema = made(load_breast_cancer, 2)
+    wanted = protocol("local-forests", trees=2, max_depth=3, leaf_counts=False)
+    run = train(wanted, over_clients(clients), schema, defense=composed("leaf-rounding"), seed=0)
+    bare = train(wanted, over_clients(clients), schema, seed=0)
+    for a, b in zip(run.model.trees, bare.model.trees, strict=True):
+        assert np.array_equal(a.probability, np.round(b.probability, 3), equal_nan=True)
+        assert not np.array_equal(a.probability, b.probability, equal_nan=True)
 
 
 def test_split_only_strips_counts_and_predicts_the_same():

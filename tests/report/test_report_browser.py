@@ -84,3 +84,23 @@ def test_no_leaderboard_is_cut_in_a_window_of_1200_pixels(report, tmp_path):
     cut = re.search(r'data-cut="([^"]*)"', dom(page, tmp_path / "profile", 1200)[0])
     assert cut is not None
     assert set(cut[1].split()) == {"0"}
+
+
+def test_nothing_is_cut_on_a_phone(report, tmp_path):
+    """No window is that narrow, so the page stands in a frame and says how far it overflows."""
+    measure = (
+        "<script>window.addEventListener('load', () => setTimeout(() => parent.postMessage("
+        "[...document.querySelectorAll('html, .scroll, caption, h1, h2, h3')]"
+        ".map(b => b.scrollWidth - b.clientWidth).join(' '), '*'), 50))</script></body>"
+    )
+    text = re.sub(r"<meta http-equiv=[^>]*>", "", report.read_text(encoding="utf-8"))
+    (tmp_path / "inner.html").write_text(text.replace("</body>", measure), encoding="utf-8")
+    outer = tmp_path / "outer.html"
+    outer.write_text(
+        "<script>window.onmessage = e => document.documentElement.dataset.cut = e.data</script>"
+        '<iframe src="inner.html" width="390" height="800" style="border: 0"></iframe>'
+    )
+    cut = re.search(r'data-cut="([^"]*)"', dom(outer, tmp_path / "profile")[0])
+    assert cut is not None
+    assert len(cut[1].split()) > 20
+    assert set(cut[1].split()) == {"0"}

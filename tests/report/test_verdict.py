@@ -13,7 +13,7 @@ from fedtrees.core.guarantee import parse
 from fedtrees.metrics.aggregate import mean_interval, t_upper
 from fedtrees.protocols.base import Protocol
 from fedtrees.protocols.vertical.settings import VerticalProtocol
-from fedtrees.report import sentences, verdict
+from fedtrees.report import phrases, sentences, verdict
 from fedtrees.report.tables import leaderboard
 
 CALM = (-0.01, 0.0, 0.01)
@@ -75,7 +75,7 @@ def test_where_no_row_is_rebuilt_that_is_said_first(table):
 
 def test_a_defense_stops_where_the_whole_interval_is_below_the_margin(table):
     run(table)
-    assert "Guessing values is stopped by shield (50% left, AUC −0.100)." in line(table)
+    assert "Guessing values is stopped by shield (50% left, AUC lower by 0.100)." in line(table)
     assert "All 2 attacks that apply ran." in line(table)
     assert steps(table) == (
         "Against the party 't' use shield: AUC 0.800 instead of 0.900. With shield, the party 't' "
@@ -109,6 +109,19 @@ def test_two_seeds_show_nothing(table):
     run(table, (0.0, 0.0), seeds=(0, 1))
     assert "may be stopped" in line(table)
     assert "is not shown; to show it takes 3 seeds." in steps(table)
+
+
+def test_where_no_attack_was_scored_what_was_measured_is_said(table):
+    for seed in (0, 1, 2):
+        for defense, auc in (("none", 0.9), ("shield", 0.85), ("wall", 0.9)):
+            table.train(defense, seed, auc)
+            table.trouble(defense, seed, "a", "skipped", "the target is a number")
+    (said_of_t,) = (s.sentences[0] for s in said(table).settings[0].sides)
+    assert said_of_t.startswith("What the party 't' could read without a defense is not known: ")
+    assert said_of_t.endswith(
+        "What was measured: AUC 0.900 without a defense; AUC lower by 0.050 with shield; "
+        "AUC unchanged with wall."
+    )
 
 
 def test_one_seed_says_so_and_calls_nothing_clear(table):
@@ -172,7 +185,7 @@ def test_a_leak_by_any_headline_score_stays_open(table, metric):
 
 def test_a_claim_that_did_not_hold_stands_in_the_same_sentence(table):
     run(table, claimed="pure-dp[epsilon=4]", spent="pure-dp[epsilon=inf]")
-    assert "shield (50% left, AUC −0.100, no guarantee)" in line(table)
+    assert "shield (50% left, AUC lower by 0.100, no guarantee)" in line(table)
     assert "no guarantee: spent without bound, so that it rests on these attacks alone" in steps(
         table
     )
@@ -190,7 +203,18 @@ def test_an_attack_that_stopped_early_is_told(table):
     for seed in (0, 1, 2):
         for defense in ("none", "shield"):
             table.add("attack", defense, seed, "note:stopped_early", 1.0, attack="b", threat="t")
-    assert "All 2 attacks that apply ran; b stopped early." in line(table)
+    assert "All 2 attacks that apply ran; b stopped early, at a limit of the search:" in line(table)
+
+
+def test_a_search_that_was_cut_short_is_told_with_its_limits(table):
+    run(table, attacks=("a", "joint"), ran=("a", "joint"))
+    for seed in (0, 1, 2):
+        place = {"attack": "joint", "attack_params": "steps=9000", "threat": "t"}
+        table.add("attack", "none", seed, "note:stopped_early", 1.0, **place)
+        table.add("attack", "none", seed, "note:stopped_early", 1.0,
+                  **place | {"attack": "draft-dp", "attack_params": ""})  # fmt: skip
+    early = table.frontier().point("none").coverage.early
+    assert early == ("draft-dp[work=1,limit=60]", "joint[steps=9000]")
 
 
 def test_a_defense_no_better_than_training_alone_is_told_so(table):
@@ -231,7 +255,23 @@ def test_what_was_not_tried_is_said_last(table):
 )
 def test_adversaries_are_named_in_words(text, words, several):
     called = {**Protocol.called, **VerticalProtocol.called}
-    assert sentences.who(text, called) == (words, several)
+    assert phrases.who(text, called) == (words, several)
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ([0.0], "AUC unchanged"),
+        ([0.0004, -0.0004], "AUC unchanged"),
+        ([-0.012], "AUC lower by 0.012"),
+        ([0.02, 0.02], "AUC higher by 0.020"),
+        ([-0.045, -0.012], "AUC lower by 0.012 to 0.045"),
+        ([-0.045, 0.0], "AUC lower by up to 0.045"),
+        ([-0.045, 0.02], "AUC from 0.045 lower to 0.020 higher"),
+    ],
+)
+def test_a_change_of_a_score_is_no_score(changes, text):
+    assert phrases.changed("AUC", changes) == text
 
 
 VALUES = st.lists(st.floats(-1, 1), min_size=3, max_size=8)

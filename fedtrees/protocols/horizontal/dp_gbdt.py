@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -34,8 +35,10 @@ from fedtrees.messages.boosting import (
 )
 from fedtrees.messages.cuts import (
     CUT_MESSAGES,
+    SOME_CUT_MESSAGES,
     SUMMARIES,
     CutPoints,
+    CutsRequest,
     FeatureSketch,
     exact_summaries,
 )
@@ -43,6 +46,7 @@ from fedtrees.privacy.discrete_gaussian import discrete_gaussian, discrete_gauss
 from fedtrees.privacy.leaf_sums import leaf_scales
 from fedtrees.privacy.renyi import renyi_epsilon
 from fedtrees.protocols.base import Coordinator, Protocol
+from fedtrees.protocols.canaries import LeafSumCanaries
 from fedtrees.protocols.horizontal.cut_points import settle_cuts
 from fedtrees.protocols.horizontal.growing_client import GrowingClient
 from fedtrees.trees.binning import Cuts, lower_sentinel, upper_sentinel
@@ -284,6 +288,9 @@ class DPGBDT(Protocol):
         *(m for m in CUT_MESSAGES if m is not FeatureSketch),
         BaseScore, NodeSplits, LeafSumsRequest, LeafSums, LeafValues,
     )  # fmt: skip
+    sometimes: ClassVar[Mapping[type[Message], str]] = {
+        **SOME_CUT_MESSAGES, CutsRequest: "a defense settles cut points",
+    }  # fmt: skip
     curious: ClassVar[tuple[str, ...]] = ("public",)
     example: ClassVar[str] = "digits"  # its columns declare their range
 
@@ -381,6 +388,13 @@ class DPGBDT(Protocol):
     def _guarantee(self, epsilon: float, unprotected: str) -> ApproximateDP:
         trusted = "server" if self.noise == "central" else "clients"
         return ApproximateDP(epsilon, self.delta, unprotected=unprotected, trusted=trusted)
+
+    def canaries(self) -> LeafSumCanaries | None:
+        """Make rows that leaf sums are looked at for, where the loss is of two classes."""
+        objective = objective_of(self.objective, LeafSumCanaries.schema.classes)
+        if objective.n_outputs > 1:
+            return None
+        return LeafSumCanaries(self.norms(objective), self.scales(objective))
 
     def check(self, schema: Schema) -> None:
         """Refuse a target that the objective does not suit, or whose gradients have no bound."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -16,7 +17,7 @@ from fedtrees.core.party import handles
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema, Table
 from fedtrees.messages.boosting import NodeSplits
-from fedtrees.messages.cuts import CUT_MESSAGES
+from fedtrees.messages.cuts import CUT_MESSAGES, SOME_CUT_MESSAGES
 from fedtrees.messages.forests import (
     ClassCounts,
     ClassCountsRequest,
@@ -157,6 +158,7 @@ class ForestHist(ForestProtocol):
         *CUT_MESSAGES, ClassTotalsRequest, ClassTotals,
         ClassCountsRequest, ClassCounts, NodeSplits, LeafClasses,
     )  # fmt: skip
+    sometimes: ClassVar[Mapping[type[Message], str]] = SOME_CUT_MESSAGES
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -18,8 +18,8 @@ from fedtrees.core.schema import Schema, Table
 from fedtrees.messages.forests import LocalForest, LocalForestRequest, PooledForest
 from fedtrees.protocols.base import Coordinator
 from fedtrees.protocols.horizontal.forest_settings import ForestProtocol, checked_rows, class_count
-from fedtrees.trees.forest.grower import grow_random_forest
-from fedtrees.trees.forest.random_forest import RandomForest
+from fedtrees.trees.forest.grower import grow_random_forest, rows_of_tree
+from fedtrees.trees.forest.random_forest import RandomForest, keep_large_leaves
 from fedtrees.trees.sketch import quantile_cuts
 
 _FIELDS = ("sizes", "feature", "threshold", "left", "default_left", "probability", "counts")
@@ -34,27 +34,44 @@ class GrowingClient(Party):
     data : Table
     protocol : LocalForests
     n_classes : int
+    least_leaf_rows : int
+        Different rows that a defense leaves on either side of a split.
     """
 
     role = "client"
 
-    def __init__(self, name: str, data: Table, protocol: LocalForests, n_classes: int) -> None:
+    def __init__(
+        self, name: str, data: Table, protocol: LocalForests, n_classes: int, least_leaf_rows: int
+    ) -> None:
         super().__init__(name)
         self.data, self.params = checked_rows(data, n_classes), protocol
-        self.n_classes = n_classes
+        self.n_classes, self.least_leaf_rows = n_classes, least_leaf_rows
 
     @handles(LocalForestRequest)
     def grow(self, message: LocalForestRequest) -> LocalForest:
-        """Answer with a forest; without rows, with an empty one."""
-        if not len(self.data):
-            return no_trees(self.n_classes)
+        """Answer with a forest; without rows enough for a leaf, with an empty one."""
         X, y = self.data.X, self.data.y
+        drawn = [
+            rows_of_tree(len(X), self.params, self.streams, t) for t in range(self.params.trees)
+        ]
+        if not len(X) or min(int((d > 0).sum()) for d in drawn) < self.least_leaf_rows:
+            return no_trees(self.n_classes)
         cuts = quantile_cuts(X, self.params.max_bin)
+        least = max(self.params.min_samples_leaf, self.least_leaf_rows)
         forest = grow_random_forest(
-            X, y, cuts, self.params, n_classes=self.n_classes, seed=self.streams
+            X,
+            y,
+            cuts,
+            replace(self.params, min_samples_leaf=least),
+            n_classes=self.n_classes,
+            seed=self.streams,
         )
+        grown = forest.trees
+        if self.least_leaf_rows and self.params.bootstrap:  # a row drawn twice is one row
+            parts = zip(grown, forest.apply(X).T, drawn, strict=True)
+            grown = tuple(keep_large_leaves(t, a[d > 0], least) for t, a, d in parts)
         trees = []
-        for tree in forest.trees:
+        for tree in grown:
             leaves = tree.leaves
             assert tree.counts is not None
             counts = tree.counts[leaves] if self.params.leaf_counts else None
@@ -98,6 +115,7 @@ class LocalForests(ForestProtocol):
     """
 
     says: ClassVar[tuple[type[Message], ...]] = (LocalForestRequest, LocalForest, PooledForest)
+    serves: ClassVar[frozenset[str]] = frozenset({"least_leaf_rows"})
 
     def party(
         self, name: str, role: str, held: Holding | None, schema: Schema, defense: Composition
@@ -105,7 +123,8 @@ class LocalForests(ForestProtocol):
         """Make the server or a client."""
         if held is None:
             return PoolingServer(schema)
-        return GrowingClient(name, held.table, self, class_count(schema))
+        least = defense.least_leaf_rows
+        return GrowingClient(name, held.table, self, class_count(schema), least)
 
 
 def no_trees(n_classes: int) -> LocalForest:

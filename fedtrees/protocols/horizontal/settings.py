@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -23,7 +24,7 @@ from fedtrees.messages.boosting import (
     ValidationLoss,
     ValidationRequest,
 )
-from fedtrees.messages.cuts import CUT_MESSAGES
+from fedtrees.messages.cuts import CUT_MESSAGES, SOME_CUT_MESSAGES
 from fedtrees.protocols.canaries import HistogramCanaries
 from fedtrees.protocols.horizontal.boosting_protocol import BoostingProtocol
 from fedtrees.trees.boosted.sampling import dropped_rows
@@ -62,6 +63,12 @@ class HistogramProtocol(BoostingProtocol):
         *CUT_MESSAGES, LabelSumsRequest, LabelSums,
         BaseScore, HistogramRequest, Histogram, ValidationRequest, ValidationLoss, StopBoosting,
     )  # fmt: skip
+    sometimes: ClassVar[Mapping[type[Message], str]] = {
+        **SOME_CUT_MESSAGES,
+        **dict.fromkeys(
+            (ValidationRequest, ValidationLoss, StopBoosting), "early_stopping_rounds is not 0"
+        ),
+    }
     serves: ClassVar[frozenset[str]] = frozenset({"rows", "candidates", "gradient_clip"})
     summed: ClassVar[tuple[type[Message], ...]] = (LabelSums, ValidationLoss)
 

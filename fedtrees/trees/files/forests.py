@@ -44,8 +44,20 @@ def save_random_forest(forest: RandomForest, path: str | PathLike[str]) -> None:
     _write(path, forest.to_arrays())
 
 
-def save_random_decision_forest(forest: RandomDecisionForest, path: str | PathLike[str]) -> None:
+def save_random_decision_forest(
+    forest: RandomDecisionForest,
+    path: str | PathLike[str],
+    mechanism: str | None = None,
+    epsilon: float | None = None,
+) -> None:
     """Write a forest of random tests; the name is used as it is.
+
+    Parameters
+    ----------
+    forest : RandomDecisionForest
+    path : path
+    mechanism, epsilon : str and float, optional
+        What noise its counts have (`fedtrees.protocols.horizontal.dp_forest`). Both are public.
 
     Raises
     ------
@@ -53,6 +65,8 @@ def save_random_decision_forest(forest: RandomDecisionForest, path: str | PathLi
         If the file cannot be written.
     """
     tests = {"feature": forest.splits.feature, "threshold": forest.splits.threshold}
+    if mechanism is not None and epsilon is not None:
+        tests |= {"mechanism": np.array(mechanism), "epsilon": np.array(float(epsilon))}
     _write(path, {**tests, "counts": forest.counts, "rows": np.array(forest.rows)})
 
 
@@ -72,12 +86,38 @@ def load_random_decision_forest(path: str | PathLike[str]) -> RandomDecisionFore
     DataError
         If the file cannot be read, or its arrays do not fit one another.
     """
+    return load_released(path)[0]
+
+
+def load_released(path: str | PathLike[str]) -> tuple[RandomDecisionForest, dict[str, Any]]:
+    """Read a forest of random tests, and its ``mechanism`` and ``epsilon`` where the file has them.
+
+    Raises
+    ------
+    DataError
+        As `load_random_decision_forest`.
+    """
     with _arrays(path) as arrays:
         missing = {"feature", "threshold", "counts", "rows"} - set(arrays)
         if missing:
             raise ValueError(f"it has no {', '.join(sorted(missing))}")
         splits = RandomSplits(arrays["feature"], arrays["threshold"])
-        return RandomDecisionForest(splits, arrays["counts"], int(arrays["rows"]))
+        forest = RandomDecisionForest(splits, arrays["counts"], int(arrays["rows"]))
+        noise = {"mechanism": str, "epsilon": float}
+        told = {name: kind(arrays[name]) for name, kind in noise.items() if name in arrays}
+        return forest, told if len(told) == len(noise) else {}
+
+
+def is_random_decision_forest(path: str | PathLike[str]) -> bool:
+    """Tell whether a file holds a forest of random tests, by the names of its arrays.
+
+    Raises
+    ------
+    DataError
+        If it holds no arrays.
+    """
+    with _arrays(path) as arrays:
+        return "rows" in arrays
 
 
 def load_random_forest(path: str | PathLike[str]) -> RandomForest:

@@ -34,6 +34,11 @@ def draw_rows(n: int, params: ForestParams, rng: np.random.Generator) -> NDArray
     return np.bincount(drawn, minlength=n).astype(np.int64)
 
 
+def rows_of_tree(n: int, params: ForestParams, streams: Streams, tree: int) -> NDArray[np.int64]:
+    """Return how often each of n rows enters a tree of `grow_random_forest`, int64, shape (n,)."""
+    return draw_rows(n, params, streams.holding(0).rng("rows", tree))
+
+
 def draw_columns(
     n_features: int, params: ForestParams, rng: np.random.Generator
 ) -> tuple[NDArray[np.int64], int]:
@@ -243,7 +248,7 @@ def grow_random_forest(
     streams = seed if isinstance(seed, Streams) else Streams(seed)
     trees = []
     for t in range(params.trees):
-        weights = draw_rows(len(bins), params, streams.holding(0).rng("rows", t))
+        weights = rows_of_tree(len(bins), params, streams, t)
         drawn = draw_columns(cuts.n_features, params, streams.deciding().rng("columns", t))
         tree = grow_whole_tree(bins, labels, weights, cuts, n_classes, params, *drawn)
         limit = params.max_leaf_nodes

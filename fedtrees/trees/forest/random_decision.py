@@ -154,7 +154,8 @@ def public_tests(schema: Schema, bins: int) -> list[NDArray[np.float32]]:
     if bare:
         raise DataError(
             f"tests that ignore data need a declared range for every number; "
-            f"{', '.join(bare[:5])} ({len(bare)} in all) have none: declare them in the schema"
+            f"{', '.join(bare[:5])} ({len(bare)} in all) have none: declare them in the schema, or "
+            "leave them out or code them (of a CSV file: --drop, --categorical)"
         )
     tests = [_tests_of(f, bins) for f in schema.features]
     if not any(map(len, tests)):

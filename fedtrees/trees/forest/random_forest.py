@@ -198,6 +198,31 @@ def keep_best_splits(tree: ClassTree, max_leaf_nodes: int) -> ClassTree:
     return _cut_back(tree, kept)
 
 
+def keep_large_leaves(tree: ClassTree, leaves: NDArray[np.int32], least: int) -> ClassTree:
+    """Return the tree without splits that leave fewer rows than `least` on one side.
+
+    Parameters
+    ----------
+    tree : ClassTree
+        With counts.
+    leaves : int32 array, shape (n,)
+        Leaf of every row.
+    least : int
+        Rows.
+    """
+    rows = np.bincount(leaves, minlength=len(tree))
+    inner = np.flatnonzero(tree.feature >= 0)
+    for node in inner[::-1]:  # children follow their parent
+        rows[node] = rows[tree.left[node]] + rows[tree.right[node]]
+    kept, alive = np.zeros(len(tree), dtype=bool), np.zeros(len(tree), dtype=bool)
+    alive[0] = True
+    for node in inner:
+        pair = [tree.left[node], tree.right[node]]
+        kept[node] = alive[node] and (rows[pair] >= least).all()
+        alive[pair] = kept[node]
+    return _cut_back(tree, kept)
+
+
 def _cut_back(tree: ClassTree, kept: NDArray[np.bool_]) -> ClassTree:
     """Return the tree of which only some splits are kept (a kept node's parent is kept)."""
     alive = np.zeros(len(tree), dtype=bool)

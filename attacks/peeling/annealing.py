@@ -1,0 +1,301 @@
+"""Tables that explain all class counts together.
+
+What no single count tells, all of them do. The victims' columns are known, so what is sought is
+which values stand in the same row, and how often each row was drawn for each tree. The energy of a
+table is what its draws leave unexplained in all bins that were asked for, and how unlikely it is
+that rows are drawn so often. Simulated annealing (Kirkpatrick et al. 1983) swaps values of a
+feature between two rows and draws both anew in every tree. What is found is no proof: rows in which
+two chains agree are likely.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from scipy.stats import binom
+
+from fedtrees.attacks.evidence.draws import next_bits
+from fedtrees.attacks.peeling.counted import Counts
+from fedtrees.attacks.peeling.masks import WORD, Longs, Masked, has
+from fedtrees.attacks.peeling.rows import FEATURE, LEFT, RIGHT, Ints
+from fedtrees.trees.jit import kernel
+
+#: Confidence of rows in which the chains agree.
+LIKELY = 0.95
+CHAINS = 2
+#: Energy of one draw that is not explained; energies are whole numbers.
+UNIT = 1024
+#: Inverse temperatures, per draw: colder, nothing moves; warmer, everything does.
+BETAS = np.geomspace(0.08, 0.7, 50)
+#: Swaps tried per temperature: as many times the number of rows that are sought to the power 1.5.
+SWAPS = 5.0
+#: Steps of a swap in one tree.
+STEPS_PER_TREE = 20.0
+#: Rows are drawn for a tree less than so many times.
+MOST_DRAWS = 6
+#: Energy beyond that of an accepted swap at which the trees that follow are not asked.
+HOPELESS = 10 * UNIT
+
+
+class _Table(NamedTuple):
+    """Rows, changed in place."""
+
+    rows: Longs  # int64 (n, d + 1): bins and, last, the class; those sought come last
+    drawn: Longs  # int64 (T, n)
+    left: Longs  # int64 (bins asked for, K): draws not explained
+    prior: Longs  # int64 (MOST_DRAWS,): energy of being drawn so many times
+
+
+class Sought(NamedTuple):
+    """What is known of the rows of a source.
+
+    A row is drawn for a tree as often as `coins` of a probability of `odds` fall.
+    """
+
+    known: Ints  # int32 (k, d): rows that are there, -1 where missing
+    y: Longs  # int64 (k,): their classes
+    left: Longs  # int64 (columns of masks,): how many other rows have each bin
+    coins: int
+    odds: float
+
+
+def likely_rows(
+    state: Masked, counts: Counts, told: Sought, seeds: Longs, work: float
+) -> tuple[Ints, Longs]:
+    """Return rows beside the known ones in which chains agree: bins, -1 where missing, and classes.
+
+    Parameters
+    ----------
+    state : Masked
+        With counts that told draws of known rows were taken out of.
+    counts : Counts
+        As they were sent.
+    told : Sought
+    seeds : int64 array, shape (`CHAINS`,)
+    work : float
+        Steps of about 20 nanoseconds.
+    """
+    width = np.diff(state.offsets)
+    known = np.column_stack([np.where(told.known < 0, width - 1, told.known), told.y])
+    sought = _columns(state, counts, told)
+    pmf = np.maximum(binom.pmf(np.arange(MOST_DRAWS), told.coins, told.odds), 1e-9)
+    prior = np.rint(-UNIT / 2 * np.log(pmf)).astype(np.int64)
+    per_swap = STEPS_PER_TREE * (len(state.start) - 1) * len(BETAS) * len(seeds)
+    swaps = int(min(SWAPS * len(sought) ** 1.5, work / per_swap))
+    tables = [_annealed(state, known, sought, prior, swaps, s) for s in seeds.tolist()]
+    rows, times = np.unique(tables[0], axis=0, return_counts=True)
+    for other in tables[1:]:
+        times = np.minimum(times, (other[:, None] == rows).all(axis=2).sum(axis=0))
+    rows = np.repeat(rows, times, axis=0)
+    bins = np.where(rows[:, :-1] == width - 1, -1, rows[:, :-1])
+    return bins.astype(np.int32), rows[:, -1]
+
+
+def _columns(state: Masked, counts: Counts, told: Sought) -> Longs:
+    """Return the columns of rows that are sought, int64 (n, d + 1), and about their classes."""
+    parts = np.split(told.left, state.offsets[1:-1])
+    bins = np.stack([np.repeat(np.arange(len(p)), p) for p in parts], axis=1)
+    mean = counts.nodes[state.start[:-1]].mean(axis=0) / (told.coins * told.odds)
+    rest = np.maximum(np.rint(mean).astype(np.int64) - np.bincount(told.y, minlength=len(mean)), 0)
+    classes = np.repeat(np.arange(len(mean)), rest)
+    return np.column_stack([bins, np.resize(classes, len(bins))]).astype(np.int64)
+
+
+def _annealed(
+    state: Masked, known: Longs, sought: Longs, prior: Longs, swaps: int, seed: int
+) -> Longs:
+    rng = np.random.default_rng(seed)
+    bits = rng.integers(0, 1 << 63, 1).astype(np.uint64)
+    rows = np.concatenate([known, rng.permuted(sought, axis=0)])
+    drawn = np.zeros((len(state.start) - 1, len(rows)), dtype=np.int64)
+    table = _Table(rows, drawn, state.bins.copy(), prior)
+    for beta in BETAS:
+        _draw(state, table, UNIT / beta, bits)
+        _swap(state, table, len(known), UNIT / beta, swaps, bits)
+    return rows[len(known) :]
+
+
+@kernel
+def _exponential(bits):  # type: ignore[no-untyped-def]
+    return -math.log((np.float64(next_bits(bits)) + 0.5) * 2.0**-53)
+
+
+@kernel
+def _below(bits, n):  # type: ignore[no-untyped-def]
+    return np.int64(next_bits(bits) % np.uint64(n))
+
+
+@kernel
+def _way(state, t, row, at):  # type: ignore[no-untyped-def]
+    """Set the bins of a row on its way through a tree; return how many there are."""
+    v, n = np.int64(state.start[t]), 0
+    while True:
+        for p in range(state.pairs[v], state.pairs[v + 1]):
+            at[n] = state.at[p] + row[state.feature[p]]
+            n += 1
+        f = state.nodes[v, FEATURE]
+        if f < 0:
+            return n
+        v = np.int64(state.nodes[v, LEFT if has(state.left[v], row[f]) else RIGHT])
+
+
+@kernel
+def _add(left, k, at, n, m):  # type: ignore[no-untyped-def]
+    """Add m draws; return how much energy that adds."""
+    more = 0
+    for j in range(n):
+        x = left[at[j], k]
+        left[at[j], k] = x - m
+        more += abs(x - m) - abs(x)
+    return more * UNIT
+
+
+@kernel
+def _energies(left, k, at, n, prior, out):  # type: ignore[no-untyped-def]
+    """Set the energy that each number of draws adds."""
+    out[:] = 0
+    for j in range(n):
+        x = left[at[j], k]
+        for m in range(1, prior.shape[0]):
+            out[m] += abs(x - m) - abs(x)
+    for m in range(prior.shape[0]):
+        out[m] = out[m] * UNIT + prior[m]
+
+
+@kernel
+def _draw(state, table, heat, bits):  # type: ignore[no-untyped-def]
+    """Draw every row for every tree anew, given all others (Gibbs sampling)."""
+    rows, drawn, left, prior = table
+    at = np.empty(state.levels * rows.shape[1], dtype=np.int64)
+    energy = np.empty(prior.shape[0], dtype=np.int64)
+    for t in range(drawn.shape[0]):
+        for i in range(rows.shape[0]):
+            k = rows[i, -1]
+            n = _way(state, t, rows[i], at)
+            _add(left, k, at, n, -drawn[t, i])
+            _energies(left, k, at, n, prior, energy)
+            least = np.int64(2**62)
+            for m in range(prior.shape[0]):  # the least with Gumbel noise is a draw
+                e = energy[m] + np.int64(heat * math.log(_exponential(bits)))
+                if e < least:
+                    least, drawn[t, i] = e, m
+            _add(left, k, at, n, drawn[t, i])
+
+
+@kernel
+def _wanted(state, table, i, f, heat, gain, bits):  # type: ignore[no-untyped-def]
+    """Draw another bin of feature f for row i, by how much more it would explain on its way."""
+    rows, drawn, left, _ = table
+    k, own = rows[i, -1], rows[i, f]
+    gain[:] = 0
+    for t in range(drawn.shape[0]):
+        m, v = drawn[t, i], np.int64(state.start[t])
+        while m > 0:
+            for p in range(state.pairs[v], state.pairs[v + 1]):
+                if state.feature[p] == f:
+                    x = left[state.at[p] + own, k]
+                    lost = abs(x) - abs(x + m)
+                    for b in range(state.at[p + 1] - state.at[p]):
+                        x = left[state.at[p] + b, k]
+                        gain[b] += lost + abs(x) - abs(x - m)
+            g = state.nodes[v, FEATURE]
+            if g < 0:
+                break
+            v = np.int64(state.nodes[v, LEFT if has(state.left[v], rows[i, g]) else RIGHT])
+    most, want = -np.int64(2**62), own
+    for b in range(state.offsets[f + 1] - state.offsets[f]):
+        e = gain[b] * UNIT - np.int64(2 * heat * math.log(_exponential(bits)))
+        if b != own and e > most:
+            most, want = e, b
+    return want
+
+
+@kernel
+def _move(state, table, first, heat, gain, move, bits):  # type: ignore[no-untyped-def]
+    """Propose two rows i and j, a feature, and their values there, before and after.
+
+    Three in four times, i gets a wanted value; a class may go over to one row alone. Tell whether
+    there is such a move.
+    """
+    rows, d = table.rows, table.rows.shape[1] - 1
+    n = rows.shape[0] - first
+    i, j, f = first + _below(bits, n), first + _below(bits, n), _below(bits, d + 1)
+    if f < d and _below(bits, 4) > 0:
+        want, n = _wanted(state, table, i, f, heat, gain, bits), 0
+        for r in range(first, rows.shape[0]):
+            if r != i and rows[r, f] == want:
+                n += 1
+                if _below(bits, n) == 0:
+                    j = r
+    move[0], move[1], move[2] = i, j, f
+    move[3], move[4], move[5], move[6] = rows[i, f], rows[j, f], rows[j, f], rows[i, f]
+    if f == d and rows[i, f] == rows[j, f]:
+        move[5], move[6] = _below(bits, state.bins.shape[1]), rows[j, f]
+    return i != j and move[3] != move[5]
+
+
+@kernel
+def _set(rows, move, values):  # type: ignore[no-untyped-def]
+    rows[move[0], move[2]], rows[move[1], move[2]] = move[values], move[values + 1]
+
+
+@kernel
+def _draw_two(state, table, t, i, j, at, energy, draws):  # type: ignore[no-untyped-def]
+    """Draw two rows as often as explains most; return how much energy that adds."""
+    rows, _, left, prior = table
+    k, n = rows[i, -1], _way(state, t, rows[i], at[0])
+    k_j, n_j = rows[j, -1], _way(state, t, rows[j], at[1])
+    _energies(left, k, at[0], n, prior, energy[0])
+    least, draws[0], draws[1] = np.int64(2**62), 0, 0
+    for m in range(prior.shape[0]):
+        if m > 0:
+            _add(left, k, at[0], n, 1)
+        if energy[0, m] < least + HOPELESS:
+            _energies(left, k_j, at[1], n_j, prior, energy[1])
+            for o in range(prior.shape[0]):
+                if energy[0, m] + energy[1, o] < least:
+                    least, draws[0], draws[1] = energy[0, m] + energy[1, o], m, o
+    _add(left, k, at[0], n, draws[0] + 1 - prior.shape[0])
+    _add(left, k_j, at[1], n_j, draws[1])
+    return least
+
+
+@kernel
+def _add_two(state, table, t, i, j, at, a, b):  # type: ignore[no-untyped-def]
+    """Add a and b draws of two rows to a tree; return how much energy that adds."""
+    rows, left = table.rows, table.left
+    more = _add(left, rows[i, -1], at, _way(state, t, rows[i], at), a)
+    return more + _add(left, rows[j, -1], at, _way(state, t, rows[j], at), b)
+
+
+@kernel
+def _swap(state, table, first, heat, tries, bits):  # type: ignore[no-untyped-def]
+    """Try swaps of values between rows from the first on (Metropolis)."""
+    rows, drawn, prior = table.rows, table.drawn, table.prior
+    trees, d = drawn.shape[0], rows.shape[1] - 1
+    at = np.empty((2, state.levels * (d + 1)), dtype=np.int64)
+    energy = np.empty((2, prior.shape[0]), dtype=np.int64)
+    draws, move = np.empty((trees, 2), dtype=np.int64), np.empty(7, dtype=np.int64)
+    gain = np.empty(state.left.shape[1] * WORD, dtype=np.int64)
+    for _ in range(tries):
+        if not _move(state, table, first, heat, gain, move, bits):
+            continue
+        i, j, more, done = move[0], move[1], np.int64(0), 0
+        most = np.int64(heat * _exponential(bits))
+        while done < trees and more <= most + HOPELESS:
+            _set(rows, move, 3)
+            a, b = drawn[done, i], drawn[done, j]
+            more += _add_two(state, table, done, i, j, at[0], -a, -b) - prior[a] - prior[b]
+            _set(rows, move, 5)
+            more += _draw_two(state, table, done, i, j, at, energy, draws[done])
+            done += 1
+        if more <= most:
+            drawn[:, i], drawn[:, j] = draws[:, 0], draws[:, 1]
+            continue
+        for t in range(done):
+            _set(rows, move, 5)
+            _add_two(state, table, t, i, j, at[0], -draws[t, 0], -draws[t, 1])
+            _set(rows, move, 3)
+            _add_two(state, table, t, i, j, at[0], drawn[t, i], drawn[t, j])

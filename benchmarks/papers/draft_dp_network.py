@@ -1,0 +1,81 @@
+"""A network that guesses the one row that is missing from its counts in a forest's leaves.
+
+The reconstructor network (RecoNN) of Balle, Cherubin and Hayes (2022) as Gorgé et al. (2025,
+Appendix G) fit it to noisy forests. It needs torch, the extra ``neural``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.attacks.forests.structure import NoisyForest
+from fedtrees.core.schema import Table
+from fedtrees.neural.training import torch_module
+from fedtrees.privacy.mechanisms import truncated_laplace
+
+#: Shadow forests, how often each is seen, how many at once, and widths of hidden layers: theirs.
+SHADOWS, EPOCHS, BATCH, HIDDEN = 1600, 5, 32, (1024, 512, 256)
+#: Step and decay of the optimiser, AdamW: theirs.
+RATE, DECAY = 1e-3, 1e-4
+
+Reader = Callable[[NDArray[np.int64]], NDArray[np.float32]]
+
+
+def trained(forest: NoisyForest, shadow: Table, epsilon: float, seed: int) -> Reader:
+    """Train a network on shadow forests; return what it makes of counts less those of known rows.
+
+    A shadow forest has the tests of the attacked one, and the known rows: less these, its counts
+    are those of one fresh row, and fresh noise.
+
+    Parameters
+    ----------
+    forest : NoisyForest
+    shadow : Table
+        Rows of zeros and ones that no forest was trained on.
+    epsilon : float
+    seed : int
+
+    Raises
+    ------
+    UsageError
+        Without torch.
+
+    Notes
+    -----
+    Counts below 0 are read as 0, as theirs are.
+    """
+    torch, rng = torch_module(), np.random.default_rng(seed)
+    rows = shadow.take(rng.integers(0, len(shadow), SHADOWS))
+    leaf, trees = forest.route(forest.variables.encode(rows.X)), len(forest.noisy)
+    seen = truncated_laplace(trees / epsilon, (SHADOWS, *forest.noisy.shape), rng)
+    each, tree = np.arange(SHADOWS)[:, None], np.arange(trees)[None, :]
+    seen[each, tree, leaf, rows.y[:, None]] += 1
+
+    def inputs(counts: NDArray[np.int64]) -> NDArray[np.float32]:
+        return np.maximum(counts, 0).reshape(len(counts), -1).astype(np.float32)
+
+    X, y = torch.from_numpy(inputs(seen)), torch.from_numpy(rows.X.copy())
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        layers = []
+        for a, b in pairwise((X.shape[1], *HIDDEN)):
+            layers += [torch.nn.Linear(a, b), torch.nn.LayerNorm(b), torch.nn.ReLU()]
+        network = torch.nn.Sequential(*layers, torch.nn.Linear(HIDDEN[-1], y.shape[1]))
+    optimiser = torch.optim.AdamW(network.parameters(), lr=RATE, weight_decay=DECAY)
+    loss = torch.nn.BCEWithLogitsLoss()
+    for _ in range(EPOCHS):
+        for batch in np.array_split(rng.permutation(SHADOWS), SHADOWS // BATCH):
+            optimiser.zero_grad()
+            loss(network(X[batch]), y[batch]).backward()
+            optimiser.step()
+
+    def read(counts: NDArray[np.int64]) -> NDArray[np.float32]:
+        with torch.no_grad():
+            bits = network(torch.from_numpy(inputs(counts))) > 0
+        return np.asarray(bits.numpy(), dtype=np.float32)
+
+    return read
