@@ -36,6 +36,8 @@ from fedtrees.protocols.network_canaries import NetworkCanaries
 
 #: The mean gradient of some rows at some weights.
 LocalGradient = Callable[[NDArray[np.float32], NDArray[np.intp]], NDArray[np.float32]]
+#: Why weights are sent out.
+WHY = "what the clients' rows say of the network"
 #: Whole numbers that a protocol takes, and the smallest of each.
 _COUNTS = {
     "batch": 1,
@@ -133,12 +135,10 @@ class NetworkServer(Coordinator):
         encoding = self.settle(net)
         weights = initial(self.layers, self.streams.rng("weights"))
         for round in range(self.params.rounds):
-            sent = net.ask(
-                "client",
-                NetworkWeights(round, weights, self.chosen(net, round)),
-                why="what the clients' rows say of the network",
-            )
-            weights = self.params.moved(weights, self.mean_update(sent, round))
+            message = NetworkWeights(round, weights, self.chosen(net, round))
+            replies = net.ask("client", message, why=WHY)
+            mean = mean_update(replies, message, self.params.lr)
+            weights = self.params.moved(weights, mean)
         return TabularNetwork(self.layers, weights, encoding)
 
     def settle(self, net: Network) -> Encoding:
@@ -166,25 +166,34 @@ class NetworkServer(Coordinator):
         drawn = self.streams.rng("clients", round).permutation(len(names))[:count]
         return ",".join(names[i] for i in sorted(drawn))
 
-    def mean_update(self, replies: Sequence[Message], round: int) -> NDArray[np.float64]:
-        """Return the mean of the updates by rows, float64, shape (parameters,).
 
-        Raises
-        ------
-        DataError
-            If it is not finite.
-        """
-        total, rows = np.zeros(self.layers.parameters), 0
-        for reply in replies:
-            assert isinstance(reply, NetworkUpdate)
-            total += reply.update
-            rows += int(reply.rows[0])
-        if not np.isfinite(total).all():
-            raise DataError(
-                f"round {round}: updates are not finite: the training diverges at "
-                f"lr={self.params.lr}; give a smaller lr"
-            )
-        return total / max(rows, 1)
+def mean_update(replies: Sequence[Message], sent: NetworkWeights, lr: float) -> NDArray[np.float64]:
+    """Return the mean of the updates by rows, float64, shape (parameters,).
+
+    Raises
+    ------
+    DataError
+        If it is not finite.
+    """
+    total, rows = np.zeros(len(sent.weights)), 0
+    for reply in replies:
+        assert isinstance(reply, NetworkUpdate)
+        total += reply.update
+        rows += int(reply.rows[0])
+    if not np.isfinite(total).all():
+        raise DataError(
+            f"round {sent.round}: updates are not finite: the training diverges at lr={lr}; give a "
+            "smaller lr"
+        )
+    return total / max(rows, 1)
+
+
+def rows_in(batches: Sequence[NDArray[np.intp]], n: int) -> NDArray[np.bool_]:
+    """Return which of n rows are in some batch."""
+    used = np.zeros(n, dtype=bool)
+    for rows in batches:
+        used[rows] = True
+    return used
 
 
 def declared(encoding: Encoding, schema: Schema) -> Encoding:
@@ -319,10 +328,7 @@ class NetworkProtocol(Protocol):
         self, n: int, streams: Streams, round: int, defense: Composition | None = None
     ) -> NDArray[np.bool_]:
         """Return the rows of a round's batches."""
-        used = np.zeros(n, dtype=bool)
-        for rows in self.batches(n, streams, round, defense or Composition()):
-            used[rows] = True
-        return used
+        return rows_in(self.batches(n, streams, round, defense or Composition()), n)
 
     def party(
         self, name: str, role: str, held: Holding | None, schema: Schema, defense: Composition
