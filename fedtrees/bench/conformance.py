@@ -46,6 +46,8 @@ KNOWN = "holder[labels=20]"  # what attacks that know a few labels know
 _HOOKS = ("rows", "candidates", "shown")
 _LIMITS = {"gradient_clip": 0.01, "least_leaf_rows": 25, "poisson_sampling": True}
 _SMALL: dict[str, Any] = {"trees": 3, "max_depth": 3, "max_bin": 16}
+#: Networks learn in few long steps, and cryptography takes time by their parameters.
+_SMALL_NETWORK: dict[str, Any] = {"units": 8, "rounds": 8, "lr": 1.0}
 
 
 @dataclass(frozen=True)
@@ -367,7 +369,8 @@ def _imports(module: ModuleType, seen: set[str] | None = None) -> set[str]:
 def _small(spec: Spec) -> Spec:
     """Return a protocol with few trees where it has such parameters: they show all there is."""
     known = inspect.signature(register.get("protocol", spec.name)).parameters
-    return Spec(spec.name, {**{k: v for k, v in _SMALL.items() if k in known}, **spec.params})
+    few = _SMALL | (_SMALL_NETWORK if "units" in known else {})
+    return Spec(spec.name, {**{k: v for k, v in few.items() if k in known}, **spec.params})
 
 
 def _made(name: str) -> Protocol | None:

@@ -133,15 +133,13 @@ def read_csv(path: str | Path, separator: str = "", named: Sequence[str] = ()) -
     encoding, notes = _encoding(path)
     errors = "replace" if encoding == "cp1252" else "strict"
     with path.open(encoding=encoding, errors=errors, newline="") as file:
-        # some programs put UTF-8's mark before text of another encoding
-        begins = file.tell() if file.read(len(_MARK)) == _MARK else 0
-        file.seek(begins)
+        # Some programs put the mark of UTF-8 before what is none.
+        start = file.seek(0) if encoding != "cp1252" or file.read(3) != _MARK else file.tell()
+        file.seek(start)
         hint = file.readline(7)  # of spreadsheets: sep=;
-        if hint[:4].lower() == "sep=" and len(hint.rstrip("\r\n")) == 5:
-            begins = file.tell()
-        else:
-            hint = ""
-        file.seek(begins)
+        begins = file.tell()
+        if hint[:4].lower() != "sep=" or len(hint.rstrip("\r\n")) != 5:
+            hint, begins = "", file.seek(start)
         sample = file.read(_SAMPLE + 1)
         file.seek(begins)
         separator = separator or hint[4:5] or _sniffed(sample)

@@ -141,3 +141,11 @@ def sizes_of(line):
 def test_a_label_of_what_all_panels_share_is_no_mistake(panels):
     figure = paper.frontier(panels[:1], labels={"breast-cancer": "BC", "server": "S"})
     assert figure.axes[0].get_title(loc="left") == ""
+
+
+def test_a_title_breaks_between_its_parts_and_within_long_parameters():
+    assert paper._wrapped("a · b", 10) == "a · b"
+    assert paper._wrapped("alpha · beta · c", 10) == "alpha\nbeta · c"
+    assert (
+        paper._wrapped("hist[trees=10,depth=4] · client", 16) == "hist[trees=10,\ndepth=4]\nclient"
+    )

@@ -32,6 +32,7 @@ from fedtrees.neural.model import TabularNetwork
 from fedtrees.neural.perceptron import Layers
 from fedtrees.neural.training import example_gradients, initial, mean_gradient, torch_module
 from fedtrees.protocols.base import Coordinator, Protocol
+from fedtrees.protocols.network_canaries import NetworkCanaries
 
 #: The mean gradient of some rows at some weights.
 LocalGradient = Callable[[NDArray[np.float32], NDArray[np.intp]], NDArray[np.float32]]
@@ -252,6 +253,8 @@ class NetworkProtocol(Protocol):
     summed: ClassVar[tuple[type[Message], ...]] = (ColumnSums,)
     curious: ClassVar[tuple[str, ...]] = ("server", "server+client")
     needs: ClassVar[tuple[str, ...]] = ("torch",)
+    #: Whether updates are gradients, or steps against them (-1).
+    along: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
         for name, least in _COUNTS.items():
@@ -265,6 +268,10 @@ class NetworkProtocol(Protocol):
         """Return the sizes of the network on such rows."""
         inputs, outputs = len(Encoding.of(schema)), max(len(schema.classes), 2)
         return Layers((inputs, self.units, self.units, outputs))
+
+    def canaries(self) -> NetworkCanaries:
+        """Make rows that updates are looked at for."""
+        return NetworkCanaries(self.batch, self.along)
 
     def check(self, schema: Schema) -> None:
         """Refuse a target without classes."""
@@ -398,6 +405,8 @@ class FedAvg(NetworkProtocol):
     epochs: int = 1
     local_rows: int = 0
     clients_per_round: int = 0
+
+    along: ClassVar[int] = -1
 
     def batches(
         self, n: int, streams: Streams, round: int, defense: Composition
