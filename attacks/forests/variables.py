@@ -199,7 +199,7 @@ def _middles(
     gap = float(np.median(np.diff(tests))) if len(tests) > 1 else 1.0
     outer = tests if len(tests) else np.zeros(1)
     low, high = declared or (outer[0] - gap, outer[-1] + gap)
-    ends = np.concatenate([[min(low, *tests[:1])], tests, [max(high, *tests[-1:])]])
+    ends = np.concatenate([[np.append(tests, low).min()], tests, [np.append(tests, high).max()]])
     return ((ends[:-1] + ends[1:]) / 2).astype(np.float32)
 
 

@@ -11,6 +11,9 @@ two chains agree are likely.
 from __future__ import annotations
 
 import math
+from collections import Counter
+from functools import reduce
+from operator import and_
 from typing import NamedTuple
 
 import numpy as np
@@ -31,6 +34,12 @@ UNIT = 1024
 BETAS = np.geomspace(0.08, 0.7, 50)
 #: Swaps tried per temperature: as many times the number of rows that are sought to the power 1.5.
 SWAPS = 5.0
+#: Fewer per row, for want of work, and chains agree in next to nothing.
+LEAST_SWAPS = 10
+#: How often a row may be expected in a table of the same columns in any order.
+CHANCE = 0.02
+#: Fewer trees tell too little: chains agree by their columns, too.
+LEAST_TREES = 5
 #: Steps of a swap in one tree.
 STEPS_PER_TREE = 20.0
 #: Rows are drawn for a tree less than so many times.
@@ -84,11 +93,15 @@ def likely_rows(
     prior = np.rint(-UNIT / 2 * np.log(pmf)).astype(np.int64)
     per_swap = STEPS_PER_TREE * (len(state.start) - 1) * len(BETAS) * len(seeds)
     swaps = int(min(SWAPS * len(sought) ** 1.5, work / per_swap))
+    if swaps < LEAST_SWAPS * len(sought) or len(state.start) <= LEAST_TREES:
+        return told.known[:0], told.y[:0]
     tables = [_annealed(state, known, sought, prior, swaps, s) for s in seeds.tolist()]
-    rows, times = np.unique(tables[0], axis=0, return_counts=True)
-    for other in tables[1:]:
-        times = np.minimum(times, (other[:, None] == rows).all(axis=2).sum(axis=0))
-    rows = np.repeat(rows, times, axis=0)
+    agreed = reduce(and_, (Counter(map(tuple, t.tolist())) for t in tables))
+    rows = np.array(list(agreed.elements()), dtype=np.int64).reshape(-1, sought.shape[1])
+    by_chance = np.full(len(rows), float(len(sought)))
+    for f, column in enumerate(sought.T):
+        by_chance *= (rows[:, f, None] == column).mean(axis=1)
+    rows = rows[by_chance < CHANCE]
     bins = np.where(rows[:, :-1] == width - 1, -1, rows[:, :-1])
     return bins.astype(np.int32), rows[:, -1]
 

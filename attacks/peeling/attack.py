@@ -45,7 +45,7 @@ from fedtrees.trees.binning import Cuts
 @register.attack("histogram-peeling")
 @dataclass(frozen=True, kw_only=True)
 class HistogramPeeling(Attack):
-    """Read training rows off histograms of gradients or classes; return only those it is sure of.
+    """Read training rows off histograms of gradients or classes; return only those it trusts.
 
     Beyond the papers. It needs the histograms themselves: those of every client (the server;
     rows then come with their owner), or their sums alone (every client under all-reduce, the
@@ -57,7 +57,8 @@ class HistogramPeeling(Attack):
         Bound on elementary steps per source, about 20 nanoseconds each: a large table gives a
         partial result, with the note ``finished`` 0.
     confidence : float
-        Rows that are right with less probability are not returned; in [0, 1].
+        Rows that are right with less probability are not returned; in [0, 1]. Of class counts, rows
+        that are sure have 0.999, those that all counts together make likely 0.95.
     sketches : bool
         Where victims' sketches are seen, their values fill the bins, and rows read off a sum get
         the owner whose columns have them.

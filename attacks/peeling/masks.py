@@ -133,17 +133,15 @@ def cell_mask(state, k, cell, mask):  # type: ignore[no-untyped-def]
     one = mask[state.feature[p]]
     one[:] = np.uint64(0)
     one[b // WORD] = bit(b)
-    if not _at_node(state, k, v, mask):
-        return False
-    while state.above[v] >= 0:
-        parent = state.above[v]
-        flip = NONE if state.nodes[parent, LEFT] == v else ~NONE
-        if not _keep(mask[state.nodes[parent, FEATURE]], state.left[parent], flip):
+    while _at_node(state, k, v, mask):
+        up = state.above[v]
+        if up < 0:
+            return True
+        flip = NONE if state.nodes[up, LEFT] == v else ~NONE
+        if not _keep(mask[state.nodes[up, FEATURE]], state.left[up], flip):
             return False
-        v = parent
-        if not _at_node(state, k, v, mask):
-            return False
-    return True
+        v = up
+    return False
 
 
 @kernel
@@ -190,7 +188,7 @@ def _possible(state, k, t, mask, levels, stack, out):  # type: ignore[no-untyped
     d, words = mask.shape
     for f in range(d):
         for w in range(words):
-            out[f, w] = 0
+            out[f, w], levels[0, f, w] = 0, mask[f, w]
     work, n, some = 0.0, 1, False
     stack[0, 0], stack[0, 1] = state.start[t], 0
     while n > 0:
@@ -199,11 +197,7 @@ def _possible(state, k, t, mask, levels, stack, out):  # type: ignore[no-untyped
         if totals[v, k] == 0:
             continue
         work += d * words / 3  # three words take about 20 nanoseconds
-        if level == 0:
-            for f in range(d):
-                for w in range(words):
-                    levels[0, f, w] = mask[f, w]
-        else:
+        if level > 0:
             up = above[v]
             g = nodes[up, FEATURE]
             flip = NONE if nodes[up, LEFT] == v else ~NONE
@@ -243,18 +237,14 @@ def _possible(state, k, t, mask, levels, stack, out):  # type: ignore[no-untyped
 @kernel
 def narrow(state, k, least, own, mask, levels, stack, out, support, work):  # type: ignore[no-untyped-def]
     """Leave out columns without enough support, until all have it; tell whether any are left."""
-    d, words = mask.shape
-    trees = state.start.shape[0] - 1
+    d, trees = mask.shape[0], state.start.shape[0] - 1
     while True:
-        changed = False
         done = _possible(state, k, own, mask, levels, stack, out)
         work[0] += abs(done)
         if done <= 0:
             return False
-        for f in range(d):
-            for w in range(words):
-                changed = changed or mask[f, w] != out[f, w]
-                mask[f, w] = out[f, w]
+        changed = (mask != out).any()
+        mask[:] = out
         if least == 0:
             return True
         support[:] = 1
@@ -267,14 +257,8 @@ def narrow(state, k, least, own, mask, levels, stack, out, support, work):  # ty
             if done > 0:
                 some += 1
                 for f in range(d):
-                    for w in range(words):
-                        x = out[f, w]
-                        b = 0
-                        while x != 0:
-                            if x & np.uint64(1):
-                                support[f, w * WORD + b] += 1
-                            x >>= np.uint64(1)
-                            b += 1
+                    for b in range(state.offsets[f + 1] - state.offsets[f]):
+                        support[f, b] += (out[f, b // WORD] & bit(b)) != 0
             if some + trees - 1 - t - (1 if own > t else 0) < least:
                 return False
         for f in range(d):

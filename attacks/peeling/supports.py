@@ -10,7 +10,7 @@ Nothing else is taken out, so that what is left are draws of rows, too.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,6 @@ from fedtrees.attacks.peeling.masks import (
     WORD,
     Longs,
     Masked,
-    Words,
     cell_mask,
     count,
     halve,
@@ -32,7 +31,7 @@ from fedtrees.attacks.peeling.masks import (
     support_of,
     take,
     take_everywhere,
-)
+)  # fmt: skip
 from fedtrees.attacks.peeling.rows import FEATURE, Ints
 from fedtrees.trees.jit import kernel
 
@@ -120,11 +119,11 @@ class Search:
                 take_everywhere(self.state, row, k, 1)
             code, y = code[:0], y[:0]
         classes = [
-            _Class.of(self.state, k, code[y == k], self.most_rows)
+            _Class(self.state, k, code[y == k], self.most_rows)
             for k in range(self.state.totals.shape[1])
         ]
-        rules, room = (self.least, self.whole, self.most_work, self.work), _Room.of(self.state)
-        while sum([_look(self.state, c.k, *rules, *c.arrays, room) for c in classes]):
+        rules = (self.least, self.whole, self.most_work, self.work)
+        while sum([_look(self.state, c.k, *rules, *c.arrays) for c in classes]):
             pass
         rows = np.concatenate([c.new for c in classes])
         labels = np.repeat(np.arange(len(classes)), [len(c.new) for c in classes])
@@ -140,22 +139,18 @@ class Search:
 class _Class:
     """Rows of one class: found ones, and others that counts leave possible."""
 
-    def __init__(self, k: int, cells: Longs, found: Longs, room: int) -> None:
-        self.k, self.cells, self.n_known = k, cells, len(found)
-        self.settled = np.zeros(len(cells), dtype=np.bool_)
-        d = found.shape[1]
-        self.found = np.concatenate([found, np.zeros((room, d), dtype=np.int64)])
-        self.copies = np.zeros(len(self.found), dtype=np.int64)
-        self.others = np.zeros((MOST_OTHERS, d), dtype=np.int64)
-        self.sizes = np.array([len(found), 0])
-
-    @staticmethod
-    def of(state: Masked, k: int, known: Longs, room: int) -> _Class:
+    def __init__(self, state: Masked, k: int, known: Longs, room: int) -> None:
         cells = _cells(state, k)
         volume = np.empty(len(cells))
         _volumes(state, k, cells, volume)
         some = np.argsort(volume, kind="stable")[: int(np.isfinite(volume).sum())]
-        return _Class(k, cells[some], known, room)
+        d = known.shape[1]
+        self.k, self.cells, self.n_known = k, cells[some], len(known)
+        self.settled = np.zeros(len(some), dtype=np.bool_)
+        self.found = np.concatenate([known, np.zeros((room, d), dtype=np.int64)])
+        self.copies = np.zeros(len(self.found), dtype=np.int64)
+        self.others = np.zeros((MOST_OTHERS, d), dtype=np.int64)
+        self.sizes = np.array([len(known), 0])
 
     @property
     def arrays(self) -> tuple[NDArray[Any], ...]:
@@ -167,31 +162,6 @@ class _Class:
         """Rows found, int64 (m, d), as often as they are known to be there."""
         some = slice(self.n_known, self.sizes[0])
         return np.repeat(self.found[some], self.copies[some], axis=0)
-
-
-class _Room(NamedTuple):
-    """Memory that kernels work in."""
-
-    waiting: Words
-    levels: Words
-    stack: Longs
-    out: Words
-    support: Ints
-    row: Longs
-    only: Longs
-
-    @staticmethod
-    def of(state: Masked) -> _Room:
-        d, words = len(state.offsets) - 1, state.left.shape[1]
-        return _Room(
-            np.empty((MOST_TRIES + 2, d, words), dtype=np.uint64),
-            np.empty((state.levels, d, words), dtype=np.uint64),
-            np.empty((2 * state.levels + 2, 2), dtype=np.int64),
-            np.empty((d, words), dtype=np.uint64),
-            np.empty((d, words * WORD), dtype=np.int32),
-            np.empty(d, dtype=np.int64),
-            np.empty(d, dtype=np.int64),
-        )
 
 
 def _cells(state: Masked, k: int) -> Longs:
@@ -235,35 +205,33 @@ def _index(rows, n, row):  # type: ignore[no-untyped-def]
 
 @kernel
 def _only(state, k, least, own, fits, found, others, sizes, room, work):  # type: ignore[no-untyped-def]
-    """Return how many rows beside the found ones fit the first mask of `room`; 2 where unknown.
+    """Return how many rows beside the found ones fit the first mask waiting; 2 where unknown.
 
-    The last goes into `room.only`; all are kept in mind as others.
+    The last goes into `only`; all are kept in mind as others.
     """
-    d, waiting = found.shape[1], room.waiting
+    waiting, levels, stack, out, support, row, only = room
     more, tries, waits = 0, 0, 1
     while waits > 0 and fits + more < 2 and tries < MOST_TRIES:
         tries += 1
         waits -= 1
         now = waiting[waits]
-        if not narrow(
-            state, k, least, own, now, room.levels, room.stack, room.out, room.support, work
-        ):
+        if not narrow(state, k, least, own, now, levels, stack, out, support, work):
             continue
         if halve(now, waiting[waits + 1]):
             waits += 2
             if least == 0:
                 break
             continue
-        for f in range(d):
+        for f in range(row.shape[0]):
             for b in range(now.shape[1] * WORD):
                 if has(now[f], b):
-                    room.row[f] = b
-        if _index(found, sizes[0], room.row) >= 0:
+                    row[f] = b
+        if _index(found, sizes[0], row) >= 0:
             continue
         more += 1
-        room.only[:] = room.row
-        if sizes[1] < others.shape[0] and _index(others, sizes[1], room.row) < 0:
-            others[sizes[1]] = room.row
+        only[:] = row
+        if sizes[1] < others.shape[0] and _index(others, sizes[1], row) < 0:
+            others[sizes[1]] = row
             sizes[1] += 1
     return 2 if waits > 0 else more
 
@@ -283,19 +251,26 @@ def _fitting(mask, rows, n, most):  # type: ignore[no-untyped-def]
 
 @kernel
 def _look(  # type: ignore[no-untyped-def]
-    state, k, least, whole, most_work, work, cells, settled, found, copies, others, sizes, room
+    state, k, least, whole, most_work, work, cells, settled, found, copies, others, sizes
 ):
     """Look at the counts of cells for rows that are alone there; take draws out that are told.
 
     Of `sizes`, the first is how many rows are found, the second how many others are kept.
     """
+    d, words = found.shape[1], state.left.shape[1]
+    waiting = np.empty((MOST_TRIES + 2, d, words), dtype=np.uint64)
+    levels = np.empty((state.levels, d, words), dtype=np.uint64)
+    stack = np.empty((2 * state.levels + 2, 2), dtype=np.int64)
+    out, support = np.empty_like(waiting[0]), np.empty((d, words * WORD), dtype=np.int32)
+    row, only = np.empty(d, dtype=np.int64), np.empty(d, dtype=np.int64)
+    room = waiting, levels, stack, out, support, row, only
     kept = 0
     for j in range(sizes[1]):
         if support_of(state, k, others[j]) >= least and _index(found, sizes[0], others[j]) < 0:
             others[kept] = others[j]
             kept += 1
     sizes[1] = kept
-    told, failures, mask = 0, 0, room.waiting[0]
+    told, failures, mask = 0, 0, waiting[0]
     for c in range(cells.shape[0]):
         n = state.bins[state.at[cells[c, 1]] + cells[c, 2], k]
         if n <= 0 or work[0] > most_work or failures > MOST_FAILURES:
@@ -320,10 +295,10 @@ def _look(  # type: ignore[no-untyped-def]
                 if sizes[0] == found.shape[0]:
                     continue
                 who = sizes[0]
-                found[who] = room.only
+                found[who] = only
                 copies[who] = n if whole else 1
                 sizes[0] += 1
-                j = _index(others, sizes[1], room.only)
+                j = _index(others, sizes[1], only)
                 if j >= 0:  # it is found, and no other any more
                     others[j] = others[sizes[1] - 1]
                     sizes[1] -= 1

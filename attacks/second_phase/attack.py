@@ -135,6 +135,8 @@ class LeafInversion(Attack):
         R = self.restarts
         u = 0.3 * rng.standard_normal((R, rows, trees.d))
         Y = label_counts(matching, trees, u[0], rows, R)
+        if matching.width is not None:
+            matching = replace(matching, width=sizes(matching, trees, u, Y))
         for r in range(0, R if len(known) else 0, 2):
             u[r] = trees.middle(trees.cells_of(picked(known, Y[r], rng).X))
         return search(matching, trees, Y, u.astype(np.float32), self.steps, rng)
@@ -155,7 +157,7 @@ class LeafInversion(Attack):
         batch, other = (picked(known, found.y, rng) for _ in range(2))
         leaves = trees.leaves(trees.cells_of(batch.X))
         gradient = matching.of(trees.outputs(leaves), batch.y)
-        if matching.signs:
+        if matching.width is not None:
             gradient = gradient / (np.abs(gradient) + np.float32(1e-8))
         elif found.loss > 20 * _EXPLAINED:
             off = matching.of(trees.outputs(trees.leaves(found.cells)), found.y) - matching.target
@@ -163,7 +165,7 @@ class LeafInversion(Attack):
             gradient = gradient + noise * rng.standard_normal(gradient.shape)
         again = replace(matching, target=gradient.astype(np.float32))
         guess = self.inverted(again, trees, known, len(found.y), rng)
-        alike = not matching.signs or found.loss < _NOISY * guess.loss
+        alike = matching.width is None or found.loss < _NOISY * guess.loss
         return (
             leaf_accuracy(trees.leaves(guess.cells), leaves) if alike else 0.0,
             leaf_accuracy(trees.leaves(trees.cells_of(other.X)), leaves),
@@ -180,7 +182,7 @@ def label_counts(
     """
     V, _ = trees.soft(u.astype(np.float32), 0.5)
     p = expit(matching.network.outputs(matching.weights, V) + matching.start).mean()
-    if matching.signs:
+    if matching.width is not None:
         every = np.arange(rows + 1)
         fits = every[(p * rows - every) * matching.target[-1] >= 0]
         counts = (fits if len(fits) else every)[np.arange(restarts) // 2 % max(len(fits), 1)]
@@ -189,6 +191,17 @@ def label_counts(
         off = np.array([0, 0, 1, -1])[np.arange(restarts) // 2 % 4]
         counts = np.clip(ones + off, 0, rows)
     return (np.arange(rows) >= rows - counts[:, None]).astype(np.int64)
+
+
+def sizes(
+    matching: Matching, trees: SoftTrees, u: NDArray[np.floating], Y: NDArray[np.int64]
+) -> NDArray[np.float32]:
+    """Return the root mean square of random batches' gradients, part by part, (parameters,)."""
+    soft = (trees.soft(batch.astype(np.float32), 0.5)[0] for batch in u)
+    squares = np.mean([matching.of(V, y) ** 2 for V, y in zip(soft, Y, strict=True)], axis=0)
+    for part in matching.network.split(squares):
+        part[...] = np.sqrt(part.mean()) + 1e-8
+    return squares.astype(np.float32)
 
 
 def picked(known: Table, labels: NDArray[np.int64], rng: np.random.Generator) -> Table:

@@ -45,7 +45,8 @@ class SeenBatch:
         network = RatesNetwork.of(len(models.trees), int(models.trees[0]), len(self.weights))
         objective = objective_of(view.parameters["objective"], view.schema.classes)
         start = float(start_of(models, objective))
-        return Matching(network, self.weights, self.gradient, start, self.signs)
+        width = np.ones_like(self.gradient) if self.signs else None
+        return Matching(network, self.weights, self.gradient, start, width)
 
 
 def models_of(view: View) -> ClientModels | None:

@@ -13,8 +13,6 @@ from scipy.special import expit
 from fedtrees.neural.tree_outputs import Parts, RatesNetwork
 
 Floats = NDArray[np.float32]
-#: Width of soft signs, as a share of the root mean square of a part of the gradient.
-_SOFT = 0.5
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,16 +26,16 @@ class Matching:
         Where the gradient was taken, and the mean gradient of the batch.
     start : float
         Added to the network's output.
-    signs : bool
-        The target is Adam's first step, ``g / (|g| + 1e-8)``, in place of the gradient g: little
-        more than signs. The search softens both alike.
+    width : float32 array, shape (parameters,), or None
+        None: the target is the gradient. Else it is Adam's first step along it,
+        ``g / (|g| + 1e-8)``, little more than signs, to which ``g / (|g| + width)`` is compared.
     """
 
     network: RatesNetwork
     weights: Floats
     target: Floats
     start: float
-    signs: bool = False
+    width: Floats | None = None
 
     @cached_property
     def scale(self) -> Floats:
@@ -58,19 +56,16 @@ class Matching:
         slope = self.slopes(V, y.astype(np.float32)) / np.float32(len(V))
         return np.asarray(self.network.gradient(self.weights, V, slope), dtype=np.float32)
 
-    def _met(self, g: Floats, target: Floats, scale: Floats) -> tuple[Floats, Floats]:
+    def _met(
+        self, g: Floats, target: Floats, scale: Floats, width: Floats | None
+    ) -> tuple[Floats, Floats]:
         """Return residuals of a part of gradients and the derivative of their squares, (R, ...)."""
-        if not self.signs:
+        if width is None:
             off = (g - target) * scale
             return off, 2 * off * scale
-        within = tuple(range(1, g.ndim))
-        size = np.sqrt((g * g).mean(axis=within, keepdims=True)) + np.float32(1e-8)
-        width = np.float32(_SOFT) * size
         below = np.abs(g) + width
         off = (g / below - target) * scale
-        pull = 2 * off * scale / below**2
-        by_width = -(pull * g).mean(axis=within, keepdims=True)
-        return off, pull * width + by_width * np.float32(_SOFT) * g / size
+        return off, 2 * off * scale * width / below**2
 
     def __call__(self, V: Floats, Y: Floats) -> tuple[Floats, Floats]:
         """Return losses, (R,), and their derivatives by the outputs of the trees, as V.
@@ -102,8 +97,9 @@ class Matching:
             g_rates, back.sum(axis=(1, 2)),
             np.einsum("rb,rbkc->rck", slope, A), slope.sum(axis=1, keepdims=True),
         )  # fmt: skip
-        target, scale = net.split(self.target), net.split(self.scale)
-        met = [self._met(*part) for part in zip(g, target, scale, strict=True)]
+        widths = (None,) * 4 if self.width is None else net.split(self.width)
+        told = (net.split(self.target), net.split(self.scale), widths)
+        met = [self._met(*part) for part in zip(g, *told, strict=True)]
         loss = sum((off.reshape(R, -1) ** 2).sum(axis=1) for off, _ in met)
         r = Parts(*(pull for _, pull in met))
         along = np.matmul(V.reshape(R, B * K, M), r.rates.transpose(0, 2, 1)).reshape(R, B, K, C)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,9 @@ from fedtrees.attacks.second_phase.routing import SoftTrees
 Floats = NDArray[np.float32]
 #: Widths of a split at the first and last step of every stage, in units of a standard normal.
 _STAGES = ((0.5, 0.05), (0.3, 0.05), (0.3, 0.05))
+#: Widths of soft signs, as shares of the matching's, at every stage: narrow ones find the labels,
+#: wide ones the rows.
+_WIDTHS = (0.3, 2.0, 2.0)
 #: Adam's decays and its largest step.
 _DECAYS, _STEP = (0.5, 0.9), 0.1
 #: So many of the best restarts are recombined, row by row, and moved by so much noise.
@@ -71,7 +74,7 @@ def search(
     rows of all stages are what the refinement may put in.
     """
     R, B, d = u.shape
-    x, loss = u, np.zeros(R)
+    x, loss, stage_of = u, np.zeros(R), matching
     ends: list[tuple[NDArray[np.int32], NDArray[np.int64]]] = []
     for stage, taus in enumerate(_STAGES):
         if stage:
@@ -80,11 +83,13 @@ def search(
             u = parents[rng.integers(0, len(parents), (R, B)), np.arange(B)]
             u = (u + _SHAKE * rng.standard_normal(u.shape)).astype(np.float32)
             u[0] = parents[0]
-        x, loss = _soft(matching, trees, Y, u, steps, taus)
+        if matching.width is not None:
+            stage_of = replace(matching, width=matching.width * np.float32(_WIDTHS[stage]))
+        x, loss = _soft(stage_of, trees, Y, u, steps, taus)
         ends.append((trees.cells(x).reshape(-1, d), Y.ravel()))
     best = int(np.argmin(loss))
     found = Batch(trees.cells(x[best]), Y[best], float(loss[best]))
-    if matching.signs:  # rows' steps do not add up
+    if matching.width is not None:  # rows' steps do not add up
         return found
     pool, labels = (np.concatenate(parts) for parts in zip(*ends, strict=True))
     white = Whitened.of(matching, trees, rng)

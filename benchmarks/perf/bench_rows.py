@@ -17,8 +17,7 @@ from fedtrees.benchmarks.perf import attack_rows
 from fedtrees.benchmarks.perf.measure import FULL, Line, Size
 from fedtrees.benchmarks.perf.rivals import table
 
-# Of a million, a file of text takes most of the memory; `attack_rows` has no file.
-ROWS = (1_000, 10_000, 100_000)
+ROWS = attack_rows.ROWS
 COLUMNS = attack_rows.COLUMNS
 COLORS = ("#000000", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00")
 # The default suite's first grid without a defense, one seed, one process.

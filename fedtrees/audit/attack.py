@@ -15,7 +15,7 @@ from fedtrees.attacks.evidence import evidence_of as evidence_of_view
 from fedtrees.attacks.timberstrike import Options, reconstruct
 from fedtrees.audit.audit import Audit
 from fedtrees.audit.exposure import TreeExposure
-from fedtrees.audit.forest_attack import attack_on, view_of_file
+from fedtrees.audit.forest_attack import attack_on, view_of_file, with_groups
 from fedtrees.audit.recover import sums_of
 from fedtrees.audit.rows import MOST_TARGETS, OWN_SHARE
 from fedtrees.core.errors import DataError
@@ -130,6 +130,8 @@ def _forest_attack(
     """Attack a random forest; the rest as `attack`."""
     schema = (truth or own).schema
     held, sought, threat = _parts(own, truth, streams.rng("own-rows"))
+    if audit.model.released is not None:
+        schema = with_groups(schema, held)
     began = time.perf_counter()
     rng = streams.rng("attack")
     view = view_of_file(audit.model, held, schema, len(held) + len(sought), rng)

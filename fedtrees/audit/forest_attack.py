@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 from itertools import groupby
 
@@ -13,7 +14,7 @@ from fedtrees.attacks.forests.attack import DraftDP
 from fedtrees.attacks.leaves.attack import ForestBoxes
 from fedtrees.audit.model import ModelFile
 from fedtrees.core.holding import Holding
-from fedtrees.core.schema import Schema, Table
+from fedtrees.core.schema import OneHot, Schema, Table
 from fedtrees.core.view import View
 from fedtrees.messages.models import public_view
 from fedtrees.trees.forest.random_forest import ClassTree, RandomForest
@@ -21,6 +22,8 @@ from fedtrees.trees.forest.random_forest import ClassTree, RandomForest
 #: Blocks of trees are of several clients if they share so many standard deviations more tests than
 #: shuffled ones, estimated from so many orders.
 SURE, SHUFFLED = 6.0, 50
+#: Own rows that may tell one-hot groups: of fewer, columns look like one by chance.
+FEWEST = 10
 #: What a test that one tree alone has would count.
 COMMON = 1000
 
@@ -58,6 +61,27 @@ def view_of_file(
         if each < len(model.forest.trees):
             view = replace(view, protocol="local-forests", parameters={"trees": each})
     return replace(view, own=(Holding.of(held),) if len(held) else ())
+
+
+def with_groups(schema: Schema, held: Table) -> Schema:
+    """Return the schema with the one-hot groups that own rows and names of columns suggest.
+
+    Neighbours whose names begin with the same word, one of which is 1 and the others 0 in every own
+    row. The blind adversary knows as much.
+    """
+    if len(held) < FEWEST:
+        return schema
+    groups = []
+    for _, run in groupby(range(len(schema.names)), lambda j: _word(schema.names[j])):
+        columns = list(run)
+        X = held.X[:, columns]
+        if len(columns) > 1 and np.isin(X, (0, 1)).all() and (X.sum(axis=1) == 1).all():
+            groups.append(OneHot(tuple(schema.names[j] for j in columns)))
+    return replace(schema, groups=tuple(groups))
+
+
+def _word(name: str) -> str:
+    return re.split(r"\W|_", name, maxsplit=1)[0]
 
 
 def trees_of_a_client(forest: RandomForest, rng: np.random.Generator) -> int:

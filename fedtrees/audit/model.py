@@ -170,6 +170,8 @@ def _refusal(data: bytes) -> str:
             "compiler that built it, and not read. Take no comfort: FedTree writes the gradient "
             "and hessian sums and the number of rows of every node into it"
         )
+    if not data.strip():
+        return "is empty: save the model again, or give the file it was saved to"
     return (
         f"is of no known format, it starts with {data[:12]!r}; known are XGBoost's JSON and UBJ "
         "models, LightGBM's text models, and random forests saved here (.npz)"

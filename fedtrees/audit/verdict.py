@@ -60,8 +60,8 @@ def verdict(audit: Audit) -> list[str]:
         lines.append(f"{many(s.small, 'leaf has', 'leaves have')} fewer than {SMALL} rows {sure}.")
     if s.rows_in_pure:
         lines.append(
-            f"{many(s.pure, 'leaf is', 'leaves are')} pure: all rows in them have one label. "
-            f"Whoever knows of a person that they are in the training table, and the few columns "
+            f"{many(s.pure, 'leaf is', 'leaves are')} pure, all rows in them of one label: "
+            f"whoever knows of a person that they are in the training table, and the few columns "
             f"one tree asks for, knows the label of up to {s.rows_in_pure} people from that tree."
         )
     if audit.sources.kind != "one":
@@ -72,6 +72,15 @@ def verdict(audit: Audit) -> list[str]:
             "values belong to somebody."
         )
     return lines
+
+
+def briefly(lines: list[str]) -> list[str]:
+    """Return sentences for one screen: the first line whole, of the others how they begin."""
+    return [line if not at else _first(line) for at, line in enumerate(lines)]
+
+
+def _first(line: str) -> str:
+    return line.partition(". ")[0].rstrip(".") + "."
 
 
 def _counts_line(audit: Audit) -> str:

@@ -56,8 +56,9 @@ BLIND_WITH_ROWS, BLIND_WITHOUT = Law(2.0, 0.57), Law(0.3, 0.5)
 PER_ATTACK, PER_SKIP = 0.15, 0.02
 # Seconds to load, to train and to measure a model, per million values of the table.
 START, PER_MILLION, TRAINING, TRAINING_PER_MILLION = 3.0, 1.0, 0.15, 0.04
-# MiB: one process that hands out work; every worker with its attacks; and copies of the table.
-OURSELVES, WORKER, COPIES = 160.0, 210.0, 12.0
+# MiB: one process that hands out work; every worker with its attacks; and copies of the table. Of
+# runs of 1,000 to 1,000,000 rows, see tests/bench/test_estimate.py.
+OURSELVES, WORKER, COPIES = 100.0, 330.0, 17.0
 #: Measured laws of training hold for these; others encrypt, mask or sample, and take longer.
 CHEAP = {"fedtree-hist", "nvflare-hist"}
 SLOW_DEFENSES = {"paillier", "masking"}
@@ -101,14 +102,18 @@ def estimate(plan: Plan, cells: list[Cell], workers: int, data_dir: str | None) 
     seconds = sum(_seconds(cell, *sizes[cell.setting]) for cell in cells)
     values = max((rows * columns for rows, _, columns in sizes.values()), default=0)
     start = START + PER_MILLION * values / 1e6
-    table = 4 * values / 2**20
     processes = max(1, min(workers, len(plan.groups)))
     return Estimate(
         cpu_seconds=seconds + start * (1 + processes * (processes > 1)),
         wall_seconds=seconds / processes + start * (1 + (processes > 1)),
-        mebibytes=OURSELVES + (WORKER + COPIES * table) * processes,
+        mebibytes=memory(values, processes),
         unmeasured=tuple(sorted({name for cell in cells for name in _unmeasured(cell)})),
     )
+
+
+def memory(values: float, processes: int) -> float:
+    """Return the MiB that processes need together for a table of so many values, at their peak."""
+    return OURSELVES + (WORKER + COPIES * 4 * values / 2**20) * processes
 
 
 def _size(federation: Federation) -> tuple[int, float, int]:

@@ -28,12 +28,12 @@ from fedtrees.audit.tables import (
     settings_text,
     trees_table,
 )
-from fedtrees.audit.verdict import advice, leftovers, to_json, verdict
+from fedtrees.audit.verdict import advice, briefly, leftovers, to_json, verdict
 from fedtrees.cli.inspect import console, text_table
 from fedtrees.core.errors import UsageError
 from fedtrees.data.dataset import Dataset
 
-_FEW = 5  # leaves in one screen
+_FEW = 3  # leaves in one screen
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,8 @@ def _print(
     out = console()
     out.print(headline(found), markup=False)
     out.print()
-    for line in verdict(found):
+    lines = verdict(found)
+    for line in lines if details else briefly(lines):
         _paragraph(out, line, "  * ")
     for note in facts["notes"]:
         _paragraph(out, f"note: {note}", "  ")
@@ -142,7 +143,7 @@ def _print(
     tables = (fields_table(found), trees_table(found), leaves_table(found))
     for shown in tables if details else (leaves_table(found, _FEW),):
         if shown.lines:
-            out.print(_text_table(shown))
+            out.print(_text_table(shown, plain=not details))
     if details:
         _paragraph(out, f"eta and lambda: {settings_text(found)}")
     if attacked is not None and attacked.reason is not None:
@@ -150,10 +151,12 @@ def _print(
     elif attacked is not None:
         out.print(_text_table(attack_table(attacked)))
     out.print()
-    for line in [*facts.get("scrub", {}).get("says", []), *advice(found, "scrub" in facts)]:
+    todo = advice(found, "scrub" in facts)
+    scrubbed = facts.get("scrub", {}).get("says", [])
+    for line in [*scrubbed, *(todo if details else [briefly(["", t])[1] for t in todo])]:
         _paragraph(out, line)
     if not details:
-        out.print("Every field, tree and leaf: --details")
+        out.print("All of it, every field, tree and leaf: --details")
     if "report" in facts:
         out.print(f"report: {facts['report']}", markup=False, soft_wrap=True)
 
@@ -164,9 +167,10 @@ def _paragraph(out: Console, text: str, begin: str = "") -> None:
         out.print(Text(begin if at == 0 else " " * len(begin)) + line)
 
 
-def _text_table(shown: Shown) -> TextTable:
-    note = {"caption": shown.note or None, "caption_justify": "left"}
-    table = text_table(shown.title, shown.columns, shown.lines, **note)
+def _text_table(shown: Shown, plain: bool = False) -> TextTable:
+    look: dict[str, Any] = {"caption": shown.note or None, "caption_justify": "left"}
+    look |= {"box": None, "pad_edge": False} if plain else {}
+    table = text_table(shown.title, shown.columns, shown.lines, **look)
     for k in shown.numeric:
         table.columns[k].justify = "right"
     return table

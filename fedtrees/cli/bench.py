@@ -99,7 +99,10 @@ def bench(
     jobs: Annotated[
         int | None, typer.Option("-j", "--jobs", help="Processes (default: all cores).")
     ] = None,
-    out: Annotated[str | None, typer.Option(help="Run folder (default: runs/SUITE).")] = None,
+    out: Annotated[
+        str | None,
+        typer.Option(help="Run folder (default: runs/SUITE; runs/custom where options change it)."),
+    ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Finish the run in --out; nothing is computed twice.")
     ] = False,

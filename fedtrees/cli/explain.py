@@ -108,12 +108,15 @@ def _print(facts: dict[str, Any], details: bool) -> None:
     found = [line for line in lines if APPLIES in line[1:]]
     if not details:
         found = [[name, *("yes" if f == APPLIES else "" for f in rest)] for name, *rest in found]
-    out.print(text_table(title, columns, found, **look))
+    if found:
+        out.print(text_table(title, columns, found, **look))
+    else:
+        out.print("no attack applies:")
     others: dict[str, list[str]] = {}
     for name, *reasons in lines:
         if "applies" not in reasons:
             others.setdefault("; ".join(dict.fromkeys(reasons)), []).append(name)
-    if not details:
+    if not details and found:
         out.print(
             "what every message carries and why, and why other attacks do not apply: --details"
         )

@@ -22,6 +22,7 @@ _KINDS = (
     "protocols", "defenses", "attacks", "metrics", "threats", "partitions", "datasets", "suites",
 )  # fmt: skip
 _WHICH = ("index", "count")  # of several parties of one role
+_NAME, _SHORT = 24, 12  # letters up to which a name, or any cell, is never broken
 _CHECKED = {"protocols": "protocol", "defenses": "defense", "attacks": "attack"}
 
 
@@ -37,14 +38,17 @@ def console() -> Console:
 def text_table(
     title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], **options: Any
 ) -> TextTable:
-    """Return a table with a bold title; long cells are folded."""
+    """Return a table with a bold title; long cells are wrapped, short ones and names never."""
     from rich.markup import escape
     from rich.table import Table as TextTable
 
     table = TextTable(title=escape(title), title_justify="left", title_style="bold", **options)
-    for column in columns:
-        table.add_column(escape(column), overflow="fold")
-    for row in rows:
+    lines = [list(row) for row in rows]
+    for k, column in enumerate(columns):
+        longest = max(len(cell) for cell in (column, *(line[k] for line in lines)))
+        whole = longest <= (_NAME if k == 0 else _SHORT)
+        table.add_column(escape(column), overflow="fold", no_wrap=whole)
+    for row in lines:
         table.add_row(*map(escape, row))
     return table
 

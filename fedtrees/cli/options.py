@@ -79,7 +79,8 @@ Keep = Annotated[
 ]
 Drop = Annotated[list[str] | None, typer.Option(help="Columns of --csv to leave out.")]
 Sep = Annotated[
-    str, typer.Option(help="Separator of --csv, one character or 'tab' (default: found out).")
+    str,
+    typer.Option(help="Separator of the CSV file, one character or 'tab' (default: found out)."),
 ]
 Task = Annotated[
     str,
@@ -116,7 +117,7 @@ def csv_table(
     if csv is None:
         if target or given:
             named = [f"--{name}" for name in (*(["target"] if target else []), *given)]
-            raise UsageError(f"{', '.join(named)} describe a --csv file; give --csv FILE")
+            raise UsageError(f"{', '.join(named)}: only with a table of one's own; give --csv FILE")
         return None
     if data:
         raise UsageError("give --data or --csv, not both")

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from fedtrees.data.kinds import Column
 
 _EXAMPLES = 3
+_NARROW = 80  # columns of a terminal below which there is no room for examples
 
 
 def inspect(
@@ -43,6 +44,9 @@ def inspect(
     ]  # fmt: skip
     title = f"{file}: {many(len(table), 'row')}, {many(len(columns), 'column')}"
     heads = ("column", "taken for", "missing", "different", "such as", "left out")
+    if console().width < _NARROW:  # the rest needs the room
+        heads = tuple(head for head in heads if head != "such as")
+        shown = [[*line[:4], line[5]] for line in shown]
     console().print(text_table(title, heads, shown, box=None, pad_edge=False))
     tell([*table.notes, *(f"{c['column']}: {c['note']}" for c in columns if c["note"])])
     out = [c["column"] for c in columns if not c["used"] and c["kind"] in ("id", "date", "text")]

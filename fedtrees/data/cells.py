@@ -59,19 +59,26 @@ def number(cell: str, decimal: str = ".") -> float | None:
 
 def numbers(cells: Collection[str], decimal: str = ".") -> dict[str, float]:
     """Return the cells that are numbers, with their values."""
-    if decimal == ".":
-        try:  # most columns are plain, and this is ten times as fast
-            values = list(map(float, cells))
-        except ValueError:
-            pass
-        else:
-            if all(map(math.isfinite, values)) and "_" not in "".join(cells):
-                return dict(zip(cells, values, strict=True))
+    values = plain(cells) if decimal == "." else None
+    if values is not None:
+        return dict(zip(cells, values, strict=True))
     found = ((cell, number(cell, decimal)) for cell in cells)
     return {cell: value for cell, value in found if value is not None}
 
 
-def decimal_of(cells: Mapping[str, int]) -> str:
+def plain(cells: Collection[str]) -> list[float] | None:
+    """Return the values of cells, None unless all are numbers as Python writes them.
+
+    Most columns are, and this is ten times as fast as `number`.
+    """
+    try:
+        values = list(map(float, cells))
+    except ValueError:
+        return None
+    return values if all(map(math.isfinite, values)) and "_" not in "".join(cells) else None
+
+
+def decimal_of(cells: Mapping[str, int]) -> tuple[str, dict[str, float]]:
     """Return how the numbers of a column may be written, of its present cells with their counts.
 
     Returns
@@ -79,21 +86,23 @@ def decimal_of(cells: Mapping[str, int]) -> str:
     str
         ``"."`` or ``","`` where only that makes most cells numbers; ``".,"`` where both do and the
         values differ (``1.234``); ``"="`` where they do not (``12``); empty: no column of numbers.
+    dict of str to float
+        The numbers, if one way to write them was found.
     """
     if not cells:
-        return ""
+        return "", {}
     point = numbers(cells, ".")
     if len(point) == len(cells) and "," not in "".join(cells):
         dotted = next((cell for cell in cells if "." in cell), None)
         if dotted is None or number(dotted, ",") is None:
-            return "." if dotted else "="
+            return "." if dotted else "=", point
     comma = numbers(cells, ",")
     if point == comma:
-        return "=" if _most(cells, point) else ""
-    fits = [d for d, found in ((".", point), (",", comma)) if _most(cells, found)]
+        return ("=", point) if _most(cells, point) else ("", {})
+    fits = {d: found for d, found in ((".", point), (",", comma)) if _most(cells, found)}
     if len(fits) == 2 and len(point) != len(comma):
-        return "." if len(point) > len(comma) else ","
-    return "".join(fits)
+        return (".", point) if len(point) > len(comma) else (",", comma)
+    return "".join(fits), next(iter(fits.values())) if len(fits) == 1 else {}
 
 
 def _most(cells: Mapping[str, int], found: Mapping[str, float]) -> bool:

@@ -23,6 +23,7 @@ MOST_RAGGED = 0.05
 # In this order where two suit equally well; the space last, which stands inside cells.
 _SEPARATORS = (";", "\t", "|", ",", " ")
 _NAMES = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars", " ": "spaces"}
+_MARK = codecs.BOM_UTF8.decode("cp1252")
 _SAMPLE = 1 << 16  # characters looked at for the separator
 _HEAD = 201  # records looked at for the header
 _BLOCK = 10_000  # records held as cells at a time
@@ -132,10 +133,13 @@ def read_csv(path: str | Path, separator: str = "", named: Sequence[str] = ()) -
     encoding, notes = _encoding(path)
     errors = "replace" if encoding == "cp1252" else "strict"
     with path.open(encoding=encoding, errors=errors, newline="") as file:
+        # Some programs put the mark of UTF-8 before what is none.
+        start = file.seek(0) if encoding != "cp1252" or file.read(3) != _MARK else file.tell()
+        file.seek(start)
         hint = file.readline(7)  # of spreadsheets: sep=;
         begins = file.tell()
         if hint[:4].lower() != "sep=" or len(hint.rstrip("\r\n")) != 5:
-            hint, begins = "", file.seek(0)
+            hint, begins = "", file.seek(start)
         sample = file.read(_SAMPLE + 1)
         file.seek(begins)
         separator = separator or hint[4:5] or _sniffed(sample)

@@ -29,10 +29,10 @@ def numeric(table: TextTable, name: str) -> NDArray[np.float64]:
     """
     cells = table.column(name)
     present = Counter(cell for cell in cells if not missing(cell))
-    decimal = decimal_of(present)
-    if decimal == ".,":
-        decimal = "," if table.separator == ";" else "."
-    values = numbers(present, decimal if decimal in (".", ",") else ".")
+    decimal, values = decimal_of(present)
+    if not values:
+        both = "," if table.separator == ";" else "."
+        values = numbers(present, both if decimal == ".," else ".")
     for i, cell in enumerate(cells):
         if cell in values or missing(cell):
             continue

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from fedtrees.core.counts import many
 from fedtrees.core.errors import DataError
-from fedtrees.data.cells import MISSING, dates, decimal_of, missing, numbers
+from fedtrees.data.cells import MISSING, dates, decimal_of, missing, numbers, plain
 from fedtrees.data.csv_file import TextTable
 
 Kind = Literal["number", "category", "yes/no", "date", "id", "text", "empty"]
@@ -104,14 +104,16 @@ def columns_of(table: TextTable) -> tuple[Column, ...]:
     found: dict[str, Column] = {}
     for name in table.names:
         cells = _counted(table, name)
-        decimals[name] = decimal_of(cells)
+        decimals[name], values = decimal_of(cells)
         if decimals[name] != ".,":
-            found[name] = _column(name, cells, len(table), decimals[name].replace("=", "."))
+            mark = decimals[name].replace("=", ".")
+            found[name] = _column(name, cells, len(table), mark, values)
     # 1.234: what the other columns' numbers say
     marks = decimals.values()
-    comma = "," in marks or ("." not in marks and table.separator == ";")
+    mark = "," if "," in marks or ("." not in marks and table.separator == ";") else "."
     for name in (n for n in table.names if n not in found):
-        found[name] = _column(name, _counted(table, name), len(table), "," if comma else ".")
+        cells = _counted(table, name)
+        found[name] = _column(name, cells, len(table), mark, numbers(cells, mark))
     return tuple(found[name] for name in table.names)
 
 
@@ -123,13 +125,15 @@ def _counted(table: TextTable, name: str) -> dict[str, int]:
     return cells
 
 
-def _column(name: str, cells: Mapping[str, int], n: int, decimal: str) -> Column:
+def _column(
+    name: str, cells: Mapping[str, int], n: int, decimal: str, values: Mapping[str, float]
+) -> Column:
     column = Column(name, "text", n, sum(cells.values()), len(cells))
     if not cells:
         return replace(column, kind="empty", out="no values")
     if dates(cells) is not None and (len(cells) > 2 or not decimal):
         return replace(column, kind="date", reads="date", out="dates")
-    return _numeric(column, cells, decimal) if decimal else _texts(column, cells)
+    return _numeric(column, cells, decimal, values) if decimal else _texts(column, cells)
 
 
 def _texts(column: Column, cells: Mapping[str, int]) -> Column:
@@ -149,8 +153,9 @@ def _texts(column: Column, cells: Mapping[str, int]) -> Column:
     return replace(column, out="free text")
 
 
-def _numeric(column: Column, cells: Mapping[str, int], decimal: str) -> Column:
-    values = numbers(cells, decimal)
+def _numeric(
+    column: Column, cells: Mapping[str, int], decimal: str, values: Mapping[str, float]
+) -> Column:
     odd = sorted(cells.keys() - values.keys()) if len(values) < len(cells) else []
     whole = all(value.is_integer() for value in values.values())
     few = len(cells) <= FEW and len(set(values.values())) == len(values)
@@ -248,6 +253,9 @@ def _order(table: TextTable, column: Column) -> tuple[str, ...]:
 def values_of(table: TextTable, column: Column) -> NDArray[np.float64]:
     """Return the values of a column, float64, shape (n,): codes, numbers or days; NaN: missing."""
     cells = table.column(column.name)
+    whole = column.kind == "number" and column.reads == "." and column.present == column.rows
+    if whole and (values := plain(cells)) is not None:
+        return np.array(values)
     if column.categorical:
         known = {name: float(k) for k, name in enumerate(column.order)}
         known |= {cell: known[name] for cell, name in column.merged.items()}

@@ -34,7 +34,10 @@ BINARY_BLOCK, BINARY_ROUNDS = 200, 2
 
 
 # Draws of these kinds are guesses by themselves; others only sharpen.
-_ALONE = ("uniform", "bootstrap", "given-label")
+_ALONE = ("uniform", "skewed", "bootstrap", "given-label")
+#: Where in a declared range ``skewed`` draws lie: a beta distribution. Public ranges leave more
+#: room above than below (ages to 120): 10 points of RA on Pima, 3 on Stroke, 1 on Adult.
+SKEWED = (2.0, 4.0)
 
 
 def blind_guesses(
@@ -72,7 +75,8 @@ def blind_guesses(
         draws, of every kind in `SHARES` and of ``near``, and ``bootstrap+wide-consensus``;
         ``refined``, ``refined-near`` and ``near+refined``, matched once more as a whole;
         ``imputed+refined``, of bootstraps redrawn by `ChainedEquations`, and ``frequent``, the
-        rows that most of those have. With no own rows only ``uniform`` and its consensus, and
+        rows that most of those have. With no own rows only ``uniform`` and, where a number
+        has a declared range, ``skewed`` (more often in its lower half), the consensus of each, and
         ``constant``, the middle of the range.
 
     Raises
@@ -99,6 +103,8 @@ def blind_guesses(
     if own is not None:
         guesses["independent"] = independent_rows(own, schema, n, positives, rng)
         kinds += [*SHARES, "near"] if draws > 1 else SHARES
+    elif any(f.declared_range and not f.categories for f in schema.features):
+        kinds += ["skewed"]
     for kind in kinds:
         made.of(kind)
     for kind in kinds:
@@ -149,7 +155,7 @@ class Draws:
         self._guesses: dict[str, Table] = {}
 
     def of(self, kind: str) -> list[Table]:
-        """Return the samples of a kind: ``uniform``, one of `SHARES`, ``near`` or ``imputed``."""
+        """Return samples: ``uniform``, ``skewed``, one of `SHARES`, ``near`` or ``imputed``."""
         if kind not in self._samples:
             self._samples[kind] = list(self._drawn(kind))
         return self._samples[kind]
@@ -162,8 +168,9 @@ class Draws:
 
     def _drawn(self, kind: str) -> Iterator[Table]:
         drawn = (self._own, self._schema, self._n, self._positives)
-        if kind == "uniform":
-            return (_uniform(*drawn, self._rng) for _ in range(self._draws))
+        if kind in ("uniform", "skewed"):
+            shape = SKEWED if kind == "skewed" else None
+            return (_in_ranges(*drawn, self._rng, shape) for _ in range(self._draws))
         assert self._own is not None
         if kind == "imputed":
             equations = ChainedEquations(self._own, self._schema, self._rng)
@@ -305,15 +312,23 @@ def _ranges(own: Table | None, schema: Schema) -> list[tuple[float, float]]:
     return ranges
 
 
-def _uniform(
-    own: Table | None, schema: Schema, n: int, positives: int | None, rng: np.random.Generator
+def _in_ranges(
+    own: Table | None,
+    schema: Schema,
+    n: int,
+    positives: int | None,
+    rng: np.random.Generator,
+    shape: tuple[float, float] | None = None,
 ) -> Table:
+    """Draw every value from its range, uniformly or of a beta distribution of this shape."""
     X = np.empty((n, len(schema.features)), dtype=np.float32)
     for k, (low, high) in enumerate(_ranges(own, schema)):
         if schema.features[k].kind == "categorical":
             X[:, k] = rng.integers(int(low), int(high) + 1, n)
-        else:
+        elif shape is None:
             X[:, k] = rng.uniform(low, high, n)
+        else:
+            X[:, k] = low + (high - low) * rng.beta(*shape, n)
     for group in schema.groups:
         hot = rng.integers(0, len(group.columns) + int(group.empty), n)
         for k, name in enumerate(group.columns):

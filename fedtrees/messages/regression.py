@@ -34,16 +34,6 @@ class KeyRequest(Message):
 
 
 @dataclass(frozen=True, eq=False)
-class ArbiterKey(Message):
-    """The arbiter's public key, told to everybody."""
-
-    discloses: ClassVar[frozenset[Reveal]] = frozenset()
-    holder: str
-    bits: int
-    key: Sealed
-
-
-@dataclass(frozen=True, eq=False)
 class ColumnScales(Message):
     """Mean and standard deviation of a party's columns, by which they are standardised.
 

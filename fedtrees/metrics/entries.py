@@ -67,8 +67,9 @@ class EntriesMetric(Metric[VictimsEntries]):
             X = held.X.astype(np.float64)
             for place, column in enumerate(held.columns.tolist()):
                 x = X[:, place]
-                new = np.array([(i, column) not in known for i in held.ids.tolist()], dtype=bool)
-                new &= ~np.isnan(x)
+                new = ~np.isnan(x)
+                if known:
+                    new &= [(i, column) not in known for i in held.ids.tolist()]
                 if not new.any():
                     continue
                 k, there = int(new.sum()), x[~np.isnan(x)]

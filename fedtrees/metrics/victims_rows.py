@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -172,11 +171,12 @@ class RecordMetric(Metric[VictimsRows]):
     ) -> Sequence[Records]:
         """Return rows that are sure with blindly guessed ones behind them."""
         claim = claims[0]
-        share = truth.guessed / truth.whole
         if claim.confidence is None:
-            few = claim.table if share == 1 else spaced(claim.table, truth.guessed)
+            every = truth.guessed == truth.whole
+            few = claim.table if every else spaced(claim.table, truth.guessed)
             return claims if few is claim.table else [Records(few)]
-        missing = math.ceil(share * (truth.whole - len(claim.table)))
+        left = truth.guessed * (truth.whole - len(claim.table))
+        missing = -(-left // truth.whole)  # rounded up, of integers: no more than are guessed
         if missing <= 0:
             return claims
         rest = blind()

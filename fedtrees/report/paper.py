@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -167,14 +168,16 @@ def _differing(panel: Panel, panels: Sequence[Panel], names: Names) -> str:
 
 
 def _wrapped(text: str, width: int) -> str:
-    """Break a title between its parts wherever a line gets wider than a panel."""
+    """Break a title between its parts, or parameters, wherever a line gets wider than a panel."""
     lines = [""]
     for part in text.split(" · "):
-        joined = f"{lines[-1]} · {part}" if lines[-1] else part
-        if len(joined) <= width or not lines[-1]:
-            lines[-1] = joined
-        else:
-            lines.append(part)
+        join = " · " if lines[-1] else ""
+        for piece in [part] if len(part) <= width else re.split("(?<=,)", part):
+            if lines[-1] and len(lines[-1] + join + piece) > width:
+                lines.append(piece)
+            else:
+                lines[-1] += join + piece
+            join = ""
     return "\n".join(lines)
 
 

@@ -84,7 +84,8 @@ def frontier(study: Study, charts: Charts) -> Html:
             study,
             "Right and down is better. Bars: 95% bootstrap intervals over seeds; faint marks: "
             "single seeds; thin lines join the budgets of one defense; the wide grey line joins "
-            "the points that are not dominated. Of hollow points an applicable attack is missing.",
+            "the points that are not dominated. A ring about a mark is a defense in its place. Of "
+            "hollow points an applicable attack is missing.",
         ),
         _metric_chooser(study),
         _legend(study),

@@ -175,7 +175,9 @@ class Adversary:
         someone = capital(self.who)
         if self.base is None or not self.base.leaks:
             note = self.base.point.note if self.base else "it was not run"
-            return f"What {self.who} could read without a defense is not known: {note}."
+            return (
+                f"What {self.who} could read without a defense is not known: {note}.{self.kept()}"
+            )
         if not self.lead:
             first = next((m for m in WORDS if self.leak(UNDEFENDED, m).score.known), "")
             first = first or self.base.leaks[0].metric
@@ -195,6 +197,15 @@ class Adversary:
             f"{NOT_LOOKING} ({mine} against {theirs}), but can "
             f"{self.can(self.lead, leak, 'against ')}, by {attack}."
         )
+
+    def kept(self) -> str:
+        """Say what was measured where no attack was scored: the utility, and what it costs."""
+        if self.base is None or not self.base.point.utility.known:
+            return ""
+        mine = f"{self.utility} {style.number(self.base.point.utility.mean)} without a defense"
+        costs = [f"{self.price([d])} with {d}" for d in self.board
+                 if d != UNDEFENDED and self.cost(d).known]  # fmt: skip
+        return f" What was measured: {'; '.join([mine, *costs])}."
 
     def also(self) -> str:
         """Say what else the undefended run gives away."""

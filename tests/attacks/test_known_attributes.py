@@ -17,7 +17,7 @@ from fedtrees.core.schema import Feature, OneHot, Schema, Table
 from fedtrees.data import load_csv
 from fedtrees.metrics.row_errors import row_errors
 from fedtrees.metrics.victims_rows import RecordMetric, SpecificityMetric
-from fedtrees.report.sentences import who
+from fedtrees.report.phrases import who
 
 COINS = np.random.default_rng(0)
 KIND = COINS.integers(0, 3, 60)

@@ -7,12 +7,13 @@ import pytest
 from sklearn.datasets import load_wine
 from sklearn.ensemble import ExtraTreesClassifier, RandomForestClassifier
 
+from fedtrees.attacks.forests.variables import Variables
 from fedtrees.audit import audit, read_model
 from fedtrees.audit.attack import attack
-from fedtrees.audit.forest_attack import trees_of_a_client
+from fedtrees.audit.forest_attack import trees_of_a_client, with_groups
 from fedtrees.audit.verdict import verdict
 from fedtrees.core.errors import DataError
-from fedtrees.core.schema import Feature, Schema, Table
+from fedtrees.core.schema import Feature, OneHot, Schema, Table
 from fedtrees.data.dataset import Dataset
 from fedtrees.trees.files.forests import save_random_decision_forest, save_random_forest
 from fedtrees.trees.files.sklearn_forest import from_sklearn
@@ -83,3 +84,36 @@ def test_clients_of_one_size_are_told_apart_by_their_thresholds(sizes, trees, bo
     shuffled = rng.permutation(len(grown))
     apart = trees_of_a_client(RandomForest(tuple(grown[t] for t in shuffled)), rng)
     assert apart == len(grown)
+
+
+def test_a_private_forest_tells_more_than_own_rows_in_every_kind_of_column(tmp_path: Path):
+    rng = np.random.default_rng(0)
+    hot, number = rng.integers(0, 4, 150), rng.integers(1, 60, 150)
+    X = np.column_stack([np.eye(4)[hot], hot > 1, number]).astype(np.float32)
+    y = (rng.random(150) < 0.2 + 0.6 * (hot > 1)).astype(np.int64)
+    names = ("kind_a", "kind_b", "kind_c", "kind_d", "late", "size")
+    ends = [{}] * 5 + [{"low": 0.0, "high": 60.0}]
+    told = tuple(
+        Feature(
+            n, categories=() if e else ("0", "1"), kind="continuous" if e else "categorical", **e
+        )
+        for n, e in zip(names, ends, strict=True)
+    )
+    splits = draw_splits(
+        Schema(told, "y", groups=(OneHot(names[:4]),)),
+        4,
+        lambda t: np.random.default_rng(t),
+        10,
+        bins=6,
+    )
+    forest = RandomDecisionForest(splits, splits.count(X, y, 2), 150)
+    save_random_decision_forest(forest, tmp_path / "m.npz", "geometric", np.inf)
+    schema = Schema(tuple(map(Feature, names)), "y")
+    found = attack(audit(read_model(tmp_path / "m.npz")), None, Dataset("t", schema, Table(X, y)))
+    assert next(s for s in found.scores if s.metric == "ra").advantage > 0.3
+    held = Table(X, y)
+    assert with_groups(schema, held).groups == (OneHot(names[:4]),)
+    assert not with_groups(schema, held.take(slice(5))).groups
+    near = Variables.of_schema(schema, [np.zeros(0)] * 5 + [np.array([10.0, 40.0])], X[:90])
+    parts = np.split(np.sort(number[:90]), np.searchsorted(np.sort(number[:90]), [10, 40]))
+    assert near.levels[5][:, 0].tolist() == [p[(len(p) - 1) // 2] for p in parts]

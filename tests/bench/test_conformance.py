@@ -203,9 +203,10 @@ def test_each_family_of_messages_has_its_protocols():
         {"fedxgbllr"},
         {"flower-bagging", "flower-cyclic", "local-ensembles"},
         {"forest-hist"},
-        {"horizontal-regression", "vertical-regression"},
+        {"horizontal-regression"},
         {"local-forests"},
         {"secureboost", "vertical-forest"},
+        {"vertical-regression"},
     ]
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from fedtrees.attacks.labels.attack import PublishedID2Graph
 from fedtrees.bench.cells import AttackCell
-from fedtrees.bench.estimate import START, estimate
+from fedtrees.bench.estimate import START, estimate, memory
 from fedtrees.bench.session import Bench
 from fedtrees.bench.suite import Suite
 
@@ -64,6 +64,16 @@ def test_cost_grows_with_rows_trees_and_seeds_but_not_with_what_is_done(table, t
     assert cost("done", 3, protocols=["fedtree-hist[trees=5]"]).cpu_seconds < small.cpu_seconds
     slow = cost("slow", protocols=["fedtree-hist[trees=5]"], defenses=["paillier[bits=1024]"])
     assert slow.unmeasured == ("paillier",)
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "processes", "peak"),
+    # docs/performance.md; of one process the peak of the largest, of two what they need together
+    [(569, 31, 2, 637), (1_000, 29, 1, 330), (10_000, 29, 1, 456), (100_000, 29, 1, 857),
+     (100_000, 55, 2, 1511), (1_000_000, 29, 1, 2263)],
+)  # fmt: skip
+def test_memory_is_what_was_measured_to_half_as_much_again(rows, columns, processes, peak):
+    assert peak / 1.5 < memory(rows * columns, processes) < 1.5 * peak
 
 
 def test_too_many_rows_for_an_attack_are_said_before_training(monkeypatch, tmp_path):

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 
 from fedtrees.bench.evaluate import make_defense
@@ -9,6 +10,10 @@ from fedtrees.bench.measured import measure
 from fedtrees.core.errors import UsageError
 from fedtrees.core.registry import register
 from fedtrees.core.specs import parse_composed, parse_grid
+from fedtrees.defenses import dp_sgd
+from fedtrees.neural import training as neural_training
+from fedtrees.neural.perceptron import Layers
+from fedtrees.protocols import network_canaries
 from fedtrees.protocols.horizontal import dp_gbdt
 
 WIDE = "dp-forest[epsilon=0.1,trees=1,depth=12{}]"
@@ -61,6 +66,25 @@ def test_too_little_noise_on_leaves_is_found(monkeypatch):
     )
     assert found("dp-gbdt[epsilon=0.5,trees=20]").epsilon > 0.5
     assert found("dp-gbdt[epsilon=0.5,trees=5]", runs=60).epsilon > 0.5
+
+
+@pytest.mark.parametrize("protocol", ["fedsgd-mlp[rounds=20]", "fedavg-mlp[rounds=5]"])
+def test_too_little_noise_on_updates_is_found(protocol, monkeypatch):
+    pytest.importorskip("torch", reason="needs torch, the extra neural")
+    monkeypatch.setattr(dp_sgd, "multiplier", lambda *_: 0.3)
+    assert found(protocol, "dp-sgd[epsilon=1]").epsilon > 1
+    monkeypatch.setattr(dp_sgd, "multiplier", lambda *_: 30.0)  # more than any of these needs
+    assert found(protocol, "dp-sgd[epsilon=1]").epsilon <= 1
+
+
+def test_a_slope_is_the_gradient_times_the_update():
+    pytest.importorskip("torch", reason="needs torch, the extra neural")
+    rng, layers = np.random.default_rng(0), Layers((6, 5, 4, 2))
+    weights = neural_training.initial(layers, rng)
+    update = rng.normal(size=layers.parameters).astype(np.float32)
+    X, y = rng.normal(size=(7, 6)).astype(np.float32), rng.integers(0, 2, 7)
+    told = neural_training.example_gradients(layers, weights, X, y) @ update
+    assert np.allclose(network_canaries._slopes(layers, weights, update, X, y), told, atol=1e-4)
 
 
 @pytest.mark.parametrize("defense", ["secure-sum", "masking", "paillier"])

@@ -57,14 +57,18 @@ def test_the_json_has_every_leaf_and_null_where_nothing_is_certain(capsys, made)
     assert not any(leaf["exact"] for t in later for leaf in t["leaves"])
 
 
-def test_the_text_says_it_plainly(capsys, made):
+def test_the_text_says_it_plainly(capsys, made, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
     _, out, _ = run(capsys, made / "m.json")
     brief = " ".join(out.split())
     assert "It was trained on at least 569 rows, 357 of them positive" in brief
     assert "worst_" in brief  # conditions of a leaf, by column name
-    assert out.count("\n") < 60
+    lines = out.count("\n")
     _, out, _ = run(capsys, made / "m.json", "--details")
-    assert brief.partition("Most exposed")[0] in " ".join(out.split())
+    whole = " ".join(out.split())
+    assert lines <= 28 < out.count("\n")
+    for sentence in brief.partition("Most exposed")[0].split(" * "):
+        assert sentence.rstrip(" .") in whole
     assert "eta 0.3, lambda 1, inferred" in out
 
 
@@ -166,6 +170,13 @@ def test_what_cannot_work_is_refused_in_one_line(capsys, made, arguments, code, 
     assert found == code
     assert message in err
     assert err.count("\n") == 1
+
+
+def test_an_empty_file_is_called_empty(capsys, tmp_path):
+    (tmp_path / "empty.json").write_bytes(b"")
+    code, _, err = run(capsys, tmp_path / "empty.json")
+    assert code == 5
+    assert "empty.json is empty: save the model again" in err
 
 
 def test_a_model_of_five_hundred_trees_is_audited(tmp_path):

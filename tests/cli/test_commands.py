@@ -393,3 +393,15 @@ def test_help_loads_nothing_heavy():
         check=True,
     )
     assert "bench" in helped.stdout
+
+
+def test_no_word_of_a_table_is_broken_in_a_narrow_terminal(capsys, monkeypatch, tmp_path):
+    table = tmp_path / "t.csv"
+    table.write_text(
+        "number_of_people;born\n" + "".join(f"{k};0{k}.02.2001\n" for k in range(1, 9))
+    )
+    monkeypatch.setenv("COLUMNS", "60")
+    with pytest.raises(SystemExit):
+        main(["inspect", str(table)])
+    words = set(capsys.readouterr().out.split())
+    assert {"number_of_people", "different", "missing", "taken", "left"} <= words

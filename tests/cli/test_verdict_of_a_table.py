@@ -1,5 +1,6 @@
 """A messy table in, a verdict out: every number of the sentences is one of the run."""
 
+import codecs
 import csv
 import re
 from collections import defaultdict
@@ -29,7 +30,7 @@ attacks = ["histogram-peeling", "sketch-reading"]
 
 
 def hostile_table():
-    """Semicolons, decimal commas, Latin-1, ids, dates, yes/no, missing cells, a fifth text."""
+    """UTF-8's BOM before Latin-1, semicolons, decimal commas, ids, dates, gaps, a fifth text."""
     rng = np.random.default_rng(5)
     lines = ["Fall-Nr.;Tag;Alter;Größe;Lohn;Labor;raucht;Ort;Notiz;krank"]
     for i in range(N):
@@ -48,7 +49,7 @@ def hostile_table():
                 "ja" if ill else "nein",
             ])
         )  # fmt: skip
-    return "\r\n".join(lines).encode("latin-1")
+    return codecs.BOM_UTF8 + "\r\n".join(lines).encode("latin-1")
 
 
 class Records:

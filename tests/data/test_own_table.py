@@ -1,6 +1,8 @@
 """Any CSV file: how it is written is found out, what its columns are is inferred and said."""
 
+import csv
 import datetime
+import io
 
 import numpy as np
 import pytest
@@ -130,7 +132,7 @@ def test_numbers_are_read_as_they_are_written(cell, decimal, value):
     ],
 )  # fmt: skip
 def test_the_decimal_mark_of_a_column(cells, decimal):
-    assert decimal_of(dict.fromkeys(cells, 1)) == decimal
+    assert decimal_of(dict.fromkeys(cells, 1))[0] == decimal
 
 
 def test_points_between_thousands_are_told_by_the_other_columns(write):
@@ -203,6 +205,21 @@ def test_ids_are_told_by_name_by_length_and_by_never_repeating(write):
 
     found = kinds(write(table("patient_id,phone,nth,name,salary,y", row)))
     assert list(found.values()) == ["id", "id", "id", "id", "number", "yes/no"]
+
+
+def test_blocks_of_a_file_are_put_together_as_its_records_stand(write, monkeypatch):
+    rows = [[f" {i} ", f"a\nb{i}", "", f"x y{i}"][: 3 if i == 17 else 4] for i in range(40)]
+    buffer = io.StringIO(newline="")
+    csv.writer(buffer).writerows([["n", "two lines", "none", "spaced"], *rows])
+    path = write(buffer.getvalue())
+    whole = [row for row in rows if len(row) == 4]
+    for block in (1, 7, 10_000):
+        monkeypatch.setattr("fedtrees.data.csv_file._BLOCK", block)
+        found = read_csv(path)
+        cells = [found.column(name) for name in found.names]
+        assert list(zip(*cells, strict=True)) == [tuple(c.strip() for c in row) for row in whole]
+        assert list(found.lines) == [2 * i + 3 for i in range(40) if i != 17]
+        assert found.notes == ("1 line of another width left out (line 37)",)
 
 
 def test_few_whole_numbers_are_categories_in_their_order(write):

@@ -57,7 +57,9 @@ def test_values_given_the_label_come_from_rows_with_that_label():
 
 def test_without_own_rows_only_schema_and_ranges_remain():
     guesses = blind_guesses(None, SCHEMA, 80, np.random.default_rng(0), draws=3)
-    assert set(guesses) == {"uniform", "uniform+consensus", "constant"}
+    kinds = {"uniform", "uniform+consensus", "skewed", "skewed+consensus"}
+    assert set(guesses) == {*kinds, "constant"}
+    assert 20 < guesses["skewed"].X[:, 0].mean() < 40 < guesses["uniform"].X[:, 0].mean()
     assert set(guesses["uniform"].X[:, 1]) == {0, 1, 2}
     assert (guesses["uniform"].X[:, 2:] == 0).all()  # no declared range: nothing is known
     assert (guesses["constant"].X[:, 0] == 50).all()

@@ -1,6 +1,7 @@
 """The figure of a paper: its width, its type, and that nothing stands on anything else."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -106,3 +107,45 @@ def test_widths_and_labels_are_of_paper_figures(three, tmp_path):
         plot(three, tmp_path / "f.html", width="page")
     with pytest.raises(UsageError, match="unknown width 'pages'; did you mean 'page'"):
         plot(three, tmp_path / "f.svg", width="pages")
+
+
+def test_points_in_one_place_are_rings_under_one_label(panels):
+    (panel,) = (p for p in panels if p.panel.setting.dataset == "wine")
+    base = panel.point("none")
+    points = [
+        replace(p, utility=base.utility, advantage=base.advantage)
+        if p.defense in ("split-only", "masking") else p
+        for p in panel.points
+    ]  # fmt: skip
+    figure = paper.frontier([replace(panel, points=tuple(points))], width="column")
+    written = [text.get_text() for text, _ in texts(figure)]
+    assert "undefended, masking,\nsplit-only" in written or (
+        "undefended, masking, split-only" in written
+    )
+    assert "ring: in one place" in written
+    here = (base.utility.mean, base.advantage.mean)
+    marks = [line for line in figure.axes[0].lines
+             if line.get_marker() not in ("None", "|", "_", None)
+             and [*zip(*line.get_data(), strict=True)] == [here]]  # fmt: skip
+    sizes = sorted(line.get_markersize() for line in marks)
+    assert len(set(sizes)) == 3
+    assert [m.get_markerfacecolor() == "none" for m in sorted(marks, key=sizes_of)] == [
+        False, True, True,
+    ]  # fmt: skip
+
+
+def sizes_of(line):
+    return line.get_markersize()
+
+
+def test_a_label_of_what_all_panels_share_is_no_mistake(panels):
+    figure = paper.frontier(panels[:1], labels={"breast-cancer": "BC", "server": "S"})
+    assert figure.axes[0].get_title(loc="left") == ""
+
+
+def test_a_title_breaks_between_its_parts_and_within_long_parameters():
+    assert paper._wrapped("a · b", 10) == "a · b"
+    assert paper._wrapped("alpha · beta · c", 10) == "alpha\nbeta · c"
+    assert (
+        paper._wrapped("hist[trees=10,depth=4] · client", 16) == "hist[trees=10,\ndepth=4]\nclient"
+    )

@@ -111,6 +111,19 @@ def test_two_seeds_show_nothing(table):
     assert "is not shown; to show it takes 3 seeds." in steps(table)
 
 
+def test_where_no_attack_was_scored_what_was_measured_is_said(table):
+    for seed in (0, 1, 2):
+        for defense, auc in (("none", 0.9), ("shield", 0.85), ("wall", 0.9)):
+            table.train(defense, seed, auc)
+            table.trouble(defense, seed, "a", "skipped", "the target is a number")
+    (said_of_t,) = (s.sentences[0] for s in said(table).settings[0].sides)
+    assert said_of_t.startswith("What the party 't' could read without a defense is not known: ")
+    assert said_of_t.endswith(
+        "What was measured: AUC 0.900 without a defense; AUC lower by 0.050 with shield; "
+        "AUC unchanged with wall."
+    )
+
+
 def test_one_seed_says_so_and_calls_nothing_clear(table):
     run(table, (0.0,), seeds=(0,))
     assert "Guessing values is not seen, in this one seed, with shield" in line(table)

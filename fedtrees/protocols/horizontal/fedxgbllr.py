@@ -24,7 +24,7 @@ from fedtrees.messages.tree_networks import TreeNetwork, TreeNetworkModel, start
 from fedtrees.neural.adam import Adam
 from fedtrees.neural.tree_outputs import RatesNetwork
 from fedtrees.protocols.horizontal.local_ensembles import EnsembleServer, LocalEnsembles
-from fedtrees.protocols.horizontal.network_training import drawn
+from fedtrees.protocols.horizontal.network_training import WHY, drawn, mean_update, rows_in
 from fedtrees.protocols.horizontal.tree_sharing import BoostingClient
 from fedtrees.trees.boosted.losses import SquaredError, sigmoid
 
@@ -102,30 +102,12 @@ class RatesServer(EnsembleServer):
         weights = network.initial(self.streams.rng("weights"))
         adam = Adam(params.lr, DECAYS)
         for round in range(params.trees, params.trees + params.rounds):
-            mean = self.mean(net, NetworkWeights(round, weights))
+            message = NetworkWeights(round, weights)
+            replies = net.ask("client", message, why=WHY)
+            mean = mean_update(replies, message, params.lr).astype(np.float32)
             weights = adam.step(weights, mean) if params.sends == "gradient" else weights + mean
         told = {f.name: getattr(models, f.name) for f in fields(models)}
         return TreeNetwork(TreeNetworkModel(**told, objective=self.objective.name, weights=weights))
-
-    def mean(self, net: Network, message: NetworkWeights) -> NDArray[np.float32]:
-        """Return the mean of the updates by rows, float32, shape (parameters,).
-
-        Raises
-        ------
-        DataError
-            If it is not finite.
-        """
-        total, rows = np.zeros(len(message.weights)), 0
-        for reply in net.ask("client", message, why="what the clients' rows say of the network"):
-            assert isinstance(reply, NetworkUpdate)
-            total += reply.update
-            rows += int(reply.rows[0])
-        if not np.isfinite(total).all():
-            raise DataError(
-                f"round {message.round}: updates are not finite: the training diverges at "
-                f"lr={self.params.lr}; give a smaller lr"
-            )
-        return (total / max(rows, 1)).astype(np.float32)
 
 
 @register.protocol("fedxgbllr")
@@ -227,10 +209,7 @@ class FedXGBllr(LocalEnsembles):
         """Return the rows of a round of boosting, or of a round's batches."""
         if round < self.trees:
             return super().grown_on(n, streams, round, defense)
-        used = np.zeros(n, dtype=bool)
-        for rows in self.batches(n, streams, round, defense or Composition()):
-            used[rows] = True
-        return used
+        return rows_in(self.batches(n, streams, round, defense or Composition()), n)
 
     def party(
         self, name: str, role: str, held: Holding | None, schema: Schema, defense: Composition

@@ -32,9 +32,12 @@ from fedtrees.neural.model import TabularNetwork
 from fedtrees.neural.perceptron import Layers
 from fedtrees.neural.training import example_gradients, initial, mean_gradient, torch_module
 from fedtrees.protocols.base import Coordinator, Protocol
+from fedtrees.protocols.network_canaries import NetworkCanaries
 
 #: The mean gradient of some rows at some weights.
 LocalGradient = Callable[[NDArray[np.float32], NDArray[np.intp]], NDArray[np.float32]]
+#: Why weights are sent out.
+WHY = "what the clients' rows say of the network"
 #: Whole numbers that a protocol takes, and the smallest of each.
 _COUNTS = {
     "batch": 1,
@@ -132,12 +135,10 @@ class NetworkServer(Coordinator):
         encoding = self.settle(net)
         weights = initial(self.layers, self.streams.rng("weights"))
         for round in range(self.params.rounds):
-            sent = net.ask(
-                "client",
-                NetworkWeights(round, weights, self.chosen(net, round)),
-                why="what the clients' rows say of the network",
-            )
-            weights = self.params.moved(weights, self.mean_update(sent, round))
+            message = NetworkWeights(round, weights, self.chosen(net, round))
+            replies = net.ask("client", message, why=WHY)
+            mean = mean_update(replies, message, self.params.lr)
+            weights = self.params.moved(weights, mean)
         return TabularNetwork(self.layers, weights, encoding)
 
     def settle(self, net: Network) -> Encoding:
@@ -165,25 +166,34 @@ class NetworkServer(Coordinator):
         drawn = self.streams.rng("clients", round).permutation(len(names))[:count]
         return ",".join(names[i] for i in sorted(drawn))
 
-    def mean_update(self, replies: Sequence[Message], round: int) -> NDArray[np.float64]:
-        """Return the mean of the updates by rows, float64, shape (parameters,).
 
-        Raises
-        ------
-        DataError
-            If it is not finite.
-        """
-        total, rows = np.zeros(self.layers.parameters), 0
-        for reply in replies:
-            assert isinstance(reply, NetworkUpdate)
-            total += reply.update
-            rows += int(reply.rows[0])
-        if not np.isfinite(total).all():
-            raise DataError(
-                f"round {round}: updates are not finite: the training diverges at "
-                f"lr={self.params.lr}; give a smaller lr"
-            )
-        return total / max(rows, 1)
+def mean_update(replies: Sequence[Message], sent: NetworkWeights, lr: float) -> NDArray[np.float64]:
+    """Return the mean of the updates by rows, float64, shape (parameters,).
+
+    Raises
+    ------
+    DataError
+        If it is not finite.
+    """
+    total, rows = np.zeros(len(sent.weights)), 0
+    for reply in replies:
+        assert isinstance(reply, NetworkUpdate)
+        total += reply.update
+        rows += int(reply.rows[0])
+    if not np.isfinite(total).all():
+        raise DataError(
+            f"round {sent.round}: updates are not finite: the training diverges at lr={lr}; give a "
+            "smaller lr"
+        )
+    return total / max(rows, 1)
+
+
+def rows_in(batches: Sequence[NDArray[np.intp]], n: int) -> NDArray[np.bool_]:
+    """Return which of n rows are in some batch."""
+    used = np.zeros(n, dtype=bool)
+    for rows in batches:
+        used[rows] = True
+    return used
 
 
 def declared(encoding: Encoding, schema: Schema) -> Encoding:
@@ -243,6 +253,8 @@ class NetworkProtocol(Protocol):
     summed: ClassVar[tuple[type[Message], ...]] = (ColumnSums,)
     curious: ClassVar[tuple[str, ...]] = ("server", "server+client")
     needs: ClassVar[tuple[str, ...]] = ("torch",)
+    #: Whether updates are gradients, or steps against them (-1).
+    along: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
         for name, least in _COUNTS.items():
@@ -256,6 +268,10 @@ class NetworkProtocol(Protocol):
         """Return the sizes of the network on such rows."""
         inputs, outputs = len(Encoding.of(schema)), max(len(schema.classes), 2)
         return Layers((inputs, self.units, self.units, outputs))
+
+    def canaries(self) -> NetworkCanaries:
+        """Make rows that updates are looked at for."""
+        return NetworkCanaries(self.batch, self.along)
 
     def check(self, schema: Schema) -> None:
         """Refuse a target without classes."""
@@ -312,10 +328,7 @@ class NetworkProtocol(Protocol):
         self, n: int, streams: Streams, round: int, defense: Composition | None = None
     ) -> NDArray[np.bool_]:
         """Return the rows of a round's batches."""
-        used = np.zeros(n, dtype=bool)
-        for rows in self.batches(n, streams, round, defense or Composition()):
-            used[rows] = True
-        return used
+        return rows_in(self.batches(n, streams, round, defense or Composition()), n)
 
     def party(
         self, name: str, role: str, held: Holding | None, schema: Schema, defense: Composition
@@ -392,6 +405,8 @@ class FedAvg(NetworkProtocol):
     epochs: int = 1
     local_rows: int = 0
     clients_per_round: int = 0
+
+    along: ClassVar[int] = -1
 
     def batches(
         self, n: int, streams: Streams, round: int, defense: Composition

@@ -24,11 +24,11 @@ from fedtrees.core.sealed import Sealed
 from fedtrees.crypto.keys import DEFAULT_BITS, KEY_BITS
 from fedtrees.crypto.ledger import Ledger
 from fedtrees.crypto.vectors import EncryptedVectors, IdealVectors, RealVectors, key_bytes
+from fedtrees.messages.aggregation import PaillierKey
 from fedtrees.messages.fixed_point import Integers, decoded, encoded, integers, packed, unpacked
 from fedtrees.messages.regression import (
     SIGMOID_BITS,
     SIGMOIDS,
-    ArbiterKey,
     ColumnScales,
     EncryptedGradient,
     EncryptedResiduals,
@@ -95,7 +95,7 @@ class VerticalRegression(RegressionParams, Protocol):
     curious: ClassVar[tuple[str, ...]] = (ACTIVE,)
     alone: ClassVar[str] = ACTIVE_ONLY
     says: ClassVar[tuple[type[Message], ...]] = (
-        KeyRequest, ArbiterKey, ColumnScales, ScoresRequest, EncryptedScores, EncryptedResiduals,
+        KeyRequest, PaillierKey, ColumnScales, ScoresRequest, EncryptedScores, EncryptedResiduals,
         EncryptedGradient, Gradient, OwnDesign,
     )  # fmt: skip
 
@@ -174,11 +174,11 @@ class Arbiter(Party):
         self.params = protocol
 
     @handles(KeyRequest)
-    def tell_key(self, message: KeyRequest) -> ArbiterKey:
+    def tell_key(self, message: KeyRequest) -> PaillierKey:
         """Tell the public key."""
         bits, size = self.params.key_bits, key_bytes(self.params.key_bits)
         key = Sealed((), (size,), "|u1", size, self.sealing.public_key())
-        return ArbiterKey(self.name, bits, key)
+        return PaillierKey(self.name, bits, key)
 
     @handles(EncryptedGradient)
     def open(self, message: EncryptedGradient) -> Gradient:
@@ -243,8 +243,8 @@ class PassiveRegression(Holder, Party):
         super().__init__(name)
         self._set(held, protocol, schema)
 
-    @handles(ArbiterKey)
-    def begin(self, message: ArbiterKey) -> ColumnScales:
+    @handles(PaillierKey)
+    def begin(self, message: PaillierKey) -> ColumnScales:
         """Keep the key, and tell how the columns are standardised."""
         columns = self.held.columns.astype(np.int32)
         return ColumnScales(self.name, columns, self.mean, self.scale)

@@ -42,4 +42,6 @@ def load_model(path: str | PathLike[str]) -> Forest | RandomForest:
         return load_random_forest(path)
     if data.startswith(b"binf"):
         raise DataError(f"{path!s} is in XGBoost's old binary format; save it as model.json")
+    if not start:
+        raise DataError(f"{path!s} is empty: save the model again, or give the file it is in")
     raise DataError(f"{path!s} is of no known format, it starts with {data[:12]!r}; {_KNOWN}")

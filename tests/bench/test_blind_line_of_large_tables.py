@@ -1,0 +1,47 @@
+"""Just above the limit of guessed rows an attack is no worse than one who never looked."""
+
+import numpy as np
+
+from fedtrees.bench.cells import AttackCell, plan
+from fedtrees.bench.evaluate import blind_line, evaluate_blind, run_training, score_guess
+from fedtrees.bench.federation import federation_of
+from fedtrees.bench.suite import Suite
+from fedtrees.core.guess import Records
+from fedtrees.core.registry import register
+from fedtrees.core.threat import Threat
+from fedtrees.protocols.views import view_of
+
+GUESSED = 90
+
+
+def test_an_attack_just_above_the_limit_is_not_below_blind(tmp_path, monkeypatch):
+    """From a file to scores, everything but the attack's own process."""
+    rng = np.random.default_rng(0)
+    X = np.round(rng.normal(size=(250, 6)) @ rng.normal(size=(6, 6)), 2)
+    y = (X[:, 0] + X[:, 1] + rng.normal(size=250) > 0).astype(int)
+    names, path = ",".join([*(f"x{i}" for i in range(6)), "y"]), tmp_path / "table.csv"
+    np.savetxt(path, np.column_stack([X, y]), "%g", ",", header=names, comments="")
+    one = {
+        "data": [{"csv": str(path), "target": "y"}],
+        "protocols": ["fedtree-hist[trees=3,max_depth=3]"],
+        "defenses": ["none"],
+        "attacks": ["timberstrike"],
+    }
+    todo = plan(Suite.load("smoke").override(one))
+    (cell,) = [c for c in todo.cells() if isinstance(c, AttackCell)]
+    federation = federation_of(cell.setting, None)
+    roles = dict(cell.setting.roles)
+    principals = Threat.parse(cell.threat, roles).principals(roles)
+    training = run_training(cell.train, federation)
+    case = federation.case(roles, principals, 0, cell.threat, training)
+    victims = sum(len(h) for n, h in federation.holdings.items() if n not in principals)
+    assert victims > GUESSED + 30
+    monkeypatch.setattr("fedtrees.guessing.wanted.MOST_ROWS", victims - 1)
+    monkeypatch.setattr("fedtrees.guessing.wanted.GUESSED", GUESSED)
+    blind = blind_line(evaluate_blind(todo.blind[0], federation).rows)
+    view = view_of(training, principals, federation.holdings)
+    guess = register.make("attack", cell.attack).run(view, np.random.default_rng(0))
+    assert [len(c.table) for c in guess.claims if isinstance(c, Records)] == [GUESSED]
+    scores = {r["metric"]: r for r in score_guess("timberstrike", guess, case, blind)}
+    for name in ("ra", "gower"):  # the blind line is the best of many guesses, with hindsight
+        assert scores[name]["advantage"] > -0.03, name
