@@ -73,6 +73,11 @@ def wording(metric: str) -> Words:
     return WORDS.get(metric, Words(f"reach {{}} in {name}", name, plain=True))
 
 
+def doing(metrics: Sequence[str]) -> str:
+    """Write several kinds of leaks as subjects, each once."""
+    return listed([*dict.fromkeys(wording(m).doing for m in metrics)])
+
+
 def who(threat: str, called: Called) -> tuple[str, bool]:
     """Return an adversary in words and whether it is several: ``server`` is ``your server``."""
     try:

@@ -21,6 +21,7 @@ from fedtrees.report.phrases import (
     capital,
     changed,
     count,
+    doing,
     grid,
     percent,
     sees,
@@ -163,6 +164,8 @@ class Adversary:
             for state in (state for state in STATES if state in groups):
                 sentences.append(self.group(subject, state, groups[state]))
                 subject = "It"
+                if state in ("stops", "may stop"):
+                    sentences.append(self.besides(groups[state]))
         sentences.append(self.rests())
         stops = frozenset((*groups.get("stops", ()), *groups.get("may stop", ())))
         still = {d: tuple(self.past(d)) for d in defenses}
@@ -237,11 +240,30 @@ class Adversary:
         alike: dict[tuple[object, ...], list[Point]] = {}
         for d in defenses:
             p = self.board[d].point
-            budget = (p.family, p.budget.rest) if p.budget.known else (d,)
-            alike.setdefault((*budget, self.no_clear_cost(d), *self.flaws(p)), []).append(p)
+            key = (*self.budget(d), self.no_clear_cost(d), *self.flaws(p))
+            alike.setdefault(key, []).append(p)
         named = listed([self.named(points) for points in alike.values()])
         verb = STATES[state][0 if self.seeds > 1 else 1]
         return f"{subject} {verb} {named}."
+
+    def besides(self, defenses: Sequence[str]) -> str:
+        """Say which other leaks stay open under defenses that stop the leading one."""
+        left: dict[tuple[str, ...], dict[tuple[object, ...], list[Point]]] = {}
+        for d in defenses:
+            if found := self.past(d):
+                left.setdefault(found, {}).setdefault(self.budget(d), []).append(
+                    self.board[d].point
+                )
+        said = [
+            f"{doing(metrics)} (under {listed([grid(points) for points in alike.values()])})"
+            for metrics, alike in left.items()
+        ]
+        return f"That leaves {listed(said)}." if said else ""
+
+    def budget(self, defense: str) -> tuple[object, ...]:
+        """Return what budgets of one defense have in common."""
+        point = self.board[defense].point
+        return (point.family, point.budget.rest) if point.budget.known else (defense,)
 
     def named(self, points: Sequence[Point]) -> str:
         """Write a defense with what it leaves, what it costs and what is wrong with it."""

@@ -9,7 +9,8 @@ from fedtrees.core.counts import listed, many
 from fedtrees.core.guarantee import ActedOnNothing
 from fedtrees.report import style
 from fedtrees.report.budgets import ordered
-from fedtrees.report.phrases import NO_DIFFERENCE, NOT_LOOKING, reads
+from fedtrees.report.intervals import Estimate
+from fedtrees.report.phrases import NO_DIFFERENCE, NOT_LOOKING, doing, reads
 from fedtrees.report.rows import UNDEFENDED
 from fedtrees.report.sides import Adversary
 from fedtrees.report.verdict import FEWEST_SEEDS
@@ -29,7 +30,7 @@ def steps(sides: Sequence[Adversary], untried: Sequence[str]) -> list[str]:
             continue
         mine = [s for s in leaking if best.get(s.who) == defense]
         if side is mine[0]:
-            steps.append(_use(defense, mine, len(able[side.who])))
+            steps.append(_use(defense, mine, able[side.who]))
             steps += [_open(s, defense) for s in mine]
     if not leaking and sides and any(side.base and side.base.leaks for side in sides):
         steps.append("Nothing to stop was found here: try a harder setting before you trust this.")
@@ -62,7 +63,7 @@ def _cheapest(defenses: Iterable[str], side: Adversary) -> str:
     return min(defenses, key=price)
 
 
-def _use(defense: str, sides: Sequence[Adversary], rivals: int) -> str:
+def _use(defense: str, sides: Sequence[Adversary], able: Sequence[str]) -> str:
     """Say which defense to take, against whom, and what it costs."""
     side = sides[0]
     row, base = side.board[defense], side.base
@@ -75,16 +76,24 @@ def _use(defense: str, sides: Sequence[Adversary], rivals: int) -> str:
     if local.known:
         worth = side.sign * row.point.utility.mean > side.sign * local.mean
         alone = "training alone gives" if worth else "no better than training alone, which gives"
-        facts.append(f"{alone} {style.number(local.mean)}")
+        near = f" ({NO_DIFFERENCE})" if _overlap(row.point.utility, local) else ""
+        facts.append(f"{alone} {style.number(local.mean)}{near}")
         first = first if worth else "Train alone, or against"
     if row.point.collapsed:
         facts.append(f"{row.point.collapsed}, so that it rests on these attacks alone")
     if row.point.coverage.missing:
         facts.append(f"only {row.point.coverage}")
-    sure = all(s.state(defense) == "stops" for s in sides)
-    stop = "stop" if sure else "stop, or may stop,"
-    cheapest = f", the cheapest of {rivals} that {stop} the worst of it" if rivals > 1 else ""
+    certain = [d for d in able if all(s.state(d) == "stops" for s in sides)]
+    rivals, stop = (certain, "stop") if defense in certain else (able, "stop, or may stop,")
+    of = len(rivals)
+    cheapest = f", the cheapest of {of} that {stop} the worst of it" if of > 1 else ""
     return f"{first} {against} use {defense}{cheapest}: {', '.join(facts)}."
+
+
+def _overlap(one: Estimate, other: Estimate) -> bool:
+    """Whether one of two estimates lies within the other's interval."""
+    within = one.low <= other.mean <= one.high or other.low <= one.mean <= other.high
+    return one.n > 1 and other.n > 1 and within
 
 
 def _open(side: Adversary, defense: str) -> str:
@@ -101,13 +110,18 @@ def _open(side: Adversary, defense: str) -> str:
         why = f"; to show it takes {FEWEST_SEEDS} seeds" if few else ""
         return (
             f"With {defense}, {side.who} can read nothing clear beyond {NOT_LOOKING}, by any "
-            f"score; an advantage below {side.margin:g} in each of them is not shown{why}."
+            f"score; {many(row.point.utility.n, 'seed')} do not rule out an advantage of "
+            f"{side.margin:g} or more{why}."
         )
     can = side.can_all(left, defense)
     closing = [d for d in said.stops if d != defense and not {*left} & {*said.open[d]}]
     remedy = "no defense that was tried stops all of it"
-    if closing:
-        remedy = f"{listed(ordered(closing), 'or')} would stop that too"
+    whole = [d for d in closing if not said.open[d]]
+    if whole:
+        remedy = f"{listed(ordered(whole), 'or')} would stop that too"
+    elif closing:
+        others = sorted({m for d in closing for m in said.open[d]})
+        remedy = f"{listed(ordered(closing), 'or')} would stop that, and not {doing(others)}"
     return f"Still open: with {defense}, {side.who} can {can}; {remedy}."
 
 

@@ -279,7 +279,7 @@ def test_what_a_protocol_says_of_itself_is_compared_with_a_run(tmp_path):
     broken = {f.rule: f.detail for f in check("protocol", Spec("boastful")) if not f.kept}
     assert set(broken) == {
         "what is declared crosses, or `sometimes` says when (`says`)",
-        "its parties keep to rows (`serves`)",
-        "its parties keep to gradient_clip (`serves`)",
+        "its parties keep to rows (`serves`), or say why not",
+        "its parties keep to gradient_clip (`serves`), or say why not",
     }
     assert "Histogram" in broken["what is declared crosses, or `sometimes` says when (`says`)"]
