@@ -76,8 +76,8 @@ class Masking(RealSums):  # type: ignore[misc]
     dropout : float
         Share of the trees that a client misses, by the experiment's seed: its part of their sums is
         lost, and they are grown on the others; with fewer than the threshold the run stops. So for
-        what is no tree: label sums, counts on a grid, validation losses. Not where clients share the
-        noise.
+        what is no tree: label sums, counts on a grid, validation losses. Not where clients
+        share the noise.
     exposing : bool
         Open sums although those over other survivors, with these, tell one client's part
         (`fedtrees.crypto.survivor_sets`); false: the clients refuse, and the run stops.
