@@ -41,8 +41,8 @@ class TabLeak(Attack):
     Adam follows the gradient itself and not its sign, numbers are moved themselves and clipped, and
     rows are held to the span that the first layer's gradient leaves them. Labels are counted off
     the output bias. An update of several local steps is taken for one gradient on its way. Where a
-    gradient is noisy, of many rows or of several steps the attack first rehearses on likely rows,
-    and submits such in place of found ones if those fared better.
+    gradient is noisy, or beside own rows of many rows or several steps, the attack first rehearses
+    on likely rows, and submits such in place of found ones if those fared better.
 
     Parameters
     ----------
@@ -91,13 +91,15 @@ class TabLeak(Attack):
             size = float(np.linalg.norm(item.gradient)) / np.sqrt(len(item.gradient))
             noise = noise_of(layers.split(item.gradient), item.rows, encoding)
             noise = noise if noise > _NOISE * size else 0.0
-            if noise or item.rows > _MANY or local is not None:
+            hard = item.rows > _MANY or local is not None
+            # shares of columns alone flatter rows that are drawn by them
+            if noise or (hard and view.rows is not None):
                 trial = rehearsed(
                     layers, item.start, noise, view, encoding, bounds, item.rows, local, rng
                 )
                 notes[f"rehearsed_{k}"], notes[f"likely_{k}"] = trial
                 if trial[1] > trial[0]:
-                    table = likely_rows(view, encoding, item.rows, rng)
+                    table = likely_rows(view, encoding, _as_many(view, item.rows), rng)
                     claims.append(BatchRows(item.owner, item.round, table, np.zeros(table.X.shape)))
                     notes["likely_rows"] += 1
                     continue
@@ -118,6 +120,11 @@ class TabLeak(Attack):
             layers, item.weights, item.gradient, encoding, bounds, item.rows, rng,
             restarts=self.restarts, steps=self.steps,
         )  # fmt: skip
+
+
+def _as_many(view: View, rows: int) -> int:
+    """Return how many rows a batch may have: where each is drawn by itself, four sigma more."""
+    return rows + int(4 * np.sqrt(rows)) if view.defense.poisson_sampling else rows
 
 
 def _bounds(view: View, encoding: Encoding) -> tuple[NDArray[np.float32], NDArray[np.float32]]:

@@ -161,6 +161,21 @@ def test_where_noise_drowns_the_gradient_likely_rows_are_submitted(trained):
     assert all(np.isin(claim.table.X[:, k], own[:, k]).all() for k in (3, 4))
 
 
+def test_large_batches_are_rehearsed_beside_own_rows_alone(trained, monkeypatch):
+    monkeypatch.setattr("fedtrees.attacks.gradients.attack._MANY", 3)
+    run, held = trained("none")
+    assert "loss_0" in claims(run, held, ("server",), batches=1).notes
+    assert "rehearsed_0" not in claims(run, held, ("server",), batches=1).notes
+    assert "rehearsed_0" in claims(run, held, ("server", "client-0"), batches=1).notes
+
+
+def test_where_rows_are_drawn_by_themselves_as_many_are_submitted_as_may_be(trained):
+    pytest.importorskip("opacus", reason="opacus is the extra `neural`")
+    run, held = trained("dp-sgd[epsilon=0.5]")
+    (claim,) = claims(run, held, ("server", "client-0"), batches=1).all(BatchRows)
+    assert len(claim.table) == 4 + 8
+
+
 @pytest.mark.parametrize("who", [("server",), ("server", "client-0")])
 def test_what_most_samples_agree_on_is_likelier_than_a_sample(trained, who):
     run, held = trained("none")

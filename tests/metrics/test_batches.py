@@ -1,0 +1,41 @@
+"""Blind guesses of batches: as many rows as a batch has, made once for all rounds of a size."""
+
+import numpy as np
+import pytest
+from federations import sample_federation
+
+from fedtrees.core.guess import BatchRows
+from fedtrees.core.holding import over_clients
+from fedtrees.core.streams import Streams
+from fedtrees.metrics.batches import Batches
+from fedtrees.metrics.metric import Case
+
+CLIENTS, SCHEMA = sample_federation(rows=60)
+ROLES = {"server": "server"} | {f"client-{k}": "client" for k in range(3)}
+
+
+@pytest.fixture(scope="module")
+def batches():
+    sizes = [4, 4, 5, 3]  # rows that the rounds drew
+    return Batches(
+        Case(
+            over_clients(CLIENTS), ROLES, ("client-0",), SCHEMA, Streams(1), "client",
+            grown_on=lambda name, round: np.arange(20) < sizes[round],
+        )
+    )  # fmt: skip
+
+
+def claim(round, rows=4):
+    return BatchRows(("client-1",), round, CLIENTS[0].take(np.arange(rows)))
+
+
+def test_rounds_of_a_size_have_one_blind_guess(batches):
+    first = batches.blind(claim(0))
+    assert batches.blind(claim(1)) is first
+    assert batches.blind(claim(3)) is first  # fewer were drawn than was said
+    assert {len(table) for table in first.values()} == {4}
+
+
+@pytest.mark.parametrize(("round", "told", "rows"), [(2, 4, 12), (0, 1, 9)])
+def test_who_claims_too_few_rows_is_held_against_all(batches, round, told, rows):
+    assert {len(table) for table in batches.blind(claim(round, told)).values()} == {rows}
