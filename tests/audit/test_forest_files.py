@@ -129,3 +129,14 @@ def test_trees_that_predict_otherwise_in_their_ensemble_are_not_taken(odd):
     X, y = load_wine(return_X_y=True)
     with pytest.raises(DataError, match="whose trees have weights, or columns of their own"):
         from_sklearn(odd.fit(X, y))
+
+
+@pytest.mark.parametrize("name", ["counts", "probability"])
+def test_numbers_that_no_forest_has_are_refused(name, tmp_path):
+    X, y = load_wine(return_X_y=True)
+    forest = from_sklearn(RandomForestClassifier(3, random_state=0).fit(X, y))
+    arrays = forest.to_arrays()
+    arrays[name][-1] += 1
+    np.savez(tmp_path / "odd.npz", **arrays)
+    with pytest.raises(DataError, match="no complete random forest \\(class"):
+        read_model(tmp_path / "odd.npz")
