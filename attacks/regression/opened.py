@@ -1,4 +1,4 @@
-"""What an arbiter and one whom it tells open together: labels at once, columns by linear algebra."""
+"""What an arbiter and one it tells open together: labels at once, columns by linear algebra."""
 
 from __future__ import annotations
 

@@ -182,14 +182,14 @@ def test_an_arbiter_and_anybody_open_everything(more):
     rows, schema = table(12, 7, 6)
     held = by_columns(rows, 3)
     run = trained(f"vertical-regression[rounds=8{more}]", held, schema, "decrypted-precision")
-    view, case = seen(run, held, "active")
+    view, _ = seen(run, held, "active")
     assert ATTACK.inapplicable(view)  # three columns tell no residuals
     for alone in ("arbiter", "passive"):
         assert ATTACK.inapplicable(seen(run, held, alone)[0])
     scores, _, _ = inverted(run, held, "arbiter+active")
     assert scores["entries"] == 1
-    view, case = seen(run, held, "arbiter+passive[entries=6]")
-    labels, columns = ATTACK.run(view, np.random.default_rng(0)).claims
+    view, _ = seen(run, held, "arbiter+passive[entries=6]")
+    labels, _ = ATTACK.run(view, np.random.default_rng(0)).claims
     assert (labels.cluster == rows.y).all()
     scores, _, _ = inverted(run, held, "arbiter+passive[entries=6]")
     assert scores["entries"] == 1
