@@ -57,7 +57,8 @@ class RegressionInversion(Attack):
     def inapplicable(self, view: View) -> str | None:
         """Return what a view lacks: gradients, directions, rounds."""
         if colluding(view):
-            return None
+            short = "labels are known here, and it takes one round more than another has columns"
+            return None if opened_claims(view) else short
         if averages(view) and common_scales(view) is not None:
             return _why_not_rows(view)
         read = ColumnsView.of(view)

@@ -188,6 +188,8 @@ def test_an_arbiter_and_anybody_open_everything(more):
         assert ATTACK.inapplicable(seen(run, held, alone)[0])
     scores, _, _ = inverted(run, held, "arbiter+active")
     assert scores["entries"] == 1
+    few = trained("vertical-regression[rounds=4]", held, schema)  # of four columns
+    assert "one round more" in ATTACK.inapplicable(seen(few, held, "arbiter+active")[0])
     view, _ = seen(run, held, "arbiter+passive[entries=6]")
     labels, _ = ATTACK.run(view, np.random.default_rng(0)).claims
     assert (labels.cluster == rows.y).all()
