@@ -150,10 +150,10 @@ def exact_residuals(view: View, read: ColumnsView) -> Integers | None:
     return solved(read.values.T, g, bits + SCORE_BITS)
 
 
-def scores_of(residuals: Integers, view: View, read: ColumnsView) -> Integers:
+def scores_of(residuals: Integers, view: View, target: Integers) -> Integers:
     """Return everybody's scores together of exact residuals, with ``2 bits`` binary places."""
     b, bits, link = int(view.parameters["bits"]), residual_bits(view), link_of(view)
-    answer = residuals + (unpacked(read.active.target) << (bits - b))[:, None]
+    answer = residuals + (target << (bits - b))[:, None]
     factors = [int(c * (1 << SIGMOID_BITS)) for c in link]
     degree = len(link) - 1
     scale = [factors[k] << (2 * b * (degree - k)) for k in range(degree + 1)]

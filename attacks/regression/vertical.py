@@ -77,7 +77,11 @@ def rotated(view: View, read: ColumnsView, precise: bool, weights: Reals | None)
     found = exact_residuals(view, read) if precise else None
     if found is not None:
         D = reals(found, residual_bits(view), True)
-        Z = reals(scores_of(found, view, read) - known_scores(view, read), 2 * b, True)
+        Z = reals(
+            scores_of(found, view, unpacked(read.active.target)) - known_scores(view, read),
+            2 * b,
+            True,
+        )
     else:
         D, Z = _approximate(view, read, precise)
     m, lr = len(D), number(str(view.parameters["lr"]), precise)
