@@ -127,7 +127,7 @@ def published(
     table = Table(encoding.decode(codes, numbers), labels)
     none = np.zeros((0, 0, 0), np.float32)
     found = Found(none, none, np.array(losses), none)
-    return Inversion(table, np.ones((len(labels), len(encoding.coded))), losses[best], found)
+    return Inversion(table, np.ones((len(labels), len(encoding.coded))), losses[best])
 
 
 def _matched(best: NDArray[np.float32], other: NDArray[np.float32]) -> NDArray[np.float32]:
