@@ -130,7 +130,8 @@ def _exact(
 
     Rows that are found leave fewer to be told apart: so again, until none is.
     """
-    sure, rest, left = [], gradient, rows
+    sure: list[Table] = []
+    rest, left = gradient, rows
     none = Table(np.zeros((0, len(encoding.coded)), np.float32), np.zeros(0, np.int64))
     while left:
         noise = noise_of(layers.split(rest), left, encoding)
