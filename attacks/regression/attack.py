@@ -33,8 +33,9 @@ class RegressionInversion(Attack):
     """Inversion of regressions after Li et al. (2022, Sec. 4), in exact arithmetic.
 
     Over columns: residuals from own gradients, ``X_A X_A'`` from two rounds more than others have
-    columns (in batches: 2 n visits of each), their weights from the endpoint if there is one (`queries=`), and the rotation that is
-    left from entries that are known (`entries=`). Over rows: ``X_A' X_A`` from averaged weights.
+    columns (of batches, twice as many visits as others have columns), their weights from the
+    endpoint if there is one (`queries=`), and the rotation that is left from entries that are known
+    (`entries=`). Over rows: ``X_A' X_A`` from averaged weights.
     Where entries leave several solutions, that one is taken which keeps to declared ranges and to
     the standard deviations that were told.
 

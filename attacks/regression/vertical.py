@@ -112,10 +112,9 @@ def _factor_of_batches(D: list[Reals], Z: list[Reals], shrunk: Any, lr: Any, n: 
     parts: list[Reals] = []
     for k in range(len(D) - 1):
         after = (Q[k + 1].T @ Z[k + 1]).T
-        before = np.concatenate(
-            [shrunk * (Q[k].T @ Z[k]), (-lr / len(D[k])) * (Q[k].T @ D[k])]
-        ).T[: len(after)]
-        found = least_squares(before, after)
+        scores, gradients = Q[k].T @ Z[k], Q[k].T @ D[k]
+        before = np.concatenate([shrunk * scores, -lr / len(D[k]) * gradients]).T
+        found = least_squares(before[: len(after)], after)
         T, TS = found[:n].T, found[n:].T
         if not parts:
             S = least_squares(T, TS)

@@ -6,8 +6,8 @@ Draws the frontier of precision into `RUN/precision.svg`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from statistics import mean
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 from fedtrees.benchmarks.papers.study import TITLE, Table, percent, run_study
