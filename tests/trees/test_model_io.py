@@ -28,8 +28,11 @@ def test_contents_tell_the_format_not_the_name(name, before, tmp_path):
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"", "no known format.*XGBoost's JSON and UBJ models, LightGBM's text"),
-        (b"a,b,c\n1,2,3\n", "no known format, it starts with b'a,b,c"),
+        (b"", "is empty: save the model again"),
+        (
+            b"a,b,c\n1,2,3\n",
+            "no known format, it starts with b'a,b,c.*XGBoost's JSON and UBJ models",
+        ),
         (pickle.dumps({"learner": 1}), "no known format"),
         (b"\x1f\x8b\x08\x00", "no known format"),
         (b"treebeard", "no known format"),
