@@ -35,8 +35,9 @@ class RegressionInversion(Attack):
 
     Where the arbiter colludes, labels and columns by linear equations alone (`opened`). Over
     columns: residuals from own gradients, ``X_A X_A'`` from two rounds more than others have
-    columns, their weights from the endpoint if there is one (`queries=`), and the rotation that is
-    left from entries that are known (`entries=`). Over rows: ``X_A' X_A`` from averaged weights.
+    columns (of batches, twice as many visits as others have columns), their weights from the
+    endpoint if there is one (`queries=`), and the rotation that is left from entries that are known
+    (`entries=`). Over rows: ``X_A' X_A`` from averaged weights.
     Where entries leave several solutions, that one is taken which keeps to declared ranges and to
     the standard deviations that were told.
 
@@ -66,14 +67,19 @@ class RegressionInversion(Attack):
             return "nobody here saw labels and gradients of a regression"
         if not read.others or not read.hidden:
             return "others hold no column that varies"
-        m, seen = read.values.shape
-        if min(m, seen) < m or read.rank < m:
+        n, count = read.hidden, len(read.batches)
+        if (lacking := read.lacking) is not None:
             return (
-                f"{m} rows, and own columns of rank {min(seen, read.rank)}: gradients do not tell "
+                f"{lacking[0]} rows, and own columns of rank {lacking[1]}: gradients do not tell "
                 "the residuals apart; only columns of coins would (fake=)"
             )
-        if read.hidden > m:
-            return f"others hold {read.hidden} columns of {m} rows"
+        if n > read.least:
+            return f"others hold {n} columns of {read.least} rows"
+        if count > 1 and read.rounds < 2 * n * count:
+            return (
+                f"{count} batches in turn and {n} columns of others take {2 * n * count} rounds; "
+                f"there were {read.rounds}"
+            )
         if read.rounds < 2:
             return "it takes two rounds or more"
         return None

@@ -30,8 +30,9 @@ from fedtrees.messages.regression import (
 
 
 def colluding(view: View) -> bool:
-    """Tell whether an arbiter opens residuals for another principal."""
-    return next(view.messages(OpenedVector), None) is not None
+    """Tell whether an arbiter opens residuals of all rows for another principal."""
+    whole = not view.parameters.get("batch")
+    return whole and next(view.messages(OpenedVector), None) is not None
 
 
 def opened_claims(view: View) -> list[Claim]:

@@ -43,6 +43,7 @@ from fedtrees.messages.regression import (
     ScoresOfRows,
     ScoresRequest,
     answered,
+    batches_of,
     moments,
     standardised,
     stepped,
@@ -72,6 +73,9 @@ class VerticalRegression(RegressionParams, Protocol):
 
     Parameters
     ----------
+    batch : int
+        Rows of a step, at most: the same batches in the same order, over and over (FATE's default).
+        0: all rows.
     degree : {1, 3}
         Of that polynomial; 3 with one passive party.
     fake : int
@@ -85,6 +89,7 @@ class VerticalRegression(RegressionParams, Protocol):
     """
 
     bits: int = 53  # a float64 has as many
+    batch: int = 0
     degree: int = 1
     fake: int = 0
     fake_scale: float = 0.01
@@ -106,6 +111,7 @@ class VerticalRegression(RegressionParams, Protocol):
         check_known("arbiter", self.arbiter, CRYPTO)
         check_positive("fake_scale", self.fake_scale)
         check_count("bits", self.bits, 8, 1024)
+        check_count("batch", self.batch, 0)
         check_count("fake", self.fake, 0)
         if self.degree not in SIGMOIDS:
             raise UsageError(
@@ -157,6 +163,11 @@ class VerticalRegression(RegressionParams, Protocol):
                 check_weightless(name, held)
         check_columns_held(holdings, schema)
         y = next(iter(holdings.values())).y
+        if self.batch > len(y):  # type: ignore[arg-type]
+            raise UsageError(
+                f"batch={self.batch}: there are {len(y)} rows; "  # type: ignore[arg-type]
+                "take fewer, or 0 for all"
+            )
         if not schema.classes and (y == y[0]).all():  # type: ignore[index]
             raise DataError("all targets are the same; a regression takes two values")
         if self.degree == 3 and self.kind_for(schema) == "logistic" and len(holdings) > 2:
@@ -226,6 +237,11 @@ class Holder:
         self.design = standardised(held.X, self.mean, self.scale, protocol.bits)
         self.weights = integers(np.zeros(self.design.shape[1], dtype=np.int64))
         self.link = protocol.coefficients(schema)
+        self.batches = batches_of(len(held.X), protocol.batch)
+
+    def _batch(self, round: int) -> slice:
+        """Return the rows of a round."""
+        return self.batches[round % len(self.batches)]
 
     def _seal(self, payload: bytes, count: int, kind: str) -> Sealed:
         """Return what crosses."""
@@ -235,10 +251,11 @@ class Holder:
 
     def _descend(self, message: EncryptedResiduals) -> None:
         """Multiply the residuals by the columns, have the product opened, and step."""
-        p, m = self.params, len(self.design)
+        p, X = self.params, self.design[self._batch(message.round)]
+        m = len(X)
         bits = p.residual_bits(self.schema) + p.bits
         zero = integers(np.zeros(self.design.shape[1], dtype=np.int64))
-        parts = {f"{message.round}/d": (message.residuals.payload, self.design.T)}
+        parts = {f"{message.round}/d": (message.residuals.payload, X.T)}
         payload = self.sealing.combined(f"{self.name}/{message.round}/g", parts, zero)
         sealed = self._seal(payload, len(zero), "EncryptedGradient")
         ask = EncryptedGradient(self.name, message.round, sealed, bits)
@@ -274,7 +291,7 @@ class PassiveRegression(Holder, Party):
     @handles(ScoresRequest)
     def score(self, message: ScoresRequest) -> EncryptedScores:
         """Answer with scores and their powers, encrypted."""
-        z = self.design @ self.weights
+        z = self.design[self._batch(message.round)] @ self.weights
         degree = len(self.link) - 1
         names = [f"{self.name}/{message.round}/z{p}" for p in range(1, degree + 1)]
         payload = [self.sealing.encrypted(n, z**p) for p, n in enumerate(names, 1)]
@@ -342,13 +359,14 @@ class ActiveRegression(Holder, Coordinator):
 
     def _residuals(self, round: int, replies: list[Message]) -> EncryptedResiduals:
         """Return ``link(z) - y``, of scores that the others sealed and one's own."""
-        p, degree, m = self.params, len(self.link) - 1, len(self.design)
+        p, degree, rows = self.params, len(self.link) - 1, self._batch(round)
+        own = self.design[rows] @ self.weights
+        m = len(own)
         bits, size = p.residual_bits(self.schema), self.sealing.nbytes(m)
-        own = self.design @ self.weights
         factors = [int(c * (1 << SIGMOID_BITS)) for c in self.link]
         scale = [factors[k] << (2 * p.bits * (degree - k)) for k in range(degree + 1)]
         plain = sum((scale[k] * own**k for k in range(degree + 1)), 0 * own)
-        plain = plain - (self.target << (bits - p.bits))
+        plain = plain - (self.target[rows] << (bits - p.bits))
         parts: dict[str, tuple[bytes, Integers]] = {}
         for reply in replies:
             assert isinstance(reply, EncryptedScores)
