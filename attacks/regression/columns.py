@@ -170,10 +170,10 @@ def exact_residuals(view: View, read: ColumnsView) -> list[Integers] | None:
     return found
 
 
-def scores_of(residuals: Integers, view: View, read: ColumnsView, rows: slice) -> Integers:
-    """Return everybody's scores of a batch together, with ``2 bits`` binary places."""
+def scores_of(residuals: Integers, view: View, target: Integers) -> Integers:
+    """Return everybody's scores, by residuals and targets, with ``2 bits`` binary places."""
     b, bits, link = int(view.parameters["bits"]), residual_bits(view), link_of(view)
-    answer = residuals + (unpacked(read.active.target)[rows] << (bits - b))[:, None]
+    answer = residuals + (target << (bits - b))[:, None]
     factors = [int(c * (1 << SIGMOID_BITS)) for c in link]
     degree = len(link) - 1
     scale = [factors[k] << (2 * b * (degree - k)) for k in range(degree + 1)]

@@ -76,9 +76,10 @@ def rotated(view: View, read: ColumnsView, precise: bool, weights: Reals | None)
     b = int(view.parameters["bits"])
     found = exact_residuals(view, read) if precise else None
     if found is not None:
+        target = unpacked(read.active.target)
         D = [reals(d, residual_bits(view), True) for d in found]
         known = zip(read.batches, found, known_scores(view, read), strict=True)
-        Z = [reals(scores_of(d, view, read, rows) - own, 2 * b, True) for rows, d, own in known]
+        Z = [reals(scores_of(d, view, target[rows]) - own, 2 * b, True) for rows, d, own in known]
     else:
         D, Z = _approximate(view, read, precise)
     m, lr = len(D[0]), number(str(view.parameters["lr"]), precise)

@@ -81,6 +81,25 @@ class EncryptedResiduals(Message):
 
 
 @dataclass(frozen=True, eq=False)
+class OpenedVector(Message):
+    """What an arbiter opened for one it colludes with; nothing crosses between parties.
+
+    Attributes
+    ----------
+    party : str
+        Whose scores ``z = X W``; empty: residuals.
+    round : int
+    values : uint8 array, shape (m, width)
+        Whole numbers, packed.
+    """
+
+    discloses: ClassVar[frozenset[Reveal]] = _ROWS
+    party: str
+    round: int
+    values: NDArray[np.uint8]
+
+
+@dataclass(frozen=True, eq=False)
 class EncryptedGradient(Message):
     """A party's gradient ``X' d``, sealed, for the arbiter to open; and its binary places."""
 

@@ -180,6 +180,26 @@ def test_all_printed_known_data_rates_follow_from_the_formulas():
     assert gmpy2.get_context().precision == 53  # nobody left another one behind
 
 
+@pytest.mark.parametrize("more", ["", ",arbiter=real,key_bits=1024,bits=30", ",degree=3,bits=40"])
+def test_an_arbiter_and_anybody_open_everything(more):
+    rows, schema = table(12, 7, 6)
+    held = by_columns(rows, 3)
+    run = trained(f"vertical-regression[rounds=8{more}]", held, schema, "decrypted-precision")
+    view, _ = seen(run, held, "active")
+    assert ATTACK.inapplicable(view)  # three columns tell no residuals
+    for alone in ("arbiter", "passive"):
+        assert ATTACK.inapplicable(seen(run, held, alone)[0])
+    scores, _, _ = inverted(run, held, "arbiter+active")
+    assert scores["entries"] == 1
+    few = trained("vertical-regression[rounds=4]", held, schema)  # of four columns
+    assert "one round more" in ATTACK.inapplicable(seen(few, held, "arbiter+active")[0])
+    view, _ = seen(run, held, "arbiter+passive[entries=6]")
+    labels, _ = ATTACK.run(view, np.random.default_rng(0)).claims
+    assert (labels.cluster == rows.y).all()
+    scores, _, _ = inverted(run, held, "arbiter+passive[entries=6]")
+    assert scores["entries"] == 1
+
+
 def test_batches_in_turn_are_read_without_columns_of_coins():
     rows, schema = table(16, 12, 0)
     held = by_columns(rows, 9)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import comb
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from fedtrees.core.registry import register
 from fedtrees.core.rows import ACTIVE_ONLY
 from fedtrees.core.schema import Schema
 from fedtrees.core.sealed import Sealed
+from fedtrees.core.view import Seen
 from fedtrees.crypto.keys import DEFAULT_BITS, KEY_BITS
 from fedtrees.crypto.ledger import Ledger
 from fedtrees.crypto.vectors import EncryptedVectors, IdealVectors, RealVectors, key_bytes
@@ -36,6 +37,7 @@ from fedtrees.messages.regression import (
     Gradient,
     HeldWeights,
     KeyRequest,
+    OpenedVector,
     OwnDesign,
     RowsToScore,
     ScoresOfRows,
@@ -128,6 +130,26 @@ class VerticalRegression(RegressionParams, Protocol):
         """Make what encrypts, computes and opens in one run."""
         kind = IdealVectors if self.arbiter == "ideal" else RealVectors
         return kind(self.key_bits, Ledger())
+
+    def opened_together(self, seen: Sequence[Seen], who: Sequence[str], sealing: Any) -> list[Seen]:
+        """Return the residuals and scores that an arbiter opens for whoever has them."""
+        residuals = [s.message for s in seen if isinstance(s.message, EncryptedResiduals)]
+        if ARBITER not in who or not residuals:
+            return []
+        m, found = residuals[0].residuals.shape[0], list[Seen]()
+        for item in seen:
+            message = item.message
+            if isinstance(message, EncryptedResiduals):
+                party, name, sealed = "", f"{message.round}/d", message.residuals
+            elif isinstance(message, EncryptedScores):  # powers come after
+                party, sealed = message.party, message.scores
+                name = f"{party}/{message.round}/z1"
+            else:
+                continue
+            values = sealing.opened(name, sealed.payload[: sealing.nbytes(m)], m)
+            opened = OpenedVector(party, message.round, packed(values))
+            found.append(Seen(item.round, ARBITER, (ARBITER,), opened, "opened for a colluder"))
+        return found
 
     def check(self, schema: Schema) -> None:
         """Refuse several classes."""
