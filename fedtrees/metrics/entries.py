@@ -98,12 +98,11 @@ class EntriesMetric(Metric[VictimsEntries]):
         Told the means, which it would have to guess, the line is no lower than it is.
         """
         made = {"means": _claims(truth, truth.mean)}
-        regressed = truth.mean.copy()
         told, view = case.entries, case.blind_view()
         own = [h for h in view.own if len(h.columns)]
         if told is not None and own:
-            regressed = _regressed(truth, told, own[0])
-            made["regressed"] = _claims(truth, regressed)
+            made["regressed"] = _claims(truth, _regressed(truth, told, own[0]))
+            made["regressed-together"] = _claims(truth, _regressed(truth, told, own[0], True))
         return {**made, **super().blind(case, truth)}
 
     def score(self, claims: Sequence[Entries], truth: VictimsEntries) -> list[Score]:
@@ -140,20 +139,39 @@ def _claims(truth: VictimsEntries, guess: NDArray[np.float64]) -> list[Claim]:
     return made
 
 
-def _regressed(truth: VictimsEntries, told: KnownEntries, own: Holding) -> NDArray[np.float64]:
-    """Return ridge regressions of every column on own columns of the same rows."""
+def _regressed(
+    truth: VictimsEntries, told: KnownEntries, own: Holding, together: bool = False
+) -> NDArray[np.float64]:
+    """Return ridge regressions of every column on own columns of the same rows.
+
+    Together: first all standardised columns at once along the own columns' first principal
+    component, as columns of a table go along with each other; then what is left, column by column.
+    """
     guess = truth.mean.copy()
     Z = own.X.astype(np.float64)
     spread = np.nanstd(Z, axis=0)
     Z = np.nan_to_num((Z - np.nanmean(Z, axis=0)) / np.where(spread > 0, spread, 1.0))
     place = {i: k for k, i in enumerate(own.ids.tolist())}
+    shared = np.zeros(Z.shape[1])
+    if together:
+        _, first = np.unique(truth.feature, return_index=True)
+        units = {truth.feature[k]: (truth.mean[k], truth.spread[k]) for k in first}
+        known = [k for k, f in enumerate(told.columns.tolist()) if f in units and units[f][1] > 0]
+        known = [k for k in known if told.ids[k] in place]
+        along = np.linalg.svd(Z, full_matrices=False)[2][0]
+        along /= max(float((Z @ along).std()), 1e-9)
+        x = Z[[place[told.ids[k]] for k in known]] @ along
+        pairs = [(told.values[k], *units[told.columns[k]]) for k in known]
+        z = np.array([(value - mean) / spread for value, mean, spread in pairs])
+        shared = along * (x @ z) / (x @ x + RIDGE)
     for feature in np.unique(truth.feature).tolist():
         mine = [k for k in np.flatnonzero(truth.feature == feature) if truth.ids[k] in place]
         given = [k for k in np.flatnonzero(told.columns == feature) if told.ids[k] in place]
-        if not mine or not given:
+        if not mine or not (given or together):
             continue
         A = Z[[place[told.ids[k]] for k in given]]
-        mean = truth.mean[mine[0]]
-        slope = A.T @ np.linalg.solve(A @ A.T + RIDGE * np.eye(len(A)), told.values[given] - mean)
+        mean, common = truth.mean[mine[0]], truth.spread[mine[0]] * shared
+        rest = told.values[given] - mean - A @ common
+        slope = common + A.T @ np.linalg.solve(A @ A.T + RIDGE * np.eye(len(A)), rest)
         guess[mine] = mean + Z[[place[truth.ids[k]] for k in mine]] @ slope
     return guess
