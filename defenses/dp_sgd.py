@@ -127,15 +127,21 @@ def multiplier(epsilon: float, delta: float, rate: float, steps: int) -> float:
     _, get_noise_multiplier = _opacus()
     with warnings.catch_warnings():  # an order at the end of its list: the bound is only looser
         warnings.simplefilter("ignore", UserWarning)
-        return float(
-            get_noise_multiplier(
-                target_epsilon=epsilon,
-                target_delta=delta,
-                sample_rate=rate,
-                steps=steps,
-                accountant="rdp",
+        try:
+            return float(
+                get_noise_multiplier(
+                    target_epsilon=epsilon,
+                    target_delta=delta,
+                    sample_rate=rate,
+                    steps=steps,
+                    accountant="rdp",
+                )
             )
-        )
+        except ValueError as err:
+            raise UsageError(
+                f"epsilon={epsilon:g}, delta={delta:g}: no noise is known to be enough for {steps} "
+                f"steps at a sampling rate of {rate:g} ({err}); give a larger epsilon or delta"
+            ) from err
 
 
 def _opacus() -> tuple[Any, Any]:

@@ -76,7 +76,8 @@ class Masking(RealSums):  # type: ignore[misc]
     dropout : float
         Share of the trees that a client misses, by the experiment's seed: its part of their sums is
         lost, and they are grown on the others; with fewer than the threshold the run stops. So for
-        what is no tree: label sums, counts on a grid, validation losses.
+        what is no tree: label sums, counts on a grid, validation losses. Not where clients
+        share the noise.
     exposing : bool
         Open sums although those over other survivors, with these, tell one client's part
         (`fedtrees.crypto.survivor_sets`); false: the clients refuse, and the run stops.
@@ -97,7 +98,15 @@ class Masking(RealSums):  # type: ignore[misc]
             raise UsageError(f"exposing={self.exposing!r}: give true or false")
 
     def check(self, roles: Mapping[str, str], parameters: Mapping[str, Any]) -> None:
-        """Refuse a threshold that the clients cannot meet, or that is no majority of them."""
+        """Refuse a threshold that is no majority the clients can meet, and shares that go missing.
+
+        Noise that clients add together is less where one of them is missing.
+        """
+        if self.dropout and parameters.get("noise") == "distributed":
+            raise UsageError(
+                f"dropout={self.dropout}: with noise=distributed a sum is only as noisy as is "
+                "claimed if all clients are in it; take dropout=0, or noise=central"
+            )
         if self.threshold is not None:
             clients = tuple(name for name, role in roles.items() if role == "client")
             MaskPlan(clients, self.threshold)

@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.attacks.gradients.exact import exact_rows
 from fedtrees.attacks.gradients.labels import restored_counts
+from fedtrees.attacks.gradients.local_steps import batch_gradient
 from fedtrees.attacks.gradients.matching import Matching
 from fedtrees.attacks.gradients.pooling import pooled
-from fedtrees.attacks.gradients.search import Found, average_pull, null_space, search
+from fedtrees.attacks.gradients.search import average_pull, null_space, search
 from fedtrees.core.schema import Table
 from fedtrees.neural.encoding import Encoding
 from fedtrees.neural.perceptron import Layers, logits, softmax
@@ -33,13 +35,11 @@ class Inversion:
     confidence : float64 array, shape (B, d)
     loss : float
         1 - cos of the best restart.
-    found : Found
     """
 
     table: Table
     confidence: NDArray[np.float64]
     loss: float
-    found: Found
 
 
 def noise_of(target: Any, rows: int, encoding: Encoding) -> float:
@@ -76,6 +76,7 @@ def invert(
     restarts: int = 0,
     steps: int = 0,
     span: bool = True,
+    exact: bool = True,
 ) -> Inversion:
     """Return the rows whose gradient is nearest to one that was seen.
 
@@ -95,7 +96,72 @@ def invert(
     span : bool
         Whether to hold rows to the span of the first layer's gradient, where they are fewer than
         its dimensions; else they are drawn to the average row.
+    exact : bool
+        Whether to find rows by `exact_rows` first, and to search for the others alone.
     """
+    if not exact or not span:
+        return _searched(
+            layers, weights, gradient, encoding, bounds, rows, rng, labels, restarts, steps, span
+        )
+    sure, rest, left = _exact(layers, weights, gradient, encoding, rows, rng)
+    if not left:
+        return Inversion(sure, np.ones(sure.X.shape), 0.0)
+    if len(sure) and labels is not None:
+        counts = np.bincount(labels) - np.bincount(sure.y, minlength=labels.max() + 1)
+        labels = np.repeat(np.arange(len(counts)), counts.clip(0)) if (counts >= 0).all() else None
+    found = _searched(
+        layers, weights, rest, encoding, bounds, left, rng, labels, restarts, steps, span
+    )
+    if not len(sure):
+        return found
+    confidence = np.concatenate([np.ones(sure.X.shape), found.confidence])
+    return Inversion(Table.concat([sure, found.table]), confidence, found.loss)
+
+
+def _exact(
+    layers: Layers,
+    weights: NDArray[np.float32],
+    gradient: NDArray[np.float32],
+    encoding: Encoding,
+    rows: int,
+    rng: np.random.Generator,
+) -> tuple[Table, NDArray[np.float32], int]:
+    """Return the rows that are sure, the mean gradient of the others, and how many these are.
+
+    Rows that are found leave fewer to be told apart: so again, until none is.
+    """
+    sure: list[Table] = []
+    rest, left = gradient, rows
+    none = Table(np.zeros((0, len(encoding.coded)), np.float32), np.zeros(0, np.int64))
+    while left:
+        noise = noise_of(layers.split(rest), left, encoding)
+        size = float(np.linalg.norm(rest)) / np.sqrt(len(rest))
+        if noise >= _CLEAN * max(size, 1e-30):
+            break
+        table = exact_rows(layers, weights, rest, encoding, left, noise, rng)
+        if not len(table):
+            break
+        if len(table) > left:
+            return none, gradient, rows
+        told = batch_gradient(layers, weights, encoding.encode(table.X), table.y)
+        sure, left = [*sure, table], left - len(table)
+        rest = (rest * (left + len(table)) - told * len(table)) / np.float32(max(left, 1))
+    return Table.concat([none, *sure]), rest, left
+
+
+def _searched(
+    layers: Layers,
+    weights: NDArray[np.float32],
+    gradient: NDArray[np.float32],
+    encoding: Encoding,
+    bounds: tuple[NDArray[np.float32], NDArray[np.float32]],
+    rows: int,
+    rng: np.random.Generator,
+    labels: NDArray[np.int64] | None,
+    restarts: int,
+    steps: int,
+    span: bool,
+) -> Inversion:
     restarts, steps = restarts or effort(rows)[0], steps or effort(rows)[1]
     network, target = layers.split(weights), layers.split(gradient)
     size = float(np.linalg.norm(gradient)) / np.sqrt(len(gradient))
@@ -108,7 +174,7 @@ def invert(
         labels = _restored(matching, encoding, rows, how)
     found = search(matching, encoding, labels, restarts=restarts, steps=steps, **how)
     table, confidence = pooled(found, encoding, labels)
-    return Inversion(table, confidence, float(found.loss.min()), found)
+    return Inversion(table, confidence, float(found.loss.min()))
 
 
 def _restored(

@@ -13,7 +13,6 @@ from fedtrees.attacks.gradients.attack import TabLeak
 from fedtrees.attacks.gradients.evidence import SeenGradient
 from fedtrees.attacks.gradients.inversion import Inversion
 from fedtrees.attacks.gradients.labels import restored_counts
-from fedtrees.attacks.gradients.search import Found
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Table
 from fedtrees.neural.encoding import Encoding
@@ -125,9 +124,7 @@ def published(
     codes = np.stack([middle[:, g].argmax(axis=1) for g in encoding.groups], axis=1)
     numbers = np.clip(np.median([e[:, encoding.continuous] for e in kept], axis=0), *bounds)
     table = Table(encoding.decode(codes, numbers), labels)
-    none = np.zeros((0, 0, 0), np.float32)
-    found = Found(none, none, np.array(losses), none)
-    return Inversion(table, np.ones((len(labels), len(encoding.coded))), losses[best], found)
+    return Inversion(table, np.ones((len(labels), len(encoding.coded))), losses[best])
 
 
 def _matched(best: NDArray[np.float32], other: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from fedtrees.attacks.regression.columns import ColumnsView
 from fedtrees.attacks.regression.horizontal import averages, common_scales, rotated_rows
+from fedtrees.attacks.regression.opened import colluding, opened_claims
 from fedtrees.attacks.regression.reals import Reals, norm
 from fedtrees.attacks.regression.rotation import Column, Solution, solutions
 from fedtrees.attacks.regression.vertical import asked_weights, reals, rotated
@@ -32,9 +33,11 @@ AGREE = 1e-3
 class RegressionInversion(Attack):
     """Inversion of regressions after Li et al. (2022, Sec. 4), in exact arithmetic.
 
-    Over columns: residuals from own gradients, ``X_A X_A'`` from two rounds more than others have
-    columns, their weights from the endpoint if there is one (`queries=`), and the rotation that is
-    left from entries that are known (`entries=`). Over rows: ``X_A' X_A`` from averaged weights.
+    Where the arbiter colludes, labels and columns by linear equations alone (`opened`). Over
+    columns: residuals from own gradients, ``X_A X_A'`` from two rounds more than others have
+    columns (of batches, twice as many visits as others have columns), their weights from the
+    endpoint if there is one (`queries=`), and the rotation that is left from entries that are known
+    (`entries=`). Over rows: ``X_A' X_A`` from averaged weights.
     Where entries leave several solutions, that one is taken which keeps to declared ranges and to
     the standard deviations that were told.
 
@@ -54,6 +57,9 @@ class RegressionInversion(Attack):
 
     def inapplicable(self, view: View) -> str | None:
         """Return what a view lacks: gradients, directions, rounds."""
+        if colluding(view):
+            short = "labels are known here, and it takes one round more than another has columns"
+            return None if opened_claims(view) else short
         if averages(view) and common_scales(view) is not None:
             return _why_not_rows(view)
         read = ColumnsView.of(view)
@@ -61,14 +67,19 @@ class RegressionInversion(Attack):
             return "nobody here saw labels and gradients of a regression"
         if not read.others or not read.hidden:
             return "others hold no column that varies"
-        m, seen = read.values.shape
-        if min(m, seen) < m or read.rank < m:
+        n, count = read.hidden, len(read.batches)
+        if (lacking := read.lacking) is not None:
             return (
-                f"{m} rows, and own columns of rank {min(seen, read.rank)}: gradients do not tell "
+                f"{lacking[0]} rows, and own columns of rank {lacking[1]}: gradients do not tell "
                 "the residuals apart; only columns of coins would (fake=)"
             )
-        if read.hidden > m:
-            return f"others hold {read.hidden} columns of {m} rows"
+        if n > read.least:
+            return f"others hold {n} columns of {read.least} rows"
+        if count > 1 and read.rounds < 2 * n * count:
+            return (
+                f"{count} batches in turn and {n} columns of others take {2 * n * count} rounds; "
+                f"there were {read.rounds}"
+            )
         if read.rounds < 2:
             return "it takes two rounds or more"
         return None
@@ -77,6 +88,8 @@ class RegressionInversion(Attack):
         """Invert."""
         if self.inapplicable(view):
             return Guess()
+        if colluding(view):
+            return Guess(tuple(opened_claims(view)))
         with gmpy2.context(gmpy2.get_context(), precision=6 * int(view.parameters["bits"]) + 128):
             if averages(view):
                 return self._rows(view)

@@ -18,6 +18,7 @@ from fedtrees.messages.regression import (
     ColumnScales,
     Gradient,
     OwnDesign,
+    batches_of,
     moments,
     standardised,
     stepped,
@@ -50,7 +51,9 @@ class Design:
         for told in self.gradients:
             places = told.bits - p["bits"]
             gradient = unpacked(told.values)
-            m = len(self.values)
+            rows = batches_of(len(self.values), p["batch"])
+            batch = rows[(len(made) - 1) % len(rows)]
+            m = batch.stop - batch.start
             made.append(stepped(made[-1], gradient, places, m, p["lr"], p["alpha"]))
         return made
 
@@ -67,12 +70,15 @@ class ColumnsView:
     others : tuple of ColumnScales
         Of everybody else.
     rounds : int
+    batches : tuple of slice
+        Rows of the rounds, in turn.
     """
 
     active: OwnDesign
     designs: tuple[Design, ...]
     others: tuple[ColumnScales, ...]
     rounds: int
+    batches: tuple[slice, ...]
 
     @classmethod
     def of(cls, view: View) -> ColumnsView | None:
@@ -97,7 +103,8 @@ class ColumnsView:
             designs.append(Design(name, values, mine))
         rounds = min((len(d.gradients) for d in designs), default=0)
         others = tuple(s for s in scales if s.party not in view.principals)
-        return cls(noted, tuple(designs), others, rounds)
+        batches = batches_of(len(noted.target), view.parameters["batch"])
+        return cls(noted, tuple(designs), others, rounds, batches)
 
     @property
     def values(self) -> Integers:
@@ -105,9 +112,16 @@ class ColumnsView:
         return np.concatenate([d.values for d in self.designs], axis=1)
 
     @property
-    def rank(self) -> int:
-        """How many directions of residuals the principals see."""
-        return rank(self.values)
+    def lacking(self) -> tuple[int, int] | None:
+        """Rows and rank of the first batch of which the principals see fewer directions."""
+        values = self.values
+        seen = ((len(values[rows]), rank(values[rows])) for rows in self.batches)
+        return next(((m, r) for m, r in seen if r < m), None)
+
+    @property
+    def least(self) -> int:
+        """Rows of the smallest batch."""
+        return min(rows.stop - rows.start for rows in self.batches)
 
     @property
     def hidden(self) -> int:
@@ -137,8 +151,8 @@ def link_of(view: View) -> tuple[Fraction, ...]:
     return sigmoid if kind == "logistic" else (Fraction(0), Fraction(1))
 
 
-def exact_residuals(view: View, read: ColumnsView) -> Integers | None:
-    """Return the residuals of all rounds, shape (m, rounds), to the last of their places.
+def exact_residuals(view: View, read: ColumnsView) -> list[Integers] | None:
+    """Return the residuals of all rounds, by batch, shape (m, visits), to the last of their places.
 
     They are whole numbers, and so are the columns: where the gradients were opened as they are,
     ``X' d = g`` holds to the last bit, and conditioning is no limit. None where they were not.
@@ -147,13 +161,19 @@ def exact_residuals(view: View, read: ColumnsView) -> Integers | None:
     bits = residual_bits(view)
     if places != bits + view.parameters["bits"]:
         return None
-    return solved(read.values.T, g, bits + SCORE_BITS)
+    found, values = [], read.values
+    for k, rows in enumerate(read.batches):
+        solution = solved(values[rows].T, g[:, k :: len(read.batches)], bits + SCORE_BITS)
+        if solution is None:
+            return None
+        found.append(solution)
+    return found
 
 
-def scores_of(residuals: Integers, view: View, read: ColumnsView) -> Integers:
-    """Return everybody's scores together of exact residuals, with ``2 bits`` binary places."""
+def scores_of(residuals: Integers, view: View, target: Integers) -> Integers:
+    """Return everybody's scores, by residuals and targets, with ``2 bits`` binary places."""
     b, bits, link = int(view.parameters["bits"]), residual_bits(view), link_of(view)
-    answer = residuals + (unpacked(read.active.target) << (bits - b))[:, None]
+    answer = residuals + (target << (bits - b))[:, None]
     factors = [int(c * (1 << SIGMOID_BITS)) for c in link]
     degree = len(link) - 1
     scale = [factors[k] << (2 * b * (degree - k)) for k in range(degree + 1)]
@@ -176,11 +196,11 @@ def _inverse(value: int, scale: list[int]) -> int:
     return low
 
 
-def known_scores(view: View, read: ColumnsView) -> Integers:
-    """Return what the principals' own columns bring to the scores, shape (m, rounds)."""
-    total: Any = 0
+def known_scores(view: View, read: ColumnsView) -> list[Integers]:
+    """Return what the principals' own columns bring to the scores, by batch, (m, visits)."""
+    total: list[Any] = [0] * len(read.batches)
     for design in read.designs:
         every = np.stack(design.weights(view)[: read.rounds], axis=1)
-        total = total + design.values @ every
-    found: Integers = total
-    return found
+        for k, rows in enumerate(read.batches):
+            total[k] = total[k] + design.values[rows] @ every[:, k :: len(total)]
+    return total

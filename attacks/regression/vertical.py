@@ -17,7 +17,7 @@ from fedtrees.attacks.regression.columns import (
     residual_bits,
     scores_of,
 )
-from fedtrees.attacks.regression.reals import Reals, factor, least_squares
+from fedtrees.attacks.regression.reals import Reals, basis_of, cholesky, factor, least_squares
 from fedtrees.core.view import View
 from fedtrees.messages.fixed_point import Integers, decoded, unpacked
 from fedtrees.messages.regression import moments, standardised
@@ -76,34 +76,82 @@ def rotated(view: View, read: ColumnsView, precise: bool, weights: Reals | None)
     b = int(view.parameters["bits"])
     found = exact_residuals(view, read) if precise else None
     if found is not None:
-        D = reals(found, residual_bits(view), True)
-        Z = reals(scores_of(found, view, read) - known_scores(view, read), 2 * b, True)
+        target = unpacked(read.active.target)
+        D = [reals(d, residual_bits(view), True) for d in found]
+        known = zip(read.batches, found, known_scores(view, read), strict=True)
+        Z = [reals(scores_of(d, view, target[rows]) - own, 2 * b, True) for rows, d, own in known]
     else:
         D, Z = _approximate(view, read, precise)
-    m, lr = len(D), number(str(view.parameters["lr"]), precise)
+    m, lr = len(D[0]), number(str(view.parameters["lr"]), precise)
     shrunk = 1 - lr * number(str(view.parameters["alpha"]), precise)
-    E = (shrunk * Z[:, :-1] - Z[:, 1:]) * m / lr
-    L = factor(D[:, :-1], E, Z, min(read.hidden, m))
+    if len(D) == 1:
+        E = (shrunk * Z[0][:, :-1] - Z[0][:, 1:]) * m / lr
+        L = factor(D[0][:, :-1], E, Z[0], min(read.hidden, m))
+    else:
+        L = _factor_of_batches(D, Z, shrunk, lr, read.hidden)
     if weights is None or not L.shape[1]:
         return Rotated(L, None, None, found is not None)
-    last = shrunk * Z[:, -1] - (lr / m) * (L @ (L.T @ D[:, -1]))  # L L' = X X'
-    direction = least_squares(L, last)
+    k = (read.rounds - 1) % len(D)
+    part = L[read.batches[k]]
+    step = (lr / len(part)) * (part.T @ D[k][:, -1])
+    direction = shrunk * least_squares(part, Z[k][:, -1]) - step
     return Rotated(L, direction, weights, found is not None)
 
 
-def _approximate(view: View, read: ColumnsView, precise: bool) -> tuple[Reals, Reals]:
-    """Return residuals and scores of gradients that were rounded, by least squares."""
-    b, link = int(view.parameters["bits"]), link_of(view)
+def _factor_of_batches(D: list[Reals], Z: list[Reals], shrunk: Any, lr: Any, n: int) -> Reals:
+    """Return L, shape (m, n), of batches that are met in turn.
+
+    ``X_b = Q_b R_b`` with a basis Q_b of its scores. From one batch to the next, weights change by
+    one step: ``Q_c' z_c = R_c W' = T (s Q_b' z_b - lr S Q_b' d_b / m_b)``, with ``T R_b = R_c`` and
+    ``S = R_b R_b'``. T and T S are linear in what is known, so that 2 n visits tell them; S of the
+    first batch begins the chain.
+    """
+    Q = [basis_of(z, n) for z in Z]
+    nothing = np.zeros((sum(map(len, D)), 0), dtype=D[0].dtype)
+    if min(q.shape[1] for q in Q) < n:
+        return nothing
+    parts: list[Reals] = []
+    for k in range(len(D) - 1):
+        after = (Q[k + 1].T @ Z[k + 1]).T
+        scores, gradients = Q[k].T @ Z[k], Q[k].T @ D[k]
+        before = np.concatenate([shrunk * scores, -lr / len(D[k]) * gradients]).T
+        found = least_squares(before[: len(after)], after)
+        T, TS = found[:n].T, found[n:].T
+        if not parts:
+            S = least_squares(T, TS)
+            R = cholesky((S + S.T) / 2)
+            if R.shape[1] < n:
+                return nothing
+            parts.append(Q[0] @ R)
+        R = T @ R
+        parts.append(Q[k + 1] @ R)
+    return np.concatenate(parts)
+
+
+def _approximate(view: View, read: ColumnsView, precise: bool) -> tuple[list[Reals], list[Reals]]:
+    """Return residuals and scores, by batch, of gradients that were rounded: least squares."""
     g, places = read.opened()
-    A, G = reals(read.values, b, precise), reals(g, places, precise)
-    D = least_squares(A.T, G)
-    answer = D + reals(unpacked(read.active.target), b, precise)[:, None]
+    values, parts = read.values, []
+    for k, rows in enumerate(read.batches):
+        A = reals(values[rows], int(view.parameters["bits"]), precise)
+        D = least_squares(A.T, reals(g[:, k :: len(read.batches)], places, precise))
+        parts.append((D, _scores(D, view, read, rows, precise)))
+    own = known_scores(view, read)
+    b = 2 * int(view.parameters["bits"])
+    found = zip(parts, own, strict=True)
+    return [D for D, _ in parts], [z - reals(known, b, precise) for (_, z), known in found]
+
+
+def _scores(D: Reals, view: View, read: ColumnsView, rows: slice, precise: bool) -> Reals:
+    """Return everybody's scores together of a batch's residuals."""
+    b, link = int(view.parameters["bits"]), link_of(view)
+    answer = D + reals(unpacked(read.active.target)[rows], b, precise)[:, None]
     c = [number(v, precise) for v in link]
     z = (answer - c[0]) / c[1]
     for _ in range(60 if len(c) > 2 else 0):  # Newton; beyond the turning point there is no answer
         slope = c[1] + 3 * c[3] * z * z
         z = z - (c[0] + c[1] * z + c[3] * z**3 - answer) / np.where(slope < c[1] / 8, c[1], slope)
-    return D, z - reals(known_scores(view, read), 2 * b, precise)
+    return z
 
 
 def asked_weights(view: View, read: ColumnsView, precise: bool) -> Reals | None:

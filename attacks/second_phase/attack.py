@@ -73,7 +73,8 @@ class LeafInversion(Attack):
 
     def inapplicable(self, view: View) -> str | None:
         """Return that no gradient of a network over trees was seen, or only of too many rows."""
-        if models_of(view) is None:
+        models = models_of(view)
+        if models is None:
             return "no network over trees' outputs is trained"
         if len(view.schema.classes) != 2:
             return "it needs a target of two classes"
@@ -88,6 +89,8 @@ class LeafInversion(Attack):
             return "no gradient, and no single step, of others' rows was seen"
         if min(sizes) > self.most:
             return f"every gradient is of {min(sizes)} rows or more; at most {self.most} are tried"
+        if (soft_trees(models, view).widths == 1).all():
+            return "no tree splits, so that all rows look alike"
         return None
 
     def run(self, view: View, rng: np.random.Generator) -> Guess:

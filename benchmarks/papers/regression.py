@@ -1,12 +1,18 @@
-"""`python -m fedtrees.benchmarks.papers.regression`: run and print the tables."""
+"""`python -m fedtrees.benchmarks.papers.regression`: run and print the tables.
+
+Draws the frontier of precision into `RUN/precision.svg`.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import mean
 from typing import Any
 
 from fedtrees.benchmarks.papers.study import TITLE, Table, percent, run_study
+from fedtrees.report import paper, style
+from fedtrees.report.rows import load_rows
 
 #: Li et al. 2022, Tables 2 and 3: table, data, attacker's, victim's and fake columns, rows, error,
 #: known data ratio. The first of the residential rows of Table 3 is one of iris (1 + 3 columns).
@@ -110,5 +116,35 @@ def inversion_table(rows: Any) -> Table:
     return TITLE, header, lines
 
 
+def draw(rows: Any, path: Path) -> Path:
+    """Draw what is read against the places that the arbiter opens, means over seeds."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    done = rows[(rows["stage"] == "attack") & (rows["defense"] == "decrypted-precision")]
+    lines = (
+        ("within a millionth", "entries", "value", style.COLOURS[0], "-"),
+        ("close", "entries_close", "value", style.COLOURS[1], "-"),
+        ("close, blind", "entries_close", "blind", style.COLOURS[1], "--"),
+    )
+    with matplotlib.rc_context(paper.RC):
+        figure = Figure(figsize=(paper.COLUMN, 2.2), layout="constrained")
+        ax = figure.subplots()
+        for name, metric, column, colour, dash in lines:
+            part = done[done["metric"] == metric]
+            places = part["defense_params"].str.removeprefix("bits=").astype(int)
+            by = 100 * part.groupby(places)[column].agg(["mean", "std"])
+            spread = {"yerr": by["std"], "marker": "o", "ms": 2.6} if column == "value" else {}
+            ax.errorbar(by.index, by["mean"], color=colour, ls=dash, lw=0.9, label=name, **spread)
+        ax.set_xlabel("binary places of opened gradients")
+        ax.set_ylabel("others' values read, percent")
+        ax.set_xticks(sorted(set(places)))
+        ax.set_ylim(0, 104)
+        ax.spines[["top", "right"]].set_visible(False)
+        ax.legend(frameon=False, loc="center left")
+    return paper.save(figure, path)
+
+
 if __name__ == "__main__":
-    run_study("regression", lambda rows: [rate_table(), inversion_table(rows)])
+    folder = run_study("regression", lambda rows: [rate_table(), inversion_table(rows)])
+    draw(load_rows(folder), folder / "precision.svg")

@@ -183,7 +183,10 @@ def check_defense(defense: Defense, protocols: Sequence[str]) -> Iterator[Findin
     claim = defense.claim()
     yield Finding("it states its claim as a value", isinstance(claim, Guarantee), str(claim))
     acts = not defense.protects or bool(defense.at)
-    yield Finding("what it protects, it protects somewhere (`at`)", acts)
+    open_ = (
+        "" if defense.protects else "`protects` is empty: a message that it forgets crosses bare"
+    )
+    yield Finding("what it protects, it protects somewhere (`at`)", acts, open_)
     ran, composed = False, Composition((defense,))
     for name in protocols:
         protocol = _made(name)

@@ -120,7 +120,10 @@ def csv_table(
             raise UsageError(f"{', '.join(named)}: only with a table of one's own; give --csv FILE")
         return None
     if data:
-        raise UsageError("give --data or --csv, not both")
+        raise UsageError(
+            "give --data or --csv, not both; bench them one after the other, and give "
+            "`fedtrees table` both runs"
+        )
     if not target:
         raise UsageError(f"--csv needs --target COLUMN{_columns_in(csv, given.get('sep', ''))}")
     if "," in csv and not others.get("id") and not os.path.exists(csv):

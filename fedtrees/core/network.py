@@ -109,7 +109,7 @@ class LocalNetwork(Network):
         self.transcript, self.inference = Transcript(), Transcript()
         self._public = (schema, parameters)
         self._streams = streams
-        self._summed, self._rows, self._sealing = summed, rows, sealing
+        self._summed, self._rows, self.sealing = summed, rows, sealing
         self.aggregation: Aggregation = defense.aggregation() or IdealSum()
         self._contexts: dict[str, Context] = {}
 
@@ -128,7 +128,7 @@ class LocalNetwork(Network):
         with acting(party):
             party.streams = self._streams.child(party.name)
             party.row_hook = partial(self.defense.rows, ctx=context)
-            party.sealing = self._sealing
+            party.sealing = self.sealing
             party.net = self
         self.transcript.roles[party.name] = party.role
 

@@ -55,7 +55,7 @@ class ColumnScales(Message):
 
 @dataclass(frozen=True, eq=False)
 class ScoresRequest(Message):
-    """Ask for what a party's columns bring to the scores of all rows."""
+    """Ask for what a party's columns bring to the scores of a round's rows."""
 
     discloses: ClassVar[frozenset[Reveal]] = frozenset()
     round: int
@@ -73,11 +73,30 @@ class EncryptedScores(Message):
 
 @dataclass(frozen=True, eq=False)
 class EncryptedResiduals(Message):
-    """Residuals ``d`` of all rows, sealed, for a party's gradient."""
+    """Residuals ``d`` of a round's rows, sealed, for a party's gradient."""
 
     discloses: ClassVar[frozenset[Reveal]] = _ROWS
     round: int
     residuals: Sealed
+
+
+@dataclass(frozen=True, eq=False)
+class OpenedVector(Message):
+    """What an arbiter opened for one it colludes with; nothing crosses between parties.
+
+    Attributes
+    ----------
+    party : str
+        Whose scores ``z = X W``; empty: residuals.
+    round : int
+    values : uint8 array, shape (m, width)
+        Whole numbers, packed.
+    """
+
+    discloses: ClassVar[frozenset[Reveal]] = _ROWS
+    party: str
+    round: int
+    values: NDArray[np.uint8]
 
 
 @dataclass(frozen=True, eq=False)
@@ -298,6 +317,12 @@ def stepped(
         for w, g in zip(weights, gradient, strict=True)
     ]
     return integers(found)
+
+
+def batches_of(rows: int, batch: int) -> tuple[slice, ...]:
+    """Return which rows are stepped on in turn, round by round: as even as can be, all where 0."""
+    count = -(-rows // batch) if batch else 1
+    return tuple(slice(k * rows // count, (k + 1) * rows // count) for k in range(count))
 
 
 def moments(X: NDArray[np.float32]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

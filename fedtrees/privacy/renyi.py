@@ -9,7 +9,7 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.errors import check_share
+from fedtrees.core.errors import UsageError, check_share
 from fedtrees.core.transcript import BudgetEvent
 from fedtrees.privacy.accounting import compose_pure, pure_epsilon
 
@@ -82,8 +82,19 @@ def noise_multiplier(epsilon: float, delta: float, times: float) -> float:
         Of all releases together.
     times : float
         How many there are.
+
+    Raises
+    ------
+    UsageError
+        If no scale up to a million is proven to be enough.
     """
     low, high = 1e-6, 1e6
+    least = _epsilon([BudgetEvent("", "gaussian", 0.0, high, "", l2=math.sqrt(times))], delta)
+    if least > epsilon:
+        raise UsageError(
+            f"epsilon={epsilon:g}: {times:g} releases with noise of a million times their "
+            f"sensitivity are still ({least:.3g}, {delta:g})-DP; give a larger epsilon or delta"
+        )
     while high / low > 1 + 1e-9:
         middle = math.sqrt(low * high)
         event = BudgetEvent("", "gaussian", 0.0, middle, "", l2=math.sqrt(times))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from typing import Any, ClassVar
@@ -24,6 +24,7 @@ from fedtrees.core.rows import LOCAL_ONLY
 from fedtrees.core.schema import Schema
 from fedtrees.core.streams import Streams
 from fedtrees.core.transcript import Transcript
+from fedtrees.core.view import Seen
 from fedtrees.messages.models import as_message
 
 
@@ -175,6 +176,10 @@ class Protocol(ABC):
     def sealing(self) -> Any:
         """Make what computes on sealed values in one run, with its ``costs()``; None: nothing."""
         return None
+
+    def opened_together(self, seen: Sequence[Seen], who: Sequence[str], sealing: Any) -> list[Seen]:
+        """Return what colluding parties open of what they saw, as one alone could not; nothing."""
+        return []
 
     def mismatch(self, defense: Composition) -> str | None:
         """Return why a defense makes no sense here, None if it does."""

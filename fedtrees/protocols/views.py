@@ -107,6 +107,9 @@ def view_of(
     if reason:
         raise ProtocolError(reason)
     served = () if training.net is None else see(training.net.inference, who)
+    seen = see(training.transcript, who)
+    if training.net is not None:
+        seen = (*seen, *training.protocol.opened_together(seen, who, training.net.sealing))
     return View(
         principals=who,
         roles=dict(training.transcript.roles),
@@ -116,7 +119,7 @@ def view_of(
         parameters=training.protocol.parameters,
         n_rows=training.n_rows,
         defense=training.defense,
-        seen=(*see(training.transcript, who), *served),
+        seen=(*seen, *served),
         oracle=_oracle(training, who, holdings, queries, answers, records) if queries else None,
         known=known,
         entries=entries,

@@ -42,7 +42,7 @@ def draw_frontier(
         colour, dash = colours[kept[0].family]
         _join(fig, kept, {"color": colour, "width": 1.3, "dash": dash},
               opacity=0.7, showlegend=False, legendgroup=esc(kept[0].family))  # fmt: skip
-    rings = {p.defense: k for g in together(data, limits) for k, p in enumerate(g)}
+    rings = {p.defense: k for g in together(data, limits) for p, k in ringed(g)}
     outer: dict[str, int] = {}
     for p in data.drawn:
         outer[p.family] = max(outer.get(p.family, 0), rings[p.defense])
@@ -229,6 +229,12 @@ def together(data: Frontier, limits: tuple[float, float]) -> list[list[Point]]:
         else:
             groups.append([p])
     return groups
+
+
+def ringed(group: Sequence[Point]) -> list[tuple[Point, int]]:
+    """Return points in one place, each with its ring, 0 for a marker: one for each family."""
+    families = [*dict.fromkeys(p.family for p in group)]
+    return [(p, families.index(p.family)) for p in group]
 
 
 def crowded_above(p: Point, data: Frontier) -> bool:

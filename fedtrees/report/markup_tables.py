@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 _WIDEST = 31  # letters of a label in LaTeX; a longer one takes several lines
+_TITLE = 46  # characters of a block's name in a column
 
 _LATEX = {
     "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#",
@@ -40,27 +41,36 @@ def latex(grid: Grid, notes: Sequence[str] = ()) -> str:
     for name, lines in grid.blocks:
         body.append(r"\midrule")
         if len(grid.blocks) > 1:
-            body.append(rf"\multicolumn{{{wide}}}{{@{{}}l}}{{\emph{{{escape_latex(name)}}}}} \\")
+            for part in name.split(" · ") if len(name) > _TITLE else [name]:
+                body.append(
+                    rf"\multicolumn{{{wide}}}{{@{{}}l}}{{\emph{{{escape_latex(part)}}}}} \\"
+                )
         for line in lines:
             parts = [_broken(cell) for cell in line[: grid.labels]]
             for at in range(max(map(len, parts))):
                 cells = [part[at] if at < len(part) else "" for part in parts]
-                cells = [(r"\quad " if at and c else "") + escape_latex(c) for c in cells]
+                cells = [(r"\enspace " if at and c else "") + escape_latex(c) for c in cells]
                 cells += [_number(c) if not at else "" for c in line[grid.labels :]]
                 body.append(" & ".join(cells) + r" \\")
     text = [
         r"% \usepackage{booktabs}",
-        *(f"% {escape_latex(note)}" for note in notes),
-        r"\begingroup\footnotesize\setlength{\tabcolsep}{3pt}%",
+        r"\begingroup\footnotesize\setlength{\tabcolsep}{2pt}%",
         rf"\begin{{tabular}}{{@{{}}{'l' * grid.labels + 'r' * (wide - grid.labels)}@{{}}}}",
         r"\toprule",
         " & ".join(map(escape_latex, grid.head)) + r" \\",
         *body,
         r"\bottomrule",
+        *(_below(note, wide) for note in notes),
         r"\end{tabular}",
         r"\endgroup",
     ]
     return "\n".join(text) + "\n"
+
+
+def _below(note: str, wide: int) -> str:
+    """Return a line of a table as wide as the text, for what its marks mean."""
+    text = escape_latex(note)
+    return rf"\multicolumn{{{wide}}}{{@{{}}p{{\linewidth}}@{{}}}}{{\scriptsize {text}}} \\"
 
 
 def _number(cell: str) -> str:
@@ -68,8 +78,8 @@ def _number(cell: str) -> str:
     found = re.fullmatch(r"(\S+) ± 0?(\S+?)(†?)", cell)
     if not found:
         return escape_latex(cell)
-    mark = r"^{\dagger}" if found[3] else ""
-    return rf"{escape_latex(found[1])}$_{{\pm{found[2]}}}{mark}$"
+    mark = r"$^{\dagger}$" if found[3] else ""
+    return rf"{escape_latex(found[1])}$_{{\pm{found[2]}}}${mark}"
 
 
 def _broken(label: str) -> list[str]:

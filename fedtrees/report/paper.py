@@ -18,6 +18,7 @@ from fedtrees.report.frontier_figure import (
     blind_name,
     near,
     point_label,
+    ringed,
     together,
     utility_limits,
 )
@@ -214,7 +215,7 @@ def _panel(
                 lw=0.9, ls=styles[dash], alpha=0.8, zorder=3)  # fmt: skip
         drawn.lines.append([(p.utility.mean, p.advantage.mean) for p in kept])
     for group in together(data, limits):
-        for k, p in enumerate(group):
+        for p, k in ringed(group):
             _point(ax, p, colours[p.family][0], drawn, ring=k)
         text = _group_label(group, data, names)
         if text:

@@ -163,28 +163,39 @@ class PaperTable:
 
     @cached_property
     def grid(self) -> Grid:
-        """The table as text: a block of rows per dataset, then one of the mean ranks."""
+        """The table as text: a block of rows per dataset and protocol, then mean ranks."""
         parts = [k for k in range(3) if len({row[k] for row in self.rows}) > 1] or [2]
+        *above, label = parts
         measures = sorted({e.measure for e in self.entries})
-        labels = [[self.names(_undefended(row[k])) for k in parts] for row in self.rows]
-        empty = [""] * (len(parts) - 1)
+        groups: dict[tuple[str, ...], list[int]] = {}
+        for at, row in enumerate(self.rows):
+            groups.setdefault(tuple(row[k] for k in above), []).append(at)
+        shown = [self.names(_undefended(row[label])) for row in self.rows]
         blocks = []
         for dataset in self.datasets:
             columns = [self._column(dataset, measure) for measure in measures]
-            lines = [["blind", *empty, *(blind for _, blind in columns)]]
-            for at, (row, names) in enumerate(zip(self.rows, labels, strict=True)):
-                if any((row, dataset, m) in self._at for m in measures):
-                    lines.append([*names, *(texts[at] for texts, _ in columns)])
-            blocks.append((self.names(dataset), lines))
+            for group, places in groups.items():
+                measured = [any((row, dataset, m) in self._at for m in measures)
+                            for row in self.rows]  # fmt: skip
+                held = [at for at in places if measured[at]]
+                lines = [[shown[at], *(texts[at] for texts, _ in columns)] for at in held]
+                blind = [_span([told[at] for at in held if told[at]]) for _, told in columns]
+                if lines:
+                    blocks.append((self._title(dataset, group), [["blind", *blind], *lines]))
         if self.ranks:
             ranks = [self.ranks.get(measure, {}) for measure in measures]
-            lines = [
-                [*names, *(f"{of[row]:.1f}" if row in of else "–" for of in ranks)]
-                for row, names in zip(self.rows, labels, strict=True)
-            ]
-            blocks.append((MEAN_RANK, lines))
-        head = [("partition", "protocol", "defense")[k] for k in parts]
-        return Grid([*head, *map(self._named, measures)], len(parts), blocks)
+            for group, places in groups.items():
+                lines = [
+                    [shown[at], *(f"{of[row]:.1f}" if row in of else "–" for of in ranks)]
+                    for at, row in enumerate(self.rows)
+                    if at in places
+                ]
+                blocks.append((self._title(MEAN_RANK, group), lines))
+        head = ("partition", "protocol", "defense")[label]
+        return Grid([head, *map(self._named, measures)], 1, blocks)
+
+    def _title(self, of: str, group: Sequence[str]) -> str:
+        return " · ".join(map(self.names, (of, *group)))
 
     def _named(self, measure: Measure) -> str:
         own = self.names(measure.metric)
@@ -193,14 +204,13 @@ class PaperTable:
             own = plain if measure.threat else style.metric_name(own)
         return f"{own}, {self.names(measure.threat)}" if measure.threat else own
 
-    def _column(self, dataset: str, measure: Measure) -> tuple[list[str], str]:
-        """Return the texts of a column, and its blind line; one number of decimals throughout."""
+    def _column(self, dataset: str, measure: Measure) -> tuple[list[str], list[str]]:
+        """Return the texts of a column, and its blind lines; one number of decimals throughout."""
         found = [self._at.get((row, dataset, measure)) for row in self.rows]
         known = [e for e in found if e is not None]
         digits = decimals([e.value for e in known])
-        lines = [e.blind.mean for e in known if e.blind.known]
-        blind = list(dict.fromkeys(style.number(v, digits) for v in sorted(lines)))
-        return [_text(e, digits) for e in found], "–".join(blind[:1] + blind[1:][-1:])
+        blind = [style.number(e.blind.mean, digits) if e and e.blind.known else "" for e in found]
+        return [_text(e, digits) for e in found], blind
 
     @property
     def notes(self) -> list[str]:
@@ -232,6 +242,12 @@ class PaperTable:
     def csv(self) -> str:
         """Return the numbers, one per line."""
         return self.frame().to_csv(index=False, lineterminator="\n")
+
+
+def _span(texts: Sequence[str]) -> str:
+    """Return one number, or the least and the largest of several."""
+    found = sorted(set(texts), key=float)
+    return "–".join(found[:1] + found[1:][-1:])
 
 
 def _undefended(name: str) -> str:

@@ -173,3 +173,10 @@ def test_shares_of_pure_leaves_tell_more_than_the_boxes_alone():
         return np.mean(scores)
 
     assert scored(0.5) > scored(0.0005) + 0.03
+
+
+@pytest.mark.parametrize(("trees", "depth", "blind"), [(1, 1, 1.0), (30, 10, 0.0)])
+def test_exact_counts_of_few_leaves_are_left_for_a_blind_guess(trees, depth, blind):
+    run = Run(ForestHist(trees=trees, max_depth=depth, bootstrap=False), TABLE)
+    told = ForestBoxes(work=0.5).run(run.view, np.random.default_rng(0)).notes
+    assert told["submits_blind"] == blind

@@ -10,9 +10,12 @@ from regressions import by_columns, by_rows, inverted, seen, table, trained
 from fedtrees.attacks.regression.modular import rank, solved
 from fedtrees.attacks.regression.rotation import Column, solutions
 from fedtrees.benchmarks.papers.regression import printed_rates
+from fedtrees.core.errors import UsageError
+from fedtrees.core.holding import over_clients
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Table
 from fedtrees.core.specs import Spec
+from fedtrees.data.layout import columns_of
 from fedtrees.messages.fixed_point import decoded, encoded, integers, packed, rounded, unpacked
 
 ATTACK = register.make("attack", Spec("regression-inversion"))
@@ -175,3 +178,66 @@ def test_all_printed_known_data_rates_follow_from_the_formulas():
     assert len(rates) == 27
     assert all(abs(line.printed - line.formula) <= 0.003 for line in rates)
     assert gmpy2.get_context().precision == 53  # nobody left another one behind
+
+
+@pytest.mark.parametrize("more", ["", ",arbiter=real,key_bits=1024,bits=30", ",degree=3,bits=40"])
+def test_an_arbiter_and_anybody_open_everything(more):
+    rows, schema = table(12, 7, 6)
+    held = by_columns(rows, 3)
+    run = trained(f"vertical-regression[rounds=8{more}]", held, schema, "decrypted-precision")
+    view, _ = seen(run, held, "active")
+    assert ATTACK.inapplicable(view)  # three columns tell no residuals
+    for alone in ("arbiter", "passive"):
+        assert ATTACK.inapplicable(seen(run, held, alone)[0])
+    scores, _, _ = inverted(run, held, "arbiter+active")
+    assert scores["entries"] == 1
+    few = trained("vertical-regression[rounds=4]", held, schema)  # of four columns
+    assert "one round more" in ATTACK.inapplicable(seen(few, held, "arbiter+active")[0])
+    view, _ = seen(run, held, "arbiter+passive[entries=6]")
+    labels, _ = ATTACK.run(view, np.random.default_rng(0)).claims
+    assert (labels.cluster == rows.y).all()
+    scores, _, _ = inverted(run, held, "arbiter+passive[entries=6]")
+    assert scores["entries"] == 1
+
+
+def test_batches_in_turn_are_read_without_columns_of_coins():
+    rows, schema = table(16, 12, 0)
+    held = by_columns(rows, 9)
+    whole, _ = seen(trained("vertical-regression[rounds=2]", held, schema), held, "active")
+    assert "16 rows, and own columns of rank 10" in ATTACK.inapplicable(whole)
+    run = trained("vertical-regression[batch=5,rounds=24,bits=128,alpha=0.1]", held, schema)
+    scores, notes, _ = inverted(run, held, "active[queries=9,entries=1]")
+    assert notes["exact"] == 1
+    assert scores["entries"] == 1
+    rough = trained(
+        "vertical-regression[batch=5,rounds=32]", held, schema, "decrypted-precision[bits=60]"
+    )
+    scores, notes, every = inverted(rough, held, "active[queries=9,entries=1]")
+    assert notes["exact"] == 0
+    assert scores["entries_close"] == 1 > every["entries_close"]["blind"]
+    short = trained("vertical-regression[batch=5,rounds=23]", held, schema)
+    view, _ = seen(short, held, "active")
+    assert "4 batches in turn and 3 columns of others take 24 rounds" in ATTACK.inapplicable(view)
+    small, _ = seen(trained("vertical-regression[batch=2]", held, schema), held, "active")
+    assert "others hold 3 columns of 2 rows" in ATTACK.inapplicable(small)
+    with pytest.raises(UsageError, match="batch=17: there are 16 rows"):
+        trained("vertical-regression[batch=17]", held, schema)
+
+
+def test_columns_of_several_parties_are_read_together():
+    rows, schema = table(9, 12, 2)
+    held = by_columns(rows, 9)
+    parts = np.array_split(np.arange(9, 12), 2)
+    held |= {f"passive-{k}": columns_of(rows, c, False) for k, c in enumerate(parts, 1)}
+    run = trained("vertical-regression[bits=128]", held, schema)
+    scores, notes, _ = inverted(run, held, "active[queries=9,entries=1]")
+    assert notes["hidden_columns"] == 3
+    assert scores["entries"] == 1
+
+
+def test_averages_of_several_others_are_left_alone():
+    rows, schema = table(14, 6, 4, classes=False)
+    held = over_clients([rows.take(part) for part in np.array_split(np.arange(14), [10, 12])])
+    run = trained("horizontal-regression[rounds=60]", held, schema)
+    view, _ = seen(run, held, "client[index=0]")
+    assert "averages are of 2 other clients" in ATTACK.inapplicable(view)

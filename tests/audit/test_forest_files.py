@@ -5,7 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from sklearn.datasets import load_wine
-from sklearn.ensemble import ExtraTreesClassifier, RandomForestClassifier
+from sklearn.ensemble import (
+    AdaBoostClassifier,
+    BaggingClassifier,
+    ExtraTreesClassifier,
+    RandomForestClassifier,
+)
 
 from fedtrees.attacks.forests.variables import Variables
 from fedtrees.audit import audit, read_model
@@ -117,3 +122,21 @@ def test_a_private_forest_tells_more_than_own_rows_in_every_kind_of_column(tmp_p
     near = Variables.of_schema(schema, [np.zeros(0)] * 5 + [np.array([10.0, 40.0])], X[:90])
     parts = np.split(np.sort(number[:90]), np.searchsorted(np.sort(number[:90]), [10, 40]))
     assert near.levels[5][:, 0].tolist() == [p[(len(p) - 1) // 2] for p in parts]
+
+
+@pytest.mark.parametrize("odd", [AdaBoostClassifier(), BaggingClassifier(max_features=3)])
+def test_trees_that_predict_otherwise_in_their_ensemble_are_not_taken(odd):
+    X, y = load_wine(return_X_y=True)
+    with pytest.raises(DataError, match="whose trees have weights, or columns of their own"):
+        from_sklearn(odd.fit(X, y))
+
+
+@pytest.mark.parametrize("name", ["counts", "probability"])
+def test_numbers_that_no_forest_has_are_refused(name, tmp_path):
+    X, y = load_wine(return_X_y=True)
+    forest = from_sklearn(RandomForestClassifier(3, random_state=0).fit(X, y))
+    arrays = forest.to_arrays()
+    arrays[name][-1] += 1
+    np.savez(tmp_path / "odd.npz", **arrays)
+    with pytest.raises(DataError, match="no complete random forest \\(class"):
+        read_model(tmp_path / "odd.npz")

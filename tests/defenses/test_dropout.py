@@ -207,3 +207,11 @@ def test_dropout_of_nobody_is_masking_as_it_was():
 def test_options_that_are_none_are_refused(wrong):
     with pytest.raises(UsageError, match="give"):
         run("forest", f"masking[{wrong}]")
+
+
+def test_noise_that_clients_share_does_not_go_missing():
+    protocol = register.make("protocol", parse_grid("dp-forest[noise=distributed]")[0])
+    defense = make_defense(parse_one("masking[threshold=3,dropout=0.3]"))
+    tables, schema = sample_federation(rows=96, clients=4)
+    with pytest.raises(UsageError, match="only as noisy as is claimed if all clients are in it"):
+        train(protocol, over_clients(tables), schema, defense=defense, seed=1)

@@ -71,6 +71,12 @@ def test_gaussian_noise_is_scaled_to_a_budget():
     assert compose_pure(events) == math.inf
 
 
+@pytest.mark.parametrize(("epsilon", "delta", "times"), [(1e-5, 1e-5, 200), (1e-4, 1e-9, 20000)])
+def test_a_budget_that_no_noise_is_proven_to_keep_is_refused(epsilon, delta, times):
+    with pytest.raises(UsageError, match="give a larger epsilon or delta"):
+        noise_multiplier(epsilon, delta, times)
+
+
 def test_a_delta_that_is_none_is_refused():
     with pytest.raises(UsageError, match="delta must be a number between 0 and 1; got 0"):
         renyi_epsilon([released("laplace")], 0)

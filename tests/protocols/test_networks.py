@@ -159,6 +159,12 @@ def test_noise_of_dp_sgd_has_the_scale_that_the_accountant_asks_for():
     assert values.std() == pytest.approx(sigma.pop(), rel=0.05)
 
 
+def test_an_epsilon_that_no_noise_buys_is_refused():
+    pytest.importorskip("opacus", reason="opacus is the extra `neural`")
+    with pytest.raises(UsageError, match="give a larger epsilon or delta"):
+        run(defense="dp-sgd[epsilon=1e-9]")
+
+
 @pytest.mark.parametrize(
     ("defense", "holds"),
     [

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import comb
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from fedtrees.core.registry import register
 from fedtrees.core.rows import ACTIVE_ONLY
 from fedtrees.core.schema import Schema
 from fedtrees.core.sealed import Sealed
+from fedtrees.core.view import Seen
 from fedtrees.crypto.keys import DEFAULT_BITS, KEY_BITS
 from fedtrees.crypto.ledger import Ledger
 from fedtrees.crypto.vectors import EncryptedVectors, IdealVectors, RealVectors, key_bytes
@@ -36,11 +37,13 @@ from fedtrees.messages.regression import (
     Gradient,
     HeldWeights,
     KeyRequest,
+    OpenedVector,
     OwnDesign,
     RowsToScore,
     ScoresOfRows,
     ScoresRequest,
     answered,
+    batches_of,
     moments,
     standardised,
     stepped,
@@ -70,6 +73,9 @@ class VerticalRegression(RegressionParams, Protocol):
 
     Parameters
     ----------
+    batch : int
+        Rows of a step, at most: the same batches in the same order, over and over (FATE's default).
+        0: all rows.
     degree : {1, 3}
         Of that polynomial; 3 with one passive party.
     fake : int
@@ -83,6 +89,7 @@ class VerticalRegression(RegressionParams, Protocol):
     """
 
     bits: int = 53  # a float64 has as many
+    batch: int = 0
     degree: int = 1
     fake: int = 0
     fake_scale: float = 0.01
@@ -104,6 +111,7 @@ class VerticalRegression(RegressionParams, Protocol):
         check_known("arbiter", self.arbiter, CRYPTO)
         check_positive("fake_scale", self.fake_scale)
         check_count("bits", self.bits, 8, 1024)
+        check_count("batch", self.batch, 0)
         check_count("fake", self.fake, 0)
         if self.degree not in SIGMOIDS:
             raise UsageError(
@@ -123,6 +131,26 @@ class VerticalRegression(RegressionParams, Protocol):
         kind = IdealVectors if self.arbiter == "ideal" else RealVectors
         return kind(self.key_bits, Ledger())
 
+    def opened_together(self, seen: Sequence[Seen], who: Sequence[str], sealing: Any) -> list[Seen]:
+        """Return the residuals and scores that an arbiter opens for whoever has them."""
+        residuals = [s.message for s in seen if isinstance(s.message, EncryptedResiduals)]
+        if ARBITER not in who or not residuals:
+            return []
+        m, found = residuals[0].residuals.shape[0], list[Seen]()
+        for item in seen:
+            message = item.message
+            if isinstance(message, EncryptedResiduals):
+                party, name, sealed = "", f"{message.round}/d", message.residuals
+            elif isinstance(message, EncryptedScores):  # powers come after
+                party, sealed = message.party, message.scores
+                name = f"{party}/{message.round}/z1"
+            else:
+                continue
+            values = sealing.opened(name, sealed.payload[: sealing.nbytes(m)], m)
+            opened = OpenedVector(party, message.round, packed(values))
+            found.append(Seen(item.round, ARBITER, (ARBITER,), opened, "opened for a colluder"))
+        return found
+
     def check(self, schema: Schema) -> None:
         """Refuse several classes."""
         self.kind_for(schema)
@@ -135,6 +163,11 @@ class VerticalRegression(RegressionParams, Protocol):
                 check_weightless(name, held)
         check_columns_held(holdings, schema)
         y = next(iter(holdings.values())).y
+        if self.batch > len(y):  # type: ignore[arg-type]
+            raise UsageError(
+                f"batch={self.batch}: there are {len(y)} rows; "  # type: ignore[arg-type]
+                "take fewer, or 0 for all"
+            )
         if not schema.classes and (y == y[0]).all():  # type: ignore[index]
             raise DataError("all targets are the same; a regression takes two values")
         if self.degree == 3 and self.kind_for(schema) == "logistic" and len(holdings) > 2:
@@ -204,6 +237,11 @@ class Holder:
         self.design = standardised(held.X, self.mean, self.scale, protocol.bits)
         self.weights = integers(np.zeros(self.design.shape[1], dtype=np.int64))
         self.link = protocol.coefficients(schema)
+        self.batches = batches_of(len(held.X), protocol.batch)
+
+    def _batch(self, round: int) -> slice:
+        """Return the rows of a round."""
+        return self.batches[round % len(self.batches)]
 
     def _seal(self, payload: bytes, count: int, kind: str) -> Sealed:
         """Return what crosses."""
@@ -213,10 +251,11 @@ class Holder:
 
     def _descend(self, message: EncryptedResiduals) -> None:
         """Multiply the residuals by the columns, have the product opened, and step."""
-        p, m = self.params, len(self.design)
+        p, X = self.params, self.design[self._batch(message.round)]
+        m = len(X)
         bits = p.residual_bits(self.schema) + p.bits
         zero = integers(np.zeros(self.design.shape[1], dtype=np.int64))
-        parts = {f"{message.round}/d": (message.residuals.payload, self.design.T)}
+        parts = {f"{message.round}/d": (message.residuals.payload, X.T)}
         payload = self.sealing.combined(f"{self.name}/{message.round}/g", parts, zero)
         sealed = self._seal(payload, len(zero), "EncryptedGradient")
         ask = EncryptedGradient(self.name, message.round, sealed, bits)
@@ -252,7 +291,7 @@ class PassiveRegression(Holder, Party):
     @handles(ScoresRequest)
     def score(self, message: ScoresRequest) -> EncryptedScores:
         """Answer with scores and their powers, encrypted."""
-        z = self.design @ self.weights
+        z = self.design[self._batch(message.round)] @ self.weights
         degree = len(self.link) - 1
         names = [f"{self.name}/{message.round}/z{p}" for p in range(1, degree + 1)]
         payload = [self.sealing.encrypted(n, z**p) for p, n in enumerate(names, 1)]
@@ -320,13 +359,14 @@ class ActiveRegression(Holder, Coordinator):
 
     def _residuals(self, round: int, replies: list[Message]) -> EncryptedResiduals:
         """Return ``link(z) - y``, of scores that the others sealed and one's own."""
-        p, degree, m = self.params, len(self.link) - 1, len(self.design)
+        p, degree, rows = self.params, len(self.link) - 1, self._batch(round)
+        own = self.design[rows] @ self.weights
+        m = len(own)
         bits, size = p.residual_bits(self.schema), self.sealing.nbytes(m)
-        own = self.design @ self.weights
         factors = [int(c * (1 << SIGMOID_BITS)) for c in self.link]
         scale = [factors[k] << (2 * p.bits * (degree - k)) for k in range(degree + 1)]
         plain = sum((scale[k] * own**k for k in range(degree + 1)), 0 * own)
-        plain = plain - (self.target << (bits - p.bits))
+        plain = plain - (self.target[rows] << (bits - p.bits))
         parts: dict[str, tuple[bytes, Integers]] = {}
         for reply in replies:
             assert isinstance(reply, EncryptedScores)

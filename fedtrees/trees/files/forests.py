@@ -173,3 +173,10 @@ def _check(tree: ClassTree) -> None:
             raise ValueError(f"{name} is of {array.dtype} and {len(array)} nodes")
     if not len(tree) or tree.feature.ndim != 1 or tree.probability.ndim != 2:
         raise ValueError("a tree has no nodes, or its leaves no class shares")
+    told = tree.probability[tree.feature < 0]
+    if not ((told >= 0) & (told <= 1)).all() or np.isnan(tree.threshold[inner]).any():
+        raise ValueError("class shares are no numbers from 0 to 1, or a threshold is no number")
+    if tree.counts is not None:
+        both = tree.counts[tree.left[inner]] + tree.counts[tree.right[inner]]
+        if (tree.counts < 0).any() or not np.array_equal(tree.counts[inner], both):
+            raise ValueError("class counts are negative, or those of children are not the parent's")

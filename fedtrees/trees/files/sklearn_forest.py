@@ -31,7 +31,8 @@ def from_sklearn(estimator: Any) -> RandomForest:
     Raises
     ------
     DataError
-        If it is not fitted, no classifier of trees, or of several outputs.
+        If it is not fitted, no classifier of trees, of several outputs, or if its trees have
+        weights or columns of their own.
     """
     trees = getattr(estimator, "estimators_", [estimator])
     kept: list[Any] = [getattr(t, "tree_", None) for t in np.ravel(np.asarray(trees, dtype=object))]
@@ -44,6 +45,15 @@ def from_sklearn(estimator: Any) -> RandomForest:
         raise DataError(
             f"a {type(estimator).__name__} of several outputs, or of boosted trees, is not taken: "
             "its leaves hold no shares of the classes of one target"
+        )
+    columns = getattr(estimator, "estimators_features_", [])
+    if hasattr(estimator, "estimator_weights_") or any(
+        not np.array_equal(c, np.arange(estimator.n_features_in_)) for c in columns
+    ):
+        raise DataError(
+            f"a {type(estimator).__name__} whose trees have weights, or columns of their own, is "
+            "not taken: a forest's trees count alike and know all columns; give a "
+            "RandomForestClassifier, or bagging with max_features=1.0"
         )
     return RandomForest(tuple(_tree(t) for t in kept))
 

@@ -1,0 +1,225 @@
+"""Rows of a batch to the last value, by algebra alone: what no search has to look for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import nnls
+from scipy.spatial import cKDTree
+
+from fedtrees.attacks.gradients.local_steps import batch_gradient
+from fedtrees.core.schema import Table
+from fedtrees.neural.encoding import Encoding
+from fedtrees.neural.perceptron import Layers
+
+#: At most so many partial rows per half, and candidates in all.
+_HALF, _MOST = 20_000, 40_000
+#: What a true row may miss a space by, a share of its length; others miss it by 0.01 or more.
+_NEAR = 1e-3
+#: Numbers that the span leaves open: starts, steps from each, and equations that are looked at.
+_STARTS, _STEPS, _EQUATIONS = 6, 6, 16
+
+
+def exact_rows(
+    layers: Layers,
+    weights: NDArray[np.float32],
+    gradient: NDArray[np.float32],
+    encoding: Encoding,
+    rows: int,
+    noise: float,
+    rng: np.random.Generator,
+) -> Table:
+    """Return rows that are surely in the batch, with labels; none where nothing is sure.
+
+    The gradient of a layer is a sum of outer products: its row space holds the layer's inputs, its
+    column space the derivatives of its units. Categories whose sum lies in the first row space are
+    found by meeting in the middle (Horowitz and Sahni 1974), and numbers that it leaves open by
+    Gauss-Newton steps into the second layer's. A row is sure if it lies in the second layer's row
+    space, or if its derivative lies in the first one's column space.
+
+    Parameters
+    ----------
+    layers : Layers
+    weights, gradient : float32 array, shape (parameters,)
+    encoding : Encoding
+    rows : int
+    noise : float
+        Standard deviation of the gradient's rounding, per coordinate.
+    rng : numpy Generator
+    """
+    network, target = layers.split(weights), layers.split(gradient)
+    columns, size, kept, free = _spaces(target[0], noise)
+    none = Table(np.zeros((0, len(encoding.coded)), np.float32), np.zeros(0, np.int64))
+    if not len(kept) or len(kept) + 3 > min(target[0][0].shape):
+        return none
+    codes = _codes(kept, free, encoding)
+    if codes is None or not len(codes):
+        return none
+    X, open_ = _numbers(codes, free, encoding)
+    *_, deeper, other = _spaces(target[1], noise)
+    sure = np.zeros(len(X), dtype=bool)
+    if len(deeper) + open_.shape[1] + 3 <= min(target[1][0].shape):
+        X, off = _settled(X, open_, encoding, network[0], other, rng)
+        sure = off < _NEAR
+    classes = network[-1][0].shape[0]
+    if not open_.shape[1]:
+        # a class changes how long the derivative of two classes is, and no direction
+        D = _derivatives(layers, weights, X, np.zeros(len(X), np.int64))
+        off = np.linalg.norm(D - (D @ columns) @ columns.T, axis=1)
+        sure |= off < _NEAR * np.linalg.norm(D, axis=1)
+    X, codes = X[sure], codes[sure]
+    if not 0 < len(X) <= 2 * rows:
+        return none
+    G = [batch_gradient(layers, weights, x[None].astype(np.float32), np.array([y]))
+         for x in X for y in range(classes)]  # fmt: skip
+    q, upper = np.linalg.qr(np.array(G, dtype=np.float64).T)
+    share, _ = nnls(upper, q.T @ gradient.astype(np.float64))
+    missed = np.linalg.norm(gradient - np.array(G).T @ share) / np.linalg.norm(gradient)
+    times = np.rint(share.reshape(len(X), classes) * rows).astype(np.int64)
+    if missed > _NEAR or times.sum() != rows:
+        # some rows are missing: of the others, those that take one dimension away with them
+        part = np.stack([
+            np.einsum("nr,nr->n", _derivatives(layers, weights, X, np.full(len(X), y)) @ columns
+                      / (rows * size), np.column_stack([X, np.ones(len(X))]) @ kept.T)
+            for y in range(classes)
+        ], axis=1)  # fmt: skip
+        times = (np.abs(part - 1) < 0.01).astype(np.int64)
+        times[times.sum(axis=1) > 1] = 0
+    row, label = np.nonzero(times)
+    again = np.repeat(np.arange(len(row)), times[row, label])
+    row, label = row[again], label[again]
+    found = encoding.decode(codes[row], X[row][:, encoding.continuous])
+    missing = np.zeros(found.shape, dtype=bool)
+    missing[:, encoding.coded] = codes[row] < 0
+    return Table(np.where(missing, np.float32(np.nan), found), label)
+
+
+def _spaces(layer: tuple[Any, Any], noise: float) -> tuple[NDArray[Any], ...]:
+    """Return the column space (units, r), sizes, the row space (r, D + 1) and what it misses."""
+    both = np.column_stack(layer).astype(np.float64)
+    left, size, right = np.linalg.svd(both)
+    rank = int((size > 3 * noise * sum(np.sqrt(both.shape))).sum())
+    return left[:, :rank], size[:rank], right[:rank], right[rank:]
+
+
+def _codes(kept: NDArray[Any], free: NDArray[Any], encoding: Encoding) -> NDArray[np.int64] | None:
+    """Return categories that some numbers put into the span, -1: missing; None: too many."""
+    mean, std = encoding.mean.astype(np.float64), encoding.std.astype(np.float64)
+    numbers = encoding.continuous
+    left, size, _ = np.linalg.svd(free[:, numbers])
+    rest = left[:, int((size > _NEAR).sum()) :].T @ free  # numbers cannot move these
+    coded = np.flatnonzero(encoding.category >= 0)
+    base = rest[:, -1] - rest[:, coded] @ (mean / std)[coded]
+    parts = []
+    for g in encoding.groups:
+        # a category no row has is a direction without rows, and so is a sum of shares that is 1
+        tests = np.zeros((len(g) + 1, kept.shape[1]))
+        tests[np.arange(len(g)), g], tests[:-1, -1] = std[g], mean[g]
+        tests[-1, g], tests[-1, -1] = std[g], mean[g].sum() - 1
+        far = np.linalg.norm(tests @ kept.T, axis=1) > _NEAR * np.linalg.norm(tests, axis=1)
+        code = np.append(np.arange(len(g)), -1)[far]
+        steps = np.append((rest[:, g] / std[g]).T, np.zeros((1, len(rest))), axis=0)[far]
+        parts.append((steps, code))
+    # in as few dimensions as differ, the first of all categories at the origin
+    if any(not len(code) for _, code in parts):
+        return None
+    base = base + sum(steps[0] for steps, _ in parts)
+    parts = [(steps - steps[0], code) for steps, code in parts]
+    _, size, axes = np.linalg.svd(np.vstack([base, *(s for s, _ in parts)]), full_matrices=False)
+    axes = axes[: max(int((size > _NEAR).sum()), 1)]
+    halves: list[list[int]] = [[], []]
+    many = [1, 1]
+    for k in np.argsort([-len(code) for _, code in parts], kind="stable"):
+        which = int(many[1] < many[0])
+        halves[which].append(int(k))
+        many[which] *= len(parts[k][1])
+    if max(many) > _HALF:
+        return None
+    (a, first), (b, second) = (_sums([parts[k] for k in h], axes) for h in halves)
+    one, other = cKDTree(-(a + axes @ base)), cKDTree(b)
+    if one.count_neighbors(other, _NEAR) > _MOST:
+        return None
+    met = one.query_ball_tree(other, _NEAR)
+    i = np.repeat(np.arange(len(a)), [len(m) for m in met])
+    j = np.array([k for m in met for k in m], dtype=np.intp)
+    codes = np.empty((len(i), len(parts)), dtype=np.int64)
+    codes[:, halves[0]], codes[:, halves[1]] = first[i], second[j]
+    return codes
+
+
+def _sums(
+    parts: list[tuple[NDArray[Any], NDArray[Any]]], axes: NDArray[Any]
+) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """Return all sums of one step per feature, and which codes they are of."""
+    total, codes = np.zeros((1, len(axes))), np.zeros((1, 0), dtype=np.int64)
+    for steps, code in parts:
+        step = steps @ axes.T
+        codes = np.column_stack([np.repeat(codes, len(code), axis=0), np.tile(code, len(codes))])
+        total = (total[:, None] + step[None]).reshape(-1, len(axes))
+    return total, codes
+
+
+def _numbers(
+    codes: NDArray[np.int64], free: NDArray[Any], encoding: Encoding
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return inputs (n, D), their numbers as small as may be, and the directions left open."""
+    mean, std = encoding.mean.astype(np.float64), encoding.std.astype(np.float64)
+    X = np.tile(np.where(encoding.category < 0, 0, -mean / std), (len(codes), 1))
+    for k, g in enumerate(encoding.groups):
+        has = np.flatnonzero(codes[:, k] >= 0)
+        X[has, g[codes[has, k]]] += 1 / std[g[codes[has, k]]]
+    number = encoding.continuous
+    left, size, right = np.linalg.svd(free[:, number])
+    rank = int((size > _NEAR).sum())
+    off = (X @ free[:, :-1].T + free[:, -1]) @ left[:, :rank]
+    X[:, number] = -(off / size[:rank]) @ right[:rank]
+    return X, right[rank:].T
+
+
+def _settled(
+    X: NDArray[np.float64],
+    open_: NDArray[np.float64],
+    encoding: Encoding,
+    first: tuple[Any, Any],
+    free: NDArray[Any],
+    rng: np.random.Generator,
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return inputs whose open numbers put the first layer's outputs nearest to the second's span.
+
+    And how far they are off, a share of the outputs' length.
+    """
+    n, m = len(X), open_.shape[1]
+    weight, bias = (np.asarray(p, dtype=np.float64) for p in first)
+    still = X @ weight.T + bias
+    along = (weight[:, encoding.continuous] @ open_).T
+    few = rng.standard_normal((_EQUATIONS, len(free))) @ free / np.sqrt(_EQUATIONS)
+    turned = (few[:, None, :-1] * along[None]).reshape(-1, few.shape[1] - 1).T
+    best, moved = np.full(n, np.inf), np.zeros((n, m))
+    for start in range(_STARTS if m else 1):
+        z = rng.standard_normal((n, m)) * min(start, 1)
+        for _ in range(_STEPS if m else 0):
+            on = np.asarray(still + z @ along > 0, dtype=np.float64)
+            A = (on @ turned).reshape(n, _EQUATIONS, m)
+            off = (on * still) @ few[:, :-1].T + few[:, -1]
+            square = np.einsum("nqm,nqk->nmk", A, A) + 1e-9 * np.eye(m)
+            z = -np.linalg.solve(square, np.einsum("nqm,nq->nm", A, off)[..., None])[..., 0]
+            z = np.clip(z, -20, 20)
+        out = np.maximum(still + z @ along, 0)
+        off = np.linalg.norm(out @ few[:, :-1].T + few[:, -1], axis=1)
+        off /= np.sqrt((out**2).sum(axis=1) + 1)
+        better = off < best
+        best[better], moved[better] = off[better], z[better]
+    X = X.copy()
+    X[:, encoding.continuous] += moved @ open_.T
+    return X, best
+
+
+def _derivatives(
+    layers: Layers, weights: NDArray[np.float32], X: NDArray[np.float64], y: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """Return the derivatives of rows' losses by the first layer's units, shape (n, units)."""
+    found = [batch_gradient(layers, weights, x[None].astype(np.float32), y[k : k + 1])
+             for k, x in enumerate(X)]  # fmt: skip
+    return np.array([layers.split(g)[0][1] for g in found], dtype=np.float64)
