@@ -24,7 +24,8 @@ _WIDTHS = (0.3, 2.0, 2.0)
 _DECAYS, _STEP = (0.5, 0.9), 0.1
 #: So many of the best restarts are recombined, row by row, and moved by so much noise.
 _PARENTS, _SHAKE = 5, 0.1
-#: How often the refinement begins again from a batch of which a row or two are drawn.
+#: How often, at most and no more than there are restarts, the refinement begins again from a batch
+#: of which a row or two are drawn.
 _KICKS = 10
 
 
@@ -95,7 +96,7 @@ def search(
     white = Whitened.of(matching, trees, rng)
     refined = Refinement(white, found.cells, found.y, pool, labels)
     before = refined.distance
-    if refined.run(_KICKS, rng) > FELL * before:
+    if refined.run(min(_KICKS, len(Y)), rng) > FELL * before:
         return found
     V = trees.outputs(trees.leaves(refined.cells))[None]
     return Batch(refined.cells, found.y, float(matching(V, found.y.astype(np.float32)[None])[0][0]))

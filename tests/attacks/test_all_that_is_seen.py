@@ -28,7 +28,7 @@ OF_ROWS = {Reveal.FEATURES, Reveal.LABELS, Reveal.COUNTS}
 ATTACKS = (
     "sketch-reading[draws=1]",
     "timberstrike[chains=1]",
-    "histogram-peeling",
+    "histogram-peeling[work=3e7]",
     "lattice",
     "joint[chains=1,moves=20,samples=1,exact=false]",
     "draft-dp[work=0.001]",
@@ -138,6 +138,7 @@ def revealing(view: View) -> list[type]:
     return list(found)
 
 
+@cache
 def readers(which: int, who: str) -> dict[str, list[str]]:
     """Return, by the type of message, the attacks that say something else without it."""
     run, held = run_of(which)
