@@ -110,7 +110,7 @@ def _open(side: Adversary, defense: str) -> str:
         why = f"; to show it takes {FEWEST_SEEDS} seeds" if few else ""
         return (
             f"With {defense}, {side.who} can read nothing clear beyond {NOT_LOOKING}, by any "
-            f"score; {many(row.point.utility.n, 'seed')} do not rule out an advantage of "
+            f"score; {many(row.point.utility.n, 'seed')} cannot rule out an advantage of "
             f"{side.margin:g} or more{why}."
         )
     can = side.can_all(left, defense)

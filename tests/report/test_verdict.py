@@ -102,13 +102,13 @@ def test_a_wide_interval_is_not_shown_to_be_safe(table):
     run(table, (-0.3, 0.0, 0.3))
     assert "may be stopped (no clear difference from one who never looked) by shield" in line(table)
     assert "can read nothing clear beyond one who never looked" in steps(table)
-    assert "3 seeds do not rule out an advantage of 0.05 or more." in steps(table)
+    assert "3 seeds cannot rule out an advantage of 0.05 or more." in steps(table)
 
 
 def test_two_seeds_show_nothing(table):
     run(table, (0.0, 0.0), seeds=(0, 1))
     assert "may be stopped" in line(table)
-    assert "do not rule out an advantage of 0.05 or more; to show it takes 3 seeds." in steps(table)
+    assert "cannot rule out an advantage of 0.05 or more; to show it takes 3 seeds." in steps(table)
 
 
 def test_where_no_attack_was_scored_what_was_measured_is_said(table):
