@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from fedtrees.attacks.evidence.laws import law_of_sums
 from fedtrees.attacks.evidence.readable import classes_of_leaves, no_trees, shows
 from fedtrees.attacks.evidence.view import evidence_of
 from fedtrees.attacks.lattice.decode import decode
@@ -73,8 +74,8 @@ class Lattice(Attack):
     def run(self, view: View, rng: np.random.Generator) -> Guess:
         """Return certified class counts of leaves, of as many trees as possible."""
         evidence = evidence_of(view, "statistics")
-        declared = view.defense.declares(view.schema, view.parameters)
-        if evidence is None or declared.histogram_step or declared.least_rows:
+        law = law_of_sums(view)
+        if evidence is None or not (law is None or law.additive):
             return Guess(notes={"trees_certified": 0.0})
         if self.max_trees is not None:
             evidence = evidence.rounds(self.max_trees)

@@ -183,7 +183,7 @@ class Suppression(Channel):
     def preimage(self, lo: ArrayLike, hi: ArrayLike) -> Box:
         """Open the box where it holds zeros: all but the last number can be anything."""
         lo, hi = (np.array(end, dtype=np.float64) for end in np.broadcast_arrays(lo, hi))
-        hidden = ((lo <= 0) & (0 <= hi)).all(axis=-1)
+        hidden = ((lo <= 0) & (hi >= 0)).all(axis=-1)
         shown = hi[..., -1] >= self.least
         below = np.ceil(self.least) - 1 if self.whole else self.least
         lo[..., -1] = np.where(hidden, -np.inf, np.maximum(lo[..., -1], self.least))
