@@ -82,12 +82,16 @@ class Rounding(Channel):
         """Go as far as the numbers that round to a multiple in the box."""
         step = np.asarray(self.step)
         first, last = _multiples(lo, hi, step, self.whole, single=True)
-        least, most = self.spread(1)
+        least, most = self._ends()
         return outward(first * step + least, last * step + most, self.whole, single=True)
 
     def spread(self, c: int) -> Box:
         """Return half a step either way, or a whole one."""
-        step = np.broadcast_to(np.asarray(self.step, dtype=np.float64), np.shape(self.step) or (c,))
+        least, most = self._ends()
+        return np.broadcast_to(least, c), np.broadcast_to(most, c)
+
+    def _ends(self) -> Box:
+        step = np.asarray(self.step, dtype=np.float64)
         if self.whole:
             down = step - 1 if self.random else step // 2
             return -down, step - 1 if self.random else step - 1 - down
@@ -110,8 +114,9 @@ class Rounding(Channel):
 
     def error(self, y: ArrayLike) -> tuple[Floats, Floats]:
         """Return the middle, and the variance of a uniform number or, if random, of two."""
-        mean, variance = super().error(y)
-        return mean, variance / 2 if self.random else variance
+        least, most = self._ends()
+        variance = (most - least) ** 2 / (24 if self.random else 12)
+        return y + (least + most) / 2, np.broadcast_to(variance, np.shape(y))
 
 
 @dataclass(frozen=True)
@@ -148,6 +153,11 @@ class Decimals(Channel):
         first, last = _multiples(lo, hi, self.step, False, self.single)
         ends = (first - 0.5) * self.step, (last + 0.5) * self.step
         return outward(*ends, False, self.single)
+
+    def error(self, y: ArrayLike) -> tuple[Floats, Floats]:
+        """Return y, and the variance of a uniform number."""
+        y = np.asarray(y, dtype=np.float64)
+        return y, np.full(y.shape, self.step**2 / 12)
 
     def spread(self, c: int) -> Box:
         """Return half a step either way; ulps depend on the number."""

@@ -104,7 +104,7 @@ class Message:
         """What this very message reveals; at most `discloses`."""
         return self.discloses
 
-    def units(self, field: str) -> tuple[Any, bool]:
+    def unit_of(self, field: str) -> tuple[Any, bool]:
         """Return how many units of an array field make one, and whether its numbers are whole.
 
         A number, or an array for the last axis; what `Channel.within` takes.

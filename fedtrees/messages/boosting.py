@@ -99,7 +99,7 @@ class Histogram(Message):
         """Binary places of gradients and hessians."""
         return self.g_bits, self.h_bits
 
-    def units(self, field: str) -> tuple[NDArray[np.float64], bool]:
+    def unit_of(self, field: str) -> tuple[NDArray[np.float64], bool]:
         """Return the units of gradients and hessians."""
         return np.ldexp(1.0, self.bits), True
 
@@ -169,7 +169,7 @@ class GlobalHistogram(Message):
         """Binary places of gradients and hessians."""
         return self.g_bits, self.h_bits
 
-    def units(self, field: str) -> tuple[NDArray[np.float64], bool]:
+    def unit_of(self, field: str) -> tuple[NDArray[np.float64], bool]:
         """Return the units of gradients and hessians."""
         return np.ldexp(1.0, self.bits), True
 

@@ -139,7 +139,7 @@ class Protocol(ABC):
         """Compose what a run of the protocol by itself spent; by default the claim."""
         return self.claim()
 
-    def channels(self, schema: Schema) -> Mapping[Place, Change]:
+    def laws(self, schema: Schema) -> Mapping[Place, Change]:
         """State what the protocol itself does to what rows bring (`Defense.channels`)."""
         return {}
 

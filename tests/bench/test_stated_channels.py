@@ -26,9 +26,10 @@ class Coarse(Defense):
     guards = (Histogram,)
     law = Rounding(0.2)
     def outgoing(self, message, ctx):
-        law = self.law.within(*message.units("sums"))
+        law = self.law.within(*message.unit_of("sums"))
         rng = ctx.rng("mine")
-        return replace(message, sums=law.send(message.sums, rng), totals=law.send(message.totals, rng))
+        made = {f: law.send(getattr(message, f), rng) for f in ('sums', 'totals')}
+        return replace(message, **made)
 """
 
 ROUNDING = "Rounding(0.2)"
@@ -71,7 +72,11 @@ def test_a_wrong_channel_fails_and_names_the_field(how, tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "law"),
-    [("right", "Rounding(0.2)"), ("drawn", "Rounding(0.2, random=True)"), ("noisy", "Laplace(1.0)")],
+    [
+        ("right", "Rounding(0.2)"),
+        ("drawn", "Rounding(0.2, random=True)"),
+        ("noisy", "Laplace(1.0)"),
+    ],
 )
 def test_a_right_one_passes(name, law, tmp_path):
     broken, findings = checked(tmp_path, name, law, law)
