@@ -109,7 +109,7 @@ def view_of(
     served = () if training.net is None else see(training.net.inference, who)
     seen = see(training.transcript, who)
     if training.net is not None:
-        seen = (*seen, *training.protocol.opened_together(seen, who, training.net.sealing))
+        seen = (*seen, *training.protocol.opened_together(seen, training.net.sealing_of(who)))
     return View(
         principals=who,
         roles=dict(training.transcript.roles),
