@@ -49,7 +49,11 @@ def reachable(start):
 def told(things, keys):
     """Return the types of things that are, or are made of, the private key."""
     n, factors = keys.public.modulus, [prime.p for prime in keys.primes()]
-    raw = [int(p).to_bytes(-(-p.bit_length() // 8), order) for p in factors for order in ("big", "little")]
+    raw = [
+        int(p).to_bytes(-(-p.bit_length() // 8), order)
+        for p in factors
+        for order in ("big", "little")
+    ]
     found = []
     for thing in things:
         bad = isinstance(thing, SECRETS)

@@ -263,9 +263,7 @@ class Holder:
         bits = p.residual_bits(self.schema) + p.bits
         zero = integers(np.zeros(self.design.shape[1], dtype=np.int64))
         parts = {f"{message.round}/d": (message.residuals.payload, X.T)}
-        payload = self.sealing.combined(
-            f"{self.name}/{message.round}/g", parts, zero, opens=True
-        )
+        payload = self.sealing.combined(f"{self.name}/{message.round}/g", parts, zero, opens=True)
         sealed = self._seal(payload, len(zero), "EncryptedGradient")
         ask = EncryptedGradient(self.name, message.round, sealed, bits)
         (told,) = self.net.ask(ARBITER, ask, why="my gradient, for the arbiter to open")
