@@ -86,7 +86,9 @@ class Lattice(Attack):
         for one in found:
             for key, value in one.notes.items():
                 whole = key.startswith(("trees", "stopped", "least"))
-                notes[key] = max(notes.get(key, 0.0), value) if whole else notes.get(key, 0.0) + value
+                notes[key] = (
+                    max(notes.get(key, 0.0), value) if whole else notes.get(key, 0.0) + value
+                )
         counts = added_up([c for one in found for c in one.leaf_counts])
         return Guess(tuple(counts), notes)
 
