@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -11,6 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.evidence.boosted import Evidence, Level, NodeHistograms, NodeNoise
+from fedtrees.attacks.evidence.opened_leaves import (
+    Opened,
+    leaf_noise,
+    opened_leaves,
+    releases_leaves,
+    together,
+)
 from fedtrees.attacks.evidence.own_sums import bins_left, own_sums
 from fedtrees.attacks.evidence.replay import (
     EVERYONE,
@@ -26,13 +32,11 @@ from fedtrees.core.schema import Table
 from fedtrees.core.view import View
 from fedtrees.messages.boosting import BaseScore, LeafValues, NodeSplits
 from fedtrees.messages.models import BoostedModel
-from fedtrees.privacy.leaf_sums import leaf_scales
 from fedtrees.trees.binning import Cuts
 from fedtrees.trees.boosted.builder import TreeBuilder
 from fedtrees.trees.boosted.fixed_point import from_fixed, to_fixed
 from fedtrees.trees.boosted.forest import Tree
 from fedtrees.trees.boosted.grower import children_to_build
-from fedtrees.trees.boosted.losses import objective_of
 from fedtrees.trees.boosted.params import TreeParams
 from fedtrees.trees.routing import Routes
 
@@ -74,7 +78,7 @@ def evidence_of(view: View, most: Level = "histograms") -> Evidence | None:
     some = params.subsample < 1 or held_out > 0 or declared.least_rows > 0
     shown = trees if level != "values" else tuple(_bare(t) for t in trees)
     noisy_cuts = cuts or _cuts_used(trees, len(view.schema.features))
-    return Evidence(
+    found = Evidence(
         trees=shown,
         level=level,
         base_margin=start[0] if len(start) == 1 else start,
@@ -93,6 +97,31 @@ def evidence_of(view: View, most: Level = "histograms") -> Evidence | None:
         held_out=held_out,
         own_sums=own_sums(view, shown, cuts) if some else None,
         suppressed=declared.least_rows > 0,
+    )
+    opened = opened_leaves(view) if level == "statistics" else {}
+    return with_opened(view, found, together(opened)) if opened else found
+
+
+def with_opened(view: View, evidence: Evidence, opened: Opened) -> Evidence:
+    """Return the evidence with sums that were opened in place of those that were released.
+
+    Parameters
+    ----------
+    view : View
+    evidence : Evidence
+        Of the released trees, all of them.
+    opened : Opened
+    """
+    n_rows = view.n_rows
+    if not opened.own_inside and view.rows is not None:
+        n_rows -= len(view.rows)
+    trees = opened.trees(evidence.trees)
+    return replace(
+        evidence,
+        trees=trees,
+        noise=leaf_noise(view, trees, opened.noise),
+        own_inside=opened.own_inside,
+        n_rows=n_rows,
     )
 
 
@@ -164,8 +193,8 @@ def _noise(
     view: View, trees: tuple[Tree, ...], cuts: Cuts, declared: Declared
 ) -> tuple[NodeNoise, ...] | None:
     """Return what is known of the noise on every tree's sums, None where they are exact."""
-    if "hessian_share" in view.parameters:
-        return _leaf_noise(view, trees)
+    if releases_leaves(view):
+        return leaf_noise(view, trees, 1.0)
     cell = declared.noise_variance + declared.histogram_step**2 / 12
     if not (cell or declared.row_variance):
         return None
@@ -181,29 +210,6 @@ def _noise(
         replace(n, g=n.g + declared.row_variance * r, cell_g=n.cell_g + declared.row_variance)
         for n, r in zip(cells, rows, strict=True)
     )
-
-
-def _leaf_noise(view: View, trees: tuple[Tree, ...]) -> tuple[NodeNoise, ...] | None:
-    """Return the noise where only leaves are released: a node's sums are those of its leaves."""
-    p = view.parameters
-    norms = objective_of(p.get("objective"), view.schema.classes).norms
-    scales = leaf_scales(
-        (min(norms[0], p["clip"] or math.inf), norms[1]),
-        epsilon=p["epsilon"],
-        delta=p["delta"],
-        rounds=p["trees"],
-        hessian_share=p["hessian_share"],
-    )
-    if not any(scales):
-        return None
-    g, h = np.square(scales).tolist()
-    out = []
-    for tree in trees:
-        leaves = np.ones(len(tree))
-        for i in np.flatnonzero(tree.feature >= 0)[::-1]:  # children come after their parent
-            leaves[i] = leaves[tree.left[i]] + leaves[tree.right[i]]
-        out.append(NodeNoise(g=g * leaves, h=h * leaves, cell_g=g, cell_h=h))
-    return tuple(out)
 
 
 def _expected_rows(view: View, trees: tuple[Tree, ...]) -> list[NDArray[np.float64]]:
