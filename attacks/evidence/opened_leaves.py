@@ -7,7 +7,6 @@ them, takes these and its rows' part off, and the noise left is that of the othe
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -18,10 +17,8 @@ from numpy.typing import NDArray
 from fedtrees.attacks.evidence.boosted import NodeNoise
 from fedtrees.core.view import View
 from fedtrees.messages.boosting import BaseScore, LeafSums, LeafValues
-from fedtrees.privacy.leaf_sums import leaf_scales
 from fedtrees.trees.boosted.fixed_point import from_fixed
 from fedtrees.trees.boosted.forest import Tree
-from fedtrees.trees.boosted.losses import objective_of
 
 Floats = NDArray[np.float64]
 
@@ -71,8 +68,7 @@ def opened_leaves(view: View) -> dict[str, Opened]:
     parts: dict[str, dict[int, Floats]] = defaultdict(dict)
     for item, m in view.messages(LeafSums):
         parts[EVERYONE if item.opened else item.sender][m.tree] = from_fixed(m.sums, bits)
-    shared = view.parameters["noise"] == "distributed" and math.isfinite(view.parameters["epsilon"])
-    if shared:
+    if view.changes(LeafSums, "sums", "client"):
         return _less_own(view, parts)
     if EVERYONE in parts:  # the principals' own replies are in it as well
         return {EVERYONE: Opened(_in_order(parts[EVERYONE]), 0.0, True)}
@@ -130,18 +126,10 @@ def leaf_noise(view: View, trees: tuple[Tree, ...], left: float) -> tuple[NodeNo
     left : float
         Share of the noise variance that is in them.
     """
-    p = view.parameters
-    norms = objective_of(p.get("objective"), view.schema.classes).norms
-    scales = leaf_scales(
-        (min(norms[0], p["clip"] or math.inf), norms[1]),
-        epsilon=p["epsilon"],
-        delta=p["delta"],
-        rounds=p["trees"],
-        hessian_share=p["hessian_share"],
-    )
-    if not any(scales) or not left:
+    laws = (view.channel(LeafValues, "g", "server"), view.channel(LeafValues, "h", "server"))
+    if not left or laws == (None, None):
         return None
-    g, h = (left * np.square(scales)).tolist()
+    g, h = (0.0 if law is None else left * float(law.error(np.zeros(1))[1][0]) for law in laws)
     out = []
     for tree in trees:
         leaves = np.ones(len(tree))

@@ -10,6 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.evidence.boosted import Evidence, Level, NodeHistograms, NodeNoise
+from fedtrees.attacks.evidence.laws import (
+    cell_variance,
+    clients_of,
+    law_of_sums,
+    law_of_values,
+    row_variance,
+)
 from fedtrees.attacks.evidence.opened_leaves import (
     Opened,
     leaf_noise,
@@ -27,7 +34,6 @@ from fedtrees.attacks.evidence.replay import (
     levels_of,
     params_of,
 )
-from fedtrees.core.defense import Declared
 from fedtrees.core.schema import Table
 from fedtrees.core.view import View
 from fedtrees.messages.boosting import BaseScore, LeafValues, NodeSplits
@@ -73,9 +79,10 @@ def evidence_of(view: View, most: Level = "histograms") -> Evidence | None:
         return None
     if LEVELS.index(most) < LEVELS.index(level):
         level, histograms = most, None
-    declared, p = view.defense.declares(view.schema, view.parameters), view.parameters
+    law, p = law_of_sums(view), view.parameters
+    suppressed = law is not None and bool(law.hides)
     held_out = p["validation_fraction"] if p.get("early_stopping_rounds") else 0.0
-    some = params.subsample < 1 or held_out > 0 or declared.least_rows > 0
+    some = params.subsample < 1 or held_out > 0 or suppressed
     shown = trees if level != "values" else tuple(_bare(t) for t in trees)
     noisy_cuts = cuts or _cuts_used(trees, len(view.schema.features))
     found = Evidence(
@@ -88,15 +95,15 @@ def evidence_of(view: View, most: Level = "histograms") -> Evidence | None:
         histograms=histograms,
         cuts=cuts,
         n_rows=view.n_rows,
-        noise=_noise(view, shown, noisy_cuts, declared),
-        rounding=declared.rounding or None,
-        constant_hessian=declared.unit_hessian,
+        noise=_noise(view, shown, noisy_cuts),
+        rounding=law_of_values(view),
+        constant_hessian=view.defense.unit_hessian,
         mean_start=params.base_score is None,
         reg_alpha=params.reg_alpha,
         subsample=params.subsample,
         held_out=held_out,
         own_sums=own_sums(view, shown, cuts) if some else None,
-        suppressed=declared.least_rows > 0,
+        suppressed=suppressed,
     )
     opened = opened_leaves(view) if level == "statistics" else {}
     return with_opened(view, found, together(opened)) if opened else found
@@ -189,25 +196,23 @@ def _bare(tree: Tree) -> Tree:
     return replace(tree, g=None, h=None, gain=None)
 
 
-def _noise(
-    view: View, trees: tuple[Tree, ...], cuts: Cuts, declared: Declared
-) -> tuple[NodeNoise, ...] | None:
+def _noise(view: View, trees: tuple[Tree, ...], cuts: Cuts) -> tuple[NodeNoise, ...] | None:
     """Return what is known of the noise on every tree's sums, None where they are exact."""
     if releases_leaves(view):
         return leaf_noise(view, trees, 1.0)
-    cell = declared.noise_variance + declared.histogram_step**2 / 12
-    if not (cell or declared.row_variance):
+    cell = cell_variance(law_of_sums(view, clients_of(view), hiding=False))
+    each = row_variance(view)
+    if not (any(cell) or each):
         return None
-    clients = sum(role == "client" for role in view.roles.values())
-    cells = [_node_noise(t, cuts, clients * cell) for t in trees]
-    if not declared.row_variance:
+    cells = [_node_noise(t, cuts, cell) for t in trees]
+    if not each:
         return tuple(cells)
-    if declared.unit_hessian and trees[0].h is not None:
+    if view.defense.unit_hessian and trees[0].h is not None:
         rows = [np.maximum(t.h, 0.0) for t in trees]
     else:
         rows = _expected_rows(view, trees)
     return tuple(
-        replace(n, g=n.g + declared.row_variance * r, cell_g=n.cell_g + declared.row_variance)
+        replace(n, g=n.g + each * r, cell_g=n.cell_g + each)
         for n, r in zip(cells, rows, strict=True)
     )
 
@@ -226,14 +231,14 @@ def _expected_rows(view: View, trees: tuple[Tree, ...]) -> list[NDArray[np.float
     return out
 
 
-def _node_noise(tree: Tree, cuts: Cuts, cell: float) -> NodeNoise:
+def _node_noise(tree: Tree, cuts: Cuts, cell: tuple[float, float]) -> NodeNoise:
     """Follow the variance of the noise through splits and sibling subtraction.
 
-    ``cell`` is that of one element of a freshly built histogram, over all clients; ``tree.h``
-    decides which sibling was built.
+    ``cell`` is that of gradients and of hessians in a freshly built bin, over all clients;
+    ``tree.h`` decides which sibling was built.
     """
-    node = np.zeros(len(tree))
-    cells = np.full(len(tree), cell)
+    node = np.zeros((len(tree), 2))
+    cells = np.broadcast_to(cell, node.shape).copy()
     node[0] = cell
     bin_of = _bins_left(tree, cuts)
     for i in np.flatnonzero(tree.feature >= 0):
@@ -245,7 +250,7 @@ def _node_noise(tree: Tree, cuts: Cuts, cell: float) -> NodeNoise:
             sums = to_fixed(np.stack([np.zeros(2), tree.h[pair]], axis=1))
             built = int(children_to_build(pair, sums)[0])
             cells[left + right - built] = cells[i] + cell
-    return NodeNoise(g=node, h=node.copy(), cell_g=cell, cell_h=cell)
+    return NodeNoise(g=node[:, 0], h=node[:, 1].copy(), cell_g=cell[0], cell_h=cell[1])
 
 
 def _bins_left(tree: Tree, cuts: Cuts) -> NDArray[np.int64]:

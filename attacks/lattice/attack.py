@@ -8,6 +8,7 @@ import numpy as np
 
 from fedtrees.attacks.evidence.boosted import Evidence
 from fedtrees.attacks.evidence.clients.victims import added_up, victims_of
+from fedtrees.attacks.evidence.laws import law_of_sums
 from fedtrees.attacks.evidence.readable import classes_of_leaves, no_trees, shows
 from fedtrees.attacks.evidence.view import evidence_of
 from fedtrees.attacks.lattice.decode import Decoded, decode
@@ -75,8 +76,8 @@ class Lattice(Attack):
     def run(self, view: View, rng: np.random.Generator) -> Guess:
         """Return certified class counts of leaves, of as many trees as possible."""
         evidence = evidence_of(view, "statistics")
-        declared = view.defense.declares(view.schema, view.parameters)
-        if evidence is None or declared.histogram_step or declared.least_rows:
+        law = law_of_sums(view)
+        if evidence is None or not (law is None or law.additive):
             return Guess(notes={"trees_certified": 0.0})
         each = [v.evidence for v in victims_of(view) if not v.blocks] or [evidence]
         found = [self._decode(one, view) for one in each]

@@ -300,7 +300,7 @@ class LocalNetwork(Network):
             self.transcript.rounds += sender == server
             self.transcript.record(sender, receivers, message, why)
 
-        exact = self.defense.sums_exactly(schema, parameters)
+        exact = self.defense.sums_exactly
         on_the_way = self._streams.child("network")
         return Wire(server, self._rows, exact, len(schema.classes), parameters, carry, on_the_way)
 

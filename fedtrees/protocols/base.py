@@ -11,8 +11,9 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.core.channel import Change
 from fedtrees.core.composition import Composition
-from fedtrees.core.defense import Context, Defense, Stage
+from fedtrees.core.defense import Context, Defense, Place, Stage
 from fedtrees.core.errors import DataError, ProtocolError, UsageError
 from fedtrees.core.guarantee import Guarantee, NoGuarantee
 from fedtrees.core.holding import Holding, check_holdings, client_names, rows_of
@@ -138,6 +139,10 @@ class Protocol(ABC):
     def spent(self, transcript: Transcript) -> Guarantee:
         """Compose what a run of the protocol by itself spent; by default the claim."""
         return self.claim()
+
+    def channels(self, schema: Schema) -> Mapping[Place, Change]:
+        """State what the protocol itself does to what rows bring (`Defense.channels`)."""
+        return {}
 
     def canaries(self) -> Any:
         """Make the rows an audit looks for (`fedtrees.protocols.canaries.Canaries`), or None."""

@@ -17,6 +17,7 @@ from fedtrees.attacks.evidence.clients.sizes import sized
 from fedtrees.attacks.evidence.clients.start import own_start
 from fedtrees.attacks.evidence.clients.start_of_values import LeafValues, Shares, shares_of_values
 from fedtrees.attacks.evidence.counts import first_gradient
+from fedtrees.attacks.evidence.laws import law_of_shared
 from fedtrees.attacks.evidence.opened_leaves import EVERYONE, OTHERS, opened_leaves
 from fedtrees.attacks.evidence.view import evidence_of, with_opened
 from fedtrees.core.guess import Guess, LeafCounts, Records
@@ -158,7 +159,6 @@ def _evidence(
     if shared.score is not None and not late:
         shift = start_margin(objective, shared.score) - start
         restart = (len(chain[0].trees), shift) if np.any(shift) else None
-    declared = view.defense.declares(view.schema, parameters)
     return Evidence(
         trees=tuple(trees if told else (replace(t, g=None, h=None) for t in trees)),
         level="statistics" if told else "values",
@@ -166,7 +166,7 @@ def _evidence(
         learning_rate=parameters["learning_rate"],
         reg_lambda=parameters["reg_lambda"],
         min_child_weight=parameters["min_child_weight"],
-        rounding=None if told else declared.rounding or None,
+        rounding=None if told else law_of_shared(view, shared.kind),
         foreign=tuple(_foreign(order, outputs, told)),
         restart=restart,
         own_inside=False,
@@ -216,16 +216,16 @@ def _own_score(
         return found.score, True
     assert shared.score is not None
     if objective.n_outputs == 1:
-        shares = _shares(view, first.trees[0], float(shared.score[0]), most_rows)
+        shares = _shares(view, shared, first.trees[0], float(shared.score[0]), most_rows)
         if shares is not None:
             return shares.scores[:1], len(shares.rows) == 1
     return shared.score, False
 
 
-def _shares(view: View, tree: Tree, usual: float, most_rows: int) -> Shares | None:
+def _shares(view: View, shared: Blocks, tree: Tree, usual: float, most_rows: int) -> Shares | None:
     """Return the shares of positives that explain a tree's leaf values."""
     parameters = view.parameters
-    if view.defense.declares(view.schema, parameters).rounding:
+    if law_of_shared(view, shared.kind) is not None:
         return None
     if parameters["subsample"] < 1 or parameters["reg_alpha"]:
         return None
