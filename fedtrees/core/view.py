@@ -60,6 +60,8 @@ class View:
         Ids and labels, without columns, of training rows whose labels the threat declares known.
     entries : KnownEntries or None
         Single values of others' rows that it declares known.
+    weighted : bool
+        Whether rows have sample weights, which is declared as their number is.
     """
 
     principals: tuple[str, ...]
@@ -74,6 +76,7 @@ class View:
     oracle: Oracle | None = None
     known: Holding | None = None
     entries: KnownEntries | None = None
+    weighted: bool = False
 
     @property
     def rows(self) -> Table | None:

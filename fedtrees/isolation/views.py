@@ -23,7 +23,7 @@ from fedtrees.core.values import FIRST_ARRAY
 from fedtrees.core.view import Seen, View
 
 TYPES: tuple[type, ...] = (Holding, KnownEntries, Schema, Feature, OneHot)
-_AS_THEY_ARE = ("principals", "own", "schema", "protocol", "n_rows", "known", "entries")
+_AS_THEY_ARE = ("principals", "own", "schema", "protocol", "n_rows", "known", "entries", "weighted")
 
 
 def told(view: View) -> dict[str, Any]:

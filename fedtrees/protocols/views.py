@@ -123,4 +123,5 @@ def view_of(
         oracle=_oracle(training, who, holdings, queries, answers, records) if queries else None,
         known=known,
         entries=entries,
+        weighted=any(held.weight is not None for held in holdings.values()),
     )
