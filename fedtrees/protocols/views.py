@@ -134,4 +134,5 @@ def view_of(
         known=known,
         entries=entries,
         stated=_stated(training.protocol, training.schema),
+        weighted=any(held.weight is not None for held in holdings.values()),
     )
