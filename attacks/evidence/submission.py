@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.evidence.basis import Basis
-from fedtrees.attacks.evidence.counts import NOISE_FLOOR
+from fedtrees.attacks.evidence.counts import NOISE_FLOOR, share_out
 from fedtrees.core.schema import Schema, Table
 from fedtrees.guessing.blind import Draws
 from fedtrees.guessing.recipes import (
@@ -30,6 +30,8 @@ _MOST_ROWS = 300
 # expected to be a point worse were 1.5 points below, on Stroke one expected to be equal was a
 # point above.
 _MARGIN, _SMALL_MARGIN = 0.015, 0.005
+# Shares of classes are told in so many parts.
+_SHARES = 1_000_000
 # Variance of one row's gradient: that of a fair coin.
 _ROW_VARIANCE = 0.25
 # Rows expected in a leaf below which Pearson's test is not to be trusted.
@@ -125,14 +127,15 @@ def submitted(
     found = at_most(found, rows, rng)
     if not len(blind.own) or len(worlds) < 2 or not len(found):
         return found, {"submits_blind": 0.0}
-    made = Draws(blind.own, blind.schema, rows, rng, at_once=True)
+    counts = _classes(found, blind, trust)
+    made = Draws(blind.own, blind.schema, rows, rng, counts, at_once=True)
     guess, drawn = made.guess(blind.recipe.guess), made.of(blind.recipe.kind)
     few = len(blind.own) < FEWEST_ROWS
     # samples of one chain are alike: these are of different ones
     apart = [worlds[i] for i in np.linspace(0, len(worlds) - 1, WORLDS).astype(int)]
     ours = _gain(found, guess, apart, blind.width, rng)
     theirs = _gain(found, guess, drawn[:WORLDS], blind.width, rng)
-    part = trust if few or certain else trust / 2
+    part = trust if few else trust / 2
     gain = part * ours + (1 - part) * theirs
     doubt = _SMALL_MARGIN if len(blind.own) >= HEARD_FROM else _MARGIN
     doubt = doubt if share == 1 else 0.0
@@ -141,6 +144,13 @@ def submitted(
     if lost or len(found) == rows:
         return (guess if lost else found), notes
     return Table.concat([found, guess.take(np.arange(len(found), rows))]), notes
+
+
+def _classes(found: Table, blind: Blind, trust: float) -> NDArray[np.int64]:
+    """Return how many rows of each class to guess: as found, as far as that is to be trusted."""
+    K = max(len(blind.schema.classes), 2)
+    share = [np.bincount(t.y, minlength=K) / len(t) for t in (found, blind.own)]
+    return share_out(trust * share[0] + (1 - trust) * share[1], _SHARES)
 
 
 def at_most(found: Table, rows: int, rng: np.random.Generator) -> Table:
