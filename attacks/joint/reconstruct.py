@@ -263,7 +263,7 @@ def _run_chains(
     trust = trust_in(problem.basis, len(rows)) * _whole(problem)
     trust *= min(1.0, len(squares) / WORLDS)  # samples of one chain are alike
     blind = Blind.of(problem.basis, problem.schema, known.share, rng)
-    records, choice = submitted(rows, tables, blind, trust, rng, share=known.share)
+    records, choice = submitted(rows, tables, blind, trust, rng)
     notes = choice | {
         "chains_run": float(len(squares)),
         "residual_rms": float(np.sqrt(np.mean(squares))),
@@ -305,7 +305,7 @@ def _inside_boxes(problem: _Problem, rng: np.random.Generator) -> tuple[Table, d
     top = np.nextafter(high, np.float32(-np.inf))
     found = Table(np.minimum(np.maximum(rows.X, low), top), rows.y)
     blind = Blind.of(basis, problem.schema, 1.0, rng)  # boxes are known of all rows alone
-    return submitted(found, others, blind, _whole(problem), rng, certain=True)
+    return submitted(found, others, blind, _whole(problem), rng)
 
 
 def _whole(problem: _Problem) -> float:
