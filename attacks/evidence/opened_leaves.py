@@ -79,7 +79,8 @@ def opened_leaves(view: View) -> dict[str, Opened]:
 
 def together(opened: dict[str, Opened]) -> Opened:
     """Return the sums of all sources in one."""
-    sums = tuple(np.sum(part, axis=0) for part in zip(*(o.sums for o in opened.values())))
+    each = [o.sums for o in opened.values()]
+    sums = tuple(np.sum(part, axis=0) for part in zip(*each, strict=True))
     return Opened(
         sums, max(o.noise for o in opened.values()), any(o.own_inside for o in opened.values())
     )

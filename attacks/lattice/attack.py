@@ -84,12 +84,10 @@ class Lattice(Attack):
         if len(found) == 1:
             return Guess(found[0].leaf_counts, found[0].notes)
         notes: dict[str, float] = {}
-        for one in found:
-            for key, value in one.notes.items():
-                whole = key.startswith(("trees", "stopped", "least"))
-                notes[key] = (
-                    max(notes.get(key, 0.0), value) if whole else notes.get(key, 0.0) + value
-                )
+        for key in {key: None for one in found for key in one.notes}:
+            values = [one.notes.get(key, 0.0) for one in found]
+            several = not key.startswith(("trees", "stopped", "least"))
+            notes[key] = sum(values) if several else max(values)
         counts = added_up([c for one in found for c in one.leaf_counts])
         return Guess(tuple(counts), notes)
 
