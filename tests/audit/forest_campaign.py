@@ -21,12 +21,12 @@ from sklearn.tree import DecisionTreeClassifier, ExtraTreeClassifier
 
 from fedtrees.audit import Known, audit, read_model
 from fedtrees.audit.verdict import to_json
-from fedtrees.trees.sketch import quantile_cuts
+from fedtrees.core.streams import Streams
 from fedtrees.trees.files.forests import save_random_forest
 from fedtrees.trees.files.sklearn_forest import from_sklearn
 from fedtrees.trees.forest.grower import grow_random_forest, rows_of_tree
 from fedtrees.trees.forest.params import ForestParams
-from fedtrees.core.streams import Streams
+from fedtrees.trees.sketch import quantile_cuts
 
 WEIGHTS = (None, None, None, (1,), (2,), (1, 2), (0, 1), (0, 1, 2), (0.5, 1, 1.5), (0.5,), "any")
 
@@ -79,7 +79,7 @@ def _sklearn(rng: np.random.Generator, X: np.ndarray, y: np.ndarray, path: Path)
         "criterion": pick(rng, "gini", "entropy", "log_loss"), "ccp_alpha": pick(rng, 0, 0, 0.02),
         "min_weight_fraction_leaf": pick(rng, 0, 0, 0.1), "random_state": seed,
         "class_weight": pick(rng, None, None, "balanced", {k: k + 1 for k in range(y.max() + 1)},
-                             {k: 1.5 for k in range(y.max() + 1)}),
+                             dict.fromkeys(range(y.max() + 1), 1.5)),
     }  # fmt: skip
     kind = pick(rng, RandomForestClassifier, RandomForestClassifier, ExtraTreesClassifier,
                 DecisionTreeClassifier, ExtraTreeClassifier, BaggingClassifier)  # fmt: skip
@@ -98,7 +98,9 @@ def _sklearn(rng: np.random.Generator, X: np.ndarray, y: np.ndarray, path: Path)
     if kind is BaggingClassifier and not bootstrap:
         drawn_from = None  # it draws by weights, and cannot without replacement
     weight = None if drawn_from is None else (
-        rng.uniform(0.2, 3, n) if drawn_from == "any" else rng.choice(np.array(drawn_from, float), n)
+        rng.uniform(0.2, 3, n)
+        if drawn_from == "any"
+        else rng.choice(np.array(drawn_from, float), n)
     )  # fmt: skip
     if weight is not None and kind is not BaggingClassifier:
         weight[: y.max() + 1] = np.maximum(weight[: y.max() + 1], 0.5)  # every class is there
