@@ -141,8 +141,8 @@ class Channel(Change):
         """
         if not self.deterministic:
             raise NotImplementedError(f"{type(self).__name__} must define log_mass")
-        y = self.send(np.asarray(x))
-        return np.where(((lo <= y) & (y <= hi)).all(axis=-1), 0.0, -np.inf)
+        first, last = self.preimage(lo, hi)  # floats that were sent may miss what is computed again
+        return np.where(((first <= x) & (x <= last)).all(axis=-1), 0.0, -np.inf)
 
     def error(self, y: ArrayLike) -> tuple[Floats, Floats]:
         """Return mean and variance of x given y, each of its shape, as Gaussian evidence.

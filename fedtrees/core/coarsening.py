@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -62,7 +62,7 @@ class Rounding(Channel):
         steps = np.asarray(self.step) * np.asarray(units, dtype=np.float64)
         if whole:
             steps = np.maximum(np.rint(steps), 1)
-        return Rounding(plain(steps), self.random, whole)
+        return replace(self, step=plain(steps), whole=whole)
 
     def send(self, x: NDArray[Any], rng: np.random.Generator | None = None) -> NDArray[Any]:
         """Round."""
@@ -267,6 +267,12 @@ class LargestRemainders(Channel):
         step = 10.0**-self.decimals
         return outward(np.asarray(lo) - step, np.asarray(hi) + step, False)
 
+    def log_mass(self, lo: ArrayLike, hi: ArrayLike, x: ArrayLike) -> Floats:
+        """Return 0 where what is sent lies in the box, else minus infinity."""
+        y, near = self.send(np.asarray(x)), _NEAR * 10.0**-self.decimals
+        inside = (np.asarray(lo) - near <= y) & (y <= np.asarray(hi) + near)
+        return np.where(inside.all(axis=-1), 0.0, -np.inf)
+
     def spread(self, c: int) -> Box:
         """Return a whole step either way."""
         return np.full(c, -(10.0**-self.decimals)), np.full(c, 10.0**-self.decimals)
@@ -295,10 +301,11 @@ def _ulps(single: bool) -> float:
 
 def outward(lo: NDArray[Any], hi: NDArray[Any], whole: bool, single: bool = False) -> Box:
     """Return the ends of a box so far out that no arithmetic of floats left anything outside."""
-    size = np.maximum(np.abs(lo), np.abs(hi))
+    return lo - _reach(lo, whole, single), hi + _reach(hi, whole, single)
+
+
+def _reach(end: NDArray[Any], whole: bool, single: bool) -> Floats:
+    size = np.where(np.isinf(end), 0.0, np.abs(end))
     if whole:
-        reach = np.where(size > _LARGEST_WHOLE, size * 2.0**-51, 0.0)
-    else:
-        reach = size * _ulps(single)
-    with np.errstate(invalid="ignore"):  # infinite less infinite
-        return (np.where(np.isinf(lo), lo, lo - reach), np.where(np.isinf(hi), hi, hi + reach))
+        return np.where(size > _LARGEST_WHOLE, size * 2.0**-51, 0.0)
+    return np.asarray(size * _ulps(single))

@@ -174,7 +174,7 @@ class Composition:
             before = len(ctx.ledger)
             changed = part.rows(stage, values, ctx)
             paid = len(ctx.ledger) > before  # noise may leave all as it is
-            if i not in ctx.acted and (paid or not _equal(changed, values)):
+            if i not in ctx.acted and (paid or not equal(changed, values)):
                 ctx.acted.add(i)
             values = changed
         return values
@@ -262,7 +262,7 @@ class Composition:
         """Pass the model through every part."""
         for i, part in enumerate(self.parts):
             repaired = part.finish(model, ctx)
-            if i not in ctx.acted and not _equal(repaired, model):
+            if i not in ctx.acted and not equal(repaired, model):
                 ctx.acted.add(i)
             model = repaired
         return model
@@ -271,7 +271,7 @@ class Composition:
         """Pass inference scores through every part."""
         for i, part in enumerate(self.parts):
             changed = part.answer(scores, ctx)
-            if i not in ctx.acted and not _equal(changed, scores):
+            if i not in ctx.acted and not equal(changed, scores):
                 ctx.acted.add(i)
             scores = changed
         return scores
@@ -293,17 +293,17 @@ def _alters_sums(part: Defense) -> bool:
 
 def _differ(a: Message, b: Message) -> bool:
     """Tell whether two messages say different things."""
-    return not _equal(a, b)
+    return not equal(a, b)
 
 
-def _equal(a: Any, b: Any) -> bool:
+def equal(a: Any, b: Any) -> bool:
     """Tell whether two values are the same: arrays, and what dataclasses and tuples hold."""
     if a is b or type(a) is not type(b):
         return a is b
     if isinstance(a, np.ndarray):
         return np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
     if isinstance(a, tuple):
-        return len(a) == len(b) and all(map(_equal, a, b))
+        return len(a) == len(b) and all(map(equal, a, b))
     if is_dataclass(a):
-        return all(_equal(getattr(a, f.name), getattr(b, f.name)) for f in fields(a))
+        return all(equal(getattr(a, f.name), getattr(b, f.name)) for f in fields(a))
     return bool(a == b)
