@@ -17,6 +17,13 @@ from fedtrees.attacks.evidence.laws import (
     law_of_values,
     row_variance,
 )
+from fedtrees.attacks.evidence.opened_leaves import (
+    Opened,
+    leaf_noise,
+    opened_leaves,
+    releases_leaves,
+    together,
+)
 from fedtrees.attacks.evidence.own_sums import bins_left, own_sums
 from fedtrees.attacks.evidence.replay import (
     EVERYONE,
@@ -78,7 +85,7 @@ def evidence_of(view: View, most: Level = "histograms") -> Evidence | None:
     some = params.subsample < 1 or held_out > 0 or suppressed
     shown = trees if level != "values" else tuple(_bare(t) for t in trees)
     noisy_cuts = cuts or _cuts_used(trees, len(view.schema.features))
-    return Evidence(
+    found = Evidence(
         trees=shown,
         level=level,
         base_margin=start[0] if len(start) == 1 else start,
@@ -97,6 +104,31 @@ def evidence_of(view: View, most: Level = "histograms") -> Evidence | None:
         held_out=held_out,
         own_sums=own_sums(view, shown, cuts) if some else None,
         suppressed=suppressed,
+    )
+    opened = opened_leaves(view) if level == "statistics" else {}
+    return with_opened(view, found, together(opened)) if opened else found
+
+
+def with_opened(view: View, evidence: Evidence, opened: Opened) -> Evidence:
+    """Return the evidence with sums that were opened in place of those that were released.
+
+    Parameters
+    ----------
+    view : View
+    evidence : Evidence
+        Of the released trees, all of them.
+    opened : Opened
+    """
+    n_rows = view.n_rows
+    if not opened.own_inside and view.rows is not None:
+        n_rows -= len(view.rows)
+    trees = opened.trees(evidence.trees)
+    return replace(
+        evidence,
+        trees=trees,
+        noise=leaf_noise(view, trees, opened.noise),
+        own_inside=opened.own_inside,
+        n_rows=n_rows,
     )
 
 
@@ -166,10 +198,8 @@ def _bare(tree: Tree) -> Tree:
 
 def _noise(view: View, trees: tuple[Tree, ...], cuts: Cuts) -> tuple[NodeNoise, ...] | None:
     """Return what is known of the noise on every tree's sums, None where they are exact."""
-    released = view.channel(LeafValues, "g", "server"), view.channel(LeafValues, "h", "server")
-    if "hessian_share" in view.parameters:
-        g, h = (0.0 if law is None else float(law.error(np.zeros(1))[1][0]) for law in released)
-        return _leaf_noise(trees, g, h) if g or h else None
+    if releases_leaves(view):
+        return leaf_noise(view, trees, 1.0)
     cell = cell_variance(law_of_sums(view, clients_of(view), hiding=False))
     each = row_variance(view)
     if not (any(cell) or each):
@@ -185,17 +215,6 @@ def _noise(view: View, trees: tuple[Tree, ...], cuts: Cuts) -> tuple[NodeNoise, 
         replace(n, g=n.g + each * r, cell_g=n.cell_g + each)
         for n, r in zip(cells, rows, strict=True)
     )
-
-
-def _leaf_noise(trees: tuple[Tree, ...], g: float, h: float) -> tuple[NodeNoise, ...]:
-    """Return the noise where only leaves are released: a node's sums are those of its leaves."""
-    out = []
-    for tree in trees:
-        leaves = np.ones(len(tree))
-        for i in np.flatnonzero(tree.feature >= 0)[::-1]:  # children come after their parent
-            leaves[i] = leaves[tree.left[i]] + leaves[tree.right[i]]
-        out.append(NodeNoise(g=g * leaves, h=h * leaves, cell_g=g, cell_h=h))
-    return tuple(out)
 
 
 def _expected_rows(view: View, trees: tuple[Tree, ...]) -> list[NDArray[np.float64]]:

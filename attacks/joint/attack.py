@@ -56,7 +56,8 @@ class Joint(Options, Attack):
         """Guess the victims' rows and the class counts of the first tree's leaves."""
         victims = victims_of(view)
         if victims:
-            alone = replace(self, exact=False)  # the sums that travel are float32
+            # the sums that travel with clients' own trees are float32
+            alone = replace(self, exact=self.exact and not victims[0].blocks)
             return union_of(
                 victims,
                 self.most,

@@ -165,8 +165,8 @@ def check_holdings(holdings: Mapping[str, Holding], schema: Schema) -> None:
     Raises
     ------
     DataError
-        If a row is held twice, lacks a column or has one twice, has no label, or stands in another
-        order with another party.
+        If a row is held twice, lacks a column or has one twice, has no label, stands in another
+        order with another party, or misses a value of a column that is declared complete.
     """
     every = np.arange(len(schema.features))
     groups: dict[bytes, list[str]] = {}
@@ -175,6 +175,12 @@ def check_holdings(holdings: Mapping[str, Holding], schema: Schema) -> None:
             raise DataError(f"{name!r} holds a {type(held).__name__}; give it a Holding")
         if (np.diff(held.columns) <= 0).any():
             raise DataError(f"{name!r} names its columns out of order; sort them as the schema")
+        for column in held.columns[np.isnan(held.X).any(axis=0)].tolist():
+            if column in every and schema.features[column].complete:
+                raise DataError(
+                    f"{name!r} misses a value of {schema.names[column]!r}, which is declared "
+                    "complete; declare it with complete=False"
+                )
         if len(held):
             groups.setdefault(held.ids.tobytes(), []).append(name)
     for names in groups.values():

@@ -33,6 +33,8 @@ class Feature:
     cuts : tuple of float
         Declared public cut points as XGBoost reports them: a sentinel below every value, then the
         upper border of every bin, increasing. Empty: not declared.
+    complete : bool
+        Declared knowledge: no row lacks a value. False: some may.
 
     Raises
     ------
@@ -46,6 +48,7 @@ class Feature:
     high: float | None = None
     categories: tuple[str, ...] = ()
     cuts: tuple[float, ...] = ()
+    complete: bool = False
 
     def __post_init__(self) -> None:
         cuts = np.asarray(self.cuts, dtype=np.float32)
@@ -72,9 +75,12 @@ class Feature:
         return None
 
     def to_json(self) -> dict[str, Any]:
-        """Return the feature as plain JSON types; cut points only where they are declared."""
+        """Return the feature as plain JSON types; cut points only where they are declared.
+
+        Whether it is complete, its values tell.
+        """
         plain = {**vars(self), "categories": list(self.categories), "cuts": list(self.cuts)}
-        return {k: v for k, v in plain.items() if k != "cuts" or v}
+        return {k: v for k, v in plain.items() if k != "complete" and (k != "cuts" or v)}
 
 
 @dataclass(frozen=True)

@@ -63,6 +63,8 @@ class View:
         Single values of others' rows that it declares known.
     stated : tuple of (str, str, Change)
         Type of message, field and what the protocol itself does to it.
+    weighted : bool
+        Whether rows have sample weights, which is declared as their number is.
     """
 
     principals: tuple[str, ...]
@@ -78,6 +80,7 @@ class View:
     known: Holding | None = None
     entries: KnownEntries | None = None
     stated: tuple[tuple[str, str, Change], ...] = ()
+    weighted: bool = False
 
     @property
     def rows(self) -> Table | None:

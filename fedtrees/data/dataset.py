@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ class Dataset:
     ----------
     name : str
     schema : Schema
-        ``len(schema.features) == table.X.shape[1]``.
+        ``len(schema.features) == table.X.shape[1]``. Columns are declared complete where they are.
     table : Table
         All rows, float32 features of shape (n, d); y is of shape (n,), int64 class codes from 0 on,
         or a float64 target where the schema has no classes.
@@ -58,6 +58,10 @@ class Dataset:
                 raise DataError(f"{self.name}: unknown top feature {feature!r}{hint}")
         if self.test_rows is not None:
             object.__setattr__(self, "test_rows", _checked_rows(self.test_rows, len(self.table)))
+        lacking = np.isnan(self.table.X).any(axis=0)
+        told = zip(self.schema.features, lacking.tolist(), strict=True)
+        features = tuple(replace(f, complete=not missing) for f, missing in told)
+        object.__setattr__(self, "schema", replace(self.schema, features=features))
         object.__setattr__(self, "digest", self._hash())
 
     @property

@@ -23,7 +23,17 @@ from fedtrees.core.specs import Spec
 from fedtrees.core.values import FIRST_ARRAY
 from fedtrees.core.view import Seen, View
 
-_AS_THEY_ARE = ("principals", "own", "schema", "protocol", "n_rows", "known", "entries", "stated")
+_AS_THEY_ARE = (
+    "principals",
+    "own",
+    "schema",
+    "protocol",
+    "n_rows",
+    "known",
+    "entries",
+    "stated",
+    "weighted",
+)
 
 
 def types() -> tuple[type, ...]:

@@ -23,6 +23,7 @@ from fedtrees.core.network import LocalNetwork, Network
 from fedtrees.core.party import Party, acting
 from fedtrees.core.rows import LOCAL_ONLY
 from fedtrees.core.schema import Schema
+from fedtrees.core.sealed import Sealing
 from fedtrees.core.streams import Streams
 from fedtrees.core.transcript import Transcript
 from fedtrees.core.view import Seen
@@ -178,12 +179,15 @@ class Protocol(ABC):
         """
         return None
 
-    def sealing(self) -> Any:
-        """Make what computes on sealed values in one run, with its ``costs()``; None: nothing."""
+    def sealing(self) -> Sealing | None:
+        """Say how one run computes on sealed values; None: nothing is sealed."""
         return None
 
-    def opened_together(self, seen: Sequence[Seen], who: Sequence[str], sealing: Any) -> list[Seen]:
-        """Return what colluding parties open of what they saw, as one alone could not; nothing."""
+    def opened_together(self, seen: Sequence[Seen], sealing: Mapping[str, Any]) -> list[Seen]:
+        """Return what colluding parties open of what they saw, as one alone could not; nothing.
+
+        ``sealing`` is what each of them computes with, by name.
+        """
         return []
 
     def mismatch(self, defense: Composition) -> str | None:

@@ -119,7 +119,7 @@ def view_of(
     served = () if training.net is None else see(training.net.inference, who)
     seen = see(training.transcript, who)
     if training.net is not None:
-        seen = (*seen, *training.protocol.opened_together(seen, who, training.net.sealing))
+        seen = (*seen, *training.protocol.opened_together(seen, training.net.sealing_of(who)))
     return View(
         principals=who,
         roles=dict(training.transcript.roles),
@@ -134,4 +134,5 @@ def view_of(
         known=known,
         entries=entries,
         stated=_stated(training.protocol, training.schema),
+        weighted=any(held.weight is not None for held in holdings.values()),
     )

@@ -1,0 +1,96 @@
+"""Bounds on true sums, given what was sent: from the parameters that a defense publishes.
+
+What is sent by a client is rounded to a step, or nothing where a bin holds few rows, or both in
+either order; noise leaves no bound.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.attacks.evidence.readback.forms import OPEN, Row
+from fedtrees.core.view import View
+from fedtrees.trees.boosted.fixed_point import Bits
+from fedtrees.trees.boosted.losses import objective_of
+
+Floats = NDArray[np.float64]
+Longs = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class SentBounds:
+    """How far a client's true sums may be from what it sends.
+
+    Attributes
+    ----------
+    below, above : int64 array, shape (2,)
+        A true sum is at least what was sent less ``below``, at most that and ``above``, in units.
+    least : int
+        Bins of less hessian than this, in units, are sent as 0; 0: all are sent.
+    row : Row
+    bounded : bool
+        False where noise of any size is added.
+    noise : float
+        Its variance, in squared gradients.
+    bits : pair of int
+    """
+
+    below: Longs
+    above: Longs
+    least: int
+    row: Row
+    bounded: bool
+    noise: float
+    bits: Bits
+
+    @staticmethod
+    def of(view: View, bits: Bits, row: Row) -> SentBounds:
+        """Return what the defense of a view publishes, for sums in these units."""
+        told = view.defense.declares(view.schema, view.parameters)
+        step = told.histogram_step
+        grid = np.maximum(np.rint(np.ldexp(float(step), bits)), 1).astype(np.int64)
+        least = 0
+        if told.least_rows:
+            _, bound = objective_of(view.parameters.get("objective"), view.schema.classes).bounds
+            least = int(np.ldexp(told.least_rows * bound, bits[1]))
+        noisy = bool(told.noise_variance or told.row_variance or told.unit_hessian)
+        return SentBounds(
+            grid // 2, grid - 1 - grid // 2, least, row, not noisy, told.noise_variance, bits
+        )
+
+    def bins(self, sent: Longs, clients: int) -> tuple[Longs, Longs]:
+        """Return bounds on true bins, int64 (..., 2), given the sum that so many clients sent."""
+        lo, hi = self.nodes(sent, clients)
+        if not self.least or not self.bounded:
+            return lo, hi
+        # Suppressed by one client: hessians below `least`, up to rounding before or after.
+        most = (self.least + int(self.below[1] + self.above[1])) // max(self.row.h, 1)
+        told = ((lo > 0) | (hi < 0)).any(axis=-1)  # somebody sent something
+        silent = (clients - told)[..., None]
+        lo = lo + np.array([most * self.row.g1, 0]) * silent
+        hi = hi + np.array([most * self.row.g0, most * self.row.h]) * silent
+        return lo, hi
+
+    def nodes(self, sent: Longs, clients: int) -> tuple[Longs, Longs]:
+        """Return bounds on true sums that were not suppressed."""
+        if not self.bounded:
+            return np.full_like(sent, -OPEN), np.full_like(sent, OPEN)
+        return sent - clients * self.below, sent + clients * self.above
+
+    def error(self, lo: Longs, hi: Longs, sent: Longs, clients: int) -> tuple[Floats, Floats]:
+        """Return estimates of true sums and the variance of their error, float64, as ``sent``.
+
+        Of rounding by several clients errors add up as independent ones do; where bins may be
+        suppressed, what is possible is all alike.
+        """
+        grid = (self.below + self.above + 1.0) ** 2 / 12
+        var = np.maximum(clients * (grid + np.ldexp(self.noise, 2 * np.array(self.bits))), 1.0)
+        var = np.broadcast_to(var, sent.shape)
+        if not self.bounded:
+            return sent.astype(np.float64), np.array(var)
+        mid = (lo + hi) / 2
+        wide = np.where(np.abs(mid - sent) > clients * (self.below + 1), (hi - lo) ** 2 / 12.0, var)
+        return mid, np.maximum(wide, var)

@@ -1,0 +1,204 @@
+"""Counts of the bins and nodes of one tree: what bounded sums and its splits leave possible."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.attacks.evidence.own_sums import bins_left
+from fedtrees.attacks.evidence.readback.propagation import FORMS, N0, N1, G, N, propagate
+from fedtrees.trees.binning import Cuts
+from fedtrees.trees.boosted.forest import Tree
+
+Longs = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Limits = tuple[int, int]
+
+OPEN = 1 << 60  # bound of a sum of which nothing is known, in units
+ROUNDS = 60  # of propagation; 2 to 8 are mostly enough
+MOST_CELLS = 1 << 22  # of a tree: memory
+_MOST_UNITS = 1 << 61
+
+
+@dataclass(frozen=True)
+class Row:
+    """What a row brings to the sums of a tree of the first round, in units.
+
+    Attributes
+    ----------
+    g0, g1 : int
+        To the gradient sum, with another label than the tree's and with it; g1 < 0 <= g0.
+    h : int
+        To the hessian sum.
+    """
+
+    g0: int
+    g1: int
+    h: int
+
+    @property
+    def one(self) -> int:
+        """What a label changes."""
+        return self.g0 - self.g1
+
+
+@dataclass(frozen=True, eq=False)
+class SumBounds:
+    """Bounds on the gradient and hessian sums of one source in one tree.
+
+    Attributes
+    ----------
+    nodes : int32 array, shape (k,)
+        Nodes whose histogram was sent; those of their siblings follow.
+    lo, hi : int64 array, shape (k, total_bins, 2)
+        Bounds on each bin's sums, in units; beyond `OPEN` there is none.
+    node_lo, node_hi : int64 array, shape (n_nodes, 2)
+        Bounds on each node's sums.
+    mid, var : float64 array, shape (k, total_bins, 2)
+        Estimates of the bins' sums, and the variance of their error.
+    node_mid, node_var : float64 array, shape (n_nodes, 2)
+        The same of the nodes; infinite where nothing was sent.
+    """
+
+    nodes: NDArray[np.int32]
+    lo: Longs
+    hi: Longs
+    node_lo: Longs
+    node_hi: Longs
+    mid: Floats
+    var: Floats
+    node_mid: Floats
+    node_var: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class Counted:
+    """Bounds on the counts of one source's rows, or of several sources' together.
+
+    Attributes
+    ----------
+    lo, hi : int64 array, shape (n_nodes, columns + 1, 4)
+        Of n0, n1, N and G (`propagation`). Columns are the bins of a feature and then its missing
+        values, feature by feature; the last is the node.
+    start : int64 array, shape (d + 1,)
+        Where each feature's columns begin.
+    """
+
+    lo: Longs
+    hi: Longs
+    start: Longs
+
+    @property
+    def nodes(self) -> tuple[Longs, Longs]:
+        """Bounds on the n0 and n1 of every node, int64, shape (n_nodes, 2) each."""
+        return self.lo[:, -1, :N], self.hi[:, -1, :N]
+
+    @property
+    def bins(self) -> NDArray[np.intp]:
+        """The columns that are bins, shape (total_bins,)."""
+        missing = self.start[1:] - 1
+        return np.setdiff1d(np.arange(self.start[-1]), missing)
+
+    def plus(self, other: Counted) -> Counted:
+        """Return bounds on the counts of both sources' rows."""
+        return Counted(self.lo + other.lo, self.hi + other.hi, self.start)
+
+
+def possible(
+    tree: Tree, cuts: Cuts, row: Row, most: int, missing: NDArray[np.bool_]
+) -> Counted | None:
+    """Return what the splits of a tree allow of ``most`` rows at most; None where it is too large.
+
+    A child holds nothing beyond the split, and no value where missing ones went the other way.
+
+    Parameters
+    ----------
+    tree : Tree
+    cuts : Cuts
+    row : Row
+    most : int
+    missing : bool array, shape (d,)
+        Features whose value a row may miss.
+    """
+    d = cuts.n_features
+    start = cuts.offsets.astype(np.int64) + np.arange(d + 1)
+    width = int(start[-1]) + 1
+    if len(tree) * width > MOST_CELLS or row.h < 0 or width * most * row.one > _MOST_UNITS:
+        return None
+    lo = np.zeros((len(tree), width, FORMS), dtype=np.int64)
+    lo[..., G] = most * row.g1
+    hi = np.full((len(tree), width, FORMS), most, dtype=np.int64)
+    hi[..., G] = most * row.g0
+    for f in np.flatnonzero(~missing):
+        _nothing(lo, hi, slice(None), start[f + 1] - 1)
+    for node in np.flatnonzero(tree.feature >= 0):
+        f = int(tree.feature[node])
+        columns = np.arange(start[f], start[f + 1])
+        goes = np.append(bins_left(tree, int(node), cuts), bool(tree.default_left[node]))
+        _nothing(lo, hi, int(tree.left[node]), columns[~goes])
+        _nothing(lo, hi, int(tree.right[node]), columns[goes])
+    return Counted(lo, hi, start)
+
+
+def read_counts(
+    space: Counted,
+    tree: Tree,
+    sums: SumBounds,
+    row: Row,
+    rows: Limits,
+    positives: Limits | None = None,
+) -> Counted | None:
+    """Return the counts that bounded sums leave possible; None where they contradict each other.
+
+    Then something that was taken for granted does not hold, and nothing is certain.
+
+    Parameters
+    ----------
+    space : Counted
+        From `possible`; it stays as it is.
+    tree : Tree
+    sums : SumBounds
+        Of one source, whatever was rounded or suppressed in them.
+    row : Row
+    rows, positives : pair of int
+        Bounds on the source's rows, and on those with the tree's label.
+    """
+    lo, hi, columns = space.lo.copy(), space.hi.copy(), space.bins
+    for k, node in enumerate(sums.nodes.tolist()):
+        _bound(lo, hi, (node, columns), (sums.lo[k], sums.hi[k]), row)
+    _bound(lo, hi, (slice(None), -1), (sums.node_lo, sums.node_hi), row)
+    for form, limits in ((N, rows), (N1, positives)):
+        if limits is not None:
+            lo[0, -1, form] = max(lo[0, -1, form], limits[0])
+            hi[0, -1, form] = min(hi[0, -1, form], limits[1])
+    if (lo > hi).any():
+        return None
+    found = Counted(lo, hi, space.start)
+    return found if narrow(found, tree, row) else None
+
+
+def narrow(found: Counted, tree: Tree, row: Row) -> bool:
+    """Propagate in place; False where nothing is possible."""
+    children = tree.left.astype(np.int32), tree.right.astype(np.int32)
+    return bool(propagate(found.lo, found.hi, found.start, *children, row.g0, row.one, ROUNDS))
+
+
+def _bound(lo: Longs, hi: Longs, at: tuple, box: tuple[Longs, Longs], row: Row) -> None:  # type: ignore[type-arg]
+    """Take over bounds on (G, H), int64 (..., 2), of some cells, in place."""
+    low, high = box
+    lo[(*at, G)] = np.maximum(lo[(*at, G)], low[..., 0])
+    hi[(*at, G)] = np.minimum(hi[(*at, G)], high[..., 0])
+    if row.h:
+        lo[(*at, N)] = np.maximum(lo[(*at, N)], -(-low[..., 1] // row.h))
+        hi[(*at, N)] = np.minimum(hi[(*at, N)], high[..., 1] // row.h)
+
+
+def _nothing(lo: Longs, hi: Longs, nodes: int | slice, columns: NDArray[np.intp] | int) -> None:
+    """Say that cells hold no row, in place."""
+    lo[nodes, columns] = 0
+    hi[nodes, columns] = 0
+
+
+__all__ = ["FORMS", "N0", "N1", "Counted", "G", "N", "Row", "SumBounds", "possible", "read_counts"]

@@ -1,0 +1,193 @@
+"""Interval propagation over counts of bins and nodes: what bounded sums leave possible.
+
+Every cell (a bin of a node, or the node itself) has four *forms*: n0, n1, N = n0 + n1, and the
+gradient sum G = n0 g0 + n1 g1 in units. Each is known to lie in an interval. Rules narrow them to a
+fixed point, and none removes what is possible: where an interval is a point, the count is certain.
+Interval propagation is Waltz's filtering of constraint satisfaction (Davis 1987, Sec. 2); finding
+all solutions would take an integer programme, and none was needed.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.trees.jit import kernel
+
+Longs = NDArray[np.int64]
+
+N0, N1, N, G = 0, 1, 2, 3  # the forms of a cell
+FORMS = 4
+WIDE = 512  # so many N are not tried one by one
+FINE = 7  # a narrower G is followed up from 2^-7 of a row on: halving goes on for ever
+
+
+@kernel
+def _narrow(lo: Longs, hi: Longs, g0: int, one: int) -> int:
+    """Make the forms of a cell agree: 1 where a count was narrowed, -1 where nothing is possible.
+
+    ``G = N g0 - n1 one``, with ``one = g0 - g1``.
+    """
+    if lo[0] == hi[0] and lo[1] == hi[1] and lo[2] == hi[2] and lo[3] == hi[3]:
+        known = lo[2] == lo[0] + lo[1] and lo[3] == lo[2] * g0 - lo[1] * one
+        return 0 if known else -1
+    least, most = max(lo[2], lo[0] + lo[1]), min(hi[2], hi[0] + hi[1])
+    if least > most:
+        return -1
+    low0, high0, low1, high1 = hi[0] + 1, lo[0] - 1, hi[1] + 1, lo[1] - 1
+    low, high = most + 1, least - 1
+    low_g, high_g = hi[3] + 1, lo[3] - 1
+    if most - least > WIDE:
+        # the ends alone: n1 one = N g0 - G, and n0 one = G + N (one - g0)
+        low, high = least, most
+        low1 = max(lo[1], -((hi[3] - least * g0) // one), least - hi[0])
+        high1 = min(hi[1], (most * g0 - lo[3]) // one, most - lo[0])
+        low0 = max(lo[0], -((least * (g0 - one) - lo[3]) // one), least - hi[1])
+        high0 = min(hi[0], (hi[3] + most * (one - g0)) // one, most - lo[1])
+        low_g = max(lo[3], least * g0 - high1 * one)
+        high_g = min(hi[3], most * g0 - low1 * one)
+    else:
+        for n in range(least, most + 1):
+            x = n * g0
+            a = max(lo[1], -((hi[3] - x) // one), n - hi[0])
+            b = min(hi[1], (x - lo[3]) // one, n - lo[0])
+            if a > b:
+                continue
+            if n < low:
+                low = n
+            high = n
+            low1, high1 = min(low1, a), max(high1, b)
+            low0, high0 = min(low0, n - b), max(high0, n - a)
+            low_g, high_g = min(low_g, x - b * one), max(high_g, x - a * one)
+    if low > high or low0 > high0 or low1 > high1 or low_g > high_g:
+        return -1
+    changed = 0
+    if low0 > lo[0] or high0 < hi[0] or low1 > lo[1] or high1 < hi[1]:
+        changed = 1
+    if low > lo[2] or high < hi[2]:
+        changed = 1
+    lo[0], lo[1], lo[2], lo[3] = low0, low1, low, low_g
+    hi[0], hi[1], hi[2], hi[3] = high0, high1, high, high_g
+    return changed
+
+
+@kernel
+def _add_up(lo: Longs, hi: Longs, begin: int, end: int, total: int, one: int) -> int:
+    """Make columns ``begin:end`` of a node add up to column ``total``; returns as `_narrow`."""
+    changed = 0
+    for k in range(FORMS):
+        low, high = np.int64(0), np.int64(0)
+        for c in range(begin, end):
+            low += lo[c, k]
+            high += hi[c, k]
+        whole_low, whole_high = max(lo[total, k], low), min(hi[total, k], high)
+        if whole_low > whole_high:
+            return -1
+        gain = whole_low - lo[total, k] + hi[total, k] - whole_high
+        if gain:
+            lo[total, k], hi[total, k] = whole_low, whole_high
+            changed |= k < G or gain > one >> FINE
+        if low == high:
+            continue
+        for c in range(begin, end):
+            a = max(lo[c, k], whole_low - (high - hi[c, k]))
+            b = min(hi[c, k], whole_high - (low - lo[c, k]))
+            if a > b:
+                return -1
+            gain = a - lo[c, k] + hi[c, k] - b
+            if gain:
+                high += b - hi[c, k]
+                low += a - lo[c, k]
+                lo[c, k], hi[c, k] = a, b
+                changed |= k < G or gain > one >> FINE
+    return changed
+
+
+@kernel
+def _divide(lo: Longs, hi: Longs, p: int, left: int, right: int, one: int) -> tuple[int, int, int]:
+    """Make two children add up to their parent, column by column.
+
+    Returns -1 where nothing is possible, else whether counts of the parent and of the children
+    were narrowed.
+    """
+    above, below = 0, 0
+    for c in range(lo.shape[1]):
+        for k in range(FORMS):
+            a, b = lo[left, c, k] + lo[right, c, k], hi[left, c, k] + hi[right, c, k]
+            low, high = max(lo[p, c, k], a), min(hi[p, c, k], b)
+            if low > high:
+                return -1, 0, 0
+            gain = low - lo[p, c, k] + hi[p, c, k] - high
+            if gain:
+                lo[p, c, k], hi[p, c, k] = low, high
+                above |= k < G or gain > one >> FINE
+            if a == b:
+                continue
+            for child, other in ((left, right), (right, left)):
+                x = max(lo[child, c, k], low - hi[other, c, k])
+                y = min(hi[child, c, k], high - lo[other, c, k])
+                if x > y:
+                    return -1, 0, 0
+                gain = x - lo[child, c, k] + hi[child, c, k] - y
+                if gain:
+                    lo[child, c, k], hi[child, c, k] = x, y
+                    below |= k < G or gain > one >> FINE
+    return 0, above, below
+
+
+@kernel
+def propagate(
+    lo: Longs,
+    hi: Longs,
+    start: Longs,
+    left: NDArray[np.int32],
+    right: NDArray[np.int32],
+    g0: int,
+    one: int,
+    rounds: int,
+) -> bool:
+    """Narrow all intervals in place to a fixed point; False where nothing is possible.
+
+    Parameters
+    ----------
+    lo, hi : int64 array, shape (n_nodes, columns + 1, 4)
+        Of every cell; the last column is the node itself.
+    start : int64 array, shape (d + 1,)
+        Columns of feature f are ``start[f]:start[f + 1]``: its bins, and last the missing values.
+    left, right : int32 array, shape (n_nodes,)
+        Children, -1 at leaves.
+    g0, one : int
+        What a row of label 0 brings to G, and by how much more than one of label 1.
+    rounds : int
+        At most; stopping early leaves wider intervals.
+    """
+    n_nodes, total = lo.shape[0], lo.shape[1] - 1
+    due = np.ones(n_nodes, dtype=np.bool_)
+    for _ in range(rounds):
+        for i in range(n_nodes):
+            if not due[i]:
+                continue
+            due[i] = False
+            again = 0
+            for c in range(total + 1):
+                told = _narrow(lo[i, c], hi[i, c], g0, one)
+                if told < 0:
+                    return False
+            for f in range(start.shape[0] - 1):
+                told = _add_up(lo[i], hi[i], start[f], start[f + 1], total, one)
+                if told < 0:
+                    return False
+                again |= told
+            due[i] = again == 1
+        for p in range(n_nodes):
+            if left[p] < 0:
+                continue
+            failed, above, below = _divide(lo, hi, p, left[p], right[p], one)
+            if failed < 0:
+                return False
+            due[p] |= above == 1
+            due[left[p]] |= below == 1
+            due[right[p]] |= below == 1
+        if not due.any():
+            break
+    return True

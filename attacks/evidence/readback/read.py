@@ -1,0 +1,213 @@
+"""The counts of every tree of the first round, from a view."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.attacks.evidence.boosted import Evidence
+from fedtrees.attacks.evidence.readback.bounds import SentBounds
+from fedtrees.attacks.evidence.readback.forms import (
+    N1,
+    Counted,
+    N,
+    Row,
+    SumBounds,
+    narrow,
+    possible,
+    read_counts,
+)
+from fedtrees.attacks.evidence.readback.likely import likely_counts
+from fedtrees.attacks.evidence.readback.sources import (
+    OwnPart,
+    bounded_sums,
+    row_of,
+    told_histograms,
+)
+from fedtrees.attacks.evidence.replay import EVERYONE
+from fedtrees.core.errors import UsageError
+from fedtrees.core.view import View
+from fedtrees.messages.boosting import BaseScore
+from fedtrees.trees.binning import Cuts
+from fedtrees.trees.boosted.forest import Tree
+from fedtrees.trees.boosted.losses import LOGISTIC
+
+Longs = NDArray[np.int64]
+
+PASSES = 3  # over sources that share their number of rows, and trees that share their root
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """One source's sums of a tree, and the counts they leave possible."""
+
+    name: str
+    sums: SumBounds
+    counted: Counted
+
+
+@dataclass(frozen=True, eq=False)
+class FirstTree:
+    """What is certain of a tree of the first round, of all rows but the principals' own.
+
+    Attributes
+    ----------
+    tree : Tree
+    row : Row
+    sources : tuple of Source
+    """
+
+    tree: Tree
+    row: Row
+    sources: tuple[Source, ...]
+
+    @property
+    def counted(self) -> Counted:
+        """Bounds on the counts of all sources' rows together."""
+        first, *others = (s.counted for s in self.sources)
+        for part in others:
+            first = first.plus(part)
+        return first
+
+    @property
+    def leaves(self) -> tuple[Longs, Longs]:
+        """Bounds on n0 and n1 of every leaf, int64, shape (J, 2) each."""
+        lo, hi = self.counted.nodes
+        return lo[self.tree.leaves], hi[self.tree.leaves]
+
+    @property
+    def likely(self) -> Longs:
+        """The likeliest n0 and n1 of every leaf, int64, shape (J, 2)."""
+        parts = (likely_counts(s.counted, self.tree, s.sums, self.row) for s in self.sources)
+        whole: Longs = np.sum(list(parts), axis=0)
+        return whole[self.tree.leaves]
+
+    @property
+    def certain(self) -> NDArray[np.bool_]:
+        """Leaves whose counts are certain, bool, shape (J,)."""
+        lo, hi = self.leaves
+        return np.asarray((lo == hi).all(axis=1))
+
+
+def first_trees(view: View, evidence: Evidence) -> list[FirstTree] | None:
+    """Read back the counts of every tree of the first round from the histograms in a view.
+
+    Parameters
+    ----------
+    view : View
+    evidence : Evidence
+        What `evidence_of` reads in it.
+
+    Returns
+    -------
+    list of FirstTree, or None
+        None where no histogram is seen, rows do not count once each, or sums contradict.
+    """
+    cuts, told = evidence.cuts, told_histograms(view)
+    if cuts is None or not readable(view, evidence):
+        return None
+    found = []
+    for t in range(evidence.outputs):
+        tree = _first_tree(view, evidence, cuts, told.get(t, {}), t)
+        if tree is None:
+            return None
+        found.append(tree)
+    return found
+
+
+def readable(view: View, evidence: Evidence) -> bool:
+    """Tell whether every row in a sum counts once, by its true label."""
+    declared = view.defense.declares(view.schema, view.parameters)
+    lost = any(getattr(p, "dropout", 0) for p in view.defense.parts)
+    strange = view.weighted or lost or declared.label_epsilon < np.inf or declared.unit_hessian
+    return not strange and not evidence.foreign and evidence.own_inside and bool(evidence.trees)
+
+
+def _first_tree(
+    view: View,
+    evidence: Evidence,
+    cuts: Cuts,
+    told: dict,
+    t: int,  # type: ignore[type-arg]
+) -> FirstTree | None:
+    if not told:
+        return None
+    tree, m = evidence.trees[t], next(iter(told.values()))[0]
+    row = row_of(view, evidence, t, m.bits)
+    bounds, part = SentBounds.of(view, m.bits, row), OwnPart.of(view, t)
+    others = max(view.n_rows - len(part.table), 0)
+    space = possible(
+        tree, cuts, row, others, np.array([not f.complete for f in view.schema.features])
+    )
+    if space is None:
+        return None
+    own = None
+    if EVERYONE in told and part.clients:
+        if evidence.share < 1 and len(part.table) and not part.sent:
+            return None  # which own rows are in the sums was not told
+        own = part, part.histograms(tree, cuts, row, evidence.class_of(t))
+    of_everyone = sum(role == "client" for role in view.roles.values())
+    limits = (0 if evidence.share < 1 else others, others)
+    positives = None if evidence.share < 1 else _positives(view, evidence, part)
+    sources = []
+    for name, messages in told.items():
+        clients = of_everyone if name == EVERYONE else 1
+        sums = bounded_sums(messages, clients, bounds, own if name == EVERYONE else None, len(tree))
+        alone = len(told) == 1
+        counted = read_counts(
+            space, tree, sums, row, limits if alone else (0, others), positives if alone else None
+        )
+        if counted is None:
+            return None
+        sources.append(Source(name, sums, counted))
+    found = FirstTree(tree, row, tuple(sources))
+    return found if _share_out(found, limits, positives) else None
+
+
+def _share_out(found: FirstTree, rows: tuple[int, int], positives: tuple[int, int] | None) -> bool:
+    """Let sources narrow each other: what is known of all their rows; False where impossible."""
+    if len(found.sources) == 1:
+        return True
+    for _ in range(PASSES):
+        changed = False
+        for form, limits in ((N, rows), (N1, positives)):
+            if limits is None:
+                continue
+            low = sum(int(s.counted.lo[0, -1, form]) for s in found.sources)
+            high = sum(int(s.counted.hi[0, -1, form]) for s in found.sources)
+            for s in found.sources:
+                lo, hi = s.counted.lo[0, -1], s.counted.hi[0, -1]
+                a = max(lo[form], limits[0] - (high - hi[form]))
+                b = min(hi[form], limits[1] - (low - lo[form]))
+                changed |= bool(a > lo[form] or b < hi[form])
+                if a > b:
+                    return False
+                lo[form], hi[form] = a, b
+        if not changed:
+            return True
+        if not all(narrow(s.counted, found.tree, found.row) for s in found.sources):
+            return False
+    return True
+
+
+def _positives(view: View, evidence: Evidence, part: OwnPart) -> tuple[int, int] | None:
+    """Return bounds on others' rows of label 1, where boosting starts at the mean label."""
+    if evidence.outputs > 1 or not evidence.mean_start:
+        return None
+    margin = next((m.margin for _, m in view.messages(BaseScore)), None)
+    if margin is None:
+        return None
+    n = view.n_rows
+    near = round(n / (1 + np.exp(-float(margin[0]))))
+    fits = [k for k in range(max(near - 3, 1), min(near + 4, n)) if _starts(k, n, margin[0])]
+    own = int((part.table.y == 1).sum())
+    return (min(fits) - own, max(fits) - own) if fits else None
+
+
+def _starts(positives: int, n: int, margin: np.float32) -> bool:
+    try:
+        return bool(LOGISTIC.start(np.array([n, n - positives, positives], float))[0] == margin)
+    except UsageError:
+        return False

@@ -1,0 +1,159 @@
+"""Sums of the first round in a view: whose, of how many clients, and what they leave possible."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.attacks.evidence.boosted import Evidence
+from fedtrees.attacks.evidence.own_sums import bins_left, own_histograms
+from fedtrees.attacks.evidence.readback.bounds import SentBounds
+from fedtrees.attacks.evidence.readback.forms import OPEN, Row, SumBounds
+from fedtrees.attacks.evidence.replay import EVERYONE
+from fedtrees.core.schema import Table
+from fedtrees.core.view import View
+from fedtrees.messages.boosting import GlobalHistogram, Histogram
+from fedtrees.trees.binning import Cuts, bin_rows
+from fedtrees.trees.boosted.fixed_point import Bits, to_fixed
+from fedtrees.trees.boosted.forest import Tree
+from fedtrees.trees.boosted.losses import clipped_bounds, objective_of
+
+Longs = NDArray[np.int64]
+Told = dict[int, dict[str, list[Histogram | GlobalHistogram]]]
+
+
+def told_histograms(view: View) -> Told:
+    """Return the histograms that say most of others, by tree and source: a client, or `EVERYONE`.
+
+    Where clients are told apart, their sum says nothing more.
+    """
+    found: Told = defaultdict(lambda: defaultdict(list))
+    for item, m in view.messages(Histogram):
+        if item.opened:
+            found[m.tree][EVERYONE].append(m)
+        elif item.sender not in view.principals:
+            found[m.tree][item.sender].append(m)
+    for _, total in view.messages(GlobalHistogram):
+        if not any(name != EVERYONE for name in found[total.tree]) and not any(
+            np.array_equal(total.nodes, m.nodes) for m in found[total.tree][EVERYONE]
+        ):
+            found[total.tree][EVERYONE].append(total)
+    return found
+
+
+def row_of(view: View, evidence: Evidence, t: int, bits: Bits) -> Row:
+    """Return what a row brings to tree ``t`` of the first round, after the defense's clip."""
+    objective = objective_of(view.parameters.get("objective"), view.schema.classes)
+    margin = evidence.start(2).reshape(2, -1).T
+    mine = evidence.class_of(t)
+    labels = np.array([0 if mine else 1, mine])
+    gh = objective.gradients(np.ascontiguousarray(margin), labels)[t]
+    clip = view.defense.gradient_clip
+    if clip is not None:
+        g, h = clipped_bounds(objective, clip)
+        gh = np.stack([np.clip(gh[:, 0], -g, g), np.minimum(gh[:, 1], h)], axis=1)
+    units = to_fixed(gh, bits)
+    return Row(int(units[0, 0]), int(units[1, 0]), int(units[0, 1]))
+
+
+@dataclass(frozen=True, eq=False)
+class OwnPart:
+    """The principals' own rows in one tree, and what they sent of them.
+
+    Attributes
+    ----------
+    table : Table
+        Their rows, all of them in the tree.
+    clients : int
+        How many clients the principals are.
+    sent : mapping of bytes to Histogram
+        What they sent together, by the nodes it is of; empty where it is sealed.
+    """
+
+    table: Table
+    clients: int
+    sent: Mapping[bytes, Histogram]
+
+    @staticmethod
+    def of(view: View, t: int) -> OwnPart:
+        """Return the principals' part of tree ``t``."""
+        rows = Table.empty(view.schema) if view.rows is None else view.rows
+        sent = {nodes: m for (tree, nodes), m in own_histograms(view).items() if tree == t}
+        clients = sum(view.roles[p] == "client" for p in view.principals)
+        return OwnPart(rows, clients, sent)
+
+    def histograms(self, tree: Tree, cuts: Cuts, row: Row, of: int) -> tuple[Longs, Longs]:
+        """Return what own rows bring, (n_nodes, total_bins, 2) and (n_nodes, 2), in units.
+
+        ``of`` is the class whose rows bring ``row.g1``.
+        """
+        bins = bin_rows(self.table.X, cuts).codes.astype(np.int64)
+        gh = np.array([[row.g0, row.h], [row.g1, row.h]])[(self.table.y == of).astype(np.intp)]
+        sums = np.zeros((len(tree), cuts.total_bins, 2), dtype=np.int64)
+        totals = np.zeros((len(tree), 2), dtype=np.int64)
+        for node, rows in members(tree, cuts, bins):
+            totals[node] = gh[rows].sum(axis=0)
+            for f in range(cuts.n_features):
+                b = bins[rows, f]
+                here = b < cuts.n_bins[f]
+                np.add.at(sums[node], cuts.offsets[f] + b[here], gh[rows[here]])
+        return sums, totals
+
+
+def members(tree: Tree, cuts: Cuts, bins: Longs) -> Iterator[tuple[int, NDArray[np.intp]]]:
+    """Yield every node with the rows that training sent there, given their bins, (n, d).
+
+    Training goes by bins: a row above the last cut stays with the last bin.
+    """
+    rows_of: dict[int, NDArray[np.intp]] = {0: np.arange(len(bins))}
+    for node in range(len(tree)):
+        rows = rows_of.pop(node)
+        yield node, rows
+        f = int(tree.feature[node])
+        if f < 0:
+            continue
+        goes = bins_left(tree, node, cuts)
+        b = bins[rows, f]
+        left = np.append(goes, bool(tree.default_left[node]))[np.minimum(b, len(goes))]
+        rows_of[int(tree.left[node])], rows_of[int(tree.right[node])] = rows[left], rows[~left]
+
+
+def bounded_sums(
+    told: list[Histogram | GlobalHistogram],
+    clients: int,
+    bounds: SentBounds,
+    own: tuple[OwnPart, tuple[Longs, Longs]] | None,
+    n_nodes: int,
+) -> SumBounds:
+    """Return bounds on what others brought to the sums that so many clients sent, own ones too.
+
+    ``own`` is the principals' part in them, with its own true sums; None: they have none.
+    """
+    node = np.full((n_nodes, 2), -OPEN), np.full((n_nodes, 2), OPEN)
+    guess = np.zeros((n_nodes, 2)), np.full((n_nodes, 2), np.inf)
+    nodes, parts = [], []
+    for m in told:
+        sums, totals, others, true = m.sums, m.totals, clients, None
+        mine = None if own is None else own[0].sent.get(m.nodes.tobytes())
+        if own is not None and mine is not None:
+            sums, totals, others = sums - mine.sums, totals - mine.totals, clients - own[0].clients
+        elif own is not None:
+            true = own[1]
+        part = bounds.bins(sums, others)
+        part = *part, *bounds.error(*part, sums, others)
+        if true is not None:
+            part = *(x - true[0][m.nodes] for x in part[:3]), part[3]
+        if len(totals):
+            whole = bounds.nodes(totals, others)
+            whole = *whole, *bounds.error(*whole, totals, others)
+            shift = 0 if true is None else true[1][0]
+            for into, value in zip((*node, *guess), whole, strict=True):
+                into[0] = value[0] - (0 if value is whole[3] else shift)
+        nodes.append(m.nodes)
+        parts.append(part)
+    lo, hi, mid, var = (np.concatenate(part) for part in zip(*parts, strict=True))
+    return SumBounds(np.concatenate(nodes), lo, hi, *node, mid, var, *guess)
