@@ -1,4 +1,4 @@
-"""Bounds on true sums, given what was sent: from the parameters that a defense publishes.
+"""Bounds on true sums, given what was sent: from the channel that a defense states.
 
 What is sent by a client is rounded to a step, or nothing where a bin holds few rows, or both in
 either order; noise leaves no bound.
@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.attacks.evidence.laws import cell_variance, law_of_sums
 from fedtrees.attacks.evidence.readback.forms import OPEN, Row
 from fedtrees.core.view import View
 from fedtrees.trees.boosted.fixed_point import Bits
-from fedtrees.trees.boosted.losses import objective_of
 
 Floats = NDArray[np.float64]
 Longs = NDArray[np.int64]
@@ -28,46 +28,46 @@ class SentBounds:
     ----------
     below, above : int64 array, shape (2,)
         A true sum is at least what was sent less ``below``, at most that and ``above``, in units.
-    least : int
-        Bins of less hessian than this, in units, are sent as 0; 0: all are sent.
+    hidden : int
+        A bin that is sent as 0 holds at most so much hessian, in units; -1: all are sent.
     row : Row
     bounded : bool
         False where noise of any size is added.
-    noise : float
-        Its variance, in squared gradients.
+    noise : pair of float
+        Its variance, of gradients and hessians squared.
     bits : pair of int
     """
 
     below: Longs
     above: Longs
-    least: int
+    hidden: int
     row: Row
     bounded: bool
-    noise: float
+    noise: tuple[float, float]
     bits: Bits
 
     @staticmethod
     def of(view: View, bits: Bits, row: Row) -> SentBounds:
-        """Return what the defense of a view publishes, for sums in these units."""
-        told = view.defense.declares(view.schema, view.parameters)
-        step = told.histogram_step
-        grid = np.maximum(np.rint(np.ldexp(float(step), bits)), 1).astype(np.int64)
-        least = 0
-        if told.least_rows:
-            _, bound = objective_of(view.parameters.get("objective"), view.schema.classes).bounds
-            least = int(np.ldexp(told.least_rows * bound, bits[1]))
-        noisy = bool(told.noise_variance or told.row_variance or told.unit_hessian)
-        return SentBounds(
-            grid // 2, grid - 1 - grid // 2, least, row, not noisy, told.noise_variance, bits
-        )
+        """Return what the channel of a view leaves open, for sums in these units."""
+        units, law, open_ = np.ldexp(1.0, bits), law_of_sums(view), law_of_sums(view, hiding=False)
+        below, above, noise, hidden = np.zeros(2), np.zeros(2), (0.0, 0.0), -1.0
+        if open_ is not None:
+            below, above = open_.within(units).spread(2)
+        if law is not None and law.hides:
+            hidden = law.within(units).bounds(np.zeros((1, 2)))[1][0, 1]
+        bounded = bool(np.isfinite([-below, above]).all()) and not view.changes("gradients", "g")
+        if not bounded:
+            below, above, noise = np.zeros(2), np.zeros(2), cell_variance(open_)
+            hidden = hidden if np.isfinite(hidden) else -1.0
+        ends = (-below).astype(np.int64), above.astype(np.int64)
+        return SentBounds(*ends, int(hidden), row, bounded, noise, bits)
 
     def bins(self, sent: Longs, clients: int) -> tuple[Longs, Longs]:
         """Return bounds on true bins, int64 (..., 2), given the sum that so many clients sent."""
         lo, hi = self.nodes(sent, clients)
-        if not self.least or not self.bounded:
+        if self.hidden < 0 or not self.bounded:
             return lo, hi
-        # Suppressed by one client: hessians below `least`, up to rounding before or after.
-        most = (self.least + int(self.below[1] + self.above[1])) // max(self.row.h, 1)
+        most = self.hidden // max(self.row.h, 1)  # rows that one client may hide
         told = ((lo > 0) | (hi < 0)).any(axis=-1)  # somebody sent something
         silent = (clients - told)[..., None]
         lo = lo + np.array([most * self.row.g1, 0]) * silent

@@ -119,9 +119,8 @@ def first_trees(view: View, evidence: Evidence) -> list[FirstTree] | None:
 
 def readable(view: View, evidence: Evidence) -> bool:
     """Tell whether every row in a sum counts once, by its true label."""
-    declared = view.defense.declares(view.schema, view.parameters)
-    lost = any(getattr(p, "dropout", 0) for p in view.defense.parts)
-    strange = view.weighted or lost or declared.label_epsilon < np.inf or declared.unit_hessian
+    lost, noisy = view.changes("sums", "parties"), view.changes("labels", "y")
+    strange = view.weighted or lost or noisy or view.defense.unit_hessian
     return not strange and not evidence.foreign and evidence.own_inside and bool(evidence.trees)
 
 
