@@ -66,12 +66,12 @@ class Noise(Channel):
         noise = [self._drawn(scale, np.shape(x)[:-1], rng) for scale in self.scale]
         return np.asarray(x + np.stack(noise, axis=-1))
 
-    def error(self, y: ArrayLike) -> tuple[Floats, Floats]:
+    def error(self, y: NDArray[Any]) -> tuple[Floats, Floats]:
         """Return y and the variance of the noise."""
         y = np.asarray(y, dtype=np.float64)
         return y, np.broadcast_to(self._variance(np.asarray(self.scale, np.float64)), y.shape)
 
-    def log_mass(self, lo: ArrayLike, hi: ArrayLike, x: ArrayLike) -> Floats:
+    def log_mass(self, lo: NDArray[Any], hi: NDArray[Any], x: NDArray[Any]) -> Floats:
         """Return the log mass of noise that ends in the box."""
         x, scale = np.asarray(x, dtype=np.float64), np.asarray(self.scale, np.float64)
         low, high = np.asarray(lo) - x, np.asarray(hi) - x
@@ -244,7 +244,7 @@ class NoisyShares(Channel):
         np.divide(noisy, total, out=even, where=total > 0)
         return even
 
-    def log_mass(self, lo: ArrayLike, hi: ArrayLike, x: ArrayLike) -> Floats:
+    def log_mass(self, lo: NDArray[Any], hi: NDArray[Any], x: NDArray[Any]) -> Floats:
         """Return the log density of the middle of the box, whatever its size.
 
         Noisy shares z are ``t y`` for some t. While all are below 1 it is their density, integrated
@@ -277,7 +277,7 @@ class NoisyShares(Channel):
         found = np.where(tied, np.where(cut.all(axis=-1), nothing, -np.inf), found)
         return np.asarray(np.logaddexp(found, capped - (power + 1) * np.log(most)))
 
-    def error(self, y: ArrayLike) -> tuple[Floats, Floats]:
+    def error(self, y: NDArray[Any]) -> tuple[Floats, Floats]:
         """Return y and the variance of the noise: what dividing adds is not counted."""
         y = np.asarray(y, dtype=np.float64)
         return y, np.full(y.shape, 2 * self.scale**2)
@@ -311,12 +311,12 @@ class Response(Channel):
         prior = np.full((np.size(x), self.classes), 1.0 / self.classes)
         return respond(np.ravel(x), prior, odds_within(self.epsilon), rng).reshape(np.shape(x))
 
-    def preimage(self, lo: ArrayLike, hi: ArrayLike) -> Box:
+    def preimage(self, lo: NDArray[Any], hi: NDArray[Any]) -> Box:
         """Return all classes."""
         shape = np.broadcast_shapes(np.shape(lo), np.shape(hi))
         return np.zeros(shape), np.full(shape, self.classes - 1.0)
 
-    def log_mass(self, lo: ArrayLike, hi: ArrayLike, x: ArrayLike) -> Floats:
+    def log_mass(self, lo: NDArray[Any], hi: NDArray[Any], x: NDArray[Any]) -> Floats:
         """Return the log probability of an answer from lo to hi."""
         odds, x = float(odds_within(self.epsilon)), np.asarray(x)
         first, last = np.maximum(np.ceil(lo), 0), np.minimum(np.floor(hi), self.classes - 1)
