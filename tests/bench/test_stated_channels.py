@@ -71,7 +71,11 @@ def test_a_wrong_channel_fails_and_names_the_field(how, tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "law"),
-    [("right", "Rounding(0.2)"), ("drawn", "Rounding(0.2, random=True)"), ("noisy", "Laplace(1.0)")],
+    [
+        ("right", "Rounding(0.2)"),
+        ("drawn", "Rounding(0.2, random=True)"),
+        ("noisy", "Laplace(1.0)"),
+    ],
 )
 def test_a_right_one_passes(name, law, tmp_path):
     broken, findings = checked(tmp_path, name, law, law)
