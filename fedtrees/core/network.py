@@ -239,7 +239,7 @@ class LocalNetwork(Network):
     def sealing_of(self, names: Sequence[str]) -> dict[str, Any]:
         """Return what parties compute on sealed values with, for the harness."""
         found = {}
-        for name in names:
+        for name in (n for n in names if n in self._parties):
             with acting(self._parties[name]):
                 found[name] = self._parties[name].sealing
         return found
