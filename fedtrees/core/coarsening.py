@@ -110,7 +110,7 @@ class Rounding(Channel):
             inside = (first <= multiple) & (multiple <= last)
             mass = mass + np.where(inside, weight, 0.0)
         with np.errstate(divide="ignore"):
-            return np.log(mass).sum(axis=-1)
+            return np.asarray(np.log(mass).sum(axis=-1))
 
     def error(self, y: NDArray[Any]) -> tuple[Floats, Floats]:
         """Return the middle, and the variance of a uniform number or, if random, of two."""
@@ -193,7 +193,7 @@ class Suppression(Channel):
     def preimage(self, lo: NDArray[Any], hi: NDArray[Any]) -> Box:
         """Open the box where it holds zeros: all but the last number can be anything."""
         lo, hi = (np.array(end, dtype=np.float64) for end in np.broadcast_arrays(lo, hi))
-        hidden = ((lo <= 0) & (hi >= 0)).all(axis=-1)
+        hidden = np.asarray(((lo <= 0) & (hi >= 0)).all(axis=-1))
         shown = hi[..., -1] >= self.least
         below = np.ceil(self.least) - 1 if self.whole else self.least
         lo[..., -1] = np.where(hidden, -np.inf, np.maximum(lo[..., -1], self.least))
@@ -237,7 +237,7 @@ class Ends(Channel):
 
     def send(self, x: NDArray[Any], rng: np.random.Generator | None = None) -> NDArray[Any]:
         """Clip."""
-        return np.clip(x, self.low, self.high)
+        return np.asarray(np.clip(x, self.low, self.high))
 
     def preimage(self, lo: NDArray[Any], hi: NDArray[Any]) -> Box:
         """Open the box where it reaches an end."""

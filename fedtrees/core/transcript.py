@@ -17,7 +17,7 @@ from fedtrees.core.errors import DataError
 from fedtrees.core.files import write_whole
 from fedtrees.core.messages import Message
 
-_VERSION = 3
+_VERSION = 4
 #: The role, and the name, of whoever gets a released model.
 PUBLIC = "public"
 
@@ -103,6 +103,9 @@ class Transcript:
         Places, in the composition, of the defenses that changed something in this run.
     costs : dict of str to float
         What cryptography took (`Aggregation.costs`): numbers alone.
+    inside : dict of int to Message
+        What the sender of a sealed reply put into it, by the crossing's index: nobody else's view
+        has it.
     """
 
     roles: dict[str, str] = field(default_factory=dict)
@@ -112,6 +115,7 @@ class Transcript:
     coordinator: str = ""
     acted: set[int] = field(default_factory=set)
     costs: dict[str, float] = field(default_factory=dict)
+    inside: dict[int, Message] = field(default_factory=dict)
 
     def record(self, sender: str, receivers: tuple[str, ...], message: Message, why: str) -> None:
         """Append one crossing."""
@@ -149,11 +153,15 @@ class Transcript:
         blobs: dict[int, int] = {}
         arrays: dict[str, np.ndarray[Any, Any]] = {}
         index = []
-        for d in self.deliveries:
-            key = blobs.setdefault(id(d.message), len(blobs))
+
+        def kept(message: Message) -> int:
+            key = blobs.setdefault(id(message), len(blobs))
             if f"m{key}" not in arrays:
-                arrays[f"m{key}"] = np.frombuffer(encode(d.message), np.uint8)
-            index.append([d.round, d.sender, list(d.receivers), key, d.why])
+                arrays[f"m{key}"] = np.frombuffer(encode(message), np.uint8)
+            return key
+
+        for d in self.deliveries:
+            index.append([d.round, d.sender, list(d.receivers), kept(d.message), d.why])
         header = {
             "version": _VERSION,
             "roles": self.roles,
@@ -163,6 +171,7 @@ class Transcript:
             "events": [vars(e) for e in self.events],
             "acted": sorted(self.acted),
             "costs": self.costs,
+            "inside": [[i, kept(message)] for i, message in self.inside.items()],
         }
         arrays["index"] = np.frombuffer(json.dumps(header).encode(), np.uint8)
         pack = np.savez_compressed if compress else np.savez
@@ -189,11 +198,16 @@ class Transcript:
                     )
                 transcript = cls(dict(header["roles"]), rounds=header["rounds"])
                 messages: dict[int, Message] = {}
-                for rnd, sender, receivers, key, why in header["deliveries"]:
+
+                def read(key: int) -> Message:
                     if key not in messages:
                         messages[key] = decode(data[f"m{key}"].tobytes())
+                    return messages[key]
+
+                for rnd, sender, receivers, key, why in header["deliveries"]:
                     transcript.rounds = rnd
-                    transcript.record(sender, tuple(receivers), messages[key], why)
+                    transcript.record(sender, tuple(receivers), read(key), why)
+                transcript.inside = {int(i): read(key) for i, key in header["inside"]}
                 transcript.rounds = header["rounds"]
                 transcript.events = [BudgetEvent(**e) for e in header["events"]]
                 transcript.coordinator = str(header["coordinator"])

@@ -115,7 +115,7 @@ class Laplace(Noise):
         self, scale: float, shape: tuple[int, ...], rng: np.random.Generator
     ) -> NDArray[Any]:
         draw = partial(discrete_laplace, scale) if self.whole else partial(_laplace, scale)
-        return np.sum([draw(shape, rng) for _ in range(self.draws)], axis=0)
+        return np.asarray(sum(draw(shape, rng) for _ in range(self.draws)))
 
     def _variance(self, scale: Floats) -> Floats:
         one = 2 * np.exp(-1 / scale) / np.expm1(-1 / scale) ** 2 if self.whole else 2 * scale**2
@@ -142,7 +142,7 @@ class Laplace(Noise):
             return found
         z = np.minimum(np.abs(low) / scale, _FAR)
         density = np.log(polyval(z, _erlang(self.draws)[0])) - z - np.log(scale)
-        return np.where(low == high, density, found)
+        return np.asarray(np.where(low == high, density, found))
 
 
 @cache
@@ -214,7 +214,7 @@ class Gaussian(Noise):
             k = np.arange(-64.0, 65.0)
             total = np.exp(-0.5 * (k / scale[..., None]) ** 2).sum(axis=-1)
             density = np.where(scale < _SMOOTH, -0.5 * (low / scale) ** 2 - np.log(total), density)
-        return np.where(low == high, density, found)
+        return np.asarray(np.where(low == high, density, found))
 
 
 @dataclass(frozen=True)
@@ -261,7 +261,7 @@ class NoisyShares(Channel):
         def along(t: Floats) -> Floats:
             z = t[..., None] * y
             low = np.where(there, z, -np.inf)[..., None]
-            return law.log_mass(low, z[..., None], x[..., None]).sum(axis=-1)
+            return np.asarray(law.log_mass(low, z[..., None], x[..., None]).sum(axis=-1))
 
         nodes, weights = np.polynomial.legendre.leggauss(_NODES)
         found = np.full(most.shape, -np.inf)
@@ -273,7 +273,8 @@ class NoisyShares(Channel):
         z = np.where(cut, 1.0, y / most[..., None])
         low, high = np.where(there, z, -np.inf), np.where(cut, np.inf, z)
         capped = law.log_mass(low[..., None], high[..., None], x[..., None]).sum(axis=-1)
-        nothing = law.log_mass(-np.inf, np.zeros((*y.shape, 1)), x[..., None]).sum(axis=-1)
+        none = np.zeros((*y.shape, 1))
+        nothing = law.log_mass(none - np.inf, none, x[..., None]).sum(axis=-1)
         found = np.where(tied, np.where(cut.all(axis=-1), nothing, -np.inf), found)
         return np.asarray(np.logaddexp(found, capped - (power + 1) * np.log(most)))
 

@@ -28,6 +28,7 @@ from fedtrees.core.streams import Streams
 from fedtrees.core.transcript import Transcript
 from fedtrees.core.view import Seen
 from fedtrees.messages.models import as_message
+from fedtrees.protocols.limits import check_channels
 
 
 class Coordinator(Party):
@@ -378,6 +379,8 @@ def train(
             f"{', '.join(holdings)}"
         )
     defense.check(roles, protocol.parameters)
+    if all(h.weight is None for h in holdings.values()):
+        check_channels(defense, schema, protocol.parameters, rows_of(holdings))
     check_holdings(holdings, schema)
     protocol.check_holders(holdings, schema)
     sealing = protocol.sealing()
