@@ -17,7 +17,7 @@ from fedtrees.core.errors import DataError
 from fedtrees.core.files import write_whole
 from fedtrees.core.messages import Message
 
-_VERSION = 4
+_VERSION = 3
 #: The role, and the name, of whoever gets a released model.
 PUBLIC = "public"
 
@@ -104,8 +104,8 @@ class Transcript:
     costs : dict of str to float
         What cryptography took (`Aggregation.costs`): numbers alone.
     inside : dict of int to Message
-        What the sender of a sealed reply put into it, by the crossing's index: nobody else's view
-        has it.
+        What the sender of a sealed reply put into it, by the crossing's index: for its own view
+        alone, and in no file.
     """
 
     roles: dict[str, str] = field(default_factory=dict)
@@ -153,15 +153,11 @@ class Transcript:
         blobs: dict[int, int] = {}
         arrays: dict[str, np.ndarray[Any, Any]] = {}
         index = []
-
-        def kept(message: Message) -> int:
-            key = blobs.setdefault(id(message), len(blobs))
-            if f"m{key}" not in arrays:
-                arrays[f"m{key}"] = np.frombuffer(encode(message), np.uint8)
-            return key
-
         for d in self.deliveries:
-            index.append([d.round, d.sender, list(d.receivers), kept(d.message), d.why])
+            key = blobs.setdefault(id(d.message), len(blobs))
+            if f"m{key}" not in arrays:
+                arrays[f"m{key}"] = np.frombuffer(encode(d.message), np.uint8)
+            index.append([d.round, d.sender, list(d.receivers), key, d.why])
         header = {
             "version": _VERSION,
             "roles": self.roles,
@@ -171,7 +167,6 @@ class Transcript:
             "events": [vars(e) for e in self.events],
             "acted": sorted(self.acted),
             "costs": self.costs,
-            "inside": [[i, kept(message)] for i, message in self.inside.items()],
         }
         arrays["index"] = np.frombuffer(json.dumps(header).encode(), np.uint8)
         pack = np.savez_compressed if compress else np.savez
@@ -198,16 +193,11 @@ class Transcript:
                     )
                 transcript = cls(dict(header["roles"]), rounds=header["rounds"])
                 messages: dict[int, Message] = {}
-
-                def read(key: int) -> Message:
+                for rnd, sender, receivers, key, why in header["deliveries"]:
                     if key not in messages:
                         messages[key] = decode(data[f"m{key}"].tobytes())
-                    return messages[key]
-
-                for rnd, sender, receivers, key, why in header["deliveries"]:
                     transcript.rounds = rnd
-                    transcript.record(sender, tuple(receivers), read(key), why)
-                transcript.inside = {int(i): read(key) for i, key in header["inside"]}
+                    transcript.record(sender, tuple(receivers), messages[key], why)
                 transcript.rounds = header["rounds"]
                 transcript.events = [BudgetEvent(**e) for e in header["events"]]
                 transcript.coordinator = str(header["coordinator"])

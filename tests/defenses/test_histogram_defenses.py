@@ -213,6 +213,4 @@ def test_a_view_holds_what_its_principals_sent_open_and_nothing_of_others(seals,
     assert {s.sender for s, _ in view.messages(Histogram)} == {"client-1"}
     assert not [m for s, m in view_of(done, ("server",), held).messages(Histogram) if not s.opened]
     done.transcript.save(tmp_path / "run.npz")
-    again = Transcript.load(tmp_path / "run.npz")
-    kinds = [{i: type(m) for i, m in t.inside.items()} for t in (done.transcript, again)]
-    assert kinds[0] == kinds[1]
+    assert Transcript.load(tmp_path / "run.npz").inside == {}  # in no file
