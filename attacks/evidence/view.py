@@ -85,7 +85,7 @@ def evidence_of(view: View, most: Level = "histograms") -> Evidence | None:
     some = params.subsample < 1 or held_out > 0 or suppressed
     shown = trees if level != "values" else tuple(_bare(t) for t in trees)
     # own rows' part as it was sent, and with it own noise, can be taken off
-    own = own_sums(view, shown, cuts) if cuts is not None and (some or law is not None) else None
+    own = own_sums(view, shown, cuts) if some or law is not None else None
     known = own is not None and view.rows is not None and len(view.rows) > 0
     noisy_cuts = cuts or _cuts_used(trees, len(view.schema.features))
     found = Evidence(
