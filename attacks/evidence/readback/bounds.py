@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import binom
 
 from fedtrees.attacks.evidence.readback.forms import OPEN, Row
 from fedtrees.core.view import View
@@ -80,17 +81,24 @@ class SentBounds:
             return np.full_like(sent, -OPEN), np.full_like(sent, OPEN)
         return sent - clients * self.below, sent + clients * self.above
 
-    def error(self, lo: Longs, hi: Longs, sent: Longs, clients: int) -> tuple[Floats, Floats]:
-        """Return estimates of true sums and the variance of their error, float64, as ``sent``.
+    def errors(self, clients: int, known: int, size: int) -> tuple[Floats, Floats]:
+        """Return mean and variance of what is sent of a cell less what is true, by its counts.
 
-        Of rounding by several clients errors add up as independent ones do; where bins may be
-        suppressed, what is possible is all alike.
+        Float64, shape (size, size, 2) each, in units: of n0 and n1 rows that fall to each of
+        so many ``clients`` by an equal draw. Clients whose true part is ``known``, but not what
+        they sent, err as any. Errors of clients are taken as independent.
         """
-        grid = (self.below + self.above + 1.0) ** 2 / 12
-        var = np.maximum(clients * (grid + np.ldexp(self.noise, 2 * np.array(self.bits))), 1.0)
-        var = np.broadcast_to(var, sent.shape)
-        if not self.bounded:
-            return sent.astype(np.float64), np.array(var)
-        mid = (lo + hi) / 2
-        wide = np.where(np.abs(mid - sent) > clients * (self.below + 1), (hi - lo) ** 2 / 12.0, var)
-        return mid, np.maximum(wide, var)
+        n = np.arange(size)
+        one = np.stack(np.broadcast_arrays(n[:, None], n), axis=-1)
+        x = one @ np.array([[self.row.g0, self.row.h], [self.row.g1, self.row.h]])
+        off = (self._sent(x) - x).astype(np.float64)
+        share = binom.pmf(n, n[:, None], 1 / clients) if clients else np.eye(size)
+        mean, square = (np.einsum("ia,abk,jb->ijk", share, e, share) for e in (off, off**2))
+        var = clients * (square - mean**2) + known * (self.below + self.above + 1.0) ** 2 / 12
+        noise = (clients + known) * np.ldexp(self.noise, 2 * np.array(self.bits))
+        return clients * mean, np.maximum(var, 0.0) + noise
+
+    def _sent(self, x: Longs) -> Longs:
+        grid = self.below + self.above + 1
+        y: Longs = (x + self.below) // grid * grid
+        return np.where(y[..., 1:] < self.least, 0, y)

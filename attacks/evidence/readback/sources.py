@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from fedtrees.attacks.evidence.boosted import Evidence
 from fedtrees.attacks.evidence.own_sums import bins_left, own_histograms
 from fedtrees.attacks.evidence.readback.bounds import SentBounds
-from fedtrees.attacks.evidence.readback.forms import OPEN, Row, SumBounds
+from fedtrees.attacks.evidence.readback.forms import LISTED, OPEN, Row, SumBounds
 from fedtrees.attacks.evidence.replay import EVERYONE
 from fedtrees.core.schema import Table
 from fedtrees.core.view import View
@@ -133,27 +133,22 @@ def bounded_sums(
 
     ``own`` is the principals' part in them, with its own true sums; None: they have none.
     """
-    node = np.full((n_nodes, 2), -OPEN), np.full((n_nodes, 2), OPEN)
-    guess = np.zeros((n_nodes, 2)), np.full((n_nodes, 2), np.inf)
-    nodes, parts = [], []
+    node_lo, node_hi = np.full((n_nodes, 2), -OPEN), np.full((n_nodes, 2), OPEN)
+    parts, root = [], np.zeros((0, 2), dtype=np.int64)
+    others, known = clients, 0
     for m in told:
-        sums, totals, others, true = m.sums, m.totals, clients, None
+        sums, totals, at, whole = m.sums, m.totals, 0, 0
         mine = None if own is None else own[0].sent.get(m.nodes.tobytes())
         if own is not None and mine is not None:
             sums, totals, others = sums - mine.sums, totals - mine.totals, clients - own[0].clients
         elif own is not None:
-            true = own[1]
-        part = bounds.bins(sums, others)
-        part = *part, *bounds.error(*part, sums, others)
-        if true is not None:
-            part = *(x - true[0][m.nodes] for x in part[:3]), part[3]
+            at, whole, known = own[1][0][m.nodes], own[1][1][:1], own[0].clients
+        lo, hi = bounds.bins(sums, others)
+        parts.append((m.nodes, lo - at, hi - at, sums - at))
         if len(totals):
-            whole = bounds.nodes(totals, others)
-            whole = *whole, *bounds.error(*whole, totals, others)
-            shift = 0 if true is None else true[1][0]
-            for into, value in zip((*node, *guess), whole, strict=True):
-                into[0] = value[0] - (0 if value is whole[3] else shift)
-        nodes.append(m.nodes)
-        parts.append(part)
-    lo, hi, mid, var = (np.concatenate(part) for part in zip(*parts, strict=True))
-    return SumBounds(np.concatenate(nodes), lo, hi, *node, mid, var, *guess)
+            low, high = bounds.nodes(totals, others)
+            node_lo[:1], node_hi[:1], root = low - whole, high - whole, totals - whole
+    nodes, lo, hi, sent = (np.concatenate(part) for part in zip(*parts, strict=True))
+    errors = bounds.errors(others - known, known, LISTED)
+    step = (bounds.below + bounds.above + 1).astype(np.float64)
+    return SumBounds(nodes, lo, hi, node_lo, node_hi, sent, root, *errors, step)
