@@ -6,7 +6,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from fedtrees.attacks.evidence.boosted import Evidence
 from fedtrees.attacks.evidence.readable import classes_of_leaves, no_trees, shows
+from fedtrees.attacks.evidence.readback.read import first_trees
 from fedtrees.attacks.evidence.view import evidence_of
 from fedtrees.attacks.lattice.decode import decode
 from fedtrees.attacks.lattice.exact_sums import base_margin_of
@@ -15,18 +17,21 @@ from fedtrees.core.errors import UsageError
 from fedtrees.core.guess import Guess
 from fedtrees.core.registry import register
 from fedtrees.core.view import View
+from fedtrees.messages.boosting import GlobalHistogram, Histogram
 from fedtrees.messages.shared_trees import SharedTrees
 
 
 @register.attack("lattice")
 @dataclass(frozen=True, kw_only=True)
 class Lattice(Attack):
-    """Certify how many rows of each class every leaf holds, from exact leaf sums.
+    """Certify how many rows of each class every leaf holds, from leaf sums.
 
-    Rows are followed through all trees as far as their sums determine where they went (beyond
-    the papers). Only what is beyond doubt is returned; where rows' whole paths are known, so
-    are the boxes they lie in, which `joint` turns into rows. Where every round draws a sample of
-    the rows, the first tree alone is read, and its counts are of that sample.
+    Exact ones: rows are followed through all trees as far as their sums determine where they went
+    (beyond the papers). Only what is beyond doubt is returned; where rows' whole paths are known,
+    so are the boxes they lie in, which `joint` turns into rows. Where every round draws a sample
+    of the rows, the first tree alone is read, and its counts are of that sample. Sums that are
+    rounded or suppressed still bound the counts of the first round
+    (`fedtrees.attacks.evidence.readback`): those that they leave no choice are returned.
 
     Attributes
     ----------
@@ -66,16 +71,19 @@ class Lattice(Attack):
         """Return why the principals see no boosted trees of everybody's rows, None if they do."""
         if shows(view, SharedTrees):
             return "every tree covers the rows of one client; timberstrike follows such trees"
-        if (classes_of_leaves(view) or 2) > 2:
-            return "it reads trees of two classes; 'timberstrike' reads those of more"
+        if (classes_of_leaves(view) or 2) > 2 and not shows(view, Histogram, GlobalHistogram):
+            return "of more than two classes it reads histograms; 'timberstrike' reads leaf sums"
         return no_trees(view)
 
     def run(self, view: View, rng: np.random.Generator) -> Guess:
         """Return certified class counts of leaves, of as many trees as possible."""
-        evidence = evidence_of(view, "statistics")
-        declared = view.defense.declares(view.schema, view.parameters)
-        if evidence is None or declared.histogram_step or declared.least_rows:
+        seen = evidence_of(view)
+        if seen is None or view.weighted:  # sums of weights are no counts
             return Guess(notes={"trees_certified": 0.0})
+        declared = view.defense.declares(view.schema, view.parameters)
+        if declared.histogram_step or declared.least_rows or seen.outputs > 1:
+            return _bounded(view, seen)
+        evidence = replace(seen, level="statistics", histograms=None)
         if self.max_trees is not None:
             evidence = evidence.rounds(self.max_trees)
         if self.base_score == "unknown" and evidence.trees:
@@ -86,3 +94,17 @@ class Lattice(Attack):
         parts = (evidence, view.rows, view.schema, self.list_bits, self.doubt)
         found = decode(*parts, steps=self.steps)
         return Guess(found.leaf_counts, found.notes)
+
+
+def _bounded(view: View, evidence: Evidence) -> Guess:
+    """Return what sums that are known up to bounds leave certain: counts of the first round."""
+    trees = first_trees(view, evidence) or []
+    claims = [tree.leaf_counts(t) for t, tree in enumerate(trees)]
+    certain = sum(int(tree.certain.sum()) for tree in trees)
+    notes = {
+        "trees_certified": sum(bool(tree.certain.all()) for tree in trees),
+        "leaves_certified": certain,
+        "leaves_open": sum(len(tree.certain) for tree in trees) - certain,
+    }
+    kept = tuple(claim for claim in claims if claim is not None)
+    return Guess(kept, {name: float(value) for name, value in notes.items()})

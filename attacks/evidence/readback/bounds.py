@@ -79,7 +79,17 @@ class SentBounds:
         """Return bounds on true sums that were not suppressed."""
         if not self.bounded:
             return np.full_like(sent, -OPEN), np.full_like(sent, OPEN)
-        return sent - clients * self.below, sent + clients * self.above
+        low, high = self.off(clients)
+        return sent + low, sent + high
+
+    def off(self, clients: int) -> Longs:
+        """Return bounds on true sums less what was sent of them, int64, (lo and hi, 2)."""
+        return np.stack([-clients * self.below, clients * self.above])
+
+    @property
+    def step(self) -> Floats:
+        """Multiples of which are sent, float64, shape (2,), in units."""
+        return self.below + self.above + 1.0
 
     def errors(self, clients: int, known: int, size: int) -> tuple[Floats, Floats]:
         """Return mean and variance of what is sent of a cell less what is true, by its counts.
@@ -94,7 +104,7 @@ class SentBounds:
         off = (self._sent(x) - x).astype(np.float64)
         share = binom.pmf(n, n[:, None], 1 / clients) if clients else np.eye(size)
         mean, square = (np.einsum("ia,abk,jb->ijk", share, e, share) for e in (off, off**2))
-        var = clients * (square - mean**2) + known * (self.below + self.above + 1.0) ** 2 / 12
+        var = clients * (square - mean**2) + known * self.step**2 / 12
         noise = (clients + known) * np.ldexp(self.noise, 2 * np.array(self.bits))
         return clients * mean, np.maximum(var, 0.0) + noise
 

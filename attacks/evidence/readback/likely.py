@@ -2,7 +2,7 @@
 
 Each bin's counts are weighed over the pairs that are possible, by the error of its sums; a node's
 total is the mean over features, each weighted by how sure its bins are, and parents and children
-are reconciled as in a Gaussian tree (Willsky 2002, Sec. IV): up from the leaves, down from the root.
+are reconciled, up from the leaves and down from the root, as in a Gaussian tree (Willsky 2002).
 """
 
 from __future__ import annotations

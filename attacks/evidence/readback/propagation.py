@@ -104,9 +104,7 @@ def _add_up(lo: Longs, hi: Longs, begin: int, end: int, total: int, one: int) ->
 
 
 @kernel
-def _divide(
-    lo: Longs, hi: Longs, p: int, left: int, right: int, one: int
-) -> tuple[int, int, int]:
+def _divide(lo: Longs, hi: Longs, p: int, left: int, right: int, one: int) -> tuple[int, int, int]:
     """Make two children add up to their parent, column by column.
 
     Returns -1 where nothing is possible, else whether counts of the parent and of the children

@@ -20,6 +20,7 @@ from fedtrees.messages.boosting import GlobalHistogram, Histogram
 from fedtrees.trees.binning import Cuts, bin_rows
 from fedtrees.trees.boosted.fixed_point import Bits, to_fixed
 from fedtrees.trees.boosted.forest import Tree
+from fedtrees.trees.boosted.grower import children_to_build
 from fedtrees.trees.boosted.losses import clipped_bounds, objective_of
 
 Longs = NDArray[np.int64]
@@ -122,6 +123,44 @@ def members(tree: Tree, cuts: Cuts, bins: Longs) -> Iterator[tuple[int, NDArray[
         rows_of[int(tree.left[node])], rows_of[int(tree.right[node])] = rows[left], rows[~left]
 
 
+def sums_of_nodes(
+    tree: Tree,
+    cuts: Cuts,
+    clients: int,
+    bounds: SentBounds,
+    own: tuple[Longs, Longs] | None,
+) -> SumBounds | None:
+    """Return bounds on what others brought to the node sums that a server broadcasts.
+
+    A node's sum is made of its parent's bins, whose errors add up; those of a node whose sibling
+    was asked for carry the parent's and the sibling's. None where no sums are told.
+    """
+    if tree.g is None or tree.h is None:
+        return None
+    told = to_fixed(np.stack([tree.g, tree.h], axis=1), bounds.bits)
+    bin_off = np.stack(bounds.bins(np.zeros((1, 2), dtype=np.int64), clients))[:, 0]
+    cell = np.repeat(bin_off[None], len(tree), axis=0)  # (n_nodes, lo and hi, 2)
+    node = np.repeat(bounds.off(clients)[None], len(tree), axis=0)
+    for i in np.flatnonzero(tree.feature >= 0):
+        pair = np.array([tree.left[i], tree.right[i]], dtype=np.int32)
+        built = int(children_to_build(pair, told[pair])[0])
+        cell[pair.sum() - built] = cell[i] - cell[built][::-1]
+        goes = bins_left(tree, int(i), cuts)
+        default, other = pair if tree.default_left[i] else pair[::-1]
+        bins = goes.sum() if other == pair[0] else (~goes).sum()
+        node[other] = bins * cell[i]
+        node[default] = node[i] - node[other][::-1]
+    if not bounds.bounded:
+        node = np.array([-OPEN, OPEN])[None, :, None] + np.zeros_like(node)
+    shift = 0 if own is None else own[1]
+    none = np.zeros((0, cuts.total_bins, 2), dtype=np.int64)
+    errors = bounds.errors(clients, 0, LISTED)
+    return SumBounds(
+        np.zeros(0, dtype=np.int32), none, none, told + node[:, 0] - shift,
+        told + node[:, 1] - shift, none, np.zeros((0, 2), dtype=np.int64), *errors, bounds.step,
+    )  # fmt: skip
+
+
 def bounded_sums(
     told: list[Histogram | GlobalHistogram],
     clients: int,
@@ -150,5 +189,4 @@ def bounded_sums(
             node_lo[:1], node_hi[:1], root = low - whole, high - whole, totals - whole
     nodes, lo, hi, sent = (np.concatenate(part) for part in zip(*parts, strict=True))
     errors = bounds.errors(others - known, known, LISTED)
-    step = (bounds.below + bounds.above + 1).astype(np.float64)
-    return SumBounds(nodes, lo, hi, node_lo, node_hi, sent, root, *errors, step)
+    return SumBounds(nodes, lo, hi, node_lo, node_hi, sent, root, *errors, bounds.step)
