@@ -38,7 +38,7 @@ from fedtrees.protocols.horizontal.nvflare_hist import NVFlareHist
 from fedtrees.protocols.views import view_of
 from fedtrees.trees.binning import bin_rows
 
-BUNDLED = ("breast-cancer", "iris", "wine", "diabetes")
+BUNDLED = ("breast-cancer", "wine", "wine-3", "diabetes")
 MOST_ROWS = 300
 
 
