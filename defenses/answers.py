@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -9,11 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.defense import Context, Declared, Defense
+from fedtrees.core.channel import Chain, Change, Channel
+from fedtrees.core.coarsening import Decimals, Ends, LargestRemainders
+from fedtrees.core.defense import Context, Defense, Place
 from fedtrees.core.errors import UsageError
 from fedtrees.core.guarantee import Structural
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
+from fedtrees.privacy.noise import Laplace, NoisyShares
 
 
 class _Answers(Defense):
@@ -24,6 +28,18 @@ class _Answers(Defense):
     def endpoint(self, answers: str, budget: int) -> tuple[str, int]:
         """Change neither: overridden so that protocols which release their model refuse it."""
         return answers, budget
+
+    @abstractmethod
+    def law(self, classes: int) -> Channel:
+        """Return what happens to a record's scores, by the number of classes; 0: a number."""
+
+    def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
+        """State what happens to a record's scores."""
+        return {("answers", "scores"): self.law(len(schema.classes))}
+
+    def answer(self, scores: NDArray[np.float64], ctx: Context) -> NDArray[np.float64]:
+        """Change the scores."""
+        return self.law(len(ctx.schema.classes)).send(scores, ctx.rng("answers"))
 
 
 @register.defense("answer-rounding")
@@ -46,20 +62,9 @@ class AnswerRounding(_Answers):
         if type(self.decimals) is not int or not 0 <= self.decimals <= 12:
             raise UsageError(f"decimals must be an integer from 0 to 12; got {self.decimals!r}")
 
-    def declares(self, schema: Schema, parameters: Mapping[str, Any]) -> Declared:
-        """Publish the step."""
-        return Declared(answer_step=10.0**-self.decimals)
-
-    def answer(self, scores: NDArray[np.float64], ctx: Context) -> NDArray[np.float64]:
-        """Round the scores."""
-        if scores.ndim == 1:
-            return np.round(scores, self.decimals)
-        steps = scores * 10.0**self.decimals
-        whole = np.floor(steps + 1e-9)
-        short = np.round(steps.sum(axis=1) - whole.sum(axis=1)).astype(np.int64)
-        place = np.argsort(np.argsort(whole - steps, axis=1, kind="stable"), axis=1)
-        rounded: NDArray[np.float64] = (whole + (place < short[:, None])) / 10.0**self.decimals
-        return rounded
+    def law(self, classes: int) -> Channel:
+        """Return the rounding; of more than two classes joint over a record."""
+        return Decimals(self.decimals) if classes <= 2 else LargestRemainders(self.decimals)
 
 
 @register.defense("answer-noise")
@@ -82,21 +87,9 @@ class AnswerNoise(_Answers):
         if type(self.scale) not in (int, float) or not 0 < self.scale < np.inf:
             raise UsageError(f"scale must be a number above 0; got {self.scale!r}")
 
-    def declares(self, schema: Schema, parameters: Mapping[str, Any]) -> Declared:
-        """Publish the scale."""
-        return Declared(answer_scale=float(self.scale))
-
-    def answer(self, scores: NDArray[np.float64], ctx: Context) -> NDArray[np.float64]:
-        """Add the noise."""
-        noisy: NDArray[np.float64] = scores + ctx.rng("answers").laplace(
-            scale=self.scale, size=scores.shape
-        )
-        if not ctx.schema.classes:
-            return noisy
-        noisy = np.clip(noisy, 0, 1)
-        if noisy.ndim == 1:
-            return noisy
-        even = np.full_like(noisy, 1 / noisy.shape[1])
-        total = noisy.sum(axis=1, keepdims=True)
-        np.divide(noisy, total, out=even, where=total > 0)
-        return even
+    def law(self, classes: int) -> Channel:
+        """Return the noise, and what keeps probabilities such."""
+        if classes > 2:
+            return NoisyShares(float(self.scale))
+        noise = Laplace(float(self.scale))
+        return Chain((noise, Ends(0.0, 1.0))) if classes else noise

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
-from fedtrees.core.defense import Context, Defense
+from fedtrees.core.channel import Change
+from fedtrees.core.coarsening import Rounding
+from fedtrees.core.defense import Context, Defense, Place
 from fedtrees.core.errors import UsageError
 from fedtrees.core.guarantee import Structural
 from fedtrees.core.messages import Message
 from fedtrees.core.registry import register
+from fedtrees.core.schema import Schema
 from fedtrees.messages.fixed_point import integers, packed, rounded, unpacked
 from fedtrees.messages.regression import AverageWeights, Gradient
 
@@ -41,6 +44,11 @@ class DecryptedPrecision(Defense):
     def __post_init__(self) -> None:
         if type(self.bits) is not int or self.bits < 0:
             raise UsageError(f"bits must be a whole number of 0 or more; got {self.bits!r}")
+
+    def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
+        """State the rounding."""
+        law = Rounding(2.0**-self.bits)
+        return {(Gradient, "values"): law, (AverageWeights, "weights"): law}
 
     def outgoing(self, message: Message, ctx: Context) -> Message:
         """Round."""

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.core.channel import Change, Mechanism
 from fedtrees.core.cut_plan import CutPlan
-from fedtrees.core.defense import Context, Defense
+from fedtrees.core.defense import Context, Defense, Place
 from fedtrees.core.errors import UsageError, check_positive
 from fedtrees.core.guarantee import Guarantee, PureDP
 from fedtrees.core.messages import Message, Reveal
 from fedtrees.core.registry import register
+from fedtrees.core.schema import Schema
 from fedtrees.core.transcript import Transcript
 from fedtrees.defenses.settled_cuts import LATER
 from fedtrees.messages.cuts import CutPoints, FeatureSketch
@@ -66,6 +70,11 @@ class PrivateQuantileCuts(Defense):
     def cuts(self) -> CutPlan:
         """Return the merging of clients' summaries."""
         return CutPlan("sketch")
+
+    def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
+        """State that the summary is drawn from the columns."""
+        drawn = Mechanism("quantiles drawn from the columns take the place of the sketch")
+        return {(FeatureSketch, f): drawn for f in ("points", "weights", "offsets", "low")}
 
     def outgoing(self, message: Message, ctx: Context) -> Message:
         """Replace the summary, and enter the cost."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -13,11 +13,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.defense import Context, Defense, Stage
+from fedtrees.core.channel import Change, Mechanism
+from fedtrees.core.defense import Context, Defense, Place, Stage
 from fedtrees.core.errors import UsageError, check_positive, check_share
 from fedtrees.core.guarantee import ApproximateDP, Guarantee
-from fedtrees.core.messages import Message, Reveal
+from fedtrees.core.messages import Reveal
 from fedtrees.core.registry import register
+from fedtrees.core.schema import Schema
 from fedtrees.core.transcript import BudgetEvent, Transcript
 from fedtrees.messages.networks import ColumnSums, NetworkUpdate
 from fedtrees.messages.shared_trees import ClientTrees
@@ -69,6 +71,13 @@ class DPSGD(Defense):
         """Return (epsilon, delta)-DP of all updates."""
         return ApproximateDP(float(self.epsilon), self.delta)
 
+    def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
+        """State that rows are drawn, cut to a norm, and joined by one row of noise."""
+        why = (
+            "rows are drawn by chance and scaled down to a norm; one row of Gaussian noise is added"
+        )
+        return {("example-gradients", "rows"): Mechanism(why)}
+
     def rows(self, stage: Stage, values: NDArray[Any], ctx: Context) -> NDArray[Any]:
         """Clip the rows' gradients, and add one row of noise."""
         if stage.kind != "example-gradients":
@@ -77,10 +86,6 @@ class DPSGD(Defense):
         noise = sigma * ctx.rng("step-noise").standard_normal((1, values.shape[1]))
         ctx.spend("gaussian", l2=self.clip, scale=sigma, what="NetworkUpdate", rate=stage.rate)
         return np.concatenate([clipped(values, self.clip), noise.astype(np.float32)])
-
-    def outgoing(self, message: Message, ctx: Context) -> Message:
-        """Let updates go that are made of noisy steps."""
-        return message
 
     def spent(self, transcript: Transcript) -> Guarantee:
         """Compose the steps that were taken; infinite where columns' sums or trees crossed."""

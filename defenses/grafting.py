@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.defense import Context, Stage
+from fedtrees.core.channel import Change, Memory
+from fedtrees.core.defense import Context, Place, Stage
 from fedtrees.core.errors import DataError
 from fedtrees.core.guarantee import Guarantee, LabelDP
 from fedtrees.core.holding import Holding
 from fedtrees.core.registry import register
+from fedtrees.core.schema import Schema
 from fedtrees.core.transcript import Transcript
 from fedtrees.defenses.label_noise import ManyStages
 from fedtrees.trees.binning import Cuts, bin_rows
@@ -79,6 +81,11 @@ class GraftingLDP(ManyStages):  # type: ignore[misc]
             )
         said: NDArray[Any] = super().rows(stage, values, ctx)
         return said
+
+    def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
+        """State the noise on labels, and that the model is repaired with true ones."""
+        repaired = Memory("trees that noise led astray are grown anew on true labels")
+        return {**super().channels(schema, parameters), ("model", "trees"): repaired}
 
     def finish(self, model: Any, ctx: Context) -> Any:
         """Repair the trees."""

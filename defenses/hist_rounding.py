@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from fedtrees.core.defense import Context, Declared, Defense
+from fedtrees.core.channel import Change
+from fedtrees.core.coarsening import Rounding
+from fedtrees.core.defense import Context, Defense, Place
 from fedtrees.core.errors import UsageError, check_positive
 from fedtrees.core.guarantee import Structural
 from fedtrees.core.messages import Message
@@ -23,15 +22,19 @@ from fedtrees.messages.boosting import Histogram
 class HistogramRounding(Defense):
     """Round every gradient and hessian sum to a multiple of `step` before it is sent.
 
-    Rounding is no noise: it bounds nothing, and a bin with many rows averages it away.
+    Rounding is no noise: it bounds nothing, and sums are of few whole numbers of rows.
 
     Parameters
     ----------
     step : float
         In units of the gradient, above 0.
+    random : bool
+        Round to one of the two multiples beside a sum, so that its mean stays, in place of the
+        nearest.
     """
 
     step: float = 0.001
+    random: bool = False
 
     guarantee = Structural()
     at = frozenset({"client"})
@@ -39,24 +42,19 @@ class HistogramRounding(Defense):
 
     def __post_init__(self) -> None:
         check_positive("step", self.step)
+        if not isinstance(self.random, bool):
+            raise UsageError(f"random={self.random!r}: give true or false")
 
-    def declares(self, schema: Schema, parameters: Mapping[str, Any]) -> Declared:
-        """Publish the step."""
-        return Declared(histogram_step=float(self.step))
+    def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
+        """State the rounding of sums and totals."""
+        law = Rounding(float(self.step), self.random)
+        return {(Histogram, "sums"): law, (Histogram, "totals"): law}
 
     def outgoing(self, message: Message, ctx: Context) -> Message:
         """Round sums and totals."""
         assert isinstance(message, Histogram)
-        steps = np.maximum(np.rint(np.ldexp(float(self.step), message.bits)), 1)
-        if steps.max() >= 2.0**62:
-            raise UsageError(f"step={self.step!r} is too coarse for any sum of this run")
-        grid = steps.astype(np.int64)
+        law = Rounding(float(self.step), self.random).within(*message.units("sums"))
+        rng = ctx.rng("rounding")
         return replace(
-            message, sums=_rounded(message.sums, grid), totals=_rounded(message.totals, grid)
+            message, sums=law.send(message.sums, rng), totals=law.send(message.totals, rng)
         )
-
-
-def _rounded(units: NDArray[np.int64], grid: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the nearest multiples of the grid, int64, shape (..., 2); halves go up."""
-    multiples: NDArray[np.int64] = (units + grid // 2) // grid * grid
-    return multiples

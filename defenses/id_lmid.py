@@ -10,11 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import rel_entr
 
-from fedtrees.core.defense import Context, Defense, Level
+from fedtrees.core.channel import Change, Event
+from fedtrees.core.defense import Context, Defense, Level, Place
 from fedtrees.core.errors import UsageError, check_positive
 from fedtrees.core.guarantee import Guarantee, MutualInformation
 from fedtrees.core.messages import Message, Reveal
 from fedtrees.core.registry import register
+from fedtrees.core.schema import Schema
 from fedtrees.messages.vertical import ChosenSplits, NodeRows, RowStatistics, RowsToRoute
 
 
@@ -61,6 +63,11 @@ class IDLMID(Defense):
     def claim(self) -> Guarantee:
         """Return the bound."""
         return MutualInformation(self.xi, "share" if self.relative else "nats")
+
+    def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
+        """State that class counts decide what is shown."""
+        least = Event("a node of which membership tells more of the label than the bound is hidden")
+        return {("shown", "nodes"): least, ("candidates", "splits"): least}
 
     def bound(self, totals: NDArray[np.int64]) -> float:
         """Return the bound in nats, given the rows of each class."""

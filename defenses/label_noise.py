@@ -10,7 +10,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.defense import Context, Declared, Defense, Stage
+from fedtrees.core.channel import Change, Memory
+from fedtrees.core.defense import Context, Defense, Place, Stage
 from fedtrees.core.errors import DataError, UsageError, check_positive
 from fedtrees.core.guarantee import Guarantee, LabelDP
 from fedtrees.core.messages import Message, Reveal
@@ -18,6 +19,7 @@ from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
 from fedtrees.core.transcript import Transcript
 from fedtrees.messages.vertical import ChosenSplits, NodeRows, RowStatistics, RowsToRoute
+from fedtrees.privacy.noise import Response
 from fedtrees.privacy.randomised_response import (
     odds_within,
     ranked,
@@ -74,9 +76,11 @@ class NoisyLabels(Defense):
         asked = (e.l1 / e.scale for e in transcript.events if e.mechanism == _MECHANISM)
         return LabelDP(max(asked, default=math.inf))
 
-    def declares(self, schema: Schema, parameters: Mapping[str, Any]) -> Declared:
-        """Publish the odds."""
-        return Declared(label_epsilon=float(self.epsilon))
+    def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
+        """State the odds of an answer where all classes are alike; later stages know more."""
+        law = Response(float(self.epsilon), max(len(schema.classes), 2))
+        many = Memory("answers of stages before say among which labels a row is answered", law)
+        return {("labels", "y"): law if self.parts == 1 else many}
 
     def rows(self, stage: Stage, values: NDArray[Any], ctx: Context) -> NDArray[Any]:
         """Answer for every label in its stage, believing what the stages before suggest.

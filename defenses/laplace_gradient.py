@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.defense import Context, Declared, Defense, Stage
+from fedtrees.core.channel import Change, Removal
+from fedtrees.core.defense import Context, Defense, Place, Stage
 from fedtrees.core.errors import check_positive
 from fedtrees.core.guarantee import Guarantee, PureDP
-from fedtrees.core.messages import Message, Reveal
+from fedtrees.core.messages import Reveal
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
 from fedtrees.core.transcript import Transcript
@@ -22,7 +23,7 @@ from fedtrees.defenses.laplace_hist import exact_releases
 from fedtrees.messages.boosting import Histogram, LabelSums
 from fedtrees.messages.cuts import FeatureRanges, FeatureSketch, GridCounts
 from fedtrees.privacy.accounting import compose_pure
-from fedtrees.privacy.mechanisms import discrete_laplace
+from fedtrees.privacy.noise import Laplace
 from fedtrees.trees.boosted.losses import clipped_bounds, objective_of
 
 _EXEMPT = (
@@ -85,10 +86,10 @@ class LaplaceGradient(Defense):
         per_tree = self.epsilon / (_HALVES * parameters["trees"] * outputs)
         return float(2.0 * self.clip / per_tree)
 
-    def declares(self, schema: Schema, parameters: Mapping[str, Any]) -> Declared:
-        """Publish the variance of the noise on a row, and that hessians count rows."""
-        variance = 2.0 * self.scale(schema, parameters) ** 2
-        return Declared(row_variance=variance, unit_hessian=True)
+    def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
+        """State the noise on a row, one draw in all sums of a tree, and that hessians are 1."""
+        law = Laplace(self.scale(schema, parameters))
+        return {("gradients", "g"): law, ("gradients", "h"): Removal(1.0)}
 
     def rows(self, stage: Stage, values: NDArray[Any], ctx: Context) -> NDArray[Any]:
         """Add noise to g, make h 1, and enter the cost."""
@@ -96,19 +97,14 @@ class LaplaceGradient(Defense):
             return values
         units, bits = values, stage.bits
         scale = self.scale(ctx.schema, ctx.parameters)
-        noise = discrete_laplace(
-            float(np.ldexp(scale, bits[0])), units.shape[:2], ctx.rng("gradient-noise")
-        )
+        law = Laplace(scale).within(np.ldexp(1.0, bits[0]))
+        g = law.send(units[..., 0], ctx.rng("gradient-noise"))
         bound, _ = clipped_bounds(
             objective_of(ctx.parameters.get("objective"), ctx.schema.classes), self.clip
         )
         for _ in units:  # a tree of the round each; any gradient for any other
             ctx.spend("laplace", l1=2.0 * bound, scale=scale, what="gradients")
-        return np.stack([units[..., 0] + noise, np.full_like(noise, 1 << bits[1])], axis=-1)
-
-    def outgoing(self, message: Message, ctx: Context) -> Message:
-        """Let sums of noisy gradients go as they are."""
-        return message
+        return np.stack([g, np.full_like(g, 1 << bits[1])], axis=-1)
 
     def spent(self, transcript: Transcript) -> Guarantee:
         """Return infinity, for counts cross exactly; beside it, what the gradients compose to.

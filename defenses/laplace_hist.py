@@ -9,9 +9,9 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fedtrees.core.defense import Context, Declared, Defense
+from fedtrees.core.channel import Change
+from fedtrees.core.defense import Context, Defense, Place
 from fedtrees.core.errors import UsageError, check_positive
 from fedtrees.core.guarantee import Guarantee, PureDP
 from fedtrees.core.messages import Message, Reveal
@@ -27,7 +27,7 @@ from fedtrees.messages.cuts import (
     exact_summaries,
 )
 from fedtrees.privacy.accounting import compose_pure, histogram_sensitivity
-from fedtrees.privacy.mechanisms import discrete_laplace
+from fedtrees.privacy.noise import Laplace
 from fedtrees.trees.boosted.fixed_point import LOSS_BITS
 from fedtrees.trees.boosted.losses import LOSS_BOUND, Objective, clipped_bounds, objective_of
 
@@ -101,9 +101,20 @@ class LaplaceHistogram(Defense):
         bounds = clipped_bounds(_objective(schema, parameters), self.clip)
         return histogram_sensitivity(_histograms(schema, parameters), *bounds)
 
-    def declares(self, schema: Schema, parameters: Mapping[str, Any]) -> Declared:
-        """Publish the variance of the noise."""
-        return Declared(noise_variance=2.0 * self.scale(schema, parameters) ** 2)
+    def loss_scale(self, parameters: Mapping[str, Any]) -> float:
+        """Return the Laplace scale of the loss of held-out rows and of their number."""
+        rounds = parameters["trees"] if self.calibrated else 1
+        return float(rounds * (LOSS_BOUND + 1.0) / self.epsilon)
+
+    def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
+        """State the noise on sums, on totals, and on what is told of held-out rows."""
+        law = Laplace(self.scale(schema, parameters))
+        held_out = Laplace(self.loss_scale(parameters))
+        return {
+            (Histogram, "sums"): law,
+            (Histogram, "totals"): law,
+            (ValidationLoss, "sums"): held_out,
+        }
 
     def outgoing(self, message: Message, ctx: Context) -> Message:
         """Add noise to sums and enter the cost."""
@@ -112,10 +123,10 @@ class LaplaceHistogram(Defense):
         assert isinstance(message, Histogram)
         scale = self.scale(ctx.schema, ctx.parameters)
         rng = ctx.rng("histogram-noise")
-        sums = message.sums + _noise(scale, message.bits, message.sums.shape, rng)
-        totals = message.totals
+        law = Laplace(scale).within(*message.units("sums"))
+        sums, totals = law.send(message.sums, rng), message.totals
         if totals.size:
-            totals = totals + _noise(scale, message.bits, totals.shape, rng)
+            totals = law.send(totals, rng)
             # A tree is paid for in full at its root: how deep it grows depends on the data.
             for bound in clipped_bounds(_objective(ctx.schema, ctx.parameters), self.clip):
                 count = _histograms(ctx.schema, ctx.parameters)
@@ -124,12 +135,12 @@ class LaplaceHistogram(Defense):
 
     def _noisy_loss(self, message: ValidationLoss, ctx: Context) -> ValidationLoss:
         """Add noise to the loss of held-out rows and to their number."""
-        l1 = LOSS_BOUND + 1.0
-        rounds = ctx.parameters["trees"] if self.calibrated else 1
-        scale = rounds * l1 / self.epsilon
-        noise = discrete_laplace(float(np.ldexp(scale, LOSS_BITS)), 2, ctx.rng("loss-noise"))
-        ctx.spend("laplace", l1=l1, scale=scale, what="ValidationLoss")
-        return replace(message, sums=message.sums + np.ldexp(noise.astype(float), -LOSS_BITS))
+        scale = self.loss_scale(ctx.parameters)
+        law = Laplace(scale).within(2.0**LOSS_BITS)  # the loss is in such steps
+        steps = np.ldexp(message.sums, LOSS_BITS).astype(np.int64)
+        noisy = law.send(steps, ctx.rng("loss-noise")).astype(float)
+        ctx.spend("laplace", l1=LOSS_BOUND + 1.0, scale=scale, what="ValidationLoss")
+        return replace(message, sums=np.ldexp(noisy, -LOSS_BITS))
 
     def spent(self, transcript: Transcript) -> Guarantee:
         """Compose the ledger, noisy summaries for cut points included.
@@ -163,11 +174,3 @@ def _objective(schema: Schema, parameters: Mapping[str, Any]) -> Objective:
 def _histograms(schema: Schema, parameters: Mapping[str, Any]) -> int:
     """Return how many histograms of a tree a row is in: every level's and feature's, a total."""
     return int(parameters["max_depth"] * len(schema.features) + 1)
-
-
-def _noise(
-    scale: float, bits: tuple[int, int], shape: tuple[int, ...], rng: np.random.Generator
-) -> NDArray[np.int64]:
-    """Draw noise for (gradient, hessian) pairs in fixed point, int64."""
-    grids = np.ldexp(scale, bits)
-    return np.stack([discrete_laplace(g, shape[:-1], rng) for g in grids], axis=-1)

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
-from fedtrees.core.defense import Context, Declared, Defense
+from fedtrees.core.channel import Change
+from fedtrees.core.coarsening import Decimals
+from fedtrees.core.defense import Context, Defense, Place
 from fedtrees.core.errors import UsageError
 from fedtrees.core.guarantee import Structural
 from fedtrees.core.messages import Message
@@ -16,7 +16,9 @@ from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
 from fedtrees.messages.boosting import LeafValues
 from fedtrees.messages.forests import LeafClasses, LocalForest
-from fedtrees.messages.shared_trees import ClientModels, ClientTrees, GlobalTrees, SharedTrees
+from fedtrees.messages.shared_trees import ClientModels, ClientTrees, GlobalTrees
+
+_SHARES = (LeafClasses, LocalForest)
 
 
 @register.defense("leaf-rounding")
@@ -49,13 +51,19 @@ class LeafRounding(Defense):
         ):
             raise UsageError(f"decimals must be an integer from 0 to 12; got {self.decimals!r}")
 
-    def declares(self, schema: Schema, parameters: Mapping[str, Any]) -> Declared:
-        """Publish the step."""
-        return Declared(rounding=10.0**-self.decimals)
+    def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
+        """State the rounding of leaf values, which are float32, and of class shares."""
+        shares = Decimals(self.decimals)
+        values = Decimals(self.decimals, single=True)
+        return {
+            (kind, "probability" if kind in _SHARES else "value"): (
+                shares if kind in _SHARES else values
+            )
+            for kind in self.guards
+        }
 
     def outgoing(self, message: Message, ctx: Context) -> Message:
         """Round the values."""
-        if isinstance(message, LeafClasses | LocalForest):
-            return replace(message, probability=np.round(message.probability, self.decimals))
-        assert isinstance(message, LeafValues | SharedTrees)
-        return replace(message, value=np.round(message.value, self.decimals))
+        stated = self.channels(ctx.schema, ctx.parameters)
+        ((field, law),) = ((f, c) for (kind, f), c in stated.items() if isinstance(message, kind))
+        return replace(message, **{field: law.send(getattr(message, field))})

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
-from fedtrees.core.defense import Context, Defense
+from fedtrees.core.channel import Change, Removal
+from fedtrees.core.defense import Context, Defense, Place
 from fedtrees.core.guarantee import Structural
 from fedtrees.core.messages import Message, Reveal
 from fedtrees.core.registry import register
+from fedtrees.core.schema import Schema
 from fedtrees.messages.networks import NetworkUpdate
 from fedtrees.messages.shared_trees import ClientTrees
 
@@ -35,6 +37,10 @@ class MaskSumHessian(Defense):
     exempts: ClassVar[Mapping[type[Message], str]] = {
         NetworkUpdate: "a network over the trees has no sums of hessians"
     }
+
+    def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
+        """State that the sums are a constant."""
+        return {(ClientTrees, "sum_hessian"): Removal(1.0)}
 
     def outgoing(self, message: Message, ctx: Context) -> Message:
         """Mask the sums."""

@@ -20,10 +20,13 @@ from fedtrees.core.aggregation import (
     summands,
     whole,
 )
+from fedtrees.core.channel import Change, Event
+from fedtrees.core.defense import Place
 from fedtrees.core.errors import UsageError
 from fedtrees.core.guarantee import Computational, Guarantee
 from fedtrees.core.messages import Message
 from fedtrees.core.registry import register
+from fedtrees.core.schema import Schema
 from fedtrees.core.sealed import Sealed
 from fedtrees.core.transcript import Transcript
 from fedtrees.crypto import sizes
@@ -110,6 +113,11 @@ class Masking(RealSums):  # type: ignore[misc]
         if self.threshold is not None:
             clients = tuple(name for name, role in roles.items() if role == "client")
             MaskPlan(clients, self.threshold)
+
+    def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
+        """State that clients may be missing in sums; else a sum is of all."""
+        lost = Event("a client's part of the sums of a tree may be lost on the way")
+        return {("sums", "parties"): lost} if self.dropout else {}
 
     def strength(self) -> tuple[int, str]:
         """Return that of X25519 and ChaCha20."""

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
-from fedtrees.core.defense import Context, Declared, Defense
+from fedtrees.core.channel import Change
+from fedtrees.core.coarsening import Suppression
+from fedtrees.core.defense import Context, Defense, Place
 from fedtrees.core.errors import UsageError
 from fedtrees.core.guarantee import Structural
 from fedtrees.core.messages import Message
@@ -61,14 +61,17 @@ class MinBin(Defense):
         """Histograms that clients send; for the server, their sum that it sends back."""
         return (Histogram,) if self.by == "client" else (GlobalHistogram,)
 
-    def declares(self, schema: Schema, parameters: Mapping[str, Any]) -> Declared:
-        """Publish the smallest number of rows a visible bin holds."""
-        return Declared(least_rows=self.k)
+    def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
+        """State which sums of hessians are too small for a bin to be sent; totals are."""
+        return {(self.guards[0], "sums"): self.law(schema, parameters)}
+
+    def law(self, schema: Schema, parameters: Mapping[str, Any]) -> Suppression:
+        """Return the limit on sums of hessians."""
+        _, bound = objective_of(parameters.get("objective"), schema.classes).bounds
+        return Suppression(self.k * bound)
 
     def outgoing(self, message: Message, ctx: Context) -> Message:
         """Send small bins as 0."""
         assert isinstance(message, Histogram | GlobalHistogram)
-        _, bound = objective_of(ctx.parameters.get("objective"), ctx.schema.classes).bounds
-        least = np.ldexp(self.k * bound, message.h_bits)
-        small = message.sums[..., 1] < least
-        return replace(message, sums=np.where(small[..., None], 0, message.sums))
+        law = self.law(ctx.schema, ctx.parameters).within(*message.units("sums"))
+        return replace(message, sums=law.send(message.sums))

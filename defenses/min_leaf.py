@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from fedtrees.core.defense import Defense
+from fedtrees.core.channel import Change, Event
+from fedtrees.core.defense import Defense, Place
 from fedtrees.core.errors import UsageError
 from fedtrees.core.guarantee import Structural
 from fedtrees.core.registry import register
+from fedtrees.core.schema import Schema
 
 
 @register.defense("min-leaf")
@@ -32,6 +36,10 @@ class MinLeaf(Defense):
     def __post_init__(self) -> None:
         if not isinstance(self.k, int) or isinstance(self.k, bool) or self.k < 2:
             raise UsageError(f"k must be a whole number of 2 or more; got {self.k!r}")
+
+    def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
+        """State that splits which would leave fewer rows are not made."""
+        return {("leaves", "rows"): Event(f"no leaf has fewer than {self.k} rows")}
 
     @property
     def least_leaf_rows(self) -> int:  # type: ignore[override]

@@ -9,11 +9,13 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.defense import Context, Defense
+from fedtrees.core.channel import Change, Event
+from fedtrees.core.defense import Context, Defense, Place
 from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.guarantee import Guarantee, Structural
 from fedtrees.core.messages import Message, Reveal
 from fedtrees.core.registry import register
+from fedtrees.core.schema import Schema
 from fedtrees.messages.vertical import ChosenSplits, NodeRows, RowStatistics, RowsToRoute
 
 _LATER = "of later trees, whose residuals tell less"
@@ -59,6 +61,10 @@ class ReducedLeakage(Defense):
     def claim(self) -> Guarantee:
         """Return that the first trees are never shown."""
         return Structural()
+
+    def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
+        """State that the first trees are not shown."""
+        return {("shown", "nodes"): Event("nodes of the first trees are hidden")}
 
     def shown(self, mask: NDArray[np.bool_], tree: int, ctx: Context) -> NDArray[np.bool_]:
         """Hide the first trees."""

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
+from fedtrees.core.channel import Change, Share
 from fedtrees.core.cut_plan import CutPlan
-from fedtrees.core.defense import Context, Defense
+from fedtrees.core.defense import Context, Defense, Place
 from fedtrees.core.errors import UsageError, check_positive
 from fedtrees.core.guarantee import Guarantee, PureDP, Structural
 from fedtrees.core.messages import Message, Reveal
 from fedtrees.core.registry import register
+from fedtrees.core.schema import Schema
 from fedtrees.core.transcript import Transcript
 from fedtrees.messages.boosting import Histogram, LeafSums
 from fedtrees.messages.cuts import CutPoints, GridCounts
 from fedtrees.messages.forests import ClassCounts, ClassTotals
 from fedtrees.privacy.accounting import spent_on_cuts
 from fedtrees.privacy.mechanisms import discrete_laplace_share
+from fedtrees.privacy.noise import Laplace
 
 _LATER = "the claim speaks of how cut points are settled, not of what is summed on them"
 LATER: dict[type[Message], str] = dict.fromkeys(
@@ -84,10 +90,6 @@ class GridCuts(SummedCounts):
         """Return the grid."""
         return CutPlan("grid", self.cells, self.rounds)
 
-    def outgoing(self, message: Message, ctx: Context) -> Message:
-        """Let counts go as they are: only their sum is opened."""
-        return message
-
 
 @register.defense("dp-grid-cuts")
 @dataclass(frozen=True)
@@ -124,6 +126,11 @@ class PrivateGridCuts(SummedCounts):
         """Return the grid, and what counting on it costs."""
         return CutPlan("grid", self.cells, self.rounds, float(self.epsilon))
 
+    def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
+        """State the noise that all clients add together."""
+        scale = self.cuts().count_scale(_counted(schema, parameters))
+        return {(GridCounts, "counts"): Share(Laplace(scale, whole=True))} if scale else {}
+
     def outgoing(self, message: Message, ctx: Context) -> Message:
         """Add this client's share of the noise and enter the cost."""
         assert isinstance(message, GridCounts)
@@ -136,6 +143,12 @@ class PrivateGridCuts(SummedCounts):
     def spent(self, transcript: Transcript) -> Guarantee:
         """Compose the counts; where none were asked for, nothing private was."""
         return spent_on_cuts(GridCounts, transcript)
+
+
+def _counted(schema: Schema, parameters: Mapping[str, Any]) -> int:
+    """Return how many features have counts: cut points of the others are declared, or none."""
+    few = parameters["max_bin"] if not parameters.get("enable_categorical") else math.inf
+    return sum(not f.cuts and not 0 < len(f.categories) <= few for f in schema.features)
 
 
 def check_grid(cells: int, rounds: int) -> None:

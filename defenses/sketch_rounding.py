@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.defense import Context, Defense
+from fedtrees.core.channel import Change, Reshaped
+from fedtrees.core.defense import Context, Defense, Place
 from fedtrees.core.errors import UsageError
 from fedtrees.core.guarantee import Structural
 from fedtrees.core.messages import Message, Reveal
 from fedtrees.core.registry import register
+from fedtrees.core.schema import Schema
 from fedtrees.defenses.settled_cuts import LATER
 from fedtrees.messages.cuts import FeatureSketch
 
@@ -44,6 +48,11 @@ class SketchRounding(Defense):
         whole = isinstance(self.digits, int) and not isinstance(self.digits, bool)
         if not whole or not 1 <= self.digits <= 8:
             raise UsageError(f"digits={self.digits!r}: give a whole number from 1 to 8")
+
+    def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
+        """State that values which become equal are sent once."""
+        merged = Reshaped(f"values of {self.digits} significant digits; equal ones are sent once")
+        return {(FeatureSketch, f): merged for f in ("points", "weights", "offsets", "low")}
 
     def outgoing(self, message: Message, ctx: Context) -> Message:
         """Round the points and the smallest values."""

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
-from fedtrees.core.defense import Context, Defense
+from fedtrees.core.channel import Change, Removal
+from fedtrees.core.defense import Context, Defense, Place
 from fedtrees.core.guarantee import Structural
 from fedtrees.core.messages import Message, Reveal
 from fedtrees.core.registry import register
+from fedtrees.core.schema import Schema
 from fedtrees.messages.boosting import (
     BaseScore,
     Histogram,
@@ -27,8 +31,15 @@ from fedtrees.messages.cuts import (
 )
 from fedtrees.messages.forests import ClassCounts, ClassTotals, LeafClasses
 from fedtrees.messages.networks import NetworkUpdate, NetworkWeights
-from fedtrees.messages.shared_trees import ClientModels, ClientTrees, GlobalTrees, SharedTrees
+from fedtrees.messages.shared_trees import ClientModels, ClientTrees, GlobalTrees
 
+_SUMS = ("sum_hessian", "base_weights", "loss_changes")
+_STRIPPED: dict[type[Message], tuple[str, ...]] = {
+    NodeSplits: ("g", "h", "gain"),
+    LeafValues: ("g", "h"),
+    LeafClasses: ("counts",),
+    **dict.fromkeys((ClientTrees, GlobalTrees, ClientModels), _SUMS),
+}
 _TO_SERVER = (
     "the server grows the trees and needs it; what clients learn is limited, not the server"
 )
@@ -49,7 +60,7 @@ class SplitOnly(Defense):
     guarantee = Structural()
     at = frozenset({"server", "client"})
     protects = frozenset({Reveal.LABELS, Reveal.COUNTS, Reveal.FEATURES})
-    guards = (NodeSplits, LeafValues, LeafClasses, ClientTrees, GlobalTrees, ClientModels)
+    guards = tuple(_STRIPPED)
     exempts = {
         BaseScore: "every prediction starts from it; it is the label mean of the federation",
         CutPoints: "the splits are made of them; settled before training",
@@ -68,13 +79,11 @@ class SplitOnly(Defense):
         NetworkWeights: _NETWORK,
     }
 
+    def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
+        """State which fields are not sent."""
+        return {(kind, f): Removal() for kind, names in _STRIPPED.items() for f in names}
+
     def outgoing(self, message: Message, ctx: Context) -> Message:
         """Strip the statistics."""
-        if isinstance(message, NodeSplits):
-            return replace(message, g=None, h=None, gain=None)
-        if isinstance(message, LeafClasses):
-            return replace(message, counts=None)
-        if isinstance(message, SharedTrees):
-            return replace(message, sum_hessian=None, base_weights=None, loss_changes=None)
-        assert isinstance(message, LeafValues)
-        return replace(message, g=None, h=None)
+        (names,) = (names for kind, names in _STRIPPED.items() if isinstance(message, kind))
+        return replace(message, **dict.fromkeys(names))

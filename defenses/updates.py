@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.defense import Context, Defense
+from fedtrees.core.channel import Change, Channel, Event
+from fedtrees.core.coarsening import Rounding
+from fedtrees.core.defense import Context, Defense, Place
 from fedtrees.core.errors import check_positive, check_share
 from fedtrees.core.guarantee import Structural
 from fedtrees.core.messages import Message, Reveal
 from fedtrees.core.registry import register
+from fedtrees.core.schema import Schema
 from fedtrees.messages.networks import ColumnSums, NetworkUpdate
 from fedtrees.messages.shared_trees import ClientTrees
+from fedtrees.privacy.noise import Gaussian
 
 
 class ChangedUpdates(Defense):
@@ -38,9 +43,19 @@ class ChangedUpdates(Defense):
         changed = self.changed(message.update / rows, ctx)
         return replace(message, update=np.asarray(changed * rows, dtype=np.float32))
 
+    @property
     @abstractmethod
+    def law(self) -> Change:
+        """What happens to a mean."""
+
+    def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
+        """State what happens to a mean."""
+        return {(NetworkUpdate, "update"): self.law}
+
     def changed(self, mean: NDArray[np.float32], ctx: Context) -> NDArray[Any]:
         """Return what is sent of a mean."""
+        assert isinstance(self.law, Channel)
+        return self.law.send(mean, ctx.rng("update-noise"))
 
 
 @register.defense("gradient-noise")
@@ -63,9 +78,10 @@ class GradientNoise(ChangedUpdates):
     def __post_init__(self) -> None:
         check_positive("scale", self.scale)
 
-    def changed(self, mean: NDArray[np.float32], ctx: Context) -> NDArray[Any]:
-        """Add noise."""
-        return mean + self.scale * ctx.rng("update-noise").standard_normal(mean.shape)
+    @property
+    def law(self) -> Change:
+        """The noise."""
+        return Gaussian(float(self.scale))
 
 
 @register.defense("gradient-rounding")
@@ -86,9 +102,10 @@ class GradientRounding(ChangedUpdates):
     def __post_init__(self) -> None:
         check_positive("step", self.step)
 
-    def changed(self, mean: NDArray[np.float32], ctx: Context) -> NDArray[Any]:
-        """Round."""
-        return np.round(mean / self.step) * self.step
+    @property
+    def law(self) -> Change:
+        """The rounding."""
+        return Rounding(float(self.step))
 
 
 @register.defense("top-k")
@@ -110,6 +127,11 @@ class TopK(ChangedUpdates):
 
     def __post_init__(self) -> None:
         check_share("share", self.share)
+
+    @property
+    def law(self) -> Change:
+        """What is not sent is bounded by the smallest that is."""
+        return Event("coordinates that are 0 are at most as large as the smallest other one")
 
     def changed(self, mean: NDArray[np.float32], ctx: Context) -> NDArray[Any]:
         """Keep the largest."""

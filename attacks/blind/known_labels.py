@@ -7,11 +7,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedtrees.attacks.blind.clusters import ClusterOwnColumns, own_columns_of
+from fedtrees.attacks.blind.clusters import ClusterOwnColumns
 from fedtrees.core.attack import Attack
 from fedtrees.core.guess import Claim, Guess, Labels
 from fedtrees.core.registry import register
 from fedtrees.core.view import View
+from fedtrees.guessing.clusters import own_columns_of
 
 RIDGE = 0.1  # of columns in [0, 1], with weights that add up to one for each class
 

@@ -76,15 +76,18 @@ class Basis:
         """Return the same with the recipe that own rows make best, and rows to fill boxes from.
 
         Where that is *imputed*, these are own rows and redrawn ones; their cells need no mixing.
+        Else they are own rows, drawn with replacement: a box is filled with no row twice, and with
+        as many own rows as there are boxes all samples would be the same.
 
         Rows that sketches told are mixed already.
         """
         if self.prior.told or not len(self.prior.own):
             return self
-        recipe, own, pool = best_recipe(self.prior.own, schema, rng), self.prior.own, None
+        recipe, own = best_recipe(self.prior.own, schema, rng), self.prior.own
+        rows = own.take(rng.integers(0, len(own), POOL))
         if recipe.kind == "imputed":
-            drawn = own.take(rng.integers(0, len(own), POOL))
-            rows = Table.concat([own, ChainedEquations(own, schema, rng).redraw(drawn, rng)])
-            rows = rows.take(rng.permutation(len(rows)))
-            recipe, pool = replace(recipe, share=0.0), (rows, self.grid.cells(rows.X))
+            redrawn = ChainedEquations(own, schema, rng).redraw(rows, rng)
+            recipe, rows = replace(recipe, share=0.0), Table.concat([own, redrawn])
+        rows = rows.take(rng.permutation(len(rows)))
+        pool = (rows, self.grid.cells(rows.X))
         return replace(self, prior=replace(self.prior, recipe=recipe, pool=pool))

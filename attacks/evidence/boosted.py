@@ -8,6 +8,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.core.channel import Channel
 from fedtrees.core.errors import DataError, UsageError, did_you_mean
 from fedtrees.core.schema import Table
 from fedtrees.trees.binning import Cuts
@@ -87,8 +88,8 @@ class Evidence:
         (``own_inside``).
     noise : tuple of NodeNoise, or None
         One per tree; None means exact sums.
-    rounding : float or None
-        Step to which leaf values were rounded.
+    rounding : Channel or None
+        What was done to leaf values; None: nothing.
     constant_hessian : bool
         True where the protocol uses h = 1 for every row (FedTree under differential privacy).
     foreign : tuple of bool, or None
@@ -130,7 +131,7 @@ class Evidence:
     cuts: Cuts | None = None
     n_rows: int | None = None
     noise: tuple[NodeNoise, ...] | None = None
-    rounding: float | None = None
+    rounding: Channel | None = None
     constant_hessian: bool = False
     foreign: tuple[bool, ...] | None = None
     restart: tuple[int, NDArray[np.float32]] | None = None

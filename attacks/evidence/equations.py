@@ -26,9 +26,10 @@ def equations(
     u = slopes(evidence, t, leaves)
     target = -evidence.reg_lambda * u - evidence.reg_alpha * np.sign(u)
     target = target - sums.own_g - u * sums.own_h
-    step = 0.0 if evidence.rounding is None else evidence.rounding / evidence.learning_rate
-    weight = sums.own_h + evidence.reg_lambda + 1.0
-    variance = (step * weight) ** 2 / 12 + sums.var_g + u * u * sums.var_h
+    weight = (sums.own_h + evidence.reg_lambda + 1.0) / evidence.learning_rate
+    values = evidence.trees[t].value[leaves.node]
+    off = 0.0 if evidence.rounding is None else evidence.rounding.error(values)[1]
+    variance = off * weight**2 + sums.var_g + u * u * sums.var_h
     variance = variance + np.where(u == 0, evidence.reg_alpha**2 / 3, 0.0)
     return target[:, None], variance[:, None]
 

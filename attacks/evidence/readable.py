@@ -7,13 +7,14 @@ from fedtrees.core.errors import UsageError
 from fedtrees.core.messages import Message
 from fedtrees.core.schema import Feature
 from fedtrees.core.view import View
-from fedtrees.messages.boosting import GlobalHistogram, Histogram, LeafValues
+from fedtrees.messages.boosting import GlobalHistogram, Histogram, LeafSums, LeafValues
 from fedtrees.messages.models import BoostedModel
 from fedtrees.messages.shared_trees import SharedTrees
 from fedtrees.trees.boosted.losses import Logistic, Softmax, objective_of
 
 TREES: tuple[type[Message], ...] = (
     LeafValues,
+    LeafSums,
     Histogram,
     GlobalHistogram,
     SharedTrees,

@@ -9,27 +9,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.evidence.basis import Basis
-from fedtrees.attacks.evidence.counts import NOISE_FLOOR
+from fedtrees.attacks.evidence.counts import NOISE_FLOOR, share_out
 from fedtrees.core.schema import Schema, Table
 from fedtrees.guessing.blind import Draws
-from fedtrees.guessing.recipes import (
-    FEWEST_ROWS,
-    HEARD_FROM,
-    Recipe,
-    agreement,
-    best_recipe,
-)
+from fedtrees.guessing.recipes import FEWEST_ROWS, Recipe, agreement, best_recipe
 
 #: Samples of a reconstruction that guesses are compared in, and as many draws of own rows.
 WORLDS = 4
 # Rows of them that are looked at.
 _MOST_ROWS = 300
-# Doubt (share of cells) is decided for a reconstruction from exact sums: with 20 own rows of Pima
-# it was expected as good as the blind guess and was 1 to 2 points above. It is decided against one
-# whose samples are not to be trusted. Many own rows leave less doubt: on Obesity reconstructions
-# expected to be a point worse were 1.5 points below, on Stroke one expected to be equal was a
-# point above.
-_MARGIN, _SMALL_MARGIN = 0.015, 0.005
+# What sums that are not exact must promise beyond the blind guess, in share of cells.
+_MARGIN = 0.015
+# Own rows per column below which samples of a reconstruction are trusted less: what trees do not
+# split on is then known worse to it than to the blind guess (breast cancer, 10 clients: expected a
+# point above, 2 below).
+_ROWS_PER_COLUMN = 2
+# Shares of classes are told in so many parts.
+_SHARES = 1_000_000
 # Variance of one row's gradient: that of a fair coin.
 _ROW_VARIANCE = 0.25
 # Rows expected in a leaf below which Pearson's test is not to be trusted.
@@ -78,20 +74,18 @@ def submitted(
     trust: float,
     rng: np.random.Generator,
     rows: int | None = None,
-    *,
-    certain: bool = False,
-    share: float = 1.0,
 ) -> tuple[Table, dict[str, float]]:
     """Return the guess whose expected reconstruction accuracy is higher, and what was expected.
 
-    A reconstruction from exact sums is left for a blind guess only where that is clearly ahead, one
-    from noisy sums is submitted only where it is itself.
+    A reconstruction from noisy sums is submitted only where it is clearly ahead. The other guess is
+    the blind one but for its labels: it has the classes that were found, so that where own rows
+    have others it is ahead of the blind line.
 
     Either guess is best in the worlds it was made of. So both are scored in both kinds: in samples
     of the reconstruction, and in draws of own rows as the blind guess is merged of. The first kind
-    counts for half where sums are exact, for less where noise drowns them (`trust`). Own rows so
-    few that all draws from them look alike are worlds only as far as the sums are not to be
-    trusted.
+    counts for half where sums are exact, for less where noise drowns them (`trust`) or own rows are
+    few beside the columns. Own rows so few that all draws from them look alike are worlds only as
+    far as the sums are not to be trusted.
 
     Parameters
     ----------
@@ -106,12 +100,6 @@ def submitted(
     rows : int, optional
         How many rows there are, if declared: of more that were found, some are left out; of fewer,
         the rest is guessed blindly.
-    certain : bool
-        Whether the rows are known to be in the boxes that ``worlds`` were drawn from, and ``found``
-        was not made of these draws: then draws of own rows have no say.
-    share : float
-        Of how many rows these stand for all, as a share; below 1 there are so many own rows that no
-        doubt is left.
 
     Returns
     -------
@@ -125,22 +113,30 @@ def submitted(
     found = at_most(found, rows, rng)
     if not len(blind.own) or len(worlds) < 2 or not len(found):
         return found, {"submits_blind": 0.0}
-    made = Draws(blind.own, blind.schema, rows, rng, at_once=True)
+    counts = _classes(found, blind, trust)
+    made = Draws(blind.own, blind.schema, rows, rng, counts, at_once=True)
     guess, drawn = made.guess(blind.recipe.guess), made.of(blind.recipe.kind)
-    few = len(blind.own) < FEWEST_ROWS
     # samples of one chain are alike: these are of different ones
     apart = [worlds[i] for i in np.linspace(0, len(worlds) - 1, WORLDS).astype(int)]
     ours = _gain(found, guess, apart, blind.width, rng)
     theirs = _gain(found, guess, drawn[:WORLDS], blind.width, rng)
-    part = trust if few or certain else trust / 2
+    part = trust
+    if len(blind.own) >= FEWEST_ROWS:
+        wide = _ROWS_PER_COLUMN * max(len(blind.schema.features), 1)
+        part *= min(1.0, len(blind.own) / wide) / 2
     gain = part * ours + (1 - part) * theirs
-    doubt = _SMALL_MARGIN if len(blind.own) >= HEARD_FROM else _MARGIN
-    doubt = doubt if share == 1 else 0.0
-    lost = gain < (-doubt if trust == 1.0 else _MARGIN)
+    lost = gain < (0.0 if trust == 1.0 else _MARGIN)
     notes = {"submits_blind": float(lost), "expected_gain": gain, "trust": trust}
     if lost or len(found) == rows:
         return (guess if lost else found), notes
     return Table.concat([found, guess.take(np.arange(len(found), rows))]), notes
+
+
+def _classes(found: Table, blind: Blind, trust: float) -> NDArray[np.int64]:
+    """Return how many rows of each class to guess: as found, as far as that is to be trusted."""
+    K = max(len(blind.schema.classes), 2)
+    share = [np.bincount(t.y, minlength=K) / len(t) for t in (found, blind.own)]
+    return share_out(trust * share[0] + (1 - trust) * share[1], _SHARES)
 
 
 def at_most(found: Table, rows: int, rng: np.random.Generator) -> Table:

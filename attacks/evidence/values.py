@@ -226,7 +226,10 @@ def _candidates(leaves: _Leaves, j: int, n_max: int) -> Candidates:
     n = np.arange(own0 + own1, n_max + 1, dtype=np.int64)
     if len(tree) > 1 and evidence.min_child_weight > 0:
         n = n[n * h >= evidence.min_child_weight - 1e-5 * max(evidence.min_child_weight, 1.0)]
-    off = 0.0 if evidence.rounding is None else 0.5 * evidence.rounding
+    off = 0.0
+    if evidence.rounding is not None:
+        low, high = evidence.rounding.bounds(np.float64(value))
+        off = float(np.maximum(value - low, high - value))
     exact, tolerance = positives_of_value(
         value, n, (p, h), (evidence.learning_rate, evidence.reg_lambda), off, evidence.reg_alpha
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -11,6 +10,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.evidence.boosted import Evidence, Level, NodeHistograms, NodeNoise
+from fedtrees.attacks.evidence.laws import (
+    cell_variance,
+    clients_of,
+    law_of_sums,
+    law_of_values,
+    row_variance,
+)
+from fedtrees.attacks.evidence.opened_leaves import (
+    Opened,
+    leaf_noise,
+    opened_leaves,
+    releases_leaves,
+    together,
+)
 from fedtrees.attacks.evidence.own_sums import bins_left, own_sums
 from fedtrees.attacks.evidence.replay import (
     EVERYONE,
@@ -21,18 +34,15 @@ from fedtrees.attacks.evidence.replay import (
     levels_of,
     params_of,
 )
-from fedtrees.core.defense import Declared
 from fedtrees.core.schema import Table
 from fedtrees.core.view import View
 from fedtrees.messages.boosting import BaseScore, LeafValues, NodeSplits
 from fedtrees.messages.models import BoostedModel
-from fedtrees.privacy.leaf_sums import leaf_scales
 from fedtrees.trees.binning import Cuts
 from fedtrees.trees.boosted.builder import TreeBuilder
 from fedtrees.trees.boosted.fixed_point import from_fixed, to_fixed
 from fedtrees.trees.boosted.forest import Tree
 from fedtrees.trees.boosted.grower import children_to_build
-from fedtrees.trees.boosted.losses import objective_of
 from fedtrees.trees.boosted.params import TreeParams
 from fedtrees.trees.routing import Routes
 
@@ -69,12 +79,13 @@ def evidence_of(view: View, most: Level = "histograms") -> Evidence | None:
         return None
     if LEVELS.index(most) < LEVELS.index(level):
         level, histograms = most, None
-    declared, p = view.defense.declares(view.schema, view.parameters), view.parameters
+    law, p = law_of_sums(view), view.parameters
+    suppressed = law is not None and bool(law.hides)
     held_out = p["validation_fraction"] if p.get("early_stopping_rounds") else 0.0
-    some = params.subsample < 1 or held_out > 0 or declared.least_rows > 0
+    some = params.subsample < 1 or held_out > 0 or suppressed
     shown = trees if level != "values" else tuple(_bare(t) for t in trees)
     noisy_cuts = cuts or _cuts_used(trees, len(view.schema.features))
-    return Evidence(
+    found = Evidence(
         trees=shown,
         level=level,
         base_margin=start[0] if len(start) == 1 else start,
@@ -84,15 +95,40 @@ def evidence_of(view: View, most: Level = "histograms") -> Evidence | None:
         histograms=histograms,
         cuts=cuts,
         n_rows=view.n_rows,
-        noise=_noise(view, shown, noisy_cuts, declared),
-        rounding=declared.rounding or None,
-        constant_hessian=declared.unit_hessian,
+        noise=_noise(view, shown, noisy_cuts),
+        rounding=law_of_values(view),
+        constant_hessian=view.defense.unit_hessian,
         mean_start=params.base_score is None,
         reg_alpha=params.reg_alpha,
         subsample=params.subsample,
         held_out=held_out,
         own_sums=own_sums(view, shown, cuts) if some else None,
-        suppressed=declared.least_rows > 0,
+        suppressed=suppressed,
+    )
+    opened = opened_leaves(view) if level == "statistics" else {}
+    return with_opened(view, found, together(opened)) if opened else found
+
+
+def with_opened(view: View, evidence: Evidence, opened: Opened) -> Evidence:
+    """Return the evidence with sums that were opened in place of those that were released.
+
+    Parameters
+    ----------
+    view : View
+    evidence : Evidence
+        Of the released trees, all of them.
+    opened : Opened
+    """
+    n_rows = view.n_rows
+    if not opened.own_inside and view.rows is not None:
+        n_rows -= len(view.rows)
+    trees = opened.trees(evidence.trees)
+    return replace(
+        evidence,
+        trees=trees,
+        noise=leaf_noise(view, trees, opened.noise),
+        own_inside=opened.own_inside,
+        n_rows=n_rows,
     )
 
 
@@ -160,50 +196,25 @@ def _bare(tree: Tree) -> Tree:
     return replace(tree, g=None, h=None, gain=None)
 
 
-def _noise(
-    view: View, trees: tuple[Tree, ...], cuts: Cuts, declared: Declared
-) -> tuple[NodeNoise, ...] | None:
+def _noise(view: View, trees: tuple[Tree, ...], cuts: Cuts) -> tuple[NodeNoise, ...] | None:
     """Return what is known of the noise on every tree's sums, None where they are exact."""
-    if "hessian_share" in view.parameters:
-        return _leaf_noise(view, trees)
-    cell = declared.noise_variance + declared.histogram_step**2 / 12
-    if not (cell or declared.row_variance):
+    if releases_leaves(view):
+        return leaf_noise(view, trees, 1.0)
+    cell = cell_variance(law_of_sums(view, clients_of(view), hiding=False))
+    each = row_variance(view)
+    if not (any(cell) or each):
         return None
-    clients = sum(role == "client" for role in view.roles.values())
-    cells = [_node_noise(t, cuts, clients * cell) for t in trees]
-    if not declared.row_variance:
+    cells = [_node_noise(t, cuts, cell) for t in trees]
+    if not each:
         return tuple(cells)
-    if declared.unit_hessian and trees[0].h is not None:
+    if view.defense.unit_hessian and trees[0].h is not None:
         rows = [np.maximum(t.h, 0.0) for t in trees]
     else:
         rows = _expected_rows(view, trees)
     return tuple(
-        replace(n, g=n.g + declared.row_variance * r, cell_g=n.cell_g + declared.row_variance)
+        replace(n, g=n.g + each * r, cell_g=n.cell_g + each)
         for n, r in zip(cells, rows, strict=True)
     )
-
-
-def _leaf_noise(view: View, trees: tuple[Tree, ...]) -> tuple[NodeNoise, ...] | None:
-    """Return the noise where only leaves are released: a node's sums are those of its leaves."""
-    p = view.parameters
-    norms = objective_of(p.get("objective"), view.schema.classes).norms
-    scales = leaf_scales(
-        (min(norms[0], p["clip"] or math.inf), norms[1]),
-        epsilon=p["epsilon"],
-        delta=p["delta"],
-        rounds=p["trees"],
-        hessian_share=p["hessian_share"],
-    )
-    if not any(scales):
-        return None
-    g, h = np.square(scales).tolist()
-    out = []
-    for tree in trees:
-        leaves = np.ones(len(tree))
-        for i in np.flatnonzero(tree.feature >= 0)[::-1]:  # children come after their parent
-            leaves[i] = leaves[tree.left[i]] + leaves[tree.right[i]]
-        out.append(NodeNoise(g=g * leaves, h=h * leaves, cell_g=g, cell_h=h))
-    return tuple(out)
 
 
 def _expected_rows(view: View, trees: tuple[Tree, ...]) -> list[NDArray[np.float64]]:
@@ -220,14 +231,14 @@ def _expected_rows(view: View, trees: tuple[Tree, ...]) -> list[NDArray[np.float
     return out
 
 
-def _node_noise(tree: Tree, cuts: Cuts, cell: float) -> NodeNoise:
+def _node_noise(tree: Tree, cuts: Cuts, cell: tuple[float, float]) -> NodeNoise:
     """Follow the variance of the noise through splits and sibling subtraction.
 
-    ``cell`` is that of one element of a freshly built histogram, over all clients; ``tree.h``
-    decides which sibling was built.
+    ``cell`` is that of gradients and of hessians in a freshly built bin, over all clients;
+    ``tree.h`` decides which sibling was built.
     """
-    node = np.zeros(len(tree))
-    cells = np.full(len(tree), cell)
+    node = np.zeros((len(tree), 2))
+    cells = np.broadcast_to(cell, node.shape).copy()
     node[0] = cell
     bin_of = _bins_left(tree, cuts)
     for i in np.flatnonzero(tree.feature >= 0):
@@ -239,7 +250,7 @@ def _node_noise(tree: Tree, cuts: Cuts, cell: float) -> NodeNoise:
             sums = to_fixed(np.stack([np.zeros(2), tree.h[pair]], axis=1))
             built = int(children_to_build(pair, sums)[0])
             cells[left + right - built] = cells[i] + cell
-    return NodeNoise(g=node, h=node.copy(), cell_g=cell, cell_h=cell)
+    return NodeNoise(g=node[:, 0], h=node[:, 1].copy(), cell_g=cell[0], cell_h=cell[1])
 
 
 def _bins_left(tree: Tree, cuts: Cuts) -> NDArray[np.int64]:

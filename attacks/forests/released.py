@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.forests.chain import weighable
-from fedtrees.attacks.forests.noise import Kind, Noise
+from fedtrees.attacks.forests.noise import Noise
 from fedtrees.attacks.forests.posterior import Question
 from fedtrees.attacks.forests.structure import MOST_DEPTH, NoisyForest
 from fedtrees.attacks.forests.variables import MOST_LEVELS, Variables
+from fedtrees.core.channel import Mechanism, Share, chained
 from fedtrees.core.view import View
 from fedtrees.messages.private_forests import LeafClassCounts, PrivateForest, RandomTests
-
-#: Noise that a mechanism of `dp-forest` adds.
-MECHANISMS: Mapping[str, Kind] = {
-    "geometric": "geometric",
-    "published": "truncated-laplace",
-    "majority": "labels",
-}
+from fedtrees.privacy.noise import Laplace, TruncatedLaplace
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,7 +92,7 @@ def sources_of(view: View) -> list[Source]:
     told = [(seen, m) for seen, m in view.messages(LeafClassCounts)]
     others = [(s, m) for s, m in told if s.sender not in view.principals]
     opened = [(s, m) for s, m in told if s.opened]
-    distributed = view.parameters.get("noise") == "distributed"
+    distributed = any(isinstance(c, Share) for c in view.changes(LeafClassCounts, "counts"))
     if tests is not None and others and not distributed:
         exact = Noise("exact")
         if told_columns(view) is not None:
@@ -108,10 +101,8 @@ def sources_of(view: View) -> list[Source]:
     if tests is not None and opened and not distributed:
         return [Source(tests, opened[-1][1].counts, Noise("exact"))]
     released = [m for _, m in view.messages(PrivateForest)]
-    noise = _noise(view.parameters)
-    if not released or noise is None:
-        return []
-    return [Source(released[-1], released[-1].counts, noise)]
+    noise = _noise(view) if released else None
+    return [] if noise is None else [Source(released[-1], released[-1].counts, noise)]
 
 
 def unreadable(view: View) -> str | None:
@@ -133,8 +124,15 @@ def unreadable(view: View) -> str | None:
     return None
 
 
-def _noise(parameters: Mapping[str, Any]) -> Noise | None:
-    """Return the noise on released counts, None where they are none."""
-    kind = MECHANISMS.get(str(parameters.get("mechanism")))
-    epsilon, trees = parameters.get("epsilon", math.inf), int(parameters.get("trees", 1))
-    return None if kind is None else Noise.of(kind, float(epsilon), trees)
+def _noise(view: View) -> Noise | None:
+    """Return the noise on released counts; of labels alone, or exact counts, as `Noise` says."""
+    changes, epsilon = view.changes(PrivateForest, "counts", "server"), view.parameters["epsilon"]
+    if any(isinstance(c, Mechanism) for c in changes):
+        return Noise.of("labels", float(epsilon), int(view.parameters["trees"]))
+    law = chained(changes)
+    if law is None:
+        return Noise("exact")
+    if not isinstance(law, Laplace) or not isinstance(law.scale, float):
+        return None
+    cut = isinstance(law, TruncatedLaplace)
+    return Noise("truncated-laplace" if cut else "geometric", law.scale)

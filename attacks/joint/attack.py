@@ -8,6 +8,7 @@ import numpy as np
 
 from fedtrees.attacks.evidence.boosted import Level
 from fedtrees.attacks.evidence.clients.victims import union_of, victims_of
+from fedtrees.attacks.evidence.laws import law_of_sums
 from fedtrees.attacks.evidence.marginals import likely_rows
 from fedtrees.attacks.evidence.readable import classes_of_leaves, no_trees
 from fedtrees.attacks.evidence.view import LEVELS, evidence_of
@@ -55,7 +56,8 @@ class Joint(Options, Attack):
         """Guess the victims' rows and the class counts of the first tree's leaves."""
         victims = victims_of(view)
         if victims:
-            alone = replace(self, exact=False)  # the sums that travel are float32
+            # the sums that travel with clients' own trees are float32
+            alone = replace(self, exact=self.exact and not victims[0].blocks)
             return union_of(
                 victims,
                 self.most,
@@ -66,7 +68,6 @@ class Joint(Options, Attack):
             return Guess()
         if self.sketches:
             evidence = replace(evidence, likely=likely_rows(view, rng))
-        declared = view.defense.declares(view.schema, view.parameters)
-        altered = declared.histogram_step or declared.least_rows
-        options = replace(self, exact=False) if altered else self
+        law = law_of_sums(view)
+        options = self if law is None or law.additive else replace(self, exact=False)
         return reconstruct(evidence, view.rows, view.schema, options, rng)

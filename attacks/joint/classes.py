@@ -115,6 +115,33 @@ def _cumulate_logs(classes, cell, i, label, out):  # type: ignore[no-untyped-def
 
 
 @kernel
+def log_weight(classes, cell, i, label, scratch):  # type: ignore[no-untyped-def]
+    """Return the log weight of a label for row ``i``, which is in no component.
+
+    That is of the label, its share having a uniform prior, and of the row's cells given it.
+    ``scratch`` is float64, shape (K,).
+    """
+    K, n, top = scratch.shape[0], 0, -np.inf
+    for k in range(K):
+        q = label * K + k
+        n += classes.size[q]
+        w = np.log(classes.size[q] + CLASS_WEIGHT)
+        for f in range(cell.shape[1]):
+            c = cell[i, f]
+            if c >= 0:
+                w += np.log(
+                    (classes.count[q, f, c] + classes.base[label, f, c])
+                    / (classes.present[q, f] + classes.weight)
+                )
+        scratch[k] = w
+        top = max(top, w)
+    total = 0.0
+    for k in range(K):
+        total += np.exp(scratch[k] - top)
+    return top + np.log(total) + np.log((n + 1.0) / (n + K * CLASS_WEIGHT))
+
+
+@kernel
 def draw_cell(classes, component, label, f, own, u):  # type: ignore[no-untyped-def]
     """Return a cell of feature ``f`` drawn given all other rows of the component.
 

@@ -137,6 +137,26 @@ def _together(world, state, precision, new, n_rows, first):  # type: ignore[no-u
 
 
 @kernel
+def relabelled(state, precision, i):  # type: ignore[no-untyped-def]
+    """Return how much less energy there is once row ``i`` has the other label (nats)."""
+    gain, dg = 0.0, 2.0 * state.label[i] - 1.0
+    for t in range(state.leaf.shape[1]):
+        if state.inside[i, t]:
+            gain += _drop(state.leaf[i, t], dg, 0.0, state.residual, precision)
+    return gain
+
+
+@kernel
+def relabel(state, i):  # type: ignore[no-untyped-def]
+    """Give row ``i`` the other label, in place; its component stays."""
+    dg = 2.0 * state.label[i] - 1.0
+    for t in range(state.leaf.shape[1]):
+        if state.inside[i, t]:
+            state.residual[state.leaf[i, t], 0] += dg
+    state.label[i] = 1 - state.label[i]
+
+
+@kernel
 def resample(world, state, precision, i, bits):  # type: ignore[no-untyped-def]
     """Draw anew, given all else, in which trees row ``i`` is, in place; the first tree stays."""
     odds = math.log(world.share) - math.log1p(-world.share)

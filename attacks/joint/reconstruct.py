@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,8 +12,10 @@ from numpy.typing import NDArray
 from fedtrees.attacks.evidence.basis import Basis
 from fedtrees.attacks.evidence.boosted import Evidence
 from fedtrees.attacks.evidence.boxes import Boxes, boxes_after_first_tree, open_boxes, stacked
+from fedtrees.attacks.evidence.counts import first_gradient
 from fedtrees.attacks.evidence.fewer import share_of, with_fewer_rows
 from fedtrees.attacks.evidence.submission import WORLDS, Blind, submitted, trust_in
+from fedtrees.attacks.evidence.sums import LeafSums
 from fedtrees.attacks.evidence.values import first_counts, left_out
 from fedtrees.attacks.joint.classes import Classes
 from fedtrees.attacks.joint.sampler import draw_classes, sample
@@ -36,6 +39,7 @@ COOLING = 0.6  # share of the moves in which sigma falls
 STEPS = 30  # values of sigma on the way
 FEWEST_MOVES = 200  # per row: short of steps, one chain more is worth less than these
 LIST_BITS, DOUBT = 18, 1e-3  # of the exact search, as `lattice` has them
+HIDDEN = 0.25  # rows: a count read with a larger error is not always the nearest whole number
 POINTS = 20  # draws per box where every row's box is known: their mode is guessed
 
 
@@ -129,6 +133,16 @@ class _Known:
     solved: int  # Number of those trees
     notes: dict[str, float]
     share: float = 1.0  # of the victims' rows, these stand for all
+    labels: bool = True  # Whether the labels are known, too
+
+
+@dataclass(frozen=True, eq=False)
+class _Sample:
+    """One state of a chain: cells of the rows, int32 (n, d), their labels and first leaves."""
+
+    cell: Ints
+    y: NDArray[np.int64]
+    leaf: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,15 +183,16 @@ def reconstruct(
     problem = replace(problem, basis=basis.with_recipe(schema, rng))
     if known.solved == len(evidence.trees) > 1:
         records, notes = _inside_boxes(problem, rng)
+        counts = known.counts
     else:
-        records, notes = _run_chains(problem, rng)
+        records, counts, notes = _run_chains(problem, rng)
     stopped = max(part.get("stopped_early", 0.0) for part in (notes, known.notes))
     notes |= known.notes | {
         "stopped_early": stopped,
         "trees_read": float(len(evidence.trees)),
         "trees_solved": float(known.solved),
     }
-    return Guess((Records(records), *known.counts), notes)
+    return Guess((Records(records), *counts), notes)
 
 
 def _known(
@@ -200,9 +215,19 @@ def _known(
             boxes, block = rows_of(found.paths, counts)
             return _Known(boxes, block, tuple(found.leaf_counts), found.paths.trees, notes)
     few, _, (of_them,) = with_fewer_rows(evidence, (), (counts,), share)
+    if evidence.share == 1 and _uncertain(evidence, basis.sums[0]):
+        sizes = int(of_them.n0.sum()), int(of_them.n1.sum())
+        boxes = open_boxes(sizes, basis.grid, few)
+        return _Known(boxes, np.zeros_like(boxes.history), (), 0, notes, share, labels=False)
     boxes = boxes_after_first_tree(few, basis.grid, of_them, rest)
     table = LeafCounts(0, evidence.trees[0].leaves, np.stack([counts.n0, counts.n1], axis=1))
     return _Known(boxes, boxes.history, (table,), 1, notes, share)
+
+
+def _uncertain(evidence: Evidence, sums: LeafSums) -> bool:
+    """Tell whether noise hides the class counts of the first tree's leaves."""
+    rows = np.sqrt(sums.var_h.max(initial=0.0)) / first_gradient(evidence)[1]
+    return bool(max(rows, np.sqrt(sums.var_g.max(initial=0.0))) > HIDDEN)
 
 
 def _first(evidence: Evidence, n: int | None) -> Evidence:
@@ -214,36 +239,51 @@ def _first(evidence: Evidence, n: int | None) -> Evidence:
     )
 
 
-def _run_chains(problem: _Problem, rng: np.random.Generator) -> tuple[Table, dict[str, float]]:
-    """Run the chains and merge all their samples."""
+def _run_chains(
+    problem: _Problem, rng: np.random.Generator
+) -> tuple[Table, tuple[LeafCounts, ...], dict[str, float]]:
+    """Run the chains and merge all their samples; of counts that are not known, return medians."""
     known = problem.known
     if not len(known.block):
-        return _rows(problem, known.boxes.lo, rng), {}
+        return _rows(problem, _Sample(known.boxes.lo, known.boxes.y), rng), known.counts, {}
     options = problem.options.within_steps(len(known.block))
     deadline = np.inf if options.time_limit is None else time.process_time() + options.time_limit
-    cells: list[Ints] = []
+    found: list[_Sample] = []
     squares: list[float] = []
     for _ in range(options.chains):
         state, classes = _start(problem, rng)
-        cells += _anneal(problem, options, state, classes, deadline, rng)
+        found += _anneal(problem, options, state, classes, deadline, rng)
         squares.append(state.mean_square(problem.world))
         if time.process_time() > deadline:
             break
-    tables = [_rows(problem, cell, rng) for cell in cells]
+    tables = [_rows(problem, one, rng) for one in found]
     tolerance = problem.basis.prior.tolerance(problem.schema)
     merged = matched_consensus(tables, tolerance, groups=known.block)
-    found = told_rows(merged, problem.basis.prior)
-    trust = trust_in(problem.basis, len(found)) * _whole(problem)
+    rows = told_rows(merged, problem.basis.prior)
+    trust = trust_in(problem.basis, len(rows)) * _whole(problem)
     trust *= min(1.0, len(squares) / WORLDS)  # samples of one chain are alike
     blind = Blind.of(problem.basis, problem.schema, known.share, rng)
-    records, choice = submitted(found, tables, blind, trust, rng, share=known.share)
+    records, choice = submitted(rows, tables, blind, trust, rng)
     notes = choice | {
         "chains_run": float(len(squares)),
         "residual_rms": float(np.sqrt(np.mean(squares))),
     }
     stopped = options != problem.options or time.process_time() > deadline
     notes["stopped_early"] = float(stopped)
-    return records, notes
+    return records, known.counts or _likely_counts(problem, found), notes
+
+
+def _likely_counts(problem: _Problem, found: Sequence[_Sample]) -> tuple[LeafCounts, ...]:
+    """Return the median class counts of the first tree's leaves over samples.
+
+    None where that tree is of others' rows.
+    """
+    if problem.evidence.is_foreign(0):
+        return ()
+    leaves = problem.evidence.trees[0].leaves
+    each = [np.bincount(2 * s.leaf + s.y, minlength=2 * len(leaves)) for s in found]
+    counts = np.rint(np.median(each, axis=0) / problem.known.share).astype(np.int64)
+    return (LeafCounts(0, leaves, counts.reshape(-1, 2)),)
 
 
 def _inside_boxes(problem: _Problem, rng: np.random.Generator) -> tuple[Table, dict[str, float]]:
@@ -265,7 +305,7 @@ def _inside_boxes(problem: _Problem, rng: np.random.Generator) -> tuple[Table, d
     top = np.nextafter(high, np.float32(-np.inf))
     found = Table(np.minimum(np.maximum(rows.X, low), top), rows.y)
     blind = Blind.of(basis, problem.schema, 1.0, rng)  # boxes are known of all rows alone
-    return submitted(found, others, blind, _whole(problem), rng, certain=True)
+    return submitted(found, others, blind, _whole(problem), rng)
 
 
 def _whole(problem: _Problem) -> float:
@@ -317,32 +357,34 @@ def _anneal(
     classes: Classes,
     deadline: float,
     rng: np.random.Generator,
-) -> list[Ints]:
-    """Lower sigma step by step, then return the cells of samples at the last sigma."""
+) -> list[_Sample]:
+    """Lower sigma step by step, then return samples at the last sigma."""
     world = problem.world
     moves = options.moves * state.n
 
     def go(sigma: float, part: float) -> None:
         if time.process_time() < deadline:
-            sample(world, state, classes, world.precision(sigma), int(part * moves), _seed(rng))
+            precision, labels = world.precision(sigma), not problem.known.labels
+            sample(world, state, classes, precision, int(part * moves), _seed(rng), labels)
             state.refresh(world)  # sums kept move by move drift by rounding
 
     for sigma in np.geomspace(options.sigma_start, options.sigma_end, STEPS):
         go(sigma, COOLING / STEPS)
-    cells = []
+    found = []
     for _ in range(options.samples):
         go(options.sigma_end, (1 - COOLING) / options.samples)
-        cells.append(state.cell[: state.n].copy())
-    return cells
+        y = state.label[: state.n].astype(np.int64)
+        found.append(_Sample(state.cell[: state.n].copy(), y, state.leaf[:, 0].astype(np.int64)))
+    return found
 
 
-def _rows(problem: _Problem, cell: Ints, rng: np.random.Generator) -> Table:
+def _rows(problem: _Problem, of: _Sample, rng: np.random.Generator) -> Table:
     """Return a row inside every row of cells, values missing as often as own rows make likely.
 
     A missing value goes where one of the row's cell does, so that sums do not tell them apart.
     """
     known, prior = problem.known.boxes, problem.basis.prior
-    boxes = Boxes(cell, cell + 1, known.y, known.margin, known.history)
+    boxes = Boxes(of.cell, of.cell + 1, of.y, known.margin, known.history)
     table = points("auto", boxes, problem.basis.grid, prior, problem.schema, rng)
     odds = prior.missing[table.y]
     missing = rng.random(odds.shape) * (1 + odds) < odds

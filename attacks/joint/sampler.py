@@ -6,9 +6,10 @@ The state's probability is proportional to
 
 A move changes cells of one row or exchanges cells of two, follows what that does to every later
 tree (a changed leaf changes the margin, hence the gradients in all trees after it), and is
-accepted by Metropolis and Hastings. A row never leaves its leaf of the first tree, whose class
-counts are known; exchanging all features of two rows of such a leaf exchanges their labels. Where
-trees are grown on some of the rows, which rows are in which tree is part of the state.
+accepted by Metropolis and Hastings. A row never leaves its leaf of the first tree, where that has
+known class counts; exchanging all features of two rows of such a leaf exchanges their labels. Where
+noise hides the counts, rows are anywhere and labels are drawn as well. Where trees are grown on
+some of the rows, which rows are in which tree is part of the state.
 """
 
 from __future__ import annotations
@@ -18,8 +19,15 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.joint.classes import Classes, count_row, draw_class
-from fedtrees.attacks.joint.energy import accept, judge, resample, trade
+from fedtrees.attacks.joint.classes import Classes, count_row, draw_class, log_weight
+from fedtrees.attacks.joint.energy import (
+    accept,
+    judge,
+    relabel,
+    relabelled,
+    resample,
+    trade,
+)
 from fedtrees.attacks.joint.moves import (
     Proposal,
     below,
@@ -41,6 +49,8 @@ CLASS, REDRAW, SHIFT = 0.08, 0.40, 0.55
 # Where trees are grown on some of the rows, so many of all but the first of these draw anew which;
 # and so many pairs of rows are tried for a trade.
 COINS, TRADES = 0.3, 8
+# Where labels are not known, so many of all moves draw one.
+LABEL = 0.1
 
 
 def draw_classes(state: State, classes: Classes, seed: int) -> None:
@@ -49,16 +59,23 @@ def draw_classes(state: State, classes: Classes, seed: int) -> None:
 
 
 def sample(
-    world: World, state: State, classes: Classes, precision: Floats, moves: int, seed: int
+    world: World,
+    state: State,
+    classes: Classes,
+    precision: Floats,
+    moves: int,
+    seed: int,
+    labels: bool = False,
 ) -> int:
-    """Make so many moves in place and return how many that change a row were accepted.
+    """Make so many moves in place and return how many that change a row's cells were accepted.
 
     ``precision``, float64 (L, 2), weighs every squared residual. Moves of classes are moves too.
+    With ``labels`` these are drawn as well.
     """
     new = Proposal.empty(state.cell.shape[1], len(world.root))
     accepted: int = _sample(
         world, state, classes, precision, _mates(world, state), moves, new, _scratch(classes),
-        _bits(seed),
+        _bits(seed), LABEL if labels else 0.0,
     )  # fmt: skip
     return accepted
 
@@ -97,10 +114,13 @@ def _count_in_new_class(i, state, classes, scratch, bits):  # type: ignore[no-un
 
 
 @kernel
-def _sample(world, state, classes, precision, mates, moves, new, scratch, bits):  # type: ignore[no-untyped-def]
+def _sample(world, state, classes, precision, mates, moves, new, scratch, bits, label):  # type: ignore[no-untyped-def]
     """Do the work of `sample`; ``mates`` as of `_mates`, ``new`` and ``scratch`` (K,) to fill."""
     accepted = 0
     for _ in range(moves):
+        if label > 0.0 and uniform(bits) < label:
+            _draw_label(state, classes, precision, below(bits, len(state.leaf)), scratch, bits)
+            continue
         kind = uniform(bits)
         if kind < CLASS:
             i = below(bits, state.cell.shape[0])
@@ -136,6 +156,18 @@ def _sample(world, state, classes, precision, mates, moves, new, scratch, bits):
         accept(world, state, new, n_rows, first)
         _move_cells(state, classes, new, n_rows)
     return accepted
+
+
+@kernel
+def _draw_label(state, classes, precision, i, scratch, bits):  # type: ignore[no-untyped-def]
+    """Give row ``i`` the other label, or not, by its probability given all else, in place."""
+    count_row(classes, state.cell, i, state.component[i], -1)
+    gain = relabelled(state, precision, i)
+    gain += log_weight(classes, state.cell, i, 1 - state.label[i], scratch)
+    gain -= log_weight(classes, state.cell, i, state.label[i], scratch)
+    if uniform(bits) * (1.0 + math.exp(min(-gain, 700.0))) < 1.0:
+        relabel(state, i)
+    _count_in_new_class(i, state, classes, scratch, bits)
 
 
 @kernel

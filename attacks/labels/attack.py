@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, Literal, get_args
@@ -20,7 +19,7 @@ from fedtrees.attacks.labels.evidence import (
     tree_weights,
 )
 from fedtrees.attacks.labels.mixture import mixture_of
-from fedtrees.attacks.labels.noise import MOST_LOST, denoised
+from fedtrees.attacks.labels.noise import MOST_LOST, denoised, response_of
 from fedtrees.attacks.labels.published import MOST_ROWS, published_communities
 from fedtrees.attacks.labels.spectral import spectral
 from fedtrees.attacks.labels.spreading import spread
@@ -279,7 +278,7 @@ class LabelMixture(LeafAttack):
             starts.append(merge_to(seen.twins, community, seen.classes))
         model = mixture_of(seen.view, seen.columns, seen.twins, seen.trees, seen.classes)
         found = model.best([start[seen.twins.of_row] for start in starts], self.rows, rng)
-        epsilon = seen.view.defense.declares(seen.view.schema, seen.view.parameters).label_epsilon
-        if math.isinf(epsilon) or model.lost(found) > MOST_LOST:
+        law = response_of(seen.view)
+        if law is None or model.lost(found) > MOST_LOST:
             return found
-        return denoised(found, seen.columns.X, seen.classes, epsilon, rng)
+        return denoised(found, seen.columns.X, seen.classes, law, rng)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.core.channel import Channel, Memory, chained
 from fedtrees.core.streams import Streams
-from fedtrees.privacy.randomised_response import odds_within, true_shares
+from fedtrees.core.view import View
 from fedtrees.trees.forest.grower import grow_random_forest
 from fedtrees.trees.forest.params import ForestParams
 from fedtrees.trees.sketch import quantile_cuts
@@ -22,18 +21,24 @@ FOLDS = 5
 FOREST = ForestParams(trees=50, max_depth=8, min_samples_leaf=10, max_bin=32)
 
 
+def response_of(view: View) -> Channel | None:
+    """Return the channel of the labels; of a response that differs by row the usual one."""
+    found = [c.usual if isinstance(c, Memory) else c for c in view.changes("labels", "y")]
+    return chained(c for c in found if c is not None)
+
+
 def denoised(
     said: NDArray[np.int64],
     X: NDArray[np.float32],
     classes: int,
-    epsilon: float,
+    law: Channel,
     rng: np.random.Generator,
 ) -> NDArray[np.int64]:
     """Return the likeliest true label of every row, int64, shape (N,).
 
     A forest over own columns, grown on the noisy labels of other rows, says how likely each noisy
-    label is; less the noise, that is the prior. The row's own noisy label speaks with odds of
-    ``e^epsilon``. Where randomised response is among the likeliest few, its matrix is another for
+    label is; less the noise, that is the prior. The row's own noisy label speaks by its
+    channel. Where randomised response is among the likeliest few, its matrix is another for
     every row, and not known here: it is taken as that over all classes.
 
     Parameters
@@ -43,12 +48,14 @@ def denoised(
     X : float32 array, shape (N, F)
         Own columns.
     classes : int
-    epsilon : float
-        Of the noise, in nats.
+    law : Channel
+        Of a label.
     rng : numpy.random.Generator
     """
-    odds = odds_within(epsilon)
-    if odds == 1 or len(said) < FOLDS:
+    each = np.arange(classes)
+    told = law.log_likelihood(each[None, :, None], each[:, None, None])  # by label and answer
+    back = np.linalg.pinv(np.exp(told))
+    if len(said) < FOLDS or np.ptp(told, axis=0).max() == 0:
         return said
     cuts, fold = quantile_cuts(X, FOREST.max_bin), rng.permutation(len(said)) % FOLDS
     shares = np.empty((len(said), classes))
@@ -59,6 +66,7 @@ def denoised(
             X[others], said[others], cuts, FOREST, n_classes=classes, seed=coins
         )
         shares[~others] = forest.probabilities(X[~others])
-    told = np.log(np.maximum(true_shares(shares, odds), LEAST_SHARE))
-    told[np.arange(len(said)), said] += math.log(odds)
-    return np.asarray(told.argmax(axis=1))
+    true = np.maximum(shares @ back, 0)
+    true /= true.sum(axis=1, keepdims=True)
+    found = np.log(np.maximum(true, LEAST_SHARE)) + told.T[said]
+    return np.asarray(found.argmax(axis=1))

@@ -7,10 +7,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fedtrees.attacks.evidence.boosted import Evidence
+from fedtrees.attacks.evidence.clients.victims import added_up, victims_of
+from fedtrees.attacks.evidence.laws import law_of_sums
 from fedtrees.attacks.evidence.readable import classes_of_leaves, no_trees, shows
 from fedtrees.attacks.evidence.readback.read import first_trees
 from fedtrees.attacks.evidence.view import evidence_of
-from fedtrees.attacks.lattice.decode import decode
+from fedtrees.attacks.lattice.decode import Decoded, decode
 from fedtrees.attacks.lattice.exact_sums import base_margin_of
 from fedtrees.core.attack import Attack
 from fedtrees.core.errors import UsageError
@@ -77,23 +79,35 @@ class Lattice(Attack):
 
     def run(self, view: View, rng: np.random.Generator) -> Guess:
         """Return certified class counts of leaves, of as many trees as possible."""
-        seen = evidence_of(view)
+        seen, law = evidence_of(view), law_of_sums(view)
         if seen is None or view.weighted:  # sums of weights are no counts
             return Guess(notes={"trees_certified": 0.0})
-        declared = view.defense.declares(view.schema, view.parameters)
-        if declared.histogram_step or declared.least_rows or seen.outputs > 1:
+        if seen.outputs > 1 or not (law is None or law.additive):
             return _bounded(view, seen)
         evidence = replace(seen, level="statistics", histograms=None)
+        each = [v.evidence for v in victims_of(view) if not v.blocks] or [evidence]
+        found = [self._decode(one, view) for one in each]
+        if len(found) == 1:
+            return Guess(found[0].leaf_counts, found[0].notes)
+        notes: dict[str, float] = {}
+        for key in {key: None for one in found for key in one.notes}:
+            values = [one.notes.get(key, 0.0) for one in found]
+            several = not key.startswith(("trees", "stopped", "least"))
+            notes[key] = sum(values) if several else max(values)
+        counts = added_up([c for one in found for c in one.leaf_counts])
+        return Guess(tuple(counts), notes)
+
+    def _decode(self, evidence: Evidence, view: View) -> Decoded:
+        """Follow the rows of one client, or of all together."""
         if self.max_trees is not None:
             evidence = evidence.rounds(self.max_trees)
         if self.base_score == "unknown" and evidence.trees:
             base = base_margin_of(evidence)
             if base is None:
-                return Guess(notes={"trees_certified": 0.0})
+                return Decoded()
             evidence = replace(evidence, base_margin=base)
         parts = (evidence, view.rows, view.schema, self.list_bits, self.doubt)
-        found = decode(*parts, steps=self.steps)
-        return Guess(found.leaf_counts, found.notes)
+        return decode(*parts, steps=self.steps)
 
 
 def _bounded(view: View, evidence: Evidence) -> Guess:

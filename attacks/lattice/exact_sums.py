@@ -37,12 +37,13 @@ def exact_sums(evidence: Evidence, own: Table) -> list[Longs] | None:
     trees = evidence.trees
     if evidence.share < 1 and evidence.own_sums is None:
         return None
-    if evidence.outputs != 1 or evidence.foreign or evidence.restart or not evidence.own_inside:
+    if evidence.outputs != 1 or evidence.foreign or evidence.restart:
         return None  # trees of other rows, or margins that start anew
     if evidence.noise is not None or evidence.level == "values" or evidence.constant_hessian:
         return None
     if not trees or any(tree.g is None or tree.h is None for tree in trees):
         return None
+    own = own if evidence.own_inside else own.take(slice(0))
     nodes = Forest(trees, evidence.base_margin).apply(own.X)
     margin = np.full(len(own), evidence.base_margin, dtype=np.float32)
     out = []

@@ -28,9 +28,6 @@ COOL, STEPS, SAMPLES, CHAINS = 0.05, 20, 20, 2
 DRAWN, EXACT = (40, 40, 1.0), (100, 60, 6.0)
 #: Values drawn by all chains of a source at most, each in about 10 microseconds for 100 trees.
 MOST_DRAWS = 1_500_000
-#: How far samples from exact counts are trusted where a blind guess is the choice: which levels go
-#: together in a row no prior says, so that samples are more alike than tables that fit.
-TRUST = 2 / 3
 
 
 @register.attack("forest-boxes")
@@ -99,9 +96,7 @@ class ForestBoxes(Attack):
         blind = Blind(own, view.schema, width, best_recipe(own, view.schema, rng))
         if not source.drawn and numbers is None:
             worlds = [Table(_drawn(boxes, values, level, own, rng), y) for level in levels]
-            guess, told = submitted(found, worlds, blind, TRUST, rng, certain=True)
-        else:
-            guess, told = submitted(found, worlds, blind, 1.0, rng)
+        guess, told = submitted(found, worlds, blind, 1.0, rng)
         return guess, {
             "log_likelihood": max(likely), "submits_blind": told["submits_blind"],
         }  # fmt: skip

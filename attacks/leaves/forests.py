@@ -87,7 +87,7 @@ def _source(view: View, trees: tuple[ClassTree, ...], rows: int, owner: str | No
     rate = float(known.get("max_samples") or 1.0)
     drawn = bool(known.get("bootstrap", True)) or rate < 1
     if any(t.counts is None for t in trees):
-        step = view.defense.declares(view.schema, known).rounding
+        step = _step(view)
         least = max(int(known.get("min_samples_leaf", 1)), view.defense.least_leaf_rows)
         return Source(trees, rows, owner, drawn, rate, step, least)
     totals = np.stack([t.counts[0] for t in trees if t.counts is not None])
@@ -95,6 +95,14 @@ def _source(view: View, trees: tuple[ClassTree, ...], rows: int, owner: str | No
         rows = max(1, round(int(totals[0].sum()) / rate))
     # of all rows, class totals are the same in all trees
     return Source(trees, rows, owner, bool((totals != totals[0]).any()), rate)
+
+
+def _step(view: View) -> float:
+    """Return how far apart shares may be that were sent as the same; 0: they are exact."""
+    sites = ((LocalForest, "client"), (LeafClasses, "server"))
+    laws = (view.channel(kind, "probability", role) for kind, role in sites)
+    widths = (law.bounds(np.array([0.5])) for law in laws if law is not None)
+    return max((float((high - low)[0]) for low, high in widths), default=0.0)
 
 
 def _grown(view: View) -> tuple[ClassTree, ...]:

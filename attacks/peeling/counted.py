@@ -89,11 +89,8 @@ class CountedSources:
 
 def altered(view: View) -> str | None:
     """Return why class counts are not those of rows, None if they are."""
-    declared = view.defense.declares(view.schema, view.parameters)
-    if declared.noise_variance > 0 or declared.histogram_step > 0:
-        return "class counts with noise or rounding do not tell who was there"
-    if any(p.declares(view.schema, view.parameters).least_rows > 1 for p in view.defense.parts):
-        return "bins of few rows are not sent"
+    if any(view.changes(kind, "counts") for kind in (ClassCounts, ClassTotals)):
+        return "class counts that a defense changes do not tell who was there"
     return None
 
 
@@ -143,7 +140,7 @@ def _of_everyone(
     if view.parameters.get("max_samples") is None:
         return [t for t in trees if totals[t][0].counts.sum() == view.n_rows]
     stayed = {m.parties for _, m in view.messages(MaskSurvivors)}
-    lost = any(getattr(p, "dropout", 0) for p in view.defense.parts) or len(stayed) > 1
+    lost = view.changes("sums", "parties") or len(stayed) > 1
     return [] if lost or len({int(totals[t][0].counts.sum()) for t in trees}) > 1 else trees
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fedtrees.attacks.evidence.laws import cell_variance, clients_of, law_of_sums
 from fedtrees.attacks.evidence.readable import some_rows
 from fedtrees.attacks.evidence.replay import (
     EVERYONE,
@@ -15,7 +16,6 @@ from fedtrees.attacks.evidence.replay import (
     grow_again,
     levels_of,
     params_of,
-    serves,
 )
 from fedtrees.attacks.peeling.rows import BinnedForest, Residual
 from fedtrees.core.view import View
@@ -50,14 +50,10 @@ def unreadable(view: View) -> str | None:
     clip = view.defense.gradient_clip
     if clip is not None and clip < 1:
         return "clipped gradients are no fingerprints"
-    if view.defense.declares(view.schema, p).unit_hessian:
+    if view.defense.unit_hessian:
         return "hessians of 1 are no fingerprints"
-    # what the server leaves out of the sums that it sends back, it has still received
-    where = "client" if serves(view) else ""
-    for part in view.defense.parts:
-        if part.declares(view.schema, p).least_rows > 1 and where in (*part.at, ""):
-            return "no bin is sent that holds a single row"
-    return None
+    law = law_of_sums(view)
+    return "no bin is sent that holds a single row" if law is not None and law.hides else None
 
 
 def sources_of(view: View) -> Sources | None:
@@ -97,10 +93,5 @@ def _slack(view: View, params: TreeParams, sources: int) -> float:
 
     A node's histogram by subtraction carries the noise of its ancestors, at most one per level.
     """
-    declared = view.defense.declares(view.schema, view.parameters)
-    variance = declared.noise_variance + declared.histogram_step**2 / 12
-    clients = sum(role == "client" for role in view.roles.values())
-    parties = clients if sources == 1 else 1
-    return float(
-        np.ldexp(_DEVIATIONS * np.sqrt(variance * parties * params.max_depth), FIXED_POINT_BITS)
-    )
+    variance = max(cell_variance(law_of_sums(view, clients_of(view) if sources == 1 else 1)))
+    return float(np.ldexp(_DEVIATIONS * np.sqrt(variance * params.max_depth), FIXED_POINT_BITS))

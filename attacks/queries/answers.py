@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.queries.splits import Way
+from fedtrees.core.channel import Chain
 from fedtrees.core.view import View
 from fedtrees.messages.vertical_model import HeldModel
 
@@ -18,7 +19,7 @@ _CLOSE = 1e-6
 
 
 class Endpoint:
-    """Scores or labels, as the view declares them to be rounded and noisy.
+    """Scores or labels, as they pass the channel that the view states.
 
     Parameters
     ----------
@@ -28,17 +29,17 @@ class Endpoint:
 
     def __init__(self, view: View, model: HeldModel) -> None:
         assert view.oracle is not None
-        told = view.defense.declares(view.schema, view.parameters)
         self.model, self.labels = model, view.oracle.answers == "label"
-        self.scale, self.step = told.answer_scale, told.answer_step
-        self.shares = bool(view.schema.classes)
+        self.law = view.channel("answers", "scores") or Chain(())
+        self.exact = bool(self.law.deterministic)
+        self.rounded = self.exact and self.law != Chain(())
+        middle = np.full(max(len(view.schema.classes), 1), 0.5)
+        self.scale = 0.0 if self.exact else float(np.sqrt(self.law.error(middle)[1].max() / 2))
 
     def predicted(self, ways: Sequence[Way]) -> NDArray[np.float64]:
         """Return the scores of ways, float64, shape (M,) or (M, K), rounded where that is exact."""
         scores = self.model.scores(np.array([way.leaves for way in ways]))
-        if self.step and not self.scale and scores.ndim == 1:
-            return np.round(scores, round(-np.log10(self.step)))
-        return scores
+        return self.law.send(scores) if self.exact else scores
 
     def apart(self, ways: Sequence[Way], u: int) -> float:
         """Return how well answers tell the sides of a threshold apart; 0: not at all.
@@ -56,29 +57,28 @@ class Endpoint:
         distances = np.concatenate(nearest)
         if self.scale:
             return float(distances.min())
-        return float((distances > self._slack(scores)).mean())
+        return float((distances > _CLOSE).mean())
 
     def distinct(self, ways: Sequence[Way]) -> bool:
         """Tell whether all ways have different answers."""
         scores = self._comparable(self.predicted(ways))
         apart = np.abs(scores[:, None] - scores[None]).max(axis=2)
         np.fill_diagonal(apart, np.inf)
-        return bool((apart > self._slack(scores)).all())
+        return bool((apart > _CLOSE).all())
 
     def likelihood(self, ways: Sequence[Way], answers: NDArray[Any]) -> NDArray[np.float64]:
-        """Return the log likelihood of answers to one record, asked n times, for every way.
-
-        Noise that is cut off at 0 and 1 has the same ratios there.
-        """
+        """Return the log likelihood of answers to one record, asked n times, for every way."""
         scores = self.predicted(ways)
         if self.labels:
             return self._label_likelihood(scores, np.asarray(answers))
-        told = np.asarray(answers, dtype=np.float64).reshape(len(answers), -1)
-        apart = np.abs(scores.reshape(len(ways), 1, -1) - told[None])
+        told = np.asarray(answers, dtype=np.float64).reshape(1, len(answers), -1)
+        scores = scores.reshape(len(ways), 1, -1)
         if self.scale:
-            found: NDArray[np.float64] = -apart.sum(axis=(1, 2)) / self.scale
-            return found
-        fits = (apart <= max(self._slack(scores) / 2, _CLOSE)).all(axis=(1, 2))
+            return self.law.log_likelihood(told, scores).sum(axis=1)
+        fits = (np.abs(scores - told) <= _CLOSE).all(axis=(1, 2))
+        if not fits.any():  # a last place may tip what is rounded
+            low, high = self.law.bounds(told)
+            fits = ((low - _CLOSE <= scores) & (scores <= high + _CLOSE)).all(axis=(1, 2))
         return np.where(fits, 0.0, -np.inf)
 
     def information(self, gap: float) -> float:
@@ -88,10 +88,6 @@ class Endpoint:
         if self.labels:
             return 2 * gap**2  # a lower bound: Pinsker
         return gap / self.scale + np.exp(-gap / self.scale) - 1
-
-    def _slack(self, scores: NDArray[np.float64]) -> float:
-        rounded = self.step and not self.scale and scores.ndim == 2 and scores.shape[1] > 1
-        return 2 * self.step if rounded and not self.labels else _CLOSE
 
     def _comparable(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return scores, classes, or with noise the chance of class 1, shape (M, k)."""
@@ -104,9 +100,7 @@ class Endpoint:
 
     def _chance(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the chance that a noisy score is above one half."""
-        far = (scores - 0.5) / self.scale
-        tail = 0.5 * np.exp(-np.abs(far))
-        return np.where(far > 0, 1 - tail, tail)
+        return np.exp(self.law.log_mass(np.nextafter(0.5, 1), np.inf, scores[:, None]))
 
     def _label_likelihood(
         self, scores: NDArray[np.float64], answers: NDArray[Any]

@@ -140,7 +140,7 @@ class Search:
     def _base(self, u: int) -> Base | None:
         """Return a record that reaches a split and tells its sides apart."""
         best = None
-        hard = (self.endpoint.labels or self.endpoint.step) and not self._hidden
+        hard = (self.endpoint.labels or self.endpoint.rounded) and not self._hidden
         for _ in range(1 if self.leaf_ids else _HARD_TRIES if hard else _TRIES):
             made = self._reaching(u)
             if made is None or self.leaf_ids:

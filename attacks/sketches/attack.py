@@ -110,8 +110,7 @@ class SketchReading(Attack):
         if all(c.exact for parts in columns.values() for c in parts):
             return Records(Table(X, y), owner=names), {"submits_blind": 0.0}
         blind = Blind(own, view.schema, width, best_recipe(own, view.schema, rng))
-        share = wanted(total) / max(total, 1)
-        rows, choice = submitted(Table(X, y), tables, blind, 1.0, rng, share=share)
+        rows, choice = submitted(Table(X, y), tables, blind, 1.0, rng)
         return Records(rows, owner=None if choice["submits_blind"] else names), choice
 
 

@@ -171,7 +171,7 @@ def _weighed(
         return at_most(records, rows or len(records), rng), {"submits_blind": 0.0}
     trust = trust_in(basis, round(len(records) / share))
     blind = Blind.of(basis, schema, share, rng)
-    return submitted(records, worlds, blind, trust, rng, rows, share=share)
+    return submitted(records, worlds, blind, trust, rng, rows)
 
 
 def _classes(n0: NDArray[np.int64], n1: NDArray[np.int64], evidence: Evidence) -> NDArray[np.int64]:

@@ -270,7 +270,7 @@ def _tree(
     naive: Naive,
     goal: tuple[float, float | None, float | None],
 ) -> Iterator[Line]:
-    sides = Sides(keys, ObfuscatorPool(owner), DJNObfuscators(keys.public))
+    sides = Sides(keys, ObfuscatorPool(owner), PlainObfuscators(keys.public))
     prepared = _seconds(lambda: sides.encrypting.prepare(len(tree.rows)))  # type: ignore[attr-defined]
     correct = []
     started = time.process_time()

@@ -314,7 +314,7 @@ def _of_client(common: Evidence, audit: Audit, client: int) -> Evidence:
     trees start from its own base score, later ones from the model's.
     """
     names = audit.sources.names
-    starts = [t.index for t in audit.trees if t.base_score is not None]
+    starts = [t.at for t in audit.trees if t.base_score is not None]
     block = starts[1] - starts[0]
     per_round = block * audit.sources.clients
     mine = [name == f"client {client}" for name in names]

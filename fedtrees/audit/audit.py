@@ -33,7 +33,7 @@ from fedtrees.audit.recover import (
     sums_of,
 )
 from fedtrees.audit.sources import Sources, find_sources
-from fedtrees.audit.stated import recover_forest, recover_lightgbm
+from fedtrees.audit.stated import recover_forest, recover_lightgbm, samples_rows
 from fedtrees.audit.values_alone import told_by_values
 from fedtrees.core.errors import UsageError
 from fedtrees.trees.boosted.forest import Forest
@@ -56,6 +56,7 @@ _REVEALS = {
     "split_gain": "the gain of every split",
     "feature_infos": "smallest and largest training value of every column",
     "counts": "rows of each class in every node",
+    "distinct": "rows in every node, each counted once",
     "base_score": "the share of class 1 in the (first) training table",
 }
 
@@ -179,7 +180,13 @@ def _finished(
     rates: Sequence[float | None] = (),
 ) -> Audit:
     fields, sources = fields_of(model), _sources(model, trees, sums, rates)
-    named = tuple(replace(t, source=s) for t, s in zip(trees, sources.names, strict=True))
+    table = _shown_rows(model, trees, known)
+    named = tuple(
+        replace(
+            t, source=s, index=model.place_of(t.at), whole=t.rows is not None and t.rows == table
+        )
+        for t, s in zip(trees, sources.names, strict=True)
+    )
     hidden = any(f.name == "sum_hessian" and f.state in ("masked", "zero") for f in fields)
     return Audit(
         model=model,
@@ -191,6 +198,16 @@ def _finished(
         summary=summary(named),
         restored=hidden and any(s is not None for s in sums),
     )
+
+
+def _shown_rows(model: ModelFile, trees: Sequence[TreeExposure], known: Known) -> int | None:
+    """Return the rows of the whole table: declared, or of LightGBM's trees if its file draws none.
+
+    A tree of fewer saw a sample, or the rows of one client or of one training.
+    """
+    if known.rows is not None or model.library != "lightgbm" or samples_rows(model):
+        return known.rows
+    return max((t.rows for t in trees if t.rows is not None), default=None)
 
 
 def _sources(
@@ -218,7 +235,7 @@ def _apart(model: ModelFile, before: TreeExposure, tree: TreeExposure) -> bool:
 
     Of the same table, or a sample of it, all of its rows would have met leaves of one value there.
     """
-    grown = model.forest.trees[before.index]
+    grown = model.forest.trees[before.at]
     _, value = np.unique(grown.value[grown.leaves], return_inverse=True)
     if before.rows is None or not before.rows or tree.rows is None:
         return False
@@ -270,7 +287,7 @@ def _how(sources: Sources, same: bool) -> str:
 def fields_of(model: ModelFile) -> tuple[Field, ...]:
     """Return what the file carries beside splits and leaf values."""
     out = []
-    for name in STATISTICS.get(model.library, ("counts",)):
+    for name in STATISTICS.get(model.library, [*model.raw] or ["counts"]):
         state, constant = state_of(model.raw[name]) if name in model.raw else ("absent", None)
         if name == "base_weights" and state == "present" and _leaves_only(model):
             # inner nodes are what matters; leaves repeat what prediction needs

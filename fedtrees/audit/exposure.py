@@ -24,7 +24,7 @@ SMALL = 5  # rows: groups below this size are small; many statistical offices pu
 class TreeExposure:
     """The J leaves of one tree; all arrays have the shape (J,)."""
 
-    index: int  # place of the tree in the model
+    at: int  # place of the tree in the forest, which orders them by rounds of one tree an output
     output: int  # class whose margin the tree adds to; 0 of one margin
     leaf: NDArray[np.intp]  # node numbers
     n: Ints  # rows; `UNKNOWN` where not certain, as all counts below
@@ -34,6 +34,8 @@ class TreeExposure:
     how: str  # why the counts follow, or why they do not
     base_score: float | None = None  # every row's prediction before the tree, where it follows
     source: str | None = None  # client the tree comes from, where that follows
+    index: int = UNKNOWN  # the tree's number in the file
+    whole: bool = False  # whether it is shown that the tree saw all rows of the table
 
     @staticmethod
     def of(
@@ -46,7 +48,7 @@ class TreeExposure:
     ) -> TreeExposure:
         """Return a tree of which only some is known; None stands for unknown in every leaf.
 
-        `place` is `index` and `output`, `counts` are `n` and `n_pos`, `bounds` are `at_least` and
+        `place` is `at` and `output`, `counts` are `n` and `n_pos`, `bounds` are `at_least` and
         `at_most`: by default `n` for both.
         """
         parts = (*counts, *(bounds or (counts[0], counts[0])))
@@ -76,9 +78,14 @@ class TreeExposure:
         return np.asarray((self.n == 1) | (self.at_most == 1))
 
     @cached_property
-    def pure(self) -> NDArray[np.bool_]:
-        """Leaves whose rows all have one label, for certain."""
+    def one_label(self) -> NDArray[np.bool_]:
+        """Leaves of which all rows that the tree saw have one label, for certain."""
         return np.asarray(self.exact & ((self.n_pos == 0) | (self.n_pos == self.n)))
+
+    @property
+    def pure(self) -> NDArray[np.bool_]:
+        """Leaves of which all rows of the table have one label, for certain."""
+        return self.one_label & self.whole
 
     @property
     def rows(self) -> int | None:
@@ -122,15 +129,18 @@ class Summary:
     exact: int
     small: int
     single: int
+    one_label: int
+    rows_of_one_label: int  # of the tree that has most of them
     pure: int
-    rows_in_pure: int  # of the tree that has most of them
+    rows_in_pure: int  # likewise
 
 
 def summary(trees: Sequence[TreeExposure]) -> Summary:
     """Add up the exposure of trees."""
-    masks = ("counted", "exact", "small", "single", "pure")
+    masks = ("counted", "exact", "small", "single", "one_label", "pure")
     return Summary(
         leaves=sum(len(t.leaf) for t in trees),
+        rows_of_one_label=max((int(t.n[t.one_label].sum()) for t in trees), default=0),
         rows_in_pure=max((int(t.n[t.pure].sum()) for t in trees), default=0),
         **{name: sum(int(getattr(t, name).sum()) for t in trees) for name in masks},
     )

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.audit.exposure import UNKNOWN
 from fedtrees.core.errors import DataError
 from fedtrees.trees.boosted.forest import Forest
 from fedtrees.trees.boosted.losses import LOGISTIC
@@ -66,6 +67,7 @@ class Statistics:
     gain: Floats | None = None  # of each split (loss_changes)
     rows: NDArray[np.int64] | None = None  # training rows in each node
     positives: NDArray[np.int64] | None = None  # rows of the tree's class among them
+    drawn: NDArray[np.int64] | None = None  # of each class, (n_nodes, K), where rows count by draws
 
 
 @dataclass(frozen=True, eq=False)
@@ -407,19 +409,36 @@ def parameter(known: Mapping[str, str], name: str) -> float | None:
 def _read_random_forest(path: Path) -> ModelFile:
     forest = load_random_forest(path)
     width = _width(1 + max((int(t.feature.max(initial=-1)) for t in forest.trees), default=-1))
-    statistics = tuple(
-        Statistics()
-        if tree.counts is None
-        else Statistics(
-            rows=tree.counts.sum(axis=1),
-            positives=tree.counts[:, 1] if tree.n_classes == 2 else None,
-        )
-        for tree in forest.trees
-    )
-    counted = [t.counts.astype(np.float64) for t in forest.trees if t.counts is not None]
-    raw = {"counts": counted} if counted else {}
+    once = all(
+        t.counts is not None and t.distinct is not None
+        and np.array_equal(t.counts.sum(axis=1), t.distinct)
+        for t in forest.trees
+    )  # fmt: skip
+    statistics = tuple(_counts(tree, once) for tree in forest.trees)
+    kept = {name: [getattr(t, name) for t in forest.trees] for name in ("counts", "distinct")}
+    raw = {
+        name: [each.astype(np.float64) for each in of_trees]
+        for name, of_trees in kept.items()
+        if all(each is not None for each in of_trees)
+    }
     return ModelFile(path, "fedtrees forest (.npz)", forest, statistics, raw,
                      categorical=(False,) * width)  # fmt: skip
+
+
+def _counts(tree: ClassTree, once: bool) -> Statistics:
+    """Return what a tree says of its rows; `once`: of no tree a row is drawn twice, or weighs more.
+
+    Else labels are certain where all rows have one, which draws and weights do not change.
+    """
+    two = tree.n_classes == 2
+    if once:
+        assert tree.counts is not None
+        return Statistics(rows=tree.distinct, positives=tree.counts[:, 1] if two else None)
+    if tree.distinct is None:
+        return Statistics(drawn=tree.counts)
+    none, every = tree.probability[:, 1] == 0, tree.probability[:, 0] == 0
+    positives = np.where(none, 0, np.where(every, tree.distinct, UNKNOWN)) if two else None
+    return Statistics(rows=tree.distinct, positives=positives, drawn=tree.counts)
 
 
 def _read_released(path: Path) -> ModelFile:

@@ -127,7 +127,7 @@ def _agreeing(trees: list[TreeExposure], outputs: int) -> list[TreeExposure]:
         together = trees[k : k + outputs]
         if any(t.base_score is None and len(t.leaf) > 1 for t in together):
             for t in together:
-                out[t.index] = t if t.base_score is None else _without_counts(t, UNSURE)
+                out[t.at] = t if t.base_score is None else _without_counts(t, UNSURE)
     return out
 
 
@@ -138,10 +138,10 @@ def _settled(trees: list[TreeExposure], followed: bool) -> list[TreeExposure]:
     a client's first tree, which starts from another base score than the model's. After a single
     first tree, upper bounds hold only if the second tree followed it.
     """
-    starts = [t.index for t in trees if t.base_score is not None]
+    starts = [t.at for t in trees if t.base_score is not None]
     out = []
     for t in trees:
-        unsure = not starts or t.index < starts[-1]
+        unsure = not starts or t.at < starts[-1]
         if t.base_score is not None or not (t.at_least != UNKNOWN).any():
             out.append(t)
         elif unsure:
@@ -157,7 +157,7 @@ def _settled(trees: list[TreeExposure], followed: bool) -> list[TreeExposure]:
 
 
 def _without_counts(t: TreeExposure, how: str) -> TreeExposure:
-    return TreeExposure.of((t.index, t.output), t.leaf, how)
+    return TreeExposure.of((t.at, t.output), t.leaf, how)
 
 
 def _classified(

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.evidence import FLOAT32
-from fedtrees.audit.exposure import TreeExposure
+from fedtrees.audit.exposure import UNKNOWN, TreeExposure
 from fedtrees.audit.first_trees import FirstTree, LeafStatistics, counts_at
 from fedtrees.audit.model import ModelFile, parameter
 from fedtrees.trees.boosted.losses import LOGISTIC
@@ -16,6 +16,11 @@ from fedtrees.trees.boosted.losses import LOGISTIC
 # LightGBM's ways to train on several machines, none of which sees all rows of a leaf.
 DISTRIBUTED = ("data", "voting")
 ESTIMATED = "leaf_count, which training on several machines estimates from leaf_weight"
+COUNTED = "the file counts them"
+ONCE = (
+    "the file counts them once; labels where all have one, for rows were drawn twice or had weights"
+)
+DRAWN = "the file counts draws, and a row may be drawn twice: bounds, which meet in some leaves"
 CONTRADICTED = "leaf_count does not add up to internal_count: one was changed, or estimated"
 
 
@@ -23,13 +28,39 @@ def recover_forest(model: ModelFile) -> list[TreeExposure]:
     """Return the exposure of every tree of a random forest that keeps its counts."""
     out = []
     for t, (tree, known) in enumerate(zip(model.forest.trees, model.statistics, strict=True)):
+        place, drawn = (t, 0), None if known.drawn is None else known.drawn[tree.leaves]
+        if known.rows is None and drawn is not None:
+            out.append(TreeExposure.of(place, tree.leaves, DRAWN, *_of_draws(drawn)))
+            continue
         counts = tuple(x if x is None else x[tree.leaves] for x in (known.rows, known.positives))
-        how = "the file counts them (a row drawn twice counts twice)"
+        how = COUNTED if drawn is None else ONCE
         if known.rows is None:
             how = "leaves hold shares of classes without counts"
             how = how if model.released is None else "counts are noisy"
-        out.append(TreeExposure.of((t, 0), tree.leaves, how, counts))
+        out.append(TreeExposure.of(place, tree.leaves, how, counts))
     return out
+
+
+def _of_draws(
+    drawn: NDArray[np.int64],
+) -> tuple[tuple[NDArray[np.int64], NDArray[np.int64] | None], tuple[NDArray[np.int64], ...]]:
+    """Return what follows of leaves from their draws of each class, shape (J, K).
+
+    One row at least of each class that was drawn, and no more rows than draws: counts and bounds,
+    as `TreeExposure.of` takes them.
+    """
+    least, most = (drawn > 0).sum(axis=1), drawn.sum(axis=1)
+    n = np.where(least == most, most, UNKNOWN)
+    n_pos = np.where(least == most, drawn[:, 1], UNKNOWN) if drawn.shape[1] == 2 else None
+    return (n, n_pos), (least, most)
+
+
+def samples_rows(model: ModelFile) -> bool:
+    """Tell whether LightGBM grew trees on samples of the rows, as far as the file says."""
+    said = model.parameters
+    shares = ("bagging_fraction", "pos_bagging_fraction", "neg_bagging_fraction")
+    bags = parameter(said, "bagging_freq") != 0 and any(parameter(said, s) != 1 for s in shares)
+    return bags or said.get("boosting") != "gbdt" or said.get("data_sample_strategy") != "bagging"
 
 
 def recover_lightgbm(model: ModelFile) -> list[TreeExposure]:

@@ -69,8 +69,8 @@ def fields_table(audit: Audit) -> Shown:
 def trees_table(audit: Audit, most: int = SHOWN) -> Shown:
     """Return the exposure of the trees of which something is certain, then of the first others."""
     columns = ("tree", "source", "base score", "leaves", "rows known", "labels known", "small",
-               "pure", "smallest leaf", "how")  # fmt: skip
-    order = sorted(audit.trees, key=lambda t: (not t.counted.any(), t.index))
+               "one label", "smallest leaf", "how")  # fmt: skip
+    order = sorted(audit.trees, key=lambda t: (not t.counted.any(), t.at))
     left = len(order) - most
     note = f"and {left} more trees; --format json has them all" if left > 0 else ""
     lines = tuple(_tree_line(audit, t) for t in order[:most])
@@ -80,11 +80,11 @@ def trees_table(audit: Audit, most: int = SHOWN) -> Shown:
 
 def _tree_line(audit: Audit, t: TreeExposure) -> tuple[str, ...]:
     return (
-        str(audit.model.place_of(t.index)),
+        str(t.index),
         t.source or "",
         "" if t.base_score is None else f"{t.base_score:.4g}",
         str(len(t.leaf)),
-        *(str(int(mask.sum())) for mask in (t.counted, t.exact, t.small, t.pure)),
+        *(str(int(mask.sum())) for mask in (t.counted, t.exact, t.small, t.one_label)),
         "".join(_rows_text(t, j, audit.rows.total) for j in _smallest(t, 1)),
         t.how,
     )
@@ -106,10 +106,10 @@ def leaves_table(audit: Audit, most: int = SHOWN) -> Shown:
 
 
 def _leaf_line(audit: Audit, t: TreeExposure, j: int) -> tuple[str, ...]:
-    tree = audit.model.forest.trees[t.index]
+    tree = audit.model.forest.trees[t.at]
     who = conditions(audit.model, tree, int(t.leaf[j]))
     labels = str(t.n_pos[j]) if t.exact[j] else "?"
-    place = audit.model.place_of(t.index), audit.model.number_of(t.index, int(t.leaf[j]))
+    place = t.index, audit.model.number_of(t.at, int(t.leaf[j]))
     return (*map(str, place), _rows_text(t, j, audit.rows.total), labels, who)
 
 
@@ -170,7 +170,9 @@ def _path(tree: Tree | ClassTree, leaf: int) -> Iterator[tuple[int, bool]]:
 def exposed_leaves(audit: Audit, most: int) -> list[tuple[TreeExposure, int]]:
     """Return the leaves of fewest rows as (tree, place); certain and pure ones first."""
     found = [(t, j) for t in audit.trees for j in _smallest(t, most)]
-    found.sort(key=lambda x: (x[0].at_most[x[1]], x[0].n[x[1]] == UNKNOWN, not x[0].pure[x[1]]))
+    found.sort(
+        key=lambda x: (x[0].at_most[x[1]], x[0].n[x[1]] == UNKNOWN, not x[0].one_label[x[1]])
+    )
     return found[:most]
 
 

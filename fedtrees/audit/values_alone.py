@@ -122,7 +122,7 @@ def _counted(
         return nothing
     first = nothing.trees[0]
     value = f"the value of the leaf, if eta {eta:g}, lambda {reg_lambda:g}, N {rows}, {IF}"
-    place = first.index, first.output
+    place = first.at, first.output
     first = TreeExposure.of(place, first.leaf, value, (counts.n, counts.n1), None, ph[0])
     n_pos = int(counts.n1.sum()) if (counts.n1 != UNKNOWN).all() else None
     explains = (
@@ -196,7 +196,7 @@ def _other_clients(
         start = first_tree_of_values(tree, eta, reg_lambda, first.base_score)
         if start is None:
             break
-        place, counts = (exposure.index, exposure.output), (start.n, start.n1)
+        place, counts = (exposure.at, exposure.output), (start.n, start.n1)
         out.append(TreeExposure.of(place, exposure.leaf, how, counts, None, start.p))
     return [*out, *trees[len(out) :]]
 

@@ -64,6 +64,13 @@ def verdict(audit: Audit) -> list[str]:
             f"whoever knows of a person that they are in the training table, and the few columns "
             f"one tree asks for, knows the label of up to {s.rows_in_pure} people from that tree."
         )
+    elif s.rows_of_one_label:
+        lines.append(
+            f"{many(s.one_label, 'leaf has', 'leaves have')} one label among the rows that the "
+            f"tree saw, up to {s.rows_of_one_label} of one tree. If it saw the whole table, which "
+            "the file does not show (--rows does), whoever knows of a person that they are in the "
+            "table, and the few columns one tree asks for, knows their label."
+        )
     if audit.sources.kind != "one":
         lines.append(f"Several sources: {audit.sources.how}.")
     if audit.model.ranges:
@@ -95,7 +102,7 @@ def _counts_line(audit: Audit) -> str:
             )
         return f"{text} {audit.hint}".strip()
     where = (
-        "of the first tree" if len(known) == 1 and known[0].index == 0
+        "of the first tree" if len(known) == 1 and known[0].at == 0
         else f"of {len(known)} of {len(audit.trees)} trees"
     )  # fmt: skip
     labels = "" if not s.exact else (
@@ -226,11 +233,11 @@ def to_json(audit: Audit, attacked: AttackResult | None = None) -> dict[str, Any
 def _tree_json(model: ModelFile, t: TreeExposure) -> dict[str, Any]:
     counts = {"n": t.n, "n_pos": t.n_pos, "at_least": t.at_least, "at_most": t.at_most}
     known = {name: [None if n == UNKNOWN else n for n in c.tolist()] for name, c in counts.items()}
-    numbers = [model.number_of(t.index, leaf) for leaf in t.leaf.tolist()]
+    numbers = [model.number_of(t.at, leaf) for leaf in t.leaf.tolist()]
     columns = {"id": numbers, "exact": t.exact.tolist(), **known}
     leaves = [dict(zip(columns, leaf, strict=True)) for leaf in zip(*columns.values(), strict=True)]
-    about = {name: getattr(t, name) for name in ("output", "source", "base_score", "how")}
-    return {"index": model.place_of(t.index), **about, "leaves": leaves}
+    said = ("index", "output", "source", "base_score", "how", "whole")
+    return {name: getattr(t, name) for name in said} | {"leaves": leaves}
 
 
 def _attack_json(a: AttackResult) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from fedtrees.bench.federation import Federation
+from fedtrees.bench.stated import Seen, departures, watched
 from fedtrees.core.attack import Attack
 from fedtrees.core.codec import decode, encode
 from fedtrees.core.composition import Composition
@@ -193,14 +194,17 @@ def check_defense(defense: Defense, protocols: Sequence[str]) -> Iterator[Findin
         if protocol is None or protocol.mismatch(composed):
             continue
         ran = True
+        noted, seen = watched(defense)
+        noting = Composition((noted,))
         try:
-            (first, _), (again, _) = (sample_training(protocol, composed) for _ in range(2))
+            (first, _), (again, _) = (sample_training(protocol, c) for c in (composed, noting))
         except UnguardedMessageError as err:
             yield Finding(f"{name}: it handles every message it must", False, str(err))
             continue
         yield Finding(f"{name}: the same seed gives the same run", _same_run(first, again))
         first.predict(sample_table()[0].X)  # some act on answers alone
         yield Finding(f"{name}: it acts on something", bool(first.transcript.acted))
+        yield from _states(defense, again, seen, name)
         plain, _ = sample_training(protocol)
         revealing = {
             type(m) for d in plain.transcript if (m := d.message).reveals & defense.protects
@@ -210,6 +214,17 @@ def check_defense(defense: Defense, protocols: Sequence[str]) -> Iterator[Findin
         spent = defense.spent(first.transcript)
         yield Finding(f"{name}: it says what was spent", isinstance(spent, Guarantee), str(spent))
     yield Finding("it runs with at least one protocol", ran)
+
+
+def _states(defense: Defense, run: Training, seen: Seen, name: str) -> Iterator[Finding]:
+    """See that each field passes the channel that is stated of it."""
+    run.predict(sample_table()[0].X)
+    stated = dict(defense.channels(run.schema, run.protocol.parameters))
+    for place, wrong in departures(stated, seen, len(run.columns)):
+        rule = f"{name}: what it does to {place} is what it states (`channels`)"
+        yield Finding(rule, wrong is None, wrong or "")
+    limits = defense.least_leaf_rows > 0 and ("leaves", "rows") not in stated
+    yield Finding(f"{name}: it states its limit on leaves (`channels`)", not limits)
 
 
 def _fails_closed(

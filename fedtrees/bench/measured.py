@@ -69,7 +69,6 @@ class _Audit:
     ) -> None:
         self.protocol, self.defense, self.canaries = protocol, defense, canaries
         self.coins, self.delta = coins, delta
-        self.declared = defense.declares(canaries.schema, protocol.parameters)
 
     def once(self) -> float:
         """Let many rows take part by coin flips."""
@@ -95,4 +94,4 @@ class _Audit:
         held = over_clients([rows.take(there), others])
         schema = self.canaries.schema
         training = train(self.protocol, held, schema, defense=self.defense, seed=seed)
-        return self.canaries.scores(training, rows, others, self.declared)
+        return self.canaries.scores(training, rows, others)

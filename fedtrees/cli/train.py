@@ -193,7 +193,10 @@ def _save_model(training: Training, path: Path) -> None:
 
     model = training.model
     if isinstance(model, RandomForest):
-        save_random_forest(model, path)
+        parameters = training.protocol.parameters
+        exact = training.defense.sums_exactly(training.schema, parameters)
+        once = exact and parameters.get("bootstrap") is False
+        save_random_forest(model.counted_once() if once else model, path)
         return
     if isinstance(model, RandomDecisionForest):
         known = training.protocol.parameters

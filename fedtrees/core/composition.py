@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
@@ -11,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.aggregation import Aggregation
+from fedtrees.core.channel import Change
 from fedtrees.core.cut_plan import CutPlan
-from fedtrees.core.defense import Context, Declared, Defense, Stage
+from fedtrees.core.defense import Context, Defense, Place, Stage
 from fedtrees.core.errors import (
     ProtocolError,
     UnguardedMessageError,
@@ -72,20 +72,18 @@ class Composition:
         """Reply types of which only the sum can be opened."""
         return tuple(t for p in self.parts for t in p.summed())
 
-    def declares(self, schema: Schema, parameters: Mapping[str, Any]) -> Declared:
-        """Return what the parts publish together."""
-        parts = [p.declares(schema, parameters) for p in self.parts]
-        return Declared(
-            noise_variance=sum(p.noise_variance for p in parts),
-            rounding=max((p.rounding for p in parts), default=0.0),
-            histogram_step=max((p.histogram_step for p in parts), default=0.0),
-            least_rows=max((p.least_rows for p in parts), default=0),
-            row_variance=sum(p.row_variance for p in parts),
-            unit_hessian=any(p.unit_hessian for p in parts),
-            answer_scale=max((p.answer_scale for p in parts), default=0.0),
-            answer_step=max((p.answer_step for p in parts), default=0.0),
-            label_epsilon=min((p.label_epsilon for p in parts), default=math.inf),
-        )
+    def changes(
+        self, place: Place, schema: Schema, parameters: Mapping[str, Any], role: str = ""
+    ) -> list[Change]:
+        """Return what the parts state of a field, as written: those that act at a role, or all."""
+        acting = (p for p in self.parts if isinstance(place[0], str) or not role or role in p.at)
+        each = (p.channels(schema, parameters).get(place) for p in acting)
+        return [change for change in each if change is not None]
+
+    @property
+    def unit_hessian(self) -> bool:
+        """Whether any part makes every row's hessian 1."""
+        return any(p.unit_hessian for p in self.parts)
 
     @property
     def cut_plan(self) -> CutPlan | None:
@@ -176,7 +174,7 @@ class Composition:
             before = len(ctx.ledger)
             changed = part.rows(stage, values, ctx)
             paid = len(ctx.ledger) > before  # noise may leave all as it is
-            if i not in ctx.acted and (paid or not _equal(changed, values)):
+            if i not in ctx.acted and (paid or not equal(changed, values)):
                 ctx.acted.add(i)
             values = changed
         return values
@@ -253,17 +251,18 @@ class Composition:
         reasons = (part.undone_by(principals, roles) for part in self.parts)
         return next((reason for reason in reasons if reason is not None), None)
 
-    def sums_exactly(self, schema: Schema, parameters: Mapping[str, Any]) -> bool:
-        """Tell whether sums are of what rows bring, without noise or rounding."""
-        told, plan = self.declares(schema, parameters), self.cut_plan
-        noisy = told.noise_variance or told.row_variance or told.histogram_step
-        return not noisy and (plan is None or plan.epsilon is None)
+    @property
+    def sums_exactly(self) -> bool:
+        """Whether sums are of what rows bring: nobody adds noise, rounds or leaves out."""
+        plan = self.cut_plan
+        noisy_cuts = plan is not None and plan.epsilon is not None
+        return not noisy_cuts and not any(map(_alters_sums, self.parts))
 
     def finish(self, model: Any, ctx: Context) -> Any:
         """Pass the model through every part."""
         for i, part in enumerate(self.parts):
             repaired = part.finish(model, ctx)
-            if i not in ctx.acted and not _equal(repaired, model):
+            if i not in ctx.acted and not equal(repaired, model):
                 ctx.acted.add(i)
             model = repaired
         return model
@@ -272,7 +271,7 @@ class Composition:
         """Pass inference scores through every part."""
         for i, part in enumerate(self.parts):
             changed = part.answer(scores, ctx)
-            if i not in ctx.acted and not _equal(changed, scores):
+            if i not in ctx.acted and not equal(changed, scores):
                 ctx.acted.add(i)
             scores = changed
         return scores
@@ -284,19 +283,27 @@ class Composition:
         return answers, budget
 
 
+def _alters_sums(part: Defense) -> bool:
+    """Tell whether a part may change what is summed: in rows' gradients, or on their way."""
+    sends = type(part).outgoing is not Defense.outgoing
+    summed = any(f.metadata.get("summed") for kind in part.guards for f in fields(kind))
+    rows = type(part).rows is not Defense.rows and "gradients" in part.acts_on
+    return (sends and summed) or rows
+
+
 def _differ(a: Message, b: Message) -> bool:
     """Tell whether two messages say different things."""
-    return not _equal(a, b)
+    return not equal(a, b)
 
 
-def _equal(a: Any, b: Any) -> bool:
+def equal(a: Any, b: Any) -> bool:
     """Tell whether two values are the same: arrays, and what dataclasses and tuples hold."""
     if a is b or type(a) is not type(b):
         return a is b
     if isinstance(a, np.ndarray):
         return np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
     if isinstance(a, tuple):
-        return len(a) == len(b) and all(map(_equal, a, b))
+        return len(a) == len(b) and all(map(equal, a, b))
     if is_dataclass(a):
-        return all(_equal(getattr(a, f.name), getattr(b, f.name)) for f in fields(a))
+        return all(equal(getattr(a, f.name), getattr(b, f.name)) for f in fields(a))
     return bool(a == b)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.aggregation import Aggregation
+from fedtrees.core.channel import Change
 from fedtrees.core.cut_plan import CutPlan
 from fedtrees.core.errors import (
     GlassWallError,
@@ -117,43 +117,9 @@ class Context:
         self.ledger.append(BudgetEvent(self.party, mechanism, l1, scale, what, count, l2, rate))
 
 
-@dataclass(frozen=True)
-class Declared:
-    """What everyone knows a defense does to the statistics, so that attacks can adapt to it.
-
-    Attributes
-    ----------
-    noise_variance : float
-        Variance added to each element of each client's histogram, in squared gradient units.
-    rounding : float
-        Step to which leaf values are rounded; 0 means not at all.
-    histogram_step : float
-        Step to which each element of a client's histogram is rounded, in gradient units.
-    least_rows : int
-        A bin that is sent holds at least so many rows; others are sent as 0.
-    row_variance : float
-        Variance of the noise on each row's gradient, in squared gradient units: the row brings the
-        same noise to every sum of its tree.
-    unit_hessian : bool
-        Every row's hessian is 1, so that sums of hessians count rows.
-    answer_scale : float
-        Scale of the Laplace noise on every score that is answered.
-    answer_step : float
-        Step to which answered scores are rounded.
-    label_epsilon : float
-        Before training every row's label passed randomised response, which says the true one with
-        odds of ``e^epsilon`` against each other one; infinite: labels are as they are.
-    """
-
-    noise_variance: float = 0.0
-    rounding: float = 0.0
-    histogram_step: float = 0.0
-    least_rows: int = 0
-    row_variance: float = 0.0
-    unit_hessian: bool = False
-    answer_scale: float = 0.0
-    answer_step: float = 0.0
-    label_epsilon: float = math.inf
+#: Where something is changed: a type of message, a kind of `Stage`, or ``answers``, ``model`` (at
+#: its end), ``candidates``, ``shown`` or ``leaves``; and its field.
+Place = tuple[type[Message] | str, str]
 
 
 @dataclass(frozen=True)
@@ -249,9 +215,14 @@ class Defense:
         UsageError
         """
 
-    def declares(self, schema: Schema, parameters: Mapping[str, Any]) -> Declared:
-        """Publish what the defense does to the statistics (its parameters are no secret)."""
-        return Declared()
+    def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
+        """State what is done to each field that is changed, from what is public.
+
+        Numbers are in the field's own meaning (gradients, rows), not in a message's units. What is
+        drawn or rounded is best drawn and rounded by the very `Channel` that is stated. Of a
+        `Stage` the fields are ``y``, ``g``, ``h`` or ``rows``; of ``answers`` ``scores``.
+        """
+        return {}
 
     def spent(self, transcript: Transcript) -> Guarantee:
         """Compose what a run really spent; by default the claim."""

@@ -104,6 +104,18 @@ class Message:
         """What this very message reveals; at most `discloses`."""
         return self.discloses
 
+    def units(self, field: str) -> tuple[Any, bool]:
+        """Return how many units of an array field make one, and whether its numbers are whole.
+
+        A number, or an array for the last axis; what `Channel.within` takes.
+        """
+        return 1.0, getattr(self, field).dtype.kind in "iu"
+
+    def numbers(self, field: str) -> np.ndarray[Any, Any]:
+        """Return an array field as the numbers that it holds, where it is packed."""
+        found: np.ndarray[Any, Any] = getattr(self, field)
+        return found
+
     @property
     def series(self) -> str:
         """Which sums of replies a protocol combines: they must be over the same parties."""

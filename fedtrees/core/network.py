@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
+from weakref import proxy
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,7 @@ from fedtrees.core.holding import Holding
 from fedtrees.core.messages import Message, sealed
 from fedtrees.core.party import Party, acting, acting_party
 from fedtrees.core.schema import Schema
+from fedtrees.core.sealed import Sealing
 from fedtrees.core.streams import Streams
 from fedtrees.core.transcript import PUBLIC, Transcript
 
@@ -89,8 +91,8 @@ class LocalNetwork(Network):
         brings its cryptography.
     rows : int or None
         Declared training rows of all parties, where each counts once.
-    sealing : object
-        What computes on sealed values; every party gets it.
+    sealing : Sealing, optional
+        What computes on sealed values; every party gets its part of it.
     """
 
     def __init__(
@@ -102,14 +104,14 @@ class LocalNetwork(Network):
         streams: Streams,
         summed: tuple[type[Message], ...] = (),
         rows: int | None = None,
-        sealing: Any = None,
+        sealing: Sealing | None = None,
     ) -> None:
         self._parties: dict[str, Party] = {}
         self.defense = defense
         self.transcript, self.inference = Transcript(), Transcript()
         self._public = (schema, parameters)
         self._streams = streams
-        self._summed, self._rows, self.sealing = summed, rows, sealing
+        self._summed, self._rows, self._sealing = summed, rows, sealing
         self.aggregation: Aggregation = defense.aggregation() or IdealSum()
         self._contexts: dict[str, Context] = {}
 
@@ -128,8 +130,8 @@ class LocalNetwork(Network):
         with acting(party):
             party.streams = self._streams.child(party.name)
             party.row_hook = partial(self.defense.rows, ctx=context)
-            party.sealing = self.sealing
-            party.net = self
+            party.sealing = None if self._sealing is None else self._sealing.part(party.role)
+            party.net = proxy(self)  # what one party holds leads to nobody else's
         self.transcript.roles[party.name] = party.role
 
     def context_of(self, name: str, role: str, held: Holding | None = None) -> Context:
@@ -234,6 +236,14 @@ class LocalNetwork(Network):
                 found[name] = party.own_thresholds()
         return found
 
+    def sealing_of(self, names: Sequence[str]) -> dict[str, Any]:
+        """Return what parties compute on sealed values with, for the harness."""
+        found = {}
+        for name in (n for n in names if n in self._parties):
+            with acting(self._parties[name]):
+                found[name] = self._parties[name].sealing
+        return found
+
     def members(self, role: str) -> list[str]:
         """Return the names of the parties of a role, in the order of joining."""
         return [p.name for p in self._parties.values() if p.role == role]
@@ -290,7 +300,7 @@ class LocalNetwork(Network):
             self.transcript.rounds += sender == server
             self.transcript.record(sender, receivers, message, why)
 
-        exact = self.defense.sums_exactly(schema, parameters)
+        exact = self.defense.sums_exactly
         on_the_way = self._streams.child("network")
         return Wire(server, self._rows, exact, len(schema.classes), parameters, carry, on_the_way)
 

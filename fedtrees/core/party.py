@@ -76,10 +76,10 @@ class Party(metaclass=_Walled):
     queries : Holding
         Its columns of the rows to predict, where a model that nobody holds whole predicts.
     sealing : object
-        What computes on sealed values in the run (`Protocol.sealing`), handed out likewise.
+        What it computes on sealed values with (`Protocol.sealing`), handed out likewise.
     net : Network
         The network it joined, for a party that asks somebody else than the coordinator before it
-        answers: an arbiter, what only it may read.
+        answers: an arbiter, what only it may read. A weak reference: it holds no other party.
     """
 
     role: ClassVar[str] = "party"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -39,3 +41,28 @@ class Sealed:
     ) -> Sealed:
         """Seal an array by the ideal functionality."""
         return cls(keyholders, array.shape, array.dtype.newbyteorder("<").str, array.nbytes)
+
+
+@dataclass(frozen=True)
+class Sealing:
+    """How a protocol computes on sealed values in one run.
+
+    Attributes
+    ----------
+    keyholder : str
+        The role that has the private key.
+    private, public : callable
+        Make what a party of that role computes with, and what any other does, which has no private
+        key in it; the ideal functionality is one object for all.
+    costs : callable
+        What it took, by name.
+    """
+
+    keyholder: str
+    private: Callable[[], Any]
+    public: Callable[[], Any]
+    costs: Callable[[], Mapping[str, float]]
+
+    def part(self, role: str) -> Any:
+        """Make what a party computes with."""
+        return self.private() if role == self.keyholder else self.public()

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
+from fedtrees.core.channel import Change, Channel, chained
 from fedtrees.core.composition import Composition
 from fedtrees.core.holding import Holding, KnownEntries, stacked
 from fedtrees.core.messages import Message, closed
@@ -60,6 +61,8 @@ class View:
         Ids and labels, without columns, of training rows whose labels the threat declares known.
     entries : KnownEntries or None
         Single values of others' rows that it declares known.
+    stated : tuple of (str, str, Change)
+        Type of message, field and what the protocol itself does to it.
     weighted : bool
         Whether rows have sample weights, which is declared as their number is.
     """
@@ -76,6 +79,7 @@ class View:
     oracle: Oracle | None = None
     known: Holding | None = None
     entries: KnownEntries | None = None
+    stated: tuple[tuple[str, str, Change], ...] = ()
     weighted: bool = False
 
     @property
@@ -88,6 +92,34 @@ class View:
         for item in self.seen:
             if isinstance(item.message, kind) and not closed(item.message):
                 yield item, item.message
+
+    def changes(self, site: type[Message] | str, field: str, role: str = "") -> list[Change]:
+        """Return what happens to a field before a role sends it: the protocol's own part first.
+
+        Parameters
+        ----------
+        site, field
+            As of `fedtrees.core.defense.Place`.
+        role : str
+            Of who sends it; empty: any.
+        """
+        name = site if isinstance(site, str) else site.__name__
+        own = [change for where, what, change in self.stated if (where, what) == (name, field)]
+        return own + self.defense.changes((site, field), self.schema, self.parameters, role)
+
+    def channel(
+        self, site: type[Message] | str, field: str, role: str = "", parties: int = 1
+    ) -> Channel | None:
+        """Return the channel that a field passed, None if it is what rows bring.
+
+        Parameters
+        ----------
+        site, field, role
+            As in `changes`.
+        parties : int
+            How many sent what is the sum of.
+        """
+        return chained(self.changes(site, field, role), parties)
 
     def blinded(self) -> View:
         """Return the same view with an empty transcript: what a blind adversary has."""

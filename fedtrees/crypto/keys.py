@@ -14,6 +14,7 @@ from phe import PaillierPrivateKey, PaillierPublicKey
 from fedtrees.core.errors import UsageError
 from fedtrees.crypto import sizes
 from fedtrees.crypto.coins import SYSTEM, Coins, SeededCoins
+from fedtrees.crypto.errors import MalformedError
 from fedtrees.crypto.secret import Secret, Unprintable
 
 # 2048 bits are worth 112 bits of symmetric key and 3072 are worth 128 (NIST SP 800-57, part 1,
@@ -72,6 +73,26 @@ class PublicKey:
         if not obfuscators or self.djn is None:
             return n
         return n + self.djn.to_bytes(sizes.ciphertext_bytes(self.bits), "big")
+
+    @classmethod
+    def from_payload(cls, payload: bytes, bits: int) -> PublicKey:
+        """Read a key of so many bits that somebody told.
+
+        Raises
+        ------
+        MalformedError
+            If it has another length, or its numbers are out of range.
+        """
+        middle, size = bits // 8, sizes.ciphertext_bytes(bits)
+        if len(payload) not in (middle, middle + size):
+            raise MalformedError(
+                f"a public key of {bits} bits has {middle} or {middle + size} bytes; "
+                f"{len(payload)} came"
+            )
+        n, djn = (int.from_bytes(part, "big") for part in (payload[:middle], payload[middle:]))
+        if n.bit_length() != bits or n % 2 == 0 or not (0 < djn < n * n or djn == 0):
+            raise MalformedError(f"what came is no public key of {bits} bits")
+        return cls(n, djn or None)
 
     @property
     def phe(self) -> PaillierPublicKey:

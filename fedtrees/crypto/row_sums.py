@@ -6,21 +6,22 @@ cannot read and send sums back, which the first one opens (SecureBoost: Cheng et
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.crypto import sizes
+from fedtrees.crypto.coins import SYSTEM, Coins
 from fedtrees.crypto.encrypted_sums import public_key_bytes
 from fedtrees.crypto.errors import MalformedError, PlaintextOverflowError
 from fedtrees.crypto.histograms import EncryptedRows, PackedHistogram
-from fedtrees.crypto.keys import KeyPair
-from fedtrees.crypto.ledger import Ledger, costs_of
-from fedtrees.crypto.obfuscators import DJNObfuscators, OwnerObfuscators
+from fedtrees.crypto.keys import KeyPair, PublicKey
+from fedtrees.crypto.ledger import Ledger
+from fedtrees.crypto.obfuscators import OwnerObfuscators, PlainObfuscators
 from fedtrees.crypto.secret import Unprintable
 from fedtrees.crypto.slots import Slots
 
@@ -73,29 +74,8 @@ Binned = Callable[[], tuple[NDArray[np.integer[Any]], NDArray[np.integer[Any]]]]
 Adding = Callable[[NDArray[np.int64]], NDArray[np.int64]]
 
 
-class RowSums(Protocol):
-    """What is sent, as bytes; what is received goes in likewise."""
-
-    ledger: Ledger
-
-    def costs(self) -> Mapping[str, float]:
-        """Return what it took."""
-
-    def public_key(self) -> bytes:
-        """Return what the holder tells everybody."""
-
-    def encrypted(self, rows: NDArray[np.int64], slots: Slots) -> bytes:
-        """Let the holder of the key encrypt rows, shape (m, s)."""
-
-    def summed(self, name: str, rows: bytes, sums: Sums, binned: Binned, adding: Adding) -> bytes:
-        """Let a party add rows that it cannot read over its bins."""
-
-    def opened(self, name: str, payload: bytes, sums: Sums) -> NDArray[np.int64]:
-        """Let the holder of the key open a party's sums, int64, shape `Sums.shape`."""
-
-
-class RealRowSums(Unprintable):
-    """Ciphertexts as they are computed.
+class KeyedRowSums(Unprintable):
+    """The side of the holder of the key, which encrypts rows and opens sums.
 
     Parameters
     ----------
@@ -110,36 +90,17 @@ class RealRowSums(Unprintable):
         self._keys = keys or KeyPair.generate(bits)
         self._public = self._keys.public
         self._own = OwnerObfuscators(self._keys, ledger)
-        self._others = DJNObfuscators(self._public, ledger)
-        self._read: tuple[bytes, EncryptedRows] | None = None
-
-    def costs(self) -> Mapping[str, float]:
-        """Return what it took: operations, CPU seconds, and ciphertexts sent."""
-        return costs_of(self.ledger)
 
     def public_key(self) -> bytes:
-        """Return n, and the base of short obfuscators."""
-        return self._public.payload()
+        """Return n, which the holder tells everybody."""
+        return self._public.payload(obfuscators=False)
 
     def encrypted(self, rows: NDArray[np.int64], slots: Slots) -> bytes:
-        """Encrypt, all statistics of a row in one ciphertext."""
+        """Encrypt rows, shape (m, s), all statistics of a row in one ciphertext."""
         return EncryptedRows.of(rows, slots, self._own, self.ledger).payload
 
-    def summed(self, name: str, rows: bytes, sums: Sums, binned: Binned, adding: Adding) -> bytes:
-        """Multiply ciphertexts modulo n^2, and pack the products."""
-        codes, nodes = binned()
-        if self._read is None or self._read[0] is not rows:
-            shape = (len(nodes), sums.statistics)
-            self._read = rows, EncryptedRows.from_payload(rows, self._public, sums.slots, shape)
-        parts = []
-        for bins, columns, _ in sums.groups():
-            shape = (len(sums.counts), bins)
-            found = self._read[1].sums(codes[:, columns], nodes, shape, self.ledger)
-            parts.append(found.packed(self._others, self.ledger).payload)
-        return b"".join(parts)
-
     def opened(self, name: str, payload: bytes, sums: Sums) -> NDArray[np.int64]:
-        """Decrypt.
+        """Decrypt a party's sums, int64, shape `Sums.shape`.
 
         Raises
         ------
@@ -158,8 +119,50 @@ class RealRowSums(Unprintable):
         return out
 
 
+class BlindRowSums(Unprintable):
+    """The side of a party that adds what it cannot read; it has the public key alone.
+
+    Every ciphertext that it sends is hidden by ``r^n``. The holder knows the obfuscators of the
+    rows, and short powers of one base would leave the class of their product modulo the powers of
+    that base as it is: its Jacobi symbol tells which rows may have been added.
+
+    Parameters
+    ----------
+    ledger : Ledger
+    coins : Coins
+    """
+
+    def __init__(self, ledger: Ledger, coins: Coins = SYSTEM) -> None:
+        self.ledger, self._coins = ledger, coins
+        self._read: tuple[bytes, EncryptedRows] | None = None
+
+    def learn(self, key: bytes, bits: int) -> None:
+        """Take in the public key.
+
+        Raises
+        ------
+        MalformedError
+            If it is none.
+        """
+        self._public = PublicKey.from_payload(key, bits)
+        self._hiding = PlainObfuscators(self._public, self.ledger, self._coins)
+
+    def summed(self, name: str, rows: bytes, sums: Sums, binned: Binned, adding: Adding) -> bytes:
+        """Add rows over bins: multiply ciphertexts modulo n^2, pack the products, and hide them."""
+        codes, nodes = binned()
+        if self._read is None or self._read[0] is not rows:
+            shape = (len(nodes), sums.statistics)
+            self._read = rows, EncryptedRows.from_payload(rows, self._public, sums.slots, shape)
+        parts = []
+        for bins, columns, _ in sums.groups():
+            shape = (len(sums.counts), bins)
+            found = self._read[1].sums(codes[:, columns], nodes, shape, self.ledger)
+            parts.append(found.packed(self._hiding, self.ledger).payload)
+        return b"".join(parts)
+
+
 class IdealRowSums(Unprintable):
-    """The ideal functionality in the same messages: nothing is encrypted, and nothing in them.
+    """The ideal functionality of both sides: nothing is encrypted, and nothing in the messages.
 
     Parameters
     ----------
@@ -173,13 +176,12 @@ class IdealRowSums(Unprintable):
         self._rows = np.zeros((0, 0), dtype=np.int64)
         self._sums: dict[str, NDArray[np.int64]] = {}
 
-    def costs(self) -> Mapping[str, float]:
-        """Return the same, without the time."""
-        return costs_of(self.ledger)
-
     def public_key(self) -> bytes:
         """Return nothing."""
         return b""
+
+    def learn(self, key: bytes, bits: int) -> None:
+        """Take in nothing."""
 
     def encrypted(self, rows: NDArray[np.int64], slots: Slots) -> bytes:
         """Keep the rows; refuse what the slots would refuse."""
@@ -211,5 +213,5 @@ class IdealRowSums(Unprintable):
 
 
 def key_bytes(bits: int) -> int:
-    """Return the bytes of the public key that `RowSums.public_key` tells."""
-    return public_key_bytes(bits, djn=True)
+    """Return the bytes of the public key that its holder tells."""
+    return public_key_bytes(bits, djn=False)

@@ -7,7 +7,7 @@ theirs (Yang et al. 2019); and the same without work.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from gmpy2 import mpz, powmod
@@ -16,53 +16,17 @@ from numpy.typing import NDArray
 from fedtrees.crypto import paillier
 from fedtrees.crypto.encrypted_sums import public_key_bytes
 from fedtrees.crypto.errors import PlaintextOverflowError
-from fedtrees.crypto.keys import KeyPair
-from fedtrees.crypto.ledger import Ledger, costs_of
-from fedtrees.crypto.obfuscators import DJNObfuscators
+from fedtrees.crypto.keys import KeyPair, PublicKey
+from fedtrees.crypto.ledger import Ledger
+from fedtrees.crypto.obfuscators import DJNObfuscators, PlainObfuscators
 from fedtrees.crypto.secret import Unprintable
 from fedtrees.crypto.sizes import ciphertext_bytes
 
 Integers = NDArray[Any]  # of Python's whole numbers, dtype object
 
 
-class EncryptedVectors(Protocol):
-    """What is sent, as bytes; what is received goes in likewise, under the name of its vector."""
-
-    ledger: Ledger
-
-    def costs(self) -> Mapping[str, float]:
-        """Return what it took."""
-
-    def public_key(self) -> bytes:
-        """Return what the holder of the key tells everybody."""
-
-    def encrypted(self, name: str, values: Integers) -> bytes:
-        """Encrypt a vector."""
-
-    def combined(
-        self, name: str, parts: Mapping[str, tuple[bytes, Integers]], plain: Integers
-    ) -> bytes:
-        """Multiply vectors by plain matrices, add them up, and a plain vector.
-
-        Parameters
-        ----------
-        name : str
-            Of the result, shape (n,).
-        parts : mapping of str to (bytes, object array)
-            Vectors that one cannot read, shape (m,), by name, each with its plain matrix, shape
-            (n, m), or with a factor for every number, shape (n,).
-        plain : object array, shape (n,)
-        """
-
-    def opened(self, name: str, payload: bytes, count: int) -> Integers:
-        """Let the holder of the key open a vector of so many numbers."""
-
-    def nbytes(self, count: int) -> int:
-        """Return the bytes of so many ciphertexts."""
-
-
-class RealVectors(Unprintable):
-    """Ciphertexts as they are computed; what is sent hides how it was made.
+class KeyedVectors(Unprintable):
+    """The side of the holder of the key, which opens what others computed.
 
     Parameters
     ----------
@@ -75,28 +39,73 @@ class RealVectors(Unprintable):
     def __init__(self, bits: int, ledger: Ledger, keys: KeyPair | None = None) -> None:
         self.ledger = ledger
         self._keys = keys or KeyPair.generate(bits)
-        self._public = self._keys.public
-        self._hiding = DJNObfuscators(self._public, ledger)
-
-    def costs(self) -> Mapping[str, float]:
-        """Return operations, CPU seconds, and ciphertexts sent."""
-        return costs_of(self.ledger)
 
     def public_key(self) -> bytes:
         """Return n, and the base of short obfuscators."""
-        return self._public.payload()
+        return self._keys.public.payload()
+
+    def opened(self, name: str, payload: bytes, count: int) -> Integers:
+        """Decrypt a vector of so many numbers."""
+        found = paillier.from_bytes(payload, count, self._keys.public)
+        return np.array([*paillier.decrypt(found, self._keys, self.ledger), None], object)[:-1]
+
+    def nbytes(self, count: int) -> int:
+        """Return the bytes of so many ciphertexts."""
+        return count * ciphertext_bytes(self._keys.public.bits)
+
+
+class BlindVectors(Unprintable):
+    """The side of whoever encrypts and computes with the public key alone.
+
+    Parameters
+    ----------
+    ledger : Ledger
+    """
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.ledger = ledger
+
+    def learn(self, key: bytes, bits: int) -> None:
+        """Take in the public key.
+
+        Raises
+        ------
+        MalformedError
+            If it is none.
+        """
+        self._public = PublicKey.from_payload(key, bits)
+        self._short = DJNObfuscators(self._public, self.ledger)
+        self._plain = PlainObfuscators(self._public, self.ledger)
 
     def encrypted(self, name: str, values: Integers) -> bytes:
-        """Encrypt."""
-        made = paillier.encrypt([int(v) for v in values], self._hiding, self.ledger)
+        """Encrypt a vector."""
+        made = paillier.encrypt([int(v) for v in values], self._short, self.ledger)
         return paillier.to_bytes(made, self._public)
 
     def combined(
-        self, name: str, parts: Mapping[str, tuple[bytes, Integers]], plain: Integers
+        self,
+        name: str,
+        parts: Mapping[str, tuple[bytes, Integers]],
+        plain: Integers,
+        *,
+        opens: bool = False,
     ) -> bytes:
-        """Raise ciphertexts to powers and multiply them modulo n^2."""
-        square = self._public.square
-        total = paillier.encrypt([int(v) for v in plain], self._hiding, self.ledger)
+        """Multiply vectors by plain matrices, add them up, and a plain vector.
+
+        Parameters
+        ----------
+        name : str
+            Of the result, shape (n,).
+        parts : mapping of str to (bytes, object array)
+            Vectors that one cannot read, shape (m,), by name, each with its plain matrix, shape
+            (n, m), or with a factor for every number, shape (n,).
+        plain : object array, shape (n,)
+        opens : bool
+            Whether the holder of the key gets it: it is then hidden by ``r^n``, which leaves
+            nothing of the obfuscators of the parts, where short powers rest on an assumption.
+        """
+        square, hiding = self._public.square, self._plain if opens else self._short
+        total = paillier.encrypt([int(v) for v in plain], hiding, self.ledger)
         for payload, matrix in parts.values():
             found = paillier.from_bytes(payload, matrix.shape[-1], self._public)
             with self.ledger.timed("multiplied", matrix.size):
@@ -108,18 +117,13 @@ class RealVectors(Unprintable):
             total = paillier.add(total, brought, self._public, self.ledger)
         return paillier.to_bytes(total, self._public)
 
-    def opened(self, name: str, payload: bytes, count: int) -> Integers:
-        """Decrypt."""
-        found = paillier.from_bytes(payload, count, self._public)
-        return np.array([*paillier.decrypt(found, self._keys, self.ledger), None], object)[:-1]
-
     def nbytes(self, count: int) -> int:
         """Return the bytes of so many ciphertexts."""
         return count * ciphertext_bytes(self._public.bits)
 
 
 class IdealVectors(Unprintable):
-    """The ideal functionality: numbers are kept under their names, and nothing is in the messages.
+    """The ideal functionality of both sides: numbers are kept by name, and no message has them.
 
     Parameters
     ----------
@@ -133,13 +137,12 @@ class IdealVectors(Unprintable):
         self._bits, self.ledger = bits, ledger
         self._inside: dict[str, Integers] = {}
 
-    def costs(self) -> Mapping[str, float]:
-        """Return the same, without the time."""
-        return costs_of(self.ledger)
-
     def public_key(self) -> bytes:
         """Return nothing."""
         return b""
+
+    def learn(self, key: bytes, bits: int) -> None:
+        """Take in nothing."""
 
     def encrypted(self, name: str, values: Integers) -> bytes:
         """Keep the vector; refuse what a plaintext has no room for."""
@@ -149,7 +152,12 @@ class IdealVectors(Unprintable):
         return b""
 
     def combined(
-        self, name: str, parts: Mapping[str, tuple[bytes, Integers]], plain: Integers
+        self,
+        name: str,
+        parts: Mapping[str, tuple[bytes, Integers]],
+        plain: Integers,
+        *,
+        opens: bool = False,
     ) -> bytes:
         """Compute in the open, and keep the result."""
         total = plain
@@ -183,7 +191,7 @@ class IdealVectors(Unprintable):
 
 
 def key_bytes(bits: int) -> int:
-    """Return the bytes of the public key that `EncryptedVectors.public_key` tells."""
+    """Return the bytes of the public key that its holder tells."""
     return public_key_bytes(bits, djn=True)
 
 

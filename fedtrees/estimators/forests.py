@@ -113,7 +113,7 @@ feature_names_in_, feature_importances_
         check_is_fitted(self)
         if not str(path).endswith(".npz"):
             raise UsageError(f"{path}: a random forest is written as arrays; end it in .npz")
-        save_random_forest(self.model_, path)
+        save_random_forest(self.model_ if self.bootstrap else self.model_.counted_once(), path)
 
 
 def _importances(tree: ClassTree, n_features: int) -> NDArray[np.float64]:

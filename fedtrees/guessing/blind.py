@@ -15,6 +15,8 @@ from fedtrees.guessing.imputation import ChainedEquations
 from fedtrees.guessing.matching import graded_costs
 from fedtrees.guessing.tolerance import estimated_width
 
+Counts = NDArray[np.int64]
+
 #: Draws behind each consensus guess; forty are no better, and worse where own rows are few.
 DRAWS = 20
 #: Shares of cells of a resampled row that come from other own rows of the same label. None is best
@@ -34,10 +36,10 @@ BINARY_BLOCK, BINARY_ROUNDS = 200, 2
 
 
 # Draws of these kinds are guesses by themselves; others only sharpen.
-_ALONE = ("uniform", "skewed", "bootstrap", "given-label")
-#: Where in a declared range ``skewed`` draws lie: a beta distribution. Public ranges leave more
-#: room above than below (ages to 120): 10 points of RA on Pima, 3 on Stroke, 1 on Adult.
-SKEWED = (2.0, 4.0)
+_ALONE = ("uniform", "skewed", "low", "bootstrap", "given-label")
+#: Where in a declared range such draws lie: beta distributions. Public ranges leave more room above
+#: than below (ages to 120): 10 points of RA on Pima, 4 on Stroke, 1 on Adult.
+SKEWED = {"skewed": (2.0, 4.0), "low": (3.0, 9.0)}
 
 
 def blind_guesses(
@@ -46,7 +48,7 @@ def blind_guesses(
     n: int,
     rng: np.random.Generator,
     *,
-    positives: int | None = None,
+    counts: Counts | None = None,
     draws: int = DRAWS,
 ) -> dict[str, Table]:
     """Return the guesses of an adversary with an empty transcript, by name.
@@ -59,9 +61,8 @@ def blind_guesses(
         Columns, kinds, categories and declared public ranges.
     n : int
         Number of rows to guess, as known or assumed by the attack it is compared with.
-    positives : int, optional
-        Number of guessed rows with label 1, only where the threat declares label counts known and
-        there are two classes.
+    counts : int64 array, shape (K,), optional
+        Rows of each class, where they are known; in these shares the labels of all guesses are.
     draws : int
         Draws per random guess; all of them enter its consensus, the last one stands alone.
         Below 2: no consensus.
@@ -76,35 +77,35 @@ def blind_guesses(
         ``refined``, ``refined-near`` and ``near+refined``, matched once more as a whole;
         ``imputed+refined``, of bootstraps redrawn by `ChainedEquations`, and ``frequent``, the
         rows that most of those have. With no own rows only ``uniform`` and, where a number
-        has a declared range, ``skewed`` (more often in its lower half), the consensus of each, and
+        has a declared range, ``skewed`` and ``low`` (`SKEWED`), the consensus of each, and
         ``constant``, the middle of the range.
 
     Raises
     ------
     DataError
-        ``n`` below 1, ``positives`` outside 0..n or with more than two classes, or `own` of another
-        width.
+        ``n`` below 1, ``counts`` that are no numbers of rows of the schema's classes, or `own` of
+        another width.
     """
     if n < 1:
         raise DataError(f"n={n}: a guess needs at least one row")
-    if positives is not None and not 0 <= positives <= n:
-        raise DataError(f"positives={positives}: must lie in 0..{n}")
-    if positives is not None and len(schema.classes) > 2:
-        raise DataError(f"positives={positives}: the target has {len(schema.classes)} classes")
+    if counts is not None:
+        K = max(len(schema.classes), 2)
+        if np.shape(counts) != (K,) or np.min(counts) < 0 or not np.sum(counts):
+            raise DataError(f"counts={np.array(counts).tolist()}: give rows of each of {K} classes")
     if own is not None and len(own) == 0:
         own = None
     if own is not None and own.X.shape[1] != len(schema.features):
         raise DataError(
             f"own rows have {own.X.shape[1]} features, the schema has {len(schema.features)}"
         )
-    guesses, made = dict[str, Table](), Draws(own, schema, n, rng, positives, max(1, draws))
+    guesses, made = dict[str, Table](), Draws(own, schema, n, rng, counts, max(1, draws))
     kinds = ["uniform"]
     made.of("uniform")
     if own is not None:
-        guesses["independent"] = independent_rows(own, schema, n, positives, rng)
+        guesses["independent"] = independent_rows(own, schema, n, counts, rng)
         kinds += [*SHARES, "near"] if draws > 1 else SHARES
     elif any(f.declared_range and not f.categories for f in schema.features):
-        kinds += ["skewed"]
+        kinds += [*SKEWED]
     for kind in kinds:
         made.of(kind)
     for kind in kinds:
@@ -115,7 +116,7 @@ def blind_guesses(
     if own is not None and draws > 1:
         for name in ("bootstrap+wide-consensus", "refined", "refined-near", "near+refined"):
             guesses[name] = made.guess(name)
-    guesses["constant"] = _constant(own, schema, n, positives, rng)
+    guesses["constant"] = _constant(own, schema, n, counts, rng)
     if own is not None and draws > 1:
         for name in ("imputed+refined", "frequent"):
             guesses[name] = made.guess(name)
@@ -127,7 +128,7 @@ class Draws:
 
     Parameters
     ----------
-    own, schema, n, rng, positives
+    own, schema, n, rng, counts
         As of `blind_guesses`.
     draws : int
         Samples of each kind.
@@ -142,20 +143,20 @@ class Draws:
         schema: Schema,
         n: int,
         rng: np.random.Generator,
-        positives: int | None = None,
+        counts: Counts | None = None,
         draws: int = DRAWS,
         *,
         at_once: bool = False,
     ) -> None:
         self._own, self._schema, self._n, self._rng = own, schema, n, rng
-        self._positives, self._draws, self._at_once = positives, draws, at_once
+        self._counts, self._draws, self._at_once = counts, draws, at_once
         ranges = np.array(_ranges(own, schema), dtype=np.float64).reshape(-1, 2)
         self.width = estimated_width(own, schema, ranges[:, 0], ranges[:, 1])
         self._samples: dict[str, list[Table]] = {}
         self._guesses: dict[str, Table] = {}
 
     def of(self, kind: str) -> list[Table]:
-        """Return samples: ``uniform``, ``skewed``, one of `SHARES`, ``near`` or ``imputed``."""
+        """Return samples: ``uniform``, one of `SKEWED` or `SHARES`, ``near`` or ``imputed``."""
         if kind not in self._samples:
             self._samples[kind] = list(self._drawn(kind))
         return self._samples[kind]
@@ -167,9 +168,9 @@ class Draws:
         return self._guesses[name]
 
     def _drawn(self, kind: str) -> Iterator[Table]:
-        drawn = (self._own, self._schema, self._n, self._positives)
-        if kind in ("uniform", "skewed"):
-            shape = SKEWED if kind == "skewed" else None
+        drawn = (self._own, self._schema, self._n, self._counts)
+        if kind in ("uniform", *SKEWED):
+            shape = SKEWED.get(kind)
             return (_in_ranges(*drawn, self._rng, shape) for _ in range(self._draws))
         assert self._own is not None
         if kind == "imputed":
@@ -179,7 +180,7 @@ class Draws:
                 parts = np.split(np.arange(len(redrawn)), self._draws)
                 return (redrawn.take(part) for part in parts)
             return (equations.redraw(t, self._rng) for t in self.of("bootstrap"))
-        mixed = (self._own, self._schema, self._n, self._positives, SHARES.get(kind, NEAR_MIXED))
+        mixed = (self._own, self._schema, self._n, self._counts, SHARES.get(kind, NEAR_MIXED))
         near = _nearest(self._own, self.width[:-1], self._rng) if kind == "near" else None
         return (mixed_rows(*mixed, self._rng, near) for _ in range(self._draws))
 
@@ -223,26 +224,26 @@ class Draws:
 
 
 def _labels(
-    own: Table | None, schema: Schema, n: int, positives: int | None, rng: np.random.Generator
+    own: Table | None, schema: Schema, n: int, counts: Counts | None, rng: np.random.Generator
 ) -> NDArray[np.int64]:
-    """Return labels: the declared count in random order, else draws by the own shares."""
-    if positives is not None:
-        return rng.permutation((np.arange(n) < positives).astype(np.int64))
-    classes = len(schema.classes)
-    if classes > 2:
-        if own is None:
-            return rng.integers(0, classes, n)
+    """Return labels: in the known shares, else draws by those of own rows, else any."""
+    if counts is not None:
+        ends = np.cumsum(counts, dtype=np.int64)
+        # the middle of each of n equal parts of all rows: the shares, to the nearest row
+        return rng.permutation(np.searchsorted(2 * n * ends, (2 * np.arange(n) + 1) * ends[-1]))
+    if own is None:
+        return rng.integers(0, max(len(schema.classes), 2), n)
+    if len(schema.classes) > 2:
         return np.asarray(rng.choice(own.y, n))
-    share = float(own.y.mean()) if own is not None else 0.5
-    return (rng.random(n) < share).astype(np.int64)
+    return (rng.random(n) < float(own.y.mean())).astype(np.int64)
 
 
 def independent_rows(
-    own: Table, schema: Schema, n: int, positives: int | None, rng: np.random.Generator
+    own: Table, schema: Schema, n: int, counts: Counts | None, rng: np.random.Generator
 ) -> Table:
     """Draw every cell, those of a one-hot group together, and every label from own rows."""
     rows = _together(rng.integers(0, len(own), (n, own.X.shape[1])), schema)
-    return Table(np.take_along_axis(own.X, rows, axis=0), _labels(own, schema, n, positives, rng))
+    return Table(np.take_along_axis(own.X, rows, axis=0), _labels(own, schema, n, counts, rng))
 
 
 def _together(rows: NDArray[np.integer], schema: Schema) -> NDArray[np.integer]:
@@ -257,7 +258,7 @@ def mixed_rows(
     own: Table,
     schema: Schema,
     n: int,
-    positives: int | None,
+    counts: Counts | None,
     share: float,
     rng: np.random.Generator,
     near: NDArray[np.intp] | None = None,
@@ -266,7 +267,7 @@ def mixed_rows(
 
     First `NEAR_SHARE` of the cells come from similar rows where they are given.
     """
-    y = rng.choice(own.y, n) if positives is None else _labels(own, schema, n, positives, rng)
+    y = rng.choice(own.y, n) if counts is None else _labels(own, schema, n, counts, rng)
     X = np.empty((n, own.X.shape[1]), dtype=np.float32)
     for label in np.unique(y):
         mine, pool = np.flatnonzero(y == label), np.flatnonzero(own.y == label)
@@ -316,7 +317,7 @@ def _in_ranges(
     own: Table | None,
     schema: Schema,
     n: int,
-    positives: int | None,
+    counts: Counts | None,
     rng: np.random.Generator,
     shape: tuple[float, float] | None = None,
 ) -> Table:
@@ -333,11 +334,11 @@ def _in_ranges(
         hot = rng.integers(0, len(group.columns) + int(group.empty), n)
         for k, name in enumerate(group.columns):
             X[:, schema.names.index(name)] = hot == k
-    return Table(X, _labels(own, schema, n, positives, rng))
+    return Table(X, _labels(own, schema, n, counts, rng))
 
 
 def _constant(
-    own: Table | None, schema: Schema, n: int, positives: int | None, rng: np.random.Generator
+    own: Table | None, schema: Schema, n: int, counts: Counts | None, rng: np.random.Generator
 ) -> Table:
     row = np.empty(len(schema.features), dtype=np.float32)
     for k, (low, high) in enumerate(_ranges(own, schema)):
@@ -346,17 +347,17 @@ def _constant(
         if len(present) == 0:
             row[k] = low if categorical else (low + high) / 2
         elif categorical:
-            values, counts = np.unique(present, return_counts=True)
-            row[k] = values[counts.argmax()]
+            values, times = np.unique(present, return_counts=True)
+            row[k] = values[times.argmax()]
         else:
             row[k] = np.median(present)
     for group in schema.groups:
         columns = [schema.names.index(name) for name in group.columns]
         held = np.eye(len(columns))[:1] if own is None or not len(own.X) else own.X[:, columns]
-        levels, counts = np.unique(held, axis=0, return_counts=True)
-        row[columns] = levels[counts.argmax()]
-    if positives is not None:
-        y = _labels(own, schema, n, positives, rng)
+        levels, times = np.unique(held, axis=0, return_counts=True)
+        row[columns] = levels[times.argmax()]
+    if counts is not None:
+        y = _labels(own, schema, n, counts, rng)
     else:
         y = np.full(n, np.bincount(own.y).argmax() if own is not None else 0, dtype=np.int64)
     return Table(np.tile(row, (n, 1)), y)

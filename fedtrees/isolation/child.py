@@ -85,7 +85,7 @@ def answer(channel: Channel) -> None:
     try:
         order = channel.receive()
         load(order)
-        view = views.view_of(channel.receive(views.TYPES), ask)
+        view = views.view_of(channel.receive(views.types()), ask)
         reply = _guess(order, view) if "coins" in order else _reasons(order, view)
     except BaseException as err:
         reply = _failure(err)

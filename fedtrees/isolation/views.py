@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from fedtrees.core.channel import kinds
 from fedtrees.core.composition import Composition
 from fedtrees.core.defense import Defense
 from fedtrees.core.errors import ProtocolError
@@ -22,8 +23,22 @@ from fedtrees.core.specs import Spec
 from fedtrees.core.values import FIRST_ARRAY
 from fedtrees.core.view import Seen, View
 
-TYPES: tuple[type, ...] = (Holding, KnownEntries, Schema, Feature, OneHot)
-_AS_THEY_ARE = ("principals", "own", "schema", "protocol", "n_rows", "known", "entries", "weighted")
+_AS_THEY_ARE = (
+    "principals",
+    "own",
+    "schema",
+    "protocol",
+    "n_rows",
+    "known",
+    "entries",
+    "stated",
+    "weighted",
+)
+
+
+def types() -> tuple[type, ...]:
+    """Return the dataclasses that occur in views."""
+    return Holding, KnownEntries, Schema, Feature, OneHot, *kinds()
 
 
 def told(view: View) -> dict[str, Any]:
@@ -55,8 +70,9 @@ def told(view: View) -> dict[str, Any]:
 
 
 def modules(view: View) -> tuple[str, ...]:
-    """Return the modules that define the messages of a view; those of plugins are files."""
+    """Return the modules that define messages and channels of a view; plugins are files."""
     names = {type(s.message).__module__ for s in view.seen}
+    names |= {type(change).__module__ for _, _, change in view.stated}
     return tuple(sorted(n for n in names if not n.startswith(PLUGIN)))
 
 

@@ -99,6 +99,10 @@ class Histogram(Message):
         """Binary places of gradients and hessians."""
         return self.g_bits, self.h_bits
 
+    def units(self, field: str) -> tuple[NDArray[np.float64], bool]:
+        """Return the units of gradients and hessians."""
+        return np.ldexp(1.0, self.bits), True
+
     @property
     def series(self) -> str:
         """The tree: a child's sums are taken from its parent's."""
@@ -164,6 +168,10 @@ class GlobalHistogram(Message):
     def bits(self) -> tuple[int, int]:
         """Binary places of gradients and hessians."""
         return self.g_bits, self.h_bits
+
+    def units(self, field: str) -> tuple[NDArray[np.float64], bool]:
+        """Return the units of gradients and hessians."""
+        return np.ldexp(1.0, self.bits), True
 
 
 @dataclass(frozen=True, eq=False)

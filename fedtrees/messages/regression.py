@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fedtrees.core.messages import Message, Reveal, summable
 from fedtrees.core.sealed import Sealed
-from fedtrees.messages.fixed_point import Integers, encoded, integers
+from fedtrees.messages.fixed_point import Integers, encoded, integers, unpacked
 
 _ROWS = frozenset({Reveal.FEATURES, Reveal.LABELS})
 
@@ -130,6 +130,14 @@ class Gradient(Message):
     values: NDArray[np.uint8]
     bits: int
 
+    def units(self, field: str) -> tuple[float, bool]:
+        """Return that of the last binary place."""
+        return 2.0**self.bits, True
+
+    def numbers(self, field: str) -> NDArray[Any]:
+        """Return the whole numbers."""
+        return unpacked(self.values)
+
 
 @dataclass(frozen=True, eq=False)
 class OwnDesign(Message):
@@ -239,6 +247,10 @@ class AverageWeights(Message):
     round: int
     weights: NDArray[np.int64]
     bits: int
+
+    def units(self, field: str) -> tuple[float, bool]:
+        """Return that of the last binary place."""
+        return 2.0**self.bits, True
 
 
 @dataclass(frozen=True, eq=False)

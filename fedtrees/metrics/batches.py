@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from fedtrees.core.guess import BatchRows
 from fedtrees.core.holding import Holding
 from fedtrees.core.schema import Table
-from fedtrees.guessing.blind import blind_guesses
 from fedtrees.guessing.tolerance import Tolerance
 from fedtrees.metrics.metric import Case
 
@@ -50,5 +49,5 @@ class Batches:
         rng = self.case.streams.child("blind", self.case.threat).rng("batch", n)
         key = (self.case.principals, n, str(rng.bit_generator.state))
         if key not in known:
-            known[key] = blind_guesses(self.case.blind_view().rows, self.case.schema, n, rng)
+            known[key] = self.case.blind_rows(n, rng)
         return known[key]

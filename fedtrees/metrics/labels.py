@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from fedtrees.core.guess import Claim, Labels
 from fedtrees.core.registry import register
+from fedtrees.guessing.clusters import clusterings, own_columns_of
 from fedtrees.metrics.metric import Case, Metric, Score
 
 
@@ -36,7 +37,8 @@ class LabelScores(Metric[TrueLabels]):
 
     V-measure (Rosenberg and Hirschberg 2007) and AMI (Vinh et al. 2010) compare clusters with
     classes whatever they are called; ``label_accuracy`` names every cluster after one class, the
-    assignment that is best for the guess. ``label_auc`` (two classes) needs probabilities.
+    assignment that is best for the guess. ``label_auc`` (two classes) needs probabilities. The
+    blind line is the best of all clusterings of own columns, by each score, with the truth in hand.
     """
 
     of: ClassVar[type[Claim]] = Labels
@@ -67,11 +69,17 @@ class LabelScores(Metric[TrueLabels]):
         return TrueLabels(ids[shared], y[first][shared], len(case.schema.classes))
 
     def blind(self, case: Case, truth: TrueLabels) -> dict[str, Sequence[Claim]]:
-        """Return one cluster for all, and what blind attacks claim."""
+        """Return one cluster for all, clusters of own columns, and what blind attacks claim."""
         n = len(truth.ids)
         even = np.full((n, truth.classes), 1 / truth.classes)
         alike = Labels(truth.ids, np.zeros(n, dtype=np.int64), even)
-        return {"one-cluster": [alike], **super().blind(case, truth)}
+        found: dict[str, Sequence[Claim]] = {"one-cluster": [alike], **super().blind(case, truth)}
+        ids, X = own_columns_of(case.blind_view())
+        count = max(truth.classes, 2)
+        if len(ids) >= count and X.shape[1]:
+            made = clusterings(X, count, case.blind_rng())
+            found |= {name: [Labels(ids, clusters)] for name, clusters in made.items()}
+        return found
 
     def refuses(self, claims: Sequence[Labels], case: Case) -> str | None:
         """Refuse several claims of labels, or ids that nobody has."""

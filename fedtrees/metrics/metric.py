@@ -21,6 +21,7 @@ from fedtrees.core.streams import Streams
 from fedtrees.core.threat import Threat
 from fedtrees.core.transcript import Transcript
 from fedtrees.core.view import View
+from fedtrees.guessing.blind import DRAWS, blind_guesses
 from fedtrees.isolation.process import attacks
 from fedtrees.metrics.known_entries import dealt, of_every_row
 
@@ -172,6 +173,17 @@ class Case:
             known=self.known,
             entries=self.entries,
         )
+
+    def blind_rows(self, n: int, rng: np.random.Generator, draws: int = DRAWS) -> dict[str, Table]:
+        """Return what the principals guess of n rows who never looked, by name.
+
+        Who holds no rows is granted how many of the victims' are of each class: how frequent a
+        class is, is public more often than not, and the first messages of most protocols say it.
+        """
+        own, counts = self.blind_view().rows, None
+        if own is None and self.victims_rows is not None:
+            counts = np.bincount(self.victims_rows.y, minlength=max(len(self.schema.classes), 2))
+        return blind_guesses(own, self.schema, n, rng, counts=counts, draws=draws)
 
     def blind_rng(self) -> np.random.Generator:
         """Return the coins of the blind adversary's guesses."""

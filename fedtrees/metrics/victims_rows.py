@@ -16,7 +16,6 @@ from fedtrees.core.holding import Holding
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema, Table
 from fedtrees.core.streams import Streams
-from fedtrees.guessing.blind import blind_guesses
 from fedtrees.guessing.told import fitted, nearest_guesses
 from fedtrees.guessing.tolerance import Tolerance
 from fedtrees.guessing.wanted import MOST_ROWS, spaced, wanted
@@ -151,12 +150,11 @@ class RecordMetric(Metric[VictimsRows]):
 
     def blind(self, case: Case, truth: VictimsRows) -> dict[str, Sequence[Claim]]:
         """Return the guesses of `fedtrees.guessing.blind`, and those of attacks marked blind."""
-        view = case.blind_view()
         rng, about = case.blind_rng(), next(iter(case.victims.values()))
         key = (case.principals, truth.guessed, str(rng.bit_generator.state))
         known = _made.setdefault(about, {})
         if key not in known:
-            known[key] = blind_guesses(view.rows, case.schema, truth.guessed, rng)
+            known[key] = case.blind_rows(truth.guessed, rng)
         made = known[key]
         if case.told is not None:
             made = _told(made, case, truth.guessed)
@@ -297,9 +295,9 @@ class ReturnedRowsMetric(Metric[BinnedVictims]):
         self, case: Case, truth: BinnedVictims, measured: Mapping[str, float]
     ) -> dict[str, float]:
         """Return what the best single draw of the blind adversary gets right."""
-        own, n = case.blind_view().rows, sum(map(len, truth.held.values()))
+        n = sum(map(len, truth.held.values()))
         rng = case.streams.child("blind").rng("returned-rows")
-        drawn = blind_guesses(own, case.schema, wanted(n), rng, draws=1)
+        drawn = case.blind_rows(wanted(n), rng, draws=1)
         scored = [score_returned_rows(g, truth.held, truth.cuts) for g in drawn.values()]
         best = max(scored, key=lambda s: s.right)
         line = {"returned_right": best.right, "returned_wrong": best.wrong}
@@ -355,7 +353,7 @@ class EveryRecordMetric(Metric[Everybody]):
         name = max(named, key=lambda n: len(truth.held[n]))
         rows, held = claim.table.take(np.array(claim.owner) == name), truth.held[name].table
         rng, n = truth.case.streams.child("blind").rng("owners"), wanted(len(held))
-        drawn = blind_guesses(truth.case.blind_view().rows, schema, n, rng)
+        drawn = truth.case.blind_rows(n, rng)
         few, some = spaced(rows, n) if n < len(held) else rows, _some(held, truth.case)
         line = max(score_records(g, some, schema, most=n).ra for g in drawn.values())
         return [Score("ra_owner", score_records(few, some, schema, most=n).ra, blind=line)]

@@ -11,8 +11,9 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.core.channel import Change
 from fedtrees.core.composition import Composition
-from fedtrees.core.defense import Context, Defense, Stage
+from fedtrees.core.defense import Context, Defense, Place, Stage
 from fedtrees.core.errors import DataError, ProtocolError, UsageError
 from fedtrees.core.guarantee import Guarantee, NoGuarantee
 from fedtrees.core.holding import Holding, check_holdings, client_names, rows_of
@@ -22,6 +23,7 @@ from fedtrees.core.network import LocalNetwork, Network
 from fedtrees.core.party import Party, acting
 from fedtrees.core.rows import LOCAL_ONLY
 from fedtrees.core.schema import Schema
+from fedtrees.core.sealed import Sealing
 from fedtrees.core.streams import Streams
 from fedtrees.core.transcript import Transcript
 from fedtrees.core.view import Seen
@@ -138,6 +140,10 @@ class Protocol(ABC):
         """Compose what a run of the protocol by itself spent; by default the claim."""
         return self.claim()
 
+    def channels(self, schema: Schema) -> Mapping[Place, Change]:
+        """State what the protocol itself does to what rows bring (`Defense.channels`)."""
+        return {}
+
     def canaries(self) -> Any:
         """Make the rows an audit looks for (`fedtrees.protocols.canaries.Canaries`), or None."""
         return None
@@ -173,12 +179,15 @@ class Protocol(ABC):
         """
         return None
 
-    def sealing(self) -> Any:
-        """Make what computes on sealed values in one run, with its ``costs()``; None: nothing."""
+    def sealing(self) -> Sealing | None:
+        """Say how one run computes on sealed values; None: nothing is sealed."""
         return None
 
-    def opened_together(self, seen: Sequence[Seen], who: Sequence[str], sealing: Any) -> list[Seen]:
-        """Return what colluding parties open of what they saw, as one alone could not; nothing."""
+    def opened_together(self, seen: Sequence[Seen], sealing: Mapping[str, Any]) -> list[Seen]:
+        """Return what colluding parties open of what they saw, as one alone could not; nothing.
+
+        ``sealing`` is what each of them computes with, by name.
+        """
         return []
 
     def mismatch(self, defense: Composition) -> str | None:

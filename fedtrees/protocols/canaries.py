@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.defense import Declared
+from fedtrees.core.channel import Channel, chained
 from fedtrees.core.errors import ProtocolError
 from fedtrees.core.messages import closed
 from fedtrees.core.schema import Feature, Schema, Table
@@ -41,9 +41,7 @@ class Canaries(ABC):
         """Return so many canaries, and rows that always take part."""
 
     @abstractmethod
-    def scores(
-        self, training: Any, rows: Table, others: Table, declared: Declared
-    ) -> NDArray[np.float64]:
+    def scores(self, training: Any, rows: Table, others: Table) -> NDArray[np.float64]:
         """Return how the log odds that each row took part changed, float64, shape (n,).
 
         Parameters
@@ -51,8 +49,6 @@ class Canaries(ABC):
         training : Training
         rows, others : Table
             As `rows` returned them.
-        declared : Declared
-            What is public of the noise.
         """
 
 
@@ -88,9 +84,7 @@ class ForestCanaries(Canaries):
         zeros = Table(np.zeros((1, _BITS), np.float32), np.zeros(1, np.int64))
         return Table(X, rng.integers(0, 2, count)), zeros
 
-    def scores(
-        self, training: Any, rows: Table, others: Table, declared: Declared
-    ) -> NDArray[np.float64]:
+    def scores(self, training: Any, rows: Table, others: Table) -> NDArray[np.float64]:
         """Compare, in every tree, the count of a row's leaf and class with one row less."""
         splits, counts = training.model.splits, training.model.counts
         leaves, found = splits.apply(rows.X), np.zeros(len(rows))
@@ -151,9 +145,7 @@ class LeafSumCanaries(Canaries):
         y = (np.arange(len(X)) < count).astype(np.int64)
         return Table(X[:count], y[:count]), Table(X[count:], y[count:])
 
-    def scores(
-        self, training: Any, rows: Table, others: Table, declared: Declared
-    ) -> NDArray[np.float64]:
+    def scores(self, training: Any, rows: Table, others: Table) -> NDArray[np.float64]:
         """Compare every leaf's noisy sums with what the crowd and half of the canaries bring."""
         forest, n, both = training.model, len(rows), Table.concat([rows, others])
         if any(tree.g is None for tree in forest.trees):
@@ -203,12 +195,10 @@ class HistogramCanaries(Canaries):
         last = np.full((2, _NUMBERS), self.max_bin - 0.5, np.float32)
         return Table(X, np.arange(count) % 2), Table(last, np.array([0, 1]))
 
-    def scores(
-        self, training: Any, rows: Table, others: Table, declared: Declared
-    ) -> NDArray[np.float64]:
+    def scores(self, training: Any, rows: Table, others: Table) -> NDArray[np.float64]:
         """Compare a row's bins of all features in every root with what it would bring there."""
-        noise = declared.noise_variance + np.array([declared.row_variance, 0.0])
         found, places = np.zeros(len(rows)), None
+        alone, together, row = _laws(training)
         for d in training.transcript:
             message = d.message
             if isinstance(message, CutPoints):
@@ -221,25 +211,46 @@ class HistogramCanaries(Canaries):
             if places is None or 0 not in message.nodes:
                 continue
             root = int(np.flatnonzero(message.nodes == 0)[0])
-            sums = np.ldexp(message.sums[root].astype(np.float64), [-b for b in message.bits])
-            brought = self._brought(training, message.tree, rows, declared)
+            units, _ = message.units("sums")
+            law = together if d.receivers == (d.sender,) else alone
+            sums, noise = _read(law, message.sums[root], units)
+            brought = self._brought(training, message.tree, rows)
             for which in (0, 1):  # gradients, hessians
                 mine_only = np.broadcast_to(brought[:, which, None], places.shape)
                 half = _by_bin(places, mine_only / 2, len(sums)) - mine_only / 2
                 spread = _by_bin(places, mine_only**2 / 4, len(sums)) - mine_only**2 / 4
                 seen = sums[places, which] - half
-                scale = np.maximum(np.sqrt((noise[which] + spread) / 2), _EXACT)
+                known = noise[places, which] + (row if which == 0 else 0.0)
+                scale = np.maximum(np.sqrt((known + spread) / 2), _EXACT)
                 found += ((np.abs(seen) - np.abs(seen - mine_only)) / scale).sum(axis=1)
         return found
 
-    def _brought(
-        self, training: Any, tree: int, rows: Table, declared: Declared
-    ) -> NDArray[np.float64]:
+    def _brought(self, training: Any, tree: int, rows: Table) -> NDArray[np.float64]:
         """Return gradient and hessian that each row brings to a tree, shape (n, 2)."""
         p = training.model.first(tree).predict(rows.X)
-        g, h = p - rows.y, np.ones(len(p)) if declared.unit_hessian else p * (1 - p)
+        g, h = p - rows.y, np.ones(len(p)) if training.defense.unit_hessian else p * (1 - p)
         clip = training.defense.gradient_clip or np.inf
         return np.stack([np.clip(g, -clip, clip), np.minimum(h, 2 * clip)], axis=-1)
+
+
+def _laws(training: Any) -> tuple[Channel | None, Channel | None, float]:
+    """Return the channel of a client's sums, of all clients' together, and a row's own variance."""
+    asked, public = training.defense.changes, (training.schema, training.protocol.parameters)
+    clients = sum(role == "client" for role in training.transcript.roles.values())
+    stated = asked((Histogram, "sums"), *public, "client")
+    row = chained(asked(("gradients", "g"), *public))
+    variance = 0.0 if row is None else float(row.error(np.zeros(1))[1][0])
+    return chained(stated), chained(stated, clients), variance
+
+
+def _read(
+    law: Channel | None, sums: NDArray[np.int64], units: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return sums and the variance of what was done to them, float64, shape (bins, 2) each."""
+    if law is None:
+        return sums / units, np.zeros(sums.shape)
+    mean, variance = law.within(units).error(sums)
+    return mean / units, variance / units**2
 
 
 def _by_bin(

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.defense import Declared
 from fedtrees.core.messages import closed
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.messages.networks import NetworkUpdate, NetworkWeights, Standardisation
@@ -54,9 +53,7 @@ class NetworkCanaries(Canaries):
         table, mine = Table(X, rng.integers(0, 2, n)), np.arange(n) < count
         return table.take(mine), table.take(~mine)
 
-    def scores(
-        self, training: Any, rows: Table, others: Table, declared: Declared
-    ) -> NDArray[np.float64]:
+    def scores(self, training: Any, rows: Table, others: Table) -> NDArray[np.float64]:
         """Compare updates of the first layer with each row's gradient at the weights before."""
         encoding, found = Encoding.of(self.schema), np.zeros(len(rows))
         layers, weights = training.model.layers, dict[int, NDArray[np.float32]]()

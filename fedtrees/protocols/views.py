@@ -9,12 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.core.channel import Change
 from fedtrees.core.errors import DataError, ProtocolError, UsageError
 from fedtrees.core.holding import Holding, KnownEntries
 from fedtrees.core.oracle import ANSWERS, RECORDS, Oracle
+from fedtrees.core.schema import Schema
 from fedtrees.core.transcript import Transcript
 from fedtrees.core.view import View, see
-from fedtrees.protocols.base import Training
+from fedtrees.protocols.base import Protocol, Training
 
 
 def _oracle(
@@ -69,6 +71,14 @@ def _looked_up(
     return X
 
 
+def _stated(protocol: Protocol, schema: Schema) -> tuple[tuple[str, str, Change], ...]:
+    """Return what a protocol states of fields, as a view holds it."""
+    return tuple(
+        (site if isinstance(site, str) else site.__name__, field, change)
+        for (site, field), change in protocol.channels(schema).items()
+    )
+
+
 def view_of(
     training: Training,
     principals: Sequence[str],
@@ -109,7 +119,7 @@ def view_of(
     served = () if training.net is None else see(training.net.inference, who)
     seen = see(training.transcript, who)
     if training.net is not None:
-        seen = (*seen, *training.protocol.opened_together(seen, who, training.net.sealing))
+        seen = (*seen, *training.protocol.opened_together(seen, training.net.sealing_of(who)))
     return View(
         principals=who,
         roles=dict(training.transcript.roles),
@@ -123,5 +133,6 @@ def view_of(
         oracle=_oracle(training, who, holdings, queries, answers, records) if queries else None,
         known=known,
         entries=entries,
+        stated=_stated(training.protocol, training.schema),
         weighted=any(held.weight is not None for held in holdings.values()),
     )

@@ -6,14 +6,14 @@ fedtrees bench --plugin rounded_statistics.py -d "rounded-statistics[step=0.1,1,
 
 from dataclasses import dataclass, replace
 
-import numpy as np
-
+from fedtrees.core.coarsening import Rounding
 from fedtrees.core.defense import Defense
-from fedtrees.core.errors import UsageError
 from fedtrees.core.guarantee import Structural
 from fedtrees.core.registry import register
 from fedtrees.messages.boosting import LeafValues, NodeSplits
 from fedtrees.messages.models import BoostedModel
+
+ROUNDED = {NodeSplits: ("g", "h", "gain"), LeafValues: ("g", "h")}
 
 
 @register.defense("rounded-statistics")
@@ -24,22 +24,20 @@ class RoundedStatistics(Defense):
     step: float = 1.0
 
     at = frozenset({"server"})
-    guards = (NodeSplits, LeafValues)
+    guards = tuple(ROUNDED)
     exempts = {BoostedModel: "made of the statistics as they were sent"}
     requires = (LeafValues,)
 
     def __post_init__(self):
-        if not self.step > 0:
-            raise UsageError(f"step must be > 0; got {self.step}")
+        Rounding(self.step)  # refuses a step that is none
 
     def claim(self):
         return Structural()
 
-    def outgoing(self, message, ctx):
-        changed = {"g": self.round(message.g), "h": self.round(message.h)}
-        if isinstance(message, NodeSplits):
-            changed["gain"] = self.round(message.gain)
-        return replace(message, **changed)
+    def channels(self, schema, parameters):
+        return {(kind, f): Rounding(self.step) for kind, names in ROUNDED.items() for f in names}
 
-    def round(self, values):
-        return None if values is None else np.round(values / self.step) * self.step
+    def outgoing(self, message, ctx):
+        told = {f: getattr(message, f) for f in ROUNDED[type(message)]}
+        law = Rounding(self.step)
+        return replace(message, **{f: v if v is None else law.send(v) for f, v in told.items()})

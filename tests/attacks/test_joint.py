@@ -15,6 +15,7 @@ from fedtrees.attacks.joint.attack import Joint
 from fedtrees.attacks.joint.reconstruct import reconstruct
 from fedtrees.attacks.timberstrike import Options
 from fedtrees.attacks.timberstrike import reconstruct as timberstrike
+from fedtrees.core.coarsening import Rounding
 from fedtrees.core.errors import UsageError
 from fedtrees.core.schema import Table
 
@@ -105,7 +106,7 @@ def test_declared_noise_and_rounding_loosen_the_sums(odd):
     noise = tuple(NodeNoise(np.full(len(t), 1e4), np.full(len(t), 1e4)) for t in odd.forest.trees)
     deaf = attack(odd, odd.evidence(noise=noise)).notes["residual_rms"]
     assert deaf > 3 * attack(odd, odd.evidence()).notes["residual_rms"]
-    rounded = attack(odd, odd.evidence("values", rounding=10.0)).notes["residual_rms"]
+    rounded = attack(odd, odd.evidence("values", rounding=Rounding(10.0))).notes["residual_rms"]
     assert rounded > 3 * attack(odd, odd.evidence("values")).notes["residual_rms"]
 
 

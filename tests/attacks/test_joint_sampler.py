@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment
-from scipy.special import gammaln
+from scipy.special import beta, gammaln
 from timberstrike_world import structured, world
 
 from fedtrees.attacks.evidence.grid import Grid
@@ -64,17 +64,19 @@ def small(seed, n=60, trees=6, depth=3, missing=0.0):
     level=st.sampled_from(["statistics", "values"]),
     sigma=st.sampled_from([0.05, 0.5, 5.0]),
     missing=st.sampled_from([0.0, 0.2]),
+    labels=st.booleans(),
 )
-def test_books_kept_move_by_move_agree_with_books_from_scratch(seed, level, sigma, missing):
+def test_books_kept_move_by_move_agree_with_books_from_scratch(seed, level, sigma, missing, labels):
     setting = Setting(small(seed % 50, missing=missing), level)
     state = setting.state()
     classes = setting.classes(state, seed=seed)
-    assert sample(setting.world, state, classes, setting.world.precision(sigma), 3000, seed) > 0
+    precision = setting.world.precision(sigma)
+    assert sample(setting.world, state, classes, precision, 3000, seed, labels) > 0
+    setting.label = state.label[: state.n]
     again = setting.state(state.cell[: state.n])
     np.testing.assert_array_equal(again.leaf, state.leaf)
     np.testing.assert_allclose(again.p, state.p, atol=1e-12)
     np.testing.assert_allclose(again.residual, state.residual, atol=1e-10)
-    precision = setting.world.precision(sigma)
     assert again.energy(precision) == pytest.approx(state.energy(precision), rel=1e-9)
     recount = Classes.of(setting.prior, 2, 5.0)
     recount.add(state.cell, state.component)
@@ -126,7 +128,8 @@ def test_from_the_truth_a_cold_chain_stays_there():
     assert np.sqrt(state.mean_square(setting.world)) < 0.01
 
 
-def test_states_are_visited_as_often_as_their_probability_says():
+@pytest.mark.parametrize("labels", [False, True])
+def test_states_are_visited_as_often_as_their_probability_says(labels):
     """Two victims of unlike labels, two own rows: every state enumerated, classes summed out."""
     w = small(5, n=40, trees=3, depth=2)
     two = np.array([np.flatnonzero(w.victims.y == c)[0] for c in (0, 1)])
@@ -144,18 +147,20 @@ def test_states_are_visited_as_often_as_their_probability_says():
         setting.prior.own.y[:0],
     ).residual  # fmt: skip
     setting.world = setting.world._replace(target=target)
-    wide = np.argsort(-setting.grid.width)[:2]  # the other features stay what they are
+    wide = np.argsort(-setting.grid.width)[
+        : 1 if labels else 2
+    ]  # the other features stay what they are
     lo, hi = setting.cell.copy(), setting.cell + 1
     lo[:, wide], hi[:, wide] = 0, np.minimum(setting.grid.width[wide], 4)
     cell = np.clip(setting.cell, lo, hi - 1).astype(np.int32)
     precision = setting.world.precision(1.0)
-    truth = _enumerate(setting, cell, wide, hi, precision)
+    truth = _enumerate(setting, cell, wide, hi, precision, labels)
     state = setting.state(cell, (lo.astype(np.int32), hi.astype(np.int32)))
     classes = setting.classes(state, weight=2.0)
     seen = Counter()
     for turn in range(15_000):
-        sample(setting.world, state, classes, precision, 60, turn)
-        seen[tuple(state.cell[:2, wide].reshape(-1))] += 1
+        sample(setting.world, state, classes, precision, 60, turn, labels)
+        seen[(*state.cell[:2, wide].reshape(-1), *state.label[:2])] += 1
     found = np.array([seen[k] for k in truth]) / seen.total()
     expected = np.array(list(truth.values()))
     assert seen.keys() <= truth.keys()
@@ -163,11 +168,18 @@ def test_states_are_visited_as_often_as_their_probability_says():
     assert expected.max() < 0.5  # otherwise visiting the one likely state would do
 
 
-def _enumerate(setting, cell, wide, hi, precision):
-    """Return the probability of every pair of cells, by brute force over cells and classes."""
-    out = {}
-    for cells in product(*(range(hi[i, f]) for i in range(2) for f in wide)):
+def _enumerate(setting, cell, wide, hi, precision, labels):
+    """Return the probability of every pair of rows, by brute force over cells and classes.
+
+    The share of labels has a uniform prior where they are drawn, too.
+    """
+    out, given = {}, setting.label
+    places = product(*(range(hi[i, f]) for i in range(2) for f in wide))
+    told = product(range(2), repeat=2) if labels else [tuple(given.tolist())]
+    for cells, label in product(places, list(told)):
+        setting.label = np.array(label)
         state = setting.state(_with(cell, wide, cells))
+        ones = state.label.sum()
         energy = state.energy(precision)
         total = 0.0
         for kinds in product(range(2), repeat=4):
@@ -175,7 +187,9 @@ def _enumerate(setting, cell, wide, hi, precision):
             component = (2 * state.label + np.array(kinds)).astype(np.int32)
             classes.add(state.cell, component)
             total += np.exp(log_probability(classes))
-        out[cells] = total * np.exp(-energy)
+        share = beta(ones + 1, len(state.label) - ones + 1)
+        out[*cells, *label] = total * share * np.exp(-energy)
+    setting.label = given
     norm = sum(out.values())
     return {k: v / norm for k, v in out.items()}
 
@@ -195,7 +209,7 @@ def log_probability(classes):
 
 def _with(cell, wide, cells):
     out = cell.copy()
-    out[:, wide] = np.array(cells).reshape(2, 2)
+    out[:, wide] = np.array(cells).reshape(2, -1)
     return out
 
 

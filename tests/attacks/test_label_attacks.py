@@ -27,6 +27,7 @@ from fedtrees.isolation.process import attacks
 from fedtrees.messages.vertical import visible_leaves
 from fedtrees.metrics.labels import LabelScores
 from fedtrees.metrics.metric import Case
+from fedtrees.privacy.noise import Response
 from fedtrees.privacy.randomised_response import odds_within, respond
 from fedtrees.protocols.base import train
 from fedtrees.protocols.views import view_of
@@ -247,7 +248,7 @@ def test_true_labels_are_guessed_from_noisy_ones_and_own_columns():
     y = np.digitize(X[:, 0], [-0.4, 0.4])
     said = respond(y, np.full((900, 3), 1 / 3), odds_within(1.0), rng)
     assert (said == y).mean() < 0.65
-    assert (denoised(said, X, 3, 1.0, rng) == y).mean() > 0.9
+    assert (denoised(said, X, 3, Response(1.0, 3), rng) == y).mean() > 0.9
 
 
 def test_noisy_labels_are_what_splits_give_away(monkeypatch):

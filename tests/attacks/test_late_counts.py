@@ -21,6 +21,7 @@ from fedtrees.attacks.evidence.clients.victims import victims_of
 from fedtrees.attacks.evidence.routing import gradients
 from fedtrees.bench.evaluate import make_defense
 from fedtrees.bench.federation import spread
+from fedtrees.core.coarsening import Rounding
 from fedtrees.core.holding import client_names, over_clients
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema
@@ -192,5 +193,5 @@ def test_rounded_values_are_not_counted():
     clients, done = cyclic()
     view = view_of(done, ("client-2",), over_clients(clients))
     victim = next(v for v in victims_of(view) if v.late is not None)
-    rounded = replace(victim.evidence, rounding=0.01)
+    rounded = replace(victim.evidence, rounding=Rounding(0.01))
     assert late_counts(rounded, view.rows, view.schema) is None

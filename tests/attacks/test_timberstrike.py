@@ -12,6 +12,7 @@ from timberstrike_world import accuracy, structured, world
 
 from fedtrees.attacks.evidence import NodeNoise
 from fedtrees.attacks.timberstrike import Options, reconstruct
+from fedtrees.core.coarsening import Rounding
 from fedtrees.core.errors import UsageError
 from fedtrees.core.schema import Table
 from fedtrees.trees.boosted.forest import Tree
@@ -196,7 +197,7 @@ ODD = {
     "N unknown, values": lambda w: w.evidence("values", n_rows=None),
     "N too small": lambda w: w.evidence(n_rows=3),
     "N too small, values": lambda w: w.evidence("values", n_rows=3),
-    "coarse values": lambda w: w.evidence("values", rounding=0.5),
+    "coarse values": lambda w: w.evidence("values", rounding=Rounding(0.5)),
     "constant hessian": lambda w: w.evidence(constant_hessian=True),
     "lambda 0, values": lambda w: w.evidence("values", reg_lambda=0.0),
     "zero sums": lambda w: w.evidence(

@@ -120,11 +120,15 @@ def test_who_can_read_softmax_leaves():
 def test_blind_labels_of_several_classes_follow_own_rows():
     schema = Schema((Feature("a", low=0, high=1),), "y", ("x", "y", "z"))
     w = world(np.random.default_rng(0).random((60, 1)), np.arange(60) % 3, 40, classes=3, trees=1)
-    for name, guess in blind_guesses(w.own, schema, 600, np.random.default_rng(1)).items():
+    rng = np.random.default_rng(1)
+    for name, guess in blind_guesses(w.own, schema, 600, rng).items():
         shares = np.bincount(guess.y, minlength=3) / 600
         if name == "constant":
             assert shares.max() == 1
         else:
             np.testing.assert_allclose(shares, np.bincount(w.own.y) / 40, atol=0.08)
+    counts = np.array([40, 0, 20])
+    for name, guess in blind_guesses(None, schema, 30, rng, counts=counts, draws=1).items():
+        assert np.bincount(guess.y, minlength=3).tolist() == [20, 0, 10], name
     with pytest.raises(DataError, match="3 classes"):
-        blind_guesses(w.own, schema, 10, np.random.default_rng(1), positives=4)
+        blind_guesses(w.own, schema, 10, rng, counts=np.array([4, 6]))

@@ -10,6 +10,7 @@ from timberstrike_world import world
 
 from fedtrees.attacks.evidence import NodeNoise
 from fedtrees.attacks.timberstrike import Options, reconstruct
+from fedtrees.core.coarsening import Decimals
 
 ONE_TREE = Options(max_trees=1, chains=1)
 
@@ -67,16 +68,16 @@ def test_histograms_alone_give_the_sums_of_the_leaves():
     np.testing.assert_array_equal(counts.n1, w.first_counts()[1])
 
 
-@pytest.mark.parametrize("rounding", [1e-6, 1e-4])
-def test_values_rounded_to_some_decimals_still_give_exact_counts(rounding):
+@pytest.mark.parametrize("decimals", [6, 4])
+def test_values_rounded_to_some_decimals_still_give_exact_counts(decimals):
     from dataclasses import replace
 
     X, y = load_breast_cancer(return_X_y=True)
     w = world(X, y, 120, trees=1, max_depth=4)
     tree = w.evidence("values").trees[0]
-    value = (np.rint(tree.value / rounding) * rounding).astype(np.float32)
-    rounded = (replace(tree, value=value),)
-    counts = guess_counts(w, w.evidence("values", trees=rounded, rounding=rounding))
+    law = Decimals(decimals, single=True)
+    rounded = (replace(tree, value=law.send(tree.value)),)
+    counts = guess_counts(w, w.evidence("values", trees=rounded, rounding=law))
     np.testing.assert_array_equal(counts.n0, w.first_counts()[0])
     np.testing.assert_array_equal(counts.n1, w.first_counts()[1])
 

@@ -9,6 +9,7 @@ from scipy import stats
 from fedtrees.attacks.evidence.counts import NOISE_FLOOR
 from fedtrees.attacks.evidence.equations import equations
 from fedtrees.attacks.evidence.grid import Grid
+from fedtrees.attacks.evidence.laws import row_variance
 from fedtrees.attacks.evidence.sums import leaf_sums, victim_sums
 from fedtrees.attacks.evidence.view import evidence_of
 from fedtrees.attacks.peeling.sources import unreadable
@@ -56,7 +57,7 @@ def true_gradients(rows, done):
 def test_the_noise_of_a_sum_is_what_evidence_says(name):
     view, victims, done = seen(noise(600), name=name, trees=60)
     evidence = evidence_of(view)
-    variance = view.defense.declares(view.schema, view.parameters).row_variance
+    variance = row_variance(view)
     roots, chosen = [], []
     everyone = Table.concat([victims, view.rows])
     for t, (g, n) in enumerate(true_gradients(everyone, done)):
@@ -112,7 +113,7 @@ def test_bare_values_of_noisy_sums_are_not_taken_for_whole_rows():
 
 def test_where_nobody_counts_own_rows_say_how_much_noise_a_leaf_has():
     view, _, _ = seen(Spec("split-only"), noise(30))
-    variance = view.defense.declares(view.schema, view.parameters).row_variance
+    variance = row_variance(view)
     for tree, known in zip(
         *(getattr(evidence_of(view), f) for f in ("trees", "noise")), strict=True
     ):

@@ -24,6 +24,7 @@ import numpy as np
 import xgboost as xgb
 
 from fedtrees.audit import Known, audit, read_model
+from fedtrees.audit.audit import Audit
 from fedtrees.audit.model import without_statistics
 from fedtrees.audit.verdict import to_json
 from fedtrees.core.errors import DataError, UsageError
@@ -411,6 +412,26 @@ def faults(made: Made, found: dict[str, Any], reached: list[np.ndarray]) -> list
     return out + _wrong_model(made, found["model"])
 
 
+def _mixed(made: Made, found: Audit, reached: list[np.ndarray]) -> list[str]:
+    """Return the leaves that are called pure and that rows of the table of another label reach.
+
+    Rows of weight 0 are none, and where rows of weight 2 count as two a number of rows may agree
+    that is not theirs: the verdict says that counts take every row to weigh 1.
+    """
+    held = made.held[0]
+    if len(made.held) > 1 or (held.weighted and not (held.weight == 1).all()):
+        return []
+    one = found.model.forest.objective.n_outputs > 1
+    out = []
+    for t in found.trees:
+        label = held.y == (t.output if one else 1)
+        numbers = [found.model.number_of(t.at, leaf) for leaf in t.leaf.tolist()]
+        for number, pure in zip(numbers, t.pure, strict=True):
+            if pure and len(np.unique(label[reached[0][:, t.index] == number])) > 1:
+                out.append(f"tree {t.index} leaf {number}: pure")
+    return out
+
+
 def _wrong(leaf: dict[str, Any], n: float, n_pos: float, rows: int, sampled: bool) -> list[str]:
     """Return which numbers of a leaf are wrong.
 
@@ -483,6 +504,8 @@ def check(seed: int, folder: Path) -> tuple[str, list[str], Counter[str]]:
             continue
         said = to_json(found)
         out += [f"{name}: {fault}" for fault in faults(made, said, reached)]
+        out += [f"{name}: {fault}" for fault in _mixed(made, found, reached)]
+        tally["pure"] += found.summary.pure
         if name == "whole":
             tally += Counter(models=1, leaves=found.summary.leaves, counted=found.summary.counted,
                              exact=found.summary.exact)  # fmt: skip
@@ -498,6 +521,8 @@ def _variants(
 ) -> list[tuple[str, Any, Known | None]]:
     """Return the model as it is and, of some, with settings declared, masked, and without sums."""
     out = [("whole", model, None)]
+    if len(made.held) == 1 and not made.held[0].weighted and rng.random() < 0.3:
+        out.append(("sized", model, Known(rows=len(made.held[0].y))))
     if made.path.suffix == ".txt":
         return out
     if rng.random() < 0.2 and len(set(made.settings)) == 1:
@@ -528,17 +553,24 @@ def campaign(first: int, models: int, folder: Path) -> tuple[list[str], Counter[
     return wrong, tally
 
 
-def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__)
+def options_of(about: str | None) -> argparse.Namespace:
+    """Return which models are asked for: of how many seeds, from the first one on."""
+    options = argparse.ArgumentParser(description=about)
     options.add_argument("--models", type=int, default=1000)
     options.add_argument("--first", type=int, default=0, help="seed of the first model")
     options.add_argument("--seed", type=int, help="check this one alone")
     given = options.parse_args()
-    first, models = (given.first, given.models) if given.seed is None else (given.seed, 1)
+    if given.seed is not None:
+        given.first, given.models = given.seed, 1
+    return given
+
+
+def main() -> None:
+    given = options_of(__doc__)
     with TemporaryDirectory() as folder:
-        wrong, tally = campaign(first, models, Path(folder))
+        wrong, tally = campaign(given.first, given.models, Path(folder))
     print("\n".join(wrong))
-    print(f"{len(wrong)} of {models} models wrong; {dict(tally)}")
+    print(f"{len(wrong)} of {given.models} models wrong; {dict(tally)}")
     sys.exit(bool(wrong))
 
 

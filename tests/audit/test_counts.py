@@ -277,12 +277,16 @@ def test_sums_of_one_base_score_are_counted_and_others_are_not(leaves, p, data):
     assert counts_at(LeafStatistics(g, h, 1e-7 * np.abs(g), 1e-7 * h), p) is None
 
 
-def test_a_random_forest_that_keeps_its_counts_tells_them(tmp_path):
+@pytest.mark.parametrize("bootstrap", ["true", "false"])
+def test_a_random_forest_that_keeps_its_counts_tells_them(tmp_path, bootstrap):
+    """Of rows that may be drawn twice it tells no more than bounds, which seldom meet."""
     from fedtrees.cli.main import main
 
-    out = tmp_path / "f.npz"
+    out, made = tmp_path / "f.npz", f"forest-hist[trees=3,max_depth=3,bootstrap={bootstrap}]"
     with pytest.raises(SystemExit):
-        main(["train", "-p", "forest-hist[trees=3,max_depth=3]", "--out", str(out)])
+        main(["train", "-p", made, "--out", str(out)])
     found = audit(read_model(out))
-    assert all(t.exact.all() for t in found.trees)
-    assert found.summary.counted == found.summary.leaves
+    once = bootstrap == "false"
+    assert all(t.exact.all() == once for t in found.trees)
+    assert (found.summary.counted == found.summary.leaves) == once
+    assert all((t.at_least <= t.at_most).all() for t in found.trees)

@@ -20,6 +20,7 @@ from fedtrees.core.streams import Streams
 from fedtrees.core.threat import Threat
 from fedtrees.data import layout
 from fedtrees.data.partition import Partition
+from fedtrees.guessing.clusters import METHODS
 from fedtrees.metrics.leaf_counts import true_leaf_counts
 from fedtrees.metrics.metric import Case
 from fedtrees.protocols.base import train
@@ -94,7 +95,8 @@ def test_a_blind_cell_without_rows_to_reconstruct_works(over_columns):
     assert {r["metric"] for r in blind} == {
         "share_error", "v_measure", "ami", "label_accuracy", "label_auc", "counted:labels",
     }  # fmt: skip
-    assert picked(blind, metric="v_measure")[0]["reason"] == "best guess: cl"
+    best = picked(blind, metric="v_measure")[0]["reason"].removeprefix("best guess: ")
+    assert best.removesuffix("-z") in {"cl", *METHODS}
     found = {r["metric"]: r for r in picked(rows, stage="attack", threat="passive")}
     for name in ("v_measure", "label_accuracy"):
         (line,) = picked(blind, metric=name)
@@ -320,7 +322,8 @@ def test_the_blind_line_of_a_cell_is_read_back_from_its_rows(over_columns):
         for r in picked(rows, stage="blind", threat="passive")
     ]
     line = blind_line(blind)
-    assert line.best == {"labels": "cl", "plugin-class-share": "plugin-own-share"}
+    assert line.best["plugin-class-share"] == "plugin-own-share"
+    assert line.best["labels"].removesuffix("-z") in {"cl", *METHODS}
     assert set(line.scores) == {
         "share_error", "v_measure", "ami", "label_accuracy", "label_auc", "counted:labels",
     }  # fmt: skip

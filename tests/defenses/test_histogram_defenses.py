@@ -80,7 +80,11 @@ def test_rounded_sums_lie_on_the_grid_and_near_the_truth(step):
         assert (message.totals % grid == 0).all()
     assert np.abs(rounded[0].sums - plain[0].sums).max() <= grid // 2 + 1
     assert (rounded[0].sums != plain[0].sums).any()
-    assert make("hist-rounding", step=step).declares(None, {}).histogram_step == step
+    law = make("hist-rounding", step=step).channels(None, {})[Histogram, "sums"]
+    law = law.within(*plain[0].units("sums"))
+    np.testing.assert_array_equal(law.send(plain[0].sums), rounded[0].sums)
+    low, high = law.bounds(rounded[0].sums)
+    assert ((low <= plain[0].sums) & (plain[0].sums <= high)).all()
 
 
 def test_a_step_below_the_unit_changes_nothing():

@@ -90,7 +90,8 @@ def test_noise_is_of_the_declared_size_and_each_message_has_its_own():
     noise = np.concatenate([p.ravel() for p in pairs])
     scale = 2.0 / 0.5
     assert stats.kstest(noise / scale, "laplace").pvalue > 1e-3
-    declared = defense.declares(schema, protocol.parameters).noise_variance
+    law = defense.channels(schema, protocol.parameters)[Histogram, "sums"]
+    declared = law.error(np.zeros(1))[1][0]
     assert declared == pytest.approx(2 * scale**2)
 
 

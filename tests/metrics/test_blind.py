@@ -11,7 +11,7 @@ from fedtrees.core.errors import DataError
 from fedtrees.core.guess import Records
 from fedtrees.core.schema import Feature, OneHot, Schema, Table
 from fedtrees.data import load
-from fedtrees.guessing.blind import blind_guesses
+from fedtrees.guessing.blind import SKEWED, blind_guesses
 from fedtrees.metrics import score_records
 from fedtrees.metrics.advantage import advantage
 from fedtrees.metrics.metric import best_of
@@ -57,9 +57,10 @@ def test_values_given_the_label_come_from_rows_with_that_label():
 
 def test_without_own_rows_only_schema_and_ranges_remain():
     guesses = blind_guesses(None, SCHEMA, 80, np.random.default_rng(0), draws=3)
-    kinds = {"uniform", "uniform+consensus", "skewed", "skewed+consensus"}
+    kinds = {f"{kind}{after}" for kind in ("uniform", *SKEWED) for after in ("", "+consensus")}
     assert set(guesses) == {*kinds, "constant"}
-    assert 20 < guesses["skewed"].X[:, 0].mean() < 40 < guesses["uniform"].X[:, 0].mean()
+    low, skewed, even = (guesses[k].X[:, 0].mean() for k in ("low", "skewed", "uniform"))
+    assert 15 < low < skewed < 40 < even
     assert set(guesses["uniform"].X[:, 1]) == {0, 1, 2}
     assert (guesses["uniform"].X[:, 2:] == 0).all()  # no declared range: nothing is known
     assert (guesses["constant"].X[:, 0] == 50).all()
@@ -68,7 +69,7 @@ def test_without_own_rows_only_schema_and_ranges_remain():
 def test_label_counts_are_used_only_if_declared():
     rng = np.random.default_rng(0)
     mine = random_table(40, rng)
-    guesses = blind_guesses(mine, SCHEMA, 70, rng, positives=9, draws=1)
+    guesses = blind_guesses(mine, SCHEMA, 70, rng, counts=np.array([610, 90]), draws=1)
     assert {int(g.y.sum()) for g in guesses.values()} == {9}
     one_class = mine.take(mine.y == 0)
     free = blind_guesses(one_class, SCHEMA, 70, rng, draws=1)
@@ -115,13 +116,18 @@ def test_per_feature_lines_are_there():
 
 
 @pytest.mark.parametrize(
-    ("own", "n", "positives", "message"),
-    [(3, 0, None, "at least one row"), (3, 5, 6, r"must lie in 0\.\.5")],
+    ("own", "n", "counts", "message"),
+    [
+        (3, 0, None, "at least one row"),
+        (3, 5, [1, 2, 3], r"counts=\[1, 2, 3\]: give rows of each of 2 classes"),
+        (3, 5, [-1, 2], "each of 2 classes"),
+        (3, 5, [0, 0], "each of 2 classes"),
+    ],
 )
-def test_impossible_requests(own, n, positives, message):
+def test_impossible_requests(own, n, counts, message):
     rng = np.random.default_rng(0)
     with pytest.raises(DataError, match=message):
-        blind_guesses(random_table(own, rng), SCHEMA, n, rng, positives=positives)
+        blind_guesses(random_table(own, rng), SCHEMA, n, rng, counts=counts)
 
 
 def test_pima_lines_agree_with_those_measured_before():

@@ -13,6 +13,7 @@ from fedtrees.core.holding import Holding
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.streams import Streams
 from fedtrees.data.layout import columns_of
+from fedtrees.guessing.clusters import METHODS
 from fedtrees.metrics.labels import LabelScores, TrueLabels
 from fedtrees.metrics.metric import Case, best_of
 
@@ -103,13 +104,37 @@ def test_the_blind_line_clusters_what_somebody_holds_of_the_rows(classes):
     truth = metric.truth(found)
     np.testing.assert_array_equal(truth.y, y)
     blind = metric.blind(found, truth)
-    assert list(blind) == ["one-cluster", "cl"]
+    assert list(blind)[:3] == ["one-cluster", "cl", "k-means"]
+    assert {name.removesuffix("-z") for name in [*blind][2:]} == {*METHODS}
     best = best_of({name: metric.score(claims, truth) for name, claims in blind.items()})
     assert best["label_accuracy"].value > 0.9  # these columns say it
     line = metric.line(found, truth, {})
     assert line == {name: b.value for name, b in best.items()}
     both, _ = case(classes, principals=("passive-0", "passive-1"))
     assert metric.blind(both, truth)["cl"][0].ids.tolist() == list(range(60))
+
+
+def test_who_clusters_otherwise_than_by_k_means_is_no_better_than_the_blind_line():
+    """One row in ten is of class 1 and lies a little higher in six columns; a coin splits all."""
+    rng = np.random.default_rng(0)
+    y = (np.arange(400) % 10 == 0).astype(np.int64)
+    X = np.column_stack([rng.normal(2.0 * y[:, None], 0.5, (400, 6)), rng.integers(0, 2, 400)])
+    ids, left, right = np.arange(400), np.arange(7), np.zeros(0, dtype=int)
+    held = {
+        "active": Holding(ids, right, np.zeros((400, 0)), y),
+        "passive-0": Holding(ids, left, X),
+    }
+    schema = Schema(tuple(Feature(f"x{k}") for k in range(7)), "y")
+    roles = {"active": "active", "passive-0": "passive"}
+    found = Case(held, roles, ("passive-0",), schema, Streams(0))
+    metric = LabelScores()
+    truth = metric.truth(found)
+    one = {
+        name: {s.name: s.value for s in metric.score(claims, truth)}["v_measure"]
+        for name, claims in metric.blind(found, truth).items()
+    }
+    assert one["cl"] < 0.01
+    assert metric.line(found, truth, {})["v_measure"] == max(one.values()) > 0.9
 
 
 def test_missing_values_and_empty_columns_do_not_stop_it():

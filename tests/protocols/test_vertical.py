@@ -18,7 +18,7 @@ from fedtrees.core.specs import Spec, parse_grid
 from fedtrees.core.streams import Streams
 from fedtrees.crypto.keys import KeyPair
 from fedtrees.crypto.ledger import Ledger
-from fedtrees.crypto.row_sums import RealRowSums
+from fedtrees.crypto.row_sums import BlindRowSums, KeyedRowSums
 from fedtrees.data import catalogue
 from fedtrees.data.partition import Partition
 from fedtrees.defenses.id_lmid import IDLMID, node_information
@@ -275,16 +275,17 @@ def test_sums_of_rows_are_the_plain_ones_whatever_the_bins(monkeypatch):
     codes = np.stack([rng.integers(-1, b, 40) for b in n_bins], axis=1)
     nodes = rng.integers(-1, 2, 40)
     sums = Sums(np.bincount(nodes + 1, minlength=3)[1:], n_bins, 3, Slots(50, 40))
-    sealing = RealRowSums(1024, Ledger(), KeyPair.seeded(1024, 1))
-    sent = sealing.encrypted(rows, sums.slots)
-    payload = sealing.summed("p", sent, sums, lambda: (codes, nodes), None)
+    keyed, blind = KeyedRowSums(1024, Ledger(), KeyPair.seeded(1024, 1)), BlindRowSums(Ledger())
+    blind.learn(keyed.public_key(), 1024)
+    sent = keyed.encrypted(rows, sums.slots)
+    payload = blind.summed("p", sent, sums, lambda: (codes, nodes), None)
     assert len(payload) == sum(t.nbytes for t in sums.traffic(1024))
     expected = np.zeros(sums.shape, dtype=np.int64)
     for row, (at, where) in enumerate(zip(nodes, codes, strict=True)):
         for start, code in zip([0, 5, 7], where, strict=True):
             if at >= 0 and code >= 0:
                 expected[at, start + code] += rows[row]
-    np.testing.assert_array_equal(sealing.opened("p", payload, sums), expected)
+    np.testing.assert_array_equal(keyed.opened("p", payload, sums), expected)
 
 
 # --- what a party sees

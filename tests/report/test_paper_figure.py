@@ -2,9 +2,12 @@
 
 import itertools
 from dataclasses import replace
+from pathlib import Path
 
+import matplotlib
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.font_manager import findfont
 from matplotlib.text import Text
 from synthetic_run import DEFENSES, rows, write_run
 
@@ -59,8 +62,14 @@ def beyond(axis):
     ]
 
 
+# Wide, narrow, with serifs: matplotlib brings them. The last is drawn where it is installed.
+FONTS = ("DejaVu Sans", "STIXGeneral", "DejaVu Sans Mono", "Liberation Sans")
+
+
+@pytest.mark.parametrize("font", FONTS)
 @pytest.mark.parametrize(("width", "inches"), [("column", 3.3), ("page", 7.0)])
-def test_no_text_of_a_figure_stands_on_another_or_outside(panels, width, inches):
+def test_no_text_of_a_figure_stands_on_another_or_outside(panels, width, inches, font, monkeypatch):
+    monkeypatch.setitem(paper.RC, "font.family", [font, "DejaVu Sans"])
     figure = paper.frontier(panels, width=width)
     assert figure.get_size_inches()[0] == inches
     found = texts(figure)
@@ -78,6 +87,15 @@ def test_no_text_of_a_figure_stands_on_another_or_outside(panels, width, inches)
     for name in ("undefended", "local-only", "blind"):
         assert written.count(name) == 3 + (name == "undefended")  # and in the legend
     assert {text.get_fontsize() for text, _ in found} == {7.0, 8.0}
+
+
+def test_a_figure_is_drawn_in_the_font_it_was_laid_out_in_on_every_machine(panels):
+    figure = paper.frontier(panels, width="column")
+    laid_out = texts(figure)
+    with matplotlib.rc_context({"font.family": ["monospace"], "font.sans-serif": ["STIXGeneral"]}):
+        assert [box for _, box in texts(figure)] == [box for _, box in laid_out]
+        (file,) = {findfont(text.get_fontproperties()) for text, _ in laid_out}
+    assert Path(file).name == "DejaVuSans.ttf"
 
 
 def test_titles_say_in_what_panels_differ_and_labels_what_names_are_called(panels):

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from fedtrees.attacks.evidence.clients.hessians import hessians_from_gains, is_masked, leaves_below
 from fedtrees.attacks.evidence.clients.turns import turns_of
+from fedtrees.attacks.evidence.laws import law_of_shared
 from fedtrees.core.view import View
 from fedtrees.messages.packing import unpack
 from fedtrees.messages.shared_trees import ClientModels, ClientTrees, GlobalTrees, SharedTrees
@@ -61,6 +62,8 @@ class Blocks:
     blocks : tuple of Block
     score : float32 array, shape (K,), or None
         Base score of the global model; None where every block is a model of its own.
+    kind : type
+        The messages that they came in.
     per_round : bool
         True in bagging, where all clients of a round grow on the same model; False in cyclic
         boosting, where each grows on the trees of the one before.
@@ -69,13 +72,14 @@ class Blocks:
     blocks: tuple[Block, ...]
     score: Scores | None
     per_round: bool
+    kind: type[SharedTrees] = GlobalTrees
 
 
 def blocks_of(view: View) -> Blocks | None:
     """Return the shared trees of a view, None if there are none."""
     models = [m for _, m in view.messages(ClientModels)]
     if models:
-        return Blocks(tuple(_models(view, models[0])), None, False)
+        return Blocks(tuple(_models(view, models[0])), None, False, ClientModels)
     sent: dict[int, Block] = {}
     for _, message in view.messages(GlobalTrees):
         for block in _parts(view, message):
@@ -90,8 +94,7 @@ def blocks_of(view: View) -> Blocks | None:
 
 def trees_of(view: View, message: SharedTrees) -> list[Told]:
     """Return the trees of a message with their sums, masked sums restored where possible."""
-    rounded = view.defense.declares(view.schema, view.parameters).rounding
-    if not rounded or message.base_weights is None:
+    if law_of_shared(view, type(message)) is None or message.base_weights is None:
         return _told(view, message)
     eta = np.float32(view.parameters["learning_rate"])
     exact = replace(message, value=_leaf_values(message, message.base_weights, eta))

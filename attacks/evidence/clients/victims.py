@@ -16,6 +16,10 @@ from fedtrees.attacks.evidence.clients.late_counts import LateCounts, late_count
 from fedtrees.attacks.evidence.clients.sizes import sized
 from fedtrees.attacks.evidence.clients.start import own_start
 from fedtrees.attacks.evidence.clients.start_of_values import LeafValues, Shares, shares_of_values
+from fedtrees.attacks.evidence.counts import first_gradient
+from fedtrees.attacks.evidence.laws import law_of_shared
+from fedtrees.attacks.evidence.opened_leaves import EVERYONE, OTHERS, opened_leaves
+from fedtrees.attacks.evidence.view import evidence_of, with_opened
 from fedtrees.core.guess import Guess, LeafCounts, Records
 from fedtrees.core.schema import Table
 from fedtrees.core.view import View
@@ -36,7 +40,7 @@ class Victim:
     owner : str or None
         The client's name, None where it is not known.
     blocks : tuple of Block
-        What the client sent, in order.
+        The trees that the client sent, in order; none where it sent sums of trees of everybody's.
     late : LateCounts or None
         Counts of its first tree, where that was grown on others' trees.
     """
@@ -56,7 +60,9 @@ class Victim:
 
 
 def victims_of(view: View, clues: Clues = "all", starts: Starts = "own") -> list[Victim]:
-    """Return what the trees of every other client tell; empty where none are seen.
+    """Return what the trees of every other client tell, or its sums of the leaves of all trees.
+
+    Empty where neither is seen.
 
     Parameters
     ----------
@@ -66,9 +72,12 @@ def victims_of(view: View, clues: Clues = "all", starts: Starts = "own") -> list
     starts : {"own", "model"}
         Read a client's first trees with its own base score, or with the model's.
     """
-    shared, objective = blocks_of(view), _objective(view)
-    if shared is None or objective is None:
+    objective = _objective(view)
+    if objective is None:
         return []
+    shared = blocks_of(view)
+    if shared is None:
+        return _by_sums(view)
     chains = [c for c in chains_of(shared, clues) if c[0].sender not in view.principals]
     found = [
         Victim(chain[0].sender, tuple(chain), _evidence(view, shared, chain, objective, starts))
@@ -78,6 +87,27 @@ def victims_of(view: View, clues: Clues = "all", starts: Starts = "own") -> list
         found = [_counted(victim, view) for victim in found]
     known = sized(view, [v.evidence for v in found], [v.late for v in found])
     return [replace(v, evidence=e) for v, e in zip(found, known, strict=True)]
+
+
+def _by_sums(view: View) -> list[Victim]:
+    """Return the clients whose leaf sums can be read one by one.
+
+    The first round's hessians are equal, so that they tell how many rows a client has.
+    """
+    opened = opened_leaves(view)
+    if EVERYONE in opened or OTHERS in opened or not opened:
+        return []
+    released = evidence_of(view, "statistics")
+    assert released is not None
+    found = []
+    for who, sums in opened.items():
+        if who in view.principals:
+            continue
+        evidence = with_opened(view, released, sums)
+        h = first_gradient(evidence)[1]
+        n_rows = round(float(sums.sums[0][:, 1].sum()) / h)
+        found.append(Victim(who, (), replace(evidence, n_rows=n_rows)))
+    return found
 
 
 def _objective(view: View) -> Objective | None:
@@ -129,7 +159,6 @@ def _evidence(
     if shared.score is not None and not late:
         shift = start_margin(objective, shared.score) - start
         restart = (len(chain[0].trees), shift) if np.any(shift) else None
-    declared = view.defense.declares(view.schema, parameters)
     return Evidence(
         trees=tuple(trees if told else (replace(t, g=None, h=None) for t in trees)),
         level="statistics" if told else "values",
@@ -137,7 +166,7 @@ def _evidence(
         learning_rate=parameters["learning_rate"],
         reg_lambda=parameters["reg_lambda"],
         min_child_weight=parameters["min_child_weight"],
-        rounding=None if told else declared.rounding or None,
+        rounding=None if told else law_of_shared(view, shared.kind),
         foreign=tuple(_foreign(order, outputs, told)),
         restart=restart,
         own_inside=False,
@@ -187,16 +216,16 @@ def _own_score(
         return found.score, True
     assert shared.score is not None
     if objective.n_outputs == 1:
-        shares = _shares(view, first.trees[0], float(shared.score[0]), most_rows)
+        shares = _shares(view, shared, first.trees[0], float(shared.score[0]), most_rows)
         if shares is not None:
             return shares.scores[:1], len(shares.rows) == 1
     return shared.score, False
 
 
-def _shares(view: View, tree: Tree, usual: float, most_rows: int) -> Shares | None:
+def _shares(view: View, shared: Blocks, tree: Tree, usual: float, most_rows: int) -> Shares | None:
     """Return the shares of positives that explain a tree's leaf values."""
     parameters = view.parameters
-    if view.defense.declares(view.schema, parameters).rounding:
+    if law_of_shared(view, shared.kind) is not None:
         return None
     if parameters["subsample"] < 1 or parameters["reg_alpha"]:
         return None
@@ -249,7 +278,7 @@ def union_of(victims: Sequence[Victim], most: Level, one: Callable[[Evidence], G
         (records,) = guess.all(Records)
         tables.append(records.table)
         owners += [victim.owner] * len(records.table)
-        first = victim.blocks[0].first
+        first = victim.blocks[0].first if victim.blocks else 0
         counts += [replace(c, tree=first + c.tree) for c in guess.all(LeafCounts)]
         if most != "values" and victim.late is not None:
             counts.append(victim.late_leaves)
@@ -263,7 +292,19 @@ def union_of(victims: Sequence[Victim], most: Level, one: Callable[[Evidence], G
                 notes[key] = max(notes.get(key, 0.0), value)
     named = tuple(o for o in owners if o is not None)
     owner = named if len(named) == len(owners) else None
-    return Guess((Records(Table.concat(tables), owner=owner), *counts), notes)
+    return Guess((Records(Table.concat(tables), owner=owner), *added_up(counts)), notes)
+
+
+def added_up(counts: Sequence[LeafCounts]) -> list[LeafCounts]:
+    """Return one claim for every tree, several clients' counts of one tree added up."""
+    found: dict[int, LeafCounts] = {}
+    for one in counts:
+        before = found.get(one.tree)
+        if before is not None:
+            _, a, b = np.intersect1d(before.leaf, one.leaf, return_indices=True)
+            one = LeafCounts(one.tree, one.leaf[b], before.counts[a] + one.counts[b])
+        found[one.tree] = one
+    return [c for c in found.values() if len(c.leaf)]
 
 
 def _at_most(evidence: Evidence, most: Level) -> Evidence:

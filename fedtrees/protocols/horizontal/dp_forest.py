@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.core.channel import Change, Mechanism, Share
 from fedtrees.core.composition import Composition
+from fedtrees.core.defense import Place
 from fedtrees.core.errors import UsageError, check_known
 from fedtrees.core.guarantee import Guarantee, NoGuarantee, PureDP
 from fedtrees.core.holding import Holding
@@ -21,12 +24,8 @@ from fedtrees.core.schema import Schema, Table
 from fedtrees.core.transcript import Transcript
 from fedtrees.messages.private_forests import LeafClassCounts, PrivateForest, RandomTests
 from fedtrees.privacy.accounting import compose_pure
-from fedtrees.privacy.mechanisms import (
-    discrete_laplace,
-    discrete_laplace_share,
-    permute_and_flip,
-    truncated_laplace,
-)
+from fedtrees.privacy.mechanisms import discrete_laplace_share, permute_and_flip
+from fedtrees.privacy.noise import Laplace, TruncatedLaplace
 from fedtrees.protocols.base import Coordinator, Protocol
 from fedtrees.protocols.canaries import ForestCanaries
 from fedtrees.protocols.horizontal.forest_settings import checked_rows, class_count
@@ -122,8 +121,7 @@ class DrawingServer(Coordinator):
             return np.eye(self.n_classes, dtype=np.int64)[labels]
         if p.noise == "distributed" or not p.noisy:
             return counts
-        draw = discrete_laplace if p.mechanism == "geometric" else truncated_laplace
-        return counts + draw(p.scale, counts.shape, rng)
+        return p.law.send(counts, rng)
 
 
 @register.protocol("dp-forest")
@@ -212,6 +210,23 @@ class DPForest(Protocol):
     def summed(self) -> tuple[type[Message], ...]:  # type: ignore[override]
         """Counts with shares of noise are summed securely: one share alone protects little."""
         return (LeafClassCounts,) if self.noise == "distributed" else ()
+
+    @property
+    def law(self) -> Laplace:
+        """The noise on a count, where counts are released."""
+        kind = TruncatedLaplace if self.mechanism == "published" else Laplace
+        return kind(self.scale, whole=True)
+
+    def channels(self, schema: Schema) -> Mapping[Place, Change]:
+        """State the noise on released counts, and how clients share it."""
+        released = (PrivateForest, "counts")
+        if self.mechanism == "majority":
+            return {released: Mechanism("of a leaf its label alone, by permute-and-flip")}
+        if not self.noisy:
+            return {}
+        if self.noise == "central":
+            return {released: self.law}
+        return {released: self.law, (LeafClassCounts, "counts"): Share(self.law)}
 
     def claim(self) -> Guarantee:
         """Return pure DP of the released model, as published; of exact counts nothing."""

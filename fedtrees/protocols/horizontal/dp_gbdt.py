@@ -10,7 +10,9 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.core.channel import Change, Share
 from fedtrees.core.composition import Composition
+from fedtrees.core.defense import Place
 from fedtrees.core.errors import (
     DataError,
     UsageError,
@@ -42,8 +44,9 @@ from fedtrees.messages.cuts import (
     FeatureSketch,
     exact_summaries,
 )
-from fedtrees.privacy.discrete_gaussian import discrete_gaussian, discrete_gaussian_share
+from fedtrees.privacy.discrete_gaussian import discrete_gaussian_share
 from fedtrees.privacy.leaf_sums import leaf_scales
+from fedtrees.privacy.noise import Gaussian
 from fedtrees.privacy.renyi import renyi_epsilon
 from fedtrees.protocols.base import Coordinator, Protocol
 from fedtrees.protocols.canaries import LeafSumCanaries
@@ -230,10 +233,8 @@ class RandomTreeServer(Coordinator):
         """Return what is released of summed leaves, int64, shape (k, 2)."""
         if self.params.noise == "distributed" or not self.params.noisy:
             return total.sums
-        rng = self.streams.rng("noise", total.tree)
-        grids = [math.ldexp(s, places) for s, places in zip(self.scales, self.bits, strict=True)]
-        noise = [discrete_gaussian(grid, len(total.sums), rng) for grid in grids]
-        return total.sums + np.stack(noise, axis=1)
+        law = Gaussian(self.scales).within(np.ldexp(1.0, self.bits))
+        return law.send(total.sums, self.streams.rng("noise", total.tree))
 
 
 @register.protocol("dp-gbdt")
@@ -362,6 +363,16 @@ class DPGBDT(Protocol):
             rounds=self.trees,
             hessian_share=self.hessian_share,
         )
+
+    def channels(self, schema: Schema) -> Mapping[Place, Change]:
+        """State the noise on sums of leaves as they are released, or as all clients share it."""
+        if not self.noisy:
+            return {}
+        g, h = self.scales(self.objective_for(schema))
+        told: dict[Place, Change] = {(LeafValues, "g"): Gaussian(g), (LeafValues, "h"): Gaussian(h)}
+        if self.noise == "distributed":
+            told[LeafSums, "sums"] = Share(Gaussian((g, h)))
+        return told
 
     def claim(self) -> Guarantee:
         """Return (epsilon, delta)-DP of the released model; of exact sums nothing."""

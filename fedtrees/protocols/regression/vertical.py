@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from math import comb
 from typing import Any, ClassVar
 
@@ -20,11 +21,11 @@ from fedtrees.core.party import Party, handles
 from fedtrees.core.registry import register
 from fedtrees.core.rows import ACTIVE_ONLY
 from fedtrees.core.schema import Schema
-from fedtrees.core.sealed import Sealed
+from fedtrees.core.sealed import Sealed, Sealing
 from fedtrees.core.view import Seen
 from fedtrees.crypto.keys import DEFAULT_BITS, KEY_BITS
-from fedtrees.crypto.ledger import Ledger
-from fedtrees.crypto.vectors import EncryptedVectors, IdealVectors, RealVectors, key_bytes
+from fedtrees.crypto.ledger import Ledger, costs_of
+from fedtrees.crypto.vectors import BlindVectors, IdealVectors, KeyedVectors, key_bytes
 from fedtrees.messages.aggregation import PaillierKey
 from fedtrees.messages.fixed_point import Integers, decoded, encoded, integers, packed, unpacked
 from fedtrees.messages.regression import (
@@ -126,17 +127,23 @@ class VerticalRegression(RegressionParams, Protocol):
         passive = {f"{PASSIVE}-{i}": PASSIVE for i in range(1, parties)}
         return {ACTIVE: ACTIVE, **passive, ARBITER: ARBITER}
 
-    def sealing(self) -> EncryptedVectors:
-        """Make what encrypts, computes and opens in one run."""
-        kind = IdealVectors if self.arbiter == "ideal" else RealVectors
-        return kind(self.key_bits, Ledger())
+    def sealing(self) -> Sealing:
+        """Say what encrypts, computes and opens in one run."""
+        ledger, bits = Ledger(), self.key_bits
+        costs = partial(costs_of, ledger)
+        if self.arbiter == "ideal":
+            ideal = IdealVectors(bits, ledger)
+            return Sealing(ARBITER, lambda: ideal, lambda: ideal, costs)
+        return Sealing(
+            ARBITER, partial(KeyedVectors, bits, ledger), partial(BlindVectors, ledger), costs
+        )
 
-    def opened_together(self, seen: Sequence[Seen], who: Sequence[str], sealing: Any) -> list[Seen]:
+    def opened_together(self, seen: Sequence[Seen], sealing: Mapping[str, Any]) -> list[Seen]:
         """Return the residuals and scores that an arbiter opens for whoever has them."""
         residuals = [s.message for s in seen if isinstance(s.message, EncryptedResiduals)]
-        if ARBITER not in who or not residuals:
+        if ARBITER not in sealing or not residuals:
             return []
-        m, found = residuals[0].residuals.shape[0], list[Seen]()
+        key, m, found = sealing[ARBITER], residuals[0].residuals.shape[0], list[Seen]()
         for item in seen:
             message = item.message
             if isinstance(message, EncryptedResiduals):
@@ -146,7 +153,7 @@ class VerticalRegression(RegressionParams, Protocol):
                 name = f"{party}/{message.round}/z1"
             else:
                 continue
-            values = sealing.opened(name, sealed.payload[: sealing.nbytes(m)], m)
+            values = key.opened(name, sealed.payload[: key.nbytes(m)], m)
             opened = OpenedVector(party, message.round, packed(values))
             found.append(Seen(item.round, ARBITER, (ARBITER,), opened, "opened for a colluder"))
         return found
@@ -200,7 +207,7 @@ class Arbiter(Party):
     """Whoever has the key, and opens everybody's gradient for its owner."""
 
     role = ARBITER
-    sealing: EncryptedVectors
+    sealing: KeyedVectors | IdealVectors
 
     def __init__(self, name: str, protocol: VerticalRegression) -> None:
         super().__init__(name)
@@ -225,7 +232,7 @@ class Holder:
     """What active and passive parties do alike: standardise, score, and step."""
 
     name: str
-    sealing: EncryptedVectors
+    sealing: BlindVectors | IdealVectors
     net: Network
     params: VerticalRegression
 
@@ -256,7 +263,7 @@ class Holder:
         bits = p.residual_bits(self.schema) + p.bits
         zero = integers(np.zeros(self.design.shape[1], dtype=np.int64))
         parts = {f"{message.round}/d": (message.residuals.payload, X.T)}
-        payload = self.sealing.combined(f"{self.name}/{message.round}/g", parts, zero)
+        payload = self.sealing.combined(f"{self.name}/{message.round}/g", parts, zero, opens=True)
         sealed = self._seal(payload, len(zero), "EncryptedGradient")
         ask = EncryptedGradient(self.name, message.round, sealed, bits)
         (told,) = self.net.ask(ARBITER, ask, why="my gradient, for the arbiter to open")
@@ -285,6 +292,7 @@ class PassiveRegression(Holder, Party):
     @handles(PaillierKey)
     def begin(self, message: PaillierKey) -> ColumnScales:
         """Keep the key, and tell how the columns are standardised."""
+        self.sealing.learn(message.key.payload, message.bits)
         columns = self.held.columns.astype(np.int32)
         return ColumnScales(self.name, columns, self.mean, self.scale)
 
@@ -340,6 +348,8 @@ class ActiveRegression(Holder, Coordinator):
         assert y is not None
         self.passive = bool(net.members(PASSIVE))
         (key,) = net.ask(ARBITER, KeyRequest(), why="the key that scores are sealed with")
+        assert isinstance(key, PaillierKey)
+        self.sealing.learn(key.key.payload, key.bits)
         if self.passive:
             net.ask(PASSIVE, key, why="the key, and how you standardise your columns")
         self.center, self.spread = 0.0, 1.0

@@ -15,7 +15,7 @@ from fedtrees.core.holding import Holding
 from fedtrees.core.network import Network
 from fedtrees.core.schema import Schema
 from fedtrees.core.sealed import Sealed
-from fedtrees.crypto.row_sums import RowSums, Sums, key_bytes
+from fedtrees.crypto.row_sums import IdealRowSums, KeyedRowSums, Sums, key_bytes
 from fedtrees.crypto.sizes import ciphertext_bytes
 from fedtrees.crypto.slots import Slots
 from fedtrees.messages.vertical import (
@@ -93,7 +93,7 @@ class Active(Coordinator):
     """
 
     role = ACTIVE
-    sealing: RowSums
+    sealing: KeyedRowSums | IdealRowSums
     pure_leaves = False
 
     def __init__(

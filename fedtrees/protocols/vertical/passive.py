@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from fedtrees.core.holding import Holding
 from fedtrees.core.party import Party, handles
 from fedtrees.core.sealed import Sealed
-from fedtrees.crypto.row_sums import RowSums, Sums
+from fedtrees.crypto.row_sums import BlindRowSums, IdealRowSums, Sums
 from fedtrees.crypto.slots import Slots
 from fedtrees.messages.vertical import (
     BinCounts,
@@ -43,7 +43,7 @@ class Passive(Party):
     """
 
     role = PASSIVE
-    sealing: RowSums
+    sealing: BlindRowSums | IdealRowSums
 
     def __init__(
         self, name: str, held: Holding, bins: GlobalBins, share: str | int | float | None
@@ -61,6 +61,7 @@ class Passive(Party):
     def describe(self, message: BinCountsRequest) -> BinCounts:
         """Answer with the number of bins of every column."""
         self.holder, self.key = message.holder, message.bits
+        self.sealing.learn(message.key.payload, message.bits)
         return BinCounts(self.name, self.bins.columns, self.bins.n_bins)
 
     @handles(RootRows)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 from fedtrees.core.errors import DataError, UsageError, check_known
@@ -11,9 +12,10 @@ from fedtrees.core.holding import Holding
 from fedtrees.core.messages import Message
 from fedtrees.core.rows import ACTIVE_ONLY
 from fedtrees.core.schema import Schema
+from fedtrees.core.sealed import Sealing
 from fedtrees.crypto.keys import DEFAULT_BITS, KEY_BITS
-from fedtrees.crypto.ledger import Ledger
-from fedtrees.crypto.row_sums import IdealRowSums, RealRowSums, RowSums
+from fedtrees.crypto.ledger import Ledger, costs_of
+from fedtrees.crypto.row_sums import BlindRowSums, IdealRowSums, KeyedRowSums
 from fedtrees.messages.vertical import (
     BinCounts,
     BinCountsRequest,
@@ -77,11 +79,16 @@ class VerticalProtocol(Protocol):
         """Return the active party, who has the labels, and the passive ones."""
         return {ACTIVE: ACTIVE, **{f"{PASSIVE}-{i}": PASSIVE for i in range(1, parties)}}
 
-    def sealing(self) -> RowSums:
-        """Make what encrypts, adds and opens in one run."""
+    def sealing(self) -> Sealing:
+        """Say what encrypts, adds and opens in one run."""
+        ledger, bits = Ledger(), self.key_bits
+        costs = partial(costs_of, ledger)
         if self.crypto == "ideal":
-            return IdealRowSums(self.key_bits, Ledger())
-        return RealRowSums(self.key_bits, Ledger())
+            ideal = IdealRowSums(bits, ledger)
+            return Sealing(ACTIVE, lambda: ideal, lambda: ideal, costs)
+        return Sealing(
+            ACTIVE, partial(KeyedRowSums, bits, ledger), partial(BlindRowSums, ledger), costs
+        )
 
     def check_holders(self, holdings: Mapping[str, Holding], schema: Schema) -> None:
         """Refuse labels in other hands, other rows, parties without columns, one class."""

@@ -30,6 +30,7 @@ _KINDS = {
     "default_left": np.bool_,
     "probability": np.float64,
     "counts": np.int64,
+    "distinct": np.int64,
 }
 
 
@@ -41,7 +42,10 @@ def save_random_forest(forest: RandomForest, path: str | PathLike[str]) -> None:
     DataError
         If the file cannot be written.
     """
-    _write(path, forest.to_arrays())
+    distinct = [tree.distinct for tree in forest.trees]
+    known = all(rows is not None for rows in distinct)
+    more = {"distinct": np.concatenate(distinct)} if known else {}  # type: ignore[arg-type]
+    _write(path, forest.to_arrays() | more)
 
 
 def save_random_decision_forest(
@@ -180,3 +184,7 @@ def _check(tree: ClassTree) -> None:
         both = tree.counts[tree.left[inner]] + tree.counts[tree.right[inner]]
         if (tree.counts < 0).any() or not np.array_equal(tree.counts[inner], both):
             raise ValueError("class counts are negative, or those of children are not the parent's")
+    if tree.distinct is not None:
+        both = tree.distinct[tree.left[inner]] + tree.distinct[tree.right[inner]]
+        if (tree.distinct < 0).any() or not np.array_equal(tree.distinct[inner], both):
+            raise ValueError("rows are negative, or those of children are not the parent's")

@@ -26,7 +26,8 @@ def from_sklearn(estimator: Any) -> RandomForest:
     -------
     RandomForest
         Of the same predictions. Counts are of drawn rows; None where rows or classes had weights
-        that are no whole numbers.
+        that are no whole numbers. Its own forests and trees know the `distinct` rows besides;
+        bagging may draw rows before its trees see them.
 
     Raises
     ------
@@ -55,10 +56,11 @@ def from_sklearn(estimator: Any) -> RandomForest:
             "not taken: a forest's trees count alike and know all columns; give a "
             "RandomForestClassifier, or bagging with max_features=1.0"
         )
-    return RandomForest(tuple(_tree(t) for t in kept))
+    draws = hasattr(estimator, "estimators_features_")  # of bagging
+    return RandomForest(tuple(_tree(t, not draws) for t in kept))
 
 
-def _tree(tree: Any) -> ClassTree:
+def _tree(tree: Any, distinct: bool) -> ClassTree:
     """Return one tree with its nodes in pairs, level by level."""
     order = [0]
     for node in order:
@@ -85,6 +87,8 @@ def _tree(tree: Any) -> ClassTree:
         np.where(leaf, False, tree.missing_go_to_left[at].astype(bool)),
         share,
         counts if whole else None,
+        # of rows that are drawn by weights, as forests do: those of a weight that is not 0
+        tree.n_node_samples[at].astype(np.int64) if distinct else None,
     )
 
 

@@ -33,6 +33,8 @@ class ClassTree:
         counts may hold NaN.
     counts : int64 array, shape (n_nodes, K), or None
         Training rows of each class in the node (a row drawn twice counts twice), where known.
+    distinct : int64 array, shape (n_nodes,), or None
+        Training rows in the node, each counted once, where known.
     """
 
     feature: NDArray[np.int32]
@@ -42,6 +44,7 @@ class ClassTree:
     default_left: NDArray[np.bool_]
     probability: NDArray[np.float64]
     counts: NDArray[np.int64] | None = None
+    distinct: NDArray[np.int64] | None = None
 
     @property
     def leaves(self) -> NDArray[np.intp]:
@@ -69,14 +72,14 @@ class ClassTree:
         told = np.full(self.probability.shape, np.nan)
         told[self.leaves] = probability
         if counts is None:
-            return replace(self, probability=told, counts=None)
+            return replace(self, probability=told, counts=None, distinct=None)
         sums = np.zeros(self.probability.shape, dtype=np.int64)
         sums[self.leaves] = counts
         inner = np.flatnonzero(self.feature >= 0)
         for node in inner[::-1]:  # children follow their parent
             sums[node] = sums[self.left[node]] + sums[self.right[node]]
         told[inner] = shares(sums[inner])
-        return replace(self, probability=told, counts=sums)
+        return replace(self, probability=told, counts=sums, distinct=None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,6 +116,12 @@ class RandomForest(Routed):
         """Return the forest of the first ``count`` trees."""
         return RandomForest(self.trees[:count])
 
+    def counted_once(self) -> RandomForest:
+        """Return the forest as one whose counts are of rows that were drawn once each."""
+        trees = (replace(t, distinct=None if t.counts is None else t.counts.sum(axis=1))
+                 for t in self.trees)  # fmt: skip
+        return RandomForest(tuple(trees))
+
     def probabilities(self, X: NDArray[Any]) -> NDArray[np.float64]:
         """Return the mean class probabilities, float64, shape (n, K); errors as `apply`.
 
@@ -131,7 +140,10 @@ class RandomForest(Routed):
         return found[:, 1] if self.n_classes == 2 else found
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the trees end to end, by name; ``counts`` only where all trees know them."""
+        """Return the trees end to end, by name; ``counts`` only where all trees know them.
+
+        That is what a message says of a forest; `distinct` rows are for files alone.
+        """
         names = ["feature", "threshold", "left", "default_left", "probability"]
         if all(t.counts is not None for t in self.trees):
             names.append("counts")
@@ -245,4 +257,5 @@ def _cut_back(tree: ClassTree, kept: NDArray[np.bool_]) -> ClassTree:
         default_left=where_kept(tree.default_left, False),
         probability=tree.probability[alive],
         counts=tree.counts[alive],
+        distinct=None if tree.distinct is None else tree.distinct[alive],
     )

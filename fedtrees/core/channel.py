@@ -1,0 +1,343 @@
+"""Channels: what happens to a number on its way, as a law that everybody knows.
+
+A channel acts on cells: the last axis of an array holds numbers that are changed together, such as
+G and H of a bin, or the K scores of a record. It is made of public parameters alone, and the
+defense or protocol that states it applies it.
+"""
+
+from __future__ import annotations
+
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedtrees.core.errors import ProtocolError
+
+Floats = NDArray[np.float64]
+Box = tuple[Floats, Floats]
+
+_KINDS: list[type] = []
+# Draws of one noise that stand for all of them where the masses of two or more are convolved.
+_DRAWS = 512
+
+
+class Change(ABC):  # noqa: B024 - what it is made for is to be told apart
+    """What a defense or protocol does to a field: a `Channel`, or why it is none."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        _KINDS.append(cls)
+
+
+def kinds() -> tuple[type, ...]:
+    """Return all loaded classes of changes that can be made."""
+    return tuple(kind for kind in _KINDS if not inspect.isabstract(kind))
+
+
+@dataclass(frozen=True)
+class Removal(Change):
+    """The field is not sent; or always as the same constant."""
+
+    constant: float | None = None
+
+
+@dataclass(frozen=True)
+class Share(Change):
+    """Each party adds a share of noise: only the sum over all parties has a law.
+
+    Whoever colludes knows its own share, by what it sent.
+    """
+
+    whole: Channel
+
+
+@dataclass(frozen=True)
+class Mechanism(Change):
+    """What is sent is drawn by a private mechanism from the rows; there is no number x behind y."""
+
+    why: str
+
+
+@dataclass(frozen=True)
+class Event(Change):
+    """What is sent at all depends on the rows: absence is evidence."""
+
+    why: str
+
+
+@dataclass(frozen=True)
+class Reshaped(Change):
+    """Values become fewer or more: there is no x for every y."""
+
+    why: str
+
+
+@dataclass(frozen=True)
+class Memory(Change):
+    """The law differs by row, or follows from what was sent before.
+
+    Attributes
+    ----------
+    why : str
+    usual : Channel or None
+        That of a row of which nothing is known.
+    """
+
+    why: str
+    usual: Channel | None = None
+
+
+class Channel(Change):
+    """A law P(y | x) for what is sent, y, of a true cell x; arrays have shape (..., c).
+
+    Attributes
+    ----------
+    deterministic : bool
+        Whether y follows from x.
+    additive : bool
+        Whether ``y - x`` has one law, whatever x is.
+    hides : bool
+        Whether some cells are sent as one that says next to nothing of them.
+    """
+
+    deterministic: ClassVar[bool] | bool = False
+    additive: ClassVar[bool] | bool = False
+    hides: ClassVar[bool] | bool = False
+
+    @abstractmethod
+    def within(self, units: ArrayLike, whole: bool = True) -> Channel:
+        """Return the same law of numbers in a message's own units.
+
+        Parameters
+        ----------
+        units : float or array, shape (c,)
+            How many of them make one, of every number of a cell: ``2^bits``, or rows.
+        whole : bool
+            Whether the message's numbers are whole.
+        """
+
+    @abstractmethod
+    def send(self, x: NDArray[Any], rng: np.random.Generator | None = None) -> NDArray[Any]:
+        """Return what is sent, of the shape of x."""
+
+    def preimage(self, lo: ArrayLike, hi: ArrayLike) -> Box:
+        """Return a box that holds every x from which something in [lo, hi] is sent.
+
+        Two float64 arrays of the shape of the ends; infinite where nothing bounds x. Compare with
+        ``lo <= x <= hi``.
+        """
+        shape = np.broadcast_shapes(np.shape(lo), np.shape(hi))
+        return np.full(shape, -np.inf), np.full(shape, np.inf)
+
+    def log_mass(self, lo: ArrayLike, hi: ArrayLike, x: ArrayLike) -> Floats:
+        """Return ``log P(lo <= y <= hi | x)`` of every cell in nats, float64, shape (...).
+
+        Of numbers that are not whole, a point counts by its density.
+        """
+        if not self.deterministic:
+            raise NotImplementedError(f"{type(self).__name__} must define log_mass")
+        first, last = self.preimage(lo, hi)  # floats that were sent may miss what is computed again
+        return np.where(((first <= x) & (x <= last)).all(axis=-1), 0.0, -np.inf)
+
+    def error(self, y: ArrayLike) -> tuple[Floats, Floats]:
+        """Return mean and variance of x given y, each of its shape, as Gaussian evidence.
+
+        Nothing else is known of x; the variance is infinite where its box is open.
+        """
+        lo, hi = self.bounds(y)
+        ends = np.isfinite(lo) & np.isfinite(hi)
+        lo, hi = np.where(ends, lo, y), np.where(ends, hi, y)
+        return (lo + hi) / 2, np.where(ends, (hi - lo) ** 2 / 12, np.inf)
+
+    def spread(self, c: int) -> Box:
+        """Return the least and the most that ``x - y`` is, float64, shape (c,) each."""
+        return np.full(c, -np.inf), np.full(c, np.inf)
+
+    def added(self, n: int) -> Channel:
+        """Return the law of n draws of additive noise together."""
+        return Chain((self,) * n)
+
+    def bounds(self, y: ArrayLike) -> Box:
+        """Return a box that holds every x from which y is sent."""
+        return self.preimage(y, y)
+
+    def log_likelihood(self, y: ArrayLike, x: ArrayLike) -> Floats:
+        """Return ``log P(y | x)`` of every cell, float64, shape (...)."""
+        return self.log_mass(y, y, x)
+
+
+@dataclass(frozen=True)
+class Chain(Channel):
+    """Channels one after the other.
+
+    Attributes
+    ----------
+    parts : tuple of Channel
+        As they are passed; none: nothing changes.
+    """
+
+    parts: tuple[Channel, ...]
+
+    @property
+    def deterministic(self) -> bool:  # type: ignore[override]
+        """Whether all parts are."""
+        return all(p.deterministic for p in self.parts)
+
+    @property
+    def additive(self) -> bool:  # type: ignore[override]
+        """Whether all parts are."""
+        return all(p.additive for p in self.parts)
+
+    @property
+    def hides(self) -> bool:  # type: ignore[override]
+        """Whether any part does."""
+        return any(p.hides for p in self.parts)
+
+    def within(self, units: ArrayLike, whole: bool = True) -> Chain:
+        """Return the parts in these units."""
+        return Chain(tuple(p.within(units, whole) for p in self.parts))
+
+    def send(self, x: NDArray[Any], rng: np.random.Generator | None = None) -> NDArray[Any]:
+        """Pass x through the parts."""
+        for part in self.parts:
+            x = part.send(x, rng)
+        return x
+
+    def preimage(self, lo: ArrayLike, hi: ArrayLike) -> Box:
+        """Go back from the last part to the first."""
+        for part in reversed(self.parts):
+            lo, hi = part.preimage(lo, hi)
+        return np.asarray(lo, dtype=np.float64), np.asarray(hi, dtype=np.float64)
+
+    def log_mass(self, lo: ArrayLike, hi: ArrayLike, x: ArrayLike) -> Floats:
+        """Return the log mass: exact with one draw, else over 512 draws of those before the last.
+
+        What is deterministic comes before a draw as it is, and after it by its preimage.
+        """
+        drawn = [i for i, part in enumerate(self.parts) if not part.deterministic]
+        if not drawn:
+            return super().log_mass(lo, hi, x)
+        last = self.parts[drawn[-1]]
+        lo, hi = Chain(self.parts[drawn[-1] + 1 :]).preimage(lo, hi)
+        before, rng = Chain(self.parts[: drawn[-1]]), np.random.default_rng(0)
+        if before.deterministic:
+            return last.log_mass(lo, hi, before.send(np.asarray(x)))
+        total = last.log_mass(lo, hi, before.send(np.asarray(x), rng))
+        for _ in range(1, _DRAWS):
+            total = np.logaddexp(total, last.log_mass(lo, hi, before.send(np.asarray(x), rng)))
+        return total - np.log(_DRAWS)
+
+    def error(self, y: ArrayLike) -> tuple[Floats, Floats]:
+        """Add up variances, from the last part to the first."""
+        mean, variance = np.asarray(y, dtype=np.float64), np.zeros(np.shape(y))
+        for part in reversed(self.parts):
+            mean, more = part.error(mean)
+            variance = variance + more
+        return mean, variance
+
+    def spread(self, c: int) -> Box:
+        """Add up what the parts leave open."""
+        ends = [part.spread(c) for part in self.parts]
+        return sum((e[0] for e in ends), np.zeros(c)), sum((e[1] for e in ends), np.zeros(c))
+
+
+@dataclass(frozen=True)
+class SumOf(Channel):
+    """The sum of what n parties send, each by a channel of its own, against the sum of their x.
+
+    Bounds add up. A likelihood given the true sum alone exists only where the part is additive: how
+    rounding and suppression end depends on how the sum was split.
+    """
+
+    part: Channel
+    n: int
+
+    @property
+    def deterministic(self) -> bool:  # type: ignore[override]
+        """Whether one party sends what follows from its x; the sum of several x is split anyhow."""
+        return self.part.deterministic and self.n == 1
+
+    @property
+    def additive(self) -> bool:  # type: ignore[override]
+        """Whether the part is."""
+        return self.part.additive
+
+    @property
+    def hides(self) -> bool:  # type: ignore[override]
+        """Whether the part does."""
+        return self.part.hides
+
+    def within(self, units: ArrayLike, whole: bool = True) -> SumOf:
+        """Return the part in these units."""
+        return SumOf(self.part.within(units, whole), self.n)
+
+    def send(self, x: NDArray[Any], rng: np.random.Generator | None = None) -> NDArray[Any]:
+        """Raise ProtocolError unless the part is additive: x says nothing of how it is split."""
+        return self._added("send").send(x, rng)
+
+    def preimage(self, lo: ArrayLike, hi: ArrayLike) -> Box:
+        """Add up what each party leaves open."""
+        if self.n == 1:
+            return self.part.preimage(lo, hi)
+        least, most = self.part.spread(np.shape(lo)[-1])
+        return lo + self.n * least, hi + self.n * most
+
+    def log_mass(self, lo: ArrayLike, hi: ArrayLike, x: ArrayLike) -> Floats:
+        """Return the log mass given the true sum.
+
+        Raises
+        ------
+        ProtocolError
+            If the part is not additive.
+        """
+        return self._added("log_mass").log_mass(lo, hi, x)
+
+    def error(self, y: ArrayLike) -> tuple[Floats, Floats]:
+        """Add up variances; infinite where some parties may have hidden what they brought."""
+        if self.n == 1:
+            return self.part.error(y)
+        mean, variance = self.part.error(y)
+        if self.hides:
+            return np.asarray(y, dtype=np.float64), np.full(np.shape(y), np.inf)
+        return y + self.n * (mean - y), self.n * variance
+
+    def spread(self, c: int) -> Box:
+        """Add up what the parties leave open."""
+        least, most = self.part.spread(c)
+        return self.n * least, self.n * most
+
+    def _added(self, what: str) -> Channel:
+        if self.n == 1:
+            return self.part
+        if not self.additive:
+            raise ProtocolError(
+                f"{what}: how a sum of {self.n} parties was split is not known, and "
+                f"{type(self.part).__name__} depends on it; take `bounds` or `error`"
+            )
+        return self.part.added(self.n)
+
+
+def chained(changes: Iterable[Change], parties: int = 1) -> Channel | None:
+    """Return the channels among some changes as one, None if there is none.
+
+    Parameters
+    ----------
+    changes : iterable of Change
+        In the order in which they happened.
+    parties : int
+        How many send what is summed; shares of noise are then there once.
+    """
+    found = list(changes)
+    parts: Sequence[Channel] = [c for c in found if isinstance(c, Channel)]
+    if parts and parties > 1:
+        parts = [SumOf(parts[0] if len(parts) == 1 else Chain(tuple(parts)), parties)]
+    if parties > 1:
+        parts = [*parts, *(c.whole for c in found if isinstance(c, Share))]
+    if len(parts) < 2:
+        return parts[0] if parts else None
+    return Chain(tuple(parts))

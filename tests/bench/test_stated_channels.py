@@ -1,0 +1,83 @@
+"""`fedtrees check` compares what a defense does with what it states."""
+
+import pytest
+
+from fedtrees.bench.conformance import check
+from fedtrees.core.registry import load_plugin
+from fedtrees.core.specs import Spec
+
+HEAD = """
+from dataclasses import dataclass, replace
+import numpy as np
+from fedtrees.core.channel import Event
+from fedtrees.core.coarsening import Rounding
+from fedtrees.core.defense import Defense
+from fedtrees.core.guarantee import Structural
+from fedtrees.core.registry import register
+from fedtrees.messages.boosting import Histogram
+from fedtrees.privacy.noise import Laplace
+
+class Additive(Rounding):
+    additive = True
+
+class Coarse(Defense):
+    guarantee = Structural()
+    at = frozenset({"client"})
+    guards = (Histogram,)
+    law = Rounding(0.2)
+    def outgoing(self, message, ctx):
+        law = self.law.within(*message.units("sums"))
+        rng = ctx.rng("mine")
+        return replace(message, sums=law.send(message.sums, rng), totals=law.send(message.totals, rng))
+"""
+
+ROUNDING = "Rounding(0.2)"
+WRONG = {
+    "step": ("Rounding(0.1)", ROUNDING, "is not in the box of what is sent"),
+    "coarser": ("Rounding(0.4)", ROUNDING, "is not in the box of what is sent"),
+    "additive": ("Additive(0.2)", ROUNDING, "it is called additive, and its law depends"),
+    "missing": (None, ROUNDING, "it is changed, and nothing is stated of it"),
+    "scale": ("Laplace(1.0)", "Laplace(0.8)", "are not spread as those of the channel"),
+    "noise": ("Laplace(1.0)", ROUNDING, "are not spread as those of the channel"),
+}
+
+
+def checked(tmp_path, name, stated, law):
+    told = "{}" if stated is None else f"dict.fromkeys(FIELDS, {stated})"
+    file = tmp_path / f"{name}.py"
+    file.write_text(
+        f"{HEAD}\n"
+        "FIELDS = [(Histogram, 'sums'), (Histogram, 'totals')]\n"
+        f"@register.defense('coarse-{name}')\n"
+        "@dataclass(frozen=True)\n"
+        "class Mine(Coarse):\n"
+        f"    law = {law}\n"
+        "    def channels(self, schema, parameters):\n"
+        f"        return {told}\n"
+    )
+    load_plugin(file)
+    findings = check("defense", Spec(f"coarse-{name}"), ["fedtree-hist"])
+    return [f for f in findings if not f.kept], findings
+
+
+@pytest.mark.parametrize("how", WRONG)
+def test_a_wrong_channel_fails_and_names_the_field(how, tmp_path):
+    stated, law, said = WRONG[how]
+    broken, _ = checked(tmp_path, how, stated, law)
+    assert broken
+    assert all("is what it states (`channels`)" in f.rule for f in broken)
+    assert any("Histogram.sums" in f.rule and said in f.detail for f in broken), broken
+
+
+@pytest.mark.parametrize(
+    ("name", "law"),
+    [
+        ("right", "Rounding(0.2)"),
+        ("drawn", "Rounding(0.2, random=True)"),
+        ("noisy", "Laplace(1.0)"),
+    ],
+)
+def test_a_right_one_passes(name, law, tmp_path):
+    broken, findings = checked(tmp_path, name, law, law)
+    assert broken == []
+    assert sum("`channels`" in f.rule for f in findings) == 3

@@ -1,0 +1,96 @@
+"""What the owner of a key can tell from the obfuscators of sums that it opens, beyond the sums.
+
+The owner made the obfuscators of the rows. Whoever adds them multiplies a fresh one in; if that is
+always a power of one base, the class of the product modulo these powers stays as it was. For DJN's
+base the class is the Jacobi symbol modulo n.
+"""
+
+import numpy as np
+import pytest
+from gmpy2 import jacobi
+from scipy.stats import binomtest
+
+from fedtrees.crypto import paillier
+from fedtrees.crypto.coins import SeededCoins
+from fedtrees.crypto.encrypted_sums import MARK_BYTES, RealSums
+from fedtrees.crypto.histograms import EncryptedRows
+from fedtrees.crypto.keys import KeyPair
+from fedtrees.crypto.ledger import Ledger
+from fedtrees.crypto.obfuscators import DJNObfuscators
+from fedtrees.crypto.row_sums import BlindRowSums, KeyedRowSums, Sums
+from fedtrees.crypto.slots import Slots
+from fedtrees.crypto.vectors import BlindVectors, KeyedVectors
+
+TRIALS = 200
+SURE = 1e-6
+
+
+def symbols(payload, public):
+    """Return the Jacobi symbols of ciphertexts modulo n, those of their obfuscators."""
+    size = public.bits // 4
+    found = paillier.from_bytes(payload, len(payload) // size, public)
+    return [int(jacobi(c % public.modulus, public.modulus)) for c in found]
+
+
+@pytest.mark.parametrize("hiding", ["short powers", "r^n"])
+def test_which_rows_were_added_is_told_by_short_powers_and_not_by_r_to_the_n(keys, hiding):
+    """Rows of value 0 in bin 0: all but the first, or all but one of the other symbol."""
+    n, rng = 24, np.random.default_rng(7)
+    slots, rows = Slots(1, n), np.zeros((n, 1), dtype=np.int64)
+    keyed, blind = KeyedRowSums(512, Ledger(), keys), BlindRowSums(Ledger(), SeededCoins(3))
+    blind.learn(keyed.public_key(), 512)
+    keyed._own.coins = SeededCoins(4)
+    short = DJNObfuscators(keys.public, coins=SeededCoins(5))
+    sums = Sums(np.array([n]), np.array([2]), 1, slots)
+    right = 0
+    for _ in range(TRIALS):
+        sent = keyed.encrypted(rows, slots)
+        known = symbols(sent, keys.public)
+        other = known.index(-known[0])
+        left_out = [0, other][rng.integers(2)]
+        codes = (np.arange(n) == left_out).astype(np.int64)[:, None]
+        nodes = np.zeros(n, dtype=np.int64)
+        if hiding == "r^n":  # what crosses
+            payload = blind.summed("passive", sent, sums, lambda c=codes, at=nodes: (c, at), None)
+        else:
+            sealed = EncryptedRows.from_payload(sent, keys.public, slots, rows.shape)
+            packed = sealed.sums(codes, nodes, (1, 2)).packed(short)
+            payload = paillier.to_bytes(packed.ciphertexts, keys.public)
+        seen = symbols(payload[-128:], keys.public)[0]  # of the lowest place of the last ciphertext
+        guess = 0 if seen == np.prod(known) * known[0] else other
+        right += guess == left_out
+    if hiding == "short powers":
+        assert right == TRIALS
+    else:
+        assert binomtest(right, TRIALS).pvalue > SURE
+
+
+def test_gradients_for_the_arbiter_are_hidden_by_the_whole_group(keys):
+    """Scores are nobody's sums, and keep the symbol of all short powers; gradients have either."""
+    keyed, blind = KeyedVectors(512, Ledger(), keys), BlindVectors(Ledger())
+    blind.learn(keyed.public_key(), 512)
+    blind._plain.coins = SeededCoins(6)
+    zero = np.array([0] * TRIALS, dtype=object)
+    scores = blind.encrypted("z", np.array([3, 5], dtype=object))
+    assert {*symbols(scores, keys.public)} == {1}
+    matrix = np.array([[1, 2]] * TRIALS, dtype=object)
+    gradient = blind.combined("g", {"z": (scores, matrix)}, zero, opens=True)
+    minus = symbols(gradient, keys.public).count(-1)
+    assert binomtest(minus, TRIALS).pvalue > SURE
+    assert keyed.opened("g", gradient, TRIALS).tolist() == [13] * TRIALS
+
+
+def test_sums_over_clients_are_made_of_what_their_opener_never_saw(keys, monkeypatch):
+    """The others draw an obfuscator for one sum alone, all of one symbol: it tells nothing."""
+    monkeypatch.setattr(KeyPair, "generate", lambda bits: keys)
+    parties = ("holder", "b", "c")
+    made = RealSums(parties, 512, True, {name: Ledger() for name in (*parties, "server")})
+    slots, seen = Slots(100, 3), set()
+    for _ in range(20):
+        sent = {n: made.encrypted(n, np.array([7, -3]), slots) for n in parties[1:]}
+        total = made.added("server", sent, 2, slots)
+        assert made.opened(total, 2, slots).tolist() == [14, -6]
+        for text in (*sent.values(), total):
+            assert {*symbols(text[MARK_BYTES:], keys.public)} == {1}
+            assert text not in seen
+            seen.add(text)
