@@ -1,4 +1,4 @@
-"""Bounds on true sums, given what was sent: from the parameters that a defense publishes.
+"""Bounds on true sums, given what was sent: from the channel that a defense states.
 
 What is sent by a client is rounded to a step, or nothing where a bin holds few rows, or both in
 either order; noise leaves no bound.
@@ -12,13 +12,16 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import binom
 
+from fedtrees.attacks.evidence.laws import law_of_sums
 from fedtrees.attacks.evidence.readback.forms import OPEN, Row
+from fedtrees.core.channel import Channel
 from fedtrees.core.view import View
 from fedtrees.trees.boosted.fixed_point import Bits
-from fedtrees.trees.boosted.losses import objective_of
 
 Floats = NDArray[np.float64]
 Longs = NDArray[np.int64]
+
+DRAWS = 64  # of what is sent at random, to learn its error
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,46 +32,45 @@ class SentBounds:
     ----------
     below, above : int64 array, shape (2,)
         A true sum is at least what was sent less ``below``, at most that and ``above``, in units.
-    least : int
-        Bins of less hessian than this, in units, are sent as 0; 0: all are sent.
+    hidden : int
+        A bin that is sent as 0 holds at most so much hessian, in units; -1: all are sent.
     row : Row
     bounded : bool
         False where noise of any size is added.
-    noise : float
-        Its variance, in squared gradients.
-    bits : pair of int
+    law : Channel or None
+        What is done to a client's bins, in units; None: nothing.
     """
 
     below: Longs
     above: Longs
-    least: int
+    hidden: int
     row: Row
     bounded: bool
-    noise: float
-    bits: Bits
+    law: Channel | None
 
     @staticmethod
     def of(view: View, bits: Bits, row: Row) -> SentBounds:
-        """Return what the defense of a view publishes, for sums in these units."""
-        told = view.defense.declares(view.schema, view.parameters)
-        step = told.histogram_step
-        grid = np.maximum(np.rint(np.ldexp(float(step), bits)), 1).astype(np.int64)
-        least = 0
-        if told.least_rows:
-            _, bound = objective_of(view.parameters.get("objective"), view.schema.classes).bounds
-            least = int(np.ldexp(told.least_rows * bound, bits[1]))
-        noisy = bool(told.noise_variance or told.row_variance or told.unit_hessian)
-        return SentBounds(
-            grid // 2, grid - 1 - grid // 2, least, row, not noisy, told.noise_variance, bits
-        )
+        """Return what the channel of a view leaves open, for sums in these units."""
+        units, law, open_ = np.ldexp(1.0, bits), law_of_sums(view), law_of_sums(view, hiding=False)
+        below, above, hidden = np.zeros(2), np.zeros(2), -1.0
+        if open_ is not None:
+            below, above = open_.within(units).spread(2)
+        if law is not None and law.hides:
+            hidden = law.within(units).bounds(np.zeros((1, 2)))[1][0, 1]
+        law = None if law is None else law.within(units)
+        bounded = bool(np.isfinite([-below, above]).all()) and not view.changes("gradients", "g")
+        if not bounded:
+            below, above = np.zeros(2), np.zeros(2)
+            hidden = hidden if np.isfinite(hidden) else -1.0
+        ends = (-below).astype(np.int64), above.astype(np.int64)
+        return SentBounds(*ends, int(hidden), row, bounded, law)
 
     def bins(self, sent: Longs, clients: int) -> tuple[Longs, Longs]:
         """Return bounds on true bins, int64 (..., 2), given the sum that so many clients sent."""
         lo, hi = self.nodes(sent, clients)
-        if not self.least or not self.bounded:
+        if self.hidden < 0 or not self.bounded:
             return lo, hi
-        # Suppressed by one client: hessians below `least`, up to rounding before or after.
-        most = (self.least + int(self.below[1] + self.above[1])) // max(self.row.h, 1)
+        most = self.hidden // max(self.row.h, 1)  # rows that one client may hide
         told = ((lo > 0) | (hi < 0)).any(axis=-1)  # somebody sent something
         silent = (clients - told)[..., None]
         lo = lo + np.array([most * self.row.g1, 0]) * silent
@@ -99,16 +101,23 @@ class SentBounds:
         they sent, err as any. Errors of clients are taken as independent.
         """
         n = np.arange(size)
-        one = np.stack(np.broadcast_arrays(n[:, None], n), axis=-1)
-        x = one @ np.array([[self.row.g0, self.row.h], [self.row.g1, self.row.h]])
-        off = (self._sent(x) - x).astype(np.float64)
+        pairs = np.stack(np.broadcast_arrays(n[:, None], n), axis=-1)
+        x = pairs @ np.array([[self.row.g0, self.row.h], [self.row.g1, self.row.h]])
+        mean, square = self._off(x)
         share = binom.pmf(n, n[:, None], 1 / clients) if clients else np.eye(size)
-        mean, square = (np.einsum("ia,abk,jb->ijk", share, e, share) for e in (off, off**2))
-        var = clients * (square - mean**2) + known * self.step**2 / 12
-        noise = (clients + known) * np.ldexp(self.noise, 2 * np.array(self.bits))
-        return clients * mean, np.maximum(var, 0.0) + noise
+        mean, square = (
+            np.einsum("ia,abk,jb->ijk", share, e, share, optimize=True) for e in (mean, square)
+        )
+        var = clients * np.maximum(square - mean**2, 0.0) + known * self.step**2 / 12
+        return clients * mean, var
 
-    def _sent(self, x: Longs) -> Longs:
-        grid = self.below + self.above + 1
-        y: Longs = (x + self.below) // grid * grid
-        return np.where(y[..., 1:] < self.least, 0, y)
+    def _off(self, x: Longs) -> tuple[Floats, Floats]:
+        """Return mean and mean square of what a client sends of x less x, float64, as x."""
+        if self.law is None:
+            return np.zeros(x.shape), np.zeros(x.shape)
+        if self.law.additive:
+            return np.zeros(x.shape), np.broadcast_to(self.law.error(x)[1], x.shape)
+        rng = np.random.default_rng(0)
+        draws = 1 if self.law.deterministic else DRAWS
+        off = [np.asarray(self.law.send(x, rng), dtype=np.float64) - x for _ in range(draws)]
+        return np.mean(off, axis=0), np.mean(np.square(off), axis=0)

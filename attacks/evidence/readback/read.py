@@ -130,12 +130,10 @@ def first_trees(view: View, evidence: Evidence) -> list[FirstTree] | None:
 
 def readable(view: View, evidence: Evidence) -> bool:
     """Tell whether every row in a sum counts once, by its true label."""
-    declared = view.defense.declares(view.schema, view.parameters)
-    lost = any(getattr(p, "dropout", 0) for p in view.defense.parts)
-    strange = view.weighted or lost or declared.label_epsilon < np.inf or declared.unit_hessian
+    lost, noisy = view.changes("sums", "parties"), view.changes("labels", "y")
     if classes_of_leaves(view) is None or "hessian_share" in view.parameters:
         return False  # no log loss, or sums of a mechanism
-    if strange or not evidence.trees:
+    if view.weighted or lost or noisy or view.defense.unit_hessian or not evidence.trees:
         return False
     return not evidence.foreign and evidence.own_inside and _as_told(view, evidence)
 
@@ -175,7 +173,7 @@ def _first_tree(view: View, evidence: Evidence, cuts: Cuts, told: Of, t: int) ->
             name: bounded_sums(m, clients, bounds, None if own is None else (part, own), len(tree))
             for name, m in told.items()
         }
-    elif every and (nodes := sums_of_nodes(tree, cuts, clients, bounds, own)):
+    elif every and (nodes := sums_of_nodes(tree, cuts, clients, bounds, bits, own)):
         sums = {EVERYONE: nodes}
     else:
         return None

@@ -128,6 +128,7 @@ def sums_of_nodes(
     cuts: Cuts,
     clients: int,
     bounds: SentBounds,
+    bits: Bits,
     own: tuple[Longs, Longs] | None,
 ) -> SumBounds | None:
     """Return bounds on what others brought to the node sums that a server broadcasts.
@@ -137,7 +138,7 @@ def sums_of_nodes(
     """
     if tree.g is None or tree.h is None:
         return None
-    told = to_fixed(np.stack([tree.g, tree.h], axis=1), bounds.bits)
+    told = to_fixed(np.stack([tree.g, tree.h], axis=1), bits)
     bin_off = np.stack(bounds.bins(np.zeros((1, 2), dtype=np.int64), clients))[:, 0]
     cell = np.repeat(bin_off[None], len(tree), axis=0)  # (n_nodes, lo and hi, 2)
     node = np.repeat(bounds.off(clients)[None], len(tree), axis=0)
