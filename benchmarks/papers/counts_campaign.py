@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from fedtrees.attacks.evidence import evidence_of
 from fedtrees.attacks.evidence.readback.read import FirstTree, first_trees
 from fedtrees.attacks.evidence.readback.sources import members
-from fedtrees.benchmarks.papers.random_rounding import RandomRounding
 from fedtrees.core.composition import Composition
 from fedtrees.core.defense import Defense
 from fedtrees.core.errors import FedtreesError
@@ -139,7 +138,7 @@ def _defense(rng: np.random.Generator) -> Composition:
     if kind < 0.65:
         parts.append(HistogramRounding(step))
     elif kind < 0.85:
-        parts.append(RandomRounding(step))
+        parts.append(HistogramRounding(step, random=True))
     elif kind < 0.9:
         parts.append(LaplaceHistogram(float(_one(rng, 1.0, 16.0)), clip=float(_one(rng, 1, 0.4))))
     if rng.random() < 0.3:

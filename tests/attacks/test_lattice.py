@@ -219,7 +219,11 @@ def test_what_a_client_and_a_server_see(protocol):
     X, y = structured(120)
     schema = Schema(tuple(Feature(f"x{k}") for k in range(X.shape[1])), "y")
     clients = [Table(X[k::3], y[k::3]) for k in range(3)]
-    for defense, certified in ((None, 3), (HistogramRounding(0.001), 1), (LaplaceHistogram(1.0), 0)):
+    for defense, certified in (
+        (None, 3),
+        (HistogramRounding(0.001), 1),
+        (LaplaceHistogram(1.0), 0),
+    ):
         composed = Composition(() if defense is None else (defense,))
         run = train(protocol(trees=3, max_depth=3), over_clients(clients), schema, defense=composed)
         for threat, rows in (("client-0", 80), ("server", 120)):

@@ -167,8 +167,8 @@ def test_random_runs_of_every_kind_have_no_wrong_bound():
     """`python -m fedtrees.benchmarks.papers.counts_campaign` runs more of them."""
     found = campaign(0, 16)
     assert found["wrong"] == 0
-    assert found["certain leaves"] > 10
-    assert found["read"] >= 6
+    assert found["certain"] > 1000
+    assert found["read"] >= 5
 
 
 def test_a_wrong_bound_is_seen(monkeypatch):

@@ -91,7 +91,8 @@ class SentBounds:
     @property
     def step(self) -> Floats:
         """Multiples of which are sent, float64, shape (2,), in units."""
-        return self.below + self.above + 1.0
+        drawn = self.law is not None and not self.law.deterministic
+        return (self.below + self.above) / (2.0 if drawn else 1.0) + 1.0
 
     def errors(self, clients: int, known: int, size: int) -> tuple[Floats, Floats]:
         """Return mean and variance of what is sent of a cell less what is true, by its counts.
