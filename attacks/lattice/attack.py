@@ -10,7 +10,7 @@ from fedtrees.attacks.evidence.boosted import Evidence
 from fedtrees.attacks.evidence.clients.victims import added_up, victims_of
 from fedtrees.attacks.evidence.laws import law_of_sums
 from fedtrees.attacks.evidence.readable import classes_of_leaves, no_trees, shows
-from fedtrees.attacks.evidence.readback.read import first_trees
+from fedtrees.attacks.evidence.readback.claims import first_round
 from fedtrees.attacks.evidence.view import evidence_of
 from fedtrees.attacks.lattice.decode import Decoded, decode
 from fedtrees.attacks.lattice.exact_sums import base_margin_of
@@ -83,7 +83,7 @@ class Lattice(Attack):
         if seen is None or view.weighted:  # sums of weights are no counts
             return Guess(notes={"trees_certified": 0.0})
         if seen.outputs > 1 or not (law is None or law.additive):
-            return _bounded(view, seen)
+            return _bounded(view)
         evidence = replace(seen, level="statistics", histograms=None)
         each = [v.evidence for v in victims_of(view) if not v.blocks] or [evidence]
         found = [self._decode(one, view) for one in each]
@@ -110,9 +110,9 @@ class Lattice(Attack):
         return decode(*parts, steps=self.steps)
 
 
-def _bounded(view: View, evidence: Evidence) -> Guess:
+def _bounded(view: View) -> Guess:
     """Return what sums that are known up to bounds leave certain: counts of the first round."""
-    trees = first_trees(view, evidence) or []
+    trees = first_round(view) or []
     claims = [tree.leaf_counts(t) for t, tree in enumerate(trees)]
     certain = sum(int(tree.certain.sum()) for tree in trees)
     notes = {
