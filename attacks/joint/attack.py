@@ -11,6 +11,7 @@ from fedtrees.attacks.evidence.clients.victims import union_of, victims_of
 from fedtrees.attacks.evidence.laws import law_of_sums
 from fedtrees.attacks.evidence.marginals import likely_rows
 from fedtrees.attacks.evidence.readable import classes_of_leaves, no_trees
+from fedtrees.attacks.evidence.readback.claims import with_counts_read_back
 from fedtrees.attacks.evidence.view import LEVELS, evidence_of
 from fedtrees.attacks.joint.reconstruct import Options, reconstruct
 from fedtrees.core.attack import Attack
@@ -54,6 +55,10 @@ class Joint(Options, Attack):
 
     def run(self, view: View, rng: np.random.Generator) -> Guess:
         """Guess the victims' rows and the class counts of the first tree's leaves."""
+        guess = self._reconstruct(view, rng)
+        return guess if self.most == "values" else with_counts_read_back(guess, view)
+
+    def _reconstruct(self, view: View, rng: np.random.Generator) -> Guess:
         victims = victims_of(view)
         if victims:
             # the sums that travel with clients' own trees are float32

@@ -10,6 +10,7 @@ from fedtrees.attacks.evidence.boosted import Evidence
 from fedtrees.attacks.evidence.clients.victims import added_up, victims_of
 from fedtrees.attacks.evidence.laws import law_of_sums
 from fedtrees.attacks.evidence.readable import classes_of_leaves, no_trees, shows
+from fedtrees.attacks.evidence.readback.claims import first_round
 from fedtrees.attacks.evidence.view import evidence_of
 from fedtrees.attacks.lattice.decode import Decoded, decode
 from fedtrees.attacks.lattice.exact_sums import base_margin_of
@@ -18,18 +19,21 @@ from fedtrees.core.errors import UsageError
 from fedtrees.core.guess import Guess
 from fedtrees.core.registry import register
 from fedtrees.core.view import View
+from fedtrees.messages.boosting import GlobalHistogram, Histogram
 from fedtrees.messages.shared_trees import SharedTrees
 
 
 @register.attack("lattice")
 @dataclass(frozen=True, kw_only=True)
 class Lattice(Attack):
-    """Certify how many rows of each class every leaf holds, from exact leaf sums.
+    """Certify how many rows of each class every leaf holds, from leaf sums.
 
-    Rows are followed through all trees as far as their sums determine where they went (beyond
-    the papers). Only what is beyond doubt is returned; where rows' whole paths are known, so
-    are the boxes they lie in, which `joint` turns into rows. Where every round draws a sample of
-    the rows, the first tree alone is read, and its counts are of that sample.
+    Exact ones: rows are followed through all trees as far as their sums determine where they went
+    (beyond the papers). Only what is beyond doubt is returned; where rows' whole paths are known,
+    so are the boxes they lie in, which `joint` turns into rows. Where every round draws a sample
+    of the rows, the first tree alone is read, and its counts are of that sample. Sums that are
+    rounded or suppressed still bound the counts of the first round
+    (`fedtrees.attacks.evidence.readback`): those that they leave no choice are returned.
 
     Attributes
     ----------
@@ -69,16 +73,18 @@ class Lattice(Attack):
         """Return why the principals see no boosted trees of everybody's rows, None if they do."""
         if shows(view, SharedTrees):
             return "every tree covers the rows of one client; timberstrike follows such trees"
-        if (classes_of_leaves(view) or 2) > 2:
-            return "it reads trees of two classes; 'timberstrike' reads those of more"
+        if (classes_of_leaves(view) or 2) > 2 and not shows(view, Histogram, GlobalHistogram):
+            return "of more than two classes it reads histograms; 'timberstrike' reads leaf sums"
         return no_trees(view)
 
     def run(self, view: View, rng: np.random.Generator) -> Guess:
         """Return certified class counts of leaves, of as many trees as possible."""
-        evidence = evidence_of(view, "statistics")
-        law = law_of_sums(view)
-        if evidence is None or not (law is None or law.additive):
+        seen, law = evidence_of(view), law_of_sums(view)
+        if seen is None or view.weighted:  # sums of weights are no counts
             return Guess(notes={"trees_certified": 0.0})
+        if seen.outputs > 1 or not (law is None or law.additive):
+            return _bounded(view)
+        evidence = replace(seen, level="statistics", histograms=None)
         each = [v.evidence for v in victims_of(view) if not v.blocks] or [evidence]
         found = [self._decode(one, view) for one in each]
         if len(found) == 1:
@@ -102,3 +108,17 @@ class Lattice(Attack):
             evidence = replace(evidence, base_margin=base)
         parts = (evidence, view.rows, view.schema, self.list_bits, self.doubt)
         return decode(*parts, steps=self.steps)
+
+
+def _bounded(view: View) -> Guess:
+    """Return what sums that are known up to bounds leave certain: counts of the first round."""
+    trees = first_round(view) or []
+    claims = [tree.leaf_counts(t) for t, tree in enumerate(trees)]
+    certain = sum(int(tree.certain.sum()) for tree in trees)
+    notes = {
+        "trees_certified": sum(bool(tree.certain.all()) for tree in trees),
+        "leaves_certified": certain,
+        "leaves_open": sum(len(tree.certain) for tree in trees) - certain,
+    }
+    kept = tuple(claim for claim in claims if claim is not None)
+    return Guess(kept, {name: float(value) for name, value in notes.items()})

@@ -13,6 +13,7 @@ from fedtrees.attacks.evidence.clients.victims import Starts, union_of, victims_
 from fedtrees.attacks.evidence.marginals import likely_rows
 from fedtrees.attacks.evidence.prior import Ranges
 from fedtrees.attacks.evidence.readable import no_trees
+from fedtrees.attacks.evidence.readback.claims import with_counts_read_back
 from fedtrees.attacks.evidence.view import evidence_of
 from fedtrees.attacks.timberstrike.options import Options, Points, Scope, Solver
 from fedtrees.attacks.timberstrike.reconstruct import reconstruct
@@ -61,7 +62,8 @@ class TimberStrike(Options, Attack):
         """Guess the victims' rows and the class counts of the first tree's leaves."""
         guess = self._reconstruct(view, rng)
         if self.scope != "union":
-            return guess
+            reads = self.most == "histograms" and self.noise == "declared"
+            return with_counts_read_back(guess, view) if reads else guess
         rows = (EveryRecord(r.table, owner=r.owner) for r in guess.all(Records))
         return Guess(tuple(rows), guess.notes)
 

@@ -23,7 +23,7 @@ from fedtrees.core.errors import UsageError
 from fedtrees.core.holding import over_clients
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.defenses.hist_rounding import HistogramRounding
-from fedtrees.defenses.min_bin import MinBin
+from fedtrees.defenses.laplace_hist import LaplaceHistogram
 from fedtrees.protocols.base import train
 from fedtrees.protocols.horizontal.fedtree_hist import FedTreeHist
 from fedtrees.protocols.horizontal.nvflare_hist import NVFlareHist
@@ -215,17 +215,25 @@ def test_options_are_checked(option, value):
 
 @pytest.mark.parametrize("protocol", [FedTreeHist, NVFlareHist])
 def test_what_a_client_and_a_server_see(protocol):
-    """From messages: exact sums are followed, altered ones certify nothing."""
+    """From messages: exact sums are followed; fine rounding leaves the first tree certain."""
     X, y = structured(120)
     schema = Schema(tuple(Feature(f"x{k}") for k in range(X.shape[1])), "y")
     clients = [Table(X[k::3], y[k::3]) for k in range(3)]
-    for defense, certified in ((None, True), (MinBin(k=3), False), (HistogramRounding(), False)):
+    for defense, certified in (
+        (None, 3),
+        (HistogramRounding(0.001), 1),
+        (LaplaceHistogram(1.0), 0),
+    ):
         composed = Composition(() if defense is None else (defense,))
         run = train(protocol(trees=3, max_depth=3), over_clients(clients), schema, defense=composed)
         for threat, rows in (("client-0", 80), ("server", 120)):
             guess = Lattice().run(
                 view_of(run, (threat,), over_clients(clients)), np.random.default_rng(0)
             )
-            assert bool(guessed.counts(guess)) == certified
-            assert guess.notes["trees_certified"] == (3 if certified else 0)
-            assert not certified or guess.notes["rows_followed"] == rows
+            assert guess.notes["trees_certified"] == certified
+            assert certified != 3 or guess.notes["rows_followed"] == rows
+            told = guessed.counts(guess)
+            assert len(told) >= certified
+            if certified == 1:
+                assert told[0].leaf.tolist() == run.model.trees[0].leaves.tolist()
+                assert told[0].n0.sum() + told[0].n1.sum() == rows

@@ -10,14 +10,18 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import binom
 
-from fedtrees.attacks.evidence.laws import cell_variance, law_of_sums
+from fedtrees.attacks.evidence.laws import law_of_sums
 from fedtrees.attacks.evidence.readback.forms import OPEN, Row
+from fedtrees.core.channel import Channel
 from fedtrees.core.view import View
 from fedtrees.trees.boosted.fixed_point import Bits
 
 Floats = NDArray[np.float64]
 Longs = NDArray[np.int64]
+
+DRAWS = 64  # of what is sent at random, to learn its error
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,9 +37,8 @@ class SentBounds:
     row : Row
     bounded : bool
         False where noise of any size is added.
-    noise : pair of float
-        Its variance, of gradients and hessians squared.
-    bits : pair of int
+    law : Channel or None
+        What is done to a client's bins, in units; None: nothing.
     """
 
     below: Longs
@@ -43,24 +46,24 @@ class SentBounds:
     hidden: int
     row: Row
     bounded: bool
-    noise: tuple[float, float]
-    bits: Bits
+    law: Channel | None
 
     @staticmethod
     def of(view: View, bits: Bits, row: Row) -> SentBounds:
         """Return what the channel of a view leaves open, for sums in these units."""
         units, law, open_ = np.ldexp(1.0, bits), law_of_sums(view), law_of_sums(view, hiding=False)
-        below, above, noise, hidden = np.zeros(2), np.zeros(2), (0.0, 0.0), -1.0
+        below, above, hidden = np.zeros(2), np.zeros(2), -1.0
         if open_ is not None:
             below, above = open_.within(units).spread(2)
         if law is not None and law.hides:
             hidden = law.within(units).bounds(np.zeros((1, 2)))[1][0, 1]
+        law = None if law is None else law.within(units)
         bounded = bool(np.isfinite([-below, above]).all()) and not view.changes("gradients", "g")
         if not bounded:
-            below, above, noise = np.zeros(2), np.zeros(2), cell_variance(open_)
+            below, above = np.zeros(2), np.zeros(2)
             hidden = hidden if np.isfinite(hidden) else -1.0
         ends = (-below).astype(np.int64), above.astype(np.int64)
-        return SentBounds(*ends, int(hidden), row, bounded, noise, bits)
+        return SentBounds(*ends, int(hidden), row, bounded, law)
 
     def bins(self, sent: Longs, clients: int) -> tuple[Longs, Longs]:
         """Return bounds on true bins, int64 (..., 2), given the sum that so many clients sent."""
@@ -78,19 +81,44 @@ class SentBounds:
         """Return bounds on true sums that were not suppressed."""
         if not self.bounded:
             return np.full_like(sent, -OPEN), np.full_like(sent, OPEN)
-        return sent - clients * self.below, sent + clients * self.above
+        low, high = self.off(clients)
+        return sent + low, sent + high
 
-    def error(self, lo: Longs, hi: Longs, sent: Longs, clients: int) -> tuple[Floats, Floats]:
-        """Return estimates of true sums and the variance of their error, float64, as ``sent``.
+    def off(self, clients: int) -> Longs:
+        """Return bounds on true sums less what was sent of them, int64, (lo and hi, 2)."""
+        return np.stack([-clients * self.below, clients * self.above])
 
-        Of rounding by several clients errors add up as independent ones do; where bins may be
-        suppressed, what is possible is all alike.
+    @property
+    def step(self) -> Floats:
+        """Multiples of which are sent, float64, shape (2,), in units."""
+        drawn = self.law is not None and not self.law.deterministic
+        return (self.below + self.above) / (2.0 if drawn else 1.0) + 1.0
+
+    def errors(self, clients: int, known: int, size: int) -> tuple[Floats, Floats]:
+        """Return mean and variance of what is sent of a cell less what is true, by its counts.
+
+        Float64, shape (size, size, 2) each, in units: of n0 and n1 rows that fall to each of
+        so many ``clients`` by an equal draw. Clients whose true part is ``known``, but not what
+        they sent, err as any. Errors of clients are taken as independent.
         """
-        grid = (self.below + self.above + 1.0) ** 2 / 12
-        var = np.maximum(clients * (grid + np.ldexp(self.noise, 2 * np.array(self.bits))), 1.0)
-        var = np.broadcast_to(var, sent.shape)
-        if not self.bounded:
-            return sent.astype(np.float64), np.array(var)
-        mid = (lo + hi) / 2
-        wide = np.where(np.abs(mid - sent) > clients * (self.below + 1), (hi - lo) ** 2 / 12.0, var)
-        return mid, np.maximum(wide, var)
+        n = np.arange(size)
+        pairs = np.stack(np.broadcast_arrays(n[:, None], n), axis=-1)
+        x = pairs @ np.array([[self.row.g0, self.row.h], [self.row.g1, self.row.h]])
+        mean, square = self._off(x)
+        share = binom.pmf(n, n[:, None], 1 / clients) if clients else np.eye(size)
+        mean, square = (
+            np.einsum("ia,abk,jb->ijk", share, e, share, optimize=True) for e in (mean, square)
+        )
+        var = clients * np.maximum(square - mean**2, 0.0) + known * self.step**2 / 12
+        return clients * mean, var
+
+    def _off(self, x: Longs) -> tuple[Floats, Floats]:
+        """Return mean and mean square of what a client sends of x less x, float64, as x."""
+        if self.law is None:
+            return np.zeros(x.shape), np.zeros(x.shape)
+        if self.law.additive:
+            return np.zeros(x.shape), np.broadcast_to(self.law.error(x)[1], x.shape)
+        rng = np.random.default_rng(0)
+        draws = 1 if self.law.deterministic else DRAWS
+        off = [np.asarray(self.law.send(x, rng), dtype=np.float64) - x for _ in range(draws)]
+        return np.mean(off, axis=0), np.mean(np.square(off), axis=0)

@@ -17,6 +17,7 @@ Floats = NDArray[np.float64]
 Limits = tuple[int, int]
 
 OPEN = 1 << 60  # bound of a sum of which nothing is known, in units
+LISTED = 40  # n0 and n1 of a cell are weighed pair by pair below it
 ROUNDS = 60  # of propagation; 2 to 8 are mostly enough
 MOST_CELLS = 1 << 22  # of a tree: memory
 _MOST_UNITS = 1 << 61
@@ -56,10 +57,14 @@ class SumBounds:
         Bounds on each bin's sums, in units; beyond `OPEN` there is none.
     node_lo, node_hi : int64 array, shape (n_nodes, 2)
         Bounds on each node's sums.
-    mid, var : float64 array, shape (k, total_bins, 2)
-        Estimates of the bins' sums, and the variance of their error.
-    node_mid, node_var : float64 array, shape (n_nodes, 2)
-        The same of the nodes; infinite where nothing was sent.
+    sent : int64 array, shape (k, total_bins, 2)
+        What was sent of others' bins.
+    root : int64 array, shape (1, 2) or (0, 2)
+        What was sent of others' root.
+    error, variance : float64 array, shape (size, size, 2)
+        Mean and variance of what is sent of n0 and n1 rows less what they bring, in units.
+    step : float64 array, shape (2,)
+        Multiples of which are sent.
     """
 
     nodes: NDArray[np.int32]
@@ -67,10 +72,11 @@ class SumBounds:
     hi: Longs
     node_lo: Longs
     node_hi: Longs
-    mid: Floats
-    var: Floats
-    node_mid: Floats
-    node_var: Floats
+    sent: Longs
+    root: Longs
+    error: Floats
+    variance: Floats
+    step: Floats
 
 
 @dataclass(frozen=True, eq=False)

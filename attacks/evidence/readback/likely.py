@@ -2,7 +2,7 @@
 
 Each bin's counts are weighed over the pairs that are possible, by the error of its sums; a node's
 total is the mean over features, each weighted by how sure its bins are, and parents and children
-are reconciled as in a Gaussian tree (Willsky 2002, Sec. IV): up from the leaves, down from the root.
+are reconciled, up from the leaves and down from the root, as in a Gaussian tree (Willsky 2002).
 """
 
 from __future__ import annotations
@@ -17,73 +17,154 @@ from fedtrees.trees.jit import kernel
 Floats = NDArray[np.float64]
 Longs = NDArray[np.int64]
 
-FEW = 48  # N and n1 of a cell are weighed pair by pair where their ranges are no wider
+LEAST = 0.02  # expected rows of a class in a cell
+PASSES = 3
+NEVER = 1e12  # variance of what nothing was told of
 SURE = 1e-6  # variance (rows^2) of a total whose bins are all certain
 
 
 @kernel
-def _weigh_cell(lo: Longs, hi: Longs, mid: Floats, var: Floats, row: Floats, out: Floats) -> None:
-    """Write mean and variance of a cell's N and G (rows) given (G, H) of known error."""
-    g0, one, h = row[0], row[1], row[2]
-    best, best_n, best_g = -1.0, 0.0, 0.0
-    total, mean_n, mean_g, square_n, square_g = 0.0, 0.0, 0.0, 0.0, 0.0
-    if hi[2] - lo[2] <= FEW and hi[1] - lo[1] <= FEW:
-        for trial in range(2):  # the second where nothing possible is near: all alike
-            for n in range(lo[2], hi[2] + 1):
-                for n1 in range(max(lo[1], n - hi[0]), min(hi[1], n - lo[0]) + 1):
-                    g = n * g0 - n1 * one
-                    off = 0.0
-                    if trial == 0:
-                        off = (g - mid[0]) ** 2 / var[0] + (n * h - mid[1]) ** 2 / var[1]
-                    w = np.exp(-0.5 * off)
-                    total += w
-                    if w > best:
-                        best, best_n, best_g = w, float(n), g
-                    mean_n += w * n
-                    mean_g += w * g
-                    square_n += w * n * n
-                    square_g += w * g * g
-            if total > 1e-200:
-                break
-            total, mean_n, mean_g, square_n, square_g = 0.0, 0.0, 0.0, 0.0, 0.0
-    if total > 0.0:
-        out[0], out[1] = mean_n / total, mean_g / total
-        out[2], out[3] = square_n / total - out[0] ** 2, square_g / total - out[1] ** 2
-        out[0], out[1] = best_n, best_g
-        return
-    low, high = float(lo[2]), float(hi[2])
-    spread = (high - low) ** 2 / 12.0
-    v = var[1] / (h * h)
-    out[0] = (low + high) / 2 if v > 1e12 else min(max(mid[1] / h, low), high)
-    out[2] = v * spread / (v + spread) if spread > 0.0 else 0.0
-    low, high = lo[3] * (one / row[3]), hi[3] * (one / row[3])
-    spread = (high - low) ** 2 / 12.0
-    out[1] = (low + high) / 2 if var[0] > 1e12 else min(max(mid[0], low), high)
-    out[3] = var[0] * spread / (var[0] + spread) if spread > 0.0 else 0.0
+def _within(lo: Longs, hi: Longs, unit: Floats, out: Floats) -> None:
+    """Write mean and variance of a cell's N and G (rows) where all that is possible is alike."""
+    for k, scale in ((0, 1.0), (1, unit[3])):
+        low, high = lo[2 + k] / scale, hi[2 + k] / scale
+        out[k], out[2 + k] = (low + high) / 2, (high - low) ** 2 / 12
+
+
+@kernel
+def _near(lo: Longs, hi: Longs, unit: Floats, mid: Floats, var: Floats, out: Floats) -> None:
+    """Write mean and variance of a cell's N and G given estimates of them."""
+    for k, scale in ((0, 1.0), (1, unit[3])):
+        low, high = lo[2 + k] / scale, hi[2 + k] / scale
+        spread = (high - low) ** 2 / 12
+        out[k] = min(max(mid[k], low), high)
+        out[2 + k] = var[k] * spread / (var[k] + spread) if spread > 0.0 else 0.0
 
 
 @kernel
 def _weigh(
-    lo: Longs, hi: Longs, start: Longs, mid: Floats, var: Floats, row: Floats, out: Floats
-) -> None:
-    """Write mean and variance of every node's N and G, float64 (n_nodes, 4)."""
-    cell = np.empty(4)
+    lo: Longs, hi: Longs, unit: Floats, sent: Floats, error: Floats, variance: Floats,
+    step: Floats, prior: tuple[float, float], out: Floats,
+) -> None:  # fmt: skip
+    """Write mean and variance of a cell's N and G given what was sent of it (G, H, in rows).
+
+    ``prior`` are the expected n0 and n1 of a geometric law, as wide as such a law can be.
+    """
+    size = error.shape[0]
+    if hi[0] >= size or hi[1] >= size:
+        mid = np.array([sent[1] / unit[2], sent[0]])
+        var = np.array([variance[-1, -1, 1] / unit[2] ** 2, variance[-1, -1, 0]])
+        _near(lo, hi, unit, mid, var, out)
+        return
+    top, total = -np.inf, 0.0
+    mean, square = np.zeros(2), np.zeros(2)
+    for n in range(lo[2], hi[2] + 1):
+        for n1 in range(max(lo[1], n - hi[0]), min(hi[1], n - lo[0]) + 1):
+            x = (n * unit[0] - n1, n * unit[2])
+            weight = -(n - n1) * np.log1p(1 / prior[0]) - n1 * np.log1p(1 / prior[1])
+            for k in range(2):
+                v = variance[n - n1, n1, k] + step[k] ** 2 / 12
+                weight -= 0.5 * ((sent[k] - x[k] - error[n - n1, n1, k]) ** 2 / v + np.log(v))
+            if weight > top:
+                shrink = np.exp(top - weight)
+                total, mean, square, top = total * shrink, mean * shrink, square * shrink, weight
+            w = np.exp(weight - top)
+            total += w
+            for k, value in ((0, float(n)), (1, x[0])):
+                mean[k] += w * value
+                square[k] += w * value * value
+    for k in range(2):
+        out[k] = mean[k] / total
+        out[2 + k] = max(square[k] / total - out[k] ** 2, 0.0)
+
+
+@kernel
+def _expected(cell: Floats, unit: Floats, share: float) -> tuple[float, float]:
+    """Return a share of the n0 and n1 of a cell, not quite 0."""
+    n1 = cell[0] * unit[0] - cell[1]
+    return max((cell[0] - n1) * share, LEAST), max(n1 * share, LEAST)
+
+
+@kernel
+def _estimate_cells(
+    lo: Longs, hi: Longs, start: Longs, family: Longs, sent: Floats, error: Floats,
+    variance: Floats, step: Floats, unit: Floats, nodes: Floats, cells: Floats,
+) -> None:  # fmt: skip
+    """Write mean and variance of every bin's N and G, given the nodes', float64 (n_nodes, 4)."""
+    told = np.empty(4)
+    for i in range(lo.shape[0]):
+        p, sibling, built = family[i, 0], family[i, 1], family[i, 2]
+        share = nodes[i, 0] / max(nodes[p, 0], 1.0) if p >= 0 else 1.0
+        for f in range(start.shape[0] - 1):
+            bins = start[f + 1] - start[f] - 1
+            for c in range(start[f], start[f + 1]):
+                a, b, cell = lo[i, c], hi[i, c], cells[i, c]
+                seen = c < start[f + 1] - 1
+                if a[0] == b[0] and a[1] == b[1]:
+                    _within(a, b, unit, cell)
+                elif built >= 0 and seen:
+                    prior = _expected(nodes[0], unit, 1 / bins)
+                    if p >= 0:
+                        prior = _expected(cells[p, c], unit, share)
+                    _weigh(a, b, unit, sent[built, c - f], error, variance, step, prior, cell)
+                elif p >= 0 and hi[sibling, c, 2] == 0:
+                    cell[:] = cells[p, c]
+                elif p >= 0 and seen and family[sibling, 2] >= 0:
+                    x = sent[family[sibling, 2], c - f]
+                    prior = _expected(cells[p, c], unit, 1 - share)
+                    _weigh(
+                        lo[sibling, c], hi[sibling, c], unit, x, error, variance, step, prior, told
+                    )
+                    _near(a, b, unit, cells[p, c, :2] - told[:2], cells[p, c, 2:] + told[2:], cell)
+                else:  # nothing was sent of it
+                    _within(a, b, unit, cell)
+                    cell[2:] = NEVER
+
+
+@kernel
+def _total(
+    lo: Longs, hi: Longs, start: Longs, root: Floats, error: Floats, variance: Floats,
+    step: Floats, unit: Floats, cells: Floats, nodes: Floats,
+) -> None:  # fmt: skip
+    """Write mean and variance of every node's N and G from its bins, feature by feature."""
     last = lo.shape[1] - 1
     for i in range(lo.shape[0]):
-        _weigh_cell(lo[i, last], hi[i, last], mid[i, last], var[i, last], row, cell)
-        precision = np.array([1.0 / max(cell[2], SURE), 1.0 / max(cell[3], SURE)])
-        mean = np.array([cell[0] * precision[0], cell[1] * precision[1]])
-        for f in range(start.shape[0] - 1):
-            whole = np.zeros(4)
-            for c in range(start[f], start[f + 1]):
-                _weigh_cell(lo[i, c], hi[i, c], mid[i, c], var[i, c], row, cell)
-                whole += cell
-            for k in range(2):
-                weight = 1.0 / max(whole[2 + k], SURE)
-                precision[k] += weight
-                mean[k] += weight * whole[k]
+        whole = cells[i, last]
+        if i == 0 and root.shape[0]:
+            alike = (1e9, 1e9)
+            _weigh(lo[i, last], hi[i, last], unit, root[0], error, variance, step, alike, whole)
+        else:
+            _within(lo[i, last], hi[i, last], unit, whole)
         for k in range(2):
-            out[i, k], out[i, 2 + k] = mean[k] / precision[k], 1.0 / precision[k]
+            precision = 1.0 / max(whole[2 + k], SURE)
+            mean = whole[k] * precision
+            for f in range(start.shape[0] - 1):
+                part, var = 0.0, SURE
+                for c in range(start[f], start[f + 1]):
+                    part += cells[i, c, k]
+                    var += cells[i, c, 2 + k]
+                precision += 1.0 / var
+                mean += part / var
+            nodes[i, k], nodes[i, 2 + k] = mean / precision, 1.0 / precision
+
+
+@kernel
+def _fit_cells(start: Longs, nodes: Floats, cells: Floats) -> None:
+    """Make the bins of every feature add up to their node, in place."""
+    for i in range(cells.shape[0]):
+        for f in range(start.shape[0] - 1):
+            for k in range(2):
+                part, var = 0.0, 0.0
+                for c in range(start[f], start[f + 1]):
+                    part += cells[i, c, k]
+                    var += cells[i, c, 2 + k]
+                if var <= SURE:
+                    continue
+                off, left = nodes[i, k] - part, min(nodes[i, 2 + k], var)
+                for c in range(start[f], start[f + 1]):
+                    v = cells[i, c, 2 + k]
+                    cells[i, c, k] += v / var * off
+                    cells[i, c, 2 + k] = v - v * v / var + (v / var) ** 2 * left
 
 
 def likely_counts(found: Counted, tree: Tree, sums: SumBounds, row: Row) -> Longs:
@@ -98,32 +179,32 @@ def likely_counts(found: Counted, tree: Tree, sums: SumBounds, row: Row) -> Long
         With the error of each sum.
     row : Row
     """
-    mid, var = _of_cells(found, tree, sums)
     unit = np.array([row.g0 / row.one, 1.0, row.h / row.one, float(row.one)])
-    nodes = np.empty((len(tree), 4))
-    _weigh(found.lo, found.hi, found.start, mid / row.one, var / row.one**2, unit, nodes)
-    mean, spread = _reconciled(tree, nodes[:, :2], nodes[:, 2:])
+    scaled = sums.error / row.one, sums.variance / row.one**2, sums.step / row.one
+    family, ranges = _family(tree, sums), (found.lo, found.hi, found.start)
+    cells = np.zeros((*found.lo.shape[:2], 4))
+    mean, spread = np.zeros((len(tree), 2)), np.ones((len(tree), 2))
+    for i in range(len(tree)):  # a first idea: in the middle
+        whole = np.empty(4)
+        _within(found.lo[i, -1], found.hi[i, -1], unit, whole)
+        mean[i], spread[i] = whole[:2], whole[2:]
+    for _ in range(PASSES):
+        nodes = np.hstack([mean, spread])
+        _estimate_cells(*ranges, family, sums.sent / row.one, *scaled, unit, nodes, cells)
+        _total(*ranges, sums.root / row.one, *scaled, unit, cells, nodes)
+        mean, spread = _reconciled(tree, nodes[:, :2], nodes[:, 2:])
+        _fit_cells(found.start, np.hstack([mean, spread]), cells)
     return _nearest(found, mean, spread, unit)
 
 
-def _of_cells(found: Counted, tree: Tree, sums: SumBounds) -> tuple[Floats, Floats]:
-    """Return the estimated (G, H) of every cell and its variance, (n_nodes, columns + 1, 2)."""
-    shape = (*found.lo.shape[:2], 2)
-    mid, var, bins = np.zeros(shape), np.full(shape, np.inf), found.bins
-    rows = sums.nodes[:, None]
-    mid[rows, bins], var[rows, bins] = sums.mid, sums.var
-    mid[:, -1], var[:, -1] = sums.node_mid, sums.node_var
-    empty = found.hi[..., N] == 0
-    mid[empty], var[empty] = 0.0, 0.0
+def _family(tree: Tree, sums: SumBounds) -> Longs:
+    """Return parent, sibling and number among the histograms sent of each node; -1: none."""
+    family = np.full((len(tree), 3), -1, dtype=np.int64)
     for node in np.flatnonzero(tree.feature >= 0):
-        pair = tree.left[node], tree.right[node]
-        for child, other in (pair, pair[::-1]):
-            follows = np.isinf(var[child]) & np.isfinite(var[other] + var[node])
-            mid[child] = np.where(follows, mid[node] - mid[other], mid[child])
-            var[child] = np.where(follows, var[node] + var[other], var[child])
-    return np.where(np.isfinite(var), mid, 0.0), np.where(
-        np.isfinite(var), np.maximum(var, 1.0), 1e60
-    )
+        left, right = int(tree.left[node]), int(tree.right[node])
+        family[left, :2], family[right, :2] = (node, right), (node, left)
+    family[sums.nodes, 2] = np.arange(len(sums.nodes))
+    return family
 
 
 def _reconciled(tree: Tree, mean: Floats, var: Floats) -> tuple[Floats, Floats]:
@@ -138,9 +219,9 @@ def _reconciled(tree: Tree, mean: Floats, var: Floats) -> tuple[Floats, Floats]:
         var[node] *= 1 - gain
     for node in inner:
         pair = [tree.left[node], tree.right[node]]
-        gain = var[pair] / var[pair].sum(axis=0)
-        off = mean[node] - mean[pair].sum(axis=0)
         before = var[pair].sum(axis=0)
+        gain = var[pair] / before
+        off = mean[node] - mean[pair].sum(axis=0)
         mean[pair] += gain * off
         var[pair] = var[pair] - gain * var[pair] + gain**2 * np.minimum(var[node], before)
     return mean, var
@@ -152,8 +233,8 @@ def _nearest(found: Counted, mean: Floats, var: Floats, unit: Floats) -> Longs:
     out = np.empty((len(lo), 2), dtype=np.int64)
     for i, (low, high) in enumerate(zip(lo, hi, strict=True)):
         width = int(np.ceil(4 * np.sqrt(var[i, 0]))) + 2
-        centre = int(np.clip(np.rint(mean[i, 0]), low[2], high[2]))
-        n = np.arange(max(low[2], centre - width), min(high[2], centre + width) + 1)
+        centre = int(np.clip(np.rint(mean[i, 0]), low[N], high[N]))
+        n = np.arange(max(low[N], centre - width), min(high[N], centre + width) + 1)
         least, most = np.maximum(low[1], n - high[0]), np.minimum(high[1], n - low[0])
         n, least, most = (part[least <= most] for part in (n, least, most))
         n1 = np.clip(np.rint(n * unit[0] - mean[i, 1]), least, most)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.evidence.boosted import Evidence
+from fedtrees.attacks.evidence.readable import classes_of_leaves
 from fedtrees.attacks.evidence.readback.bounds import SentBounds
 from fedtrees.attacks.evidence.readback.forms import (
     N1,
@@ -24,17 +26,21 @@ from fedtrees.attacks.evidence.readback.sources import (
     OwnPart,
     bounded_sums,
     row_of,
+    sums_of_nodes,
     told_histograms,
 )
 from fedtrees.attacks.evidence.replay import EVERYONE
 from fedtrees.core.errors import UsageError
+from fedtrees.core.guess import LeafCounts
 from fedtrees.core.view import View
-from fedtrees.messages.boosting import BaseScore
+from fedtrees.messages.boosting import BaseScore, GlobalHistogram, Histogram, NodeSplits
 from fedtrees.trees.binning import Cuts
+from fedtrees.trees.boosted.fixed_point import UNIT_BITS, Bits
 from fedtrees.trees.boosted.forest import Tree
 from fedtrees.trees.boosted.losses import LOGISTIC
 
 Longs = NDArray[np.int64]
+Of = Mapping[str, list[Histogram | GlobalHistogram]]  # what each source sent
 
 PASSES = 3  # over sources that share their number of rows, and trees that share their root
 
@@ -77,6 +83,11 @@ class FirstTree:
         lo, hi = self.counted.nodes
         return lo[self.tree.leaves], hi[self.tree.leaves]
 
+    def leaf_counts(self, number: int) -> LeafCounts | None:
+        """Return the counts that are certain, of the tree of this number; None: none are."""
+        known, (lo, _) = self.certain, self.leaves
+        return LeafCounts(number, self.tree.leaves[known], lo[known]) if known.any() else None
+
     @property
     def likely(self) -> Longs:
         """The likeliest n0 and n1 of every leaf, int64, shape (J, 2)."""
@@ -92,7 +103,7 @@ class FirstTree:
 
 
 def first_trees(view: View, evidence: Evidence) -> list[FirstTree] | None:
-    """Read back the counts of every tree of the first round from the histograms in a view.
+    """Read back the counts of every tree of the first round from the sums in a view.
 
     Parameters
     ----------
@@ -103,7 +114,7 @@ def first_trees(view: View, evidence: Evidence) -> list[FirstTree] | None:
     Returns
     -------
     list of FirstTree, or None
-        None where no histogram is seen, rows do not count once each, or sums contradict.
+        None where no sums are seen, rows do not count once each, or sums contradict.
     """
     cuts, told = evidence.cuts, told_histograms(view)
     if cuts is None or not readable(view, evidence):
@@ -120,49 +131,67 @@ def first_trees(view: View, evidence: Evidence) -> list[FirstTree] | None:
 def readable(view: View, evidence: Evidence) -> bool:
     """Tell whether every row in a sum counts once, by its true label."""
     lost, noisy = view.changes("sums", "parties"), view.changes("labels", "y")
-    strange = view.weighted or lost or noisy or view.defense.unit_hessian
-    return not strange and not evidence.foreign and evidence.own_inside and bool(evidence.trees)
+    if classes_of_leaves(view) is None or "hessian_share" in view.parameters:
+        return False  # no log loss, or sums of a mechanism
+    if view.weighted or lost or noisy or view.defense.unit_hessian or not evidence.trees:
+        return False
+    return not evidence.foreign and evidence.own_inside and _as_told(view, evidence)
 
 
-def _first_tree(
-    view: View,
-    evidence: Evidence,
-    cuts: Cuts,
-    told: dict,
-    t: int,  # type: ignore[type-arg]
-) -> FirstTree | None:
-    if not told:
-        return None
-    tree, m = evidence.trees[t], next(iter(told.values()))[0]
-    row = row_of(view, evidence, t, m.bits)
-    bounds, part = SentBounds.of(view, m.bits, row), OwnPart.of(view, t)
+def _as_told(view: View, evidence: Evidence) -> bool:
+    """Tell whether the trees of the first round are split as was broadcast, where it was."""
+    for _, m in view.messages(NodeSplits):
+        if m.tree < evidence.outputs:
+            tree = evidence.trees[m.tree]
+            if m.nodes.max(initial=0) >= len(tree):
+                return False
+            for name in ("feature", "threshold", "default_left", "left"):
+                told, grown = getattr(m, name), getattr(tree, name)[m.nodes]
+                if not np.array_equal(told, grown, equal_nan=name == "threshold"):
+                    return False
+    return True
+
+
+def _first_tree(view: View, evidence: Evidence, cuts: Cuts, told: Of, t: int) -> FirstTree | None:
+    tree, part = evidence.trees[t], OwnPart.of(view, t)
+    bits = _bits(view)
+    row = row_of(view, evidence, t, bits)
+    bounds = SentBounds.of(view, bits, row)
     others = max(view.n_rows - len(part.table), 0)
-    space = possible(
-        tree, cuts, row, others, np.array([not f.complete for f in view.schema.features])
-    )
-    if space is None:
+    lacking = np.array([not f.complete for f in view.schema.features])
+    space = possible(tree, cuts, row, others, lacking)
+    shared = EVERYONE in told or not told
+    if space is None or (shared and evidence.share < 1 and len(part.table) and not part.sent):
+        return None  # too large, or which own rows are in the sums was not told
+    own = part.histograms(tree, cuts, row, evidence.class_of(t)) if shared else None
+    clients = sum(role == "client" for role in view.roles.values()) if shared else 1
+    every = evidence.share == 1
+    limits = (others if every else 0, others)
+    positives = _positives(view, evidence, part) if every else None
+    if told:
+        sums = {
+            name: bounded_sums(m, clients, bounds, None if own is None else (part, own), len(tree))
+            for name, m in told.items()
+        }
+    elif every and (nodes := sums_of_nodes(tree, cuts, clients, bounds, bits, own)):
+        sums = {EVERYONE: nodes}
+    else:
         return None
-    own = None
-    if EVERYONE in told and part.clients:
-        if evidence.share < 1 and len(part.table) and not part.sent:
-            return None  # which own rows are in the sums was not told
-        own = part, part.histograms(tree, cuts, row, evidence.class_of(t))
-    of_everyone = sum(role == "client" for role in view.roles.values())
-    limits = (0 if evidence.share < 1 else others, others)
-    positives = None if evidence.share < 1 else _positives(view, evidence, part)
+    alone = (limits, positives) if len(sums) == 1 else ((0, others), None)
     sources = []
-    for name, messages in told.items():
-        clients = of_everyone if name == EVERYONE else 1
-        sums = bounded_sums(messages, clients, bounds, own if name == EVERYONE else None, len(tree))
-        alone = len(told) == 1
-        counted = read_counts(
-            space, tree, sums, row, limits if alone else (0, others), positives if alone else None
-        )
+    for name, one in sums.items():
+        counted = read_counts(space, tree, one, row, *alone)
         if counted is None:
             return None
-        sources.append(Source(name, sums, counted))
+        sources.append(Source(name, one, counted))
     found = FirstTree(tree, row, tuple(sources))
     return found if _share_out(found, limits, positives) else None
+
+
+def _bits(view: View) -> Bits:
+    for _, m in view.messages(BaseScore):
+        return m.g_bits, m.h_bits
+    return UNIT_BITS
 
 
 def _share_out(found: FirstTree, rows: tuple[int, int], positives: tuple[int, int] | None) -> bool:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from fedtrees.attacks.evidence.boosted import Evidence
 from fedtrees.attacks.evidence.own_sums import bins_left, own_histograms
 from fedtrees.attacks.evidence.readback.bounds import SentBounds
-from fedtrees.attacks.evidence.readback.forms import OPEN, Row, SumBounds
+from fedtrees.attacks.evidence.readback.forms import LISTED, OPEN, Row, SumBounds
 from fedtrees.attacks.evidence.replay import EVERYONE
 from fedtrees.core.schema import Table
 from fedtrees.core.view import View
@@ -20,6 +20,7 @@ from fedtrees.messages.boosting import GlobalHistogram, Histogram
 from fedtrees.trees.binning import Cuts, bin_rows
 from fedtrees.trees.boosted.fixed_point import Bits, to_fixed
 from fedtrees.trees.boosted.forest import Tree
+from fedtrees.trees.boosted.grower import children_to_build
 from fedtrees.trees.boosted.losses import clipped_bounds, objective_of
 
 Longs = NDArray[np.int64]
@@ -122,6 +123,45 @@ def members(tree: Tree, cuts: Cuts, bins: Longs) -> Iterator[tuple[int, NDArray[
         rows_of[int(tree.left[node])], rows_of[int(tree.right[node])] = rows[left], rows[~left]
 
 
+def sums_of_nodes(
+    tree: Tree,
+    cuts: Cuts,
+    clients: int,
+    bounds: SentBounds,
+    bits: Bits,
+    own: tuple[Longs, Longs] | None,
+) -> SumBounds | None:
+    """Return bounds on what others brought to the node sums that a server broadcasts.
+
+    A node's sum is made of its parent's bins, whose errors add up; those of a node whose sibling
+    was asked for carry the parent's and the sibling's. None where no sums are told.
+    """
+    if tree.g is None or tree.h is None:
+        return None
+    told = to_fixed(np.stack([tree.g, tree.h], axis=1), bits)
+    bin_off = np.stack(bounds.bins(np.zeros((1, 2), dtype=np.int64), clients))[:, 0]
+    cell = np.repeat(bin_off[None], len(tree), axis=0)  # (n_nodes, lo and hi, 2)
+    node = np.repeat(bounds.off(clients)[None], len(tree), axis=0)
+    for i in np.flatnonzero(tree.feature >= 0):
+        pair = np.array([tree.left[i], tree.right[i]], dtype=np.int32)
+        built = int(children_to_build(pair, told[pair])[0])
+        cell[pair.sum() - built] = cell[i] - cell[built][::-1]
+        goes = bins_left(tree, int(i), cuts)
+        default, other = pair if tree.default_left[i] else pair[::-1]
+        bins = goes.sum() if other == pair[0] else (~goes).sum()
+        node[other] = bins * cell[i]
+        node[default] = node[i] - node[other][::-1]
+    if not bounds.bounded:
+        node = np.array([-OPEN, OPEN])[None, :, None] + np.zeros_like(node)
+    shift = 0 if own is None else own[1]
+    none = np.zeros((0, cuts.total_bins, 2), dtype=np.int64)
+    errors = bounds.errors(clients, 0, LISTED)
+    return SumBounds(
+        np.zeros(0, dtype=np.int32), none, none, told + node[:, 0] - shift,
+        told + node[:, 1] - shift, none, np.zeros((0, 2), dtype=np.int64), *errors, bounds.step,
+    )  # fmt: skip
+
+
 def bounded_sums(
     told: list[Histogram | GlobalHistogram],
     clients: int,
@@ -133,27 +173,21 @@ def bounded_sums(
 
     ``own`` is the principals' part in them, with its own true sums; None: they have none.
     """
-    node = np.full((n_nodes, 2), -OPEN), np.full((n_nodes, 2), OPEN)
-    guess = np.zeros((n_nodes, 2)), np.full((n_nodes, 2), np.inf)
-    nodes, parts = [], []
+    node_lo, node_hi = np.full((n_nodes, 2), -OPEN), np.full((n_nodes, 2), OPEN)
+    parts, root = [], np.zeros((0, 2), dtype=np.int64)
+    others, known = clients, 0
     for m in told:
-        sums, totals, others, true = m.sums, m.totals, clients, None
+        sums, totals, at, whole = m.sums, m.totals, 0, 0
         mine = None if own is None else own[0].sent.get(m.nodes.tobytes())
         if own is not None and mine is not None:
             sums, totals, others = sums - mine.sums, totals - mine.totals, clients - own[0].clients
         elif own is not None:
-            true = own[1]
-        part = bounds.bins(sums, others)
-        part = *part, *bounds.error(*part, sums, others)
-        if true is not None:
-            part = *(x - true[0][m.nodes] for x in part[:3]), part[3]
+            at, whole, known = own[1][0][m.nodes], own[1][1][:1], own[0].clients
+        lo, hi = bounds.bins(sums, others)
+        parts.append((m.nodes, lo - at, hi - at, sums - at))
         if len(totals):
-            whole = bounds.nodes(totals, others)
-            whole = *whole, *bounds.error(*whole, totals, others)
-            shift = 0 if true is None else true[1][0]
-            for into, value in zip((*node, *guess), whole, strict=True):
-                into[0] = value[0] - (0 if value is whole[3] else shift)
-        nodes.append(m.nodes)
-        parts.append(part)
-    lo, hi, mid, var = (np.concatenate(part) for part in zip(*parts, strict=True))
-    return SumBounds(np.concatenate(nodes), lo, hi, *node, mid, var, *guess)
+            low, high = bounds.nodes(totals, others)
+            node_lo[:1], node_hi[:1], root = low - whole, high - whole, totals - whole
+    nodes, lo, hi, sent = (np.concatenate(part) for part in zip(*parts, strict=True))
+    errors = bounds.errors(others - known, known, LISTED)
+    return SumBounds(nodes, lo, hi, node_lo, node_hi, sent, root, *errors, bounds.step)

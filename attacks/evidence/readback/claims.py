@@ -1,0 +1,50 @@
+"""Claims about the leaves of the first round, by what sums leave possible."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from fedtrees.attacks.evidence.laws import law_of_sums
+from fedtrees.attacks.evidence.readback.read import FirstTree, first_trees
+from fedtrees.attacks.evidence.view import evidence_of
+from fedtrees.core.guess import Guess, LeafCounts
+from fedtrees.core.view import View
+
+
+def first_round(view: View) -> list[FirstTree] | None:
+    """Read back the trees of the first round, without looking at later ones; as `first_trees`."""
+    classes = len(view.schema.classes)
+    outputs = 1 if classes == 2 else classes
+    seen = tuple(s for s in view.seen if getattr(s.message, "tree", 0) < outputs)
+    part = replace(view, seen=seen)
+    evidence = evidence_of(part)
+    return None if evidence is None else first_trees(part, evidence)
+
+
+def with_counts_read_back(guess: Guess, view: View) -> Guess:
+    """Return a guess with the counts that bounded or noisy sums make likeliest, of the first round.
+
+    Where bins are seen these are `FirstTree.likely`; else claims are moved into what is possible.
+    Of exact sums a guess stays as it is.
+    """
+    trees = first_round(view) if law_of_sums(view) is not None else None
+    if not trees:
+        return guess
+    claims = tuple(
+        _moved(claim, trees[claim.tree])
+        if isinstance(claim, LeafCounts) and claim.tree < len(trees)
+        else claim
+        for claim in guess.claims
+    )
+    return replace(guess, claims=claims)
+
+
+def _moved(claim: LeafCounts, read: FirstTree) -> LeafCounts:
+    leaves = read.tree.leaves
+    if not np.array_equal(claim.leaf, leaves):
+        return claim
+    if all(len(s.sums.nodes) for s in read.sources):
+        return LeafCounts(claim.tree, leaves, read.likely)
+    return LeafCounts(claim.tree, leaves, np.clip(claim.counts, *read.leaves))

@@ -1,0 +1,254 @@
+"""Read counts back in random runs of every kind, and compare all that is claimed with the truth.
+
+``python -m fedtrees.benchmarks.papers.counts_campaign --runs 1000 --first 0`` draws run by run from
+its seed and prints those in which a bound is wrong. ``--runs 1 --first 17`` runs one again.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.attacks.evidence import evidence_of
+from fedtrees.attacks.evidence.readback.read import FirstTree, first_trees
+from fedtrees.attacks.evidence.readback.sources import members
+from fedtrees.core.composition import Composition
+from fedtrees.core.defense import Defense
+from fedtrees.core.errors import FedtreesError
+from fedtrees.core.holding import over_clients
+from fedtrees.core.schema import Feature, Schema, Table
+from fedtrees.core.streams import Streams
+from fedtrees.data import catalogue
+from fedtrees.defenses.hist_rounding import HistogramRounding
+from fedtrees.defenses.laplace_hist import LaplaceHistogram
+from fedtrees.defenses.masking import Masking
+from fedtrees.defenses.min_bin import MinBin
+from fedtrees.defenses.secure_sum import SecureSum
+from fedtrees.defenses.settled_cuts import GridCuts, PrivateGridCuts
+from fedtrees.defenses.split_only import SplitOnly
+from fedtrees.protocols.base import Protocol, Training, train
+from fedtrees.protocols.horizontal.fedtree_hist import FedTreeHist
+from fedtrees.protocols.horizontal.nvflare_hist import NVFlareHist
+from fedtrees.protocols.views import view_of
+from fedtrees.trees.binning import bin_rows
+
+BUNDLED = ("breast-cancer", "wine", "wine-3", "diabetes")
+MOST_ROWS = 300
+
+
+@dataclass(frozen=True, eq=False)
+class Drawn:
+    """A federation, how it trains, and who looks."""
+
+    schema: Schema
+    shares: list[Table]
+    protocol: Protocol
+    defense: Composition
+    who: tuple[str, ...]
+    seed: int
+
+
+def draw(seed: int, data_dir: str | None = None) -> Drawn:
+    """Draw a run of any kind."""
+    rng = np.random.default_rng(seed)
+    table, schema = _table(rng, data_dir)
+    clients = int(rng.integers(1, 11))
+    of = rng.integers(0, clients, len(table))
+    if rng.random() < 0.3:  # shares of any size
+        of = rng.choice(clients, len(table), p=rng.dirichlet(np.full(clients, 0.5)))
+    shares = [table.take(np.flatnonzero(of == k)) for k in range(clients)]
+    shares = [s for s in shares if len(s)]
+    names = [f"client-{k}" for k in range(len(shares))]
+    who = _one(rng, ("server",), ("server",), (names[0],), (names[0],), ("server", names[-1]))
+    if rng.random() < 0.1:
+        who = tuple(names[:2])
+    return Drawn(schema, shares, _protocol(rng), _defense(rng), who, seed)
+
+
+def _one(rng: np.random.Generator, *choices: Any) -> Any:
+    return choices[int(rng.integers(len(choices)))]
+
+
+def _table(rng: np.random.Generator, data_dir: str | None) -> tuple[Table, Schema]:
+    if rng.random() < 0.5:
+        names = BUNDLED + (("pima", "stroke", "obesity") if data_dir else ())
+        data = catalogue.load(_one(rng, *names), data_dir)
+        table, schema = data.table, data.schema
+        some = rng.permutation(len(table))[: int(rng.integers(30, MOST_ROWS))]
+        table = table.take(some)
+    else:
+        n, d = int(rng.integers(12, MOST_ROWS)), int(rng.integers(1, 7))
+        X = rng.normal(size=(n, d)).astype(np.float32)
+        coarse = rng.random(d) < 0.4
+        X[:, coarse] = np.round(X[:, coarse])
+        k = _one(rng, 2, 2, 2, 3, 5)
+        score = X[:, 0] + rng.normal(size=n) * _one(rng, 0.1, 1.0)
+        cuts = np.quantile(score, np.sort(rng.random(k - 1)))
+        table = Table(X, np.digitize(score, cuts).astype(np.int64))
+        features = tuple(Feature(f"x{c}", low=-6.0, high=6.0) for c in range(d))
+        schema = Schema(features, "y", tuple(map(str, range(k))))
+    X = table.X.copy()
+    if rng.random() < 0.3:
+        X[rng.random(X.shape) < _one(rng, 0.02, 0.2)] = np.nan
+    told = ~np.isnan(X).any(axis=0) & (rng.random(X.shape[1]) < _one(rng, 0.0, 0.5, 1.0))
+    columns = zip(schema.features, told.tolist(), strict=True)
+    schema = replace(schema, features=tuple(replace(f, complete=t) for f, t in columns))
+    weight = None
+    if rng.random() < 0.05:
+        weight = rng.integers(0, 4, len(X)) * _one(rng, 1.0, 0.37)
+    return Table(X, table.y, weight), schema
+
+
+def _protocol(rng: np.random.Generator) -> Protocol:
+    stopping = rng.random() < 0.1
+    binary = _one(rng, 0.5, 0.02, 0.3, 0.9)
+    return _one(rng, FedTreeHist, NVFlareHist)(  # type: ignore[no-any-return]
+        trees=int(_one(rng, 1, 1, 2)),
+        max_depth=int(rng.integers(1, 7)),
+        max_bin=int(_one(rng, 2, 4, 8, 16, 32, 64)),
+        max_leaves=int(_one(rng, 0, 0, 0, 2, 5)),
+        grow_policy=_one(rng, "depthwise", "depthwise", "lossguide"),
+        learning_rate=float(_one(rng, 0.05, 0.3, 1.0)),
+        reg_lambda=float(_one(rng, 0.0, 1.0, 5.0)),
+        reg_alpha=float(_one(rng, 0.0, 0.0, 0.5)),
+        gamma=float(_one(rng, 0.0, 0.0, 0.5)),
+        min_child_weight=float(_one(rng, 0.0, 1.0, 3.0)),
+        subsample=float(_one(rng, 1.0, 1.0, 1.0, 0.8, 0.4)),
+        colsample_bytree=float(_one(rng, 1.0, 1.0, 0.5)),
+        colsample_bynode=float(_one(rng, 1.0, 1.0, 0.7)),
+        base_score=_one(rng, None, None, binary),
+        cuts=_one(rng, "sketch", "sketch", "equal-width"),
+        enable_categorical=bool(rng.random() < 0.3),
+        early_stopping_rounds=int(stopping),
+        validation_fraction=0.2,
+    )
+
+
+def _defense(rng: np.random.Generator) -> Composition:
+    step = float(np.exp(rng.uniform(np.log(0.02), np.log(3))))
+    parts: list[Defense] = []
+    if rng.random() < 0.4:
+        parts.append(_one(rng, GridCuts(), PrivateGridCuts(1.0), PrivateGridCuts(0.2)))
+    kind = rng.random()
+    if kind < 0.65:
+        parts.append(HistogramRounding(step))
+    elif kind < 0.85:
+        parts.append(HistogramRounding(step, random=True))
+    elif kind < 0.9:
+        parts.append(LaplaceHistogram(float(_one(rng, 1.0, 16.0)), clip=float(_one(rng, 1, 0.4))))
+    if rng.random() < 0.3:
+        small = MinBin(int(rng.integers(2, 7)), _one(rng, "client", "client", "server"))
+        parts.insert(int(rng.integers(0, len(parts) + 1)), small)
+    if rng.random() < 0.4:
+        lossy = Masking(mode="ideal", dropout=0.1)
+        parts.append(_one(rng, SecureSum(), SecureSum(), Masking(mode="ideal"), lossy))
+    if rng.random() < 0.1:
+        parts.append(SplitOnly())
+    return Composition(tuple(parts))
+
+
+def trained(drawn: Drawn) -> Training | None:
+    """Train it; None where its parts do not fit one another."""
+    try:
+        return train(
+            drawn.protocol, over_clients(drawn.shares), drawn.schema, defense=drawn.defense,
+            seed=drawn.seed,
+        )  # fmt: skip
+    except FedtreesError:
+        return None
+
+
+def true_counts(
+    drawn: Drawn, found: FirstTree, t: int, names: tuple[str, ...], cuts: Any
+) -> NDArray[np.int64]:
+    """Count the rows of some clients that training sent to every cell of a first tree.
+
+    Int64, shape (n_nodes, columns + 1, 3): n0, n1 and N, in the columns of `Counted`.
+    """
+    counts = np.zeros((*found.counted.lo.shape[:2], 3), dtype=np.int64)
+    start = found.counted.start
+    mine = 1 if len(drawn.schema.classes) == 2 else t
+    for k, share in enumerate(drawn.shares):
+        name = f"client-{k}"
+        if name not in names:
+            continue
+        streams = Streams(drawn.seed).child(name)
+        used = drawn.protocol.grown_on(len(share), streams, 0, drawn.defense)
+        table = share if used is None else share.take(used)
+        bins = bin_rows(table.X, cuts).codes.astype(np.int64)
+        for node, rows in members(found.tree, cuts, bins):
+            is_mine = (table.y[rows] == mine).astype(np.intp)
+            np.add.at(counts, (node, -1, is_mine), 1)
+            for f in range(cuts.n_features):
+                column = start[f] + np.minimum(bins[rows, f], cuts.n_bins[f])
+                np.add.at(counts, (node, column, is_mine), 1)
+    counts[..., 2] = counts[..., 0] + counts[..., 1]
+    return counts
+
+
+def campaign(first: int, runs: int, data_dir: str | None = None) -> Counter[str]:
+    """Run ``runs`` of them from seed ``first``; return how often what was seen.
+
+    ``wrong`` counts bounds that exclude the truth, ``certain`` cells whose counts are certain.
+    """
+    seen: Counter[str] = Counter()
+    for seed in range(first, first + runs):
+        drawn = draw(seed, data_dir)
+        run = trained(drawn)
+        seen["runs"] += 1
+        if run is None:
+            seen["refused"] += 1
+            continue
+        found, wrong = _compared(drawn, run, seen)
+        seen["open" if not found else "read"] += 1
+        if wrong:
+            seen["wrong"] += wrong
+            print(f"seed {seed}: {wrong} bounds are wrong; {drawn.protocol}, {drawn.defense}")
+    return seen
+
+
+def _compared(drawn: Drawn, run: Training, seen: Counter[str]) -> tuple[bool, int]:
+    held = over_clients(drawn.shares)
+    if set(held) <= set(drawn.who) or run.defense.undone_by(drawn.who, run.transcript.roles):
+        return False, 0
+    view = view_of(run, drawn.who, held)
+    evidence = evidence_of(view)
+    trees = None if evidence is None else first_trees(view, evidence)
+    if evidence is None or trees is None:
+        return False, 0
+    wrong = 0
+    for t, found in enumerate(trees):
+        sources = [(s.counted, (s.name,)) for s in found.sources if s.name in held]
+        others = tuple(n for n in held if n not in drawn.who)
+        for counted, names in (*sources, (found.counted, others)):
+            true = true_counts(drawn, found, t, names, evidence.cuts)
+            lo, hi = counted.lo[..., :3], counted.hi[..., :3]
+            wrong += int(((true < lo) | (true > hi)).any(axis=-1).sum())
+            known = (lo == hi).all(axis=-1)
+            seen["certain"] += int(known.sum())
+            seen["cells"] += known.size
+        likely = found.likely
+        lo, hi = found.leaves
+        wrong += int(((likely < lo) | (likely > hi)).sum())
+        seen["leaves"] += len(likely)
+        seen["certain leaves"] += int(found.certain.sum())
+        right = (
+            likely == true_counts(drawn, found, t, others, evidence.cuts)[found.tree.leaves, -1, :2]
+        )
+        seen["likely leaves"] += int(right.all(axis=1).sum())
+    return True, wrong
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(prog="python -m fedtrees.benchmarks.papers.counts_campaign")
+    parser.add_argument("--runs", type=int, default=1000)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--data-dir", default=None)
+    told = parser.parse_args()
+    for what, number in sorted(campaign(told.first, told.runs, told.data_dir).items()):
+        print(f"{what}: {number}")
