@@ -141,12 +141,16 @@ class Adversary:
         gaps = [a[0] - b[0] for a, b in both]
         return difference(gaps, [math.hypot(a[1], b[1]) for a, b in both])
 
-    def cost(self, defense: str) -> Estimate:
-        """Return what a defense changes about the utility, paired by seed."""
+    def cost(self, defense: str, better: bool = False) -> Estimate:
+        """Return what a defense changes about the utility, paired by seed.
+
+        `better`: Count what is better as positive.
+        """
         assert self.base is not None
         theirs = {s.seed: s.utility for s in self.base.point.seeds}
+        sign = self.sign if better else 1.0
         mine = self.board[defense].point.seeds
-        return difference([s.utility - theirs.get(s.seed, math.nan) for s in mine])
+        return difference([sign * (s.utility - theirs.get(s.seed, math.nan)) for s in mine])
 
     # --- sentences
 
