@@ -8,7 +8,7 @@ those the one that costs least utility on the table where it costs most.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import pandas as pd
@@ -30,18 +30,39 @@ _ALONE = ("none", "")  # claims of what is no defense at all
 class Trial:
     """A recipe against one adversary on one table.
 
-    `place`: Table and adversary, in words. `cost`: Change in utility against the undefended run,
-    paired by seed, below 0 where the recipe is worse.
+    `place`: Table and adversary, in words. `leaks`: The worst advantage by every headline score.
+    `untested`: Why this says nothing; "" where every attack that applies ran and one was scored.
+    `cost`: Change in utility against the undefended run, paired by seed, below 0 where the recipe
+    is worse. `bytes`: Traffic of training.
     """
 
     place: str
-    row: LeaderRow
+    leaks: tuple[Leak, ...] = ()
+    untested: str = ""
     cost: Estimate = Estimate()
+    bytes: float = math.nan
+
+    @staticmethod
+    def of(place: str, row: LeaderRow, cost: Estimate) -> Trial:
+        """Return it from a line of a leaderboard."""
+        return Trial(place, row.leaks, _untested(row), cost, row.cost.bytes)
 
     @property
     def measured(self) -> frozenset[str]:
         """The scores that are known."""
-        return frozenset(leak.metric for leak in self.row.leaks if leak.advantage.known)
+        return frozenset(leak.metric for leak in self.leaks if leak.advantage.known)
+
+
+def _untested(row: LeaderRow) -> str:
+    """Return why a cell says nothing: an attack that applies has not run, or none was scored."""
+    point = row.point
+    if point.claimed == ActedOnNothing.kind:
+        return "it acted on nothing"
+    if not point.utility.known:
+        return point.note or "no utility was measured"
+    if not any(leak.advantage.known for leak in row.leaks):
+        return point.note.partition(":")[0] or "no attack was scored"
+    return "" if point.coverage.complete else str(point.coverage)
 
 
 @dataclass(frozen=True)
@@ -138,14 +159,16 @@ def _candidate(
     by_place = {one.place: one for one in tried}
     untested = []
     for place, scores in needed.items():
-        why = _untested(by_place.get(place), scores)
+        one = by_place.get(place, Trial(place, untested="not run"))
+        missing = sorted(scores - one.measured)
+        why = one.untested or (missing and f"no {' and no '.join(missing)} was measured")
         if why:
             untested.append(f"{place}: {why}")
-    leaks = [Open(one.place, leak) for one in tried for leak in one.row.leaks]
+    leaks = [Open(one.place, leak) for one in tried for leak in one.leaks]
     past = [o for o in leaks if past_blind(o.leak.advantage)]
     past.sort(key=lambda o: -o.leak.advantage.mean)
     costs = [one.cost for one in tried if one.cost.known]
-    sent = [b for b in (one.row.cost.bytes for one in tried) if math.isfinite(b)]
+    sent = [one.bytes for one in tried if math.isfinite(one.bytes)]
     return Candidate(
         name,
         tuple(untested),
@@ -156,31 +179,14 @@ def _candidate(
     )
 
 
-def _untested(trial: Trial | None, needed: Iterable[str]) -> str:
-    """Return why a cell says nothing: an attack that applies has not run, or none was scored."""
-    if trial is None:
-        return "not run"
-    point = trial.row.point
-    if point.claimed == ActedOnNothing.kind:
-        return "it acted on nothing"
-    if not point.utility.known:
-        return point.note or "no utility was measured"
-    if not trial.measured:
-        return point.note.partition(":")[0] or "no attack was scored"
-    if not point.coverage.complete:
-        return str(point.coverage)
-    missing = sorted({*needed} - trial.measured)
-    return f"no {' and no '.join(missing)} was measured" if missing else ""
-
-
 def _rank(c: Candidate) -> tuple[bool, bool, float, float, str]:
     cost = c.cost.mean if c.cost.known else -math.inf
     traffic = c.bytes if math.isfinite(c.bytes) else math.inf
     return not c.holds, not c.shown, -cost, traffic, c.name
 
 
-def recipe_of(rows: pd.DataFrame, margin: float = MARGIN) -> Recommendation:
-    """Recommend a protocol with its defense from the rows of a run, over all its tables.
+def trials_of(rows: pd.DataFrame) -> dict[str, list[Trial]]:
+    """Return how every protocol with its defense fared on every table of a run, by name.
 
     Protocols that claim no guarantee are no recipe without a defense: the best of them by utility,
     table by table, is what costs are counted against.
@@ -189,7 +195,6 @@ def recipe_of(rows: pd.DataFrame, margin: float = MARGIN) -> Recommendation:
     ----------
     rows : DataFrame
         As returned by `fedtrees.report.rows.load_rows`.
-    margin : float
     """
     boards = [(f, leaderboard(rows, f)) for f in frontiers(rows)]
     plain = _plain(boards)
@@ -202,8 +207,8 @@ def recipe_of(rows: pd.DataFrame, margin: float = MARGIN) -> Recommendation:
             if not row.point.unfit:
                 place = f"{frontier.panel.setting.dataset} · {frontier.panel.threat}"
                 cost = _cost(row, base, frontier.utility)
-                trials.setdefault(name, []).append(Trial(place, row, cost))
-    return recommend(trials, margin)
+                trials.setdefault(name, []).append(Trial.of(place, row, cost))
+    return trials
 
 
 Board = tuple[Frontier, Sequence[LeaderRow]]

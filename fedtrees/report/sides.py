@@ -36,18 +36,12 @@ from fedtrees.report.verdict import Leak, at_blind, difference, past_blind
 
 @dataclass(frozen=True)
 class Side:
-    """What one adversary reads, and what every defense changes about it, in sentences.
-
-    `stops`: Defenses under which the worst kind of leak is no longer past blind. `open`: By
-    defense, what is still past blind, most severe first.
-    """
+    """What one adversary reads, and what every defense changes about it, in sentences."""
 
     panel: Panel
     sentences: tuple[str, ...]
     who: str
     lead: str
-    stops: frozenset[str]
-    open: dict[str, tuple[str, ...]]
 
 
 @dataclass(frozen=True)
@@ -171,11 +165,7 @@ class Adversary:
                 if state in ("stops", "may stop"):
                     sentences.append(self.besides(groups[state]))
         sentences.append(self.rests())
-        stops = frozenset((*groups.get("stops", ()), *groups.get("may stop", ())))
-        still = {d: tuple(self.past(d)) for d in defenses}
-        return Side(
-            self.frontier.panel, tuple(filter(None, sentences)), self.who, self.lead, stops, still
-        )
+        return Side(self.frontier.panel, tuple(filter(None, sentences)), self.who, self.lead)
 
     def reads(self) -> str:
         """Say what the undefended run gives away."""

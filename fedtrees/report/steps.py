@@ -46,7 +46,7 @@ def recommended(sides: Sequence[Adversary]) -> Recommendation:
         for defense, row in side.board.items():
             if not row.point.unfit:
                 cost = side.cost(defense, better=True) if side.base else Estimate()
-                trials.setdefault(defense, []).append(Trial(side.who, row, cost))
+                trials.setdefault(defense, []).append(Trial.of(side.who, row, cost))
     return recommend(trials, sides[0].margin)
 
 

@@ -3,7 +3,7 @@
 import pytest
 from synthetic_run import Table
 
-from fedtrees.report.recommend import recipe_of
+from fedtrees.report.recommend import recommend, trials_of
 
 CALM = (-0.01, 0.0, 0.01)
 TESTED = ("a", "b")
@@ -46,7 +46,7 @@ def undefended(table, **options):
 
 
 def found(table):
-    return recipe_of(table.rows())
+    return recommend(trials_of(table.rows()))
 
 
 def reasons(table):
