@@ -249,6 +249,14 @@ class LocalNetwork(Network):
                 found[name] = self._parties[name].sealing
         return found
 
+    def own_bins(self) -> dict[str, Mapping[int, NDArray[np.int64]]]:
+        """Return the bins of each party's rows, for the harness (`Party`)."""
+        found = {}
+        for name, party in self._parties.items():
+            with acting(party):
+                found[name] = party.own_bins()
+        return found
+
     def members(self, role: str) -> list[str]:
         """Return the names of the parties of a role, in the order of joining."""
         return [p.name for p in self._parties.values() if p.role == role]

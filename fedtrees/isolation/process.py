@@ -104,7 +104,7 @@ class AttackProcess:
         attack : Spec
         view : View
         coins : tuple of int, optional
-            256 bits; by default a hash of the view (`views.coins`).
+            256 bits; by default a hash of what is held (`views.coins`).
         watch : bool
             Note which files, sockets and modules it opens.
         anyway : bool
@@ -164,9 +164,7 @@ class AttackProcess:
         }
         packed = pack(views.told(view))
         if "coins" in order and order["coins"] is None:
-            bare = views.bare(view)
-            told = packed if bare is view else pack(views.told(bare))
-            order["coins"] = views.coins(told, attacks[0].name)
+            order["coins"] = views.coins(view, attacks[0].name)
         asked = 0 if view.oracle is None else len(view.oracle.log)
         with self._one_at_a_time, closed_memory():
             for attempt in (1, 2):

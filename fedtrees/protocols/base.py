@@ -318,6 +318,15 @@ class Training:
         told = {} if self.net is None else self.net.own_thresholds()
         return {at: (name, *split) for name, own in told.items() for at, split in own.items()}
 
+    @property
+    def bins_of_rows(self) -> dict[tuple[str, int], NDArray[np.int64]]:
+        """Bins of the rows of each party, by name and column; -1: no value.
+
+        For the harness. Empty where parties have no bins of their own, or are gone.
+        """
+        told = {} if self.net is None else self.net.own_bins()
+        return {(name, c): bin for name, own in told.items() for c, bin in own.items()}
+
     def _asked(
         self, answer: Callable[..., NDArray[Any]], X: NDArray[np.float32], on: Transcript | None
     ) -> NDArray[Any]:
