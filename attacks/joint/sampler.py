@@ -7,7 +7,8 @@ The state's probability is proportional to
 A move changes cells of one row or exchanges cells of two, follows what that does to every later
 tree (a changed leaf changes the margin, hence the gradients in all trees after it), and is
 accepted by Metropolis and Hastings. A row never leaves its leaf of the first tree, whose class
-counts are known; exchanging all features of two rows of such a leaf exchanges their labels. Where
+counts are known; exchanging all features of two rows of such a leaf exchanges their labels. Of
+several classes it never leaves its leaf of its own class's first tree. Where
 trees are grown on some of the rows, which rows are in which tree is part of the state.
 """
 
@@ -55,7 +56,7 @@ def sample(
 
     ``precision``, float64 (L, 2), weighs every squared residual. Moves of classes are moves too.
     """
-    new = Proposal.empty(state.cell.shape[1], len(world.root))
+    new = Proposal.empty(state.cell.shape[1], len(world.root), world.outputs)
     accepted: int = _sample(
         world, state, classes, precision, _mates(world, state), moves, new, _scratch(classes),
         _bits(seed),
@@ -64,7 +65,7 @@ def sample(
 
 
 def _scratch(classes: Classes) -> Floats:
-    return np.empty(len(classes.size) // 2)
+    return np.empty(len(classes.size) // len(classes.base))
 
 
 def _bits(seed: int) -> NDArray[np.uint64]:
@@ -120,6 +121,7 @@ def _sample(world, state, classes, precision, mates, moves, new, scratch, bits):
         # rows of one first leaf that exchange everything take their boxes with them
         whole = (
             n_rows == 2
+            and world.outputs == 1
             and state.leaf[new.row[0], 0] == state.leaf[new.row[1], 0]
             and state.inside[new.row[0], 0] == state.inside[new.row[1], 0]
             and swapped(state, new)

@@ -67,7 +67,10 @@ class Lattice(Attack):
         if shows(view, SharedTrees):
             return "every tree covers the rows of one client; timberstrike follows such trees"
         if (classes_of_leaves(view) or 2) > 2:
-            return "it reads trees of two classes; 'timberstrike' reads those of more"
+            return (
+                "of several classes a row brings more than one gradient to a round, and its search "
+                "is over one; 'joint' and 'timberstrike' read such trees"
+            )
         return no_trees(view)
 
     def run(self, view: View, rng: np.random.Generator) -> Guess:
