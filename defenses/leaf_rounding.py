@@ -15,8 +15,9 @@ from fedtrees.core.messages import Message
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
 from fedtrees.messages.boosting import LeafValues
-from fedtrees.messages.forests import LeafClasses, LocalForest
+from fedtrees.messages.forests import LeafClasses, LocalForest, PooledForest
 from fedtrees.messages.shared_trees import ClientModels, ClientTrees, GlobalTrees, SharedTrees
+from fedtrees.messages.tree_networks import TreeNetworkModel
 
 
 @register.defense("leaf-rounding")
@@ -39,7 +40,10 @@ class LeafRounding(Defense):
 
     guarantee = Structural()
     at = frozenset({"server", "client"})
-    guards = (LeafValues, LeafClasses, LocalForest, ClientTrees, GlobalTrees, ClientModels)
+    guards = (
+        LeafValues, LeafClasses, LocalForest, PooledForest, ClientTrees, GlobalTrees, ClientModels,
+        TreeNetworkModel,
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         if (

@@ -28,6 +28,7 @@ from fedtrees.messages.cuts import (
 from fedtrees.messages.forests import ClassCounts, ClassTotals, LeafClasses
 from fedtrees.messages.networks import NetworkUpdate, NetworkWeights
 from fedtrees.messages.shared_trees import ClientModels, ClientTrees, GlobalTrees, SharedTrees
+from fedtrees.messages.tree_networks import TreeNetworkModel
 
 _TO_SERVER = (
     "the server grows the trees and needs it; what clients learn is limited, not the server"
@@ -49,7 +50,10 @@ class SplitOnly(Defense):
     guarantee = Structural()
     at = frozenset({"server", "client"})
     protects = frozenset({Reveal.LABELS, Reveal.COUNTS, Reveal.FEATURES})
-    guards = (NodeSplits, LeafValues, LeafClasses, ClientTrees, GlobalTrees, ClientModels)
+    guards = (
+        NodeSplits, LeafValues, LeafClasses, ClientTrees, GlobalTrees, ClientModels,
+        TreeNetworkModel,
+    )  # fmt: skip
     exempts = {
         BaseScore: "every prediction starts from it; it is the label mean of the federation",
         CutPoints: "the splits are made of them; settled before training",

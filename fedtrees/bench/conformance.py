@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from types import ModuleType
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from fedtrees.bench.federation import Federation
+from fedtrees.bench.held_values import held_values
 from fedtrees.core.attack import Attack
 from fedtrees.core.codec import decode, encode
 from fedtrees.core.composition import Composition
@@ -89,7 +90,7 @@ def trainable() -> list[str]:
 def sample_table(seed: int = 0, rows: int = 240) -> tuple[Table, Schema]:
     """Make a small table nobody could know by heart."""
     rng = np.random.default_rng([77, seed])
-    X = np.round(rng.normal(size=(rows, 5)) * [1, 10, 3, 0.5, 2], 2)
+    X = rng.normal(size=(rows, 5)) * [1, 10, 3, 0.5, 2]  # as many bits as a float32 has
     X[:, 4] = rng.integers(0, 3, rows)
     y = (X[:, 0] + X[:, 1] / 10 + rng.normal(0, 0.5, rows) > 0).astype(np.int64)
     names = ["a", "b", "c", "d"]
@@ -135,6 +136,7 @@ def check_protocol(protocol: Protocol) -> Iterator[Finding]:
     rule = "what is declared crosses, or `sometimes` says when (`says`)"
     yield Finding(rule, not silent, ", ".join(silent))
     yield from _serves(protocol, first)
+    yield carries_nothing("", first, held)
     views = [view_of(first, (name,), held) for name in first.transcript.roles]
     yield Finding("no array in a view is writeable", not any(map(_writeable, views)))
     table, _ = sample_table()
@@ -150,6 +152,12 @@ def check_protocol(protocol: Protocol) -> Iterator[Finding]:
         except UsageError as err:  # it says how many it needs
             ran, why = True, str(err)
         yield Finding(f"it runs with {count} parties, or says why not", ran, why)
+
+
+def carries_nothing(name: str, training: Training, held: Mapping[str, Holding]) -> Finding:
+    """See that no message carries what somebody holds without saying so (`Message.verbatim`)."""
+    found = held_values(training.transcript, held, training.schema)
+    return Finding(f"{name}no message carries held values unsaid", not found, "; ".join(found))
 
 
 def _serves(protocol: Protocol, plain: Training) -> Iterator[Finding]:
@@ -194,13 +202,14 @@ def check_defense(defense: Defense, protocols: Sequence[str]) -> Iterator[Findin
             continue
         ran = True
         try:
-            (first, _), (again, _) = (sample_training(protocol, composed) for _ in range(2))
+            (first, held), (again, _) = (sample_training(protocol, composed) for _ in range(2))
         except UnguardedMessageError as err:
             yield Finding(f"{name}: it handles every message it must", False, str(err))
             continue
         yield Finding(f"{name}: the same seed gives the same run", _same_run(first, again))
         first.predict(sample_table()[0].X)  # some act on answers alone
         yield Finding(f"{name}: it acts on something", bool(first.transcript.acted))
+        yield carries_nothing(f"{name}: ", first, held)
         plain, _ = sample_training(protocol)
         revealing = {
             type(m) for d in plain.transcript if (m := d.message).reveals & defense.protects
