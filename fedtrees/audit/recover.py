@@ -106,8 +106,8 @@ def _beside_a_limit(
 ) -> list[LeafStatistics | None]:
     """Return sums without the gradients of leaves that a limit on steps may have cut off.
 
-    ``max_delta_step`` is not in the file. It leaves steps of one size, the largest of the model, and
-    is a number that people choose; G does not follow from such a step.
+    ``max_delta_step`` is not in the file. It leaves steps of one size, the largest of the model,
+    which is a number that people choose; G does not follow from such a step.
     """
     steps = np.concatenate(
         [np.zeros(0), *(s.step for s in sums if s is not None and s.step is not None)]

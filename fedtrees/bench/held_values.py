@@ -76,7 +76,7 @@ class Payload:
 
 
 def held_values(
-    transcript: Transcript, holdings: Mapping[str, Holding], schema: Schema
+    transcript: Transcript, holdings: Mapping[str, Holding], schema: Schema, parts: bool = True
 ) -> list[str]:
     """Return which fields carry held values that their messages do not declare, a text each.
 
@@ -86,12 +86,16 @@ def held_values(
     holdings : mapping of str to Holding
         Of every party; columns of few values are not searched for.
     schema : Schema
+    parts : bool
+        Search for parts of columns under any scale, too: most of the time it takes.
     """
     found: list[str] = []
     every = [_Searched.of(name, held, schema) for name, held in holdings.items()]
     for payload in _payloads(transcript):
         for searched in every:
-            if payload.readers - {searched.party} and (what := searched.within(payload.parts)):
+            if payload.readers - {searched.party} and (
+                what := searched.within(payload.parts, parts)
+            ):
                 found.append(f"{payload.where} carries {what} of {searched.party}")
                 break
     return found
@@ -142,7 +146,7 @@ class _Searched:
         mixed = np.column_stack([np.ones(len(X)), np.nan_to_num(X), labels])
         return cls(party, columns, mixed)
 
-    def within(self, parts: tuple[Any, ...]) -> str:
+    def within(self, parts: tuple[Any, ...], some: bool) -> str:
         """Return what of it is in a field's values over all messages; nothing: the empty text."""
         for numbers in _readings(parts):
             if what := self._exact(numbers):
@@ -153,7 +157,7 @@ class _Searched:
         scalars = _joined(tuple(p for p in parts if not isinstance(p, np.ndarray)))
         for array in [scalars, *arrays[:MOST_OF_A_KIND], _joined(tuple(arrays[:MOST_OF_A_KIND]))]:
             for vector in _vectors(array, len(self.mixed), self.mixed.shape[1]):
-                if what := self._disguised(vector):
+                if what := self._disguised(vector, some):
                     return what
         return ""
 
@@ -175,7 +179,10 @@ class _Searched:
         whole = np.unique(numbers[np.isfinite(numbers)])
         whole = whole[(np.rint(whole) == whole) & (np.abs(whole) > 2**10)]
         for column in self.columns if len(whole) >= SCALED else ():
+            least, most = np.abs(column.values).min(), np.abs(column.values).max()
             for scale in _SCALES:
+                if most * scale < 2**13 or least * scale > np.abs(whole).max():
+                    continue  # few bits of it, or more than there is room for
                 own = np.rint(column.values * scale)
                 own = own[np.abs(own) > 2**13]
                 hits = int(np.isin(own, whole).sum())
@@ -187,13 +194,13 @@ class _Searched:
                     return f"{hits} values of column {column.name!r}, times {scale:g}"
         return ""
 
-    def _disguised(self, vector: Floats) -> str:
+    def _disguised(self, vector: Floats, some: bool) -> str:
         """Compare a vector with columns: as a whole, in part, and as a sum of them row by row."""
         values = np.unique(vector)
         if len(values) < LEAST or not np.isfinite(values).all():
             return self._told_labels(vector)
         coarse = np.ptp(values) < COARSE and (np.rint(values) == values).all()
-        fine = len(values) <= MOST_PART and not coarse
+        fine = some and len(values) <= MOST_PART and not coarse
         for column in self.columns:
             if len(vector) == len(column.values) and _alike(vector, column.values):
                 return f"column {column.name!r}, permuted or scaled"
@@ -237,14 +244,17 @@ def _part(values: Floats, column: Column) -> bool:
     own, near = column.sorted, CLOSE * np.ptp(column.sorted) / len(column.sorted)
     steps = (values - values[0]) / (values[-1] - values[0])
 
-    def there(first: Floats, wide: Floats, tried: Floats) -> NDArray[np.bool_]:
+    def nearest(first: Floats, wide: Floats, tried: Floats) -> tuple[NDArray[np.intp], Any]:
         mapped = first[:, None] + wide[:, None] * tried
         at = np.clip(np.searchsorted(own, mapped), 1, len(own) - 1)
-        return np.asarray(np.minimum(np.abs(mapped - own[at - 1]), np.abs(mapped - own[at])) < near)
+        at -= np.abs(mapped - own[at - 1]) < np.abs(mapped - own[at])
+        return at, np.abs(mapped - own[at]) < near
 
     first, wide = column.pairs
-    kept = there(first, wide, steps[[len(steps) // 3, len(steps) // 2]]).any(axis=1)
-    return bool((there(first[kept], wide[kept], steps).mean(axis=1) >= 0.9).any())
+    kept = nearest(first, wide, steps[[len(steps) // 3, len(steps) // 2]])[1].any(axis=1)
+    at, there = nearest(first[kept], wide[kept], steps)
+    several = (np.diff(at, axis=1) != 0).mean(axis=1) > 0.8  # not all of them near one value
+    return bool(((there.mean(axis=1) >= 0.9) & several).any())
 
 
 def _readings(parts: tuple[Any, ...]) -> Iterator[NDArray[Any]]:

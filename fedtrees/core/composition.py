@@ -294,8 +294,8 @@ def _derived(part: Defense, message: Message, does: str) -> str:
     known = part.guards if does == "guards" else part.summed()
     base = next(kind for kind in type(message).__mro__ if kind in known)
     return (
-        f"{type(message).__name__} is derived from {base.__name__}, which {part.name!r} {does}, and "
-        "may say more; name the type itself there, or exempt it with a reason"
+        f"{type(message).__name__} is derived from {base.__name__}, which {part.name!r} {does}, "
+        "and may say more; name the type itself there, or exempt it with a reason"
     )
 
 
