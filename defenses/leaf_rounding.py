@@ -15,12 +15,14 @@ from fedtrees.core.messages import Message
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
 from fedtrees.messages.boosting import LeafValues
-from fedtrees.messages.forests import LeafClasses, LocalForest
+from fedtrees.messages.forests import LeafClasses, LocalForest, PooledForest
 from fedtrees.messages.shared_trees import ClientModels, ClientTrees, GlobalTrees
+from fedtrees.messages.tree_networks import TreeNetworkModel
 
+_TREES = (LeafValues, ClientTrees, GlobalTrees, ClientModels, TreeNetworkModel)
 _FIELD: dict[type[Message], str] = {
-    **dict.fromkeys((LeafClasses, LocalForest), "probability"),
-    **dict.fromkeys((LeafValues, ClientTrees, GlobalTrees, ClientModels), "value"),
+    **dict.fromkeys((LeafClasses, LocalForest, PooledForest), "probability"),
+    **dict.fromkeys(_TREES, "value"),
 }
 
 

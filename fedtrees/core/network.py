@@ -171,7 +171,7 @@ class LocalNetwork(Network):
             context = self.context(name)
             with acting(self._parties[name]):
                 replies[name] = reply = self.defense.outgoing(reply, context)
-            summed |= self.defense.seals(reply, context) or isinstance(reply, self._summed)
+            summed |= self.defense.seals(reply, context) or type(reply) in self._summed
         if not summed:
             for name, reply in replies.items():
                 self.transcript.record(name, (sender,), reply, why)
@@ -244,7 +244,7 @@ class LocalNetwork(Network):
     def sealing_of(self, names: Sequence[str]) -> dict[str, Any]:
         """Return what parties compute on sealed values with, for the harness."""
         found = {}
-        for name in (n for n in names if n in self._parties):
+        for name in (n for n in names if n in self._parties):  # the public computes nothing
             with acting(self._parties[name]):
                 found[name] = self._parties[name].sealing
         return found

@@ -233,6 +233,7 @@ class NodeSplits(Message):
     """
 
     discloses: ClassVar[frozenset[Reveal]] = _COUNTING | {Reveal.THRESHOLDS}
+    verbatim: ClassVar[frozenset[str]] = frozenset({"threshold"})
     tree: int
     nodes: NDArray[np.int32]
     feature: NDArray[np.int32]

@@ -59,7 +59,7 @@ def test_a_view_comes_back_as_it_was():
         view = view_of(training, who, held, 50)
         view.oracle.query(view_in((training, held)).rows.X[:7])
         packed = b"".join(map(bytes, pack(views.told(view))))
-        again = views.view_of(unpack(packed, views.TYPES), lambda X: X)
+        again = views.view_of(unpack(packed, views.types()), lambda X: X)
         assert b"".join(map(bytes, pack(views.told(again)))) == packed
         assert again.schema == view.schema
         assert again.parameters == view.parameters
