@@ -89,6 +89,8 @@ class LocalNetwork(Network):
     summed : tuple of Message types
         Reply types that cross under the protocol's own secure sum: the ideal one, unless a defense
         brings its cryptography.
+    shared : tuple of Message types
+        Of these, what holds more than follows from the sender's rows: its share of noise.
     rows : int or None
         Declared training rows of all parties, where each counts once.
     sealing : Sealing, optional
@@ -103,6 +105,7 @@ class LocalNetwork(Network):
         parameters: Mapping[str, Any],
         streams: Streams,
         summed: tuple[type[Message], ...] = (),
+        shared: tuple[type[Message], ...] = (),
         rows: int | None = None,
         sealing: Sealing | None = None,
     ) -> None:
@@ -111,7 +114,7 @@ class LocalNetwork(Network):
         self.transcript, self.inference = Transcript(), Transcript()
         self._public = (schema, parameters)
         self._streams = streams
-        self._summed, self._rows, self._sealing = summed, rows, sealing
+        self._summed, self._shared, self._rows, self._sealing = summed, shared, rows, sealing
         self.aggregation: Aggregation = defense.aggregation() or IdealSum()
         self._contexts: dict[str, Context] = {}
 
@@ -163,7 +166,7 @@ class LocalNetwork(Network):
         self.transcript.rounds += 1
         sender, message, receivers = self._send(to, message, why)
         replies: dict[str, Message] = {}
-        summed = False
+        summed, told = False, set[str]()
         for name in receivers:
             reply = self._parties[name].answer(message)
             if reply is None:
@@ -171,7 +174,10 @@ class LocalNetwork(Network):
             context = self.context(name)
             with acting(self._parties[name]):
                 replies[name] = reply = self.defense.outgoing(reply, context)
-            summed |= self.defense.seals(reply, context) or type(reply) in self._summed
+            by_defense = self.defense.seals(reply, context)
+            summed |= by_defense or type(reply) in self._summed
+            if by_defense or type(reply) in self._shared:
+                told.add(name)
         if not summed:
             for name, reply in replies.items():
                 self.transcript.record(name, (sender,), reply, why)
@@ -180,8 +186,8 @@ class LocalNetwork(Network):
         total = self.aggregation.summed(replies, self._wire(sender), why)
         for d in self.transcript.deliveries[first:]:
             own = replies.get(d.sender)
-            if own is not None and type(own) is type(d.message) and closed(d.message):
-                self.transcript.inside[d.index] = own
+            if d.sender in told and type(own) is type(d.message) and closed(d.message):
+                self.transcript.inside[d.index] = replies[d.sender]
         self.transcript.record(sender, (sender,), total, f"{why} (sum only)")
         return [total]
 

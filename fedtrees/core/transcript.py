@@ -104,8 +104,8 @@ class Transcript:
     costs : dict of str to float
         What cryptography took (`Aggregation.costs`): numbers alone.
     inside : dict of int to Message
-        What the sender of a sealed reply put into it, by the crossing's index: for its own view
-        alone, and in no file.
+        What the sender of a sealed reply put into it, by the crossing's index, where that does not
+        follow from its rows: for its own view alone, and in no file.
     """
 
     roles: dict[str, str] = field(default_factory=dict)

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.channel import Change
+from fedtrees.core.channel import Change, Share
 from fedtrees.core.composition import Composition
 from fedtrees.core.defense import Context, Defense, Place, Stage
 from fedtrees.core.errors import DataError, ProtocolError, UsageError
@@ -399,6 +399,7 @@ def train(
         parameters=protocol.parameters,
         streams=Streams(seed),
         summed=protocol.summed,
+        shared=_shared(protocol, schema),
         rows=None if any(h.weight is not None for h in holdings.values()) else rows_of(holdings),
         sealing=sealing,
     )
@@ -421,6 +422,12 @@ def train(
     return Training(
         model, net.transcript, protocol, defense, schema, rows_of(holdings), context, columns, net
     )
+
+
+def _shared(protocol: Protocol, schema: Schema) -> tuple[type[Message], ...]:
+    """Return the messages that hold a share of noise, as a protocol states."""
+    laws = protocol.laws(schema).items()
+    return tuple(k for (k, _), law in laws if isinstance(law, Share) and not isinstance(k, str))
 
 
 def _join_all(

@@ -90,7 +90,7 @@ def test_a_secure_sum_opens_the_sum_alone():
     opened = [(s.sender, s.message.sums.tolist()) for s in seen if not closed(s.message)]
     assert opened == [("server", [11, 22])]
     own = [s.message for s in see(net.transcript, ("client-0",)) if s.sender == "client-0"]
-    assert not closed(own[0])  # what it put in itself
+    assert closed(own[0])  # what it put in follows from its holding
     both = see(net.transcript, ("client-0", "client-1"))
     assert not any(s.opened for s in both)
     alone = [s for s in see(net.transcript, ("client-1",)) if s.sender == "client-0"]
