@@ -53,7 +53,7 @@ class HistogramRounding(Defense):
     def outgoing(self, message: Message, ctx: Context) -> Message:
         """Round sums and totals."""
         assert isinstance(message, Histogram)
-        law = Rounding(float(self.step), self.random).within(*message.units("sums"))
+        law = Rounding(float(self.step), self.random).within(*message.unit_of("sums"))
         rng = ctx.rng("rounding")
         return replace(
             message, sums=law.send(message.sums, rng), totals=law.send(message.totals, rng)

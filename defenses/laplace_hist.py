@@ -123,7 +123,7 @@ class LaplaceHistogram(Defense):
         assert isinstance(message, Histogram)
         scale = self.scale(ctx.schema, ctx.parameters)
         rng = ctx.rng("histogram-noise")
-        law = Laplace(scale).within(*message.units("sums"))
+        law = Laplace(scale).within(*message.unit_of("sums"))
         sums, totals = law.send(message.sums, rng), message.totals
         if totals.size:
             totals = law.send(totals, rng)

@@ -15,10 +15,15 @@ from fedtrees.core.messages import Message
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
 from fedtrees.messages.boosting import LeafValues
-from fedtrees.messages.forests import LeafClasses, LocalForest
+from fedtrees.messages.forests import LeafClasses, LocalForest, PooledForest
 from fedtrees.messages.shared_trees import ClientModels, ClientTrees, GlobalTrees
+from fedtrees.messages.tree_networks import TreeNetworkModel
 
-_SHARES = (LeafClasses, LocalForest)
+_TREES = (LeafValues, ClientTrees, GlobalTrees, ClientModels, TreeNetworkModel)
+_FIELD: dict[type[Message], str] = {
+    **dict.fromkeys((LeafClasses, LocalForest, PooledForest), "probability"),
+    **dict.fromkeys(_TREES, "value"),
+}
 
 
 @register.defense("leaf-rounding")
@@ -41,7 +46,7 @@ class LeafRounding(Defense):
 
     guarantee = Structural()
     at = frozenset({"server", "client"})
-    guards = (LeafValues, LeafClasses, LocalForest, ClientTrees, GlobalTrees, ClientModels)
+    guards = tuple(_FIELD)
 
     def __post_init__(self) -> None:
         if (
@@ -53,17 +58,13 @@ class LeafRounding(Defense):
 
     def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
         """State the rounding of leaf values, which are float32, and of class shares."""
-        shares = Decimals(self.decimals)
-        values = Decimals(self.decimals, single=True)
-        return {
-            (kind, "probability" if kind in _SHARES else "value"): (
-                shares if kind in _SHARES else values
-            )
-            for kind in self.guards
-        }
+        return {(kind, _FIELD[kind]): self.law(kind) for kind in self.guards}
+
+    def law(self, kind: type[Message]) -> Decimals:
+        """Return the rounding in messages of a type."""
+        return Decimals(self.decimals, single=_FIELD[kind] == "value")
 
     def outgoing(self, message: Message, ctx: Context) -> Message:
         """Round the values."""
-        stated = self.channels(ctx.schema, ctx.parameters)
-        ((field, law),) = ((f, c) for (kind, f), c in stated.items() if isinstance(message, kind))
+        field, law = _FIELD[type(message)], self.law(type(message))
         return replace(message, **{field: law.send(getattr(message, field))})

@@ -73,5 +73,5 @@ class MinBin(Defense):
     def outgoing(self, message: Message, ctx: Context) -> Message:
         """Send small bins as 0."""
         assert isinstance(message, Histogram | GlobalHistogram)
-        law = self.law(ctx.schema, ctx.parameters).within(*message.units("sums"))
+        law = self.law(ctx.schema, ctx.parameters).within(*message.unit_of("sums"))
         return replace(message, sums=law.send(message.sums))

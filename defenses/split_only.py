@@ -32,13 +32,14 @@ from fedtrees.messages.cuts import (
 from fedtrees.messages.forests import ClassCounts, ClassTotals, LeafClasses
 from fedtrees.messages.networks import NetworkUpdate, NetworkWeights
 from fedtrees.messages.shared_trees import ClientModels, ClientTrees, GlobalTrees
+from fedtrees.messages.tree_networks import TreeNetworkModel
 
 _SUMS = ("sum_hessian", "base_weights", "loss_changes")
 _STRIPPED: dict[type[Message], tuple[str, ...]] = {
     NodeSplits: ("g", "h", "gain"),
     LeafValues: ("g", "h"),
     LeafClasses: ("counts",),
-    **dict.fromkeys((ClientTrees, GlobalTrees, ClientModels), _SUMS),
+    **dict.fromkeys((ClientTrees, GlobalTrees, ClientModels, TreeNetworkModel), _SUMS),
 }
 _TO_SERVER = (
     "the server grows the trees and needs it; what clients learn is limited, not the server"
@@ -85,5 +86,4 @@ class SplitOnly(Defense):
 
     def outgoing(self, message: Message, ctx: Context) -> Message:
         """Strip the statistics."""
-        (names,) = (names for kind, names in _STRIPPED.items() if isinstance(message, kind))
-        return replace(message, **dict.fromkeys(names))
+        return replace(message, **dict.fromkeys(_STRIPPED[type(message)]))

@@ -1,5 +1,6 @@
 """What holds for every test: its own registry, and examples that no clock judges."""
 
+import importlib.util
 import os
 
 import pytest
@@ -24,9 +25,19 @@ def pytest_addoption(parser, pluginmanager):
             parser.addoption(option, help="of pytest-xdist, which is off: nothing")
 
 
-def pytest_collection_modifyitems(items):
-    """Begin with the longest test: at the end one process would wait for it."""
+def pytest_collection_modifyitems(config, items):
+    """Begin with the longest test, and skip what needs a module of an extra that is missing.
+
+    At the end one process would wait for the longest. Where the tests of extras are asked for,
+    by ``-m extra``, none is skipped: what is missing fails them.
+    """
     items.sort(key=lambda item: "test_every_attack" not in item.nodeid)
+    if config.option.markexpr.split()[:1] == ["extra"]:
+        return
+    for item in items:
+        for mark in item.iter_markers("extra"):
+            if importlib.util.find_spec(mark.args[0]) is None:
+                item.add_marker(pytest.mark.skip(reason=f"needs {mark.args[0]}, of an extra"))
 
 
 @pytest.fixture(autouse=True)

@@ -18,6 +18,7 @@ def registry_as_it_was() -> Iterator[None]:
     """
     known = {kind: dict(names) for kind, names in register._known.items()}
     types, modules = dict(messages._TYPES), set(sys.modules)
+    elsewhere = dict(register.elsewhere)
     try:
         yield
     finally:
@@ -32,6 +33,7 @@ def registry_as_it_was() -> Iterator[None]:
             if name not in types and not _of_package(kept):
                 del messages._TYPES[name]
         messages._TYPES.update(types)
+        register.elsewhere = elsewhere
         for name in set(sys.modules) - modules:
             if name.startswith("fedtrees_plugin_"):
                 del sys.modules[name]

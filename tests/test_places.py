@@ -13,6 +13,7 @@ import pytest
 from fedtrees.core.guess import (
     BatchRows,
     Claim,
+    ColumnBins,
     ColumnRanks,
     ColumnValues,
     Entries,
@@ -81,6 +82,7 @@ CLAIMS = {
     Labels: {"fedtrees/metrics/labels.py"},
     ColumnValues: {"fedtrees/metrics/column_values.py"},
     ColumnRanks: {"fedtrees/metrics/column_ranks.py"},
+    ColumnBins: {"fedtrees/metrics/column_bins.py"},
     Thresholds: {"fedtrees/metrics/thresholds.py"},
     Entries: {"fedtrees/metrics/entries.py"},
 }
@@ -111,6 +113,7 @@ def test_metrics_are_imported_by_nobody_who_scores():
             "labels",
             "column_values",
             "column_ranks",
+            "column_bins",
             "thresholds",
             "entries",
         )

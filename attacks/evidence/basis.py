@@ -75,9 +75,9 @@ class Basis:
     def with_recipe(self, schema: Schema, rng: np.random.Generator) -> Basis:
         """Return the same with the recipe that own rows make best, and rows to fill boxes from.
 
-        Where that is *imputed*, these are own rows and redrawn ones; their cells need no mixing.
-        Else they are own rows, drawn with replacement: a box is filled with no row twice, and with
-        as many own rows as there are boxes all samples would be the same.
+        Where cells are not mixed (*imputed*, *bootstrap*), these are own rows and redrawn ones: of
+        own rows alone samples are too alike, and what is expected of them is too high. Else they
+        are own rows, drawn with replacement, for a box is filled with no row twice.
 
         Rows that sketches told are mixed already.
         """
@@ -85,7 +85,7 @@ class Basis:
             return self
         recipe, own = best_recipe(self.prior.own, schema, rng), self.prior.own
         rows = own.take(rng.integers(0, len(own), POOL))
-        if recipe.kind == "imputed":
+        if recipe.kind == "imputed" or recipe.guess == "bootstrap+consensus":
             redrawn = ChainedEquations(own, schema, rng).redraw(rows, rng)
             recipe, rows = replace(recipe, share=0.0), Table.concat([own, redrawn])
         rows = rows.take(rng.permutation(len(rows)))

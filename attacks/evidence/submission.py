@@ -74,6 +74,8 @@ def submitted(
     trust: float,
     rng: np.random.Generator,
     rows: int | None = None,
+    *,
+    weight: float = 1.0,
 ) -> tuple[Table, dict[str, float]]:
     """Return the guess whose expected reconstruction accuracy is higher, and what was expected.
 
@@ -95,11 +97,13 @@ def submitted(
         Samples that it is the consensus of.
     blind : Blind
     trust : float
-        How far ``worlds`` are to be trusted, 0 to 1, as `trust_in` says; 1 where sums are exact.
+        How far sums are to be trusted, 0 to 1, as `trust_in` says; 1 where they are exact.
     rng : numpy.random.Generator
     rows : int, optional
         How many rows there are, if declared: of more that were found, some are left out; of fewer,
         the rest is guessed blindly.
+    weight : float
+        How far ``worlds`` are to be trusted where sums are, 0 to 1: those of few chains are alike.
 
     Returns
     -------
@@ -120,13 +124,13 @@ def submitted(
     apart = [worlds[i] for i in np.linspace(0, len(worlds) - 1, WORLDS).astype(int)]
     ours = _gain(found, guess, apart, blind.width, rng)
     theirs = _gain(found, guess, drawn[:WORLDS], blind.width, rng)
-    part = trust
+    part = trust * weight
     if len(blind.own) >= FEWEST_ROWS:
         wide = _ROWS_PER_COLUMN * max(len(blind.schema.features), 1)
         part *= min(1.0, len(blind.own) / wide) / 2
     gain = part * ours + (1 - part) * theirs
-    lost = gain < (0.0 if trust == 1.0 else _MARGIN)
-    notes = {"submits_blind": float(lost), "expected_gain": gain, "trust": trust}
+    lost = gain < (0.0 if trust * weight == 1.0 else _MARGIN)
+    notes = {"submits_blind": float(lost), "expected_gain": gain, "trust": trust * weight}
     if lost or len(found) == rows:
         return (guess if lost else found), notes
     return Table.concat([found, guess.take(np.arange(len(found), rows))]), notes

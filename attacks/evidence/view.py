@@ -84,6 +84,9 @@ def evidence_of(view: View, most: Level = "histograms") -> Evidence | None:
     held_out = p["validation_fraction"] if p.get("early_stopping_rounds") else 0.0
     some = params.subsample < 1 or held_out > 0 or suppressed
     shown = trees if level != "values" else tuple(_bare(t) for t in trees)
+    # own rows' part as it was sent, and with it own noise, can be taken off
+    own = own_sums(view, shown, cuts) if some or law is not None else None
+    known = own is not None and view.rows is not None and len(view.rows) > 0
     noisy_cuts = cuts or _cuts_used(trees, len(view.schema.features))
     found = Evidence(
         trees=shown,
@@ -95,14 +98,14 @@ def evidence_of(view: View, most: Level = "histograms") -> Evidence | None:
         histograms=histograms,
         cuts=cuts,
         n_rows=view.n_rows,
-        noise=_noise(view, shown, noisy_cuts),
+        noise=_noise(view, shown, noisy_cuts, known),
         rounding=law_of_values(view),
         constant_hessian=view.defense.unit_hessian,
         mean_start=params.base_score is None,
         reg_alpha=params.reg_alpha,
         subsample=params.subsample,
         held_out=held_out,
-        own_sums=own_sums(view, shown, cuts) if some else None,
+        own_sums=own,
         suppressed=suppressed,
     )
     opened = opened_leaves(view) if level == "statistics" else {}
@@ -196,8 +199,13 @@ def _bare(tree: Tree) -> Tree:
     return replace(tree, g=None, h=None, gain=None)
 
 
-def _noise(view: View, trees: tuple[Tree, ...], cuts: Cuts) -> tuple[NodeNoise, ...] | None:
-    """Return what is known of the noise on every tree's sums, None where they are exact."""
+def _noise(
+    view: View, trees: tuple[Tree, ...], cuts: Cuts, known: bool
+) -> tuple[NodeNoise, ...] | None:
+    """Return what is known of the noise on every tree's sums, None where they are exact.
+
+    ``known``: the principals' own noise is taken off the sums of nodes, though not off bins.
+    """
     if releases_leaves(view):
         return leaf_noise(view, trees, 1.0)
     cell = cell_variance(law_of_sums(view, clients_of(view), hiding=False))
@@ -205,6 +213,11 @@ def _noise(view: View, trees: tuple[Tree, ...], cuts: Cuts) -> tuple[NodeNoise, 
     if not (any(cell) or each):
         return None
     cells = [_node_noise(t, cuts, cell) for t in trees]
+    if known and any(cell):
+        parties = clients_of(view) - sum(view.roles[p] == "client" for p in view.principals)
+        others = cell_variance(law_of_sums(view, parties, hiding=False)) if parties else (0.0, 0.0)
+        fewer = [_node_noise(t, cuts, others) for t in trees]
+        cells = [replace(n, g=f.g, h=f.h) for n, f in zip(cells, fewer, strict=True)]
     if not each:
         return tuple(cells)
     if view.defense.unit_hessian and trees[0].h is not None:

@@ -10,7 +10,7 @@ from fedtrees.attacks.evidence.boosted import Level
 from fedtrees.attacks.evidence.clients.victims import union_of, victims_of
 from fedtrees.attacks.evidence.laws import law_of_sums
 from fedtrees.attacks.evidence.marginals import likely_rows
-from fedtrees.attacks.evidence.readable import classes_of_leaves, no_trees
+from fedtrees.attacks.evidence.readable import classes_of_leaves, no_trees, some_rows
 from fedtrees.attacks.evidence.readback.claims import with_counts_read_back
 from fedtrees.attacks.evidence.view import LEVELS, evidence_of
 from fedtrees.attacks.joint.reconstruct import Options, reconstruct
@@ -48,10 +48,11 @@ class Joint(Options, Attack):
             raise UsageError(f"unknown most {self.most!r}{did_you_mean(self.most, SUMS)}")
 
     def inapplicable(self, view: View) -> str | None:
-        """Return why the principals see no boosted trees of two classes, None if they do."""
-        if (classes_of_leaves(view) or 2) > 2:
-            return "it reads trees of two classes; 'timberstrike' reads those of more"
-        return no_trees(view)
+        """Return why the principals see no boosted trees that it reads, None if they do."""
+        why = no_trees(view)
+        if why is None and (classes_of_leaves(view) or 2) > 2 and some_rows(view):
+            return f"{some_rows(view)}, and of several classes it takes all; timberstrike does not"
+        return why
 
     def run(self, view: View, rng: np.random.Generator) -> Guess:
         """Guess the victims' rows and the class counts of the first tree's leaves."""

@@ -29,24 +29,24 @@ class Classes(NamedTuple):
     Kernels take it as it is.
     """
 
-    # float64 (2, d, w): prior counts per label, feature and cell: a0 times the label's marginal
+    # float64 (L, d, w): prior counts per label, feature and cell: a0 times the label's marginal
     base: Floats
     weight: float  # a0
-    count: Ints  # int32 (2 * K, d, w): rows per component, feature and cell
-    present: Ints  # int32 (2 * K, d): rows per component whose feature is not missing
-    size: Ints  # int32 (2 * K,): rows per component
+    count: Ints  # int32 (L * K, d, w): rows per component, feature and cell
+    present: Ints  # int32 (L * K, d): rows per component whose feature is not missing
+    size: Ints  # int32 (L * K,): rows per component
 
     @staticmethod
     def of(prior: Prior, n_classes: int, weight: float) -> Classes:
         """Return empty counts around the prior's marginals."""
         base = weight * np.diff(prior.cumulative / prior.cumulative[:, :, -1:], axis=2)
-        _, d, w = base.shape
+        labels, d, w = base.shape
         return Classes(
             base,
             weight,
-            np.zeros((2 * n_classes, d, w), dtype=np.int32),
-            np.zeros((2 * n_classes, d), dtype=np.int32),
-            np.zeros(2 * n_classes, dtype=np.int32),
+            np.zeros((labels * n_classes, d, w), dtype=np.int32),
+            np.zeros((labels * n_classes, d), dtype=np.int32),
+            np.zeros(labels * n_classes, dtype=np.int32),
         )
 
     def add(self, cells: Ints, component: Ints) -> None:

@@ -6,7 +6,7 @@ import math
 
 from fedtrees.attacks.evidence.grid import has
 from fedtrees.attacks.joint.moves import uniform
-from fedtrees.attacks.joint.state import brings, walk
+from fedtrees.attacks.joint.state import brings, of_class, walk
 from fedtrees.trees.jit import kernel
 
 # Kernels here and in `moves` neither return early nor take views of rows: numba would then count
@@ -22,7 +22,10 @@ def judge(world, state, precision, new, n_rows, n_changed):  # type: ignore[no-u
     """
     first, gain = world.root.shape[0], 0.0
     for s in range(n_rows):
-        first = min(first, _follow(world, state, new, s, n_changed))
+        if world.outputs == 1:
+            first = min(first, _follow(world, state, new, s, n_changed))
+        else:
+            first = min(first, _follow_classes(world, state, new, s, n_changed))
     for s in range(n_rows):
         gain += _alone(world, state, precision, new, s, first)
     return first, gain + _together(world, state, precision, new, n_rows, first)
@@ -36,14 +39,14 @@ def accept(world, state, new, n_rows, first):  # type: ignore[no-untyped-def]
     """
     for s in range(n_rows):
         i = new.row[s]
-        y = state.label[i]
         for t in range(first, state.leaf.shape[1]):
             j, k = state.leaf[i, t], new.leaf[s, t]
             if state.inside[i, t]:
-                g, h = brings(state.p[i, t], y, world.slope[j], world.flat)
+                y = of_class(world, state.label[i], t)
+                g, h = brings(state.p[i, t], y, world.slope[j], world.bend)
                 state.residual[j, 0] -= g
                 state.residual[j, 1] -= h
-                g, h = brings(new.p[s, t], y, world.slope[k], world.flat)
+                g, h = brings(new.p[s, t], y, world.slope[k], world.bend)
                 state.residual[k, 0] += g
                 state.residual[k, 1] += h
             if not world.foreign[t]:
@@ -77,6 +80,38 @@ def _follow(world, state, new, s, n_changed):  # type: ignore[no-untyped-def]
 
 
 @kernel
+def _follow_classes(world, state, new, s, n_changed):  # type: ignore[no-untyped-def]
+    """Do as `_follow` where a round has a tree for every class: margins rise at its end."""
+    i, T, K = new.row[s], world.root.shape[0], world.outputs
+    first, by_set, was, rise = T, world.sets.shape[0] > 0, new.factor[0], new.factor[1]
+    for c in range(K):
+        rise[c] = 1.0
+    for t in range(T):
+        c = t % K
+        if c == 0:
+            total = 0.0
+            for k in range(K):
+                was[k] = rise[k]
+                total += state.p[i, t + k] * was[k]
+            for k in range(K if not world.foreign[t] else 0):
+                q = state.p[i, t + k]
+                new.p[s, t + k] = q if first == T else q * was[k] / total
+        j = state.leaf[i, t]
+        new.leaf[s, t] = j
+        for k in range(n_changed):
+            f = new.changed[k]
+            x = new.cell[s, f]
+            out = x < world.box[j, f, 0] or x >= world.box[j, f, 1]
+            if out or (by_set and not has(world.codes[j, f], x)):
+                to = walk(world, t, new.cell, s)
+                new.leaf[s, t] = to
+                rise[c] *= math.exp(world.value[to] - world.value[j])
+                first = min(first, t)
+                break
+    return first
+
+
+@kernel
 def _drop(j, dg, dh, residual, precision):  # type: ignore[no-untyped-def]
     """Return how much less energy leaf j has once its residual changes by (dg, dh)."""
     return -(
@@ -89,12 +124,12 @@ def _drop(j, dg, dh, residual, precision):  # type: ignore[no-untyped-def]
 def _alone(world, state, precision, new, s, first):  # type: ignore[no-untyped-def]
     """Return how much less energy there is if row ``s`` of a proposal moves alone."""
     i, gain = new.row[s], 0.0
-    y = state.label[i]
     for t in range(first, state.leaf.shape[1]):
         if state.inside[i, t]:
             j, k = state.leaf[i, t], new.leaf[s, t]
-            gj, hj = brings(state.p[i, t], y, world.slope[j], world.flat)
-            gk, hk = brings(new.p[s, t], y, world.slope[k], world.flat)
+            y = of_class(world, state.label[i], t)
+            gj, hj = brings(state.p[i, t], y, world.slope[j], world.bend)
+            gk, hk = brings(new.p[s, t], y, world.slope[k], world.bend)
             if j == k:
                 gain += _drop(j, gk - gj, hk - hj, state.residual, precision)
             else:
@@ -118,17 +153,17 @@ def _together(world, state, precision, new, n_rows, first):  # type: ignore[no-u
     Nothing where it has one row.
     """
     a, b, gain = new.row[0], new.row[n_rows - 1], 0.0
-    ya, yb = state.label[a], state.label[b]
     for t in range(first, state.leaf.shape[1] if n_rows == 2 else first):
         ja, ka, jb, kb = state.leaf[a, t], new.leaf[0, t], state.leaf[b, t], new.leaf[1, t]
         if not (state.inside[a, t] and state.inside[b, t]):
             continue
         if ja != jb and ja != kb and ka != jb and ka != kb:
             continue
-        gja, hja = brings(state.p[a, t], ya, world.slope[ja], world.flat)
-        gka, hka = brings(new.p[0, t], ya, world.slope[ka], world.flat)
-        gjb, hjb = brings(state.p[b, t], yb, world.slope[jb], world.flat)
-        gkb, hkb = brings(new.p[1, t], yb, world.slope[kb], world.flat)
+        ya, yb = of_class(world, state.label[a], t), of_class(world, state.label[b], t)
+        gja, hja = brings(state.p[a, t], ya, world.slope[ja], world.bend)
+        gka, hka = brings(new.p[0, t], ya, world.slope[ka], world.bend)
+        gjb, hjb = brings(state.p[b, t], yb, world.slope[jb], world.bend)
+        gkb, hkb = brings(new.p[1, t], yb, world.slope[kb], world.bend)
         gain += _meet(ja, jb, -1.0, gja, hja, gjb, hjb, precision)
         gain += _meet(ja, kb, 1.0, gja, hja, gkb, hkb, precision)
         gain += _meet(ka, jb, 1.0, gka, hka, gjb, hjb, precision)
@@ -164,7 +199,7 @@ def resample(world, state, precision, i, bits):  # type: ignore[no-untyped-def]
         if world.foreign[t]:
             continue
         j, was = state.leaf[i, t], state.inside[i, t]
-        g, h = brings(state.p[i, t], state.label[i], world.slope[j], world.flat)
+        g, h = brings(state.p[i, t], of_class(world, state.label[i], t), world.slope[j], world.bend)
         sign = -1.0 if was else 1.0
         gain = _drop(j, sign * g, sign * h, state.residual, precision) + sign * odds
         # of being other than it is
@@ -181,8 +216,8 @@ def trade(world, state, precision, a, b, t, bits):  # type: ignore[no-untyped-de
         return
     i, o = (a, b) if state.inside[a, t] else (b, a)
     j, k = state.leaf[i, t], state.leaf[o, t]
-    gi, hi = brings(state.p[i, t], state.label[i], world.slope[j], world.flat)
-    go, ho = brings(state.p[o, t], state.label[o], world.slope[k], world.flat)
+    gi, hi = brings(state.p[i, t], of_class(world, state.label[i], t), world.slope[j], world.bend)
+    go, ho = brings(state.p[o, t], of_class(world, state.label[o], t), world.slope[k], world.bend)
     gain = _drop(j, -gi, -hi, state.residual, precision)
     gain += _drop(k, go, ho, state.residual, precision)
     gain += _meet(j, k, 1.0, gi, hi, go, ho, precision)

@@ -29,9 +29,11 @@ class Proposal(NamedTuple):
     # float64 (2, T): probability of label 1 before each tree, from the first tree on whose leaf
     # changes
     p: NDArray[np.float64]
+    # float64 (2, K): by what odds of each class rise before and after a round, as it is followed
+    factor: NDArray[np.float64]
 
     @staticmethod
-    def empty(d: int, n_trees: int) -> Proposal:
+    def empty(d: int, n_trees: int, outputs: int = 1) -> Proposal:
         """Return one to be filled."""
         return Proposal(
             np.empty(2, dtype=np.int64),
@@ -39,6 +41,7 @@ class Proposal(NamedTuple):
             np.empty(d, dtype=np.int64),
             np.empty((2, n_trees), dtype=np.int32),
             np.empty((2, n_trees)),
+            np.empty((2, outputs)),
         )
 
 

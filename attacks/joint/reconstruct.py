@@ -11,7 +11,13 @@ from numpy.typing import NDArray
 
 from fedtrees.attacks.evidence.basis import Basis
 from fedtrees.attacks.evidence.boosted import Evidence
-from fedtrees.attacks.evidence.boxes import Boxes, boxes_after_first_tree, open_boxes, stacked
+from fedtrees.attacks.evidence.boxes import (
+    Boxes,
+    boxes_after_first_tree,
+    boxes_by_class,
+    open_boxes,
+    stacked,
+)
 from fedtrees.attacks.evidence.counts import first_gradient
 from fedtrees.attacks.evidence.fewer import share_of, with_fewer_rows
 from fedtrees.attacks.evidence.submission import WORLDS, Blind, submitted, trust_in
@@ -202,6 +208,8 @@ def _known(
     if evidence.is_foreign(0):
         boxes = open_boxes(evidence.sizes or (0, 0), basis.grid, evidence)
         return _Known(boxes, boxes.history, (), 0, {})
+    if evidence.outputs > 1:
+        return _known_by_class(evidence, own, basis)
     counts = first_counts(evidence, basis.sums[0], len(own), False)
     notes = {"first_tree_residual": counts.residual}
     rest = None
@@ -228,6 +236,21 @@ def _uncertain(evidence: Evidence, sums: LeafSums) -> bool:
     """Tell whether noise hides the class counts of the first tree's leaves."""
     rows = np.sqrt(sums.var_h.max(initial=0.0)) / first_gradient(evidence)[1]
     return bool(max(rows, np.sqrt(sums.var_g.max(initial=0.0))) > HIDDEN)
+
+
+def _known_by_class(evidence: Evidence, own: Table, basis: Basis) -> _Known:
+    """Return where rows of several classes are: in the leaves of their own class's first tree."""
+    first = range(evidence.outputs)
+    counts = [first_counts(evidence, basis.sums[t], len(own), False, t) for t in first]
+    share = share_of(int((counts[0].n0 + counts[0].n1).sum()))
+    few, _, of_them = with_fewer_rows(evidence, (), counts, share)
+    boxes = boxes_by_class(few, basis.grid, of_them)
+    tables = tuple(
+        LeafCounts(t, evidence.trees[t].leaves, np.stack([c.n0, c.n1], axis=1))
+        for t, c in enumerate(counts)
+    )
+    notes = {"first_tree_residual": max(c.residual for c in counts)}
+    return _Known(boxes, boxes.history, tables, 0, notes, share)
 
 
 def _first(evidence: Evidence, n: int | None) -> Evidence:
@@ -260,10 +283,10 @@ def _run_chains(
     tolerance = problem.basis.prior.tolerance(problem.schema)
     merged = matched_consensus(tables, tolerance, groups=known.block)
     rows = told_rows(merged, problem.basis.prior)
-    trust = trust_in(problem.basis, len(rows)) * _whole(problem)
-    trust *= min(1.0, len(squares) / WORLDS)  # samples of one chain are alike
+    trust = trust_in(problem.basis, len(rows))
+    weight = _whole(problem) * min(1.0, len(squares) / WORLDS)  # samples of one chain are alike
     blind = Blind.of(problem.basis, problem.schema, known.share, rng)
-    records, choice = submitted(rows, tables, blind, trust, rng)
+    records, choice = submitted(rows, tables, blind, trust, rng, weight=weight)
     notes = choice | {
         "chains_run": float(len(squares)),
         "residual_rms": float(np.sqrt(np.mean(squares))),
@@ -305,7 +328,7 @@ def _inside_boxes(problem: _Problem, rng: np.random.Generator) -> tuple[Table, d
     top = np.nextafter(high, np.float32(-np.inf))
     found = Table(np.minimum(np.maximum(rows.X, low), top), rows.y)
     blind = Blind.of(basis, problem.schema, 1.0, rng)  # boxes are known of all rows alone
-    return submitted(found, others, blind, _whole(problem), rng)
+    return submitted(found, others, blind, 1.0, rng, weight=_whole(problem))
 
 
 def _whole(problem: _Problem) -> float:

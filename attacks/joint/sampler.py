@@ -7,9 +7,10 @@ The state's probability is proportional to
 A move changes cells of one row or exchanges cells of two, follows what that does to every later
 tree (a changed leaf changes the margin, hence the gradients in all trees after it), and is
 accepted by Metropolis and Hastings. A row never leaves its leaf of the first tree, where that has
-known class counts; exchanging all features of two rows of such a leaf exchanges their labels. Where
-noise hides the counts, rows are anywhere and labels are drawn as well. Where trees are grown on
-some of the rows, which rows are in which tree is part of the state.
+known class counts; exchanging all features of two rows of such a leaf exchanges their labels. Of
+several classes it never leaves its leaf of its own class's first tree. Where noise hides the
+counts, rows are anywhere and labels are drawn as well. Where trees are grown on some of the rows,
+which rows are in which tree is part of the state.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ def sample(
     ``precision``, float64 (L, 2), weighs every squared residual. Moves of classes are moves too.
     With ``labels`` these are drawn as well.
     """
-    new = Proposal.empty(state.cell.shape[1], len(world.root))
+    new = Proposal.empty(state.cell.shape[1], len(world.root), world.outputs)
     accepted: int = _sample(
         world, state, classes, precision, _mates(world, state), moves, new, _scratch(classes),
         _bits(seed), LABEL if labels else 0.0,
@@ -81,7 +82,7 @@ def sample(
 
 
 def _scratch(classes: Classes) -> Floats:
-    return np.empty(len(classes.size) // 2)
+    return np.empty(len(classes.size) // len(classes.base))
 
 
 def _bits(seed: int) -> NDArray[np.uint64]:
@@ -140,6 +141,7 @@ def _sample(world, state, classes, precision, mates, moves, new, scratch, bits, 
         # rows of one first leaf that exchange everything take their boxes with them
         whole = (
             n_rows == 2
+            and world.outputs == 1
             and state.leaf[new.row[0], 0] == state.leaf[new.row[1], 0]
             and state.inside[new.row[0], 0] == state.inside[new.row[1], 0]
             and swapped(state, new)

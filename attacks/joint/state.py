@@ -31,8 +31,8 @@ class State(NamedTuple):
     label: Ints
     component: Ints
     leaf: Ints  # int32 (n, T): leaf of each victim's row in each tree, leaves numbered through
-    # float64 (n, T): probability of label 1 before each tree; 0 before foreign trees, which need
-    # none
+    # float64 (n, T): probability of label 1, or of the tree's class, before each round; 0 before
+    # foreign trees, which need none
     p: Floats
     residual: Floats  # float64 (L, 2): the rows' sums less the sums to meet
     # bool (n, T): whether each tree has the row in its sums, foreign trees never; bool (n,):
@@ -106,29 +106,59 @@ def walk(world, t, cell, i):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def brings(p, label, slope, flat):  # type: ignore[no-untyped-def]
-    """Return what a row of probability p brings to the two sums of a leaf; see `World`."""
-    h = 1.0 if flat else p * (1.0 - p)
-    return p - label + slope * h, h
+def brings(p, mine, slope, bend):  # type: ignore[no-untyped-def]
+    """Return what a row of probability p brings to the two sums of a leaf; see `World`.
+
+    ``mine`` is 1 where the row is of the class of the tree, else 0.
+    """
+    h = bend * p * (1.0 - p) if bend > 0.0 else 1.0
+    return p - mine + slope * h, h
+
+
+@kernel
+def of_class(world, label, t):  # type: ignore[no-untyped-def]
+    """Return 1 where a row of this label is of the class of tree ``t``, else 0."""
+    return label if world.outputs == 1 else int(label == t % world.outputs)
 
 
 @kernel
 def _refresh(world, state):  # type: ignore[no-untyped-def]
-    leaf, residual = state.leaf, state.residual
+    leaf, residual, K = state.leaf, state.residual, world.outputs
+    margin, rise = np.empty(K), np.empty(K)
     for j in range(residual.shape[0]):
         residual[j, 0] = -world.target[j, 0]
         residual[j, 1] = -world.target[j, 1]
     for i in range(leaf.shape[0]):
-        margin = 0.0
+        margin[:] = 0.0
+        rise[:] = 0.0
         for t in range(leaf.shape[1]):
-            margin += world.start[t]
+            if t % K == 0:
+                for c in range(K):
+                    margin[c] += rise[c] + world.start[t + c]
+                    rise[c] = 0.0
+                _probabilities(world, state.p, i, t, margin)
             j = walk(world, t, state.cell, i)
             leaf[i, t] = j
-            if not world.foreign[t]:
-                p = 1.0 / (1.0 + math.exp(-margin))
-                state.p[i, t] = p
             if state.inside[i, t]:
-                g, h = brings(state.p[i, t], state.label[i], world.slope[j], world.flat)
+                mine = of_class(world, state.label[i], t)
+                g, h = brings(state.p[i, t], mine, world.slope[j], world.bend)
                 residual[j, 0] += g
                 residual[j, 1] += h
-            margin += world.value[j]
+            rise[t % K] = world.value[j]
+
+
+@kernel
+def _probabilities(world, p, i, t, margin):  # type: ignore[no-untyped-def]
+    """Fill in those of row ``i`` before the round that begins with tree ``t``."""
+    K = world.outputs
+    if world.foreign[t]:
+        return
+    if K == 1:
+        p[i, t] = 1.0 / (1.0 + math.exp(-margin[0]))
+        return
+    top, total = margin.max(), 0.0
+    for c in range(K):
+        p[i, t + c] = math.exp(margin[c] - top)
+        total += p[i, t + c]
+    for c in range(K):
+        p[i, t + c] /= total

@@ -24,7 +24,9 @@ class World(NamedTuple):
     """All trees with their leaves numbered through, and the victims' sums per leaf.
 
     A row with probability p and label y brings ``x = (p - y + slope * h, h)`` to its leaf, with
-    h = p(1-p). With statistics the slope is 0 and both sums are known; with leaf values alone
+    h = p(1-p); of several classes p and y are those of the tree's class, and h is 2p(1-p).
+
+    With statistics the slope is 0 and both sums are known; with leaf values alone
     the first is (Newton's step written as an equation), with slope v / eta, and the second is
     not. Kernels take it as it is.
     """
@@ -45,13 +47,15 @@ class World(NamedTuple):
     # where unknown
     target: Floats
     variance: Floats
-    # float64 (T,): what the log-odds of every row rise by before each tree, apart from the trees'
-    # values: the base margin at the first, 0 later unless boosting restarts from another base
+    # float64 (T,): what the log-odds (of the tree's class) of every row rise by before each tree,
+    # apart from the trees' values: the base margin in the first round, 0 later unless boosting
+    # restarts from another base
     start: Floats
     # bool (T,): trees grown on rows of others: their values count, their sums do not
     foreign: NDArray[np.bool_]
-    flat: bool  # True where the protocol uses h = 1
+    bend: float  # h over p(1-p): 1, or 2 of several classes; 0 where the protocol uses h = 1
     share: float  # how likely a row is in a tree
+    outputs: int  # trees of a round: 1, or one for every class
 
     @staticmethod
     def of(evidence: Evidence, sums: list[LeafSums], grid: Grid) -> World:
@@ -91,8 +95,9 @@ class World(NamedTuple):
             np.concatenate(variances),
             _starts(evidence),
             np.array(evidence.foreign or [False] * len(evidence.trees), dtype=np.bool_),
-            evidence.constant_hessian,
+            0.0 if evidence.constant_hessian else min(evidence.outputs, 2.0),
             evidence.subsample,
+            evidence.outputs,
         )
 
     def precision(self, sigma: float) -> Floats:
@@ -103,10 +108,10 @@ class World(NamedTuple):
 def _starts(evidence: Evidence) -> Floats:
     """Return `World.start`."""
     out = np.zeros(len(evidence.trees))
-    out[0] = np.float32(evidence.base_margin)
+    out[: evidence.outputs] = np.float32(evidence.base_margin)
     if evidence.restart is not None and evidence.restart[0] < len(out):
         at, rise = evidence.restart
-        out[at] += float(rise[0])
+        out[at : at + evidence.outputs] += np.float64(rise)
     return out
 
 

@@ -74,7 +74,10 @@ class Lattice(Attack):
         if shows(view, SharedTrees):
             return "every tree covers the rows of one client; timberstrike follows such trees"
         if (classes_of_leaves(view) or 2) > 2 and not shows(view, Histogram, GlobalHistogram):
-            return "of more than two classes it reads histograms; 'timberstrike' reads leaf sums"
+            return (
+                "of several classes a row brings more than one gradient to a round, and its search "
+                "is over one; it reads their histograms, 'joint' and 'timberstrike' leaf sums"
+            )
         return no_trees(view)
 
     def run(self, view: View, rng: np.random.Generator) -> Guess:

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.orders.expected import expected_ranks, what_is_known
-from fedtrees.attacks.orders.sums import equations
 from fedtrees.core.attack import Attack
 from fedtrees.core.guess import ColumnRanks, Guess
 from fedtrees.core.registry import register
@@ -35,18 +34,15 @@ class SplitOrdering(Attack):
     active party need not guess paths: owners told it who goes left at each split. All splits of a
     column, over all trees, leave a row an interval of bins. How many rows are in a bin is known
     from the sums that were opened at roots; so it is an interval of ranks. Where in it, own columns
-    and labels say (`expected_ranks`).
+    and labels say (`expected_ranks`). Sums tell more (`linear-reconstruction`).
 
     Parameters
     ----------
     own_columns : bool
         Whether they do; else the guess is the middle of the interval.
-    sums : bool
-        Whether sums over bins do, too (`equations`), also of columns that were never split.
     """
 
     own_columns: bool = True
-    sums: bool = True
 
     def inapplicable(self, view: View) -> str | None:
         """Return why no split of others was made for the principals, None if one was."""
@@ -60,14 +56,10 @@ class SplitOrdering(Attack):
         if not bounds:
             return Guess()
         ids, known = view.own[0].ids, what_is_known(view)
-        told = equations(view, cumulative(view)) if self.sums else {}
-        for column in set(told) - set(bounds):
-            everywhere = np.zeros(len(ids))
-            bounds[column] = Told(_owners(view)[column], everywhere, everywhere + 1)
         for column, at in sorted(bounds.items()):
             rank = (at.low + at.high) / 2
             if self.own_columns:
-                rank = expected_ranks(known, at.low, at.high, told.get(column))
+                rank = expected_ranks(known, at.low, at.high)
             claims.append(ColumnRanks(at.owner, column, ids, rank, at.low, at.high))
         return Guess(tuple(claims))
 

@@ -6,7 +6,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import log_ndtr, ndtr
 
-from fedtrees.attacks.orders.sums import Equations
 from fedtrees.core.view import View
 
 _STEPS = 30
@@ -30,19 +29,16 @@ def expected_ranks(
     known: NDArray[np.float64],
     low: NDArray[np.float64],
     high: NDArray[np.float64],
-    told: Equations | None = None,
 ) -> NDArray[np.float64]:
-    """Return the expected rank of every row, given an interval of each, and equations.
+    """Return the expected rank of every row, given an interval of each.
 
     Normal regression of ranks on what is known, fitted to intervals by EM (the censored regression
-    of Amemiya 1973, with both ends known). Equations move what is expected as they would normal
-    ranks.
+    of Amemiya 1973, with both ends known).
 
     Parameters
     ----------
     known : float64 array, shape (n, c)
     low, high : float64 array, shape (n,)
-    told : Equations, optional
 
     Returns
     -------
@@ -55,8 +51,6 @@ def expected_ranks(
     for _ in range(_STEPS):
         mean = X @ np.linalg.solve(gram, X.T @ rank)
         spread = max(float(np.sqrt(((rank - mean) ** 2 + extra).mean())), 1e-3)
-        if told is not None:
-            mean = told.moved(mean, spread)
         rank, extra = _truncated(mean, spread, low, high)
     return rank
 

@@ -80,8 +80,13 @@ class HistogramPeeling(Attack):
             return None
         if not shows(view, Histogram, GlobalHistogram):
             return "the principals see no gradient histograms and no class counts"
-        if classes_of_leaves(view) != 2:
-            return "leaves are not Newton steps of the binary log loss"
+        if (classes_of_leaves(view) or 2) > 2:
+            return (
+                "of several classes rows are told by their probabilities of all, and it follows "
+                "one; 'joint' and 'timberstrike' read such trees"
+            )
+        if classes_of_leaves(view) is None:
+            return "leaves are not Newton steps of log loss"
         return None
 
     def run(self, view: View, rng: np.random.Generator) -> Guess:

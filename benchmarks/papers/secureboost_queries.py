@@ -20,7 +20,10 @@ _QUERIES = (
     "protocol", "defense", "answers", "attack",
     "thresholds", "blind", "ranges covered", "width", "records", "requests", "AUC", "CPU s",
 )  # fmt: skip
-_ORDERS = ("protocol", "attack", "rank correlation", "blind", "rank width", "blind", "CPU s")
+_ORDERS = (
+    "protocol", "attack", "bins read", "blind", "rank correlation", "blind", "rank width", "CPU s",
+)  # fmt: skip
+_READERS = ("split-ordering", "linear-reconstruction")
 _FORMULA = ("table", "m", "epsilon", "requests, published", "by formula", "records", "at m = 3")
 
 
@@ -59,21 +62,20 @@ def order_table(rows: Any) -> Table:
     """Return one line per protocol and attack on orders: means over seeds."""
     lines = []
     keys = ["protocol", "protocol_params", "attack_spec"]
-    for (protocol, params, attack), part in _attacked(rows, "split-ordering").groupby(
-        keys, sort=False
-    ):
+    for (protocol, params, attack), part in _attacked(rows, *_READERS).groupby(keys, sort=False):
         metric = dict(iter(part.groupby("metric")))
         rank, width = metric["rank_correlation"], metric["rank_width"]
-        shares = (rank["value"], rank["blind"], width["value"], width["blind"])
+        bins = metric.get("bins_read", rank.iloc[:0])
+        shares = (bins["value"], bins["blind"], rank["value"], rank["blind"], width["value"])
         seconds = f"{mean(metric['cpu_seconds']['value']):.1f}"
         name = f"{protocol}[{params}]" if params else protocol
         lines.append([name, attack, *map(percent, shares), seconds])
     return TITLE, _ORDERS, lines
 
 
-def _attacked(rows: Any, attack: str) -> Any:
+def _attacked(rows: Any, *attacks: str) -> Any:
     done = (rows["stage"] == "attack") & (rows["status"] == "ok")
-    return rows[done & (rows["attack"] == attack)]
+    return rows[done & (rows["attack"].isin(attacks))]
 
 
 def formula_table() -> Table:

@@ -17,6 +17,7 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 UNKNOWN = -1  # a count that does not follow from the file
+TRACE = 1e-5  # of a tree's hessian: less may be left where sums were subtracted
 SMALL = 5  # rows: groups below this size are small; many statistical offices publish none
 
 
@@ -102,7 +103,8 @@ def least_rows(h: Floats, g: Floats | None, scale: float) -> Ints:
     if g is not None:
         need = np.maximum(need, np.abs(g))
     need = np.minimum(np.ceil(need * (1 - 1e-5) - 1e-6), 2.0**53)
-    return np.maximum(need, h > 0).astype(np.int64)  # a refreshed model has leaves without rows
+    # a refreshed model has leaves without rows, and of others sums may leave a trace of rounding
+    return np.maximum(need, h > TRACE * h.sum()).astype(np.int64)
 
 
 def most_rows(h: Floats, margins: tuple[float, float], total: int | None) -> Ints:

@@ -42,6 +42,8 @@ class LeafStatistics:
     h_error: Floats
     scale: float = 1.0
     unshrunk: bool = True
+    step: Floats | None = None  # absolute Newton steps of the leaves, where eta is known
+    cut: NDArray[np.bool_] | None = None  # leaves whose step a limit may have cut off
 
 
 @dataclass(frozen=True, eq=False)

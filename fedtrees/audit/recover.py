@@ -29,6 +29,7 @@ from fedtrees.trees.boosted.losses import SQUARED_ERROR, Softmax, sigmoid
 Floats = NDArray[np.float64]
 
 FROM_SUMS = "H and G of the leaf: one base score, whole numbers of rows and of labels"
+NOT_ITS_START = "H of the leaf; whether it started from the file's base score nothing shows"
 LATER = "rows enter with different predictions: bounds only"
 MEETING = "bounds, which meet in some leaves"
 IF_WHOLE = ", if no tree was taken out of the file"  # several clients: nothing shows it
@@ -40,6 +41,7 @@ SHRUNK = "H of the leaf; labels do not follow, an L1 penalty may have moved G by
 SQUARED = "H of the leaf is its number of rows (squared error)"
 UNSURE = "no first tree of whole counts: rows may have had weights, and bounds would not hold"
 
+NEAR = 1e-5  # relative difference of numbers that are taken for one
 MOST_TRIED = 10**6  # rows of a smallest leaf
 MOST_LOOSE = 1e-4  # relative error of H of a root at which nothing is said to follow from it
 # Largest probability at which the hessians of a first tree are whole rows by chance.
@@ -58,9 +60,10 @@ def sums_of(tree: Tree, statistics: Statistics, settings: Settings | None) -> Le
         return None
     h, h_error = found
     step = -tree.value[tree.leaves].astype(np.float64) / settings.learning_rate
+    size = np.abs(step)
     g = step * (h + settings.reg_lambda)
     g_error = np.abs(step) * h_error + 2 * FLOAT32 * np.abs(g)
-    return LeafStatistics(g, h, g_error, h_error, unshrunk=settings.unshrunk)
+    return LeafStatistics(g, h, g_error, h_error, unshrunk=settings.unshrunk, step=size)
 
 
 def start_of(forest: Forest, k: int) -> float:
@@ -76,6 +79,7 @@ def recover_boosted(
     if model.forest.objective.name == SQUARED_ERROR.name:
         return _squared_errors(model, sums)
     forest, outputs = model.forest, model.forest.objective.n_outputs
+    sums = _beside_a_limit(sums)
     low, high = float(forest.base_margin.min()), float(forest.base_margin.max())
     followed = False
     out: list[TreeExposure] = []
@@ -85,11 +89,43 @@ def recover_boosted(
         if t == 0 and outputs == 1 and len(forest.trees) > 1:
             start = _start_followed(out[0], float(forest.base_margin[0]), values, sums[1])
             followed = start is not None
+            alone = bool((out[0].n_pos == UNKNOWN).all()) or _share_a_factor(out[0].n)
+            moved = followed and np.abs(values).max() > NEAR  # else any start leads on
+            if alone and not moved and len(forest.trees) > first_round(model):
+                # the base score is that of the last training: another one may be as good
+                out[0] = _without_counts(out[0], NOT_ITS_START)
             # the model's base score may be that of a training that went on later
             low, high = (low, high) if start is None else (min(low, start), max(high, start))
         # valid whichever of the earlier trees a row had met: none of them is counted on
         low, high = low + min(0.0, float(values.min())), high + max(0.0, float(values.max()))
-    return _settled(_agreeing(out, outputs), followed)
+    return _settled(_agreeing(out, outputs), followed, first_round(model))
+
+
+def _beside_a_limit(
+    sums: Sequence[LeafStatistics | None],
+) -> list[LeafStatistics | None]:
+    """Return sums without the gradients of leaves that a limit on steps may have cut off.
+
+    ``max_delta_step`` is not in the file. It leaves steps of one size, the largest of the model,
+    which is a number that people choose; G does not follow from such a step.
+    """
+    steps = np.concatenate(
+        [np.zeros(0), *(s.step for s in sums if s is not None and s.step is not None)]
+    )
+    largest = float(steps.max(initial=0.0))
+    ties = np.count_nonzero(steps >= largest * (1 - NEAR))
+    chosen = abs(float(f"{largest:.2g}") - largest) <= NEAR * largest
+    if not largest or not (ties > 1 or chosen):
+        return list(sums)
+    return [
+        s if s is None or s.step is None else replace(s, cut=s.step >= largest * (1 - NEAR))
+        for s in sums
+    ]
+
+
+def _share_a_factor(n: NDArray[np.int64]) -> bool:
+    """Tell whether all counts are known, and multiples of one number."""
+    return bool((n != UNKNOWN).all() and np.gcd.reduce(n) > 1)
 
 
 def first_round(model: ModelFile) -> int:
@@ -131,12 +167,13 @@ def _agreeing(trees: list[TreeExposure], outputs: int) -> list[TreeExposure]:
     return out
 
 
-def _settled(trees: list[TreeExposure], followed: bool) -> list[TreeExposure]:
+def _settled(trees: list[TreeExposure], followed: bool, together: int) -> list[TreeExposure]:
     """Drop bounds that nothing vouches for, and count leaves in which they meet.
 
     Bounds hold for rows of weight 1, which a first tree of whole counts shows. They do not hold for
-    a client's first tree, which starts from another base score than the model's. After a single
-    first tree, upper bounds hold only if the second tree followed it.
+    a client's first tree, which starts from another base score than the model's. After the first
+    trees of one training, which are grown `together`, upper bounds hold only if the second tree
+    followed the first.
     """
     starts = [t.at for t in trees if t.base_score is not None]
     out = []
@@ -146,7 +183,7 @@ def _settled(trees: list[TreeExposure], followed: bool) -> list[TreeExposure]:
             out.append(t)
         elif unsure:
             out.append(_without_counts(t, LATER if starts else UNSURE))
-        elif len(starts) == 1 and not followed:
+        elif starts[-1] < together and not followed:
             out.append(replace(t, at_most=np.full_like(t.at_most, UNKNOWN), how=NOT_FOLLOWED))
         else:
             meet = (t.at_least == t.at_most) & (t.at_most != UNKNOWN)
@@ -183,13 +220,15 @@ def _classified(
             how = SHRUNK if shrunk else WITHOUT_ETA
             return TreeExposure.of(place, leaves, how, (rows, None), None, p)
     if first is not None and not shrunk:
-        counts = first.n, first.n1
+        counts = first.n, first.n1 if sums.cut is None else np.where(sums.cut, UNKNOWN, first.n1)
         return TreeExposure.of(place, leaves, FROM_SUMS, counts, None, first.p)
     if model.positive_weight != 1:
         return TreeExposure.of(place, leaves, LATER)
     bounded = outputs == 1 and not _may_start(sums, scale)
     most = most_rows(sums.h, margins, total) if bounded else None
-    bounds = least_rows(sums.h, sums.g, scale), most
+    # no equation of a lone leaf shows that eta and lambda are its own
+    g = None if len(leaves) == 1 or (sums.cut is not None and sums.cut.any()) else sums.g
+    bounds = least_rows(sums.h, g, scale), most
     return TreeExposure.of(place, leaves, LATER, bounds=bounds)
 
 
@@ -242,7 +281,12 @@ def _first_tree(
         return None
     statistics = replace(sums, scale=scale)
     found = counts_at(_unweighted(statistics, p, weight), p) if starts else None
-    return find_first_tree(statistics) if found is None and weight == 1 else found
+    if found is not None or weight != 1:
+        return found
+    found = find_first_tree(statistics)
+    # of p and 1 - p the hessians are the same: where labels are broken at p, rows had weights
+    mirrored = starts and found is not None and abs(found.p - (1 - p)) < NEAR < abs(p - 0.5)
+    return None if mirrored else found
 
 
 def _unweighted(s: LeafStatistics, p: float, weight: float) -> LeafStatistics:

@@ -28,9 +28,10 @@ def paths(folder: Path, key: str) -> tuple[Path, Path]:
 def save(training: Training, folder: Path, key: str) -> None:
     """Keep a training whose model can be told; a disk too full only costs a later rerun time.
 
-    A model that nobody holds whole is trained again: its parties are gone with their process.
+    A model that nobody holds whole is trained again: its parties are gone with their process. So is
+    one with sealed replies, for no file says what is inside.
     """
-    if not training.protocol.released:
+    if not training.protocol.released or training.transcript.inside:
         return
     transcript, model = paths(folder, key)
     told = encode(as_message(training.model))

@@ -5,14 +5,17 @@ from __future__ import annotations
 import ast
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
+from itertools import chain
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from fedtrees.bench.federation import Federation
+from fedtrees.bench.held_values import held_values
 from fedtrees.bench.stated import Seen, departures, watched
 from fedtrees.core.attack import Attack
 from fedtrees.core.codec import decode, encode
@@ -23,7 +26,7 @@ from fedtrees.core.guarantee import Guarantee
 from fedtrees.core.guess import Guess, Records
 from fedtrees.core.holding import Holding, over_clients, stacked
 from fedtrees.core.messages import Message, emptied
-from fedtrees.core.registry import register
+from fedtrees.core.registry import loaded_plugins, register
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.specs import Spec, parse_grid
 from fedtrees.core.streams import Streams
@@ -32,8 +35,9 @@ from fedtrees.core.view import View
 from fedtrees.data.dataset import prepare
 from fedtrees.data.layout import LAYOUTS, lay_out
 from fedtrees.data.partition import Partition
+from fedtrees.isolation.plugins import Elsewhere
 from fedtrees.isolation.process import Answer, attacks
-from fedtrees.isolation.watch import HOLD_TRUTH
+from fedtrees.isolation.watch import HOLD_TRUTH, leaving
 from fedtrees.metrics.metric import Case
 from fedtrees.metrics.records import score_records
 from fedtrees.protocols.base import Protocol, Training, train
@@ -71,13 +75,17 @@ def check(kind: str, spec: Spec, protocols: Sequence[str] | None = None) -> list
         "defense": lambda made: check_defense(made, beside),
         "attack": lambda made: check_attack(made, spec, beside),
     }
+    found: list[Finding] = []
     try:
         if kind == "protocol":
             spec = _small(spec)
-        return list(checks[kind](register.make(kind, spec)))
+        made = register.make(kind, spec)
+        for finding in chain(imported_cleanly(made), checks[kind](made)):
+            found.append(finding)
     except Exception as err:
         text = str(err) if isinstance(err, FedtreesError) else f"{type(err).__name__}: {err}"
-        return [Finding("it can be constructed and run", False, text)]
+        found.append(Finding("it can be constructed and run", False, text))
+    return found
 
 
 def trainable() -> list[str]:
@@ -90,7 +98,7 @@ def trainable() -> list[str]:
 def sample_table(seed: int = 0, rows: int = 240) -> tuple[Table, Schema]:
     """Make a small table nobody could know by heart."""
     rng = np.random.default_rng([77, seed])
-    X = np.round(rng.normal(size=(rows, 5)) * [1, 10, 3, 0.5, 2], 2)
+    X = rng.normal(size=(rows, 5)) * [1, 10, 3, 0.5, 2]  # as many bits as a float32 has
     X[:, 4] = rng.integers(0, 3, rows)
     y = (X[:, 0] + X[:, 1] / 10 + rng.normal(0, 0.5, rows) > 0).astype(np.int64)
     names = ["a", "b", "c", "d"]
@@ -117,8 +125,11 @@ def sample_training(
 
 def check_protocol(protocol: Protocol) -> Iterator[Finding]:
     """Check determinism, encodable messages, reasons, read-only views, any number of parties."""
-    (first, held), (again, _) = (sample_training(protocol) for _ in range(2))
+    left: list[str] = []
+    with leaving(left):
+        (first, held), (again, _) = (sample_training(protocol) for _ in range(2))
     yield Finding("the same seed gives the same run", _same_run(first, again))
+    yield leaves_nothing("", left)
     messages = [d.message for d in first.transcript]
     yield Finding(
         "every message survives the codec", all(_alike(m, decode(encode(m))) for m in messages)
@@ -136,6 +147,7 @@ def check_protocol(protocol: Protocol) -> Iterator[Finding]:
     rule = "what is declared crosses, or `sometimes` says when (`says`)"
     yield Finding(rule, not silent, ", ".join(silent))
     yield from _serves(protocol, first)
+    yield carries_nothing("", first, held)
     views = [view_of(first, (name,), held) for name in first.transcript.roles]
     yield Finding("no array in a view is writeable", not any(map(_writeable, views)))
     table, _ = sample_table()
@@ -151,6 +163,18 @@ def check_protocol(protocol: Protocol) -> Iterator[Finding]:
         except UsageError as err:  # it says how many it needs
             ran, why = True, str(err)
         yield Finding(f"it runs with {count} parties, or says why not", ran, why)
+
+
+def carries_nothing(name: str, training: Training, held: Mapping[str, Holding]) -> Finding:
+    """See that no message carries what somebody holds without saying so (`Message.verbatim`)."""
+    found = held_values(training.transcript, held, training.schema, parts=not name)
+    return Finding(f"{name}no message carries held values unsaid", not found, "; ".join(found))
+
+
+def leaves_nothing(name: str, left: Sequence[str]) -> Finding:
+    """See that a training left nothing outside its messages, where an attack could find it."""
+    what = "; ".join(dict.fromkeys(left))
+    return Finding(f"{name}training leaves nothing but messages", not left, what)
 
 
 def _serves(protocol: Protocol, plain: Training) -> Iterator[Finding]:
@@ -196,8 +220,11 @@ def check_defense(defense: Defense, protocols: Sequence[str]) -> Iterator[Findin
         ran = True
         noted, seen = watched(defense)
         noting = Composition((noted,))
+        left: list[str] = []
         try:
-            (first, _), (again, _) = (sample_training(protocol, c) for c in (composed, noting))
+            with leaving(left):
+                first, held = sample_training(protocol, composed)
+                again, _ = sample_training(protocol, noting)
         except UnguardedMessageError as err:
             yield Finding(f"{name}: it handles every message it must", False, str(err))
             continue
@@ -205,6 +232,8 @@ def check_defense(defense: Defense, protocols: Sequence[str]) -> Iterator[Findin
         first.predict(sample_table()[0].X)  # some act on answers alone
         yield Finding(f"{name}: it acts on something", bool(first.transcript.acted))
         yield from _states(defense, again, seen, name)
+        yield carries_nothing(f"{name}: ", first, held)
+        yield leaves_nothing(f"{name}: ", left)
         plain, _ = sample_training(protocol)
         revealing = {
             type(m) for d in plain.transcript if (m := d.message).reveals & defense.protects
@@ -268,7 +297,7 @@ def check_attack(attack: Attack, spec: Spec, protocols: Sequence[str]) -> Iterat
 
     It runs where a bench runs it, in a process of its own, while other rows lie in this one.
     """
-    reached = sorted(_imports(sys.modules[type(attack).__module__]))
+    reached = sorted(_imports_of(attack))
     bad = [n for n in reached if n.startswith(HOLD_TRUTH) and not f"{n}.".startswith(f"{_BASES}.")]
     yield Finding("it imports nothing that holds truth", not bad, ", ".join(bad))
     ran = False
@@ -369,16 +398,43 @@ def _copied(guess: Guess, seed: int, schema: Schema) -> float:
     return score_records(found[0], truth, schema).exact_rows
 
 
-def _imports(module: ModuleType, seen: set[str] | None = None) -> set[str]:
-    """Return the modules a module imports, following those beside it in its own package."""
-    seen = set() if seen is None else seen
-    seen.add(module.__name__)
+def imported_cleanly(thing: Any) -> Iterator[Finding]:
+    """See that the import of a plugin's file does nothing but register.
+
+    It is imported beside a bench without truth, where what it changes does no harm.
+    """
+    here = sys.modules.get(type(thing).__module__)
+    file = thing.file if isinstance(thing, Elsewhere) else getattr(here, "__file__", None)
+    known = {str(Path(path)): digest for path, digest in loaded_plugins()}
+    if file is None or str(file) not in known:
+        return
+    did = attacks().describe(str(file), known[str(file)], bait=True)["did"]
+    did = dict.fromkeys([*(thing.did if isinstance(thing, Elsewhere) else ()), *did])
+    yield Finding("its import does nothing but register", not did, "; ".join([*did][:6]))
+
+
+def _imports_of(attack: Attack) -> set[str]:
+    """Return the modules that an attack imports, whether its code is here or elsewhere."""
+    if not isinstance(attack, Elsewhere):
+        return _imports(sys.modules[type(attack).__module__])
+    return _named_imports(Path(attack.file).read_text(encoding="utf-8"))
+
+
+def _named_imports(source: str) -> set[str]:
     found: set[str] = set()
-    for node in ast.walk(ast.parse(inspect.getsource(module))):
+    for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             found |= {a.name for a in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             found |= {node.module, *(f"{node.module}.{a.name}" for a in node.names)}
+    return found
+
+
+def _imports(module: ModuleType, seen: set[str] | None = None) -> set[str]:
+    """Return the modules a module imports, following those beside it in its own package."""
+    seen = set() if seen is None else seen
+    seen.add(module.__name__)
+    found = _named_imports(inspect.getsource(module))
     package = module.__name__.rpartition(".")[0]
     for name in list(found):
         beside = sys.modules.get(name)

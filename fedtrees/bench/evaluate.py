@@ -31,6 +31,7 @@ from fedtrees.core.schema import Table
 from fedtrees.core.specs import Composed, Spec
 from fedtrees.core.threat import Threat
 from fedtrees.core.view import View
+from fedtrees.isolation import plugins as plugins  # files of attacks do not run here
 from fedtrees.isolation.process import attacks
 from fedtrees.metrics.advantage import advantage
 from fedtrees.metrics.metric import COUNTED, Case, Metric, Score, all_metrics, best_of, metrics_of

@@ -26,7 +26,7 @@ from fedtrees.data.joined import load_joined
 from fedtrees.data.layout import lay_out
 from fedtrees.data.own_table import load_csv
 from fedtrees.data.partition import Partition
-from fedtrees.data.sample import sample, thinned
+from fedtrees.data.sample import repeated, sample, thinned
 from fedtrees.metrics.metric import Case
 from fedtrees.protocols.base import Protocol, Training
 
@@ -91,6 +91,7 @@ class Federation:
             transcript=None if training is None else training.transcript,
             grown_on=None if training is None else partial(_grown_on, self, training, seed),
             splits={} if training is None else training.splits,
+            bins_of_rows={} if training is None else training.bins_of_rows,
         )
 
 
@@ -104,8 +105,8 @@ def _grown_on(
 
 
 def load_dataset(ref: DataRef, data_dir: str | None) -> Dataset:
-    """Load a dataset from the catalogue, a plugin, or a CSV file; ``name[rows=n]`` samples it
-    and ``name[missing=share]`` takes cells out.
+    """Load a dataset from the catalogue, a plugin, or a CSV file; ``name[rows=n]`` samples it,
+    ``name[copies=n]`` repeats its rows and ``name[missing=share]`` takes cells out.
 
     Raises `UsageError` if the name is unknown. Raises `DataError` if the table cannot be read or
     used.
@@ -135,14 +136,16 @@ def _loaded(ref: DataRef, data_dir: str | None, written: tuple[tuple[int, int], 
             return load_joined(ref.csv.split(","), ref.target, id=ref.id, **said)
         return load_csv(ref.csv, ref.target, **said)
     spec = parse_list([ref.name])[0] if "[" in ref.name else Spec(ref.name)
-    if set(spec.params) - {"rows", "missing"}:
+    if set(spec.params) - {"rows", "copies", "missing"}:
         raise UsageError(
-            f"dataset {ref.name!r}: write stroke[rows=1000] or pima[missing=0.5]; rows and missing "
-            "are all it takes"
+            f"dataset {ref.name!r}: write stroke[rows=1000] or pima[missing=0.5]; rows, copies and "
+            "missing are all it takes"
         )
     dataset = _by_name(spec.name, data_dir)
     if "rows" in spec.params:
         dataset = sample(dataset, spec.params["rows"])
+    if "copies" in spec.params:
+        dataset = repeated(dataset, spec.params["copies"])
     return thinned(dataset, spec.params["missing"]) if "missing" in spec.params else dataset
 
 

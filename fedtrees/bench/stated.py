@@ -67,7 +67,7 @@ def _of_message(args: tuple[Message, Context], made: Message) -> Iterator[tuple[
 
 def _numbers(message: Message, made: Message, field: str) -> Changed:
     was, now = message.numbers(field), made.numbers(field)
-    units, others = message.units(field), made.units(field)
+    units, others = message.unit_of(field), made.unit_of(field)
     if np.array_equal(units[0], others[0]):
         return Changed(was, now, units)
     return Changed((was / units[0]).astype(float), (now / others[0]).astype(float), (1.0, False))

@@ -170,6 +170,10 @@ def load_plugins(files: Sequence[str] | None) -> tuple[str, ...]:
     """Load plugin files and return their names."""
     from fedtrees.core.registry import load_plugin
 
+    if files:
+        import fedtrees.isolation.plugins  # attacks are told of from there
+
+        assert fedtrees.isolation.plugins
     for file in files or ():
         load_plugin(file)
     return tuple(files or ())

@@ -105,9 +105,9 @@ class Channel(Change):
         Whether some cells are sent as one that says next to nothing of them.
     """
 
-    deterministic: ClassVar[bool] | bool = False
-    additive: ClassVar[bool] | bool = False
-    hides: ClassVar[bool] | bool = False
+    deterministic: ClassVar[bool] = False
+    additive: ClassVar[bool] = False
+    hides: ClassVar[bool] = False
 
     @abstractmethod
     def within(self, units: ArrayLike, whole: bool = True) -> Channel:
@@ -125,7 +125,7 @@ class Channel(Change):
     def send(self, x: NDArray[Any], rng: np.random.Generator | None = None) -> NDArray[Any]:
         """Return what is sent, of the shape of x."""
 
-    def preimage(self, lo: ArrayLike, hi: ArrayLike) -> Box:
+    def preimage(self, lo: NDArray[Any], hi: NDArray[Any]) -> Box:
         """Return a box that holds every x from which something in [lo, hi] is sent.
 
         Two float64 arrays of the shape of the ends; infinite where nothing bounds x. Compare with
@@ -134,7 +134,7 @@ class Channel(Change):
         shape = np.broadcast_shapes(np.shape(lo), np.shape(hi))
         return np.full(shape, -np.inf), np.full(shape, np.inf)
 
-    def log_mass(self, lo: ArrayLike, hi: ArrayLike, x: ArrayLike) -> Floats:
+    def log_mass(self, lo: NDArray[Any], hi: NDArray[Any], x: NDArray[Any]) -> Floats:
         """Return ``log P(lo <= y <= hi | x)`` of every cell in nats, float64, shape (...).
 
         Of numbers that are not whole, a point counts by its density.
@@ -144,7 +144,7 @@ class Channel(Change):
         first, last = self.preimage(lo, hi)  # floats that were sent may miss what is computed again
         return np.where(((first <= x) & (x <= last)).all(axis=-1), 0.0, -np.inf)
 
-    def error(self, y: ArrayLike) -> tuple[Floats, Floats]:
+    def error(self, y: NDArray[Any]) -> tuple[Floats, Floats]:
         """Return mean and variance of x given y, each of its shape, as Gaussian evidence.
 
         Nothing else is known of x; the variance is infinite where its box is open.
@@ -162,11 +162,11 @@ class Channel(Change):
         """Return the law of n draws of additive noise together."""
         return Chain((self,) * n)
 
-    def bounds(self, y: ArrayLike) -> Box:
+    def bounds(self, y: NDArray[Any]) -> Box:
         """Return a box that holds every x from which y is sent."""
         return self.preimage(y, y)
 
-    def log_likelihood(self, y: ArrayLike, x: ArrayLike) -> Floats:
+    def log_likelihood(self, y: NDArray[Any], x: NDArray[Any]) -> Floats:
         """Return ``log P(y | x)`` of every cell, float64, shape (...)."""
         return self.log_mass(y, y, x)
 
@@ -208,13 +208,13 @@ class Chain(Channel):
             x = part.send(x, rng)
         return x
 
-    def preimage(self, lo: ArrayLike, hi: ArrayLike) -> Box:
+    def preimage(self, lo: NDArray[Any], hi: NDArray[Any]) -> Box:
         """Go back from the last part to the first."""
         for part in reversed(self.parts):
             lo, hi = part.preimage(lo, hi)
         return np.asarray(lo, dtype=np.float64), np.asarray(hi, dtype=np.float64)
 
-    def log_mass(self, lo: ArrayLike, hi: ArrayLike, x: ArrayLike) -> Floats:
+    def log_mass(self, lo: NDArray[Any], hi: NDArray[Any], x: NDArray[Any]) -> Floats:
         """Return the log mass: exact with one draw, else over 512 draws of those before the last.
 
         What is deterministic comes before a draw as it is, and after it by its preimage.
@@ -230,9 +230,9 @@ class Chain(Channel):
         total = last.log_mass(lo, hi, before.send(np.asarray(x), rng))
         for _ in range(1, _DRAWS):
             total = np.logaddexp(total, last.log_mass(lo, hi, before.send(np.asarray(x), rng)))
-        return total - np.log(_DRAWS)
+        return np.asarray(total - np.log(_DRAWS))
 
-    def error(self, y: ArrayLike) -> tuple[Floats, Floats]:
+    def error(self, y: NDArray[Any]) -> tuple[Floats, Floats]:
         """Add up variances, from the last part to the first."""
         mean, variance = np.asarray(y, dtype=np.float64), np.zeros(np.shape(y))
         for part in reversed(self.parts):
@@ -280,14 +280,14 @@ class SumOf(Channel):
         """Raise ProtocolError unless the part is additive: x says nothing of how it is split."""
         return self._added("send").send(x, rng)
 
-    def preimage(self, lo: ArrayLike, hi: ArrayLike) -> Box:
+    def preimage(self, lo: NDArray[Any], hi: NDArray[Any]) -> Box:
         """Add up what each party leaves open."""
         if self.n == 1:
             return self.part.preimage(lo, hi)
         least, most = self.part.spread(np.shape(lo)[-1])
         return lo + self.n * least, hi + self.n * most
 
-    def log_mass(self, lo: ArrayLike, hi: ArrayLike, x: ArrayLike) -> Floats:
+    def log_mass(self, lo: NDArray[Any], hi: NDArray[Any], x: NDArray[Any]) -> Floats:
         """Return the log mass given the true sum.
 
         Raises
@@ -297,7 +297,7 @@ class SumOf(Channel):
         """
         return self._added("log_mass").log_mass(lo, hi, x)
 
-    def error(self, y: ArrayLike) -> tuple[Floats, Floats]:
+    def error(self, y: NDArray[Any]) -> tuple[Floats, Floats]:
         """Add up variances; infinite where some parties may have hidden what they brought."""
         if self.n == 1:
             return self.part.error(y)

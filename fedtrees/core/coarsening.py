@@ -78,22 +78,26 @@ class Rounding(Channel):
             up = rng.integers(0, np.broadcast_to(grid, np.shape(x)))
         return np.asarray((x + up) // grid * grid)
 
-    def preimage(self, lo: ArrayLike, hi: ArrayLike) -> Box:
+    def preimage(self, lo: NDArray[Any], hi: NDArray[Any]) -> Box:
         """Go as far as the numbers that round to a multiple in the box."""
         step = np.asarray(self.step)
         first, last = _multiples(lo, hi, step, self.whole, single=True)
-        least, most = self.spread(1)
+        least, most = self._ends()
         return outward(first * step + least, last * step + most, self.whole, single=True)
 
     def spread(self, c: int) -> Box:
         """Return half a step either way, or a whole one."""
-        step = np.broadcast_to(np.asarray(self.step, dtype=np.float64), np.shape(self.step) or (c,))
+        least, most = self._ends()
+        return np.broadcast_to(least, c), np.broadcast_to(most, c)
+
+    def _ends(self) -> Box:
+        step = np.asarray(self.step, dtype=np.float64)
         if self.whole:
             down = step - 1 if self.random else step // 2
             return -down, step - 1 if self.random else step - 1 - down
         return -step if self.random else -step / 2, step if self.random else step / 2
 
-    def log_mass(self, lo: ArrayLike, hi: ArrayLike, x: ArrayLike) -> Floats:
+    def log_mass(self, lo: NDArray[Any], hi: NDArray[Any], x: NDArray[Any]) -> Floats:
         """Return the log mass of the multiples in the box."""
         if not self.random:
             return super().log_mass(lo, hi, x)
@@ -106,12 +110,13 @@ class Rounding(Channel):
             inside = (first <= multiple) & (multiple <= last)
             mass = mass + np.where(inside, weight, 0.0)
         with np.errstate(divide="ignore"):
-            return np.log(mass).sum(axis=-1)
+            return np.asarray(np.log(mass).sum(axis=-1))
 
-    def error(self, y: ArrayLike) -> tuple[Floats, Floats]:
+    def error(self, y: NDArray[Any]) -> tuple[Floats, Floats]:
         """Return the middle, and the variance of a uniform number or, if random, of two."""
-        mean, variance = super().error(y)
-        return mean, variance / 2 if self.random else variance
+        least, most = self._ends()
+        variance = (most - least) ** 2 / (24 if self.random else 12)
+        return y + (least + most) / 2, np.broadcast_to(variance, np.shape(y))
 
 
 @dataclass(frozen=True)
@@ -143,11 +148,16 @@ class Decimals(Channel):
         """Round."""
         return np.round(x, self.decimals)
 
-    def preimage(self, lo: ArrayLike, hi: ArrayLike) -> Box:
+    def preimage(self, lo: NDArray[Any], hi: NDArray[Any]) -> Box:
         """Go half a step and some units in the last place beyond the box."""
         first, last = _multiples(lo, hi, self.step, False, self.single)
         ends = (first - 0.5) * self.step, (last + 0.5) * self.step
         return outward(*ends, False, self.single)
+
+    def error(self, y: NDArray[Any]) -> tuple[Floats, Floats]:
+        """Return y, and the variance of a uniform number."""
+        y = np.asarray(y, dtype=np.float64)
+        return y, np.full(y.shape, self.step**2 / 12)
 
     def spread(self, c: int) -> Box:
         """Return half a step either way; ulps depend on the number."""
@@ -180,10 +190,10 @@ class Suppression(Channel):
         small: NDArray[np.bool_] = x[..., -1] < self.least
         return np.where(small[..., None], np.zeros((), x.dtype), x)
 
-    def preimage(self, lo: ArrayLike, hi: ArrayLike) -> Box:
+    def preimage(self, lo: NDArray[Any], hi: NDArray[Any]) -> Box:
         """Open the box where it holds zeros: all but the last number can be anything."""
         lo, hi = (np.array(end, dtype=np.float64) for end in np.broadcast_arrays(lo, hi))
-        hidden = ((lo <= 0) & (hi >= 0)).all(axis=-1)
+        hidden = np.asarray(((lo <= 0) & (hi >= 0)).all(axis=-1))
         shown = hi[..., -1] >= self.least
         below = np.ceil(self.least) - 1 if self.whole else self.least
         lo[..., -1] = np.where(hidden, -np.inf, np.maximum(lo[..., -1], self.least))
@@ -192,7 +202,7 @@ class Suppression(Channel):
         hi[..., :-1] = np.where(hidden[..., None], np.inf, hi[..., :-1])
         return lo, hi
 
-    def error(self, y: ArrayLike) -> tuple[Floats, Floats]:
+    def error(self, y: NDArray[Any]) -> tuple[Floats, Floats]:
         """Return y as it is; where it is zeros, nothing."""
         y = np.asarray(y, dtype=np.float64)
         hidden = (y == 0).all(axis=-1, keepdims=True)
@@ -227,9 +237,9 @@ class Ends(Channel):
 
     def send(self, x: NDArray[Any], rng: np.random.Generator | None = None) -> NDArray[Any]:
         """Clip."""
-        return np.clip(x, self.low, self.high)
+        return np.asarray(np.clip(x, self.low, self.high))
 
-    def preimage(self, lo: ArrayLike, hi: ArrayLike) -> Box:
+    def preimage(self, lo: NDArray[Any], hi: NDArray[Any]) -> Box:
         """Open the box where it reaches an end."""
         lo, hi = np.asarray(lo, dtype=np.float64), np.asarray(hi, dtype=np.float64)
         return np.where(lo <= self.low, -np.inf, lo), np.where(hi >= self.high, np.inf, hi)
@@ -262,12 +272,12 @@ class LargestRemainders(Channel):
         place = np.argsort(np.argsort(cut - steps, axis=-1, kind="stable"), axis=-1)
         return np.asarray((cut + (place < short[..., None])) / 10.0**self.decimals)
 
-    def preimage(self, lo: ArrayLike, hi: ArrayLike) -> Box:
+    def preimage(self, lo: NDArray[Any], hi: NDArray[Any]) -> Box:
         """Go a whole step beyond the box."""
         step = 10.0**-self.decimals
         return outward(np.asarray(lo) - step, np.asarray(hi) + step, False)
 
-    def log_mass(self, lo: ArrayLike, hi: ArrayLike, x: ArrayLike) -> Floats:
+    def log_mass(self, lo: NDArray[Any], hi: NDArray[Any], x: NDArray[Any]) -> Floats:
         """Return 0 where what is sent lies in the box, else minus infinity."""
         y, near = self.send(np.asarray(x)), _NEAR * 10.0**-self.decimals
         inside = (np.asarray(lo) - near <= y) & (y <= np.asarray(hi) + near)
@@ -283,7 +293,7 @@ def plain(values: NDArray[np.float64]) -> float | tuple[float, ...]:
     return float(values) if values.ndim == 0 else tuple(values.tolist())
 
 
-def _multiples(lo: ArrayLike, hi: ArrayLike, step: Any, whole: bool, single: bool) -> Box:
+def _multiples(lo: NDArray[Any], hi: NDArray[Any], step: Any, whole: bool, single: bool) -> Box:
     """Return the first and the last multiple in a box, which floats hit only nearly."""
     first, last = np.asarray(lo, np.float64) / step, np.asarray(hi, np.float64) / step
     if whole:

@@ -133,7 +133,7 @@ class Composition:
         """
         for part in self.parts:
             wanted = part.requires or part.guards
-            if wanted and not any(issubclass(said, wanted) for said in says):
+            if wanted and not any(said in wanted for said in says):
                 names = ", ".join(t.__name__ for t in wanted)
                 return f"{part.name!r} acts on {names}, which do not cross in {protocol!r}"
             uses = {
@@ -203,13 +203,14 @@ class Composition:
         Raises
         ------
         UnguardedMessageError
-            If it reveals what a part protects and that part neither guards nor exempts it.
+            If it reveals what a part protects, or is derived from what a part guards, and that part
+            neither guards nor exempts the type itself: a message with one more field is another.
         """
         for i, part in enumerate(self.parts):
             if ctx.role not in part.at:
                 continue
             exposed = message.reveals & part.protects
-            if isinstance(message, part.guards):
+            if type(message) in part.guards:
                 sent = part.outgoing(message, ctx)
                 if not isinstance(sent, Message):
                     raise ProtocolError(
@@ -219,7 +220,9 @@ class Composition:
                 if i not in ctx.acted and (exposed - sent.reveals or _differ(sent, message)):
                     ctx.acted.add(i)
                 message = sent
-            elif exposed and not isinstance(message, tuple(part.exempts)):
+            elif type(message) not in part.exempts and isinstance(message, part.guards):
+                raise UnguardedMessageError(_derived(part, message, "guards"))
+            elif exposed and type(message) not in part.exempts:
                 raise UnguardedMessageError(
                     f"{part.name!r} claims to protect {', '.join(sorted(exposed))}, but "
                     f"{ctx.party!r} is about to send {type(message).__name__}, which it neither "
@@ -238,7 +241,10 @@ class Composition:
 
     def seals(self, message: Message, ctx: Context) -> bool:
         """Tell whether a part lets only sums of such a reply be opened."""
-        acting = [i for i, part in enumerate(self.parts) if isinstance(message, part.summed())]
+        acting = [i for i, part in enumerate(self.parts) if type(message) in part.summed()]
+        for part in self.parts:
+            if not acting and isinstance(message, part.summed()):
+                raise UnguardedMessageError(_derived(part, message, "sums"))
         ctx.acted.update(acting)
         return bool(acting)
 
@@ -289,6 +295,15 @@ def _alters_sums(part: Defense) -> bool:
     summed = any(f.metadata.get("summed") for kind in part.guards for f in fields(kind))
     rows = type(part).rows is not Defense.rows and "gradients" in part.acts_on
     return (sends and summed) or rows
+
+
+def _derived(part: Defense, message: Message, does: str) -> str:
+    known = part.guards if does == "guards" else part.summed()
+    base = next(kind for kind in type(message).__mro__ if kind in known)
+    return (
+        f"{type(message).__name__} is derived from {base.__name__}, which {part.name!r} {does}, "
+        "and may say more; name the type itself there, or exempt it with a reason"
+    )
 
 
 def _differ(a: Message, b: Message) -> bool:

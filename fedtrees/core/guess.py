@@ -261,6 +261,31 @@ class ColumnRanks(Claim):
 
 
 @dataclass(frozen=True, eq=False)
+class ColumnBins(Claim):
+    """The bin that another party's column has rows in, of rows that the principals know by id.
+
+    Attributes
+    ----------
+    owner : str
+    feature : int
+        Position of the column in the schema.
+    ids : int64 array, shape (n,)
+    bin : int64 array, shape (n,)
+        From 0, in the order of values; -1: no value.
+    """
+
+    owner: str
+    feature: int
+    ids: NDArray[np.int64]
+    bin: NDArray[np.int64]
+
+    def __post_init__(self) -> None:
+        _same_length(self, ("ids", "bin"), ())
+        if len(np.unique(self.ids)) < len(self.ids):
+            raise ProtocolError("a row is claimed twice; give every id once")
+
+
+@dataclass(frozen=True, eq=False)
 class Entries(Claim):
     """Single values that one victim holds, by row and column.
 

@@ -40,6 +40,17 @@ def closed(message: Message) -> bool:
     return any(isinstance(getattr(message, f.name), Sealed) for f in fields(message))
 
 
+def check_fields(message: Message) -> None:
+    """Raise `ProtocolError` where something hangs on a message that is none of its fields."""
+    known = {f.name for f in fields(message)}
+    odd = [name for name in vars(message) if name not in known and not hasattr(type(message), name)]
+    if odd:
+        raise ProtocolError(
+            f"{type(message).__name__} carries {', '.join(odd)}, which its class does not declare; "
+            "make it a field, so that it is counted, and defenses see it"
+        )
+
+
 def emptied(message: Message) -> Message:
     """Return a message without what is inside its sealed fields, itself if nothing is there.
 
@@ -70,9 +81,13 @@ class Message:
     ----------
     discloses : frozenset of Reveal
         The most a message of this type can reveal: everything, unless its class says otherwise.
+    verbatim : frozenset of str
+        Fields in which values of somebody's rows stand as they are: ends, summaries, thresholds. In
+        all others ``fedtrees check`` takes such a value for a leak.
     """
 
     discloses: ClassVar[frozenset[Reveal]] = frozenset(Reveal)
+    verbatim: ClassVar[frozenset[str]] = frozenset()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -104,7 +119,7 @@ class Message:
         """What this very message reveals; at most `discloses`."""
         return self.discloses
 
-    def units(self, field: str) -> tuple[Any, bool]:
+    def unit_of(self, field: str) -> tuple[Any, bool]:
         """Return how many units of an array field make one, and whether its numbers are whole.
 
         A number, or an array for the last axis; what `Channel.within` takes.

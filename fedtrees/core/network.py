@@ -19,7 +19,7 @@ from fedtrees.core.cut_plan import CutPlan
 from fedtrees.core.defense import Context, Level
 from fedtrees.core.errors import ProtocolError, did_you_mean
 from fedtrees.core.holding import Holding
-from fedtrees.core.messages import Message, sealed
+from fedtrees.core.messages import Message, closed, sealed
 from fedtrees.core.party import Party, acting, acting_party
 from fedtrees.core.schema import Schema
 from fedtrees.core.sealed import Sealing
@@ -163,7 +163,7 @@ class LocalNetwork(Network):
         self.transcript.rounds += 1
         sender, message, receivers = self._send(to, message, why)
         replies: dict[str, Message] = {}
-        closed = False
+        summed = False
         for name in receivers:
             reply = self._parties[name].answer(message)
             if reply is None:
@@ -171,12 +171,17 @@ class LocalNetwork(Network):
             context = self.context(name)
             with acting(self._parties[name]):
                 replies[name] = reply = self.defense.outgoing(reply, context)
-            closed |= self.defense.seals(reply, context) or isinstance(reply, self._summed)
-        if not closed:
+            summed |= self.defense.seals(reply, context) or type(reply) in self._summed
+        if not summed:
             for name, reply in replies.items():
                 self.transcript.record(name, (sender,), reply, why)
             return list(replies.values())
+        first = len(self.transcript.deliveries)
         total = self.aggregation.summed(replies, self._wire(sender), why)
+        for d in self.transcript.deliveries[first:]:
+            own = replies.get(d.sender)
+            if own is not None and type(own) is type(d.message) and closed(d.message):
+                self.transcript.inside[d.index] = own
         self.transcript.record(sender, (sender,), total, f"{why} (sum only)")
         return [total]
 
@@ -239,9 +244,17 @@ class LocalNetwork(Network):
     def sealing_of(self, names: Sequence[str]) -> dict[str, Any]:
         """Return what parties compute on sealed values with, for the harness."""
         found = {}
-        for name in (n for n in names if n in self._parties):
+        for name in (n for n in names if n in self._parties):  # the public computes nothing
             with acting(self._parties[name]):
                 found[name] = self._parties[name].sealing
+        return found
+
+    def own_bins(self) -> dict[str, Mapping[int, NDArray[np.int64]]]:
+        """Return the bins of each party's rows, for the harness (`Party`)."""
+        found = {}
+        for name, party in self._parties.items():
+            with acting(party):
+                found[name] = party.own_bins()
         return found
 
     def members(self, role: str) -> list[str]:

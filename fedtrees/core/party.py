@@ -128,6 +128,13 @@ class Party(metaclass=_Walled):
         """
         return {}
 
+    def own_bins(self) -> Mapping[int, NDArray[Any]]:
+        """Return the bin of every row, by column; -1: no value. What attacks are scored against.
+
+        Empty where a column has no bins that hold for all rows alike.
+        """
+        return {}
+
     def answer(self, message: Message) -> Message | None:
         """Let the handler of this message type answer it, behind the wall."""
         key = type(self)._handlers.get(type(message))

@@ -26,9 +26,23 @@ KINDS = ("protocol", "defense", "attack", "metric", "dataset")
 
 
 class Registry:
-    """Everything that has a name on the command line."""
+    """Everything that has a name on the command line.
+
+    Attributes
+    ----------
+    describe : callable or None
+        Where truth is held (`fedtrees.isolation.plugins`): registers what stands for the attacks of
+        a file, by its path and sha256, without running it here, and tells whether it has any.
+    elsewhere : dict of str to str
+        Path and sha256 of the files that were told of in this way.
+    attacks_here : bool
+        Whether this is the process of attacks: all files run.
+    """
 
     def __init__(self) -> None:
+        self.describe: Callable[[str, str], bool] | None = None
+        self.elsewhere: dict[str, str] = {}
+        self.attacks_here = False
         self._known: dict[str, dict[str, Callable[..., Any]]] = {kind: {} for kind in KINDS}
         self._origin: dict[tuple[str, str], str] = {}
 
@@ -55,6 +69,8 @@ class Registry:
     def _register(self, kind: str, name: str) -> Callable[[Registered], Registered]:
         def mark(thing: Registered) -> Registered:
             origin = f"{thing.__module__}:{thing.__qualname__}"
+            if kind == "attack" and self.describe and not self.attacks_here:
+                _check_not_here(name, thing)
             known = self._origin.setdefault((kind, name), origin)
             if known != origin:
                 raise UsageError(f"{kind} {name!r} is already defined by {known}; rename {origin}")
@@ -112,6 +128,14 @@ class Registry:
             raise UsageError(f"{spec}: {err}") from err
 
 
+def _check_not_here(name: str, thing: Any) -> None:
+    if thing.__module__ in sys.modules and thing.__module__.startswith(PLUGIN):
+        raise UsageError(
+            f"attack {name!r} is registered by a file that does not say so; write @register.attack "
+            "there, so that it is imported where no truth is"
+        )
+
+
 @cache  # what is installed does not change under a process, and reading it takes 5 ms
 def _entries(kind: str) -> tuple[Any, ...]:
     return tuple(entry_points(group=f"fedtrees.{kind}s"))
@@ -121,27 +145,36 @@ register = Registry()
 
 
 def loaded_plugins() -> tuple[tuple[str, str], ...]:
-    """Return path and sha256 of every plugin file in use, in the order in which they came."""
+    """Return path and sha256 of every plugin file in use: those that run here, then the others."""
     plugins = (m for name, m in sys.modules.items() if name.startswith(PLUGIN))
-    return tuple((str(m.__file__), str(vars(m)["__sha256__"])) for m in plugins)
+    here = ((str(m.__file__), str(vars(m)["__sha256__"])) for m in plugins)
+    return (*here, *register.elsewhere.items())
 
 
 def load_plugin(path: str | Path, sha256: str = "") -> str:
     """Run a Python file so that its ``@register`` decorators take effect; return its sha256.
 
+    Where truth is held, a file of attacks does not run: see `Registry.describe`.
+
     Raises
     ------
     UsageError
-        If the file does not exist, does not import, or is not the one with the sha256 given.
+        If the file does not exist, does not import, is not the one with the sha256 given, or has
+        attacks beside something else.
     """
     file = Path(path).resolve()
     if not file.is_file():
         raise UsageError(f"plugin {str(path)!r} is not a file")
-    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    source = file.read_bytes()
+    digest = hashlib.sha256(source).hexdigest()
     if sha256 not in ("", digest):
         raise UsageError(f"plugin {str(path)!r} was changed after it was loaded; start again")
     name = f"{PLUGIN}{digest[:12]}"
-    if name in sys.modules:
+    if name in sys.modules or register.elsewhere.get(str(file)) == digest:
+        return digest
+    there = None if register.attacks_here or b"attack" not in source else register.describe
+    if there is not None and there(str(file), digest):
+        register.elsewhere[str(file)] = digest
         return digest
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:

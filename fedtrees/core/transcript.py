@@ -15,7 +15,7 @@ import numpy as np
 from fedtrees.core.codec import decode, encode, encoded_size
 from fedtrees.core.errors import DataError
 from fedtrees.core.files import write_whole
-from fedtrees.core.messages import Message
+from fedtrees.core.messages import Message, check_fields
 
 _VERSION = 3
 #: The role, and the name, of whoever gets a released model.
@@ -103,6 +103,9 @@ class Transcript:
         Places, in the composition, of the defenses that changed something in this run.
     costs : dict of str to float
         What cryptography took (`Aggregation.costs`): numbers alone.
+    inside : dict of int to Message
+        What the sender of a sealed reply put into it, by the crossing's index: for its own view
+        alone, and in no file.
     """
 
     roles: dict[str, str] = field(default_factory=dict)
@@ -112,9 +115,11 @@ class Transcript:
     coordinator: str = ""
     acted: set[int] = field(default_factory=set)
     costs: dict[str, float] = field(default_factory=dict)
+    inside: dict[int, Message] = field(default_factory=dict)
 
     def record(self, sender: str, receivers: tuple[str, ...], message: Message, why: str) -> None:
-        """Append one crossing."""
+        """Append one crossing; raises `ProtocolError` as `check_fields`."""
+        check_fields(message)
         nbytes = 0 if receivers == (sender,) else encoded_size(message)
         crossing = (len(self.deliveries), self.rounds, sender, receivers, message, why, nbytes)
         self.deliveries.append(Delivery(*crossing))

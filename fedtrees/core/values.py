@@ -24,7 +24,6 @@ from fedtrees.core.sealed import Sealed
 _MAGIC = b"FTV1"
 _PREFIX = len(_MAGIC) + 4
 _ALIGN = 16
-FIRST_ARRAY = 3  # of the chunks of a packed value: magic, length and header come before
 
 
 def type_name(kind: type) -> str:

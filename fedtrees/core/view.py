@@ -54,7 +54,8 @@ class View:
     defense : Composition
         What defended the run: its parameters are public, its coins are not.
     seen : tuple of Seen
-        Messages received or sent by a principal, in order. What is `Sealed` in them stays so.
+        Messages received or sent by a principal, in order. What is `Sealed` in them stays so, but
+        for what a principal sealed itself: with its rows that is all it knows of its own coins.
     oracle : Oracle or None
         Answers queries, where the threat has a budget for them.
     known : Holding or None
@@ -127,10 +128,12 @@ class View:
 
 
 def see(transcript: Transcript, principals: tuple[str, ...]) -> tuple[Seen, ...]:
-    """Return the crossings the principals took part in."""
-    who = set(principals)
+    """Return the crossings the principals took part in; what they sealed themselves is open."""
+    who, inside = set(principals), transcript.inside
     return tuple(
         Seen(d.round, d.sender, d.receivers, d.message, d.why)
+        if d.sender not in who
+        else Seen(d.round, d.sender, d.receivers, inside.get(d.index, d.message), d.why)
         for d in transcript
         if d.sender in who or who & set(d.receivers)
     )

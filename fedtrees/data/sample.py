@@ -1,4 +1,4 @@
-"""A named dataset with fewer rows or cells: ``stroke[rows=1000]``, ``pima[missing=0.5]``."""
+"""A named dataset with other rows: ``stroke[rows=1000]``, ``pima[copies=2]``, ``[missing=0.5]``."""
 
 from __future__ import annotations
 
@@ -42,6 +42,25 @@ def sample(dataset: Dataset, rows: int) -> Dataset:
         dataset.top,
         None if dataset.test_rows is None else np.arange(rows, rows + len(fixed)),
         (*dataset.notes, f"{rows} rows drawn from {len(others)}"),
+    )
+
+
+def repeated(dataset: Dataset, copies: int) -> Dataset:
+    """Return a dataset with every row so many times; test rows that a recipe fixes stay alone.
+
+    Raises `DataError` if ``copies`` is no whole number of 2 or more.
+    """
+    if isinstance(copies, bool) or not isinstance(copies, int) or copies < 2:
+        raise DataError(f"{dataset.name}: copies={copies!r}; give a whole number of 2 or more")
+    n = len(dataset.table)
+    fixed = np.zeros(0, dtype=np.intp) if dataset.test_rows is None else dataset.test_rows
+    rows = np.tile(np.setdiff1d(np.arange(n), fixed), copies)
+    return replace(
+        dataset,
+        name=f"{dataset.name}[copies={copies}]",
+        table=dataset.table.take(np.concatenate([rows, fixed])),
+        test_rows=None if not len(fixed) else np.arange(len(rows), len(rows) + len(fixed)),
+        notes=(*dataset.notes, f"every row {copies} times"),
     )
 
 

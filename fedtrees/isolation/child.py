@@ -31,6 +31,7 @@ from fedtrees.core.specs import Spec
 from fedtrees.core.view import View
 from fedtrees.isolation import guesses, kernels, views
 from fedtrees.isolation.channel import Channel, Closed
+from fedtrees.isolation.described import described
 from fedtrees.isolation.shield import (
     adopt_descendants,
     close_for_good,
@@ -45,6 +46,7 @@ MOST_TEXT = 20_000  # characters of an error that are passed on
 def main() -> None:
     """Serve the process that started this one: over the socket it names, or once over the pipes."""
     where, parent = sys.argv[1], int(sys.argv[2])
+    register.attacks_here = True
     close_for_good()
     if where == "once":
         channel = _pipes()
@@ -72,6 +74,13 @@ def load(order: Mapping[str, Any]) -> None:
         register.get("attack", name)
 
 
+def load_loose(order: Mapping[str, Any]) -> None:
+    """Load the plugins that came before one that is asked about; what fails was told of then."""
+    for file, digest in order["plugins"]:
+        with suppress(FedtreesError):
+            load_plugin(file, digest)
+
+
 def answer(channel: Channel) -> None:
     """Answer one request."""
 
@@ -84,7 +93,16 @@ def answer(channel: Channel) -> None:
 
     try:
         order = channel.receive()
+        if "file" in order:
+            load_loose(order)
+            channel.send(described(*order["file"], order["bait"]))
+            return
         load(order)
+        if "make" in order:
+            for spec in order["attacks"]:
+                register.make("attack", Spec(*spec))
+            channel.send({"made": True})
+            return
         view = views.view_of(channel.receive(views.types()), ask)
         reply = _guess(order, view) if "coins" in order else _reasons(order, view)
     except BaseException as err:

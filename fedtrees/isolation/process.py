@@ -104,7 +104,7 @@ class AttackProcess:
         attack : Spec
         view : View
         coins : tuple of int, optional
-            256 bits; by default a hash of the view (`views.coins`).
+            256 bits; by default a hash of what is held (`views.coins`).
         watch : bool
             Note which files, sockets and modules it opens.
         anyway : bool
@@ -144,6 +144,48 @@ class AttackProcess:
             )
         return [None if reason is None else str(reason) for reason in said]
 
+    def make(self, attack: Spec) -> None:
+        """Construct an attack there, and keep nothing; raises `FedtreesError` as `run`."""
+        self._answered({"attacks": (_named(attack),), "make": True})
+
+    def describe(self, file: str, digest: str, *, bait: bool = False) -> dict[str, Any]:
+        """Let a plugin file be imported there, and say what it registers.
+
+        Parameters
+        ----------
+        file, digest : str
+            Its path and sha256.
+        bait : bool
+            Load the bench beside it, to see what the import does to it.
+
+        Returns
+        -------
+        dict
+            ``attacks``, a dict of facts each; ``others``, in words; ``did``, what its import did
+            beside registering, in words.
+
+        Raises
+        ------
+        FedtreesError
+            As `run`.
+        """
+        others = tuple(known for known in loaded_plugins() if known != (file, digest))
+        order = {"attacks": (), "file": (file, digest), "bait": bait, "plugins": others}
+        reply = self._answered(order)
+        return {name: reply[name] for name in ("attacks", "others", "did")}
+
+    def _answered(self, more: dict[str, Any]) -> dict[str, Any]:
+        """Return the reply to an order that has no view."""
+        order = {"plugins": loaded_plugins(), "modules": (), **more}
+        with self._one_at_a_time, closed_memory():
+            try:
+                reply = self._exchange(order, None, None)
+            except Closed as err:
+                raise ProtocolError(f"the process of attacks was killed ({err})") from None
+        if "failed" in reply:
+            raise _error(reply)
+        return reply
+
     def end(self) -> None:
         """End the process, whatever it is at."""
         process, control = self._process, self._control
@@ -157,16 +199,14 @@ class AttackProcess:
 
     def _ask(self, attacks: Sequence[Spec], view: View, more: dict[str, Any]) -> dict[str, Any]:
         order = {
-            "attacks": tuple((spec.name, dict(spec.params)) for spec in attacks),
+            "attacks": tuple(map(_named, attacks)),
             "plugins": loaded_plugins(),
             "modules": views.modules(view),
             **more,
         }
         packed = pack(views.told(view))
         if "coins" in order and order["coins"] is None:
-            bare = views.bare(view)
-            told = packed if bare is view else pack(views.told(bare))
-            order["coins"] = views.coins(told, attacks[0].name)
+            order["coins"] = views.coins(view, attacks[0].name)
         asked = 0 if view.oracle is None else len(view.oracle.log)
         with self._one_at_a_time, closed_memory():
             for attempt in (1, 2):
@@ -186,7 +226,7 @@ class AttackProcess:
         return reply
 
     def _exchange(
-        self, order: Mapping[str, Any], packed: Sequence[Any], view: View
+        self, order: Mapping[str, Any], packed: Sequence[Any] | None, view: View | None
     ) -> dict[str, Any]:
         """Send what is wanted and the view; return the reply, answering queries meanwhile."""
         done = False
@@ -194,7 +234,8 @@ class AttackProcess:
             channel, ended = self._forked(order) if self._forks else self._afresh()
             try:
                 channel.send(order)
-                channel.send_packed(packed)
+                if packed is not None:
+                    channel.send_packed(packed)
                 reply = _listen(channel, view)
             except Closed:
                 reply = None
@@ -261,6 +302,10 @@ class AttackProcess:
         return Channel(reading, writing), self._process.wait  # type: ignore[arg-type]
 
 
+def _named(attack: Spec) -> tuple[str, dict[str, Any]]:
+    return attack.name, dict(attack.params)
+
+
 def _interpreter(where: str, **options: Any) -> subprocess.Popen[bytes]:
     """Start a fresh interpreter that knows neither paths of rows nor the options of this one."""
     environment = {
@@ -272,13 +317,13 @@ def _interpreter(where: str, **options: Any) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, env=environment, cwd=tempfile.gettempdir(), **options)
 
 
-def _listen(channel: Channel, view: View) -> dict[str, Any]:
+def _listen(channel: Channel, view: View | None) -> dict[str, Any]:
     types = (Table, *guesses.scored())
     while True:
         reply = channel.receive(types, MOST_BYTES)
         if not isinstance(reply, dict):
             raise ProtocolError(f"an attack answered with a {type(reply).__name__}")
-        if "ask" not in reply:
+        if "ask" not in reply or view is None:
             return reply
         channel.send(_answers(view, reply["ask"], reply.get("ids")))
 

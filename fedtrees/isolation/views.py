@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,25 +14,15 @@ from fedtrees.core.composition import Composition
 from fedtrees.core.defense import Defense
 from fedtrees.core.errors import ProtocolError
 from fedtrees.core.holding import Holding, KnownEntries
-from fedtrees.core.messages import emptied
 from fedtrees.core.oracle import Answer, Oracle
 from fedtrees.core.registry import PLUGIN, register
 from fedtrees.core.schema import Feature, OneHot, Schema
 from fedtrees.core.specs import Spec
-from fedtrees.core.values import FIRST_ARRAY
+from fedtrees.core.values import pack
 from fedtrees.core.view import Seen, View
 
-_AS_THEY_ARE = (
-    "principals",
-    "own",
-    "schema",
-    "protocol",
-    "n_rows",
-    "known",
-    "entries",
-    "stated",
-    "weighted",
-)
+_KNOWN = ("own", "known", "entries")
+_AS_THEY_ARE = ("principals", "schema", "protocol", "n_rows", *_KNOWN, "stated", "weighted")
 
 
 def types() -> tuple[type, ...]:
@@ -96,31 +85,18 @@ def view_of(value: dict[str, Any], answer: Answer) -> View:
     )
 
 
-def bare(view: View) -> View:
-    """Return a view less what may differ between two runs that tell the same.
+def coins(view: View, purpose: str) -> tuple[int, ...]:
+    """Return the coins of an attack on a view: 256 bits, as numbers of 32.
 
-    Keys and ciphertexts are others in every run, and not there in an ideal one. So nothing is
-    left inside sealed values, nor the defense that says which it was. The view itself where
-    neither a defense nor the protocol brings cryptography.
+    They are a hash of what the principals hold and were told besides, and of who they are, so that
+    they tell nothing else: neither the experiment's seed, which is small enough to be tried out,
+    nor anybody's rows. What crossed does not enter: defenses change it, and an attack starts from
+    the same draws whatever defends. Other rows give other coins; principals without rows have the
+    same in every federation.
     """
-    if view.defense.aggregation() is None and not any(
-        emptied(s.message) is not s.message for s in view.seen
-    ):
-        return view
-    once = {id(s.message): emptied(s.message) for s in view.seen}  # a broadcast stays one message
-    seen = tuple(replace(s, message=once[id(s.message)]) for s in view.seen)
-    return replace(view, seen=seen, defense=Composition())
-
-
-def coins(packed: Sequence[Any], purpose: str) -> tuple[int, ...]:
-    """Return the coins of an attack on a packed view: 256 bits, as numbers of 32.
-
-    They are a hash of the arrays that the principals hold and saw, so that they tell nothing else:
-    neither the experiment's seed, which is small enough to be tried out, nor anybody's rows. The
-    same run gives the same coins, and another seed of the experiment others.
-    """
+    held = {name: getattr(view, name) for name in ("principals", "protocol", *_KNOWN)}
     digest = hashlib.blake2b(purpose.encode(), digest_size=32)
-    for chunk in packed[FIRST_ARRAY:]:
+    for chunk in pack(held):
         digest.update(chunk)
     return tuple(int(n) for n in np.frombuffer(digest.digest(), "<u4"))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -37,12 +38,66 @@ def watching(touched: list[str] | None) -> Iterator[None]:
             if not (
                 path.suffix in _CODE
                 or "__pycache__" in path.parts
-                or str(path).startswith(("/proc", "/sys", "/dev"))
+                or (str(path).startswith(("/proc", "/sys", "/dev")) and _SHARED not in path.parents)
             ):
                 touched.append(f"open {path.name}")
+
+    sys.addaudithook(note)
+    before = _shared()
+    try:
+        yield
+    finally:
+        watched = False
+        touched += [f"leaves {name} in shared memory" for name in sorted(_shared() - before)]
+
+
+#: What starts or reaches something that outlives a block.
+_LASTING = (
+    "socket.connect", "socket.bind", "subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn",
+    "os.system", "os.exec", "sys.addaudithook",
+)  # fmt: skip
+_SHARED = Path("/dev/shm")
+_WRITES = os.O_WRONLY | os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC
+
+
+@contextmanager
+def leaving(left: list[str]) -> Iterator[None]:
+    """Note what a block leaves outside its process: files, shared memory, sockets, processes.
+
+    What Python writes of its own, compiled code, is none.
+    """
+    watched = True
+    before = _shared()
+
+    def note(event: str, arguments: tuple[Any, ...]) -> None:
+        if not watched:
+            return
+        if event in _LASTING:
+            left.append(event)
+        elif event == "open" and isinstance(arguments[0], (str, bytes)) and _writing(*arguments):
+            path = Path(os.fsdecode(arguments[0]))
+            written = path.suffix in _CODE or "__pycache__" in path.parts
+            if not written and path.name[-4:] != "null" and not path.name.endswith(".tmp"):
+                left.append(f"writes {path.name}")
 
     sys.addaudithook(note)
     try:
         yield
     finally:
         watched = False
+        left += [f"leaves {name} in shared memory" for name in sorted(_shared() - before)]
+
+
+def _writing(path: object, mode: object, flags: object) -> bool:
+    if isinstance(mode, str):
+        return any(letter in mode for letter in "wax+")
+    return isinstance(flags, int) and bool(flags & _WRITES)
+
+
+def _shared() -> set[str]:
+    """Return the segments of shared memory that any process has."""
+    found = {p.name for p in _SHARED.iterdir()} if _SHARED.is_dir() else set()
+    segments = Path("/proc/sysvipc/shm")
+    if segments.is_file():
+        found |= {f"segment {line.split()[1]}" for line in segments.read_text().splitlines()[1:]}
+    return found

@@ -99,7 +99,7 @@ class Histogram(Message):
         """Binary places of gradients and hessians."""
         return self.g_bits, self.h_bits
 
-    def units(self, field: str) -> tuple[NDArray[np.float64], bool]:
+    def unit_of(self, field: str) -> tuple[NDArray[np.float64], bool]:
         """Return the units of gradients and hessians."""
         return np.ldexp(1.0, self.bits), True
 
@@ -169,7 +169,7 @@ class GlobalHistogram(Message):
         """Binary places of gradients and hessians."""
         return self.g_bits, self.h_bits
 
-    def units(self, field: str) -> tuple[NDArray[np.float64], bool]:
+    def unit_of(self, field: str) -> tuple[NDArray[np.float64], bool]:
         """Return the units of gradients and hessians."""
         return np.ldexp(1.0, self.bits), True
 
@@ -233,6 +233,7 @@ class NodeSplits(Message):
     """
 
     discloses: ClassVar[frozenset[Reveal]] = _COUNTING | {Reveal.THRESHOLDS}
+    verbatim: ClassVar[frozenset[str]] = frozenset({"threshold"})
     tree: int
     nodes: NDArray[np.int32]
     feature: NDArray[np.int32]

@@ -47,6 +47,7 @@ class FeatureSketch(Message):
     """
 
     discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.FEATURES, Reveal.COUNTS})
+    verbatim: ClassVar[frozenset[str]] = frozenset({"points", "low"})
     points: NDArray[np.float32]
     weights: NDArray[np.int64]
     offsets: NDArray[np.int32]
@@ -59,6 +60,7 @@ class FeatureRanges(Message):
     """A client's smallest and largest value of every feature, float32, shape (d,) each."""
 
     discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.FEATURES})
+    verbatim: ClassVar[frozenset[str]] = frozenset({"low", "high"})
     low: NDArray[np.float32]
     high: NDArray[np.float32]
 
@@ -117,6 +119,7 @@ class CutPoints(Message):
     """The cut points everyone bins with (`fedtrees.trees.binning.Cuts`)."""
 
     discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.FEATURES})
+    verbatim: ClassVar[frozenset[str]] = frozenset({"values", "minimum"})
     values: NDArray[np.float32]
     offsets: NDArray[np.int32]
     minimum: NDArray[np.float32]

@@ -131,6 +131,7 @@ class ForestArrays(Message):
     """
 
     discloses: ClassVar[frozenset[Reveal]] = _COUNTING | {Reveal.MODEL, Reveal.THRESHOLDS}
+    verbatim: ClassVar[frozenset[str]] = frozenset({"threshold"})
     sizes: NDArray[np.int64]
     feature: NDArray[np.int32]
     threshold: NDArray[np.float32]

@@ -58,6 +58,7 @@ class BoostedModel(Message):
     """
 
     discloses: ClassVar[frozenset[Reveal]] = _MODEL | {Reveal.LABELS, Reveal.COUNTS}
+    verbatim: ClassVar[frozenset[str]] = frozenset({"threshold"})
     objective: str
     base_margin: NDArray[np.float32]
     sizes: NDArray[np.int64]

@@ -91,7 +91,7 @@ class NetworkUpdate(Message):
     update: NDArray[np.float32] = summable()
     rows: NDArray[np.int64] = summable()
 
-    def units(self, field: str) -> tuple[float, bool]:
+    def unit_of(self, field: str) -> tuple[float, bool]:
         """Return the rows that an update is the mean of, times these."""
         return (float(self.rows[0]), False) if field == "update" else (1.0, True)
 

@@ -130,7 +130,7 @@ class Gradient(Message):
     values: NDArray[np.uint8]
     bits: int
 
-    def units(self, field: str) -> tuple[float, bool]:
+    def unit_of(self, field: str) -> tuple[float, bool]:
         """Return that of the last binary place."""
         return 2.0**self.bits, True
 
@@ -248,7 +248,7 @@ class AverageWeights(Message):
     weights: NDArray[np.int64]
     bits: int
 
-    def units(self, field: str) -> tuple[float, bool]:
+    def unit_of(self, field: str) -> tuple[float, bool]:
         """Return that of the last binary place."""
         return 2.0**self.bits, True
 

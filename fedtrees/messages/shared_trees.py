@@ -57,6 +57,7 @@ class SharedTrees(Message):
     """
 
     discloses: ClassVar[frozenset[Reveal]] = _GROWN_ALONE | {Reveal.COUNTS}
+    verbatim: ClassVar[frozenset[str]] = frozenset({"threshold"})
     round: int
     sizes: NDArray[np.int64]
     feature: NDArray[np.int32]

@@ -114,6 +114,25 @@ class RowStatistics(Message):
 
 
 @dataclass(frozen=True, eq=False)
+class OwnRowStatistics(Message):
+    """What the holder of the key put into a `RowStatistics`; it notes it, and nothing crosses.
+
+    It is made of the labels that trees are grown on, as defenses changed them, and is 0 for rows
+    that a round left out: noise and draws of the holder's own are no secret to it.
+
+    Attributes
+    ----------
+    tree : int
+    statistics : int64 array, shape (m, s)
+        In the order of the rows of the tree.
+    """
+
+    discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.LABELS})
+    tree: int
+    statistics: NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
 class NodeRows(Message):
     """Ask for sums over the bins at some nodes, and tell which rows are in them.
 

@@ -66,12 +66,12 @@ class Noise(Channel):
         noise = [self._drawn(scale, np.shape(x)[:-1], rng) for scale in self.scale]
         return np.asarray(x + np.stack(noise, axis=-1))
 
-    def error(self, y: ArrayLike) -> tuple[Floats, Floats]:
+    def error(self, y: NDArray[Any]) -> tuple[Floats, Floats]:
         """Return y and the variance of the noise."""
         y = np.asarray(y, dtype=np.float64)
         return y, np.broadcast_to(self._variance(np.asarray(self.scale, np.float64)), y.shape)
 
-    def log_mass(self, lo: ArrayLike, hi: ArrayLike, x: ArrayLike) -> Floats:
+    def log_mass(self, lo: NDArray[Any], hi: NDArray[Any], x: NDArray[Any]) -> Floats:
         """Return the log mass of noise that ends in the box."""
         x, scale = np.asarray(x, dtype=np.float64), np.asarray(self.scale, np.float64)
         low, high = np.asarray(lo) - x, np.asarray(hi) - x
@@ -115,7 +115,7 @@ class Laplace(Noise):
         self, scale: float, shape: tuple[int, ...], rng: np.random.Generator
     ) -> NDArray[Any]:
         draw = partial(discrete_laplace, scale) if self.whole else partial(_laplace, scale)
-        return np.sum([draw(shape, rng) for _ in range(self.draws)], axis=0)
+        return np.asarray(sum(draw(shape, rng) for _ in range(self.draws)))
 
     def _variance(self, scale: Floats) -> Floats:
         one = 2 * np.exp(-1 / scale) / np.expm1(-1 / scale) ** 2 if self.whole else 2 * scale**2
@@ -142,7 +142,7 @@ class Laplace(Noise):
             return found
         z = np.minimum(np.abs(low) / scale, _FAR)
         density = np.log(polyval(z, _erlang(self.draws)[0])) - z - np.log(scale)
-        return np.where(low == high, density, found)
+        return np.asarray(np.where(low == high, density, found))
 
 
 @cache
@@ -214,7 +214,7 @@ class Gaussian(Noise):
             k = np.arange(-64.0, 65.0)
             total = np.exp(-0.5 * (k / scale[..., None]) ** 2).sum(axis=-1)
             density = np.where(scale < _SMOOTH, -0.5 * (low / scale) ** 2 - np.log(total), density)
-        return np.where(low == high, density, found)
+        return np.asarray(np.where(low == high, density, found))
 
 
 @dataclass(frozen=True)
@@ -244,7 +244,7 @@ class NoisyShares(Channel):
         np.divide(noisy, total, out=even, where=total > 0)
         return even
 
-    def log_mass(self, lo: ArrayLike, hi: ArrayLike, x: ArrayLike) -> Floats:
+    def log_mass(self, lo: NDArray[Any], hi: NDArray[Any], x: NDArray[Any]) -> Floats:
         """Return the log density of the middle of the box, whatever its size.
 
         Noisy shares z are ``t y`` for some t. While all are below 1 it is their density, integrated
@@ -261,7 +261,7 @@ class NoisyShares(Channel):
         def along(t: Floats) -> Floats:
             z = t[..., None] * y
             low = np.where(there, z, -np.inf)[..., None]
-            return law.log_mass(low, z[..., None], x[..., None]).sum(axis=-1)
+            return np.asarray(law.log_mass(low, z[..., None], x[..., None]).sum(axis=-1))
 
         nodes, weights = np.polynomial.legendre.leggauss(_NODES)
         found = np.full(most.shape, -np.inf)
@@ -273,11 +273,12 @@ class NoisyShares(Channel):
         z = np.where(cut, 1.0, y / most[..., None])
         low, high = np.where(there, z, -np.inf), np.where(cut, np.inf, z)
         capped = law.log_mass(low[..., None], high[..., None], x[..., None]).sum(axis=-1)
-        nothing = law.log_mass(-np.inf, np.zeros((*y.shape, 1)), x[..., None]).sum(axis=-1)
+        none = np.zeros((*y.shape, 1))
+        nothing = law.log_mass(none - np.inf, none, x[..., None]).sum(axis=-1)
         found = np.where(tied, np.where(cut.all(axis=-1), nothing, -np.inf), found)
         return np.asarray(np.logaddexp(found, capped - (power + 1) * np.log(most)))
 
-    def error(self, y: ArrayLike) -> tuple[Floats, Floats]:
+    def error(self, y: NDArray[Any]) -> tuple[Floats, Floats]:
         """Return y and the variance of the noise: what dividing adds is not counted."""
         y = np.asarray(y, dtype=np.float64)
         return y, np.full(y.shape, 2 * self.scale**2)
@@ -311,12 +312,12 @@ class Response(Channel):
         prior = np.full((np.size(x), self.classes), 1.0 / self.classes)
         return respond(np.ravel(x), prior, odds_within(self.epsilon), rng).reshape(np.shape(x))
 
-    def preimage(self, lo: ArrayLike, hi: ArrayLike) -> Box:
+    def preimage(self, lo: NDArray[Any], hi: NDArray[Any]) -> Box:
         """Return all classes."""
         shape = np.broadcast_shapes(np.shape(lo), np.shape(hi))
         return np.zeros(shape), np.full(shape, self.classes - 1.0)
 
-    def log_mass(self, lo: ArrayLike, hi: ArrayLike, x: ArrayLike) -> Floats:
+    def log_mass(self, lo: NDArray[Any], hi: NDArray[Any], x: NDArray[Any]) -> Floats:
         """Return the log probability of an answer from lo to hi."""
         odds, x = float(odds_within(self.epsilon)), np.asarray(x)
         first, last = np.maximum(np.ceil(lo), 0), np.minimum(np.floor(hi), self.classes - 1)

@@ -28,6 +28,7 @@ from fedtrees.core.streams import Streams
 from fedtrees.core.transcript import Transcript
 from fedtrees.core.view import Seen
 from fedtrees.messages.models import as_message
+from fedtrees.protocols.limits import check_channels
 
 
 class Coordinator(Party):
@@ -140,7 +141,7 @@ class Protocol(ABC):
         """Compose what a run of the protocol by itself spent; by default the claim."""
         return self.claim()
 
-    def channels(self, schema: Schema) -> Mapping[Place, Change]:
+    def laws(self, schema: Schema) -> Mapping[Place, Change]:
         """State what the protocol itself does to what rows bring (`Defense.channels`)."""
         return {}
 
@@ -317,6 +318,15 @@ class Training:
         told = {} if self.net is None else self.net.own_thresholds()
         return {at: (name, *split) for name, own in told.items() for at, split in own.items()}
 
+    @property
+    def bins_of_rows(self) -> dict[tuple[str, int], NDArray[np.int64]]:
+        """Bins of the rows of each party, by name and column; -1: no value.
+
+        For the harness. Empty where parties have no bins of their own, or are gone.
+        """
+        told = {} if self.net is None else self.net.own_bins()
+        return {(name, c): bin for name, own in told.items() for c, bin in own.items()}
+
     def _asked(
         self, answer: Callable[..., NDArray[Any]], X: NDArray[np.float32], on: Transcript | None
     ) -> NDArray[Any]:
@@ -378,6 +388,8 @@ def train(
             f"{', '.join(holdings)}"
         )
     defense.check(roles, protocol.parameters)
+    if all(h.weight is None for h in holdings.values()):
+        check_channels(defense, schema, protocol.parameters, rows_of(holdings))
     check_holdings(holdings, schema)
     protocol.check_holders(holdings, schema)
     sealing = protocol.sealing()

@@ -211,7 +211,7 @@ class HistogramCanaries(Canaries):
             if places is None or 0 not in message.nodes:
                 continue
             root = int(np.flatnonzero(message.nodes == 0)[0])
-            units, _ = message.units("sums")
+            units, _ = message.unit_of("sums")
             law = together if d.receivers == (d.sender,) else alone
             sums, noise = _read(law, message.sums[root], units)
             brought = self._brought(training, message.tree, rows)

@@ -75,7 +75,7 @@ def _stated(protocol: Protocol, schema: Schema) -> tuple[tuple[str, str, Change]
     """Return what a protocol states of fields, as a view holds it."""
     return tuple(
         (site if isinstance(site, str) else site.__name__, field, change)
-        for (site, field), change in protocol.channels(schema).items()
+        for (site, field), change in protocol.laws(schema).items()
     )
 
 

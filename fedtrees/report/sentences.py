@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from fedtrees.core.counts import many
 from fedtrees.report.frontier import Frontier
 from fedtrees.report.phrases import NO_DIFFERENCE
+from fedtrees.report.recommend import Recommendation
 from fedtrees.report.rows import Panel, Setting
 from fedtrees.report.sides import About, Adversary, Side
-from fedtrees.report.steps import steps
+from fedtrees.report.steps import recommended, steps
 from fedtrees.report.tables import LeaderRow
 
 REBUILT = (
@@ -24,11 +25,15 @@ REBUILT = (
 
 @dataclass(frozen=True)
 class Advice:
-    """One setting: its adversaries, the one that reads most first, and what to do, in order."""
+    """One setting: its adversaries, the one that reads most first, and what to do, in order.
+
+    `found`: What stops all of them, computed.
+    """
 
     setting: Setting
     sides: tuple[Side, ...]
     steps: tuple[str, ...]
+    found: Recommendation
 
 
 @dataclass(frozen=True)
@@ -70,7 +75,10 @@ def verdict(boards: Sequence[Board], about: About) -> Verdict:
         sides.sort(key=Adversary.severity)
         advice.append(
             Advice(
-                setting, tuple(s.said for s in sides), tuple(steps(sides, about.untried(setting)))
+                setting,
+                tuple(s.said for s in sides),
+                tuple(steps(sides, about.untried(setting))),
+                recommended(sides),
             )
         )
     seeds = max((r.point.utility.n for _, board in boards for r in board), default=0)

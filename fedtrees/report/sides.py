@@ -36,18 +36,12 @@ from fedtrees.report.verdict import Leak, at_blind, difference, past_blind
 
 @dataclass(frozen=True)
 class Side:
-    """What one adversary reads, and what every defense changes about it, in sentences.
-
-    `stops`: Defenses under which the worst kind of leak is no longer past blind. `open`: By
-    defense, what is still past blind, most severe first.
-    """
+    """What one adversary reads, and what every defense changes about it, in sentences."""
 
     panel: Panel
     sentences: tuple[str, ...]
     who: str
     lead: str
-    stops: frozenset[str]
-    open: dict[str, tuple[str, ...]]
 
 
 @dataclass(frozen=True)
@@ -141,12 +135,16 @@ class Adversary:
         gaps = [a[0] - b[0] for a, b in both]
         return difference(gaps, [math.hypot(a[1], b[1]) for a, b in both])
 
-    def cost(self, defense: str) -> Estimate:
-        """Return what a defense changes about the utility, paired by seed."""
+    def cost(self, defense: str, better: bool = False) -> Estimate:
+        """Return what a defense changes about the utility, paired by seed.
+
+        `better`: Count what is better as positive.
+        """
         assert self.base is not None
         theirs = {s.seed: s.utility for s in self.base.point.seeds}
+        sign = self.sign if better else 1.0
         mine = self.board[defense].point.seeds
-        return difference([s.utility - theirs.get(s.seed, math.nan) for s in mine])
+        return difference([sign * (s.utility - theirs.get(s.seed, math.nan)) for s in mine])
 
     # --- sentences
 
@@ -167,11 +165,7 @@ class Adversary:
                 if state in ("stops", "may stop"):
                     sentences.append(self.besides(groups[state]))
         sentences.append(self.rests())
-        stops = frozenset((*groups.get("stops", ()), *groups.get("may stop", ())))
-        still = {d: tuple(self.past(d)) for d in defenses}
-        return Side(
-            self.frontier.panel, tuple(filter(None, sentences)), self.who, self.lead, stops, still
-        )
+        return Side(self.frontier.panel, tuple(filter(None, sentences)), self.who, self.lead)
 
     def reads(self) -> str:
         """Say what the undefended run gives away."""

@@ -2,36 +2,36 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from fedtrees.core.counts import listed, many
-from fedtrees.core.guarantee import ActedOnNothing
 from fedtrees.report import style
-from fedtrees.report.budgets import ordered
 from fedtrees.report.intervals import Estimate
-from fedtrees.report.phrases import NO_DIFFERENCE, NOT_LOOKING, doing, reads
-from fedtrees.report.rows import UNDEFENDED
+from fedtrees.report.phrases import NO_DIFFERENCE, NOT_LOOKING
+from fedtrees.report.recommend import Recommendation, Trial, recommend
 from fedtrees.report.sides import Adversary
 from fedtrees.report.verdict import FEWEST_SEEDS
 
 
 def steps(sides: Sequence[Adversary], untried: Sequence[str]) -> list[str]:
-    """Return what to do, in order: the cheapest defense, what stays open, what was not tried."""
+    """Return what to do, in order: the defense to take, what stays open, what was not tried."""
     leaking = [side for side in sides if side.lead]
-    common = [d for d in _drawn(leaking) if all(d in s.said.stops for s in leaking)]
-    able = {s.who: common or [d for d in _drawn([s]) if d in s.said.stops] for s in leaking}
-    best = {s.who: _cheapest(able[s.who], s) for s in leaking if able[s.who]}
+    whole = recommended(sides) if leaking else Recommendation(())
+    each = {s.who: whole if whole.choice else recommended([s]) for s in leaking}
+    best = {who: found.choice.name for who, found in each.items() if found.choice}
     steps: list[str] = []
     for side in leaking:  # who reads most comes first
         defense = best.get(side.who)
         if defense is None:
-            steps.append(_unstopped(side))
+            steps.append(_unstopped(side, each[side.who]))
             continue
         mine = [s for s in leaking if best.get(s.who) == defense]
         if side is mine[0]:
-            steps.append(_use(defense, mine, able[side.who]))
-            steps += [_open(s, defense) for s in mine]
+            steps.append(_use(defense, mine, each[side.who].able))
+            steps += [_rests(s, defense) for s in mine]
+    blank = [(c.name, c.untested) for c in whole.candidates if c.untested]
+    if blank:
+        steps.append(_untested(blank))
     if not leaking and sides and any(side.base and side.base.leaks for side in sides):
         steps.append("Nothing to stop was found here: try a harder setting before you trust this.")
     if untried:
@@ -39,28 +39,24 @@ def steps(sides: Sequence[Adversary], untried: Sequence[str]) -> list[str]:
     return steps
 
 
-def _drawn(sides: Sequence[Adversary]) -> list[str]:
-    """Return the defenses with a utility under all of these threats, first things first."""
-    if not sides:
-        return []
-    return [
-        d
-        for d, r in sides[0].board.items()
-        if d != UNDEFENDED
-        and r.point.utility.known
-        and all(d in s.board and s.board[d].point.claimed != ActedOnNothing.kind for s in sides)
-    ]
+def recommended(sides: Sequence[Adversary]) -> Recommendation:
+    """Return which defense to take against all of these adversaries."""
+    trials: dict[str, list[Trial]] = {}
+    for side in sides:
+        for defense, row in side.board.items():
+            if not row.point.unfit:
+                cost = side.cost(defense, better=True) if side.base else Estimate()
+                trials.setdefault(defense, []).append(Trial.of(side.who, row, cost))
+    return recommend(trials, sides[0].margin)
 
 
-def _cheapest(defenses: Iterable[str], side: Adversary) -> str:
-    """Return the defense of most utility; of equal ones the one of least traffic."""
-
-    def price(defense: str) -> tuple[float, float]:
-        row = side.board[defense]
-        traffic = row.cost.bytes if math.isfinite(row.cost.bytes) else math.inf
-        return -side.sign * row.point.utility.mean, traffic
-
-    return min(defenses, key=price)
+def _untested(blank: Sequence[tuple[str, tuple[str, ...]]]) -> str:
+    """Say which defenses cannot be recommended, because something did not run."""
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for name, why in blank:
+        alike.setdefault(why, []).append(name)
+    said = (f"{listed(names)} ({'; '.join(why)})" for why, names in alike.items())
+    return f"Untested, and so not to be recommended: {'; '.join(said)}."
 
 
 def _use(defense: str, sides: Sequence[Adversary], able: Sequence[str]) -> str:
@@ -81,12 +77,10 @@ def _use(defense: str, sides: Sequence[Adversary], able: Sequence[str]) -> str:
         first = first if worth else "Train alone, or against"
     if row.point.collapsed:
         facts.append(f"{row.point.collapsed}, so that it rests on these attacks alone")
-    if row.point.coverage.missing:
-        facts.append(f"only {row.point.coverage}")
-    certain = [d for d in able if all(s.state(d) == "stops" for s in sides)]
+    certain = [d for d in able if all(s.closed(d) for s in sides)]
     rivals, stop = (certain, "stop") if defense in certain else (able, "stop, or may stop,")
     of = len(rivals)
-    cheapest = f", the cheapest of {of} that {stop} the worst of it" if of > 1 else ""
+    cheapest = f", the cheapest of {of} that {stop} all of it" if of > 1 else ""
     return f"{first} {against} use {defense}{cheapest}: {', '.join(facts)}."
 
 
@@ -96,46 +90,29 @@ def _overlap(one: Estimate, other: Estimate) -> bool:
     return one.n > 1 and other.n > 1 and within
 
 
-def _open(side: Adversary, defense: str) -> str:
-    """Say what stays open with a defense."""
-    said, left = side.said, side.said.open[defense]
-    row = side.board[defense]
-    if not left:
-        if side.closed(defense):
-            return (
-                f"With {defense}, {side.who} {side.are} within {side.margin:g} of {NOT_LOOKING} by "
-                f"every score, over {many(row.point.utility.n, 'seed')}."
-            )
-        few = row.point.utility.n < FEWEST_SEEDS
-        why = f"; to show it takes {FEWEST_SEEDS} seeds" if few else ""
+def _rests(side: Adversary, defense: str) -> str:
+    """Say on what it rests that a defense leaves nothing."""
+    seeds = side.board[defense].point.utility.n
+    if side.closed(defense):
         return (
-            f"With {defense}, {side.who} can read nothing clear beyond {NOT_LOOKING}, by any "
-            f"score; {many(row.point.utility.n, 'seed')} cannot rule out an advantage of "
-            f"{side.margin:g} or more{why}."
+            f"With {defense}, {side.who} {side.are} within {side.margin:g} of {NOT_LOOKING} by "
+            f"every score, over {many(seeds, 'seed')}."
         )
-    can = side.can_all(left, defense)
-    closing = [d for d in said.stops if d != defense and not {*left} & {*said.open[d]}]
-    remedy = "no defense that was tried stops all of it"
-    whole = [d for d in closing if not said.open[d]]
-    if whole:
-        remedy = f"{listed(ordered(whole), 'or')} would stop that too"
-    elif closing:
-        others = sorted({m for d in closing for m in said.open[d]})
-        remedy = f"{listed(ordered(closing), 'or')} would stop that, and not {doing(others)}"
-    return f"Still open: with {defense}, {side.who} can {can}; {remedy}."
-
-
-def _unstopped(side: Adversary) -> str:
-    """Say that nothing that was tried stops an adversary, and what leaves the least."""
-    text = f"Still open: nothing that was tried stops {side.who}"
-    if not _drawn([side]):
-        return f"Still open: no defense was tried against {side.who}."
-    cuts = [d for d in _drawn([side]) if side.state(d) == "cuts"]
-    if not cuts:
-        return f"{text}, and nothing clearly cuts what {side.they} {reads(side.several)}."
-    least = min(cuts, key=lambda d: side.leak(d, side.lead).advantage.mean)
-    left, had = (
-        side.amount(side.lead, side.leak(d, side.lead).score.mean, whole=d == least)
-        for d in (least, UNDEFENDED)
+    why = f"; to show it takes {FEWEST_SEEDS} seeds" if seeds < FEWEST_SEEDS else ""
+    return (
+        f"With {defense}, {side.who} can read nothing clear beyond {NOT_LOOKING}, by any "
+        f"score; {many(seeds, 'seed')} cannot rule out an advantage of {side.margin:g} or more"
+        f"{why}."
     )
-    return f"{text}; least is left by {least}: {left} instead of {had} ({side.price([least])})."
+
+
+def _unstopped(side: Adversary, found: Recommendation) -> str:
+    """Say that nothing that was tried stops an adversary, and what leaves the least."""
+    if not found.candidates:
+        return f"Still open: no defense was tried against {side.who}."
+    text = f"Still open: nothing that was tried stops {side.who} by every score"
+    least = found.least
+    if least is None:
+        return f"{text}; none was tested by every attack that applies."
+    left = f"{side.they} can {side.can_all(side.past(least.name), least.name)}"
+    return f"{text}; least is left by {least.name} ({side.price([least.name])}): {left}."

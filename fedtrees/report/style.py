@@ -45,6 +45,7 @@ METRIC_NAMES = {
     "leaf_counts_exact": "leaves with exact counts",
     "v_measure": "V-measure",
     "ami": "adjusted mutual information",
+    "bins_read": "bins of others' values named",
     "rank_correlation": "rank correlation of others' columns",
     "thresholds": "thresholds of others found",
     "ranges_covered": "training ranges known",

@@ -51,7 +51,6 @@ UNREAD = {
     "LeafClassCounts": FORESTS,
     "PrivateForest": FORESTS,
     "ColumnSums": "all they tell is by what inputs are standardised, which is read",
-    "LeafSums": "the leaf values and noisy sums made of it are read; no attack tells clients apart",
 }
 FEW_ROWS = "`regression-inversion` reads it where one other client has few rows"
 SUMS = "sums over all clients, whose rows no attack tells apart; clients are told the averages"

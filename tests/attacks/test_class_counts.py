@@ -128,7 +128,7 @@ def test_splits_and_leaves_on_the_way_are_the_released_forest():
 def test_counts_that_are_drawn_are_of_the_shares_told(protocol, parts, step):
     run = Run(protocol, TABLE, parts=parts)
     for source in sources_of(run.view):
-        assert source.step == step
+        assert source.step == pytest.approx(step, rel=1e-9)
         assert all(t.counts is None for t in source.trees)
         boxes, rng = Boxes.of(source.trees, 4), np.random.default_rng(0)
         numbers = Numbers.of(boxes, source)

@@ -92,6 +92,31 @@ def test_truth_leaves_no_residual():
         assert np.abs(setting.state().residual[known]).max() < 1e-5
 
 
+def of_classes(seed, classes=4, trees=4):
+    X, _ = structured(80, seed)
+    z = X[:, 0] + np.random.default_rng(seed).normal(size=80)
+    y = np.digitize(z, np.quantile(z, np.arange(1, classes) / classes))
+    return world(X, y, 25, seed=seed, classes=classes, trees=trees, max_depth=2, max_bin=8)
+
+
+@pytest.mark.parametrize("level", ["statistics", "values"])
+def test_of_several_classes_truth_leaves_no_residual_and_books_agree(level):
+    setting = Setting(of_classes(3), level)
+    assert setting.world.outputs == 4
+    state, known = setting.state(), np.isfinite(setting.world.variance)
+    assert np.abs(state.residual[known]).max() < 1e-4
+    rounds = state.p.reshape(state.n, -1, 4)
+    np.testing.assert_allclose(rounds.sum(axis=2), 1)
+    classes, precision = setting.classes(state), setting.world.precision(3.0)
+    assert classes.base.shape[0] == 4
+    assert sample(setting.world, state, classes, precision, 5000, 1) > 0
+    again = setting.state(state.cell[: state.n])
+    assert (again.cell != setting.state().cell).any()
+    np.testing.assert_array_equal(again.leaf, state.leaf)
+    np.testing.assert_allclose(again.p, state.p, atol=1e-12)
+    np.testing.assert_allclose(again.residual, state.residual, atol=1e-10)
+
+
 def test_a_constant_hessian_counts_rows():
     w = small(3, trees=1)
     setting = Setting(w, "statistics", constant_hessian=True)

@@ -54,8 +54,10 @@ def problem(rows=4, seed=0):
 
 
 @pytest.mark.parametrize("sizes", [(7, 6, 5, 3), (4, 9, 2), (3, 5, 5, 5, 2)], ids=str)
+@pytest.mark.extra("torch")
 def test_the_tangent_trick_is_the_derivative_that_torch_finds(sizes):
-    torch = pytest.importorskip("torch", reason="torch is the extra `neural`")
+    import torch
+
     rng = np.random.default_rng(len(sizes))
 
     def drawn():
@@ -159,7 +161,6 @@ def test_noise_is_measured_off_the_gradient(rows):
 
 @pytest.fixture(scope="module")
 def trained():
-    pytest.importorskip("torch", reason="torch is the extra `neural`")
     clients, schema = sample_federation(rows=60)
     held = over_clients(clients)
 
@@ -176,6 +177,7 @@ def claims(run, held, who, **params):
     return attack.run(view_of(run, who, held), np.random.default_rng(0))
 
 
+@pytest.mark.extra("torch")
 def test_a_server_finds_every_client_s_batch_and_a_client_the_sum_of_the_others(trained):
     run, held = trained("none")
     found = claims(run, held, ("server",), batches=6).all(BatchRows)
@@ -184,6 +186,7 @@ def test_a_server_finds_every_client_s_batch_and_a_client_the_sum_of_the_others(
     assert (only.owner, only.round, len(only.table)) == (("client-0", "client-1"), 0, 8)
 
 
+@pytest.mark.extra("torch")
 def test_where_noise_drowns_the_gradient_likely_rows_are_submitted(trained):
     quiet, held = trained("none")
     loud, _ = trained("gradient-noise[scale=1.0]")
@@ -195,6 +198,7 @@ def test_where_noise_drowns_the_gradient_likely_rows_are_submitted(trained):
     assert all(np.isin(claim.table.X[:, k], own[:, k]).all() for k in (3, 4))
 
 
+@pytest.mark.extra("torch")
 def test_large_batches_are_rehearsed_beside_own_rows_alone(trained, monkeypatch):
     monkeypatch.setattr("fedtrees.attacks.gradients.attack._MANY", 3)
     run, held = trained("none")
@@ -203,13 +207,15 @@ def test_large_batches_are_rehearsed_beside_own_rows_alone(trained, monkeypatch)
     assert "rehearsed_0" in claims(run, held, ("server", "client-0"), batches=1).notes
 
 
+@pytest.mark.extra("torch")
+@pytest.mark.extra("opacus")
 def test_where_rows_are_drawn_by_themselves_as_many_are_submitted_as_may_be(trained):
-    pytest.importorskip("opacus", reason="opacus is the extra `neural`")
     run, held = trained("dp-sgd[epsilon=0.5]")
     (claim,) = claims(run, held, ("server", "client-0"), batches=1).all(BatchRows)
     assert len(claim.table) == 4 + 8
 
 
+@pytest.mark.extra("torch")
 @pytest.mark.parametrize("who", [("server",), ("server", "client-0")])
 def test_what_most_samples_agree_on_is_likelier_than_a_sample(trained, who):
     run, held = trained("none")
@@ -225,6 +231,7 @@ def test_what_most_samples_agree_on_is_likelier_than_a_sample(trained, who):
     assert many > one + 0.03
 
 
+@pytest.mark.extra("torch")
 @pytest.mark.parametrize("sends", ["secure-sum", "masking", "paillier[bits=1024]"])
 def test_sums_of_updates_are_inverted_as_sums_whatever_hides_the_parts(trained, sends):
     run, held = trained(sends, rounds=1)
@@ -232,8 +239,8 @@ def test_sums_of_updates_are_inverted_as_sums_whatever_hides_the_parts(trained, 
     assert (only.owner, len(only.table)) == (tuple(held), 12)
 
 
+@pytest.mark.extra("torch")
 def test_simulated_local_steps_are_the_protocol_s_own_update():
-    pytest.importorskip("torch", reason="torch is the extra `neural`")
     clients, schema = sample_federation(rows=60)
     held = over_clients(clients)
     params = {"batch": 4, "rounds": 1, "epochs": 2, "local_rows": 10, "lr": 0.3}
@@ -279,12 +286,14 @@ def test_an_update_of_one_step_is_its_gradient():
     np.testing.assert_allclose(told, gradient, atol=1e-5)
 
 
+@pytest.mark.extra("torch")
 def test_updates_of_more_rows_than_wanted_are_left_alone(trained):
     run, held = trained("none")
     attack = register.make("attack", Spec("tableak", {"most": 3}))
     assert "4 rows or more" in attack.inapplicable(view_of(run, ("server",), held))
 
 
+@pytest.mark.extra("torch")
 @pytest.mark.parametrize("name", ["tableak-published", "cosine", "dlg"])
 def test_published_attacks_are_for_comparison_and_find_rows(trained, name):
     run, held = trained("none")
@@ -294,25 +303,35 @@ def test_published_attacks_are_for_comparison_and_find_rows(trained, name):
     assert claim.table.X.shape == (4, 5)
 
 
-def test_batches_of_the_published_network_are_found():
+@pytest.fixture(scope="module")
+def published():
     from fedtrees.benchmarks.papers.tableak import Reference
 
     folder = data_dir()
     path = folder.parent / "reference" / "tableak_adult.npz"
     if not path.is_file():
         pytest.skip("needs tableak_adult.npz beside the data files")
-    made = Reference.of(path, str(folder))
-    assert made.inverted(8, 0, true=False, steps=1)[0] > 99.9
-    assert made.inverted(32, 3, true=False, steps=1)[0] > 99.9
-    truth, gradient = made.batch(8, 1)
-    for size in (8, 32, 128):
-        truth, gradient = made.batch(size, 0)
-        assert np.array_equal(truth.y, made.arrays[f"B{size}/labels"][0])
-        torch = pytest.importorskip("torch", reason="torch is the extra `neural`")
-        from fedtrees.neural.training import mean_gradient
+    return Reference.of(path, str(folder))
 
-        inputs = made.encoding.encode(truth.X)
-        got = mean_gradient(made.layers, made.weights, inputs, truth.y)
+
+def test_batches_of_the_published_network_are_found(published):
+    assert published.inverted(8, 0, true=False, steps=1)[0] > 99.9
+    assert published.inverted(32, 3, true=False, steps=1)[0] > 99.9
+    for size in (8, 32, 128):
+        truth, _ = published.batch(size, 0)
+        assert np.array_equal(truth.y, published.arrays[f"B{size}/labels"][0])
+
+
+@pytest.mark.extra("torch")
+def test_gradients_of_the_published_network_are_found(published):
+    import torch
+
+    from fedtrees.neural.training import mean_gradient
+
+    for size in (8, 32, 128):
+        truth, gradient = published.batch(size, 0)
+        inputs = published.encoding.encode(truth.X)
+        got = mean_gradient(published.layers, published.weights, inputs, truth.y)
         # MKL rounds sums in another order on processors without AVX-512 or AVX2
         exact = torch.backends.cpu.get_cpu_capability().startswith("AVX")
         assert np.array_equal(got, gradient) if exact else np.allclose(got, gradient, atol=1e-7)

@@ -59,7 +59,7 @@ def test_a_view_comes_back_as_it_was():
         view = view_of(training, who, held, 50)
         view.oracle.query(view_in((training, held)).rows.X[:7])
         packed = b"".join(map(bytes, pack(views.told(view))))
-        again = views.view_of(unpack(packed, views.TYPES), lambda X: X)
+        again = views.view_of(unpack(packed, views.types()), lambda X: X)
         assert b"".join(map(bytes, pack(views.told(again)))) == packed
         assert again.schema == view.schema
         assert again.parameters == view.parameters
@@ -76,7 +76,7 @@ def test_the_same_coins_give_the_same_guess_here_and_there(trained, text):
     spec = parse_one(text.removesuffix(" afresh")).parts[0]
     where = AttackProcess(forks=False) if text.endswith("afresh") else attacks()
     there = where.run(spec, view)
-    coins = views.coins(pack(views.told(view)), spec.name)
+    coins = views.coins(view, spec.name)
     here = register.make("attack", spec).run(view, views.generator(coins))
     for a, b in zip(here.claims, there.guess.claims, strict=True):
         told = [b"".join(map(bytes, pack(claim))) for claim in (a, b)]
@@ -163,16 +163,25 @@ def test_neither_seed_nor_paths_are_handed_over(trained, tmp_path, monkeypatch):
     assert run("try-seeds", view_in(trained)).guess.notes == {"hits": 0}
 
 
-def test_coins_follow_from_the_view_alone(trained):
+def test_coins_follow_from_what_is_held_whatever_defends(trained):
     def coins(view, name="x"):
-        return views.coins(pack(views.told(view)), name)
+        return views.coins(view, name)
 
     training, held = trained
     assert coins(view_in(trained)) == coins(view_in(sample_training(training.protocol)))
     mine = {n: h for n, h in held.items() if n == "client-2"}
     assert coins(view_in(trained)) == coins(view_of(training, ("client-2",), mine))
-    others = [view_in(trained, "client-1"), view_in(trained, "server"), view_in(trained).blinded()]
-    assert len({coins(view_in(trained)), coins(view_in(trained), "y"), *map(coins, others)}) == 5
+    defense = make_defense(parse_one("laplace-hist[epsilon=1]"))
+    defended = view_in(sample_training(training.protocol, defense))
+    assert arrays(defended) != arrays(view_in(trained))
+    assert coins(view_in(trained)) == coins(defended)
+    others = [view_in(trained, "client-1"), view_in(trained, "server")]
+    assert len({coins(view_in(trained)), coins(view_in(trained), "y"), *map(coins, others)}) == 4
+
+
+def arrays(view):
+    """Return the bytes of all that a view saw."""
+    return b"".join(bytes(chunk) for chunk in pack(views.told(view)["messages"]))
 
 
 def test_queries_are_counted_where_the_model_is(trained):

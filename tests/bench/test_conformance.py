@@ -39,9 +39,9 @@ ELSEWHERE = {
 OF_NETWORKS = {"attack": ("tableak",), "defense": ("dp-sgd", "gradient-rounding", "top-k")}
 
 
-def skip_without_torch(kind, name):
-    if name in OF_NETWORKS.get(kind, ()):
-        pytest.importorskip("torch", reason="networks need the extra neural")
+def marked(kind, name):
+    """Return what a test of this name needs besides: torch, of networks."""
+    return [pytest.mark.extra("torch")] if name in OF_NETWORKS.get(kind, ()) else []
 
 
 HEAD = """
@@ -175,10 +175,14 @@ def test_a_guard_that_does_nothing_is_caught(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("kind", "name"), [(kind, name) for kind in ("protocol", "defense") for name in OWN[kind]]
+    ("kind", "name"),
+    [
+        pytest.param(kind, name, marks=marked(kind, name))
+        for kind in ("protocol", "defense")
+        for name in OWN[kind]
+    ],
 )
 def test_every_built_in_protocol_and_defense_conforms(kind, name):
-    skip_without_torch(kind, name)
     findings = check(kind, Spec(name, NEEDED.get(name, {})))
     assert findings
     assert [f for f in findings if not f.kept] == []
@@ -218,9 +222,10 @@ def test_clustering_own_columns_conforms_where_parties_hold_columns():
     assert [f for f in findings if not f.kept] == []
 
 
-@pytest.mark.parametrize("name", contenders())
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=marked("attack", name)) for name in contenders()]
+)
 def test_every_built_in_attack_conforms_once_per_family_of_messages(name):
-    skip_without_torch("attack", name)
     met = 0
     for family in [*families(), *ELSEWHERE.get(name, ())]:
         for protocol in family:

@@ -9,8 +9,8 @@ from fedtrees.benchmarks.papers import draft_dp_network
 from fedtrees.core.schema import Table
 
 
+@pytest.mark.extra("torch")
 def test_a_network_reads_a_row_where_noise_is_small_and_not_where_it_is_large(monkeypatch):
-    pytest.importorskip("torch", reason="needs torch, the extra neural")
     monkeypatch.setattr(draft_dp_network, "HIDDEN", (64, 32))
     rng = np.random.default_rng(0)
     X = rng.integers(0, 2, (400, 6)).astype(np.float32)

@@ -69,16 +69,16 @@ def test_too_little_noise_on_leaves_is_found(monkeypatch):
 
 
 @pytest.mark.parametrize("protocol", ["fedsgd-mlp[rounds=20]", "fedavg-mlp[rounds=5]"])
+@pytest.mark.extra("torch")
 def test_too_little_noise_on_updates_is_found(protocol, monkeypatch):
-    pytest.importorskip("torch", reason="needs torch, the extra neural")
     monkeypatch.setattr(dp_sgd, "multiplier", lambda *_: 0.3)
     assert found(protocol, "dp-sgd[epsilon=1]").epsilon > 1
     monkeypatch.setattr(dp_sgd, "multiplier", lambda *_: 30.0)  # more than any of these needs
     assert found(protocol, "dp-sgd[epsilon=1]").epsilon <= 1
 
 
+@pytest.mark.extra("torch")
 def test_a_slope_is_the_gradient_times_the_update():
-    pytest.importorskip("torch", reason="needs torch, the extra neural")
     rng, layers = np.random.default_rng(0), Layers((6, 5, 4, 2))
     weights = neural_training.initial(layers, rng)
     update = rng.normal(size=layers.parameters).astype(np.float32)

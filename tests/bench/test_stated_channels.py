@@ -26,9 +26,10 @@ class Coarse(Defense):
     guards = (Histogram,)
     law = Rounding(0.2)
     def outgoing(self, message, ctx):
-        law = self.law.within(*message.units("sums"))
+        law = self.law.within(*message.unit_of("sums"))
         rng = ctx.rng("mine")
-        return replace(message, sums=law.send(message.sums, rng), totals=law.send(message.totals, rng))
+        made = {f: law.send(getattr(message, f), rng) for f in ('sums', 'totals')}
+        return replace(message, **made)
 """
 
 ROUNDING = "Rounding(0.2)"

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -223,8 +224,9 @@ def test_every_problem_of_a_table_has_a_line_and_the_last_is_the_command_to_try(
         f"fedtrees: {tmp_path}/t.csv: no column 'y'; known: age, bmi, ill",
         f"fedtrees: {tmp_path}/t.csv: drop: no column 'agee'; did you mean 'age'?",
     ]
-    rest = f"--out {tmp_path}/run --keep bmi --target COLUMN --drop age"
-    assert mended == f"try: fedtrees bench --csv {tmp_path}/t.csv {rest}"
+    table, folder = (shlex.quote(f"{tmp_path}/{name}") for name in ("t.csv", "run"))
+    rest = f"--out {folder} --keep bmi --target COLUMN --drop age"
+    assert mended == f"try: fedtrees bench --csv {table} {rest}"
     assert "the columns are age, bmi, ill" in fails(capsys, 2, *command[:3])
 
 

@@ -90,8 +90,11 @@ def test_a_secure_sum_opens_the_sum_alone():
     opened = [(s.sender, s.message.sums.tolist()) for s in seen if not closed(s.message)]
     assert opened == [("server", [11, 22])]
     own = [s.message for s in see(net.transcript, ("client-0",)) if s.sender == "client-0"]
-    assert closed(own[0])  # what it put in is in its own holding, not in its view
-    assert not any(s.opened for s in see(net.transcript, ("client-0", "client-1")))
+    assert not closed(own[0])  # what it put in itself
+    both = see(net.transcript, ("client-0", "client-1"))
+    assert not any(s.opened for s in both)
+    alone = [s for s in see(net.transcript, ("client-1",)) if s.sender == "client-0"]
+    assert alone == []
 
 
 def test_adding_a_colluder_never_shrinks_a_view():

@@ -8,7 +8,7 @@ from fedtrees.bench.suite import DataRef, Suite
 from fedtrees.core.errors import DataError, UsageError
 from fedtrees.data import catalogue
 from fedtrees.data.dataset import Dataset
-from fedtrees.data.sample import sample, thinned
+from fedtrees.data.sample import repeated, sample, thinned
 
 
 def rows_of(dataset):
@@ -33,6 +33,20 @@ def test_fixed_test_rows_stay():
     np.testing.assert_array_equal(part.table.X[40:], whole.table.X[150:])
     with pytest.raises(DataError, match="1 to 150"):
         sample(whole, 151)
+
+
+def test_every_row_as_often_as_asked_but_fixed_test_rows():
+    twice = load_dataset(DataRef("wine[rows=50,copies=2]"), None)
+    once = load_dataset(DataRef("wine[rows=50]"), None)
+    np.testing.assert_array_equal(twice.table.X, np.tile(once.table.X, (2, 1)))
+    whole = catalogue.load("wine")
+    fixed = Dataset("wine", whole.schema, whole.table, test_rows=np.arange(150, 178))
+    part = repeated(fixed, 3)
+    np.testing.assert_array_equal(part.test_rows, np.arange(450, 478))
+    np.testing.assert_array_equal(part.table.X[450:], whole.table.X[150:])
+    for copies in (1, True, 2.0, "all"):
+        with pytest.raises(DataError, match="2 or more"):
+            repeated(whole, copies)
 
 
 @pytest.mark.parametrize("rows", [0, -1, 1.5, True, "all", 10**9])

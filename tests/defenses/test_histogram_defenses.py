@@ -10,6 +10,7 @@ from fedtrees.core.holding import over_clients
 from fedtrees.core.messages import closed
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec
+from fedtrees.core.transcript import Transcript
 from fedtrees.messages.boosting import GlobalHistogram, Histogram
 from fedtrees.messages.cuts import CutPoints
 from fedtrees.protocols.base import train
@@ -81,7 +82,7 @@ def test_rounded_sums_lie_on_the_grid_and_near_the_truth(step):
     assert np.abs(rounded[0].sums - plain[0].sums).max() <= grid // 2 + 1
     assert (rounded[0].sums != plain[0].sums).any()
     law = make("hist-rounding", step=step).channels(None, {})[Histogram, "sums"]
-    law = law.within(*plain[0].units("sums"))
+    law = law.within(*plain[0].unit_of("sums"))
     np.testing.assert_array_equal(law.send(plain[0].sums), rounded[0].sums)
     low, high = law.bounds(rounded[0].sums)
     assert ((low <= plain[0].sums) & (plain[0].sums <= high)).all()
@@ -158,3 +159,58 @@ def test_a_server_that_sends_no_sums_has_nothing_to_suppress():
 def test_parameters_are_checked(name, params, said):
     with pytest.raises(UsageError, match=said):
         make(name, **params)
+
+
+@pytest.mark.parametrize(
+    ("name", "params"),
+    [
+        ("hist-rounding", {"step": 1e9}),
+        ("hist-rounding", {"step": 1e3, "random": True}),
+        ("min-bin", {"k": 10**6}),
+    ],
+)
+def test_what_leaves_nothing_of_any_sum_is_refused_before_training(name, params):
+    with pytest.raises(UsageError, match=r"sends all sums alike: over 240 rows, gradients add up"):
+        run(make(name, **params))
+    run(make("hist-rounding", step=20.0), trees=1)  # coarse, and something is left
+
+
+def test_sums_are_exact_where_no_part_touches_them():
+    parts = {
+        ("secure-sum",): True,
+        ("leaf-rounding", "split-only"): True,
+        ("grid-cuts",): True,
+        ("hist-rounding",): False,
+        ("min-bin",): False,
+    }
+    for names, exact in parts.items():
+        assert Composition(tuple(map(make, names))).sums_exactly is exact
+    assert not Composition((make("laplace-gradient", epsilon=1.0),)).sums_exactly
+
+    class Handmade(type(make("secure-sum"))):
+        def outgoing(self, message, ctx):
+            return message
+
+    assert not Composition((Handmade(),)).sums_exactly
+
+
+@pytest.mark.parametrize("seals", ["secure-sum", "masking"])
+def test_a_view_holds_what_its_principals_sent_open_and_nothing_of_others(seals, tmp_path):
+    params = {"mode": "ideal"} if seals == "masking" else {}
+    rounding = make("hist-rounding", step=0.1)
+    parts = (rounding, make(seals, **params))
+    clients, schema = sample_federation()
+    protocol = register.make("protocol", Spec("nvflare-hist", {"trees": 1, "max_depth": 2}))
+    held = over_clients(clients)
+    done = train(protocol, held, schema, defense=Composition(parts), seed=1)
+    alone = train(protocol, held, schema, defense=Composition((rounding,)), seed=1)
+    view = view_of(done, ("client-1",), held)
+    mine = [m for s, m in view.messages(Histogram) if s.sender == "client-1"]
+    sent = histograms(alone, "client-1")
+    assert len(mine) == len(sent) > 0
+    for a, b in zip(mine, sent, strict=True):
+        np.testing.assert_array_equal(a.sums, b.sums)
+    assert {s.sender for s, _ in view.messages(Histogram)} == {"client-1"}
+    assert not [m for s, m in view_of(done, ("server",), held).messages(Histogram) if not s.opened]
+    done.transcript.save(tmp_path / "run.npz")
+    assert Transcript.load(tmp_path / "run.npz").inside == {}  # in no file

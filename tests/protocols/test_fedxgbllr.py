@@ -19,8 +19,10 @@ from fedtrees.protocols.horizontal.fedxgbllr import FedXGBllr
 SMALL = {"trees": 4, "max_depth": 2, "rounds": 2, "iterations": 3, "batch": 8, "channels": 5}
 
 
+@pytest.mark.extra("torch")
 def test_outputs_and_gradients_are_those_of_torchs_convolution():
-    torch = pytest.importorskip("torch", reason="needs torch, the extra neural")
+    import torch
+
     network, rng = RatesNetwork(3, 4, 5), np.random.default_rng(0)
     flat, V = network.initial(rng), rng.standard_normal((6, 3, 4)).astype(np.float32)
     y = rng.integers(0, 2, 6).astype(np.float32)
@@ -92,8 +94,10 @@ def test_several_classes_are_refused():
         train(FedXGBllr(**SMALL), over_clients(clients), schema)
 
 
+@pytest.mark.extra("torch")
 def test_adam_is_torchs():
-    torch = pytest.importorskip("torch", reason="needs torch, the extra neural")
+    import torch
+
     rng = np.random.default_rng(0)
     at = rng.standard_normal(7).astype(np.float32)
     there, adam = torch.tensor(at, requires_grad=True), Adam(0.01, (0.5, 0.999))

@@ -24,7 +24,7 @@ from fedtrees.neural import training
 from fedtrees.neural.encoding import Encoding
 from fedtrees.protocols.base import train
 
-torch = pytest.importorskip("torch", reason="torch is the extra `neural`")
+pytestmark = pytest.mark.extra("torch")
 CLIENTS, SCHEMA = sample_federation(rows=90)
 HELD = over_clients(CLIENTS)
 
@@ -73,6 +73,8 @@ def test_an_update_is_the_gradient_of_the_rows_that_the_round_used():
 
 
 def test_local_training_is_what_torch_s_optimiser_does():
+    import torch
+
     trained = run("fedavg-mlp", epochs=2, local_rows=10, rounds=1)
     made, encoding = trained.protocol, trained.model.encoding
     start = sent(trained, NetworkWeights)[0].message.weights
@@ -118,8 +120,9 @@ def test_under_a_secure_sum_the_model_is_the_same_but_for_rounding():
     assert [(d.sender, d.receivers) for d in readable] == 2 * [("server", ("server",))]
 
 
+@pytest.mark.extra("opacus")
 def test_dp_sgd_clips_as_opacus_and_spends_what_it_claims():
-    pytest.importorskip("opacus", reason="opacus is the extra `neural`")
+    import torch
     from opacus.optimizers import DPOptimizer
 
     gradients = np.random.default_rng(0).normal(size=(5, 20)).astype(np.float32)
@@ -150,8 +153,8 @@ def test_dp_sgd_clips_as_opacus_and_spends_what_it_claims():
     assert len(sizes) > 1
 
 
+@pytest.mark.extra("opacus")
 def test_noise_of_dp_sgd_has_the_scale_that_the_accountant_asks_for():
-    pytest.importorskip("opacus", reason="opacus is the extra `neural`")
     loud = run(defense="dp-sgd[epsilon=1,clip=1e-9]", statistics="public", units=50)
     sigma = {e.scale for e in loud.transcript.events}
     values = np.concatenate([d.message.update for d in sent(loud)])
@@ -159,8 +162,8 @@ def test_noise_of_dp_sgd_has_the_scale_that_the_accountant_asks_for():
     assert values.std() == pytest.approx(sigma.pop(), rel=0.05)
 
 
+@pytest.mark.extra("opacus")
 def test_an_epsilon_that_no_noise_buys_is_refused():
-    pytest.importorskip("opacus", reason="opacus is the extra `neural`")
     with pytest.raises(UsageError, match="give a larger epsilon or delta"):
         run(defense="dp-sgd[epsilon=1e-9]")
 

@@ -217,7 +217,7 @@ class DPForest(Protocol):
         kind = TruncatedLaplace if self.mechanism == "published" else Laplace
         return kind(self.scale, whole=True)
 
-    def channels(self, schema: Schema) -> Mapping[Place, Change]:
+    def laws(self, schema: Schema) -> Mapping[Place, Change]:
         """State the noise on released counts, and how clients share it."""
         released = (PrivateForest, "counts")
         if self.mechanism == "majority":

@@ -364,7 +364,7 @@ class DPGBDT(Protocol):
             hessian_share=self.hessian_share,
         )
 
-    def channels(self, schema: Schema) -> Mapping[Place, Change]:
+    def laws(self, schema: Schema) -> Mapping[Place, Change]:
         """State the noise on sums of leaves as they are released, or as all clients share it."""
         if not self.noisy:
             return {}

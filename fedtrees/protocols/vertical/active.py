@@ -25,6 +25,7 @@ from fedtrees.messages.vertical import (
     ChosenSplits,
     NodeRows,
     OpenedBinSums,
+    OwnRowStatistics,
     RootRows,
     RoutedRows,
     RoutesOfRows,
@@ -187,6 +188,7 @@ class Active(Coordinator):
         sealed = Sealed((self.name,), rows.shape, "<i8", nbytes, payload)
         message = RowStatistics(tree, slots.limit, slots.terms, sealed)
         net.tell(PASSIVE, message, why="what each row brings to the sums, which only I can read")
+        net.note(OwnRowStatistics(tree, rows), why="the same, as I know it")
         self.sealing.ledger.sent("RowStatistics", receivers * len(rows), receivers * nbytes)
 
     def sums(

@@ -42,6 +42,14 @@ class GlobalBins:
         self.chosen = np.arange(len(self.columns))
         self._bins: Bins | None = None
 
+    def of_rows(self) -> dict[int, NDArray[np.int64]]:
+        """Return the bin of every row, int64, by position of the column; -1: no value."""
+        if not len(self.columns):
+            return {}
+        codes = self._all.codes.astype(np.int64)
+        codes[codes == self._all.missing] = -1
+        return dict(zip(self.columns.tolist(), codes.T, strict=True))
+
     def choose(self, chosen: NDArray[np.intp]) -> None:
         """Let the next tree use some of the columns, by place, ascending."""
         self.chosen, self._bins = chosen, None

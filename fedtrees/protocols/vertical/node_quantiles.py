@@ -34,6 +34,10 @@ class NodeQuantiles(GlobalBins):
         self._X, self._quantiles = held.X, quantiles
         self._cuts: dict[int, list[NDArray[np.float32]]] = {}
 
+    def of_rows(self) -> dict[int, NDArray[np.int64]]:
+        """Return nothing: a row is in another bin at every node."""
+        return {}
+
     def choose(self, chosen: NDArray[np.intp]) -> None:
         """Let the next tree use some of the columns, by place, ascending."""
         self.chosen = chosen

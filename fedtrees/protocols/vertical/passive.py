@@ -57,6 +57,10 @@ class Passive(Party):
         columns = self.bins.columns
         return {at: (int(columns[c]), float(t)) for at, (c, t, _) in self.splits.items()}
 
+    def own_bins(self) -> dict[int, NDArray[np.int64]]:
+        """Return the bin of every row, by column, where bins are those of all rows."""
+        return self.bins.of_rows()
+
     @handles(BinCountsRequest)
     def describe(self, message: BinCountsRequest) -> BinCounts:
         """Answer with the number of bins of every column."""

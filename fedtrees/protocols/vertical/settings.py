@@ -23,6 +23,7 @@ from fedtrees.messages.vertical import (
     ChosenSplits,
     NodeRows,
     OpenedBinSums,
+    OwnRowStatistics,
     RootRows,
     RoutedRows,
     RowStatistics,
@@ -62,7 +63,7 @@ class VerticalProtocol(Protocol):
     }
     serves: ClassVar[frozenset[str]] = frozenset({"candidates", "shown"})
     says: ClassVar[tuple[type[Message], ...]] = (
-        BinCountsRequest, BinCounts, RootRows, TreeColumns, RowStatistics,
+        BinCountsRequest, BinCounts, RootRows, TreeColumns, RowStatistics, OwnRowStatistics,
         NodeRows, BinSums, OpenedBinSums, ChosenSplits, RoutedRows, HeldModel,
     )  # fmt: skip
 

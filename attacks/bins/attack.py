@@ -1,0 +1,85 @@
+"""`linear-reconstruction`: the active party reads others' bins off the sums that it opens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.attacks.bins.feasible import MOST_ROWS, told_of_open
+from fedtrees.attacks.bins.likely import likely_shares, rank_interval, ranks_of
+from fedtrees.attacks.bins.subsets import Certain, certain_bins
+from fedtrees.attacks.bins.sums import Column, columns_of
+from fedtrees.attacks.orders.expected import what_is_known
+from fedtrees.core.attack import Attack
+from fedtrees.core.guess import Claim, ColumnBins, ColumnRanks, Guess
+from fedtrees.core.registry import register
+from fedtrees.core.view import View
+from fedtrees.messages.vertical import OpenedBinSums, OwnRowStatistics
+
+
+@register.attack("linear-reconstruction")
+@dataclass(frozen=True)
+class LinearReconstruction(Attack):
+    """Solve, over all trees, for the bin that every row of another party's column is in.
+
+    The active party opens what the rows of a node bring to every bin of a column, and knows what
+    each of its rows brings: one linear equation in who is in the bin, at every node of every tree,
+    as in linear reconstruction (Dinur and Nissim 2003; Dwork, McSherry and Talwar 2007). It asks
+    for nothing that the protocol does not. Equations are of whole numbers, so that at small nodes
+    they are subset sums with few solutions: what follows from these is certain. What is left open
+    is solved for together, by shares of rows in bins (`fedtrees.attacks.bins.feasible`); where
+    sums tell several rows not apart, own columns and labels say which is likelier.
+    """
+
+    def inapplicable(self, view: View) -> str | None:
+        """Return why no sums were opened whose rows are known, None if some were."""
+        if not any(isinstance(s.message, OwnRowStatistics) for s in view.seen):
+            return "the principals know no gradients of rows"
+        if not any(isinstance(s.message, OpenedBinSums) for s in view.seen):
+            return "the principals opened no sums over others' bins"
+        if view.parameters.get("candidates", "global") != "global":
+            return "every node has bins of its own; split-ordering reads what is left"
+        return None
+
+    def run(self, view: View, rng: np.random.Generator) -> Guess:
+        """Return bins and ranks of all rows in every column that sums were opened of."""
+        if self.inapplicable(view):
+            return Guess()
+        ids, known, claims = view.own[0].ids, what_is_known(view), list[Claim]()
+        sure = cells = 0
+        for column in columns_of(view):
+            found = certain_bins(column)
+            shares, likely = _read(column, found, known)
+            sure, cells = sure + int((found.bin >= 0).sum()), cells + len(found.bin)
+            bin = shares.argmax(axis=1)
+            bin[bin == shares.shape[1] - 1] = -1
+            whose = column.owner, column.position, ids
+            ends, rank = ranks_of(shares)
+            rank = (rank + ranks_of(likely)[1]) / 2
+            low, high = rank_interval(ends, found.allowed)
+            claims.append(ColumnBins(*whose, bin))
+            claims.append(ColumnRanks(*whose, np.clip(rank, low, high), low, high))
+        return Guess(tuple(claims), {"bins_certain": sure / cells} if cells else {})
+
+
+def _read(
+    column: Column, found: Certain, known: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the shares of all rows in bins that keep to sums, and how likely each bin is before.
+
+    Both float64, (N, B + 1). The former name bins best; both rank rows.
+    """
+    open = found.bin < 0
+    shares = found.allowed / found.allowed.sum(axis=1, keepdims=True)
+    if not open.any():
+        return shares, shares
+    told = None
+    if np.count_nonzero(open) <= MOST_ROWS:
+        told = told_of_open(column, found)
+        shares[open] = told.nearest(told.even)
+    likely = np.where(found.allowed, likely_shares(known, shares, found.allowed, told), 0.0)
+    likely /= likely.sum(axis=1, keepdims=True)
+    shares[open] = likely[open] if told is None else told.nearest(likely[open])
+    return shares, likely

@@ -1,0 +1,118 @@
+"""Shares of rows in bins that keep to all sums: linear reconstruction (Dinur and Nissim 2003)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.attacks.bins.subsets import Certain
+from fedtrees.attacks.bins.sums import Column
+from fedtrees.trees.jit import kernel
+
+Floats = NDArray[np.float64]
+
+STEPS = 100
+#: Directions that sums tell less of than this share of the clearest one are taken as not told.
+SLIGHT = 1e-11
+#: Open rows of larger tables that are not solved for: work grows with their square.
+MOST_ROWS = 5000
+
+
+@dataclass(frozen=True, eq=False)
+class Told:
+    """Orthonormal left sides of what sums say of the open rows, and their right sides.
+
+    Attributes
+    ----------
+    open : int64 array, shape (m,)
+        Rows whose bin is not certain.
+    sides : float64 array, shape (m, r)
+    sums : float64 array, shape (r, B + 1)
+    allowed : bool array, shape (m, B + 1)
+    """
+
+    open: NDArray[np.int64]
+    sides: Floats
+    sums: Floats
+    allowed: NDArray[np.bool_]
+
+    def nearest(self, start: Floats) -> Floats:
+        """Return shares (m, B + 1) that keep to sums and bins allowed, found from a start.
+
+        Douglas-Rachford steps between the shares that add up to 1 in every row and those that keep
+        to the sums (Eckstein and Bertsekas 1992): a point of both, if there is one, near the start.
+        """
+        at, shares = start.copy(), np.empty_like(start)
+        across = np.ascontiguousarray(self.sides.T)
+        for _ in range(STEPS):
+            _on_simplex(at, self.allowed, shares)
+            beyond = 2 * shares - at
+            at += beyond + self.sides @ (self.sums - across @ beyond) - shares
+        _on_simplex(at, self.allowed, shares)
+        return shares
+
+    @property
+    def even(self) -> Floats:
+        """Every bin that is allowed alike, shape (m, B + 1)."""
+        return np.asarray(self.allowed / self.allowed.sum(axis=1, keepdims=True))
+
+
+def told_of_open(column: Column, certain: Certain) -> Told:
+    """Return what sums, less the rows that are certain, say of the others."""
+    open = np.flatnonzero(certain.bin < 0)
+    place = np.full(len(certain.bin), -1)
+    place[open] = np.arange(len(open))
+    left, right = [], []
+    for node in column.nodes:
+        here, known = place[node.rows], certain.bin[node.rows]
+        free = here >= 0
+        if not free.any():
+            continue
+        rest = node.sums.copy()
+        np.subtract.at(rest, known[~free], node.brings[~free])
+        mine = node.brings[free].astype(np.float64)
+        length = np.linalg.norm(mine, axis=0)
+        for s in np.flatnonzero(length > 0).tolist():
+            side = np.zeros(len(open))
+            side[here[free]] = mine[:, s] / length[s]
+            left.append(side)
+            right.append(rest[:, s] / length[s])
+    nothing = np.zeros((0, len(open))), np.zeros((0, certain.allowed.shape[1]))
+    sides, sums = _orthonormal(*((np.array(left), np.array(right)) if left else nothing))
+    return Told(open, sides, sums, np.ascontiguousarray(certain.allowed[open]))
+
+
+def _orthonormal(left: Floats, right: Floats) -> tuple[Floats, Floats]:
+    """Return the same equations with left sides (m, r) of length 1 at right angles."""
+    if len(left) < left.shape[1]:
+        values, vectors = np.linalg.eigh(left @ left.T)
+        kept = values > SLIGHT * values.max(initial=0.0)
+        vectors = vectors[:, kept] / np.sqrt(values[kept])
+        return np.ascontiguousarray(left.T @ vectors), vectors.T @ right
+    values, vectors = np.linalg.eigh(left.T @ left)
+    kept = values > SLIGHT * values.max(initial=0.0)
+    sides = np.ascontiguousarray(vectors[:, kept])
+    return sides, (sides.T @ (left.T @ right)) / values[kept][:, None]
+
+
+@kernel
+def _on_simplex(at, allowed, out):  # type: ignore[no-untyped-def]
+    """Project rows on shares of what is allowed (Held, Wolfe and Crowder 1974)."""
+    n, B = at.shape
+    few = np.empty(B)
+    for i in range(n):
+        k = 0
+        for b in range(B):
+            if allowed[i, b]:
+                few[k] = at[i, b]
+                k += 1
+        ordered, total, least = np.sort(few[:k]), 0.0, 0.0
+        for j in range(k - 1, -1, -1):
+            total += ordered[j]
+            if ordered[j] <= (total - 1) / (k - j):
+                break
+            least = (total - 1) / (k - j)
+        for b in range(B):
+            out[i, b] = max(at[i, b] - least, 0.0) if allowed[i, b] else 0.0

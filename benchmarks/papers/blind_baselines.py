@@ -1,0 +1,177 @@
+"""`python -m fedtrees.benchmarks.papers.blind_baselines --data-dir FOLDER`: run, print the tables.
+
+Two claims: nobody who guesses without a transcript is above the blind baseline, by other means than
+it is made by; and no attack on rows is below it. Both up to `MARGIN`, on average over seeds.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from statistics import mean
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.bench.cells import BlindCell, plan
+from fedtrees.bench.federation import federation_of
+from fedtrees.bench.suite import Suite
+from fedtrees.benchmarks.papers.study import (
+    Table,
+    markdown,
+    options_of,
+    percent,
+    run_suite,
+)
+from fedtrees.core.guess import Claim, Labels, Records
+from fedtrees.core.schema import Schema
+from fedtrees.core.schema import Table as Rows
+from fedtrees.core.threat import Threat
+from fedtrees.guessing.clusters import own_columns_of
+from fedtrees.guessing.consensus import matched_consensus
+from fedtrees.guessing.tolerance import SIGMA_SHARE
+from fedtrees.metrics.labels import LabelScores
+from fedtrees.metrics.metric import Case, Metric
+from fedtrees.metrics.victims_rows import RecordMetric
+from fedtrees.report.rows import load_rows
+
+NAME = "blind_baselines"
+#: In shares: reconstruction accuracy, and V-measure.
+MARGIN = 0.003
+#: Metric -> score that decides.
+DECIDES: dict[type[Metric[Any]], str] = {RecordMetric: "ra", LabelScores: "v_measure"}
+_KEY = ["dataset", "partition", "protocol", "defense_spec", "threat", "attack"]
+
+
+def row_guesses(schema: Schema, y: NDArray[np.int64], rng: np.random.Generator) -> dict[str, Rows]:
+    """Return rows guessed by who knows the schema and how many rows are of each class.
+
+    ``class prior``: ranges cut evenly and every code as often as any other, in random order;
+    ``schema marginals``: the lower part of ranges more often than the upper one, low codes more
+    often than high ones. Each is the matched consensus of 20.
+    """
+    n, d = len(y), len(schema.features)
+    ends = [f.declared_range or (f.low or 0.0, f.high or f.low or 0.0) for f in schema.features]
+    low, high = np.array(ends, dtype=np.float64).reshape(d, 2).T
+    width = np.where(schema.categorical, 0.0, SIGMA_SHARE * (high - low) / np.sqrt(12))
+    found = {}
+    for name, power in (("class prior", 1.0), ("schema marginals", 2.0)):
+        draws = []
+        for _ in range(20):
+            place = np.stack([(rng.permutation(n) + 0.5) / n for _ in range(d)], axis=1) ** power
+            codes = np.minimum(np.floor(place * (high - low + 1)), high - low)
+            X = low + np.where(schema.categorical, codes, place * (high - low))
+            draws.append(Rows(X, rng.permutation(y)))
+        found[name] = matched_consensus(draws, width)
+    return found
+
+
+def label_guesses(X: NDArray[np.float64], count: int, seed: int) -> dict[str, NDArray[np.int64]]:
+    """Return clusters of rows: K-means on the first principal component, a Gaussian mixture."""
+    from sklearn.cluster import KMeans
+    from sklearn.decomposition import PCA
+    from sklearn.mixture import GaussianMixture
+    from sklearn.preprocessing import StandardScaler
+
+    Z = StandardScaler().fit_transform(X)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        first = PCA(1, random_state=seed).fit_transform(Z)
+        component = KMeans(count, n_init=10, random_state=seed).fit_predict(first)
+        mixture = GaussianMixture(count, n_init=3, random_state=seed).fit_predict(Z)
+    return {
+        "PC1 K-means": component.astype(np.int64),
+        "Gaussian mixture": mixture.astype(np.int64),
+    }
+
+
+def guesses_in(case: Case, seed: int) -> dict[str, tuple[type[Metric[Any]], Claim]]:
+    """Return what is tried against the baseline in a case, with the metric that scores it."""
+    view, found = case.blind_view(), dict[str, tuple[type[Metric[Any]], Claim]]()
+    rows = case.victims_rows
+    if rows is not None and view.rows is None:
+        made = row_guesses(case.schema, rows.y, np.random.default_rng([seed, 1]))
+        found |= {name: (RecordMetric, Records(table)) for name, table in made.items()}
+    if LabelScores().truth(case) is not None:
+        ids, X = own_columns_of(view)
+        clusters = label_guesses(X, max(len(case.schema.classes), 2), seed)
+        found |= {name: (LabelScores, Labels(ids, c)) for name, c in clusters.items()}
+    return found
+
+
+def over_baseline(
+    cell: BlindCell, data_dir: str | None, line: Mapping[str, float]
+) -> dict[str, float]:
+    """Return by how much each guess is above the blind baseline of one cell, in shares."""
+    roles, seed = dict(cell.setting.roles), cell.setting.seed
+    principals = Threat.parse(cell.threat).principals(roles)
+    case = federation_of(cell.setting, data_dir).case(roles, principals, seed, cell.threat)
+    over = {}
+    for name, (metric, claim) in guesses_in(case, seed).items():
+        scored = metric().score([claim], metric().truth(case))
+        score = next(s.value for s in scored if s.name == DECIDES[metric])
+        if score is not None:
+            over[name] = score - line[DECIDES[metric]]
+    return over
+
+
+def tried(suite: Suite, rows: Any, data_dir: str | None) -> Table:
+    """Return what guesses reach above the baseline, where they can be made."""
+    blind = rows[(rows["stage"] == "blind") & (rows["attack_params"] == "")]
+    found: dict[tuple[str, str, str, str], list[float]] = {}
+    for cell in plan(suite).blind:
+        s = cell.setting
+        place = (s.data.name, s.partition_text, cell.threat)
+        mine = blind[
+            (blind["dataset"] == place[0])
+            & (blind["partition"] == place[1])
+            & (blind["threat"] == place[2])
+            & (blind["seed"] == s.seed)
+        ]
+        line = dict(zip(mine["metric"], mine["value"], strict=True))
+        for name, over in over_baseline(cell, data_dir, line).items():
+            found.setdefault((*place, name), []).append(over)
+    header = ("table", "partition", "threat", "guess", "over the baseline", "")
+    lines = [
+        [*key, percent(over, signed=True), "above" if mean(over) > MARGIN else ""]
+        for key, over in found.items()
+    ]
+    return "Guesses without a transcript, points:", header, lines
+
+
+def attacked(rows: Any) -> Table:
+    """Return RA, or V-measure, beside the blind baseline, and who is below."""
+    done = rows[(rows["stage"] == "attack") & (rows["status"] == "ok")]
+    lines = []
+    for key, part in done.groupby(_KEY, sort=False):
+        of = dict(iter(part.groupby("metric")))
+        name = next((score for score in DECIDES.values() if score in of), None)
+        if name is None:
+            continue
+        score, chosen = of[name], of.get("note:submits_blind")
+        gap = score["value"] - score["blind"]
+        lines.append([
+            *map(str, key), name, percent(score["value"]), percent(score["blind"]),
+            percent(gap, signed=True),
+            percent(chosen["value"], digits=0).partition(" ")[0] if chosen is not None else "-",
+            "below" if mean(gap) < -MARGIN else "",
+        ])  # fmt: skip
+    header = (
+        "table", "partition", "protocol", "defense", "threat", "attack", "score", "value", "blind",
+        "over blind", "submits blind", "",
+    )  # fmt: skip
+    return "Attacks, percent, mean ± standard deviation over seeds:", header, lines
+
+
+def tables(suite: Suite, rows: Any, data_dir: str | None) -> Sequence[Table]:
+    """Return both tables."""
+    return tried(suite, rows, data_dir), attacked(rows)
+
+
+if __name__ == "__main__":
+    options = options_of(NAME, "--out", "--jobs")
+    suite = Suite.load(NAME)
+    rows = load_rows(run_suite(suite, options.out or f"runs/{NAME}", options))
+    for title, header, lines in tables(suite, rows, options.data_dir):
+        print(f"{title}\n\n{markdown(header, lines)}\n")

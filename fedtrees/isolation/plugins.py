@@ -1,0 +1,94 @@
+"""Plugin files that register attacks, as the process that holds truth knows them: by what they say.
+
+Code that runs when a file is imported can change anything in its process. So the file of an attack
+is imported where attacks run, and nowhere else; from there come its names, parameters and marks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from inspect import Parameter, Signature
+from typing import Any, ClassVar, NoReturn
+
+from fedtrees.core.attack import Attack
+from fedtrees.core.errors import ProtocolError, UsageError
+from fedtrees.core.registry import PLUGIN, register
+from fedtrees.core.specs import Spec
+from fedtrees.core.values import type_name
+from fedtrees.isolation import guesses
+from fedtrees.isolation.process import attacks
+
+
+class Elsewhere(Attack):
+    """What is known of an attack whose code is not here.
+
+    Attributes
+    ----------
+    file : str
+        Where its code is.
+    did : tuple of str
+        What its import did beside registering, in words.
+    """
+
+    file: ClassVar[str] = ""
+    did: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, **parameters: Any) -> None:
+        """Let the attack be made where its code is: what it refuses is refused here."""
+        attacks().make(Spec(self.name, parameters))
+        vars(self).update(parameters)
+
+    def inapplicable(self, view: object) -> NoReturn:
+        """Refuse: it is asked in its own process."""
+        raise ProtocolError(f"attack {self.name!r} is in a process of its own; ask it there")
+
+    run = inapplicable  # type: ignore[assignment]
+
+
+def describe(file: str, digest: str) -> bool:
+    """Register what stands for the attacks of a file; tell whether it has any.
+
+    Raises
+    ------
+    UsageError
+        If it does not import, or registers something else as well, which is needed here.
+    """
+    told = attacks().describe(file, digest)
+    if not told["attacks"]:
+        return False
+    if told["others"]:
+        names = ", ".join(repr(attack["name"]) for attack in told["attacks"])
+        raise UsageError(
+            f"plugin {file!r} registers {', '.join(told['others'])} beside the attack {names}: an "
+            "attack's code is imported only where no truth is, so put attacks in a file of their "
+            "own and give both (register.get and fedtrees.core.messages.message_type find what "
+            "the other one defines)"
+        )
+    for attack in told["attacks"]:
+        stand_in = _stand_in(attack, file, digest)
+        stand_in.did = told["did"]
+        register.attack(str(attack["name"]))(stand_in)
+    return True
+
+
+def _stand_in(told: Mapping[str, Any], file: str, digest: str) -> type[Elsewhere]:
+    """Make a class with the name, parameters and marks of an attack, and none of its code."""
+    gives = next((kind for kind in guesses.scored() if type_name(kind) == told["gives"]), None)
+    parameters = [
+        Parameter(name, Parameter.KEYWORD_ONLY, default=default if given else Parameter.empty)
+        for name, given, default in told["parameters"]
+    ]
+    marks = {name: told[name] for name in ("blind", "comparison", "most_rows")}
+    inside = {
+        **marks,
+        "gives": gives,
+        "file": file,
+        "__doc__": str(told["doc"]),
+        "__module__": f"{PLUGIN}{digest[:12]}",
+        "__qualname__": str(told["qualname"]),
+        "__signature__": Signature(parameters),
+    }
+    return type(str(told["qualname"]).rpartition(".")[2], (Elsewhere,), inside)
+
+
+register.describe = describe

@@ -1,0 +1,378 @@
+"""Protocols that say more than they declare, and attacks that act when they are imported."""
+
+import sys
+from dataclasses import dataclass, replace
+from multiprocessing import resource_tracker
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import pytest
+from isolation import registry_as_it_was
+
+from fedtrees.bench.conformance import check, sample_training
+from fedtrees.bench.held_values import held_values
+from fedtrees.core.composition import Composition
+from fedtrees.core.errors import ProtocolError, UnguardedMessageError, UsageError
+from fedtrees.core.holding import Holding
+from fedtrees.core.messages import Message
+from fedtrees.core.registry import load_plugin, register
+from fedtrees.core.schema import Feature, Schema
+from fedtrees.core.specs import Spec, parse_grid
+from fedtrees.core.transcript import Transcript
+from fedtrees.isolation.process import attacks
+
+UNSAID = "no message carries held values unsaid"
+
+PROTOCOL = """
+from dataclasses import dataclass, field, fields
+from typing import ClassVar
+import numpy as np
+from fedtrees.core.messages import Message, Reveal, summable
+from fedtrees.core.party import handles
+from fedtrees.core.registry import register
+from fedtrees.messages.boosting import Histogram, HistogramRequest
+from fedtrees.protocols.horizontal.fedtree_hist import FedTreeHist
+from fedtrees.protocols.horizontal.histograms import DecidingServer, HistogramClient
+
+class Client(HistogramClient):
+    @handles(HistogramRequest)
+    def histogram(self, message):
+        full = super().histogram(message)
+        return self.more(full, self.data.X)
+
+    def more(self, full, X):
+        if full.tree == 0 and 0 in full.nodes:
+            self.net.tell("server", self.told(X), why="how far I am")
+        return full
+
+class Server(DecidingServer):
+    pass
+
+def registered(name, told, client):
+    class Hearing(Server):
+        @handles(told)
+        def hear(self, message):
+            pass
+
+    @register.protocol(name)
+    @dataclass(frozen=True, kw_only=True)
+    class Leaking(FedTreeHist):
+        says = (*FedTreeHist.says, told)
+        sometimes = {**FedTreeHist.sometimes, Histogram: "in another guise"}
+
+        def party(self, name, role, held, schema, defense):
+            if held is None:
+                return Hearing(self, schema)
+            return client(name, held.table, schema, self, defense.gradient_clip)
+"""
+
+LEAKS = {
+    "derived": """
+@dataclass(frozen=True, eq=False, kw_only=True)
+class WideHistogram(Histogram):
+    rows: np.ndarray = summable()
+
+class Wide(Client):
+    def more(self, full, X):
+        mine = {f.name: getattr(full, f.name) for f in fields(full)}
+        return WideHistogram(**mine, rows=X.astype(np.float64))
+
+registered("leak-derived", WideHistogram, Wide)
+""",
+    "silent": """
+@dataclass(frozen=True, eq=False)
+class SilentProgress(Message):
+    discloses = frozenset()
+    done: np.ndarray
+
+class Silent(Client):
+    def told(self, X):
+        return SilentProgress(np.random.default_rng(0).permutation(X[:, 1]))
+
+registered("leak-silent", SilentProgress, Silent)
+""",
+    "lying": """
+@dataclass(frozen=True, eq=False)
+class LyingProgress(Message):
+    done: np.ndarray
+
+    @property
+    def reveals(self):
+        return frozenset()
+
+class Lying(Client):
+    def told(self, X):
+        return LyingProgress(np.frombuffer(b"head" + X[:9].tobytes(), np.uint8))
+
+registered("leak-lying", LyingProgress, Lying)
+""",
+    "innocent": """
+@dataclass(frozen=True, eq=False)
+class Timing(Message):
+    discloses = frozenset({Reveal.COUNTS})
+    seconds: np.ndarray
+
+class Innocent(Client):
+    def told(self, X):
+        low = X[:, 0] - X[:, 0].min()
+        return Timing(np.random.default_rng(0).permutation(3.7 + 0.01 * low)[:40])
+
+registered("leak-innocent", Timing, Innocent)
+""",
+}
+
+
+@pytest.fixture(autouse=True)
+def scratch():
+    with registry_as_it_was():
+        yield
+
+
+def loaded(folder, name, text):
+    file = Path(folder) / f"{name}.py"
+    file.write_text(text)
+    load_plugin(file)
+    return file
+
+
+@pytest.mark.parametrize("how", LEAKS)
+def test_a_protocol_that_leaks_rows_is_caught_whatever_it_says(how, tmp_path):
+    loaded(tmp_path, how, PROTOCOL + LEAKS[how])
+    broken = {f.rule: f.detail for f in check("protocol", Spec(f"leak-{how}")) if not f.kept}
+    assert set(broken) == {UNSAID}
+    assert "client-0" in broken[UNSAID]
+
+
+def test_a_message_derived_from_a_guarded_one_is_another(tmp_path):
+    loaded(tmp_path, "derived", PROTOCOL + LEAKS["derived"])
+    protocol = register.make("protocol", Spec("leak-derived", {"trees": 1, "max_depth": 2}))
+    for name in ("hist-rounding[step=0.1]", "laplace-hist[epsilon=4]", "secure-sum"):
+        defense = Composition((register.make("defense", parse_grid(name)[0]),))
+        with pytest.raises(UnguardedMessageError, match="WideHistogram is derived from Histogram"):
+            sample_training(protocol, defense)
+
+
+def test_what_hangs_on_a_message_beside_its_fields_is_refused():
+    message = _Note(np.zeros(2))
+    object.__setattr__(message, "rows", np.ones((3, 2)))
+    with pytest.raises(ProtocolError, match="carries rows, which its class does not declare"):
+        Transcript().record("a", ("b",), message, "why")
+
+
+@dataclass(frozen=True, eq=False)
+class _Note(Message):
+    value: np.ndarray | float | str
+    verbatim: ClassVar[frozenset[str]] = frozenset()
+
+
+@dataclass(frozen=True, eq=False)
+class _SaidNote(_Note):
+    verbatim: ClassVar[frozenset[str]] = frozenset({"value"})
+
+
+def held(seed=0, n=60):
+    rng = np.random.default_rng(seed)
+    X = (rng.normal(size=(n, 3)) * [1, 10, 3]).astype(np.float32)
+    return Holding.of(_table(X, rng.integers(0, 2, n)))
+
+
+def _table(X, y):
+    from fedtrees.core.schema import Table
+
+    return Table(X, y.astype(np.int64))
+
+
+def mixed(column, base):
+    low = np.rint((column - column.min()) / np.ptp(column) * (base - 1)).astype(np.int64)
+    return low
+
+
+X, RNG = held().X, np.random.default_rng(5)
+GUISES = {
+    "as it is": X[:, 0],
+    "permuted": RNG.permutation(X[:, 1]),
+    "three values of many": np.append(RNG.normal(size=500).astype(np.float32), X[:3, 1]),
+    "one row among others": np.concatenate([RNG.normal(size=90), X[7], RNG.normal(size=9)]),
+    "scaled": 3 - 0.2 * X[:, 2].astype(np.float64),
+    "scaled and permuted": RNG.permutation(1e-3 * X[:, 2].astype(np.float64)),
+    "part, scaled and permuted": RNG.permutation(7 * X[:25, 1].astype(np.float64) + 2),
+    "rounded": np.round(X[:, 1], 2),
+    "16 bits": RNG.permutation(mixed(X[:, 1], 2**16)).astype(np.uint16),
+    "8 bits": RNG.permutation(mixed(X[:, 1], 2**8)).astype(np.uint8),
+    "two in one integer": RNG.permutation(mixed(X[:, 0], 2**20) + (mixed(X[:, 1], 2**20) << 32)),
+    "two in one number": X[:, 0].astype(np.float64) + 1e4 * X[:, 1],
+    "fixed point among others": np.append(RNG.integers(0, 2**40, 300),
+                                          np.rint(X[:9, 1] * 2.0**24).astype(np.int64)),
+    "bytes": np.frombuffer(b"x" + X[:, 1].tobytes(), np.uint8),
+    "bits of floats in integers": X[:, 1].view(np.int32).astype(np.int64),
+    "half precision": X[:, 1].astype(np.float16),
+    "text": ",".join(map(str, X[:5, 1].tolist())),
+    "labels": 4.0 - 2.0 * held().y,
+    "in a matrix": np.column_stack([RNG.normal(size=60), 5 * X[:, 1].astype(np.float64)]),
+}  # fmt: skip
+INNOCENT = {
+    "noise": RNG.normal(size=(60, 3)),
+    "ranks": np.argsort(np.argsort(X[:, 1])),
+    "sums": np.cumsum(X[:, 0].astype(np.float64))[::7],
+    "integers": RNG.integers(-(2**40), 2**40, (4, 30, 2)),
+    "rows": np.arange(60),
+    "means": X.mean(axis=0),
+    "bits": RNG.integers(0, 2, 60).astype(bool),
+    "ciphertext": np.frombuffer(RNG.bytes(30_000), np.uint8),
+}
+SCHEMA = Schema(tuple(Feature(c, low=-50, high=50) for c in "abc"), "y")
+
+
+def found(*values, kind=_Note, to="server"):
+    transcript = Transcript({"client": "client", "server": "server"})
+    for value in values:
+        transcript.record("client", (to,), kind(value), "why")
+    return held_values(transcript, {"client": held()}, SCHEMA)
+
+
+@pytest.mark.parametrize("guise", GUISES)
+def test_held_values_are_found_in_every_guise(guise):
+    assert len(found(GUISES[guise])) == 1
+    assert found(GUISES[guise], kind=_SaidNote) == []
+    assert found(GUISES[guise], to="client") == []
+
+
+def test_held_values_are_found_one_by_one():
+    assert len(found(*(1 + 2 * float(x) for x in X[:30, 1]))) == 1
+
+
+@pytest.mark.parametrize("what", INNOCENT)
+def test_what_is_no_held_value_is_not_called_one(what):
+    assert found(INNOCENT[what]) == []
+
+
+def test_values_of_a_table_have_enough_bits_to_be_told():
+    assert found(replace(_Note(X[:, 0]), value=np.zeros(3)).value) == []
+
+
+# --- attacks whose import does something
+
+ATTACK = """
+import sys
+import numpy as np
+from fedtrees.core.attack import Attack
+from fedtrees.core.guess import Guess
+from fedtrees.core.registry import register
+
+@register.attack("acting-early")
+class Early(Attack):
+    def run(self, view, rng):
+        return Guess()
+"""
+CHEATS = {
+    "patches the bench": (ATTACK + """
+module = sys.modules.get("fedtrees.bench.evaluate")
+if module is not None:
+    module.attacks = lambda: None
+""", "changes fedtrees.bench.evaluate.attacks"),
+    "patches a metric's class": (ATTACK + """
+module = sys.modules.get("fedtrees.metrics.victims_rows")
+if module is not None:
+    module.RecordMetric.score = lambda *_: []
+""", "changes fedtrees.metrics.victims_rows.RecordMetric.score"),
+    "leaves shared memory": (ATTACK + """
+from multiprocessing import resource_tracker, shared_memory
+resource_tracker.register = lambda *_: None
+try:
+    left = shared_memory.SharedMemory("fedtrees-test-left", create=True, size=64)
+except FileExistsError:
+    pass
+""", "leaves fedtrees-test-left in shared memory"),
+    "starts a thread": (ATTACK + """
+import threading
+threading.Thread(target=threading.Event().wait, daemon=True).start()
+""", "changes threads"),
+    "writes a file": (ATTACK + """
+open("left-for-later", "w").close()
+""", "writes left-for-later"),
+}  # fmt: skip
+
+
+@pytest.fixture
+def no_segment():
+    yield
+    segment = Path("/dev/shm/fedtrees-test-left")
+    if segment.exists():
+        segment.unlink()
+
+
+@pytest.mark.parametrize("how", CHEATS)
+def test_an_attack_acts_at_its_import_neither_here_nor_unseen(how, tmp_path, no_segment):
+    text, expected = CHEATS[how]
+    if "shared" in how and not Path("/dev/shm").is_dir():
+        pytest.skip("shared memory has no folder here")
+    import fedtrees.bench.evaluate as evaluate
+    from fedtrees.metrics.victims_rows import RecordMetric
+
+    kept = evaluate.attacks, RecordMetric.score, resource_tracker.register
+    file = loaded(tmp_path, "early", text)
+    assert not any(getattr(m, "__file__", None) == str(file) for m in [*sys.modules.values()])
+    broken = {f.rule: f.detail for f in check("attack", Spec("acting-early"), ["fedtree-hist"])
+              if not f.kept}  # fmt: skip
+    assert expected in broken["its import does nothing but register"]
+    assert (evaluate.attacks, RecordMetric.score, resource_tracker.register) == kept
+
+
+PLAIN = """
+from dataclasses import dataclass
+from fedtrees.core.attack import Attack
+from fedtrees.core.errors import UsageError
+from fedtrees.core.guess import Guess
+from fedtrees.core.registry import register
+
+@register.attack("plain-guess")
+@dataclass(frozen=True)
+class Plain(Attack):
+    '''Guess nothing.
+
+    At length.
+    '''
+    times: int = 3
+    how: str = "so"
+    most_rows = 500
+
+    def __post_init__(self):
+        if self.times < 1:
+            raise UsageError(f"times={self.times}: once at least")
+
+    def inapplicable(self, view):
+        return None
+
+    def run(self, view, rng):
+        return Guess(notes={"times": self.times})
+"""
+
+
+def test_the_parent_knows_an_attack_by_what_its_process_says(tmp_path):
+    from inspect import getdoc, signature
+
+    loaded(tmp_path, "plain", PLAIN)
+    known = register.get("attack", "plain-guess")
+    assert str(signature(known)) == "(*, times=3, how='so')"
+    assert getdoc(known).startswith("Guess nothing.")
+    assert (known.most_rows, known.blind, known.gives) == (500, False, None)
+    assert register.make("attack", parse_grid("plain-guess[times=2]")[0]).times == 2
+    with pytest.raises(UsageError, match="once at least"):
+        register.make("attack", parse_grid("plain-guess[times=0]")[0])
+    with pytest.raises(UsageError, match="no parameter 'time'; did you mean 'times'"):
+        register.make("attack", parse_grid("plain-guess[time=2]")[0])
+    assert all(f.kept for f in check("attack", Spec("plain-guess"), ["dp-forest"]))
+    assert attacks().describe(*next(iter(register.elsewhere.items())))["did"] == ()
+
+
+def test_attacks_are_in_a_file_of_their_own(tmp_path):
+    both = PLAIN + "\n@register.dataset('plain-data')\ndef data():\n    pass\n"
+    with pytest.raises(UsageError, match="registers dataset 'plain-data' beside the attack"):
+        loaded(tmp_path, "both", both)
+    hidden = PLAIN.replace("@register.attack(", "@getattr(register, 'att' + 'ack')(")
+    hidden = hidden.replace("core.attack import Attack", "core import *").replace(
+        "Attack", "object"
+    )
+    with pytest.raises(UsageError, match="registered by a file that does not say so"):
+        loaded(tmp_path, "hidden", hidden.replace("from fedtrees.core import *\n", ""))

@@ -1,0 +1,63 @@
+"""What dp-gbdt and dp-forest state of their noise is the noise that they draw."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from fedtrees.bench.conformance import sample_holdings, sample_training
+from fedtrees.core.channel import Mechanism, Share
+from fedtrees.core.registry import register
+from fedtrees.core.specs import Spec
+from fedtrees.messages.boosting import BaseScore, LeafSums, LeafValues
+from fedtrees.messages.private_forests import LeafClassCounts, PrivateForest
+from fedtrees.protocols.views import view_of
+
+
+def trained(name, **params):
+    protocol = register.make("protocol", Spec(name, params))
+    run, _ = sample_training(protocol)
+    return run, view_of(run, ("server",), sample_holdings(protocol))
+
+
+def messages(run, kind):
+    return [d.message for d in run.transcript if type(d.message) is kind]
+
+
+def test_the_release_of_leaves_differs_from_their_sums_by_the_stated_noise():
+    run, view = trained("dp-gbdt", epsilon=1.0, trees=20, max_depth=4)
+    (start,) = messages(run, BaseScore)
+    exact = {}
+    for m in messages(run, LeafSums):
+        exact[m.tree] = exact.get(m.tree, 0) + m.sums / np.ldexp(1.0, [start.g_bits, start.h_bits])
+    for column, field in enumerate("gh"):
+        law = view.channel(LeafValues, field, "server")
+        errors = [getattr(m, field) - exact[m.tree][:, column] for m in messages(run, LeafValues)]
+        errors = np.concatenate(errors)
+        assert stats.kstest(errors / law.scale, "norm").pvalue > 1e-3
+        assert np.sqrt(law.error(np.zeros(1))[1][0]) == pytest.approx(np.std(errors), rel=0.15)
+    assert view.changes(LeafSums, "sums") == []
+
+
+def test_shared_noise_is_stated_of_the_whole_sum_alone():
+    _, view = trained("dp-gbdt", epsilon=1.0, trees=2, noise="distributed")
+    (share,) = view.changes(LeafSums, "sums")
+    assert isinstance(share, Share)
+    assert view.channel(LeafSums, "sums") is None
+    assert view.channel(LeafSums, "sums", parties=3) == share.whole
+    assert trained("dp-gbdt", epsilon=float("inf"), trees=2)[1].stated == ()
+
+
+@pytest.mark.parametrize("mechanism", ["geometric", "published"])
+def test_released_counts_have_the_stated_noise(mechanism):
+    run, view = trained("dp-forest", epsilon=5.0, trees=8, depth=4, mechanism=mechanism)
+    exact = sum(m.counts for m in messages(run, LeafClassCounts))
+    released = messages(run, PrivateForest)[0]
+    noise = (released.counts - exact).ravel()
+    law = view.channel(PrivateForest, "counts", "server")
+    values = np.arange(-8, 9)
+    expected = np.exp(law.log_likelihood(values[:, None], np.zeros((1, 1)))) * len(noise)
+    counted = np.array([(noise == v).sum() for v in values])
+    assert (np.abs(counted - expected) < 4 * np.sqrt(expected) + 2).all()
+    _, labels = trained("dp-forest", epsilon=5.0, trees=2, depth=2, mechanism="majority")
+    (change,) = labels.changes(PrivateForest, "counts")
+    assert isinstance(change, Mechanism)
