@@ -164,9 +164,14 @@ def check_protocol(protocol: Protocol) -> Iterator[Finding]:
         yield Finding(f"it runs with {count} parties, or says why not", ran, why)
 
 
-def carries_nothing(name: str, training: Training, held: Mapping[str, Holding]) -> Finding:
-    """See that no message carries what somebody holds without saying so (`Message.verbatim`)."""
-    found = held_values(training.transcript, held, training.schema, parts=not name)
+def carries_nothing(
+    name: str, training: Training, held: Mapping[str, Holding], kinds: tuple[type[Message], ...] = ()
+) -> Finding:
+    """See that no message carries what somebody holds without saying so (`Message.verbatim`).
+
+    Of a defense, those of its `kinds` are searched: it changes no others.
+    """
+    found = held_values(training.transcript, held, training.schema, kinds)
     return Finding(f"{name}no message carries held values unsaid", not found, "; ".join(found))
 
 
@@ -227,7 +232,8 @@ def check_defense(defense: Defense, protocols: Sequence[str]) -> Iterator[Findin
         yield Finding(f"{name}: the same seed gives the same run", _same_run(first, again))
         first.predict(sample_table()[0].X)  # some act on answers alone
         yield Finding(f"{name}: it acts on something", bool(first.transcript.acted))
-        yield carries_nothing(f"{name}: ", first, held)
+        if defense.guards:
+            yield carries_nothing(f"{name}: ", first, held, defense.guards)
         yield leaves_nothing(f"{name}: ", left)
         plain, _ = sample_training(protocol)
         revealing = {

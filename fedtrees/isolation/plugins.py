@@ -38,7 +38,7 @@ class Elsewhere(Attack):
         attacks().make(Spec(self.name, parameters))
         vars(self).update(parameters)
 
-    def inapplicable(self, view: object) -> NoReturn:
+    def inapplicable(self, *_: object) -> NoReturn:
         """Refuse: it is asked in its own process."""
         raise ProtocolError(f"attack {self.name!r} is in a process of its own; ask it there")
 
