@@ -16,6 +16,7 @@ import numpy as np
 
 from fedtrees.bench.federation import Federation
 from fedtrees.bench.held_values import held_values
+from fedtrees.bench.reach import others_rows
 from fedtrees.core.attack import Attack
 from fedtrees.core.codec import decode, encode
 from fedtrees.core.composition import Composition
@@ -147,6 +148,9 @@ def check_protocol(protocol: Protocol) -> Iterator[Finding]:
     yield Finding(rule, not silent, ", ".join(silent))
     yield from _serves(protocol, first)
     yield carries_nothing("", first, held)
+    if first.net is not None:
+        led = others_rows(first.net, held)
+        yield Finding("no party leads to another's rows", not led, "; ".join(led))
     views = [view_of(first, (name,), held) for name in first.transcript.roles]
     yield Finding("no array in a view is writeable", not any(map(_writeable, views)))
     table, _ = sample_table()
@@ -165,7 +169,10 @@ def check_protocol(protocol: Protocol) -> Iterator[Finding]:
 
 
 def carries_nothing(
-    name: str, training: Training, held: Mapping[str, Holding], kinds: tuple[type[Message], ...] = ()
+    name: str,
+    training: Training,
+    held: Mapping[str, Holding],
+    kinds: tuple[type[Message], ...] = (),
 ) -> Finding:
     """See that no message carries what somebody holds without saying so (`Message.verbatim`).
 
