@@ -39,7 +39,10 @@ Floats = NDArray[np.float64]
 
 # Largest deviation of a sum, in units of the gradient, at which rows are still told apart.
 MOST_SLACK = 0.02
-SWAPS_PER_ROW = 100
+# More wear off what pairing by ranks brings: of 0, 3, 10 and 100, nvflare-hist's client is best off
+# with 3 or 10 (Pima .894 .899 .898 .898, breast cancer .764 .762 .760 .742, Obesity .868 .868 .866
+# .841).
+SWAPS_PER_ROW = 10
 MOST_OWN = 2000  # own rows that swaps look at; memory is 2 bytes times victims times these
 MISMATCH_COST = 1.5  # an own row's weight falls by exp(-1.5) per feature out of tolerance
 
@@ -168,8 +171,8 @@ def _paired(part: Ints, alike: NDArray[np.float32], rng: np.random.Generator) ->
     return out
 
 
-def reliability_of(evidence: Evidence) -> float:
-    """Return how much of what the first tree's bins tell is not noise, from 0 to 1.
+def reliability_of(evidence: Evidence, rows: int) -> float:
+    """Return how much of what the first tree's bins tell of so many rows is not noise, 0 to 1.
 
     That is the variance of a bin's rows if bins had equal shares, N / B, over that and the noise's
     (a reliability: Spearman 1904), on average over features; of small bins that are not there, the
@@ -178,13 +181,11 @@ def reliability_of(evidence: Evidence) -> float:
     assert evidence.histograms is not None
     assert evidence.cuts is not None
     hist, (_, h) = evidence.histograms[0], first_gradient(evidence)
-    rows = hist.totals[0, 1] / h
     if evidence.suppressed:
-        shown = np.add.reduceat(hist.sums[0, :, 1], evidence.cuts.offsets[:-1]) / h
-        return float(np.clip(shown.mean() / max(rows, 1.0), 0, 1))
+        shown = np.add.reduceat(hist.sums[0, :, 1], evidence.cuts.offsets[:-1])
+        return float(np.clip(shown.mean() / max(hist.totals[0, 1], h), 0, 1))
     off = 0.0 if evidence.noise is None else np.ravel(evidence.noise[0].cell_h)[0] / h**2
-    rows = max(float(rows), 1.0)
-    return float((rows / (rows + evidence.cuts.n_bins * off)).mean())
+    return float((max(rows, 1) / (max(rows, 1) + evidence.cuts.n_bins * off)).mean())
 
 
 def counts_by_bins(evidence: Evidence) -> bool:
