@@ -54,6 +54,8 @@ from fedtrees.guessing.consensus import matched_consensus
 # laplace-hist 16, two seeds: breast cancer's 256 bins .612 against .649, its 32 bins on a grid .653
 # against .652; Pima .752 against .736.
 LEAST_RELIABLE = 0.5
+# Reconstructions of the first tree's bins that stand for the victims where no row is known.
+LIKELY_SAMPLES = 4
 MOST_CELLS = 2**21  # of boxes that become rows at once: memory
 
 
@@ -109,11 +111,7 @@ def reconstruct(
         records = points(options.points, boxes, basis.grid, basis.prior, schema, rng)
         return Guess((Records(records),), notes)
     first = range(0 if evidence.is_foreign(0) else outputs)
-    counts = [first_counts(evidence, basis.sums[t], len(own), whole, t) for t in first]
-    if bin_by_bin and counts_by_bins(evidence):
-        known = own if evidence.share == 1 and not whole else own.take([])
-        total = None if evidence.share < 1 else victims_of(evidence, len(own), whole)
-        counts = counts_of_bins(evidence, known, total, basis.prior)
+    counts = _first_counts(evidence, basis, own, options)
     rest = None
     if evidence.share < 1 and counts:
         rest = left_out(evidence, counts, basis.sums[0], len(own), whole)
@@ -121,14 +119,17 @@ def reconstruct(
     n = int((counts[0].n0 + counts[0].n1).sum()) if counts else 0
     share = 1.0 if whole or rest is not None else share_of(n)
     read = None
-    if bin_by_bin and (not len(basis.prior.own) or reliability_of(evidence, n) >= LEAST_RELIABLE):
+    if bin_by_bin and (not len(own) or reliability_of(evidence, n) >= LEAST_RELIABLE):
         read = rows_from_histograms(
             evidence, own, basis.prior, schema, options, (counts, share), rng
         )
     basis = suited(basis) if read is None or len(read.paired) or rest is not None else basis
-    chosen = read
-    if chosen is None:
+    if read is None:
         chosen = _follow_rows(evidence, basis, counts, share, rest, schema, options, rng)
+    elif rest is None and options.weighs_blind and len(read.paired):
+        chosen = _both_ways(read, evidence, own, len(basis.sums), schema, options, share, rng)
+    else:
+        chosen = read
     sure, records, more = chosen.sure, chosen.paired, dict(chosen.notes)
     if options.weighs_blind:
         inside += len(sure) + (0 if rest is None or read is None else int(rest[0].sum()))
@@ -144,6 +145,48 @@ def reconstruct(
         notes["first_tree_residual"] = max(c.residual for c in counts)
     tables = (_victims_only(evidence, t, counts[t], basis.sums[t], whole) for t in first)
     return Guess((Records(records), *tables), notes)
+
+
+def _first_counts(evidence: Evidence, basis: Basis, own: Table, options: Options) -> list[Counts]:
+    """Return the rows in the leaves of the first round's trees, own ones not among them."""
+    whole = options.scope == "union"
+    if _reads_bins(evidence, options) and counts_by_bins(evidence):
+        known = own if evidence.share == 1 and not whole else own.take([])
+        total = None if evidence.share < 1 else victims_of(evidence, len(own), whole)
+        return counts_of_bins(evidence, known, total, basis.prior)
+    first = range(0 if evidence.is_foreign(0) else evidence.outputs)
+    return [first_counts(evidence, basis.sums[t], len(own), whole, t) for t in first]
+
+
+def _both_ways(
+    read: Rows,
+    evidence: Evidence,
+    own: Table,
+    trees: int,
+    schema: Schema,
+    options: Options,
+    share: float,
+    rng: np.random.Generator,
+) -> Rows:
+    """Follow the rows that were not read off through the trees, too, and merge all samples.
+
+    Without own rows, what the first tree's bins make likely is all that is known of what goes
+    together: then such rows are followed alone.
+    """
+    if not len(own):
+        evidence = replace(evidence, likely=Table.concat(read.samples[:LIKELY_SAMPLES]))
+    known = Table.concat([own, read.sure])
+    basis = Basis.of(evidence, known, schema, trees, ranges=options.ranges)
+    basis = basis.with_missing_values().with_recipe(schema, rng)
+    counts = _first_counts(evidence, basis, known, options)
+    followed = _follow_rows(evidence, basis, counts, share, None, schema, options, rng)
+    samples = followed.samples if not len(own) else [*read.samples, *followed.samples]
+    n = min(map(len, samples))
+    if n == 0:
+        return read
+    samples = [rows.take(np.arange(n)) for rows in samples]
+    merged = told_rows(matched_consensus(samples, basis.prior.tolerance(schema)), basis.prior)
+    return Rows(read.sure, merged, samples, followed.notes | read.notes)
 
 
 def _follow_rows(
