@@ -126,8 +126,8 @@ def reconstruct(
     basis = suited(basis) if read is None or len(read.paired) or rest is not None else basis
     if read is None:
         chosen = _follow_rows(evidence, basis, counts, share, rest, schema, options, rng)
-    elif rest is None and options.weighs_blind and len(read.paired):
-        chosen = _both_ways(read, evidence, own, len(basis.sums), schema, options, share, rng)
+    elif rest is None and options.weighs_blind and len(read.paired) and not len(own):
+        chosen = _follow_likely(read, evidence, len(basis.sums), schema, options, share, rng)
     else:
         chosen = read
     sure, records, more = chosen.sure, chosen.paired, dict(chosen.notes)
@@ -158,35 +158,26 @@ def _first_counts(evidence: Evidence, basis: Basis, own: Table, options: Options
     return [first_counts(evidence, basis.sums[t], len(own), whole, t) for t in first]
 
 
-def _both_ways(
+def _follow_likely(
     read: Rows,
     evidence: Evidence,
-    own: Table,
     trees: int,
     schema: Schema,
     options: Options,
     share: float,
     rng: np.random.Generator,
 ) -> Rows:
-    """Follow the rows that were not read off through the trees, too, and merge all samples.
+    """Follow rows like those of the first tree's bins through all trees.
 
-    Without own rows, what the first tree's bins make likely is all that is known of what goes
-    together: then such rows are followed alone.
+    For who has no own rows, these are all that is known of what values there are and what goes
+    together; rows that were read off are subtracted from every sum.
     """
-    if not len(own):
-        evidence = replace(evidence, likely=Table.concat(read.samples[:LIKELY_SAMPLES]))
-    known = Table.concat([own, read.sure])
-    basis = Basis.of(evidence, known, schema, trees, ranges=options.ranges)
+    evidence = replace(evidence, likely=Table.concat(read.samples[:LIKELY_SAMPLES]))
+    basis = Basis.of(evidence, read.sure, schema, trees, ranges=options.ranges)
     basis = basis.with_missing_values().with_recipe(schema, rng)
-    counts = _first_counts(evidence, basis, known, options)
+    counts = _first_counts(evidence, basis, read.sure, options)
     followed = _follow_rows(evidence, basis, counts, share, None, schema, options, rng)
-    samples = followed.samples if not len(own) else [*read.samples, *followed.samples]
-    n = min(map(len, samples))
-    if n == 0:
-        return read
-    samples = [rows.take(np.arange(n)) for rows in samples]
-    merged = told_rows(matched_consensus(samples, basis.prior.tolerance(schema)), basis.prior)
-    return Rows(read.sure, merged, samples, followed.notes | read.notes)
+    return replace(followed, sure=read.sure, notes=followed.notes | read.notes)
 
 
 def _follow_rows(
