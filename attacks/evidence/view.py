@@ -228,10 +228,7 @@ def _noise(
         rows = [np.maximum(t.h, 0.0) for t in trees]
     else:
         rows = _expected_rows(view, trees)
-    return tuple(
-        replace(n, g=n.g + each * r, cell_g=n.cell_g + each)
-        for n, r in zip(cells, rows, strict=True)
-    )
+    return tuple(replace(n, g=n.g + each * r, row_g=each) for n, r in zip(cells, rows, strict=True))
 
 
 def _expected_rows(view: View, trees: tuple[Tree, ...]) -> list[NDArray[np.float64]]:
@@ -267,7 +264,8 @@ def _node_noise(tree: Tree, cuts: Cuts, cell: tuple[float, float]) -> NodeNoise:
             sums = to_fixed(np.stack([np.zeros(2), tree.h[pair]], axis=1))
             built = int(children_to_build(pair, sums)[0])
             cells[left + right - built] = cells[i] + cell
-    return NodeNoise(g=node[:, 0], h=node[:, 1].copy(), cell_g=cell[0], cell_h=cell[1])
+    g, h = node.T.copy()
+    return NodeNoise(g=g, h=h, cell_g=cells[:, 0].copy(), cell_h=cells[:, 1].copy())
 
 
 def _bins_left(tree: Tree, cuts: Cuts) -> NDArray[np.int64]:

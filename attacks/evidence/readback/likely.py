@@ -20,6 +20,7 @@ Longs = NDArray[np.int64]
 LEAST = 0.02  # expected rows of a class in a cell
 PASSES = 3
 NEVER = 1e12  # variance of what nothing was told of
+FEW = 48  # counts of a cell that are all weighed
 SURE = 1e-6  # variance (rows^2) of a total whose bins are all certain
 
 
@@ -42,6 +43,16 @@ def _near(lo: Longs, hi: Longs, unit: Floats, mid: Floats, var: Floats, out: Flo
 
 
 @kernel
+def _around(lo: int, hi: int, centre: float, var: float) -> tuple[int, int]:
+    """Return a range of counts, or of a wide one what lies near an estimate of them."""
+    if hi - lo <= FEW:
+        return lo, hi
+    middle = min(max(np.int64(np.rint(centre)), lo), hi)
+    width = min(np.int64(5 * np.sqrt(var)) + 3, 2 * FEW)
+    return max(lo, middle - width), min(hi, middle + width)
+
+
+@kernel
 def _weigh(
     lo: Longs, hi: Longs, unit: Floats, sent: Floats, error: Floats, variance: Floats,
     step: Floats, prior: tuple[float, float], out: Floats,
@@ -50,21 +61,21 @@ def _weigh(
 
     ``prior`` are the expected n0 and n1 of a geometric law, as wide as such a law can be.
     """
-    size = error.shape[0]
-    if hi[0] >= size or hi[1] >= size:
-        mid = np.array([sent[1] / unit[2], sent[0]])
-        var = np.array([variance[-1, -1, 1] / unit[2] ** 2, variance[-1, -1, 0]])
-        _near(lo, hi, unit, mid, var, out)
-        return
+    last = error.shape[0] - 1
     top, total = -np.inf, 0.0
     mean, square = np.zeros(2), np.zeros(2)
-    for n in range(lo[2], hi[2] + 1):
-        for n1 in range(max(lo[1], n - hi[0]), min(hi[1], n - lo[0]) + 1):
+    least, most = _around(lo[2], hi[2], sent[1] / unit[2], variance[-1, -1, 1] / unit[2] ** 2)
+    for n in range(least, most + 1):
+        low, high = max(lo[1], n - hi[0]), min(hi[1], n - lo[0])
+        low, high = _around(low, high, n * unit[0] - sent[0], variance[-1, -1, 0])
+        for n1 in range(low, high + 1):
             x = (n * unit[0] - n1, n * unit[2])
             weight = -(n - n1) * np.log1p(1 / prior[0]) - n1 * np.log1p(1 / prior[1])
             for k in range(2):
-                v = variance[n - n1, n1, k] + step[k] ** 2 / 12
-                weight -= 0.5 * ((sent[k] - x[k] - error[n - n1, n1, k]) ** 2 / v + np.log(v))
+                e, v = 0.0, variance[-1, -1, k] + step[k] ** 2 / 12
+                if n - n1 <= last and n1 <= last:
+                    e, v = error[n - n1, n1, k], variance[n - n1, n1, k] + step[k] ** 2 / 12
+                weight -= 0.5 * ((sent[k] - x[k] - e) ** 2 / v + np.log(v))
             if weight > top:
                 shrink = np.exp(top - weight)
                 total, mean, square, top = total * shrink, mean * shrink, square * shrink, weight
@@ -73,6 +84,9 @@ def _weigh(
             for k, value in ((0, float(n)), (1, x[0])):
                 mean[k] += w * value
                 square[k] += w * value * value
+    if total == 0.0:
+        _within(lo, hi, unit, out)
+        return
     for k in range(2):
         out[k] = mean[k] / total
         out[2 + k] = max(square[k] / total - out[k] ** 2, 0.0)
