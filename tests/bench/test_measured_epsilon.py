@@ -5,15 +5,18 @@ import math
 import numpy as np
 import pytest
 
+from fedtrees.bench.conformance import sample_training
 from fedtrees.bench.evaluate import make_defense
 from fedtrees.bench.measured import measure
 from fedtrees.core.errors import UsageError
 from fedtrees.core.registry import register
 from fedtrees.core.specs import parse_composed, parse_grid
 from fedtrees.defenses import dp_sgd
+from fedtrees.messages.boosting import Histogram
 from fedtrees.neural import training as neural_training
 from fedtrees.neural.perceptron import Layers
 from fedtrees.protocols import network_canaries
+from fedtrees.protocols.canaries import _laws, _read
 from fedtrees.protocols.horizontal import dp_gbdt
 
 WIDE = "dp-forest[epsilon=0.1,trees=1,depth=12{}]"
@@ -110,3 +113,18 @@ def test_nothing_is_looked_for_where_no_epsilon_is_claimed(protocol, defense):
 def test_an_odd_number_of_runs_is_refused():
     with pytest.raises(UsageError, match="runs=3: give 1, or an even number"):
         found(WIDE.format(""), runs=3)
+
+
+def test_what_is_rounded_or_suppressed_weighs_less_in_an_audit():
+    by = make_defense(parse_composed(["hist-rounding[step=0.1]+min-bin[k=6]"])[0])
+    protocol = register.make("protocol", parse_grid("fedtree-hist[trees=1,max_depth=1,max_bin=8]")[0])
+    run, _ = sample_training(protocol, by)
+    message = next(d.message for d in run.transcript if type(d.message) is Histogram)
+    alone, together, row = _laws(run)
+    _, variance = _read(alone, message.sums[0], message.unit_of("sums")[0])
+    sent = (message.sums[0] != 0).any(axis=1)
+    assert 0 < sent.mean() < 1
+    assert variance[sent] == pytest.approx(0.1**2 / 12)
+    assert np.isinf(variance[~sent]).all()
+    assert np.isinf(_read(together, message.sums[0], message.unit_of("sums")[0])[1]).all()
+    assert row == 0
