@@ -54,8 +54,7 @@ class Active(Columns, Coordinator):
 
     def train(self, net):
         self.names, self.trees = ["active", *net.members("passive")], []
-        rows = np.arange(len(self.held))
-        margin = np.zeros(len(rows))
+        rows, margin = np.arange(len(self.held)), np.zeros(len(self.held))
         for _ in range(self.params.trees):
             p = 1 / (1 + np.exp(-margin))
             gradients = np.column_stack([p - self.held.y, p * (1 - p)])
@@ -64,8 +63,8 @@ class Active(Columns, Coordinator):
         return self.trees
 
     def ask(self, net, name, question):
-        reply = self.answer_it(question) if name == self.name else None
-        return reply or net.ask(name, question, why="sums per bin, or who goes left")[0]
+        own = self.answer_it(question) if name == self.name else None
+        return own or net.ask(name, question, why="sums per bin, or who goes left")[0]
 
     def grow(self, net, rows, gradients, depth):
         parts = [self.ask(net, n, Question(rows, gradients)).values for n in self.names]
