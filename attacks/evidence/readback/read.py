@@ -170,7 +170,8 @@ def _first_tree(view: View, evidence: Evidence, cuts: Cuts, told: Of, t: int) ->
     lacking = np.array([not f.complete for f in view.schema.features])
     space = possible(tree, cuts, row, others, lacking)
     shared = EVERYONE in told or not told
-    if space is None or (shared and evidence.share < 1 and len(part.table) and not part.sent):
+    told_own = all(m.nodes.tobytes() in part.sent for m in told.get(EVERYONE, ()))
+    if space is None or (shared and evidence.share < 1 and len(part.table) and not told_own):
         return None  # too large, or which own rows are in the sums was not told
     own = part.histograms(tree, cuts, row, evidence.class_of(t)) if shared else None
     clients = sum(role == "client" for role in view.roles.values()) if shared else 1
