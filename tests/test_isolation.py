@@ -11,7 +11,7 @@ from fedtrees.core.registry import load_plugin, register
 
 PLUGIN = """
 from dataclasses import dataclass
-from fedtrees.core.attack import Attack
+from fedtrees.core.defense import Defense
 from fedtrees.core.messages import Message
 from fedtrees.core.registry import register
 
@@ -19,8 +19,8 @@ from fedtrees.core.registry import register
 class PassingNote(Message):
     text: str
 
-@register.attack("passing-through")
-class Passing(Attack):
+@register.defense("passing-through")
+class Passing(Defense):
     pass
 """
 
@@ -28,18 +28,18 @@ class Passing(Attack):
 def test_names_types_and_modules_of_a_plugin_are_forgotten(tmp_path):
     file = tmp_path / "passing.py"
     file.write_text(PLUGIN)
-    names = register.names("attack")
+    names = register.names("defense")
     for _ in range(2):  # and it can be loaded again
         with registry_as_it_was():
             module = f"fedtrees_plugin_{load_plugin(file)[:12]}"
             assert module in sys.modules
-            assert register.get("attack", "passing-through").__module__ == module
+            assert register.get("defense", "passing-through").__module__ == module
             assert message_type("PassingNote").__module__ == module
         assert module not in sys.modules
-        assert register.names("attack") == names
+        assert register.names("defense") == names
         assert message_type("PassingNote") is None
-        with pytest.raises(UsageError, match="unknown attack"):
-            register.get("attack", "passing-through")
+        with pytest.raises(UsageError, match="unknown defense"):
+            register.get("defense", "passing-through")
 
 
 def test_what_the_package_loads_stays():

@@ -46,6 +46,13 @@ def cell_variance(law: Channel | None) -> tuple[float, float]:
     return float(g), float(h)
 
 
+def told_variance(view: View) -> tuple[float, float]:
+    """Return what was done to the sums that are told beside leaf values, as `cell_variance`."""
+    laws = (view.channel(LeafValues, field, "server") for field in "gh")
+    g, h = (0.0 if law is None else float(law.error(np.zeros(1))[1][0]) for law in laws)
+    return g, h
+
+
 def row_variance(view: View) -> float:
     """Return the variance of the noise on a row's gradient, the same draw in all sums of a tree."""
     law = view.channel("gradients", "g")

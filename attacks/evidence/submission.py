@@ -14,6 +14,9 @@ from fedtrees.core.schema import Schema, Table
 from fedtrees.guessing.blind import Draws
 from fedtrees.guessing.recipes import FEWEST_ROWS, Recipe, agreement, best_recipe
 
+#: How far samples are trusted, beside others, of rows whose boxes are known beyond doubt: own rows,
+#: of which the blind guess is made, resemble them the less the narrower boxes are.
+CERTAIN = 4 / 3
 #: Samples of a reconstruction that guesses are compared in, and as many draws of own rows.
 WORLDS = 4
 # Rows of them that are looked at.
@@ -103,7 +106,8 @@ def submitted(
         How many rows there are, if declared: of more that were found, some are left out; of fewer,
         the rest is guessed blindly.
     weight : float
-        How far ``worlds`` are to be trusted where sums are, 0 to 1: those of few chains are alike.
+        How far ``worlds`` are to be trusted where sums are: below 1 those of few chains, alike;
+        `CERTAIN` where boxes are known.
 
     Returns
     -------

@@ -16,6 +16,7 @@ from fedtrees.attacks.evidence.laws import (
     law_of_sums,
     law_of_values,
     row_variance,
+    told_variance,
 )
 from fedtrees.attacks.evidence.opened_leaves import (
     Opened,
@@ -75,6 +76,7 @@ def evidence_of(view: View, most: Level = "histograms") -> Evidence | None:
     else:
         trees = _assemble(view)
         level = "statistics" if trees and trees[0].g is not None else "values"
+    told = histograms is None  # sums are those beside splits and leaf values
     if not trees or len(start) != (1 if classes == 2 else classes):
         return None
     if LEVELS.index(most) < LEVELS.index(level):
@@ -98,7 +100,7 @@ def evidence_of(view: View, most: Level = "histograms") -> Evidence | None:
         histograms=histograms,
         cuts=cuts,
         n_rows=view.n_rows,
-        noise=_noise(view, shown, noisy_cuts, known),
+        noise=_noise(view, shown, noisy_cuts, known, told),
         rounding=law_of_values(view),
         constant_hessian=view.defense.unit_hessian,
         mean_start=params.base_score is None,
@@ -200,17 +202,18 @@ def _bare(tree: Tree) -> Tree:
 
 
 def _noise(
-    view: View, trees: tuple[Tree, ...], cuts: Cuts, known: bool
+    view: View, trees: tuple[Tree, ...], cuts: Cuts, known: bool, told: bool
 ) -> tuple[NodeNoise, ...] | None:
     """Return what is known of the noise on every tree's sums, None where they are exact.
 
     ``known``: the principals' own noise is taken off the sums of nodes, though not off bins.
+    ``told``: sums are those that were sent beside splits and leaf values.
     """
     if releases_leaves(view):
         return leaf_noise(view, trees, 1.0)
     cell = cell_variance(law_of_sums(view, clients_of(view), hiding=False))
-    each = row_variance(view)
-    if not (any(cell) or each):
+    each, more = row_variance(view), told_variance(view) if told else (0.0, 0.0)
+    if not (any(cell) or each or any(more)):
         return None
     cells = [_node_noise(t, cuts, cell) for t in trees]
     if known and any(cell):
@@ -218,16 +221,14 @@ def _noise(
         others = cell_variance(law_of_sums(view, parties, hiding=False)) if parties else (0.0, 0.0)
         fewer = [_node_noise(t, cuts, others) for t in trees]
         cells = [replace(n, g=f.g, h=f.h) for n, f in zip(cells, fewer, strict=True)]
+    cells = [replace(n, g=n.g + more[0], h=n.h + more[1]) for n in cells]
     if not each:
         return tuple(cells)
     if view.defense.unit_hessian and trees[0].h is not None:
         rows = [np.maximum(t.h, 0.0) for t in trees]
     else:
         rows = _expected_rows(view, trees)
-    return tuple(
-        replace(n, g=n.g + each * r, cell_g=n.cell_g + each)
-        for n, r in zip(cells, rows, strict=True)
-    )
+    return tuple(replace(n, g=n.g + each * r, row_g=each) for n, r in zip(cells, rows, strict=True))
 
 
 def _expected_rows(view: View, trees: tuple[Tree, ...]) -> list[NDArray[np.float64]]:
@@ -263,7 +264,8 @@ def _node_noise(tree: Tree, cuts: Cuts, cell: tuple[float, float]) -> NodeNoise:
             sums = to_fixed(np.stack([np.zeros(2), tree.h[pair]], axis=1))
             built = int(children_to_build(pair, sums)[0])
             cells[left + right - built] = cells[i] + cell
-    return NodeNoise(g=node[:, 0], h=node[:, 1].copy(), cell_g=cell[0], cell_h=cell[1])
+    g, h = node.T.copy()
+    return NodeNoise(g=g, h=h, cell_g=cells[:, 0].copy(), cell_h=cells[:, 1].copy())
 
 
 def _bins_left(tree: Tree, cuts: Cuts) -> NDArray[np.int64]:

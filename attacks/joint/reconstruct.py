@@ -20,7 +20,7 @@ from fedtrees.attacks.evidence.boxes import (
 )
 from fedtrees.attacks.evidence.counts import first_gradient
 from fedtrees.attacks.evidence.fewer import share_of, with_fewer_rows
-from fedtrees.attacks.evidence.submission import WORLDS, Blind, submitted, trust_in
+from fedtrees.attacks.evidence.submission import CERTAIN, WORLDS, Blind, submitted, trust_in
 from fedtrees.attacks.evidence.sums import LeafSums
 from fedtrees.attacks.evidence.values import first_counts, left_out
 from fedtrees.attacks.joint.classes import Classes
@@ -328,7 +328,7 @@ def _inside_boxes(problem: _Problem, rng: np.random.Generator) -> tuple[Table, d
     top = np.nextafter(high, np.float32(-np.inf))
     found = Table(np.minimum(np.maximum(rows.X, low), top), rows.y)
     blind = Blind.of(basis, problem.schema, 1.0, rng)  # boxes are known of all rows alone
-    return submitted(found, others, blind, 1.0, rng, weight=_whole(problem))
+    return submitted(found, others, blind, 1.0, rng, weight=CERTAIN * _whole(problem))
 
 
 def _whole(problem: _Problem) -> float:

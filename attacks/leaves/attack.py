@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.evidence.submission import Blind, submitted
+from fedtrees.attacks.evidence.submission import CERTAIN, Blind, submitted
 from fedtrees.attacks.leaves.chain import State, advance, likelihood, start
 from fedtrees.attacks.leaves.forests import Boxes, Ints, Source, sources_of
 from fedtrees.attacks.leaves.shares import Numbers
@@ -93,10 +93,11 @@ class ForestBoxes(Attack):
         found = matched_consensus(worlds, width)
         if not len(own):
             return found, {"log_likelihood": max(likely), "submits_blind": 0.0}
-        blind = Blind(own, view.schema, width, best_recipe(own, view.schema, rng))
+        blind, weight = Blind(own, view.schema, width, best_recipe(own, view.schema, rng)), 1.0
         if not source.drawn and numbers is None:
             worlds = [Table(_drawn(boxes, values, level, own, rng), y) for level in levels]
-        guess, told = submitted(found, worlds, blind, 1.0, rng)
+            weight = CERTAIN
+        guess, told = submitted(found, worlds, blind, 1.0, rng, weight=weight)
         return guess, {
             "log_likelihood": max(likely), "submits_blind": told["submits_blind"],
         }  # fmt: skip

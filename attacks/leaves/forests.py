@@ -99,7 +99,7 @@ def _source(view: View, trees: tuple[ClassTree, ...], rows: int, owner: str | No
 
 def _step(view: View) -> float:
     """Return how far apart shares may be that were sent as the same; 0: they are exact."""
-    sites = ((LocalForest, "client"), (LeafClasses, "server"))
+    sites = ((LocalForest, "client"), (LeafClasses, "server"), (PooledForest, "server"))
     laws = (view.channel(kind, "probability", role) for kind, role in sites)
     widths = (law.bounds(np.array([0.5])) for law in laws if law is not None)
     return max((float((high - low)[0]) for low, high in widths), default=0.0)

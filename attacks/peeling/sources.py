@@ -27,7 +27,7 @@ from fedtrees.trees.boosted.params import TreeParams
 # Bins times nodes kept, of 24 bytes each: 700 MB.
 MOST_BINS = 3e7
 # Standard deviations of noise that a sum may be off: one in 300,000 is off by more.
-_DEVIATIONS = 4.5
+DEVIATIONS = 4.5
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,4 +94,4 @@ def _slack(view: View, params: TreeParams, sources: int) -> float:
     A node's histogram by subtraction carries the noise of its ancestors, at most one per level.
     """
     variance = max(cell_variance(law_of_sums(view, clients_of(view) if sources == 1 else 1)))
-    return float(np.ldexp(_DEVIATIONS * np.sqrt(variance * params.max_depth), FIXED_POINT_BITS))
+    return float(np.ldexp(DEVIATIONS * np.sqrt(variance * params.max_depth), FIXED_POINT_BITS))

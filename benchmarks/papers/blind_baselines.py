@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import beta
 
 from fedtrees.bench.cells import BlindCell, plan
 from fedtrees.bench.federation import federation_of
@@ -29,8 +30,6 @@ from fedtrees.core.schema import Schema
 from fedtrees.core.schema import Table as Rows
 from fedtrees.core.threat import Threat
 from fedtrees.guessing.clusters import own_columns_of
-from fedtrees.guessing.consensus import matched_consensus
-from fedtrees.guessing.tolerance import SIGMA_SHARE
 from fedtrees.metrics.labels import LabelScores
 from fedtrees.metrics.metric import Case, Metric
 from fedtrees.metrics.victims_rows import RecordMetric
@@ -47,23 +46,19 @@ _KEY = ["dataset", "partition", "protocol", "defense_spec", "threat", "attack"]
 def row_guesses(schema: Schema, y: NDArray[np.int64], rng: np.random.Generator) -> dict[str, Rows]:
     """Return rows guessed by who knows the schema and how many rows are of each class.
 
-    ``class prior``: ranges cut evenly and every code as often as any other, in random order;
-    ``schema marginals``: the lower part of ranges more often than the upper one, low codes more
-    often than high ones. Each is the matched consensus of 20.
+    ``schema marginals``: every range evenly filled, every code as often as any other, in random
+    order; ``class prior``: numbers in the lower part of their ranges, as most are in practice. Both
+    have the labels' true shares.
     """
     n, d = len(y), len(schema.features)
     ends = [f.declared_range or (f.low or 0.0, f.high or f.low or 0.0) for f in schema.features]
     low, high = np.array(ends, dtype=np.float64).reshape(d, 2).T
-    width = np.where(schema.categorical, 0.0, SIGMA_SHARE * (high - low) / np.sqrt(12))
+    place = np.stack([(rng.permutation(n) + 0.5) / n for _ in range(d)], axis=1)
+    codes = np.minimum(np.floor(place * (high - low + 1)), high - low)
     found = {}
-    for name, power in (("class prior", 1.0), ("schema marginals", 2.0)):
-        draws = []
-        for _ in range(20):
-            place = np.stack([(rng.permutation(n) + 0.5) / n for _ in range(d)], axis=1) ** power
-            codes = np.minimum(np.floor(place * (high - low + 1)), high - low)
-            X = low + np.where(schema.categorical, codes, place * (high - low))
-            draws.append(Rows(X, rng.permutation(y)))
-        found[name] = matched_consensus(draws, width)
+    for name, at in (("schema marginals", place), ("class prior", beta.ppf(place, 2, 5))):
+        X = low + np.where(schema.categorical, codes, at * (high - low))
+        found[name] = Rows(X, rng.permutation(y))
     return found
 
 

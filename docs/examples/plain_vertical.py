@@ -16,6 +16,7 @@ from fedtrees.protocols.base import Coordinator, Protocol
 @dataclass(frozen=True, eq=False)
 class Question(Message):  # of rows: sums of these gradients per bin, or who goes left at a split
     discloses = frozenset({Reveal.IDS, Reveal.LABELS, Reveal.THRESHOLDS})
+    verbatim = frozenset({"gradients"})  # the first ones are the labels
     rows: np.ndarray
     gradients: np.ndarray | None = None  # (n, 2): g and h, in the open; SecureBoost encrypts them
     column: int = 0

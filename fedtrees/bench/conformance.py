@@ -16,6 +16,7 @@ import numpy as np
 
 from fedtrees.bench.federation import Federation
 from fedtrees.bench.held_values import held_values
+from fedtrees.bench.reach import others_rows
 from fedtrees.bench.stated import Seen, departures, watched
 from fedtrees.core.attack import Attack
 from fedtrees.core.codec import decode, encode
@@ -148,6 +149,9 @@ def check_protocol(protocol: Protocol) -> Iterator[Finding]:
     yield Finding(rule, not silent, ", ".join(silent))
     yield from _serves(protocol, first)
     yield carries_nothing("", first, held)
+    if first.net is not None:
+        led = others_rows(first.net, held)
+        yield Finding("no party leads to another's rows", not led, "; ".join(led))
     views = [view_of(first, (name,), held) for name in first.transcript.roles]
     yield Finding("no array in a view is writeable", not any(map(_writeable, views)))
     table, _ = sample_table()
@@ -165,9 +169,17 @@ def check_protocol(protocol: Protocol) -> Iterator[Finding]:
         yield Finding(f"it runs with {count} parties, or says why not", ran, why)
 
 
-def carries_nothing(name: str, training: Training, held: Mapping[str, Holding]) -> Finding:
-    """See that no message carries what somebody holds without saying so (`Message.verbatim`)."""
-    found = held_values(training.transcript, held, training.schema, parts=not name)
+def carries_nothing(
+    name: str,
+    training: Training,
+    held: Mapping[str, Holding],
+    kinds: tuple[type[Message], ...] = (),
+) -> Finding:
+    """See that no message carries what somebody holds without saying so (`Message.verbatim`).
+
+    Of a defense, those of its `kinds` are searched: it changes no others.
+    """
+    found = held_values(training.transcript, held, training.schema, kinds)
     return Finding(f"{name}no message carries held values unsaid", not found, "; ".join(found))
 
 
@@ -232,7 +244,8 @@ def check_defense(defense: Defense, protocols: Sequence[str]) -> Iterator[Findin
         first.predict(sample_table()[0].X)  # some act on answers alone
         yield Finding(f"{name}: it acts on something", bool(first.transcript.acted))
         yield from _states(defense, again, seen, name)
-        yield carries_nothing(f"{name}: ", first, held)
+        if defense.guards:
+            yield carries_nothing(f"{name}: ", first, held, defense.guards)
         yield leaves_nothing(f"{name}: ", left)
         plain, _ = sample_training(protocol)
         revealing = {

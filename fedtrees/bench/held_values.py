@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.holding import Holding
+from fedtrees.core.messages import Message
 from fedtrees.core.schema import Schema
 from fedtrees.core.sealed import Sealed
 from fedtrees.core.transcript import Delivery, Transcript
@@ -76,7 +77,10 @@ class Payload:
 
 
 def held_values(
-    transcript: Transcript, holdings: Mapping[str, Holding], schema: Schema, parts: bool = True
+    transcript: Transcript,
+    holdings: Mapping[str, Holding],
+    schema: Schema,
+    kinds: tuple[type[Message], ...] = (),
 ) -> list[str]:
     """Return which fields carry held values that their messages do not declare, a text each.
 
@@ -86,28 +90,29 @@ def held_values(
     holdings : mapping of str to Holding
         Of every party; columns of few values are not searched for.
     schema : Schema
-    parts : bool
-        Search for parts of columns under any scale, too: most of the time it takes.
+    kinds : tuple of Message types
+        Search in these alone, and not for parts of columns under any scale, which takes most of the
+        time; none: in all.
     """
     found: list[str] = []
     every = [_Searched.of(name, held, schema) for name, held in holdings.items()]
-    for payload in _payloads(transcript):
+    for payload in _payloads(transcript, kinds):
         for searched in every:
             if payload.readers - {searched.party} and (
-                what := searched.within(payload.parts, parts)
+                what := searched.within(payload.parts, not kinds)
             ):
                 found.append(f"{payload.where} carries {what} of {searched.party}")
                 break
     return found
 
 
-def _payloads(transcript: Transcript) -> Iterator[Payload]:
+def _payloads(transcript: Transcript, kinds: tuple[type[Message], ...]) -> Iterator[Payload]:
     """Yield what crossed; not what a party noted of what it had opened, nor declared fields."""
     crossed: dict[tuple[str, str, str], list[Any]] = defaultdict(list)
     readers: dict[tuple[str, str, str], set[str]] = defaultdict(set)
     seen: set[int] = set()
     for d in transcript:
-        if d.receivers == (d.sender,):
+        if d.receivers == (d.sender,) or (kinds and type(d.message) not in kinds):
             continue
         for name, value in _fields(d):
             key = (type(d.message).__name__, d.sender, name)

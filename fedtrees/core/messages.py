@@ -122,7 +122,7 @@ class Message:
     def unit_of(self, field: str) -> tuple[Any, bool]:
         """Return how many units of an array field make one, and whether its numbers are whole.
 
-        A number, or an array for the last axis; what `Channel.within` takes.
+        A number, or an array for the last axis; what a channel's `within` takes.
         """
         return 1.0, getattr(self, field).dtype.kind in "iu"
 

@@ -150,6 +150,11 @@ class LocalNetwork(Network):
             )
         return self._contexts[name]
 
+    @property
+    def names(self) -> list[str]:
+        """Names of all parties, in the order of joining."""
+        return list(self._parties)
+
     def party(self, name: str) -> Party:
         """Return a party, behind its glass wall; act as it to hand it rows to predict."""
         return self._parties[name]

@@ -22,6 +22,7 @@ from fedtrees.core.specs import Spec
 
 Registered = TypeVar("Registered", bound=Callable[..., Any])
 PLUGIN = "fedtrees_plugin_"  # what modules of plugin files begin with
+_OURS = "fedtrees."
 KINDS = ("protocol", "defense", "attack", "metric", "dataset")
 
 
@@ -33,6 +34,8 @@ class Registry:
     describe : callable or None
         Where truth is held (`fedtrees.isolation.plugins`): registers what stands for the attacks of
         a file, by its path and sha256, without running it here, and tells whether it has any.
+    installed : callable or None
+        The same of one attack of another package: returns what stands for it.
     elsewhere : dict of str to str
         Path and sha256 of the files that were told of in this way.
     attacks_here : bool
@@ -41,6 +44,7 @@ class Registry:
 
     def __init__(self) -> None:
         self.describe: Callable[[str, str], bool] | None = None
+        self.installed: Callable[[str], Any] | None = None
         self.elsewhere: dict[str, str] = {}
         self.attacks_here = False
         self._known: dict[str, dict[str, Callable[..., Any]]] = {kind: {} for kind in KINDS}
@@ -96,7 +100,11 @@ class Registry:
         if name not in self._known[kind]:
             for entry in _entries(kind):
                 if entry.name == name:
+                    there = None if self.attacks_here or kind != "attack" else self.installed
                     try:
+                        if there is not None and not entry.value.startswith(_OURS):
+                            self._known[kind].setdefault(name, there(name))
+                            continue
                         self._known[kind].setdefault(name, entry.load())
                     except ImportError as err:
                         raise UsageError(f"{kind} {name!r} ({entry.value}): {err}") from err

@@ -31,7 +31,7 @@ from fedtrees.core.specs import Spec
 from fedtrees.core.view import View
 from fedtrees.isolation import guesses, kernels, views
 from fedtrees.isolation.channel import Channel, Closed
-from fedtrees.isolation.described import described
+from fedtrees.isolation.described import described, facts_of
 from fedtrees.isolation.shield import (
     adopt_descendants,
     close_for_good,
@@ -95,9 +95,13 @@ def answer(channel: Channel) -> None:
         order = channel.receive()
         if "file" in order:
             load_loose(order)
-            channel.send(described(*order["file"], order["bait"]))
+            file, digest = order["file"]
+            channel.send(described(file, digest, bool(order["bait"])))
             return
         load(order)
+        if "installed" in order:
+            channel.send({"facts": facts_of(str(order["installed"]))})
+            return
         if "make" in order:
             for spec in order["attacks"]:
                 register.make("attack", Spec(*spec))

@@ -6,7 +6,7 @@ import sys
 import threading
 from collections.abc import Callable
 from importlib import import_module
-from inspect import Parameter, getdoc, signature
+from inspect import Parameter, getdoc, getsourcefile, signature
 from types import ModuleType
 from typing import Any
 
@@ -38,18 +38,21 @@ def described(file: str, digest: str, bait: bool) -> dict[str, Any]:
     did += _changes(state, _state())
     added = {kind: sorted(set(register.names(kind)) - before[kind]) for kind in KINDS}
     return {
-        "attacks": tuple(_facts(name) for name in added["attack"]),
+        "attacks": tuple(facts_of(name) for name in added["attack"]),
         "others": tuple(f"{k} {n!r}" for k in KINDS if k != "attack" for n in added[k]),
         "did": tuple(did),
     }
 
 
-def _facts(name: str) -> dict[str, Any]:
+def facts_of(name: str) -> dict[str, Any]:
+    """Return what is told of an attack: its name, signature, marks, and where its code is."""
     maker: Callable[..., Any] = register.get("attack", name)
     gives = getattr(maker, "gives", None)
     return {
         "name": name,
         "qualname": maker.__qualname__,
+        "module": maker.__module__,
+        "file": getsourcefile(maker) or "",
         "doc": getdoc(maker) or "",
         "parameters": tuple(map(_parameter, signature(maker).parameters.values())),
         "blind": bool(getattr(maker, "blind", False)),

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NoReturn
 
 from fedtrees.core.attack import Attack
 from fedtrees.core.errors import ProtocolError, UsageError
-from fedtrees.core.registry import PLUGIN, register
+from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec
 from fedtrees.core.values import type_name
 from fedtrees.isolation import guesses
@@ -38,7 +38,7 @@ class Elsewhere(Attack):
         attacks().make(Spec(self.name, parameters))
         vars(self).update(parameters)
 
-    def inapplicable(self, view: object) -> NoReturn:
+    def inapplicable(self, *_: object) -> NoReturn:
         """Refuse: it is asked in its own process."""
         raise ProtocolError(f"attack {self.name!r} is in a process of its own; ask it there")
 
@@ -65,13 +65,18 @@ def describe(file: str, digest: str) -> bool:
             "the other one defines)"
         )
     for attack in told["attacks"]:
-        stand_in = _stand_in(attack, file, digest)
+        stand_in = _stand_in(attack)
         stand_in.did = told["did"]
         register.attack(str(attack["name"]))(stand_in)
     return True
 
 
-def _stand_in(told: Mapping[str, Any], file: str, digest: str) -> type[Elsewhere]:
+def installed(name: str) -> type[Elsewhere]:
+    """Return what stands for an attack of an installed package."""
+    return _stand_in(attacks().describe_installed(name))
+
+
+def _stand_in(told: Mapping[str, Any]) -> type[Elsewhere]:
     """Make a class with the name, parameters and marks of an attack, and none of its code."""
     gives = next((kind for kind in guesses.scored() if type_name(kind) == told["gives"]), None)
     parameters = [
@@ -82,13 +87,14 @@ def _stand_in(told: Mapping[str, Any], file: str, digest: str) -> type[Elsewhere
     inside = {
         **marks,
         "gives": gives,
-        "file": file,
+        "name": str(told["name"]),
+        "file": str(told["file"]),
         "__doc__": str(told["doc"]),
-        "__module__": f"{PLUGIN}{digest[:12]}",
+        "__module__": str(told["module"]),
         "__qualname__": str(told["qualname"]),
         "__signature__": Signature(parameters),
     }
     return type(str(told["qualname"]).rpartition(".")[2], (Elsewhere,), inside)
 
 
-register.describe = describe
+register.describe, register.installed = describe, installed

@@ -174,6 +174,14 @@ class AttackProcess:
         reply = self._answered(order)
         return {name: reply[name] for name in ("attacks", "others", "did")}
 
+    def describe_installed(self, name: str) -> dict[str, Any]:
+        """Return the same facts of an attack of an installed package."""
+        reply = self._answered({"attacks": (), "installed": name})
+        facts = reply["facts"]
+        if not isinstance(facts, dict):
+            raise ProtocolError(f"attack {name!r} was described by a {type(facts).__name__}")
+        return facts
+
     def _answered(self, more: dict[str, Any]) -> dict[str, Any]:
         """Return the reply to an order that has no view."""
         order = {"plugins": loaded_plugins(), "modules": (), **more}

@@ -162,3 +162,19 @@ def test_bins_of_counts_are_no_fingerprints():
     view, _, _ = seen(noise(8), name="nvflare-hist")
     assert unreadable(view) == "hessians of 1 are no fingerprints"
     assert unreadable(seen(name="nvflare-hist")[0]) is None
+
+
+def test_rounding_of_a_defense_never_seen_before_is_read_from_its_channel():
+    """The template's defense rounds what is told beside splits and leaf values."""
+    from fedtrees.templates.defense import RoundedStatistics
+
+    clients, schema = sample_federation()
+    protocol = register.make("protocol", Spec("fedtree-hist", {"trees": 2, "max_depth": 2}))
+    for step in (0.5, 2.0):
+        by = Composition((RoundedStatistics(step),))
+        done = train(protocol, over_clients(clients), schema, defense=by, seed=1)
+        evidence = evidence_of(view_of(done, ("client-0",), over_clients(clients)))
+        assert evidence.noise[0].g == pytest.approx(step**2 / 12)
+        assert evidence.noise[0].h == pytest.approx(step**2 / 12)
+        own = evidence_of(view_of(done, ("server",), over_clients(clients)))
+        assert own.noise is None  # it rounds what it sends, not what it has

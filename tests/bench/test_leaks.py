@@ -16,7 +16,7 @@ from fedtrees.core.composition import Composition
 from fedtrees.core.errors import ProtocolError, UnguardedMessageError, UsageError
 from fedtrees.core.holding import Holding
 from fedtrees.core.messages import Message
-from fedtrees.core.registry import load_plugin, register
+from fedtrees.core.registry import _entries, load_plugin, register
 from fedtrees.core.schema import Feature, Schema
 from fedtrees.core.specs import Spec, parse_grid
 from fedtrees.core.transcript import Transcript
@@ -142,6 +142,26 @@ def test_a_protocol_that_leaks_rows_is_caught_whatever_it_says(how, tmp_path):
     broken = {f.rule: f.detail for f in check("protocol", Spec(f"leak-{how}")) if not f.kept}
     assert set(broken) == {UNSAID}
     assert "client-0" in broken[UNSAID]
+
+
+SHARING = """
+class Sharing(Client):
+    seen = {}
+
+    def more(self, full, X):
+        self.seen[self.name] = X
+        return full
+
+from fedtrees.messages.cuts import CutsRequest
+registered("leak-sharing", CutsRequest, Sharing)
+"""
+
+
+def test_parties_that_share_an_object_are_caught(tmp_path):
+    loaded(tmp_path, "sharing", PROTOCOL + SHARING)
+    broken = {f.rule: f.detail for f in check("protocol", Spec("leak-sharing")) if not f.kept}
+    assert set(broken) == {"no party leads to another's rows"}
+    assert "client-0 leads to the columns of client-1" in broken["no party leads to another's rows"]
 
 
 def test_a_message_derived_from_a_guarded_one_is_another(tmp_path):
@@ -376,3 +396,26 @@ def test_attacks_are_in_a_file_of_their_own(tmp_path):
     )
     with pytest.raises(UsageError, match="registered by a file that does not say so"):
         loaded(tmp_path, "hidden", hidden.replace("from fedtrees.core import *\n", ""))
+
+
+def test_an_installed_package_s_attack_is_known_in_the_same_way(tmp_path, monkeypatch):
+    (tmp_path / "others_attacks.py").write_text(PLAIN.replace("plain-guess", "others-guess"))
+    folder = tmp_path / "others_attacks-1.0.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: others-attacks\nVersion: 1.0\n")
+    (folder / "entry_points.txt").write_text(
+        "[fedtrees.attacks]\nothers-guess = others_attacks:Plain\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))  # of the process of attacks
+    _entries.cache_clear()
+    attacks().end()
+    try:
+        known = register.get("attack", "others-guess")
+        assert known.file == str(tmp_path / "others_attacks.py")
+        assert register.make("attack", Spec("others-guess", {"times": 2})).times == 2
+        assert "others_attacks" not in sys.modules
+    finally:
+        del register._known["attack"]["others-guess"]
+        _entries.cache_clear()
+        attacks().end()

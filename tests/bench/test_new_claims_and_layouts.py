@@ -26,15 +26,20 @@ from fedtrees.metrics.metric import Case
 from fedtrees.protocols.base import train
 
 PLUGINS = Path(__file__).parent / "plugins"
+FILES = ("class_share", "class_share_attacks", "two_sides", "two_sides_attack")
 
 
 @pytest.fixture(scope="module", autouse=True)
 def scratch():
     """What this module registers is gone after it."""
     with registry_as_it_was():
-        for name in ("class_share", "two_sides"):
+        for name in FILES:
             load_plugin(PLUGINS / f"{name}.py")
         yield
+
+
+def plugins(*names):
+    return [part for name in names for part in ("--plugin", str(PLUGINS / f"{name}.py"))]
 
 
 def bench(folder, *arguments):
@@ -51,7 +56,7 @@ def bench(folder, *arguments):
 def over_rows(tmp_path_factory):
     folder = tmp_path_factory.mktemp("rows") / "run"
     rows = bench(
-        *(folder, "--plugin", str(PLUGINS / "class_share.py"), "-d", "none"),
+        *(folder, *plugins("class_share", "class_share_attacks"), "-d", "none"),
         *("-p", "fedtree-hist[trees=1,max_depth=2]", "-a", "plugin-read-share"),
         *("--threat", "client,public"),
     )
@@ -61,9 +66,8 @@ def over_rows(tmp_path_factory):
 @pytest.fixture(scope="module")
 def over_columns(tmp_path_factory):
     folder = tmp_path_factory.mktemp("columns") / "run"
-    plugins = (PLUGINS / "class_share.py", PLUGINS / "two_sides.py")
     rows = bench(
-        *(folder, *(part for p in plugins for part in ("--plugin", str(p))), "-d", "none"),
+        *(folder, *plugins(*FILES), "-d", "none"),
         *("-p", "plugin-two-sides", "-a", "plugin-read-residuals", "--threat", "passive,active"),
     )
     return folder, rows

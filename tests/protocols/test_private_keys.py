@@ -1,13 +1,11 @@
 """Who holds a private key: its owner, and nobody else, in one process as on many machines."""
 
-import gc
-from types import BuiltinFunctionType, FunctionType, ModuleType
-
 import numpy as np
 import pytest
 from gmpy2 import mpz
 
 from fedtrees.bench.conformance import sample_table
+from fedtrees.bench.reach import reachable
 from fedtrees.core.codec import encode
 from fedtrees.core.composition import Composition
 from fedtrees.core.registry import register
@@ -26,24 +24,6 @@ SEALED = [
     ("vertical-regression[arbiter=real,rounds=1,bits=16,", "none", "arbiter"),
     ("fedtree-hist[", "paillier[bits=1024]", None),
 ]
-
-
-def reachable(start):
-    """Yield every object that one object leads to, itself first; not through code's globals."""
-    seen, waiting = {id(start)}, [start]
-    while waiting:
-        thing = waiting.pop()
-        yield thing
-        if isinstance(thing, FunctionType):
-            found = [thing.__closure__, thing.__defaults__, thing.__kwdefaults__]
-        elif isinstance(thing, (type, ModuleType, BuiltinFunctionType)):
-            continue
-        else:
-            found = gc.get_referents(thing)
-        for other in found:
-            if id(other) not in seen:
-                seen.add(id(other))
-                waiting.append(other)
 
 
 def told(things, keys):

@@ -44,8 +44,10 @@ def save_random_forest(forest: RandomForest, path: str | PathLike[str]) -> None:
     """
     distinct = [tree.distinct for tree in forest.trees]
     known = all(rows is not None for rows in distinct)
-    more = {"distinct": np.concatenate(distinct)} if known else {}  # type: ignore[arg-type]
-    _write(path, forest.to_arrays() | more)
+    arrays = forest.to_arrays()
+    if known:
+        arrays["distinct"] = np.concatenate([rows for rows in distinct if rows is not None])
+    _write(path, arrays)
 
 
 def save_random_decision_forest(

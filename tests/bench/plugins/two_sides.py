@@ -10,9 +10,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.attack import Attack
 from fedtrees.core.errors import UsageError
-from fedtrees.core.guess import Guess, Labels
 from fedtrees.core.messages import Message, Reveal
 from fedtrees.core.party import Party, acting, handles
 from fedtrees.core.registry import register
@@ -24,6 +22,7 @@ class PluginResiduals(Message):
     """Labels less their mean."""
 
     discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.LABELS, Reveal.IDS})
+    verbatim: ClassVar[frozenset[str]] = frozenset({"values"})
     ids: NDArray[np.int64]
     values: NDArray[np.float64]
 
@@ -112,20 +111,3 @@ class TwoSides(Protocol):
         with acting(active):
             parts = net.ask("passive", PluginScoresRequest(), why="parts of the scores")
             return 1 / (1 + np.exp(-8 * (active.part() + sum(p.values for p in parts))))
-
-
-@register.attack("plugin-read-residuals")
-@dataclass(frozen=True)
-class ReadResiduals(Attack):
-    """Rows of equal residuals have equal labels."""
-
-    def inapplicable(self, view):
-        seen = any(s.sender not in view.principals for s, _ in view.messages(PluginResiduals))
-        return None if seen else "the principals are told no residuals"
-
-    def run(self, view, rng):
-        for _, told in view.messages(PluginResiduals):
-            _, cluster = np.unique(told.values, return_inverse=True)
-            sure = np.stack([told.values < 0, told.values > 0], axis=1).astype(float)
-            return Guess((Labels(told.ids, cluster.astype(np.int64), sure),))
-        return Guess()

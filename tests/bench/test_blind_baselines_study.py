@@ -1,0 +1,64 @@
+"""Nobody who never looked is above the blind baseline; who is below it is named."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+from data_dir import data_dir
+
+from fedtrees.bench.cells import plan
+from fedtrees.bench.evaluate import blind_line, evaluate_blind
+from fedtrees.bench.federation import federation_of
+from fedtrees.bench.suite import Suite
+from fedtrees.benchmarks.papers.blind_baselines import MARGIN, NAME, attacked, over_baseline, tried
+
+
+@pytest.fixture(scope="module")
+def suite():
+    return Suite.load(NAME)
+
+
+@pytest.mark.parametrize(
+    ("threat", "guesses"),
+    [
+        ("server", {"class prior", "schema marginals"}),
+        ("passive", {"PC1 K-means", "Gaussian mixture"}),
+    ],
+)
+def test_no_simple_guess_is_above_the_baseline(suite, threat, guesses):
+    cells = (c for c in plan(suite).blind if c.threat == threat)
+    cell = next(c for c in cells if c.setting.data.name == "pima" and c.setting.seed == 0)
+    rows = evaluate_blind(cell, federation_of(cell.setting, data_dir())).rows
+    over = over_baseline(cell, data_dir(), blind_line(rows).scores)
+    assert set(over) == guesses
+    assert max(over.values()) <= MARGIN
+    lower = {name: value - 0.5 for name, value in blind_line(rows).scores.items()}
+    assert min(over_baseline(cell, data_dir(), lower).values()) > MARGIN
+
+
+def test_tables_name_who_is_above_and_who_below(suite, monkeypatch):
+    key = {
+        "dataset": "pima", "partition": "iid[clients=3]", "protocol": "fedtree-hist",
+        "defense_spec": "none", "threat": "client", "stage": "attack", "status": "ok",
+        "metric": "ra", "value": 0.7, "attack_params": "",
+    }  # fmt: skip
+    rows = pd.DataFrame([
+        {**key, "attack": "joint", "blind": 0.702, "seed": 0},
+        {**key, "attack": "timberstrike", "blind": 0.705, "seed": 0},
+        {**key, "attack": "timberstrike", "blind": 0.704, "seed": 1},
+    ])  # fmt: skip
+    _, _, lines = attacked(rows)
+    assert [(line[5], line[-1]) for line in lines] == [("joint", ""), ("timberstrike", "below")]
+    monkeypatch.setattr(
+        "fedtrees.benchmarks.papers.blind_baselines.over_baseline",
+        lambda cell, folder, line: {"one": 0.002, "other": 0.004},
+    )
+    _, _, lines = tried(suite, rows, None)
+    assert {(line[3], line[-1]) for line in lines} == {("one", ""), ("other", "above")}
+
+
+def test_there_are_twenty_cells(suite):
+    cells = (c for g in plan(suite).groups for c in g.attacks)
+    trained = {(c.train.protocol, c.train.setting.data, c.train.setting.partition_text, c.threat)
+               for c in cells}  # fmt: skip
+    assert len(trained) >= 20
