@@ -10,8 +10,9 @@ import pytest
 from fedtrees.attacks.evidence import evidence_of
 from fedtrees.attacks.evidence.readback.forms import Row, SumBounds, possible, read_counts
 from fedtrees.attacks.evidence.readback.propagation import propagate
-from fedtrees.attacks.evidence.readback.read import first_trees
+from fedtrees.attacks.evidence.readback.read import first_trees, values_seen
 from fedtrees.attacks.evidence.readback.sources import members
+from fedtrees.attacks.evidence.readback.values import counts_of_values
 from fedtrees.attacks.lattice.attack import Lattice
 from fedtrees.benchmarks.papers.counts_campaign import campaign
 from fedtrees.core.composition import Composition
@@ -24,6 +25,7 @@ from fedtrees.defenses.hist_rounding import HistogramRounding
 from fedtrees.defenses.laplace_hist import LaplaceHistogram
 from fedtrees.defenses.min_bin import MinBin
 from fedtrees.defenses.secure_sum import SecureSum
+from fedtrees.defenses.split_only import SplitOnly
 from fedtrees.protocols.base import train
 from fedtrees.protocols.horizontal.fedtree_hist import FedTreeHist
 from fedtrees.protocols.horizontal.nvflare_hist import NVFlareHist
@@ -218,3 +220,30 @@ def test_propagation_keeps_every_solution_of_small_systems():
         best, most = forms[fits].min(axis=0), forms[fits].max(axis=0)
         assert (lo[0, at] <= best).all()
         assert (most <= hi[0, at]).all()
+
+
+def test_bins_that_the_server_hides_miss_own_rows_too(clinic):
+    """What a client sent cannot be taken off a sum that came back as 0."""
+    hidden = MinBin(k=5, by="server"), HistogramRounding(0.3)
+    (found,), _, others = seen(clinic, "client-0", *hidden)
+    lo, hi = found.leaves
+    true = truth(found, others)
+    assert ((lo <= true) & (true <= hi)).all()
+
+
+@pytest.mark.parametrize(("step", "share"), [(0.02, 1.0), (0.1, 0.5)])
+def test_leaf_values_alone_tell_counts_where_the_sums_behind_them_were_rounded(step, share, clinic):
+    schema, tables = clinic
+    held = over_clients(tables)
+    made = FedTreeHist(trees=1, max_depth=3, max_bin=16)
+    defense = Composition((SplitOnly(), HistogramRounding(step)))
+    run = train(made, held, schema, defense=defense, seed=1)
+    view = view_of(run, ("client-0",), held)
+    assert first_trees(view, evidence_of(view)) is None
+    shown, rows, positives = values_seen(view)
+    counts = counts_of_values(shown, rows, positives, np.random.default_rng(0))
+    others = Table.concat(tables[1:])
+    assert counts.sum() == rows == len(others)
+    right = (counts == truth(shown, (others, shown.cuts))).all(axis=1)
+    assert right.mean() >= share
+    assert Lattice().run(view, np.random.default_rng(0)).claims == ()

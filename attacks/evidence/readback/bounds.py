@@ -14,8 +14,10 @@ from scipy.stats import binom
 
 from fedtrees.attacks.evidence.laws import law_of_sums
 from fedtrees.attacks.evidence.readback.forms import OPEN, Row
+from fedtrees.attacks.evidence.replay import serves
 from fedtrees.core.channel import Channel
 from fedtrees.core.view import View
+from fedtrees.messages.boosting import GlobalHistogram
 from fedtrees.trees.boosted.fixed_point import Bits
 
 Floats = NDArray[np.float64]
@@ -37,6 +39,8 @@ class SentBounds:
     row : Row
     bounded : bool
         False where noise of any size is added.
+    late : bool
+        Whether bins are hidden in the sum that comes back.
     law : Channel or None
         What is done to a client's bins, in units; None: nothing.
     """
@@ -46,6 +50,7 @@ class SentBounds:
     hidden: int
     row: Row
     bounded: bool
+    late: bool
     law: Channel | None
 
     @staticmethod
@@ -58,12 +63,14 @@ class SentBounds:
         if law is not None and law.hides:
             hidden = law.within(units).bounds(np.zeros((1, 2)))[1][0, 1]
         law = None if law is None else law.within(units)
+        back = [] if serves(view) else view.changes(GlobalHistogram, "sums", "server")
+        late = any(isinstance(change, Channel) and change.hides for change in back)
         bounded = bool(np.isfinite([-below, above]).all()) and not view.changes("gradients", "g")
         if not bounded:
             below, above = np.zeros(2), np.zeros(2)
             hidden = hidden if np.isfinite(hidden) else -1.0
         ends = (-below).astype(np.int64), above.astype(np.int64)
-        return SentBounds(*ends, int(hidden), row, bounded, law)
+        return SentBounds(*ends, int(hidden), row, bounded, late, law)
 
     def bins(self, sent: Longs, clients: int) -> tuple[Longs, Longs]:
         """Return bounds on true bins, int64 (..., 2), given the sum that so many clients sent."""

@@ -7,7 +7,8 @@ from dataclasses import replace
 import numpy as np
 
 from fedtrees.attacks.evidence.laws import law_of_sums
-from fedtrees.attacks.evidence.readback.read import FirstTree, first_trees
+from fedtrees.attacks.evidence.readback.read import FirstTree, first_trees, values_seen
+from fedtrees.attacks.evidence.readback.values import counts_of_values
 from fedtrees.attacks.evidence.view import evidence_of
 from fedtrees.core.guess import Guess, LeafCounts
 from fedtrees.core.view import View
@@ -29,9 +30,11 @@ def with_counts_read_back(guess: Guess, view: View) -> Guess:
     Where bins are seen these are `FirstTree.likely`; else claims are moved into what is possible.
     Of exact sums a guess stays as it is.
     """
-    trees = first_round(view) if law_of_sums(view) is not None else None
-    if not trees:
+    if law_of_sums(view) is None:
         return guess
+    trees = first_round(view)
+    if not trees:
+        return _with_counts_of_values(guess, view)
     claims = tuple(
         _moved(claim, trees[claim.tree])
         if isinstance(claim, LeafCounts) and claim.tree < len(trees)
@@ -48,3 +51,19 @@ def _moved(claim: LeafCounts, read: FirstTree) -> LeafCounts:
     if all(len(s.sums.nodes) for s in read.sources):
         return LeafCounts(claim.tree, leaves, read.likely)
     return LeafCounts(claim.tree, leaves, np.clip(claim.counts, *read.leaves))
+
+
+def _with_counts_of_values(guess: Guess, view: View) -> Guess:
+    """Return a guess with the counts of the first tree that leaf values make likeliest."""
+    found = values_seen(view)
+    counts = None if found is None else counts_of_values(*found, np.random.default_rng(0))
+    if found is None or counts is None:
+        return guess
+    leaves = found[0].tree.leaves
+    claims = tuple(
+        LeafCounts(0, leaves, counts)
+        if isinstance(claim, LeafCounts) and claim.tree == 0 and np.array_equal(claim.leaf, leaves)
+        else claim
+        for claim in guess.claims
+    )
+    return replace(guess, claims=claims)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.evidence.boosted import Evidence
+from fedtrees.attacks.evidence.laws import clients_of, law_of_values
 from fedtrees.attacks.evidence.readable import classes_of_leaves
 from fedtrees.attacks.evidence.readback.bounds import SentBounds
 from fedtrees.attacks.evidence.readback.forms import (
@@ -29,11 +30,19 @@ from fedtrees.attacks.evidence.readback.sources import (
     sums_of_nodes,
     told_histograms,
 )
-from fedtrees.attacks.evidence.replay import EVERYONE
+from fedtrees.attacks.evidence.readback.values import ValuesSeen
+from fedtrees.attacks.evidence.replay import EVERYONE, params_of
+from fedtrees.attacks.evidence.view import evidence_of
 from fedtrees.core.errors import UsageError
 from fedtrees.core.guess import LeafCounts
 from fedtrees.core.view import View
-from fedtrees.messages.boosting import BaseScore, GlobalHistogram, Histogram, NodeSplits
+from fedtrees.messages.boosting import (
+    BaseScore,
+    GlobalHistogram,
+    Histogram,
+    HistogramRequest,
+    NodeSplits,
+)
 from fedtrees.trees.binning import Cuts
 from fedtrees.trees.boosted.fixed_point import UNIT_BITS, Bits
 from fedtrees.trees.boosted.forest import Tree
@@ -161,7 +170,8 @@ def _first_tree(view: View, evidence: Evidence, cuts: Cuts, told: Of, t: int) ->
     lacking = np.array([not f.complete for f in view.schema.features])
     space = possible(tree, cuts, row, others, lacking)
     shared = EVERYONE in told or not told
-    if space is None or (shared and evidence.share < 1 and len(part.table) and not part.sent):
+    told_own = all(m.nodes.tobytes() in part.sent for m in told.get(EVERYONE, ()))
+    if space is None or (shared and evidence.share < 1 and len(part.table) and not told_own):
         return None  # too large, or which own rows are in the sums was not told
     own = part.histograms(tree, cuts, row, evidence.class_of(t)) if shared else None
     clients = sum(role == "client" for role in view.roles.values()) if shared else 1
@@ -186,6 +196,32 @@ def _first_tree(view: View, evidence: Evidence, cuts: Cuts, told: Of, t: int) ->
         sources.append(Source(name, one, counted))
     found = FirstTree(tree, row, tuple(sources))
     return found if _share_out(found, limits, positives) else None
+
+
+def values_seen(view: View) -> tuple[ValuesSeen, int, tuple[int, int] | None] | None:
+    """Return a first tree of which leaf values alone are seen, of sums rounded to the nearest.
+
+    With others' rows, and bounds on their positives; None where there is no such tree.
+    """
+    seen = tuple(s for s in view.seen if getattr(s.message, "tree", 0) < 1)
+    evidence = evidence_of(replace(view, seen=seen))
+    if evidence is None or evidence.cuts is None or evidence.level != "values":
+        return None
+    if not readable(view, evidence) or evidence.outputs > 1 or evidence.share < 1:
+        return None
+    bits = _bits(view)
+    row, part = row_of(view, evidence, 0, bits), OwnPart.of(view, 0)
+    bounds = SentBounds.of(view, bits, row)
+    law, asked = bounds.law, [m.nodes for _, m in view.messages(HistogramRequest) if m.tree == 0]
+    if law is None or not law.deterministic or bounds.step.min() < 2 or law_of_values(view):
+        return None
+    if not asked:
+        return None
+    found = ValuesSeen(
+        evidence.trees[0], evidence.cuts, params_of(view), bits, row, bounds,
+        np.concatenate(asked), part, clients_of(view) - part.clients,
+    )  # fmt: skip
+    return found, max(view.n_rows - len(part.table), 0), _positives(view, evidence, part)
 
 
 def _bits(view: View) -> Bits:

@@ -184,6 +184,10 @@ def bounded_sums(
         elif own is not None:
             at, whole, known = own[1][0][m.nodes], own[1][1][:1], own[0].clients
         lo, hi = bounds.bins(sums, others)
+        if mine is not None and bounds.late:  # what is missing is missing from the whole
+            lo, hi = bounds.bins(m.sums, clients)
+            low, high = bounds.bins(mine.sums, clients - others)
+            lo, hi = lo - high, hi - low
         parts.append((m.nodes, lo - at, hi - at, sums - at))
         if len(totals):
             low, high = bounds.nodes(totals, others)

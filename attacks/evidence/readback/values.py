@@ -1,0 +1,226 @@
+"""First-round counts from leaf values alone, where the sums behind them were rounded.
+
+A value is ``-eta G / (H + lambda)`` of sums that are multiples of the step, in float32: few pairs
+of multiples give the very same value. What rounding did to a leaf's sums is learned from own rows
+drawn anew, for rounding is biased in bins of one row. Counts that together make the known number of
+rows, and of rows of either class, are chosen by dynamic programming; none is certain.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import gammaln
+
+from fedtrees.attacks.evidence.counts import DIRICHLET_PRIOR
+from fedtrees.attacks.evidence.own_sums import bins_left
+from fedtrees.attacks.evidence.readback.bounds import SentBounds
+from fedtrees.attacks.evidence.readback.forms import Row
+from fedtrees.attacks.evidence.readback.sources import OwnPart
+from fedtrees.core.schema import Table
+from fedtrees.trees.binning import Cuts
+from fedtrees.trees.boosted.fixed_point import Bits
+from fedtrees.trees.boosted.forest import Tree
+from fedtrees.trees.boosted.params import TreeParams
+from fedtrees.trees.boosted.splitting import leaf_values
+from fedtrees.trees.jit import kernel
+
+Floats = NDArray[np.float64]
+Longs = NDArray[np.int64]
+
+DRAWS = 24  # tables of own rows that stand for other clients
+LISTED = 400  # pairs of counts of a leaf
+MOST_STATES = 1 << 26  # totals times leaves
+NEAR = 4.0  # deviations that a count may be off
+
+
+@dataclass(frozen=True, eq=False)
+class ValuesSeen:
+    """A first tree of which leaf values alone are seen.
+
+    Attributes
+    ----------
+    tree : Tree
+    cuts : Cuts
+    params : TreeParams
+    bits : pair of int
+    row : Row
+    bounds : SentBounds
+        Of what a client sends.
+    built : int32 array, shape (k,)
+        Nodes whose histograms were asked for.
+    own : OwnPart
+    clients : int
+        Others that add to the sums.
+    """
+
+    tree: Tree
+    cuts: Cuts
+    params: TreeParams
+    bits: Bits
+    row: Row
+    bounds: SentBounds
+    built: NDArray[np.int32]
+    own: OwnPart
+    clients: int
+
+
+def counts_of_values(
+    seen: ValuesSeen, rows: int, positives: tuple[int, int] | None, rng: np.random.Generator
+) -> Longs | None:
+    """Return the likeliest n0 and n1 of others in every leaf, int64, shape (J, 2); None: none fit.
+
+    Parameters
+    ----------
+    seen : ValuesSeen
+    rows : int
+        Others' rows.
+    positives : pair of int or None
+        Bounds on those of the tree's class.
+    rng : numpy.random.Generator
+        Draws own rows anew.
+    """
+    leaves, table = seen.tree.leaves, seen.own.table
+    if not len(table) or not seen.clients:
+        return None
+    mine, sent = _leaf_sums(seen, table)
+    size = max(round(rows / seen.clients), 1)
+    off = []
+    for _ in range(DRAWS):
+        true, told = _leaf_sums(seen, table.take(rng.integers(0, len(table), size)))
+        off.append(told - true)
+    mean = seen.clients * np.mean(off, axis=0)
+    var = seen.clients * np.var(off, axis=0) + seen.bounds.step**2 / 12
+    like = _own_counts(seen, mine)
+    most = rows if positives is None else positives[1]
+    if (rows + 1) * (most + 1) * len(leaves) > MOST_STATES:
+        return None
+    lists, tilt = [], rows / (rows + len(table))
+    for j, value in enumerate(seen.tree.value[leaves]):
+        sums = _pairs(seen, value, rows + len(table)) - sent[j] - mean[j]
+        lists.append(_weighed(sums, var[j], seen.row, like[j], rows, tilt))
+        if not len(lists[-1][0]):
+            return None
+    return _chosen(lists, rows, most, positives)
+
+
+def _own_counts(seen: ValuesSeen, sums: Longs) -> Longs:
+    """Return own n0 and n1 per leaf from own true sums, int64 (J, 2)."""
+    n = sums[:, 1] // max(seen.row.h, 1)
+    n1 = (n * seen.row.g0 - sums[:, 0]) // seen.row.one
+    return np.stack([n - n1, n1], axis=1)
+
+
+def _leaf_sums(seen: ValuesSeen, table: Table) -> tuple[Longs, Longs]:
+    """Return the leaf sums of some rows, true and as a client sends them, int64 (J, 2) each."""
+    part = OwnPart(table, 1, {})
+    true, totals = part.histograms(seen.tree, seen.cuts, seen.row, 1)
+    leaves, law = seen.tree.leaves, seen.bounds.law
+    assert law is not None
+    told = np.asarray(law.send(true)).astype(np.int64)
+    node = totals.copy()
+    node[0] = (totals[0] + seen.bounds.below) // seen.bounds.step.astype(np.int64)
+    node[0] *= seen.bounds.step.astype(np.int64)
+    built = set(seen.built.tolist())
+    for i in np.flatnonzero(seen.tree.feature >= 0):
+        pair = int(seen.tree.left[i]), int(seen.tree.right[i])
+        for child, other in (pair, pair[::-1]):
+            if child not in built and other in built:
+                told[child] = told[i] - told[other]
+        f = int(seen.tree.feature[i])
+        bins = told[i, seen.cuts.offsets[f] : seen.cuts.offsets[f + 1]]
+        goes = bins_left(seen.tree, int(i), seen.cuts)
+        if seen.tree.default_left[i]:
+            node[pair[1]] = bins[~goes].sum(axis=0)
+            node[pair[0]] = node[i] - node[pair[1]]
+        else:
+            node[pair[0]] = bins[goes].sum(axis=0)
+            node[pair[1]] = node[i] - node[pair[0]]
+    return totals[leaves], node[leaves]
+
+
+def _pairs(seen: ValuesSeen, value: np.float32, rows: int) -> Longs:
+    """Return the multiples of the step (G, H) whose leaf has this very value, int64 (k, 2)."""
+    step, unit = seen.bounds.step, np.ldexp(1.0, np.negative(seen.bits))
+    most = rows * seen.row.h + len(seen.cuts.values) * step[1]
+    h = np.arange(0, most // step[1] + 1) * step[1]
+    slope = h * unit[1] + seen.params.reg_lambda
+    g = -(float(value) / seen.params.learning_rate * slope) - seen.params.reg_alpha * np.sign(value)
+    near = np.rint(g / unit[0] / step[0])[:, None] + np.array([-1, 0, 1])
+    sums = np.stack([near * step[0], np.broadcast_to(h[:, None], near.shape)], axis=-1)
+    sums = sums.reshape(-1, 2).astype(np.int64)
+    return sums[leaf_values(sums, seen.params, seen.bits) == value]
+
+
+def _weighed(
+    sums: Floats, var: Floats, row: Row, like: Longs, rows: int, tilt: float
+) -> tuple[Longs, Longs, Floats]:
+    """Return the likeliest (n0, n1) behind some sums, and their log weights, shape (k,) each."""
+    centre = sums[:, 1] / max(row.h, 1)
+    width = int(min(NEAR * np.sqrt(var[1]) / max(row.h, 1) + 1, 40))
+    n = (np.rint(centre)[:, None] + np.arange(-width, width + 1)).reshape(-1)
+    g, h = np.repeat(sums, 2 * width + 1, axis=0).T
+    n1 = np.rint((n * row.g0 - g) / row.one)[:, None] + np.array([-1, 0, 1])
+    n, g, h = (np.repeat(part, 3) for part in (n, g, h))
+    n1 = n1.reshape(-1)
+    fits = (n >= 0) & (n1 >= 0) & (n1 <= n) & (n <= rows)
+    n, n1, g, h = n[fits], n1[fits], g[fits], h[fits]
+    off = (g - (n * row.g0 - n1 * row.one)) ** 2 / var[0] + (h - n * row.h) ** 2 / var[1]
+    prior = sum(
+        gammaln(extra + own + DIRICHLET_PRIOR) - gammaln(extra + 1.0)
+        for extra, own in ((n - n1, like[0]), (n1, like[1]))
+    )
+    # of a fixed total the tilt is the same for all: it keeps large leaves among those listed
+    score = prior - 0.5 * off + n * np.log(tilt)
+    order = np.argsort(-score, kind="stable")
+    pairs = np.stack([n, n1], axis=1)[order].astype(np.int64)
+    _, first = np.unique(pairs, axis=0, return_index=True)
+    kept = np.sort(first)[:LISTED]
+    return pairs[kept, 0] - pairs[kept, 1], pairs[kept, 1], score[order][kept]
+
+
+def _chosen(
+    lists: list[tuple[Longs, Longs, Floats]],
+    rows: int,
+    most: int,
+    positives: tuple[int, int] | None,
+) -> Longs | None:
+    """Choose a pair per leaf, likeliest together among those that add up, int64 (J, 2)."""
+    start = np.cumsum([0, *(len(part[0]) for part in lists)])
+    n0, n1, score = (np.concatenate([part[k] for part in lists]) for k in range(3))
+    best, back = _forward(start, n0 + n1, n1, score, rows, most)
+    ends = best[rows].copy()
+    if positives is not None:
+        ends[: max(positives[0], 0)] = -np.inf
+    left, left1 = rows, int(np.argmax(ends))
+    if not np.isfinite(ends[left1]):
+        return None
+    out = np.zeros((len(lists), 2), dtype=np.int64)
+    for j in range(len(lists) - 1, -1, -1):
+        k = start[j] + back[j, left, left1]
+        out[j] = n0[k], n1[k]
+        left, left1 = left - n0[k] - n1[k], left1 - n1[k]
+    return out
+
+
+@kernel
+def _forward(
+    start: Longs, n: Longs, n1: Longs, score: Floats, rows: int, most: int
+) -> tuple[Floats, NDArray[np.int16]]:
+    """Return the best log weight of the leaves for every total, and what it takes of each leaf."""
+    best = np.full((rows + 1, most + 1), -np.inf)
+    best[0, 0] = 0.0
+    back = np.zeros((start.shape[0] - 1, rows + 1, most + 1), dtype=np.int16)
+    for j in range(start.shape[0] - 1):
+        after = np.full((rows + 1, most + 1), -np.inf)
+        for k in range(start[j], start[j + 1]):
+            for a in range(rows + 1 - n[k]):
+                for b in range(min(most + 1 - n1[k], a + 1)):
+                    value = best[a, b] + score[k]
+                    if value > after[a + n[k], b + n1[k]]:
+                        after[a + n[k], b + n1[k]] = value
+                        back[j, a + n[k], b + n1[k]] = k - start[j]
+        best = after
+    return best, back
