@@ -16,6 +16,7 @@ from typing import Any
 
 from fedtrees.bench.suite import Suite
 from fedtrees.benchmarks.papers.study import markdown, options_of, run_suite
+from fedtrees.core.counts import listed, many
 from fedtrees.report.intervals import Estimate
 from fedtrees.report.recommend import Recommendation, Trial, recommend, trials_of
 from fedtrees.report.rows import UNDEFENDED, load_rows
@@ -90,6 +91,22 @@ def named(found: Recommendation) -> str:
     return best.name if best else ""
 
 
+def scope(trials: Trials) -> str:
+    """Write what the figures are of."""
+    places = list(dict.fromkeys(t.place for tried in trials.values() for t in tried))
+    parts = [place.split(" · ") for place in places]
+    tables, threats = (listed([*dict.fromkeys(part[i] for part in parts)]) for i in (0, 1))
+    seeds = max(t.cost.n for tried in trials.values() for t in tried)
+    return f"Tables: {tables}. Adversaries: {threats}. {many(seeds, 'seed')}."
+
+
+def quoted(trials: Trials) -> str:
+    """Return what the documentation says of a run: what it is of, what is named, the table."""
+    found = recommend(trials)
+    verdict = "It names" if found.choice else "None holds; least is left by"
+    return f"{scope(trials)} {verdict} `{named(found)}`.\n\n{table(trials)}\n"
+
+
 def table(trials: Trials) -> str:
     """Return a line per recipe: its cost, what rows and counts leave, what speaks against it."""
     found = recommend(trials)
@@ -125,7 +142,7 @@ def main() -> Path:
     folder = run_suite(Suite.load("recipes"), options.out or "runs/recipes", options)
     trials = trials_of(load_rows(folder))
     (folder / STORED).write_text(written(trials), encoding="utf-8")
-    print(f"{table(trials)}\n\nnamed: {named(recommend(trials))}")
+    print(quoted(trials))
     return folder
 
 

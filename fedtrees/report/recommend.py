@@ -59,7 +59,7 @@ def _untested(row: LeaderRow) -> str:
     if point.claimed == ActedOnNothing.kind:
         return "it acted on nothing"
     if not point.utility.known:
-        return point.note or "no utility was measured"
+        return point.note.partition(":")[0] or "no utility was measured"
     if not any(leak.advantage.known for leak in row.leaks):
         return point.note.partition(":")[0] or "no attack was scored"
     return "" if point.coverage.complete else str(point.coverage)
@@ -189,7 +189,7 @@ def trials_of(rows: pd.DataFrame) -> dict[str, list[Trial]]:
     """Return how every protocol with its defense fared on every table of a run, by name.
 
     Protocols that claim no guarantee are no recipe without a defense: the best of them by utility,
-    table by table, is what costs are counted against.
+    table by table, is what costs are counted against. Nor is what trained on no table.
 
     Parameters
     ----------
@@ -208,7 +208,8 @@ def trials_of(rows: pd.DataFrame) -> dict[str, list[Trial]]:
                 place = f"{frontier.panel.setting.dataset} · {frontier.panel.threat}"
                 cost = _cost(row, base, frontier.utility)
                 trials.setdefault(name, []).append(Trial.of(place, row, cost))
-    return trials
+    trained = {t for t, tried in trials.items() if any(one.cost.known for one in tried)}
+    return {name: tried for name, tried in trials.items() if name in {UNDEFENDED, *trained}}
 
 
 Board = tuple[Frontier, Sequence[LeaderRow]]

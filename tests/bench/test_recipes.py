@@ -1,0 +1,59 @@
+"""What the documentation names is what is computed from the results that are stored."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fedtrees.benchmarks.papers import recipes
+from fedtrees.report.intervals import Estimate
+from fedtrees.report.recommend import recommend
+from fedtrees.report.rows import UNDEFENDED
+
+ROOT = Path(__file__).parents[2]
+TRIALS = recipes.stored()
+
+
+def test_what_is_stored_reads_back_as_it_was():
+    again = recipes.read(recipes.written(TRIALS))
+    assert recipes.written(again) == recipes.written(TRIALS)
+    assert recommend(again).able == recommend(TRIALS).able
+    assert recipes.named(recommend(again)) == recipes.named(recommend(TRIALS))
+
+
+def test_the_page_quotes_the_stored_run():
+    page = (ROOT / "docs" / "choosing.md").read_text()
+    (quoted,) = re.findall(r"<!-- recipes -->\n(.*?)<!-- end -->", page, flags=re.S)
+    assert quoted == recipes.quoted(TRIALS)
+
+
+def test_the_readme_names_what_is_computed():
+    found = recommend(TRIALS)
+    text = (ROOT / "README.md").read_text()
+    assert f"`{recipes.named(found)}`" in text
+    assert ("none holds" in text) == (found.choice is None)
+
+
+def test_nothing_is_named_that_was_not_tested_everywhere():
+    found = recommend(TRIALS)
+    name = recipes.named(found)
+    places = {t.place for tried in TRIALS.values() for t in tried}
+    assert {t.place for t in TRIALS[name]} == places
+    assert not any(t.untested for t in TRIALS[name])
+    assert {t.place for t in TRIALS[UNDEFENDED]} == places
+
+
+@pytest.mark.parametrize("name", [n for n in TRIALS if n != UNDEFENDED])
+def test_a_recipe_that_held_would_be_named(name):
+    """With every advantage taken away, and every other recipe as it was."""
+    calm = Estimate(0.0, 0.0, 0.0, 5)
+    held = [
+        replace(t, leaks=tuple(replace(k, advantage=calm, upper=0.0) for k in t.leaks))
+        for t in TRIALS[name]
+    ]
+    assert name in recommend({**TRIALS, name: held}).able
+
+
+def test_rounding_is_not_named():
+    assert "rounding" not in recipes.named(recommend(TRIALS))
