@@ -71,7 +71,8 @@ def clusterings(X: Floats, count: int, rng: np.random.Generator) -> dict[str, In
 def k_means(X: Floats, count: int, rng: np.random.Generator) -> NDArray[np.integer]:
     """Cluster by K-means: the best of `STARTS` starts of k-means++."""
     runs = [kmeans2(X, count, minit="++", seed=rng) for _ in range(STARTS)]
-    return min(runs, key=lambda run: ((X - run[0][run[1]]) ** 2).sum())[1]
+    best = min(runs, key=lambda run: ((X - run[0][run[1]]) ** 2).sum())
+    return np.asarray(best[1])
 
 
 def _component(X: Floats, count: int, rng: np.random.Generator) -> NDArray[np.integer]:
@@ -86,7 +87,7 @@ def _mixture(X: Floats, count: int, rng: np.random.Generator) -> NDArray[np.inte
     model = GaussianMixture(
         count, n_init=_MIXTURE_STARTS, reg_covar=_RIDGE, random_state=_seed(rng)
     )
-    return model.fit(X[_fitted(len(X), rng)]).predict(X)
+    return np.asarray(model.fit(X[_fitted(len(X), rng)]).predict(X))
 
 
 def _spectral(X: Floats, count: int, rng: np.random.Generator) -> NDArray[np.integer]:
@@ -98,7 +99,7 @@ def _spectral(X: Floats, count: int, rng: np.random.Generator) -> NDArray[np.int
         count, affinity="nearest_neighbors", n_neighbors=near, random_state=_seed(rng)
     )
     labels = model.fit_predict(X[some])
-    return labels if len(some) == len(X) else labels[vq(X, X[some])[0]]
+    return np.asarray(labels if len(some) == len(X) else labels[vq(X, X[some])[0]])
 
 
 #: Name -> function of columns, the number of clusters and coins.
