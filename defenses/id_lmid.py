@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import rel_entr
 
 from fedtrees.core.channel import Change, Event
 from fedtrees.core.defense import Context, Defense, Level, Place
@@ -18,6 +18,9 @@ from fedtrees.core.messages import Message, Reveal
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
 from fedtrees.messages.vertical import ChosenSplits, NodeRows, RowStatistics, RowsToRoute
+from fedtrees.privacy.node_information import node_information
+
+_MOST_ROWS = 2**31  # a class has one row at least: more than the log of all rows hides nothing
 
 
 @register.defense("id-lmid")
@@ -59,6 +62,12 @@ class IDLMID(Defense):
         check_positive("xi", self.xi)
         if not isinstance(self.relative, bool):
             raise UsageError(f"relative={self.relative!r}: give true or false")
+        most, what = (1.0, "a share") if self.relative else (math.log(_MOST_ROWS), "nats")
+        if self.xi > most:
+            raise UsageError(
+                f"xi={self.xi:g}: no node tells more than {most:.3g} ({what}), so that it hides "
+                "nothing; give less, such as 0.5"
+            )
 
     def claim(self) -> Guarantee:
         """Return the bound."""
@@ -102,25 +111,3 @@ class IDLMID(Defense):
 def _level(ctx: Context) -> Level:
     assert ctx.level is not None
     return ctx.level
-
-
-def node_information(counts: NDArray[Any], totals: NDArray[Any]) -> NDArray[np.float64]:
-    """Return the bound on the information that membership in nodes gives, nats, shape (...).
-
-    Parameters
-    ----------
-    counts : int array, shape (..., K)
-        Rows of each class in the nodes.
-    totals : int array, shape (K,)
-        All training rows of each class.
-    """
-    prior = totals / totals.sum()
-    worst = np.zeros(counts.shape[:-1])
-    for rows in (counts, totals - counts):
-        n = rows.sum(axis=-1, keepdims=True)
-        shares = rows / np.maximum(n, 1)
-        divergence = np.zeros(worst.shape)
-        for k, share in enumerate(prior):  # one after the other, on every processor
-            divergence += rel_entr(shares[..., k], share)
-        np.maximum(worst, np.where(n[..., 0] > 0, divergence, 0.0), out=worst)
-    return worst

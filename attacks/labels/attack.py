@@ -8,6 +8,7 @@ from typing import ClassVar, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import linear_sum_assignment
 
 from fedtrees.attacks.labels.clustering import k_means, scaled
 from fedtrees.attacks.labels.communities import louvain, merge_to
@@ -217,32 +218,6 @@ class Spectral(LeafAttack):
         return spectral(seen.twins, seen.classes, rng)[seen.twins.of_row]
 
 
-@register.attack("few-shot")
-@dataclass(frozen=True, kw_only=True)
-class FewShot(LeafAttack):
-    """Labels of a few known rows, spread over the record-id graph (Zhou et al. 2004).
-
-    The threat says how many are known: ``passive[labels=20]``.
-    """
-
-    def inapplicable(self, view: View) -> str | None:
-        """Return what is missing: visible leaves, or known labels."""
-        why = super().inapplicable(view)
-        if why is None and view.known is None:
-            return "no labels are known; write passive[labels=20]"
-        return why
-
-    def clusters(self, seen: LeafView, rng: np.random.Generator) -> Clusters:
-        """Return the likeliest class of every row."""
-        known = np.zeros((len(seen.twins.weight), seen.classes))
-        if seen.view.known is not None:
-            ids, y = seen.view.known.ids, seen.view.known.y
-            order = np.argsort(seen.columns.ids)
-            rows = order[np.searchsorted(seen.columns.ids[order], ids)]
-            np.add.at(known, (seen.twins.of_row[rows], y), 1.0)
-        return spread(seen.twins, known).argmax(axis=1)[seen.twins.of_row]
-
-
 @register.attack("label-mixture")
 @dataclass(frozen=True, kw_only=True)
 class LabelMixture(LeafAttack):
@@ -272,13 +247,64 @@ class LabelMixture(LeafAttack):
 
     def clusters(self, seen: LeafView, rng: np.random.Generator) -> Clusters:
         """Return the likeliest labels of all starts."""
+        return self.climbed(seen, [], None, rng)
+
+    def climbed(
+        self, seen: LeafView, more: list[Clusters], known: Clusters | None, rng: np.random.Generator
+    ) -> Clusters:
+        """Return the likeliest labels of all starts, and more of them, given labels known."""
         community, _ = louvain(seen.twins, rng)
         starts = [spectral(seen.twins, seen.classes, rng)]
         if int(community.max(initial=0)) + 1 >= seen.classes:
             starts.append(merge_to(seen.twins, community, seen.classes))
-        model = mixture_of(seen.view, seen.columns, seen.twins, seen.trees, seen.classes)
-        found = model.best([start[seen.twins.of_row] for start in starts], self.rows, rng)
         law = response_of(seen.view)
+        kept = known if law is None else None  # trees are grown on other labels
+        told = seen.view, seen.columns, seen.twins, seen.trees, seen.classes
+        model = mixture_of(*told, kept)
+        named = [start[seen.twins.of_row] for start in starts]
+        if known is not None:
+            named = [_as_known(start, known, seen.classes) for start in named]
+        found = model.best([*more, *named], self.rows, rng)
         if law is None or model.lost(found) > MOST_LOST:
             return found
         return denoised(found, seen.columns.X, seen.classes, law, rng)
+
+
+@register.attack("few-shot")
+@dataclass(frozen=True, kw_only=True)
+class FewShot(LabelMixture):  # type: ignore[misc]
+    """Labels under which the splits are the best ones, given those of a few rows.
+
+    The labels known, ``passive[labels=20]``, are spread over the record-id graph (Zhou et al.
+    2004): that is one more start of `label-mixture`, which leaves them as they are.
+    """
+
+    def inapplicable(self, view: View) -> str | None:
+        """Return what is missing: visible leaves, or known labels."""
+        why = super().inapplicable(view)
+        if why is None and view.known is None:
+            return "no labels are known; write passive[labels=20]"
+        return str(why) if why else None
+
+    def clusters(self, seen: LeafView, rng: np.random.Generator) -> Clusters:
+        """Return the likeliest class of every row."""
+        given = seen.view.known
+        if given is None:
+            return super().clusters(seen, rng)
+        assert given.y is not None
+        order = np.argsort(seen.columns.ids)
+        rows = order[np.searchsorted(seen.columns.ids[order], given.ids)]
+        known = np.full(len(seen.columns.ids), -1)
+        known[rows] = given.y
+        shares = np.zeros((len(seen.twins.weight), seen.classes))
+        np.add.at(shares, (seen.twins.of_row[rows], given.y), 1.0)
+        start = spread(seen.twins, shares).argmax(axis=1)[seen.twins.of_row]
+        return self.climbed(seen, [start], known, rng)
+
+
+def _as_known(start: Clusters, known: Clusters, classes: int) -> Clusters:
+    """Name clusters after the classes that known labels agree with best."""
+    table = np.zeros((classes, classes))
+    sure = known >= 0
+    np.add.at(table, (start[sure], known[sure]), 1.0)
+    return np.asarray(linear_sum_assignment(-table)[1][start])

@@ -43,6 +43,14 @@ SOFT = 0.3  # of a start
 SCORED_EVERY = 20
 MOST_LOGIT = 6.0
 
+#: Of the best labels so far, the share that a restart draws anew.
+KICKED = 0.25
+#: Restarts that gain nothing, one after the other, before the climb counts as converged.
+PATIENCE = 5
+MOST_KICKS = 30
+#: Of more rows than these over the number of restarts, there are only `PATIENCE`.
+KICKED_ROWS = 50_000
+
 
 @dataclass(frozen=True, kw_only=True)
 class Boosting:
@@ -80,6 +88,8 @@ class Mixture:
     classes : int
     boosting : Boosting or None
         None: a forest.
+    known : int64 array, shape (N,), or None
+        Labels that are known, -1 for others: a climb leaves them as they are.
     """
 
     leaf: NDArray[np.int32]
@@ -88,9 +98,14 @@ class Mixture:
     own: Candidates
     classes: int
     boosting: Boosting | None
+    known: Ints | None = None
 
     def best(self, starts: Sequence[Ints], rows: int, rng: np.random.Generator) -> Ints:
-        """Return the labels (N,) of the start that leads to the greatest `score`, fitted twice.
+        """Return the labels (N,) of the greatest `score` that climbs from all starts lead to.
+
+        Where each of them ended is climbed from again, in turn, with a part of the labels drawn
+        anew (iterated local search: Lourenço, Martin and Stützle 2003), until that gains nothing
+        several times over.
 
         Parameters
         ----------
@@ -106,11 +121,26 @@ class Mixture:
             drawn = np.sort(rng.choice(len(drawn), rows, replace=False))
         part = self if len(drawn) == len(self.leaf) else self.restricted(drawn)
         fits = [part.fit(part.named(start[drawn])) for start in starts]
-        _, found = max(fits, key=lambda fit: fit[0])
-        _, found = part.fit(found)
+        found = part.kicked([part.fit(labels) for _, labels in fits], rng)
         if part is self:
             return found
         return np.asarray(_log_rates(part, found, self.leaf).argmax(axis=1))
+
+    def kicked(self, fits: Sequence[tuple[float, Ints]], rng: np.random.Generator) -> Ints:
+        """Return the best labels that restarts lead to from where climbs ended, (N,)."""
+        ends, N = list(fits), len(fits[0][1])
+        idle = [0] * len(ends)
+        for kick in range(max(PATIENCE, min(MOST_KICKS, KICKED_ROWS // max(N, 1)))):
+            left = [at for at, tries in enumerate(idle) if tries < PATIENCE]
+            if not left:
+                break
+            at = left[kick % len(left)]
+            anew = rng.random(N) < KICKED
+            climbed = self.fit(np.where(anew, rng.integers(self.classes, size=N), ends[at][1]))
+            idle[at] += 1
+            if climbed[0] > ends[at][0]:
+                ends[at], idle[at] = climbed, 0
+        return max(ends, key=lambda end: end[0])[1]
 
     def restricted(self, drawn: NDArray[np.intp]) -> Mixture:
         """Return the same of some rows."""
@@ -118,7 +148,12 @@ class Mixture:
         place[drawn] = np.arange(len(drawn))
         own = Candidates(self.own.codes[drawn], self.own.n_bins)
         trees = [_restricted(tree, place, drawn) for tree in self.trees]
-        return replace(self, leaf=self.leaf[drawn], trees=trees, own=own)
+        known = None if self.known is None else self.known[drawn]
+        return replace(self, leaf=self.leaf[drawn], trees=trees, own=own, known=known)
+
+    def kept(self, labels: Ints) -> Ints:
+        """Return labels with those that are known in their place."""
+        return labels if self.known is None else np.where(self.known >= 0, self.known, labels)
 
     def named(self, labels: Ints) -> Ints:
         """Name clusters after classes where every class has trees of its own.
@@ -145,6 +180,10 @@ class Mixture:
         Class shares of rows go up the slope of the splits' log-likelihood, plus what the leaves'
         rates say of them, and are hardened by and by.
         """
+        start, sure = self.kept(start), None
+        if self.known is not None:
+            sure = self.known >= 0
+            fixed = np.eye(self.classes)[self.known[sure]]
         r = np.full((len(start), self.classes), SOFT / self.classes)
         r[np.arange(len(start)), start] += 1 - SOFT
         logits = np.log(r)
@@ -163,6 +202,8 @@ class Mixture:
             logits -= logits.mean(axis=1, keepdims=True)
             logits = np.clip(logits, -MOST_LOGIT, MOST_LOGIT)
             r = _softmax(logits / COLDEST ** (i / STEPS))
+            if sure is not None:
+                r[sure] = fixed
             if i % SCORED_EVERY == SCORED_EVERY - 1:
                 labels = r.argmax(axis=1)
                 best = max(best, (self.score(labels), labels), key=lambda found: found[0])
@@ -211,7 +252,12 @@ class Mixture:
 
 
 def mixture_of(
-    view: View, columns: Columns, twins: Twins, numbers: NDArray[np.intp], classes: int
+    view: View,
+    columns: Columns,
+    twins: Twins,
+    numbers: NDArray[np.intp],
+    classes: int,
+    known: Ints | None = None,
 ) -> Mixture:
     """Return the model of a view.
 
@@ -225,6 +271,8 @@ def mixture_of(
     numbers : intp array, shape (T,)
         Which trees these are of.
     classes : int
+    known : int64 array, shape (N,), optional
+        Labels that are known, -1 for others.
     """
     trees = seen_trees(view, columns.positions)
     told, leaf = view.parameters, twins.leaf[twins.of_row]
@@ -242,7 +290,7 @@ def mixture_of(
             doubt=DOUBT if told.get("pure_leaves") else 0.0,
         )
     own = Candidates(*candidate_bins(columns.X, told["max_bin"]))
-    return Mixture(leaf, pure, trees, own, classes, boosting)
+    return Mixture(leaf, pure, trees, own, classes, boosting, known)
 
 
 def _log_rates(model: Mixture, found: NDArray, leaf: NDArray[np.int32]) -> Floats:  # type: ignore[type-arg]

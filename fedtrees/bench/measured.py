@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import FedtreesError, UsageError
-from fedtrees.core.guarantee import AtLeast
-from fedtrees.core.holding import over_clients
+from fedtrees.core.guarantee import AtLeast, MutualInformation
+from fedtrees.core.holding import Holding, over_clients
 from fedtrees.core.schema import Table
 from fedtrees.core.streams import Streams
+from fedtrees.messages.vertical import visible_nodes
 from fedtrees.privacy.measured import bound_of_one_run, bound_of_runs
-from fedtrees.protocols.base import Protocol, train
+from fedtrees.privacy.node_information import node_information
+from fedtrees.protocols.base import Protocol, Training, train
 from fedtrees.protocols.canaries import Canaries
+from fedtrees.protocols.views import view_of
 
 
 def measure(
@@ -56,6 +60,28 @@ def measure(
     except FedtreesError:  # the auditor's table is not for these parameters
         return None
     return AtLeast(float(found), runs=runs, delta=delta)
+
+
+def largest_node(training: Training, holdings: Mapping[str, Holding]) -> MutualInformation | None:
+    """Return the most that a node tells of labels which somebody without labels was shown.
+
+    None where nothing of the kind is claimed. 0 where nothing but roots was shown: trees are then
+    those of the active party alone.
+    """
+    claims = [c for c in training.claims if isinstance(c, MutualInformation)]
+    labelled = next((h for h in holdings.values() if h.y is not None), None)
+    if not claims or labelled is None or labelled.y is None:
+        return None
+    y = labelled.y.astype(np.int64)
+    totals = np.bincount(y, minlength=len(training.schema.classes))
+    worst = 0.0
+    for name in (n for n, held in holdings.items() if held.y is None):
+        for _, _, rows in visible_nodes(view_of(training, (name,), holdings)):
+            counts = np.bincount(y[rows], minlength=len(totals))
+            worst = max(worst, float(node_information(counts, totals)))
+    if claims[0].unit == "share":
+        worst /= float(np.log(totals.sum() / totals[totals > 0].min()))
+    return replace(claims[0], xi=round(worst, 6))
 
 
 class _Audit:

@@ -90,13 +90,21 @@ class Adversary:
         return next(found, Leak(metric, Estimate(), math.inf))
 
     def past(self, defense: str) -> tuple[str, ...]:
-        """Return by which scores a defense leaks, the worst kind first."""
+        """Return by which scores a defense leaks, the worst kind first.
+
+        Of several scores of one kind the one is named that the table shows.
+        """
         row = self.board.get(defense)
         found = [k.metric for k in (row.leaks if row else ()) if past_blind(k.advantage)]
-        order = {name: at for at, name in enumerate(WORDS)}
-        alone = [m for m in found if not {*found} & {*wording(m).beside}]
+        shown = self.frontier.metric
+        alone = [m for m in found if m == shown or not {*found} & {*wording(m).beside}]
+        if shown in found:
+            alone = [m for m in alone if m == shown or wording(m).doing != wording(shown).doing]
         said = [m for m in alone if self.differs(defense, m)]
-        return tuple(sorted(said, key=lambda m: order.get(m, len(order))))
+        order: dict[str, int] = {}
+        for at, words in enumerate(WORDS.values()):
+            order.setdefault(words.doing, at)
+        return tuple(sorted(said, key=lambda m: order.get(wording(m).doing, len(WORDS))))
 
     def differs(self, defense: str, metric: str) -> bool:
         """Whether a score and that of who never looked differ as they are written."""

@@ -6,14 +6,16 @@ import numpy as np
 import pytest
 from columns import dealt, run, seen_by, table_of
 
+from fedtrees.bench.measured import largest_node
 from fedtrees.core.composition import Composition
 from fedtrees.core.defense import Defense
 from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.guarantee import MutualInformation, parse
 from fedtrees.core.holding import Holding
-from fedtrees.defenses.id_lmid import IDLMID, node_information
+from fedtrees.defenses.id_lmid import IDLMID
 from fedtrees.defenses.reduced_leakage import ReducedLeakage
 from fedtrees.messages.vertical import NodeRows, RowsToRoute, visible_leaves, visible_nodes
+from fedtrees.privacy.node_information import node_information
 from fedtrees.protocols.base import train
 from fedtrees.protocols.vertical.secureboost import SecureBoost
 
@@ -167,3 +169,24 @@ def test_a_share_is_read_back_as_one():
     assert str(claim) == "mutual-information[xi=0.5,unit=share]"
     assert parse(str(claim)) == (claim,)
     assert IDLMID(0.5).claim() == MutualInformation(0.5)
+
+
+@pytest.mark.parametrize(("xi", "relative"), [(99, False), (21.6, False), (1.01, True)])
+def test_a_bound_that_hides_nothing_in_any_table_is_refused_at_once(xi, relative):
+    with pytest.raises(UsageError, match="hides nothing"):
+        IDLMID(xi, relative=relative)
+    assert IDLMID(1.0 if relative else 20.0, relative=relative)
+
+
+@pytest.mark.parametrize("text", [BOOSTED, FOREST])
+def test_what_the_most_telling_node_told_is_measured(text):
+    for defense in (IDLMID(0.3), IDLMID(0.5, relative=True)):
+        training, held = run(text, 3, 3, defense)
+        told = max(max(informed(training, held, who, 3)) for who in list(held)[1:])
+        most = np.log(1 / np.bincount(table_of(3)[0].y).min() * 150) if defense.relative else 1
+        found = largest_node(training, held)
+        assert found.xi == pytest.approx(told / most, abs=1e-5)
+        assert 0 < found.xi <= defense.xi
+    training, held = run(text, 3, 3, IDLMID(1e-9))  # trees of the active party alone
+    assert largest_node(training, held) == MutualInformation(0.0)
+    assert largest_node(*run(text, 3)) is None

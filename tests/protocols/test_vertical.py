@@ -21,7 +21,7 @@ from fedtrees.crypto.ledger import Ledger
 from fedtrees.crypto.row_sums import BlindRowSums, KeyedRowSums
 from fedtrees.data import catalogue
 from fedtrees.data.partition import Partition
-from fedtrees.defenses.id_lmid import IDLMID, node_information
+from fedtrees.defenses.id_lmid import IDLMID
 from fedtrees.messages.vertical import (
     BinSums,
     NodeRows,
@@ -32,6 +32,7 @@ from fedtrees.messages.vertical import (
     visible_leaves,
     visible_nodes,
 )
+from fedtrees.privacy.node_information import node_information
 from fedtrees.protocols.base import train
 from fedtrees.protocols.vertical.node_quantiles import candidate_cuts
 from fedtrees.protocols.vertical.secureboost import SecureBoost
