@@ -7,6 +7,7 @@ import pytest
 from federations import sample_federation
 
 from fedtrees.bench.conformance import check
+from fedtrees.core.coarsening import Decimals
 from fedtrees.core.composition import Composition
 from fedtrees.core.defense import Defense
 from fedtrees.core.errors import GlassWallError, UsageError
@@ -134,8 +135,11 @@ def test_giving_back_a_copy_is_not_acting():
 class RoundedAnswers(Copying):
     """Acts on answers alone."""
 
+    def channels(self, schema, parameters):
+        return {("answers", "scores"): Decimals(1)}
+
     def answer(self, scores, ctx):
-        return np.round(scores, 1)
+        return Decimals(1).send(scores)
 
 
 def test_acting_on_answers_is_acting():

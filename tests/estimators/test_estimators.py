@@ -409,7 +409,7 @@ def test_a_whole_step_rounds_like_a_fraction():
     whole = gbdt(defense="hist-rounding[step=1]").fit(X, Y)
     assert same(whole, gbdt(defense="hist-rounding[step=1.0]").fit(X, Y))
     assert whole.score(X, Y) > 0.8
-    with pytest.raises(ValueError, match="too coarse"):
+    with pytest.raises(ValueError, match="sends all sums alike"):
         gbdt(defense="hist-rounding[step=1e12]").fit(X, Y)
 
 
@@ -482,8 +482,7 @@ def test_attacks_on_log_odds_do_not_apply_to_other_targets():
     fitted = [gbdt().fit(X, Y), gbdt().fit(flowers, species), numbers.fit(flowers, flowers[:, 0])]
     joint = register.make("attack", Spec("joint"))
     said = [joint.inapplicable(model.view("client-2")) for model in fitted]
-    assert said[0] is None
-    assert "two classes" in said[1]
+    assert said[:2] == [None, None]  # of several classes, too
     assert "Newton steps of log loss" in said[2]
 
 
