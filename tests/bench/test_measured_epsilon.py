@@ -117,7 +117,9 @@ def test_an_odd_number_of_runs_is_refused():
 
 def test_what_is_rounded_or_suppressed_weighs_less_in_an_audit():
     by = make_defense(parse_composed(["hist-rounding[step=0.1]+min-bin[k=6]"])[0])
-    protocol = register.make("protocol", parse_grid("fedtree-hist[trees=1,max_depth=1,max_bin=8]")[0])
+    protocol = register.make(
+        "protocol", parse_grid("fedtree-hist[trees=1,max_depth=1,max_bin=8]")[0]
+    )
     run, _ = sample_training(protocol, by)
     message = next(d.message for d in run.transcript if type(d.message) is Histogram)
     alone, together, row = _laws(run)
