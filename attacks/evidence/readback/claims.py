@@ -27,7 +27,7 @@ def first_round(view: View) -> list[FirstTree] | None:
 def with_counts_read_back(guess: Guess, view: View) -> Guess:
     """Return a guess with the counts that bounded or noisy sums make likeliest, of the first round.
 
-    Where bins are seen these are `FirstTree.likely`; else claims are moved into what is possible.
+    Where bins are seen these are those of `FirstTree`; else claims are moved into what is possible.
     Of exact sums a guess stays as it is.
     """
     if law_of_sums(view) is None:
