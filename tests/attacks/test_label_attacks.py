@@ -334,3 +334,16 @@ def test_rows_to_predict_are_told_by_where_they_are_routed():
     perfect = RoutedLabels(np.arange(284), np.eye(2)[1 - asked.y])  # under whatever names
     assert [s.value for s in metric.score([perfect], truth)] == [1, 1]
     assert metric.truth(replace(case, principals=("active",))) is None
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+@pytest.mark.parametrize("missing", [0.0, 0.3])
+@pytest.mark.parametrize("settings", ["multi_output=true", "multi_output=false"])
+def test_true_labels_explain_splits_of_trees_for_all_classes_and_of_missing_values(
+    classes, missing, settings
+):
+    run, held = columns.run(f"secureboost[trees=3,{settings}]", 2, classes, missing=missing)
+    model = model_of(columns.seen_by(run, held, "passive-1"))
+    y = held["active"].y
+    assert model.lost(y) < 0.3
+    assert model.lost(np.random.default_rng(0).permutation(y)) > 1.2
