@@ -21,6 +21,7 @@ from fedtrees.core.guess import (
     Labels,
     LeafCounts,
     Records,
+    RoutedLabels,
     Thresholds,
 )
 from fedtrees.core.registry import register
@@ -81,6 +82,7 @@ CLAIMS = {
     },
     Labels: {"fedtrees/metrics/labels.py"},
     ColumnValues: {"fedtrees/metrics/column_values.py"},
+    RoutedLabels: {"fedtrees/metrics/routed_labels.py"},
     ColumnRanks: {"fedtrees/metrics/column_ranks.py"},
     ColumnBins: {"fedtrees/metrics/column_bins.py"},
     Thresholds: {"fedtrees/metrics/thresholds.py"},
@@ -115,6 +117,7 @@ def test_metrics_are_imported_by_nobody_who_scores():
             "column_ranks",
             "column_bins",
             "thresholds",
+            "routed_labels",
             "entries",
         )
     }

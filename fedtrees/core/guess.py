@@ -203,6 +203,33 @@ class Labels(Claim):
 
 
 @dataclass(frozen=True, eq=False)
+class RoutedLabels(Claim):
+    """Labels of rows that a model was asked to predict, known by their place among these.
+
+    Attributes
+    ----------
+    rows : int64 array, shape (n,)
+        Places.
+    probability : float64 array, shape (n, K)
+        Of every class, under whatever names: which of them is which is not claimed.
+    """
+
+    rows: NDArray[np.int64]
+    probability: NDArray[np.float64]
+
+    def __post_init__(self) -> None:
+        rows, p = np.asarray(self.rows), np.asarray(self.probability, dtype=np.float64)
+        if rows.ndim != 1 or p.ndim != 2 or len(p) != len(rows) or not np.isfinite(p).all():
+            raise ProtocolError(
+                f"routed labels of rows of shape {rows.shape} with probabilities of shape "
+                f"{p.shape}; give one finite number per row and class"
+            )
+        if len(np.unique(rows)) < len(rows):
+            raise ProtocolError("a row is claimed twice; give every place once")
+        object.__setattr__(self, "probability", p)
+
+
+@dataclass(frozen=True, eq=False)
 class Thresholds(Claim):
     """Where other parties split their columns.
 

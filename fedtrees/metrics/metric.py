@@ -85,6 +85,8 @@ class Case:
     splits : mapping of (int, int) to (str, int, float)
         Owner, column and threshold of the splits of a model that their owners alone know, by tree
         and node.
+    asked : Table or None
+        Rows that the model was asked to predict, with their labels.
     bins_of_rows : mapping of (str, int) to int64 array
         Bins of a party's rows, by its name and column; -1: no value.
     """
@@ -101,6 +103,7 @@ class Case:
     transcript: Transcript | None = None
     grown_on: Callable[[str, int], NDArray[np.bool_] | None] | None = None
     splits: Mapping[tuple[int, int], tuple[str, int, float]] = field(default_factory=dict)
+    asked: Table | None = None
     bins_of_rows: Mapping[tuple[str, int], NDArray[np.int64]] = field(default_factory=dict)
 
     @property

@@ -18,7 +18,7 @@ def orders_of_own(case: Case) -> dict[str, tuple[NDArray[np.int64], NDArray[np.f
         if held is not None and held.y is not None:
             found["own-labels"] = held.ids, middle_ranks(held.y)
         if held is not None and len(held.columns):
-            found[f"columns-of-{name}"] = held.ids, middle_ranks(_main_direction(held.X))
+            found[f"columns-of-{name}"] = held.ids, middle_ranks(main_direction(held.X))
     return found
 
 
@@ -32,7 +32,7 @@ def misnamed(named: Sequence[tuple[str, int]], case: Case) -> str | None:
     return None
 
 
-def _main_direction(X: NDArray[np.float32]) -> NDArray[np.float64]:
+def main_direction(X: NDArray[np.float32]) -> NDArray[np.float64]:
     """Return the first principal component of the standardised columns, float64, shape (n,)."""
     centred = X.astype(np.float64) - np.nanmean(X, axis=0, dtype=np.float64)
     spread = np.nanstd(centred, axis=0)

@@ -40,6 +40,8 @@ WORDS: dict[str, Words] = {
     "returned_right": Words("be sure of {}, right in every bin", "being sure of rows", "records",
                             beside=("exact_rows",)),
     "label_accuracy": Words("put {} into the right class", "telling classes apart", "labels"),
+    "routed_accuracy": Words("put {} of the rows to predict into the right class",
+                             "telling classes of new rows apart"),
     "thresholds": Words("find {} of the others' thresholds", "finding thresholds"),
     "bins_read": Words("name the bin of {} of the others' values", "naming bins of values"),
     "rank_correlation": Words("order the others' values with a rank correlation of {}",

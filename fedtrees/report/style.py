@@ -49,6 +49,8 @@ METRIC_NAMES = {
     "rank_correlation": "rank correlation of others' columns",
     "thresholds": "thresholds of others found",
     "ranges_covered": "training ranges known",
+    "routed_accuracy": "label accuracy on rows to predict",
+    "routed_auc": "AUC on rows to predict",
     "label_accuracy": "label accuracy under the best matching",
     "gower": "Gower distance",
     "auc": "AUC",

@@ -1,5 +1,6 @@
 """Labels from what a passive party sees of trees over columns."""
 
+from dataclasses import replace
 from functools import cache
 
 import columns
@@ -14,11 +15,12 @@ from fedtrees.attacks.labels.choices import Candidates, log_probability
 from fedtrees.attacks.labels.evidence import own_columns, seen_leaves, seen_trees, tree_weights
 from fedtrees.attacks.labels.mixture import mixture_of
 from fedtrees.attacks.labels.noise import denoised
+from fedtrees.attacks.labels.routed import RoutedRows
 from fedtrees.attacks.labels.twins import contract
 from fedtrees.core.attack import limit_of
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import UsageError
-from fedtrees.core.guess import Labels
+from fedtrees.core.guess import Labels, RoutedLabels
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.specs import Spec, parse_grid
@@ -27,6 +29,7 @@ from fedtrees.isolation.process import attacks
 from fedtrees.messages.vertical import visible_leaves
 from fedtrees.metrics.labels import LabelScores
 from fedtrees.metrics.metric import Case
+from fedtrees.metrics.routed_labels import RoutedLabelScores
 from fedtrees.privacy.noise import Response
 from fedtrees.privacy.randomised_response import odds_within, respond
 from fedtrees.protocols.base import train
@@ -290,3 +293,58 @@ def test_an_endpoint_that_looks_rows_up_gives_their_labels_away(answers, least):
 def test_labels_are_asked_for_by_id_alone():
     view, _ = world("secureboost")
     assert "no endpoint" in AskedLabels().inapplicable(view)
+
+
+def test_restarts_never_lose_and_leave_known_labels_as_they_are():
+    view, y = world("vertical-forest")
+    model = model_of(view)
+    start = np.random.default_rng(2).integers(2, size=len(y))
+    climbed = model.fit(start)
+    found = model.kicked([climbed], np.random.default_rng(0))
+    assert model.score(found) > climbed[0]  # of a start by chance there is always better
+    assert v_measure_score(y, found) > v_measure_score(y, climbed[1])
+    known = np.full(len(y), -1)
+    known[:30] = 1 - y[:30]
+    fixed = replace(model, known=known)
+    assert (fixed.kicked([fixed.fit(start)], np.random.default_rng(0))[:30] == known[:30]).all()
+
+
+def test_rows_to_predict_are_told_by_where_they_are_routed():
+    table = load_breast_cancer()
+    schema = Schema(tuple(Feature(f"x{i}") for i in range(30)), "y", ("0", "1"))
+    rows = Table(table.data, table.target)
+    train_on, asked = rows.take(np.arange(0, 569, 2)), rows.take(np.arange(1, 569, 2))
+    held = columns.dealt(train_on, 3)
+    run = train(register.make("protocol", parse_grid("secureboost")[0]), held, schema, seed=1)
+    attack, nobody = RoutedRows(), np.random.default_rng(0)
+    assert "no rows to predict" in attack.inapplicable(view_of(run, ("passive-1",), held))
+    run.predict(asked.X)
+    case = Case(held, run.transcript.roles, ("passive-1",), schema, Streams(1), asked=asked)
+    metric = RoutedLabelScores()
+    truth = metric.truth(case)
+    (claim,) = attack.run(view_of(run, ("passive-1",), held), nobody).all(RoutedLabels)
+    assert metric.refuses([claim], case) is None
+    assert "more than once" in metric.refuses([claim, claim], case)
+    far = RoutedLabels(np.array([len(asked.y)]), np.ones((1, 2)))
+    assert "there are 284" in metric.refuses([far], case)
+    auc, accuracy = (s.value for s in metric.score([claim], truth))
+    blind = metric.blind(case, truth)
+    line = [max(metric.score(made, truth)[k].value for made in blind.values()) for k in (0, 1)]
+    assert 0.5 < line[0] < auc
+    assert line[1] < accuracy
+    perfect = RoutedLabels(np.arange(284), np.eye(2)[1 - asked.y])  # under whatever names
+    assert [s.value for s in metric.score([perfect], truth)] == [1, 1]
+    assert metric.truth(replace(case, principals=("active",))) is None
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+@pytest.mark.parametrize("missing", [0.0, 0.3])
+@pytest.mark.parametrize("settings", ["multi_output=true", "multi_output=false"])
+def test_true_labels_explain_splits_of_trees_for_all_classes_and_of_missing_values(
+    classes, missing, settings
+):
+    run, held = columns.run(f"secureboost[trees=3,{settings}]", 2, classes, missing=missing)
+    model = model_of(columns.seen_by(run, held, "passive-1"))
+    y = held["active"].y
+    assert model.lost(y) < 0.3
+    assert model.lost(np.random.default_rng(0).permutation(y)) > 1.2

@@ -301,3 +301,18 @@ def test_the_interval_of_the_decision_is_student_s_and_wider_than_the_bootstrap(
 
 def test_fewer_than_two_values_bound_nothing():
     assert t_upper([0.0]) == t_upper([]) == float("inf")
+
+
+def test_of_scores_of_one_kind_the_verdict_quotes_that_of_its_table(table):
+    for seed in (0, 1, 2):
+        table.train("none", seed, 0.9)
+        table.applies("none", seed, "a")
+        for metric in ("v_measure", "label_accuracy"):
+            table.attack("none", seed, "a", 0.5, metric=metric)
+            table.lines[-1] |= {"value": 0.6, "blind": 0.2}
+    assert table.frontier().metric == "v_measure"
+    assert line(table).startswith(
+        "The party 't' can sort rows into classes with a V-measure of 0.60 (one who never looked: "
+        "0.20), by a."
+    )
+    assert "right class" not in line(table)

@@ -1,0 +1,98 @@
+"""`routed-labels`: what the routing of rows to predict tells of their labels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.attacks.labels.attack import Clusters, LabelMixture, LeafView, leaf_view
+from fedtrees.attacks.labels.evidence import no_leaves
+from fedtrees.core.guess import Guess, RoutedLabels
+from fedtrees.core.registry import register
+from fedtrees.core.view import View
+from fedtrees.messages.vertical import KnownNodes, RoutesOfRows, RowsToRoute, replayed
+
+_PSEUDO_ROWS = 2.0  # of the overall shares, in every node
+
+
+@register.attack("routed-labels")
+@dataclass(frozen=True, kw_only=True)
+class RoutedRows(LabelMixture):  # type: ignore[misc]
+    """Tell the labels of rows to predict by the training rows that went where they go.
+
+    A party is asked where rows go at the splits that it owns: it learns which node of which tree
+    they reach, and knows which training rows did. The labels of these are guessed first
+    (`label-mixture`); the class rates of the deepest nodes reached, over all trees, tell the rest
+    (naive Bayes).
+    """
+
+    def inapplicable(self, view: View) -> str | None:
+        """Return what is missing: visible leaves, or rows to predict."""
+        why = no_leaves(view)
+        if why is None and not any(True for _ in view.messages(RowsToRoute)):
+            return "the principals were asked to route no rows to predict"
+        return why
+
+    def run(self, view: View, rng: np.random.Generator) -> Guess:
+        """Return how likely every class is of every row that was routed."""
+        seen = leaf_view(view, self.single, self.decay)
+        if seen is None or not seen.leaves.shape[1]:
+            return Guess()
+        labels = self.clusters(seen, rng)
+        return Guess(tuple(_claims(seen, labels)))
+
+
+def _claims(seen: LeafView, labels: Clusters) -> Iterator[RoutedLabels]:
+    trees, one_hot = replayed(seen.view), np.eye(seen.classes)[labels]
+    overall = one_hot.mean(axis=0)
+    deepest: dict[tuple[int, int], tuple[int, int]] = {}  # of a tree and a row: depth and node
+    for tree, node, rows in _reached(seen.view, trees):
+        depth = _depth(node, trees[tree])
+        for row in rows.tolist():
+            if depth > deepest.get((tree, row), (-1, 0))[0]:
+                deepest[tree, row] = depth, node
+    if not deepest:
+        return
+    rates: dict[tuple[int, int], NDArray[np.float64]] = {}
+    places = np.unique([row for _, row in deepest])
+    told = np.tile(np.log(overall + 1e-9), (len(places), 1))
+    for (tree, row), (_, node) in deepest.items():
+        if (tree, node) not in rates:
+            inside = one_hot[trees[tree].rows_of(node)]
+            share = (inside.sum(axis=0) + _PSEUDO_ROWS * overall) / (len(inside) + _PSEUDO_ROWS)
+            rates[tree, node] = np.log((share + 1e-9) / (overall + 1e-9))
+        told[np.searchsorted(places, row)] += rates[tree, node]
+    odds = np.exp(told - told.max(axis=1, keepdims=True))
+    yield RoutedLabels(places, odds / odds.sum(axis=1, keepdims=True))
+
+
+def _reached(
+    view: View, trees: dict[int, KnownNodes]
+) -> Iterator[tuple[int, int, NDArray[np.int32]]]:
+    """Yield tree, node and rows to predict: nodes that were asked about, and their children."""
+    asked: RowsToRoute | None = None
+    for item in view.seen:
+        m = item.message
+        if isinstance(m, RowsToRoute):
+            asked = m
+        elif isinstance(m, RoutesOfRows) and asked is not None:
+            for j, (tree, node) in enumerate(zip(asked.trees, asked.nodes, strict=True)):
+                here = slice(asked.offsets[j], asked.offsets[j + 1])
+                rows, goes, known = asked.rows[here], m.goes_left[here], trees.get(int(tree))
+                left = None if known is None else known.left.get(int(node))
+                if left is not None:
+                    yield int(tree), int(node), rows
+                    yield int(tree), left, rows[goes]
+                    yield int(tree), left + 1, rows[~goes]
+
+
+def _depth(node: int, known: KnownNodes) -> int:
+    """Return how many splits lead to a node."""
+    parent = {child: at for at, left in known.left.items() for child in (left, left + 1)}
+    depth = 0
+    while node in parent:
+        node, depth = parent[node], depth + 1
+    return depth

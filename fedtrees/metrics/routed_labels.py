@@ -1,0 +1,99 @@
+"""Labels of rows to predict: guessed ones against true ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.core.guess import Claim, RoutedLabels
+from fedtrees.core.registry import register
+from fedtrees.metrics.metric import Case, Metric, Score
+from fedtrees.metrics.orders import main_direction, middle_ranks
+
+
+@dataclass(frozen=True, eq=False)
+class AskedRows:
+    """Classes of the rows that a model was asked to predict, and columns of the principals.
+
+    Attributes
+    ----------
+    y : int64 array, shape (n,)
+    classes : int
+    own : mapping of str to float32 array, shape (n, c)
+        What each principal holds of these rows.
+    """
+
+    y: NDArray[np.int64]
+    classes: int
+    own: Mapping[str, NDArray[np.float32]]
+
+
+@register.metric("routed-labels")
+class RoutedLabelScores(Metric[AskedRows]):
+    """How well labels of rows to predict are told by whoever routes them.
+
+    ``routed_auc`` (two classes) and ``routed_accuracy``, both under the naming of classes that is
+    best for the guess, blind ones too: it is not claimed. Rows that are left out count as told
+    nothing.
+    """
+
+    of: ClassVar[type[Claim]] = RoutedLabels
+    main: ClassVar[tuple[str, ...]] = ("routed_auc", "routed_accuracy")
+    headline: ClassVar[tuple[str, ...]] = ("routed_accuracy",)
+
+    def truth(self, case: Case) -> AskedRows | None:
+        """Return the rows; None where principals hold labels, or no columns, or none was asked."""
+        held = {n: case.holdings[n] for n in case.principals if n in case.holdings}
+        if case.asked is None or not case.schema.classes or not held:
+            return None
+        if any(h.y is not None for h in held.values()) or not len(case.asked):
+            return None
+        own = {name: case.asked.X[:, h.columns] for name, h in held.items()}
+        return AskedRows(case.asked.y.astype(np.int64), len(case.schema.classes), own)
+
+    def refuses(self, claims: Sequence[RoutedLabels], case: Case) -> str | None:
+        """Refuse several claims, and places beyond the rows that were asked."""
+        if len(claims) > 1:
+            return "labels of rows to predict were claimed more than once"
+        n = 0 if case.asked is None else len(case.asked)
+        at = claims[0].rows
+        return f"there are {n} rows to predict" if ((at < 0) | (at >= n)).any() else None
+
+    def blind(self, case: Case, truth: AskedRows) -> dict[str, Sequence[Claim]]:
+        """Return equal odds for all, and orders by what own columns of these rows have in common.
+
+        Their ranks are cut into as many parts as classes, by the blind guess of even shares.
+        """
+        n, K = len(truth.y), truth.classes
+        rows = np.arange(n)
+        made: dict[str, Sequence[Claim]] = {"even": [RoutedLabels(rows, np.full((n, K), 1 / K))]}
+        for name, X in truth.own.items():
+            if X.shape[1]:
+                rank = middle_ranks(main_direction(X))
+                centres = (np.arange(K) + 0.5) / K
+                near = np.exp(-((rank[:, None] - centres) ** 2) * K * K)
+                made[f"columns-of-{name}"] = [
+                    RoutedLabels(rows, near / near.sum(axis=1, keepdims=True))
+                ]
+        return {**made, **super().blind(case, truth)}
+
+    def score(self, claims: Sequence[RoutedLabels], truth: AskedRows) -> list[Score]:
+        """Score one claim."""
+        from scipy.optimize import linear_sum_assignment
+        from sklearn.metrics import roc_auc_score
+
+        K = truth.classes
+        p = np.full((len(truth.y), max(K, claims[0].probability.shape[1])), 1 / K)
+        p[claims[0].rows, : claims[0].probability.shape[1]] = claims[0].probability
+        table = np.zeros((p.shape[1], K))
+        np.add.at(table, (p.argmax(axis=1), truth.y), 1.0)
+        right = table[linear_sum_assignment(-table)].sum() / len(truth.y)
+        auc = None
+        if len(np.unique(truth.y)) == 2 == K:
+            auc = float(roc_auc_score(truth.y, p[:, 1]))
+            auc = max(auc, 1 - auc)
+        return [Score("routed_auc", auc), Score("routed_accuracy", float(right))]
