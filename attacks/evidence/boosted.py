@@ -53,14 +53,17 @@ class NodeNoise:
     ----------
     g, h : float64 array, shape (n_nodes,)
         Variance of the noise on each node's sum of gradients and of hessians.
-    cell_g, cell_h : float
-        Variance of the noise on one histogram cell.
+    cell_g, cell_h : float or float64 array, shape (n_nodes,)
+        Variance of the noise on one bin of a node's histogram, but for ``row_g``.
+    row_g : float
+        Variance of the noise on one row's gradient, which all sums over the row share.
     """
 
     g: NDArray[np.float64]
     h: NDArray[np.float64]
-    cell_g: float = 0.0
-    cell_h: float = 0.0
+    cell_g: float | NDArray[np.float64] = 0.0
+    cell_h: float | NDArray[np.float64] = 0.0
+    row_g: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)

@@ -178,7 +178,7 @@ def _noise(
     else:
         rows = _expected_rows(view, trees)
     return tuple(
-        replace(n, g=n.g + declared.row_variance * r, cell_g=n.cell_g + declared.row_variance)
+        replace(n, g=n.g + declared.row_variance * r, row_g=declared.row_variance)
         for n, r in zip(cells, rows, strict=True)
     )
 
@@ -239,7 +239,7 @@ def _node_noise(tree: Tree, cuts: Cuts, cell: float) -> NodeNoise:
             sums = to_fixed(np.stack([np.zeros(2), tree.h[pair]], axis=1))
             built = int(children_to_build(pair, sums)[0])
             cells[left + right - built] = cells[i] + cell
-    return NodeNoise(g=node, h=node.copy(), cell_g=cell, cell_h=cell)
+    return NodeNoise(g=node, h=node.copy(), cell_g=cells, cell_h=cells.copy())
 
 
 def _bins_left(tree: Tree, cuts: Cuts) -> NDArray[np.int64]:

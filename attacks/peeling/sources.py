@@ -27,7 +27,7 @@ from fedtrees.trees.boosted.params import TreeParams
 # Bins times nodes kept, of 24 bytes each: 700 MB.
 MOST_BINS = 3e7
 # Standard deviations of noise that a sum may be off: one in 300,000 is off by more.
-_DEVIATIONS = 4.5
+DEVIATIONS = 4.5
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,5 +102,5 @@ def _slack(view: View, params: TreeParams, sources: int) -> float:
     clients = sum(role == "client" for role in view.roles.values())
     parties = clients if sources == 1 else 1
     return float(
-        np.ldexp(_DEVIATIONS * np.sqrt(variance * parties * params.max_depth), FIXED_POINT_BITS)
+        np.ldexp(DEVIATIONS * np.sqrt(variance * parties * params.max_depth), FIXED_POINT_BITS)
     )

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.evidence.basis import Basis
-from fedtrees.attacks.evidence.boosted import Evidence
+from fedtrees.attacks.evidence.boosted import Evidence, Level
 from fedtrees.attacks.evidence.boxes import (
     Boxes,
     Rest,
@@ -19,7 +19,6 @@ from fedtrees.attacks.evidence.boxes import (
     stacked,
 )
 from fedtrees.attacks.evidence.counts import (
-    NOISE_FLOOR,
     Counts,
     first_gradient,
     share_out,
@@ -35,8 +34,14 @@ from fedtrees.attacks.evidence.submission import (
     trust_in,
 )
 from fedtrees.attacks.evidence.sums import LeafSums
-from fedtrees.attacks.evidence.values import first_counts, left_out
-from fedtrees.attacks.timberstrike.histograms import rows_from_histograms
+from fedtrees.attacks.evidence.values import first_counts, left_out, victims_of
+from fedtrees.attacks.timberstrike.histograms import (
+    Rows,
+    counts_by_bins,
+    counts_of_bins,
+    reliability_of,
+    rows_from_histograms,
+)
 from fedtrees.attacks.timberstrike.options import AUTO_TREES, Options
 from fedtrees.attacks.timberstrike.points import points, told_rows
 from fedtrees.attacks.timberstrike.sequence import follow
@@ -44,6 +49,13 @@ from fedtrees.core.guess import Guess, LeafCounts, Records
 from fedtrees.core.schema import Schema, Table
 from fedtrees.guessing.consensus import matched_consensus
 
+# With own rows, bins are read that are noise for no more than half: else rows like own ones say
+# more of what goes together than such bins of what values there are. Client of nvflare-hist under
+# laplace-hist 16, two seeds: breast cancer's 256 bins .612 against .649, its 32 bins on a grid .653
+# against .652; Pima .752 against .736.
+LEAST_RELIABLE = 0.5
+# Reconstructions of the first tree's bins that stand for the victims where no row is known.
+LIKELY_SAMPLES = 4
 MOST_CELLS = 2**21  # of boxes that become rows at once: memory
 
 
@@ -83,9 +95,9 @@ def reconstruct(
         wanted = len(evidence.trees) if bin_by_bin else AUTO_TREES
     evidence = evidence.rounds(wanted)
     n_trees, outputs = len(evidence.trees), evidence.outputs
-    to_sum = min(n_trees, outputs) if bin_by_bin else n_trees
+    to_sum = outputs * AUTO_TREES if options.max_trees is None else n_trees
     basis = Basis.of(
-        evidence, own, schema, to_sum,
+        evidence, own, schema, min(n_trees, to_sum),
         ranges=options.ranges, use_prior=options.use_prior, subtract=not whole,
     ).with_missing_values()  # fmt: skip
 
@@ -99,49 +111,98 @@ def reconstruct(
         records = points(options.points, boxes, basis.grid, basis.prior, schema, rng)
         return Guess((Records(records),), notes)
     first = range(0 if evidence.is_foreign(0) else outputs)
-    counts = [first_counts(evidence, basis.sums[t], len(own), whole, t) for t in first]
+    counts = _first_counts(evidence, basis, own, options)
     rest = None
     if evidence.share < 1 and counts:
         rest = left_out(evidence, counts, basis.sums[0], len(own), whole)
     inside = len(own) if evidence.own_inside else 0
     n = int((counts[0].n0 + counts[0].n1).sum()) if counts else 0
     share = 1.0 if whole or rest is not None else share_of(n)
-    if bin_by_bin:
-        read = rows_from_histograms(evidence, own, basis.prior, schema, options, (n, share), rng)
-        if read is None:
-            sums_only = replace(evidence, level="statistics", histograms=None)
-            return reconstruct(sums_only, own, schema, options, rng)
-        basis = suited(basis) if len(read[1]) or rest is not None else basis
-        sure, paired, worlds, more = read
-        if options.weighs_blind:
-            inside += len(sure) + (0 if rest is None else int(rest[0].sum()))
-            paired, choice = _weighed(
-                paired, worlds, evidence, basis, counts, (inside, share), schema, rng
-            )
-            more |= choice
-        records = Table.concat([sure, paired])
-        if rest is not None:
-            records = Table.concat(
-                [records, _anywhere(evidence, basis, rest, schema, options, rng)]
-            )
+    read = None
+    if bin_by_bin and (not len(own) or reliability_of(evidence, n) >= LEAST_RELIABLE):
+        read = rows_from_histograms(
+            evidence, own, basis.prior, schema, options, (counts, share), rng
+        )
+    basis = suited(basis) if read is None or len(read.paired) or rest is not None else basis
+    if read is None:
+        chosen = _follow_rows(evidence, basis, counts, share, rest, schema, options, rng)
+    elif rest is None and options.weighs_blind and len(read.paired) and not len(own):
+        chosen = _follow_likely(read, evidence, len(basis.sums), schema, options, share, rng)
     else:
-        basis = suited(basis)
-        few, sums, of_them = with_fewer_rows(evidence, basis.sums, counts, share)
-        part = replace(basis, sums=sums)
-        worlds, more = _follow_chains(few, part, of_them, rest, schema, options, rng)
-        block = _initial_boxes(few, basis.grid, of_them, rest).history
-        merged = matched_consensus(worlds, basis.prior.tolerance(schema), groups=block)
-        records = told_rows(merged, basis.prior)
-        if options.weighs_blind:
-            records, choice = _weighed(
-                records, worlds, evidence, basis, counts, (inside, share), schema, rng
-            )
-            more |= choice
+        chosen = read
+    sure, records, more = chosen.sure, chosen.paired, dict(chosen.notes)
+    if options.weighs_blind:
+        inside += len(sure) + (0 if rest is None or read is None else int(rest[0].sum()))
+        records, choice = _weighed(
+            records, chosen.samples, evidence, basis, counts, (inside, share), schema, rng
+        )
+        more |= choice
+    records = Table.concat([sure, records])
+    if read is not None and rest is not None:
+        records = Table.concat([records, _anywhere(evidence, basis, rest, schema, options, rng)])
     notes |= more
     if counts:
         notes["first_tree_residual"] = max(c.residual for c in counts)
     tables = (_victims_only(evidence, t, counts[t], basis.sums[t], whole) for t in first)
     return Guess((Records(records), *tables), notes)
+
+
+def _first_counts(evidence: Evidence, basis: Basis, own: Table, options: Options) -> list[Counts]:
+    """Return the rows in the leaves of the first round's trees, own ones not among them."""
+    whole = options.scope == "union"
+    if _reads_bins(evidence, options) and counts_by_bins(evidence):
+        known = own if evidence.share == 1 and not whole else own.take([])
+        total = None if evidence.share < 1 else victims_of(evidence, len(own), whole)
+        return counts_of_bins(evidence, known, total, basis.prior)
+    first = range(0 if evidence.is_foreign(0) else evidence.outputs)
+    return [first_counts(evidence, basis.sums[t], len(own), whole, t) for t in first]
+
+
+def _follow_likely(
+    read: Rows,
+    evidence: Evidence,
+    trees: int,
+    schema: Schema,
+    options: Options,
+    share: float,
+    rng: np.random.Generator,
+) -> Rows:
+    """Follow rows like those of the first tree's bins through all trees.
+
+    For who has no own rows, these are all that is known of what values there are and what goes
+    together; rows that were read off are subtracted from every sum.
+    """
+    evidence = replace(evidence, likely=Table.concat(read.samples[:LIKELY_SAMPLES]))
+    basis = Basis.of(evidence, read.sure, schema, trees, ranges=options.ranges)
+    basis = basis.with_missing_values().with_recipe(schema, rng)
+    counts = _first_counts(evidence, basis, read.sure, options)
+    followed = _follow_rows(evidence, basis, counts, share, None, schema, options, rng)
+    return replace(followed, sure=read.sure, notes=followed.notes | read.notes)
+
+
+def _follow_rows(
+    evidence: Evidence,
+    basis: Basis,
+    counts: Sequence[Counts],
+    share: float,
+    rest: Rest | None,
+    schema: Schema,
+    options: Options,
+    rng: np.random.Generator,
+) -> Rows:
+    """Follow the rows from the first tree on by the sums of all leaves."""
+    trees = len(basis.sums) // evidence.outputs
+    evidence = replace(evidence.rounds(trees), level=_without_bins(evidence), histograms=None)
+    few, sums, of_them = with_fewer_rows(evidence, basis.sums, counts, share)
+    part = replace(basis, sums=sums)
+    worlds, notes = _follow_chains(few, part, of_them, rest, schema, options, rng)
+    block = _initial_boxes(few, basis.grid, of_them, rest).history
+    merged = matched_consensus(worlds, basis.prior.tolerance(schema), groups=block)
+    return Rows(Table.empty(schema), told_rows(merged, basis.prior), worlds, notes)
+
+
+def _without_bins(evidence: Evidence) -> Level:
+    return "statistics" if evidence.level == "histograms" else evidence.level
 
 
 def _weighed(
@@ -202,15 +263,11 @@ def _without_trees(evidence: Evidence, own: Table, whole: bool) -> list[int]:
 
 
 def _reads_bins(evidence: Evidence, options: Options) -> bool:
-    """Tell whether exact histograms can be read bin by bin."""
-    if evidence.level != "histograms" or options.random_leaf or evidence.constant_hessian:
+    """Tell whether histograms are read bin by bin."""
+    if evidence.level != "histograms" or options.random_leaf:
         return False
-    if evidence.share < 1 and options.scope == "union":
-        return False  # what own rows brought is not in these histograms
-    if evidence.suppressed:
-        return False  # most rows are in none of the bins
-    worst = max((max(n.cell_g, n.cell_h) for n in evidence.noise or ()), default=0.0)
-    return worst <= NOISE_FLOOR
+    # of rounds on some of the rows, what own rows brought is not in these histograms
+    return evidence.share == 1 or options.scope != "union"
 
 
 def _anywhere(

@@ -74,13 +74,3 @@ def test_what_own_suppressed_bins_brought_is_what_is_subtracted_and_the_rest_is_
     assert 0 < trust_in(basis, 100) < 0.95
     exact = evidence_under(Spec("split-only"), ("client-0",))[1]
     assert trust_in(Basis.of(exact, view.rows, view.schema), 100) == 1
-
-
-def test_bins_that_most_rows_are_missing_from_are_not_read():
-    """On breast cancer rows paired up from them scored 4 instead of a blind 51."""
-    attack = register.make("attack", Spec("timberstrike", {"chains": 2}))
-    for defense, read in ((Spec("min-bin", {"k": 5}), False), (Spec("secure-sum"), True)):
-        view, evidence = evidence_under(defense, ("server",))
-        assert evidence.level == "histograms"
-        guess = attack.run(view, np.random.default_rng(0))
-        assert ("paired_rows" in guess.notes) == read

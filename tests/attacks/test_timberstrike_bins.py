@@ -1,0 +1,98 @@
+"""TimberStrike and histograms that are off: bins are read by their weight, whatever the defense."""
+
+import guessed
+import numpy as np
+import pytest
+from timberstrike_world import accuracy, structured
+
+from fedtrees.attacks.timberstrike.bins import _adding_up, _posterior
+from fedtrees.core.composition import Composition
+from fedtrees.core.holding import over_clients
+from fedtrees.core.registry import register
+from fedtrees.core.schema import Feature, Schema, Table
+from fedtrees.core.specs import Spec, parse_composed
+from fedtrees.protocols.base import train
+from fedtrees.protocols.views import view_of
+
+SCHEMA = Schema(tuple(Feature(f"x{k}", low=-6.0, high=6.0) for k in range(6)), "y", ("0", "1"))
+
+
+def seen(defense, seed=0, name="fedtree-hist", who="server", **params):
+    """Train three clients under a defense; return the view of one and the victims' rows."""
+    X, y = structured(360, seed=5 + seed)
+    clients = [Table(X[k::3], y[k::3]) for k in range(3)]
+    settings = {"trees": 4, "max_depth": 3, "max_bin": 16, **params}
+    (composed,) = parse_composed([defense])
+    made = Composition(tuple(register.make("defense", s) for s in composed.parts))
+    protocol = register.make("protocol", Spec(name, settings))
+    done = train(protocol, over_clients(clients), SCHEMA, defense=made, seed=seed)
+    victims = Table.concat(clients if who == "server" else clients[:2])
+    return view_of(done, (who,), over_clients(clients)), victims, done
+
+
+def attack(view, **params):
+    made = register.make("attack", Spec("timberstrike", {"chains": 4, **params}))
+    return made.run(view, np.random.default_rng(0))
+
+
+def scores(defense, seeds=(0, 1, 2), **params):
+    """Return the accuracy over seeds with bins read, and with node sums alone."""
+    found = []
+    for seed in seeds:
+        view, victims, _ = seen(defense, seed, **params)
+        both = (guessed.rows(attack(view, most=most)) for most in ("histograms", "statistics"))
+        found.append([accuracy(rows, victims, SCHEMA) for rows in both])
+    return np.mean(found, axis=0)
+
+
+@pytest.mark.parametrize(
+    "defense",
+    [
+        "secure-sum+hist-rounding[step=0.1]",
+        "secure-sum+hist-rounding[step=1]",
+        "secure-sum+laplace-hist[epsilon=16]",
+        "laplace-gradient[epsilon=200]",
+        "secure-sum+min-bin[k=3]",
+    ],
+)
+def test_who_has_no_rows_is_better_off_with_bins_whatever_is_done_to_them(defense):
+    bins, sums = scores(defense)
+    assert bins > sums + 0.02
+
+
+@pytest.mark.parametrize("step", [0.01, 0.1])
+def test_rounded_sums_of_several_clients_are_whole_rows(step):
+    view, victims, done = seen(f"secure-sum+hist-rounding[step={step}]", base_score=0.5)
+    (first,) = guessed.counts(attack(view))
+    leaf, tree = done.model.apply(victims.X)[:, 0], done.model.trees[0]
+    n = np.bincount(leaf, minlength=len(tree))[tree.leaves]
+    n1 = np.bincount(leaf, victims.y, len(tree))[tree.leaves]
+    np.testing.assert_array_equal(first.n0 + first.n1, n)
+    np.testing.assert_array_equal(first.n1, n1)
+
+
+def test_exact_sums_of_a_bin_are_its_rows_whatever_one_expects():
+    rng = np.random.default_rng(0)
+    rows, p = rng.poisson(3, size=(200, 2)).astype(float), 0.37
+    sums = np.stack([rows.sum(axis=1), rows[:, 0] * p + rows[:, 1] * (p - 1)], axis=1)
+    off = np.full(rows.shape, 1e-9)
+    mean, variance = _posterior(sums, off, np.full(rows.shape, 2.0), np.ones(rows.shape), p)
+    np.testing.assert_allclose(mean, rows, atol=1e-6)
+    assert variance.max() < 1e-6
+
+
+def test_the_more_noise_the_more_a_bin_is_what_one_expects():
+    raw, expected = np.array([[9.0, 2.0]]), np.array([[2.0, 1.0]])
+    off = [
+        np.abs(_posterior(raw, np.full((1, 2), v), expected, np.ones((1, 2)), 0.5)[0] - expected)
+        for v in (0.01, 1.0, 100.0, 1e6)
+    ]
+    total = [float(d.sum()) for d in off]
+    assert total == sorted(total, reverse=True)
+    assert total[-1] < 0.01
+
+
+def test_what_bins_lack_of_their_node_goes_where_they_are_least_sure():
+    found = _adding_up(np.array([3.0, 4.0, 0.0]), np.array([0.0, 1.0, 0.5]), 10.0)
+    np.testing.assert_allclose(found, [3, 6, 1], atol=1e-6)
+    np.testing.assert_allclose(_adding_up(np.array([3.0, 4.0]), np.ones(2), 0.0), 0, atol=1e-9)
