@@ -228,37 +228,7 @@ def _noise(
         rows = [np.maximum(t.h, 0.0) for t in trees]
     else:
         rows = _expected_rows(view, trees)
-<<<<<<< HEAD
     return tuple(replace(n, g=n.g + each * r, row_g=each) for n, r in zip(cells, rows, strict=True))
-=======
-    return tuple(
-        replace(n, g=n.g + declared.row_variance * r, row_g=declared.row_variance)
-        for n, r in zip(cells, rows, strict=True)
-    )
-
-
-def _leaf_noise(view: View, trees: tuple[Tree, ...]) -> tuple[NodeNoise, ...] | None:
-    """Return the noise where only leaves are released: a node's sums are those of its leaves."""
-    p = view.parameters
-    norms = objective_of(p.get("objective"), view.schema.classes).norms
-    scales = leaf_scales(
-        (min(norms[0], p["clip"] or math.inf), norms[1]),
-        epsilon=p["epsilon"],
-        delta=p["delta"],
-        rounds=p["trees"],
-        hessian_share=p["hessian_share"],
-    )
-    if not any(scales):
-        return None
-    g, h = np.square(scales).tolist()
-    out = []
-    for tree in trees:
-        leaves = np.ones(len(tree))
-        for i in np.flatnonzero(tree.feature >= 0)[::-1]:  # children come after their parent
-            leaves[i] = leaves[tree.left[i]] + leaves[tree.right[i]]
-        out.append(NodeNoise(g=g * leaves, h=h * leaves, cell_g=g, cell_h=h))
-    return tuple(out)
->>>>>>> switch
 
 
 def _expected_rows(view: View, trees: tuple[Tree, ...]) -> list[NDArray[np.float64]]:
@@ -294,12 +264,8 @@ def _node_noise(tree: Tree, cuts: Cuts, cell: tuple[float, float]) -> NodeNoise:
             sums = to_fixed(np.stack([np.zeros(2), tree.h[pair]], axis=1))
             built = int(children_to_build(pair, sums)[0])
             cells[left + right - built] = cells[i] + cell
-<<<<<<< HEAD
     g, h = node.T.copy()
     return NodeNoise(g=g, h=h, cell_g=cells[:, 0].copy(), cell_h=cells[:, 1].copy())
-=======
-    return NodeNoise(g=node, h=node.copy(), cell_g=cells, cell_h=cells.copy())
->>>>>>> switch
 
 
 def _bins_left(tree: Tree, cuts: Cuts) -> NDArray[np.int64]:

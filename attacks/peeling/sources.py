@@ -93,15 +93,5 @@ def _slack(view: View, params: TreeParams, sources: int) -> float:
 
     A node's histogram by subtraction carries the noise of its ancestors, at most one per level.
     """
-<<<<<<< HEAD
     variance = max(cell_variance(law_of_sums(view, clients_of(view) if sources == 1 else 1)))
     return float(np.ldexp(DEVIATIONS * np.sqrt(variance * params.max_depth), FIXED_POINT_BITS))
-=======
-    declared = view.defense.declares(view.schema, view.parameters)
-    variance = declared.noise_variance + declared.histogram_step**2 / 12
-    clients = sum(role == "client" for role in view.roles.values())
-    parties = clients if sources == 1 else 1
-    return float(
-        np.ldexp(DEVIATIONS * np.sqrt(variance * parties * params.max_depth), FIXED_POINT_BITS)
-    )
->>>>>>> switch

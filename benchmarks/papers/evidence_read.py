@@ -1,12 +1,7 @@
 """`python -m fedtrees.benchmarks.papers.evidence_read --data-dir FOLDER`: read, and ignored.
 
-<<<<<<< HEAD
-More evidence never scores below less: for every defense that fits, each attack runs as it is and
-with one piece of its evidence ignored, on the same runs with the same seeds.
-=======
 Should more evidence score below less, a line says so: for every defense that fits, `timberstrike`
 runs as it is and with one piece of its evidence ignored, on the same runs with the same seeds.
->>>>>>> switch
 """
 
 from __future__ import annotations
