@@ -28,7 +28,11 @@ def test_the_readme_has_two_set_up_commands_of_one_line_and_ci_runs_the_second()
     assert all("\n" not in b and b.startswith("python3 -m venv .venv && ") for b in blocks)
     assert blocks[0].endswith("fedtrees bench")
     assert blocks[1].endswith("pytest")
-    assert (ROOT / ".ci" / "run").read_text().rstrip().endswith(blocks[1])
+    ran = (ROOT / ".ci" / "run").read_text().splitlines()
+    after = ran[ran.index(blocks[1]) + 1 :]  # to the letter; the environment of the extras follows
+    assert after
+    of_extras = ("#", "python3 -m venv .venv-extras ", ".venv-extras/bin/")
+    assert all(line.startswith(of_extras) for line in after)
 
 
 def test_the_constraints_fit_what_is_asked_for_and_both_commands_use_them():

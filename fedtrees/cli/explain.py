@@ -18,6 +18,7 @@ from fedtrees.cli.options import (
     Format,
     Output,
     Plugins,
+    check_clients,
     load_plugins,
 )
 from fedtrees.core.errors import UsageError
@@ -60,10 +61,18 @@ def explain(
     Without threats, one party of every role is curious, and several together where others hold
     data besides. Without a protocol: which attacks apply to every protocol.
     """
+    check_clients(clients)
     load_plugins(plugin)
     facts: Any
-    if protocol is None and threat:
-        raise UsageError("--threat needs a protocol, whose roles it names")
+    if protocol is None:
+        given = {
+            "--threat": threat,
+            "--defense": defense,
+            "--data": data,
+            "--clients": clients != 3,
+        }
+        for option in (o for o, value in given.items() if value):
+            raise UsageError(f"{option} needs a protocol: fedtrees explain PROTOCOL {option} ...")
     if protocol is None:
         facts, show = exposed(), _print_exposed
     else:

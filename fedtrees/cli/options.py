@@ -102,6 +102,12 @@ def columns_of(texts: Sequence[str] | None) -> list[str]:
     return [c for text in texts or () for c in text.split(",") if c]
 
 
+def check_clients(clients: int) -> None:
+    """Raise `UsageError` unless there is a client."""
+    if clients < 1:
+        raise UsageError(f"--clients {clients}: a federation needs at least one client")
+
+
 def csv_table(
     csv: str | None, data: Any, target: str, **others: str | Sequence[str] | None
 ) -> dict[str, Any] | None:

@@ -25,6 +25,7 @@ from fedtrees.cli.options import (
     Sep,
     Target,
     Task,
+    check_clients,
     csv_table,
     load_plugins,
     tell,
@@ -84,6 +85,7 @@ def train(
     from fedtrees.core.registry import register
     from fedtrees.protocols.base import train as train_federation
 
+    check_clients(clients)
     table = csv_table(
         csv, data, target, task=task, positive=positive, id=id,
         categorical=categorical, keep=keep, drop=drop, sep=sep,
@@ -95,8 +97,8 @@ def train(
     _check_targets(out, transcript, made)
     ref = DataRef(data or "breast-cancer") if table is None else DataRef.parse(table)
     dataset = load_dataset(ref, data_dir)
-    tell(dataset.notes if table else ())
     federation = spread(dataset, spreading, made.holder_names(clients), seed, made.layout)
+    tell(dataset.notes if table else ())
     began = time.perf_counter()
     training = train_federation(
         made, federation.holdings, federation.schema, defense=composed, seed=seed

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.core.counts import many
 from fedtrees.core.errors import UsageError, did_you_mean
 from fedtrees.core.schema import Schema
 
@@ -127,8 +128,8 @@ def spread_columns(
     if name == BY_FILE or (name == "iid" and files):
         if len(files) != len(names):
             raise UsageError(
-                f"partition 'by-file': the table is of {len(files)} files with an id, and there "
-                f"are {len(names)} parties; "
+                f"partition 'by-file': one party per file, but there are {len(names)} parties and "
+                f"{many(len(files), 'file')} joined by an id; "
                 + (
                     f"use --clients {len(files)}"
                     if len(files) > 1

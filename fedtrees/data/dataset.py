@@ -14,6 +14,11 @@ from numpy.typing import NDArray
 from fedtrees.core.errors import DataError, did_you_mean
 from fedtrees.core.schema import Schema, Table
 
+# The root of float32's largest number: gains are squares of sums of gradients.
+_MOST_SUMMED = 1.8e19
+# XGBoost's kRtEps; no split gains more than the squares about the mean add up to.
+_LEAST_GAIN = 1e-6
+
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
@@ -125,7 +130,8 @@ def prepare(
     DataError
         Empty table, text or infinite values in a feature, values beyond 1.7e38, a one-hot group
         of which a row has another number of columns than one, missing targets, fewer or more
-        classes than the schema has, a constant numeric target, duplicate or unmatched column names.
+        classes than the schema has, a numeric target that is constant or too large or too narrow
+        for trees in single precision, duplicate or unmatched column names.
     """
     X, y = np.asarray(X), np.asarray(y)
     if X.ndim != 2 or X.shape[0] == 0 or X.shape[1] == 0:
@@ -140,7 +146,9 @@ def prepare(
     _check_groups(name, schema, numbers, place)
     target = _target_values(name, schema, y, place)
     target = (
-        _class_codes(name, schema, target) if schema.classes else _checked(name, schema, target)
+        _class_codes(name, schema, target)
+        if schema.classes
+        else _checked(name, schema, target, place)
     )
     return Dataset(
         name,
@@ -240,10 +248,25 @@ def _class_codes(name: str, schema: Schema, values: NDArray[np.float64]) -> NDAr
     return np.asarray(values.astype(np.int64))
 
 
-def _checked(name: str, schema: Schema, values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return a numeric target, if there is something to learn."""
+def _checked(
+    name: str, schema: Schema, values: NDArray[np.float64], place: Callable[[int], str]
+) -> NDArray[np.float64]:
+    """Return a numeric target, if trees can learn it in single precision."""
+    where = f"{name}: target {schema.target!r}"
     if values.min() == values.max():
-        raise DataError(f"{name}: target {schema.target!r} is {values[0]:g} in every row")
+        raise DataError(f"{where} is {values[0]:g} in every row")
+    scale = np.abs(values).max()
+    if scale * np.abs(values / scale).sum() > _MOST_SUMMED:
+        i = int(np.abs(values).argmax())
+        raise DataError(
+            f"{where} is {values[i]:g} at {place(i)}; correct the value, or divide the target by a "
+            f"constant: its sizes may add up to {_MOST_SUMMED:g}"
+        )
+    if np.square(values - values.mean()).sum() < _LEAST_GAIN:
+        raise DataError(
+            f"{where} lies between {values.min():g} and {values.max():g}, too close for any split "
+            f"to gain {_LEAST_GAIN:g}, the least that counts; multiply the target by a constant"
+        )
     return values
 
 

@@ -7,8 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from fedtrees.core.counts import many
 from fedtrees.core.errors import DataError
-from fedtrees.data.cells import missing
+from fedtrees.data.cells import missing, number
 from fedtrees.data.csv_file import TextTable, cells_as_text, read_csv
 from fedtrees.data.dataset import Dataset
 from fedtrees.data.own_table import Declared, dataset_of
@@ -41,8 +42,9 @@ def load_joined(
     Raises
     ------
     DataError
-        An id that is missing, stands twice in a file, or is not in every file; a column in two
-        files; a file other than the first without columns; labels elsewhere; and as `load_csv`.
+        An id that is missing, stands twice in a file, or is not in every file or not written alike
+        there; a column in two files; a file other than the first without columns; labels
+        elsewhere; and as `load_csv`.
     UsageError
         As `load_csv`.
     """
@@ -64,7 +66,11 @@ def load_joined(
                 f"{table.path}: no columns beside the id {id!r}; leave that party out, or keep one "
                 "of its columns"
             )
-    return replace(made, files=tuple(files))
+    note = (
+        f"files: {len(tables)}, joined by {id!r}; a protocol over columns takes one party per file "
+        f"(--clients {len(tables)}), one over rows spreads the joined rows"
+    )
+    return replace(made, files=tuple(files), notes=(note, *made.notes))
 
 
 def _joined(tables: Sequence[TextTable], rows: Sequence[Mapping[str, int]], id: str) -> TextTable:
@@ -98,16 +104,38 @@ def _rows(table: TextTable, id: str) -> dict[str, int]:
 
 def _check_ids(tables: Sequence[TextTable], rows: Sequence[Mapping[str, int]]) -> None:
     for table, mine in zip(tables[1:], rows[1:], strict=True):
-        for holder, lacking, keys in (
-            (tables[0], table, [k for k in rows[0] if k not in mine]),
-            (table, tables[0], [k for k in mine if k not in rows[0]]),
-        ):
+        here, there = ([k for k in a if k not in b] for a, b in ((mine, rows[0]), (rows[0], mine)))
+        _check_spelling(tables[0], table, there, here)
+        for holder, lacking, keys in ((tables[0], table, there), (table, tables[0], here)):
             if keys:
                 shown = ", ".join(map(repr, keys[:5])) + (", ..." if len(keys) > 5 else "")
                 raise DataError(
                     f"{lacking.path} lacks {len(keys)} of the ids of {holder.path} ({shown}); "
                     "keep in every file the rows that all of them have"
                 )
+
+
+def _check_spelling(
+    first: TextTable, other: TextTable, there: Sequence[str], here: Sequence[str]
+) -> None:
+    """Raise `DataError` if ids that each file lacks are the other's, written differently.
+
+    They are not matched: where 7 and 007 name two people, rows of both would become one.
+    """
+    spelled = {_plainly(key): key for key in here}
+    same = [(key, spelled[_plainly(key)]) for key in there if _plainly(key) in spelled]
+    if same:
+        (mine, theirs), count = same[0], len(same)
+        raise DataError(
+            f"{other.path}: the id {theirs!r} seems to be {mine!r} of {first.path}, written "
+            f"differently ({many(count, 'such id')}); write every id alike in all files"
+        )
+
+
+def _plainly(key: str) -> float | str:
+    """Return what an id stands for, however it is written: 1000, 1000.0 and 1,000 are one."""
+    value = number(key)
+    return key.casefold() if value is None else value
 
 
 def _check_columns(tables: Sequence[TextTable], target: str, id: str) -> None:

@@ -67,7 +67,7 @@ def test_columns_are_given_by_name():
         ("named[active=a|b,passive-1=b]", "no column 'b' is left; it is named twice"),
         ("named[active=a,passive-1=b,passive-2=c]", r"4 columns are left over \(d, e, f, g\)"),
         ("label-skew", "spreads rows; columns are spread by iid, shares, named, by-file"),
-        ("by-file", "0 files with an id, and there are 3 parties; give one file per party"),
+        ("by-file", "there are 3 parties and 0 files joined by an id; give one file per party"),
     ],
 )
 def test_what_cannot_be_spread_says_why(text, said):
@@ -138,6 +138,7 @@ def test_the_labels_may_come_without_columns(tmp_path):
         (BANK, [*SHOP, [30, "r3", "a"]], "line 10: the id 'r3' stands at line 6, too; keep one"),
         (BANK, [*SHOP[:-1], [30, "", "a"]], "line 9: no id in column 'id'"),
         (BANK, SHOP[:-2], r"shop.csv lacks 2 of the ids of .*bank.csv \('r0', 'r1'\)"),
+        (BANK, [SHOP[0], *([a, k.upper(), c] for a, k, c in SHOP[1:])], "'R0' seems to be 'r0' of"),
         (BANK[:-1], SHOP, r"bank.csv lacks 1 of the ids of .*shop.csv \('r7'\)"),
         (BANK, [["age", "key", "city"], *SHOP[1:]], "shop.csv: no column 'id'"),
         (BANK, [["income", "id", "city"], *SHOP[1:]], "column 'income' is in .*bank.csv and in"),
@@ -149,6 +150,28 @@ def test_the_labels_may_come_without_columns(tmp_path):
 def test_files_that_do_not_fit_are_named(tmp_path, bank, shop, said):
     with pytest.raises(DataError, match=said):
         joined(tmp_path, bank, shop)
+
+
+@pytest.mark.parametrize(
+    ("ids", "said"),
+    [
+        (["1000", "1001", "1002", "1003"], None),
+        (["1000.0", "1001.0", "1002.0", "1003.0"], "'1000.0' seems to be '1000' .*4 such ids"),
+        (["1000", "1001", "1,002", "1003"], "'1,002' seems to be '1002' of .*1 such id"),
+        (["01000", "1001", "1002", "1003"], "'01000' seems to be '1000' of .*1 such id"),
+        (["1000", "01000", "1002", "1003"], r"shop.csv lacks 1 of the ids .*\('1001'\)"),
+    ],
+)
+def test_ids_written_differently_are_told_and_not_matched(tmp_path, ids, said):
+    bank = [["id", "income", "y"], *([1000 + i, 5 * i, i % 2] for i in range(4))]
+    shop = [["id", "age"], *([key, 20 + i] for i, key in enumerate(ids))]
+    paths = [write(tmp_path, "bank", bank), write(tmp_path, "shop", shop)]
+    if said is None:
+        data = load_joined(paths, "y", id="id", keep=["income", "age"])
+        assert data.notes[0].startswith("files: 2, joined by 'id'; ")
+        return
+    with pytest.raises(DataError, match=said):
+        load_joined(paths, "y", id="id", keep=["income", "age"])
 
 
 def test_a_file_without_columns_is_named(tmp_path):

@@ -7,6 +7,7 @@ import io
 import numpy as np
 import pytest
 
+from fedtrees import FederatedGBDTRegressor
 from fedtrees.core.errors import DataError, Problems, UsageError
 from fedtrees.data import load_csv
 from fedtrees.data.cells import dates, decimal_of, number
@@ -335,6 +336,34 @@ def test_all_problems_are_told_at_once_with_their_remedies(write):
 def test_targets_that_do_not_suit_the_task_are_explained(write, content, task, message):
     with pytest.raises(DataError, match=message):
         load_csv(write(content), "y", task=task)
+
+
+@pytest.mark.parametrize(
+    ("scale", "message"),
+    [
+        (1e16, None),
+        (1e-3, None),
+        (1e18, r"target 'y' is 3.9e\+19 at line 41; .*divide the target"),
+        (1e-6, "target 'y' lies between 0 and 3.9e-05, too close .*multiply the target"),
+    ],
+)
+def test_targets_that_trees_would_not_learn_in_single_precision_are_refused(write, scale, message):
+    rows = [f"{i / 7},{i * scale:g}" for i in range(40)]
+    path = write("a,y\n" + "\n".join(rows))
+    if message:
+        with pytest.raises(DataError, match=message):
+            load_csv(path, "y")
+    else:
+        made = load_csv(path, "y")
+        model = FederatedGBDTRegressor(n_estimators=10, n_clients=2)
+        assert model.fit(made.table.X, made.table.y).score(made.table.X, made.table.y) > 0.9
+
+
+def test_one_target_of_1e30_is_named_with_its_line(write):
+    rows = [f"{i / 7},{i / 3:.4f}" for i in range(40)]
+    rows[7] = "1.5,1e30"
+    with pytest.raises(DataError, match=r"target 'y' is 1e\+30 at line 9; correct the value"):
+        load_csv(write("a,y\n" + "\n".join(rows)), "y")
 
 
 def test_unknown_tasks_and_a_positive_class_beside_another_task(write):

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+import xgboost
 from federations import sample_federation
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -81,7 +82,6 @@ def test_whoever_sums_it_is_the_same_forest(exact, noise, defense):
 
 
 def test_the_file_is_one_that_xgboost_reads(exact, tmp_path):
-    xgboost = pytest.importorskip("xgboost")
     noisy = grown()[0].model
     save_xgboost(noisy, tmp_path / "m.json", 5, SCHEMA.names)
     theirs = xgboost.Booster(model_file=tmp_path / "m.json")
