@@ -125,6 +125,10 @@ def csv_table(
             named = [f"--{name}" for name in (*(["target"] if target else []), *given)]
             raise UsageError(f"{', '.join(named)}: only with a table of one's own; give --csv FILE")
         return None
+    if not all(csv.split(",")) and not os.path.exists(csv):
+        raise UsageError(
+            f"--csv {csv!r} lacks the name of a file; give FILE, or FILE,FILE and --id"
+        )
     if data:
         raise UsageError(
             "give --data or --csv, not both; bench them one after the other, and give "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import repeat
@@ -12,6 +13,7 @@ import typer
 
 from fedtrees.cli.inspect import console, text_table
 from fedtrees.cli.options import Format, Output, Sep, separator_of, tell
+from fedtrees.core.errors import UsageError
 
 if TYPE_CHECKING:
     from fedtrees.data.csv_file import TextTable
@@ -31,6 +33,8 @@ def inspect(
     from fedtrees.data.csv_file import read_csv
     from fedtrees.data.kinds import columns_of
 
+    if "," in file and not os.path.exists(file):
+        raise UsageError(f"{file!r} is no file; to inspect several, name one at a time")
     table = read_csv(file, separator_of(sep))
     columns = [_facts(table, column) for column in map(_read, repeat(table), columns_of(table))]
     facts = {"file": file, "rows": len(table), "notes": table.notes, "columns": columns}

@@ -86,6 +86,8 @@ def train(
     from fedtrees.protocols.base import train as train_federation
 
     check_clients(clients)
+    if seed < 0:
+        raise UsageError(f"--seed {seed}: give a whole number from 0 up")
     table = csv_table(
         csv, data, target, task=task, positive=positive, id=id,
         categorical=categorical, keep=keep, drop=drop, sep=sep,

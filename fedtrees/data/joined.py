@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedtrees.core.counts import many
-from fedtrees.core.errors import DataError
+from fedtrees.core.errors import DataError, UsageError
 from fedtrees.data.cells import missing, number
 from fedtrees.data.csv_file import TextTable, cells_as_text, read_csv
 from fedtrees.data.dataset import Dataset
@@ -46,9 +46,11 @@ def load_joined(
         there; a column in two files; a file other than the first without columns; labels
         elsewhere; and as `load_csv`.
     UsageError
-        As `load_csv`.
+        The target is the id; as `load_csv`.
     """
     said = Declared(**declared)
+    if target == id:
+        raise UsageError(f"target and id are both {id!r}; name the column of the labels as target")
     tables = [read_csv(path, separator, [id, target]) for path in paths]
     rows = [_rows(table, id) for table in tables]
     _check_ids(tables, rows)

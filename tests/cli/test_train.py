@@ -141,6 +141,7 @@ def test_the_task_of_a_csv_file(capsys, tmp_path):
         (2, ("--transcript", "t.json"), "end the name in .npz"),
         (2, ("-p", "forest-hist", "--data", "diabetes-regression"), "use a boosting protocol"),
         (2, ("--partition", "label-skew", "--data", "diabetes-regression"), "is a number"),
+        (2, ("--seed", "-1"), "--seed -1: give a whole number from 0 up"),
         (2, ("--clients", "-1"), "--clients -1: a federation needs"),
         (5, ("--clients", "999"), "999 clients but only"),
         (5, ("--csv", "absent.csv", "--target", "y"), "no such file"),

@@ -123,7 +123,9 @@ def test_every_party_gets_the_columns_of_its_file(tmp_path):
         held = spread(data, Partition(how), ["active", "passive-1"], 0, "columns").holdings
         assert [h.columns.tolist() for h in held.values()] == [[0], [1, 2]]
         assert held["passive-1"].y is None
-    with pytest.raises(UsageError, match="of 2 files with an id, and there are 3 parties"):
+    with pytest.raises(
+        UsageError, match="there are 3 parties and 2 files joined by an id; use --clients 2"
+    ):
         spread(data, Partition("iid"), NAMES, 0, "columns")
 
 
