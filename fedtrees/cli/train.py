@@ -198,8 +198,7 @@ def _save_model(training: Training, path: Path) -> None:
     model = training.model
     if isinstance(model, RandomForest):
         parameters = training.protocol.parameters
-        exact = training.defense.sums_exactly(training.schema, parameters)
-        once = exact and parameters.get("bootstrap") is False
+        once = training.defense.sums_exactly and parameters.get("bootstrap") is False
         save_random_forest(model.counted_once() if once else model, path)
         return
     if isinstance(model, RandomDecisionForest):

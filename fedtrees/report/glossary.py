@@ -45,6 +45,8 @@ TERMS = (
          "parameters, the oracle"),
     Term("defense, claim", "hooks on the protocol, and the guarantee they state: pure DP, "
          "computational, structural, none", ("claimed",)),
+    Term("channel", "the law of what is sent given what is true, on numbers that are changed "
+         "together; stated by a defense or protocol, applied by it, read by attacks"),
     Term("attack, guess", "a function from a view to a guess: a tuple of claims (`Records`, "
          "`LeafCounts`, `Labels`, your own)"),
     Term("metric", "what a type of claim is compared with, how, and what adversaries claim who "

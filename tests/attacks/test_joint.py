@@ -221,8 +221,11 @@ def test_options_are_checked(option, value):
 def test_it_names_what_it_cannot_read():
     small, who = "[trees=1,max_depth=2]", "client-1"
     for spec in ("fedtree-hist", "nvflare-hist", "flower-bagging"):
-        assert Joint().inapplicable(view_in(spec + small, who)) is None
-        assert "two classes" in Joint().inapplicable(view_in(spec + small, who, classes=3))
+        for classes in (2, 3):
+            view = view_in(spec + small, who, classes=classes)
+            assert Joint().inapplicable(view) is None
+    drawn = view_in("fedtree-hist[trees=1,max_depth=2,subsample=0.5]", who, classes=3)
+    assert "of several classes it takes all" in Joint().inapplicable(drawn)
     forests = view_in("forest-hist" + small, who)
     assert "neither leaf values nor histograms" in Joint().inapplicable(forests)
     assert "neither leaf values nor histograms" in Joint().inapplicable(forests.blinded())

@@ -35,7 +35,7 @@ threats = ["client", "server"]
 attacks = ["all", "joint[steps={steps}]", "lattice[steps={steps}]"]
 """
 FEW = {
-    "fedtree-hist": '"split-only", "laplace-hist[epsilon=1]"',
+    "fedtree-hist": '"split-only", "split-only+laplace-hist[epsilon=1]"',
     "nvflare-hist": '"laplace-hist[epsilon=1]"',
     "forest-hist": '"secure-sum"',
     "flower-bagging": '"min-leaf[k=5]"',
