@@ -41,14 +41,17 @@ def watching(touched: list[str] | None) -> Iterator[None]:
                 or (str(path).startswith(("/proc", "/sys", "/dev")) and _SHARED not in path.parents)
             ):
                 touched.append(f"open {path.name}")
+        if name := _shared_by(event, arguments):
+            shared.add(name)
 
+    shared: set[str] = set()
     sys.addaudithook(note)
-    before = _shared()
+    before = _segments()
     try:
         yield
     finally:
         watched = False
-        touched += [f"leaves {name} in shared memory" for name in sorted(_shared() - before)]
+        touched += _left(shared, before)
 
 
 #: What starts or reaches something that outlives a block.
@@ -67,11 +70,14 @@ def leaving(left: list[str]) -> Iterator[None]:
     What Python writes of its own, compiled code, is none.
     """
     watched = True
-    before = _shared()
+    shared: set[str] = set()
+    before = _segments()
 
     def note(event: str, arguments: tuple[Any, ...]) -> None:
         if not watched:
             return
+        if name := _shared_by(event, arguments):
+            shared.add(name)
         if event in _LASTING:
             left.append(event)
         elif event == "open" and isinstance(arguments[0], (str, bytes)) and _writing(*arguments):
@@ -85,7 +91,7 @@ def leaving(left: list[str]) -> Iterator[None]:
         yield
     finally:
         watched = False
-        left += [f"leaves {name} in shared memory" for name in sorted(_shared() - before)]
+        left += _left(shared, before)
 
 
 def _writing(path: object, mode: object, flags: object) -> bool:
@@ -94,10 +100,33 @@ def _writing(path: object, mode: object, flags: object) -> bool:
     return isinstance(flags, int) and bool(flags & _WRITES)
 
 
-def _shared() -> set[str]:
-    """Return the segments of shared memory that any process has."""
-    found = {p.name for p in _SHARED.iterdir()} if _SHARED.is_dir() else set()
-    segments = Path("/proc/sysvipc/shm")
-    if segments.is_file():
-        found |= {f"segment {line.split()[1]}" for line in segments.read_text().splitlines()[1:]}
-    return found
+def _shared_by(event: str, arguments: tuple[Any, ...]) -> str | None:
+    """Return the file in shared memory that an event of this process opens for writing or maps.
+
+    Other processes have theirs in the same folder, so that what appears there says nothing.
+    """
+    path = Path()
+    if event == "mmap.__new__" and arguments[0] >= 0:
+        try:
+            path = Path(os.readlink(f"/proc/self/fd/{arguments[0]}"))
+        except OSError:  # another system
+            return None
+    elif event == "open" and isinstance(arguments[0], (str, bytes)) and _writing(*arguments):
+        path = Path(os.fsdecode(arguments[0]))
+    return path.name if path.parent == _SHARED else None
+
+
+def _left(shared: set[str], before: set[str]) -> list[str]:
+    """Return what there still is of files in shared memory, and of segments that were not there."""
+    found = {name for name in shared if (_SHARED / name).exists()} | (_segments() - before)
+    return [f"leaves {name} in shared memory" for name in sorted(found)]
+
+
+def _segments() -> set[str]:
+    """Return the System V segments of shared memory that this process made."""
+    listed = Path("/proc/sysvipc/shm")
+    if not listed.is_file():
+        return set()
+    lines = [line.split() for line in listed.read_text().splitlines()]
+    maker = lines[0].index("cpid")
+    return {f"segment {line[1]}" for line in lines[1:] if line[maker] == str(os.getpid())}
