@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from fedtrees.attacks.labels import mixture
 from fedtrees.benchmarks.perf import rivals
 from fedtrees.benchmarks.perf.measure import FULL, Size, markdown
 from fedtrees.benchmarks.perf.parts import parts
@@ -14,7 +15,9 @@ TOY = Size(0.001)
 
 
 @pytest.mark.parametrize("name", parts())
-def test_a_part_measures_itself_beside_its_rivals(name):
+def test_a_part_measures_itself_beside_its_rivals(name, monkeypatch):
+    monkeypatch.setattr(mixture, "MOST_KICKS", 1)  # of few rows there would be many restarts
+    monkeypatch.setattr(mixture, "PATIENCE", 1)
     lines = list(parts()[name](TOY))
     assert lines
     assert not {line.measured for line in lines} & {"not run", "not compared"}
