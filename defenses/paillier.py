@@ -227,7 +227,6 @@ class PaillierSums(Aggregation):
         for field, text in texts.items():
             array = getattr(reply, field)
             count, nbytes = sizes.array(size_of_whole(array), slots[field], self._how.bits)
-            nbytes += encrypted_sums.MARK_BYTES
             assert len(text) == (nbytes if self._real else 0)
             dtype = array.dtype.newbyteorder("<").str
             fields[field] = Sealed((self._holder,), array.shape, dtype, nbytes, text)
