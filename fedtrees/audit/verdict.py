@@ -175,7 +175,9 @@ def leftovers(before: Audit, after: Audit, done: Scrubbed) -> list[str]:
             "Splits and leaf values are unchanged, bit for bit; predictions could not be compared: "
             f"{done.not_compared}."
         )
-    lines = [f"Wrote {done.path} without {', '.join(XGBOOST_STATISTICS)}. {compared} Lost: {LOST}."]
+    lines = [
+        f"Wrote {done.path.name} without {', '.join(XGBOOST_STATISTICS)}. {compared} Lost: {LOST}."
+    ]
     left, had = after.summary, before.summary
     if 0 < had.exact == left.exact:
         lines.append(

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+_LISTED = 60  # names in one line of a message
+
 
 class FedtreesError(Exception):
     """Anything fedtrees can explain to its user in one line."""
@@ -93,4 +95,5 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     if close:
         return f"; did you mean {close[0]!r}?"
-    return f"; known: {', '.join(names)}" if names else "; none are registered"
+    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+    return f"; known: {', '.join(names[:_LISTED])}{more}" if names else "; none are registered"

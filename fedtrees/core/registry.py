@@ -132,7 +132,7 @@ class Registry:
                 raise UsageError(f"{kind} {spec.name!r} needs a value: {spec.name}[{key}=...]")
         try:
             return maker(**spec.params)
-        except (UsageError, TypeError) as err:
+        except (ArithmeticError, TypeError, ValueError) as err:  # a UsageError is a ValueError
             raise UsageError(f"{spec}: {err}") from err
 
 

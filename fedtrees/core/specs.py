@@ -17,6 +17,11 @@ from fedtrees.core.errors import UsageError
 Value = bool | int | float | str | None
 MOST_COMBINATIONS = 10_000  # of one grid; a slip of the keyboard must not fill the memory
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+_WHOLE = re.compile(r"[+-]?[0-9]+")
+_NUMBER = re.compile(
+    r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?|[+-]?(?:inf|infinity|nan)", re.IGNORECASE
+)
+_MOST_DIGITS = 18  # of a whole number: an int64 has room for any
 
 
 @dataclass(frozen=True)
@@ -50,17 +55,47 @@ def show(value: Value) -> str:
 
 
 def parse_value(text: str) -> Value:
-    """Read ``true``, ``none``, an integer, a float, or else a plain string."""
+    """Read ``true``, ``none``, an integer, a float, or else a plain string.
+
+    Raises
+    ------
+    UsageError
+        If it is a number to Python alone (``1_000``, digits of another script), too large, or no
+        text of one line.
+    """
     text = text.strip()
     word = {"true": True, "false": False, "none": None, "null": None}
     if text.lower() in word:
         return word[text.lower()]
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
+    if _WHOLE.fullmatch(text):
+        if len(text.lstrip("+-0")) > _MOST_DIGITS:
+            raise UsageError(
+                f"{_short(text)} has {len(text.lstrip('+-'))} digits; whole numbers have "
+                f"{_MOST_DIGITS} at most"
+            )
+        return int(text)
+    if _NUMBER.fullmatch(text):
+        if math.isinf(float(text)) and "inf" not in text.lower():
+            raise UsageError(f"{_short(text)} is beyond float64; write inf for no limit")
+        return float(text)
+    if not text.isprintable():
+        raise UsageError(f"{_short(text)} has characters that cannot be printed")
+    if _is_number(text):
+        raise UsageError(f"{_short(text)} is no number here; write it with digits 0 to 9 alone")
     return text
+
+
+def _is_number(text: str) -> bool:
+    """Tell whether Python would read a number."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _short(text: str) -> str:
+    return repr(text if len(text) <= 40 else f"{text[:20]}...{text[-10:]}")
 
 
 def split_outside(text: str, separator: str) -> list[str]:
@@ -85,7 +120,8 @@ def parse_grid(text: str) -> list[Spec]:
     Raises
     ------
     UsageError
-        If the text is not of the form ``name`` or ``name[key=value,value,...]``.
+        If the text is not of the form ``name`` or ``name[key=value,value,...]``, or a value is none
+        that `parse_value` reads.
     """
     text = text.strip()
     name, bracket, rest = text.partition("[")
@@ -93,8 +129,10 @@ def parse_grid(text: str) -> list[Spec]:
     if not _NAME.fullmatch(name) or (bracket and not rest.endswith("]")):
         raise UsageError(f"cannot read {text!r}; write name or name[key=value,value,...]")
     axes: dict[str, list[Value]] = {}
-    key = None
-    for token in filter(None, (t.strip() for t in rest.removesuffix("]").split(","))):
+    key, inside = None, rest.removesuffix("]").strip()
+    for token in map(str.strip, inside.split(",") if inside else ()):
+        if not token:
+            raise UsageError(f"{_short(text)} has an empty value; leave out the comma")
         if "=" in token:
             key, _, token = token.partition("=")
             key = key.strip()
@@ -103,7 +141,10 @@ def parse_grid(text: str) -> list[Spec]:
             axes[key] = []
         if key is None:
             raise UsageError(f"cannot read {token!r} in {text!r}; write key=value")
-        axes[key].append(parse_value(token))
+        try:
+            axes[key].append(parse_value(token))
+        except UsageError as error:
+            raise UsageError(f"{name}[{key}=...]: {error}") from None
     if math.prod(map(len, axes.values())) > MOST_COMBINATIONS:
         raise UsageError(f"{text[:80]!r}... has more than {MOST_COMBINATIONS} combinations")
     combinations = itertools.product(*axes.values())
