@@ -17,7 +17,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, TypeVar
 
-from fedtrees.core.errors import UsageError, did_you_mean
+from fedtrees.core.errors import UsageError, did_you_mean, short
 from fedtrees.core.specs import Spec
 
 Registered = TypeVar("Registered", bound=Callable[..., Any])
@@ -109,7 +109,9 @@ class Registry:
                     except ImportError as err:
                         raise UsageError(f"{kind} {name!r} ({entry.value}): {err}") from err
         if name not in self._known[kind]:
-            raise UsageError(f"unknown {kind} {name!r}{did_you_mean(name, self.names(kind))}")
+            raise UsageError(
+                f"unknown {kind} {short(name)!r}{did_you_mean(name, self.names(kind))}"
+            )
         return self._known[kind][name]
 
     def make(self, kind: str, spec: Spec) -> Any:
@@ -125,7 +127,8 @@ class Registry:
         for key in spec.params:
             if key not in parameters:
                 raise UsageError(
-                    f"{kind} {spec.name!r} has no parameter {key!r}{did_you_mean(key, parameters)}"
+                    f"{kind} {spec.name!r} has no parameter {short(key)!r}"
+                    f"{did_you_mean(key, parameters)}"
                 )
         for key, parameter in parameters.items():
             if parameter.default is parameter.empty and key not in spec.params:
@@ -133,7 +136,7 @@ class Registry:
         try:
             return maker(**spec.params)
         except (ArithmeticError, TypeError, ValueError) as err:  # a UsageError is a ValueError
-            raise UsageError(f"{spec}: {err}") from err
+            raise UsageError(f"{short(spec, 200)}: {err}") from err
 
 
 def _check_not_here(name: str, thing: Any) -> None:

@@ -60,7 +60,7 @@ def test_a_part_joined_to_nothing_says_so(text):
         ("x[k=٣]", "'٣' is no number here"),
         ("x[k=１２]", "'１２' is no number here"),
         ("x[k=1_0.5]", "'1_0.5' is no number here"),
-        (f"x[k={'9' * 400}]", "'99999999999999999999...9999999999' has 400 digits"),
+        (f"x[k={'9' * 400}]", "'999999999999999999999999999999...999999999999999' has 400 digits"),
         (f"x[k={'9' * 5000}]", "has 5000 digits; whole numbers have 18 at most"),
         ("x[k=1e999]", "'1e999' is beyond float64"),
         ("x[k=1,,2]", "has an empty value"),

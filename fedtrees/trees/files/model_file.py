@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+from itertools import islice
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from fedtrees.core.errors import DataError
 
 # A thousand trees of depth 12 are about 600 MB of JSON. Parsed, it takes several times its size.
 MAX_MODEL_BYTES = 2**30
+_BLOCK = 2**20
 # Levels of a tree. A split of a training divides its rows: so deep is no tree that was trained, and
 # what follows paths (one for each leaf) would take time that grows with the square of the file.
 MOST_LEVELS = 2**12
@@ -28,7 +31,9 @@ def read_model_file(path: str | PathLike[str]) -> bytes:
     """
     try:
         with Path(path).open("rb") as file:
-            data = file.read(MAX_MODEL_BYTES + 1)
+            # To be asked for as many bytes at once, Python makes room for them all beforehand.
+            blocks = iter(partial(file.read, _BLOCK), b"")
+            data = b"".join(islice(blocks, MAX_MODEL_BYTES // _BLOCK + 1))
     except OSError as error:
         raise DataError(f"cannot read the model {path!s}: {error.strerror}") from error
     if len(data) > MAX_MODEL_BYTES:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.errors import DataError
+from fedtrees.core.errors import DataError, short
 from fedtrees.trees.boosted.forest import Forest, Tree
 from fedtrees.trees.boosted.intercept import start_margin
 from fedtrees.trees.boosted.losses import (
@@ -300,9 +300,9 @@ def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _check_booster(learner: dict[str, Any]) -> None:
     booster, name = learner["gradient_booster"]["name"], learner["objective"]["name"]
     if booster != "gbtree":
-        raise DataError(f"model is of booster {booster!r}; only 'gbtree' is read")
+        raise DataError(f"model is of booster {short(booster)!r}; only 'gbtree' is read")
     if name not in READ_OBJECTIVES:
-        raise DataError(f"model is for {name!r}; read are {', '.join(READ_OBJECTIVES)}")
+        raise DataError(f"model is for {short(name)!r}; read are {', '.join(READ_OBJECTIVES)}")
     targets = int(learner["learner_model_param"].get("num_target", "1"))
     if targets != 1:
         raise DataError(f"model has {targets} targets; only one is read")

@@ -1,0 +1,38 @@
+"""Damage drawn from a seed ends in an error of ours or in an answer, in bounded time and memory."""
+
+import fuzzing
+import pytest
+
+
+@pytest.mark.parametrize("kind", fuzzing.KINDS)
+def test_damage_is_refused_or_read_in_bounded_time_and_memory(kind):
+    found, refused = fuzzing.run(kind, seed=0, count=500)
+    assert not found, f"{len(found)} cases, the first: {found[0]}"
+    assert 100 < refused < 490  # neither is nothing damaged, nor is all of it refused
+
+
+def test_what_goes_wrong_is_found(tmp_path, monkeypatch):
+    """A traceback, a case that takes too long and one that says too much."""
+
+    def wrong(rng, folder):
+        yield "file"
+        raise KeyError("x")
+
+    def slow(rng, folder):
+        yield "file"
+        while True:
+            pass
+
+    def long(rng, folder):
+        from fedtrees.core.errors import DataError
+
+        yield "file"
+        raise DataError("x" * 10_000)
+
+    fuzzing.signal.signal(fuzzing.signal.SIGPROF, fuzzing._slow)
+    monkeypatch.setattr(fuzzing, "SECONDS", 0.2)
+    told = {wrong: "KeyError: 'x'", slow: "took more than 0.2 s", long: "says 10000 characters"}
+    for read, said in told.items():
+        monkeypatch.setitem(fuzzing.READ, "models", read)
+        what, fault, _ = fuzzing.case("models", 0, 0, tmp_path)
+        assert (what, said in fault) == ("file", True)
