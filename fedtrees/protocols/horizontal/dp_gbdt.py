@@ -64,7 +64,7 @@ from fedtrees.trees.boosted.noisy_leaves import (
     places_for,
 )
 from fedtrees.trees.boosted.params import TreeParams
-from fedtrees.trees.forest.random_decision import RandomSplits, draw_splits, public_tests
+from fedtrees.trees.forest.random_decision import RandomSplits, draw_splits, public_tests, undeclared
 from fedtrees.trees.partition import RowPartition
 
 
@@ -412,6 +412,14 @@ class DPGBDT(Protocol):
         objective = self.objective_for(schema)
         objective.base_margin(self.base_score)
         self.norms(objective)
+
+    def mismatch(self, defense: Composition, schema: Schema | None = None) -> str | None:
+        """Return why a defense makes no sense, or why without one there is nothing to test at."""
+        why = super().mismatch(defense, schema)
+        if why or schema is None or defense.cut_plan is not None:
+            return why
+        bare = undeclared(schema)
+        return bare and f"{bare}; or add a defense that settles cut points, such as dp-grid-cuts"
 
     def party(
         self, name: str, role: str, held: Holding | None, schema: Schema, defense: Composition
