@@ -145,6 +145,10 @@ class Protocol(ABC):
         """State what the protocol itself does to what rows bring (`Defense.channels`)."""
         return {}
 
+    def exact(self) -> Protocol | None:
+        """Return the same protocol without what `laws` states, drawn otherwise alike; None: no."""
+        return None
+
     def canaries(self) -> Any:
         """Make the rows an audit looks for (`fedtrees.protocols.canaries.Canaries`), or None."""
         return None

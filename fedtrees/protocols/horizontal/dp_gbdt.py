@@ -64,7 +64,12 @@ from fedtrees.trees.boosted.noisy_leaves import (
     places_for,
 )
 from fedtrees.trees.boosted.params import TreeParams
-from fedtrees.trees.forest.random_decision import RandomSplits, draw_splits, public_tests, undeclared
+from fedtrees.trees.forest.random_decision import (
+    RandomSplits,
+    draw_splits,
+    public_tests,
+    undeclared,
+)
 from fedtrees.trees.partition import RowPartition
 
 
@@ -373,6 +378,10 @@ class DPGBDT(Protocol):
         if self.noise == "distributed":
             told[LeafSums, "sums"] = Share(Gaussian((g, h)))
         return told
+
+    def exact(self) -> DPGBDT:
+        """Return the same with exact sums."""
+        return replace(self, epsilon=math.inf)
 
     def claim(self) -> Guarantee:
         """Return (epsilon, delta)-DP of the released model; of exact sums nothing."""
