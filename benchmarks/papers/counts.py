@@ -1,4 +1,4 @@
-"""`python -m fedtrees.benchmarks.papers.counts --data-dir FOLDER`: what rounding hides, at what cost.
+"""`python -m fedtrees.benchmarks.papers.counts --data-dir FOLDER`: what hides counts, and its cost.
 
 Three tables, printed and stored with every measurement: leaves of the first tree whose counts are
 certain, and likely ones that are right, by step and clients in a sum; the frontier (AUC, leaves,

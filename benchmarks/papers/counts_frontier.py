@@ -80,8 +80,8 @@ def padded(table: Table, schema: Schema, rows: int, rng: np.random.Generator) ->
     """Return a client's table with random rows: even in the range of its columns, either label."""
     low, high = np.nanmin(table.X, axis=0), np.nanmax(table.X, axis=0)
     X = rng.uniform(low, high + schema.categorical, (rows, len(low)))
-    X = np.where(schema.categorical, np.minimum(np.floor(X), high), X).astype(np.float32)
-    return Table.concat([table, Table(X, rng.integers(0, 2, rows))])
+    X = np.where(schema.categorical, np.minimum(np.floor(X), high), X)
+    return Table.concat([table, Table(X.astype(np.float32), rng.integers(0, 2, rows))])
 
 
 def cost(
