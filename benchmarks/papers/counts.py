@@ -1,14 +1,15 @@
 """`python -m fedtrees.benchmarks.papers.counts --data-dir FOLDER`: what hides counts, and its cost.
 
-Three tables, printed and stored with every measurement: leaves of the first tree whose counts are
-certain, and likely ones that are right, by step and clients in a sum; the frontier (AUC, leaves,
-rows) of the defenses of histograms; and the server's rows with bins read and ignored.
+Two tables, printed and stored with every measurement: leaves of the first tree whose counts are
+certain, and likely ones that are right, by step and clients in a sum; and what defenses of
+histograms cost in AUC and leave of leaves and rows, with bins ignored and read.
 """
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -35,6 +36,10 @@ FRONTIER = (
 )
 
 
+BySeed = dict[int, float]
+Of = Callable[..., BySeed]  # a measure's values, of a line or of another
+
+
 @dataclass(frozen=True)
 class Found:
     """One measurement: of a table, a defense and a seed."""
@@ -51,6 +56,7 @@ def measured(
 ) -> Iterator[Found]:
     """Yield what is measured of some defenses: rows on the first ``row_seeds`` alone."""
     for line, seed in product(lines, range(seeds)):
+        print(f"{data}, {line.name}, seed {seed}", file=sys.stderr, flush=True)
         values: dict[str, float | None] = {}
         if not line.protocol and line != UNROUNDED:
             parts = read(data, line, seed, data_dir)
@@ -66,74 +72,74 @@ def measured(
                 yield Found(data, line.name, seed, measure, value)
 
 
-Values = dict[tuple[str, str, str], dict[int, float]]
-
-
-def by_seed(found: Iterable[Found]) -> Values:
+def by_seed(found: Iterable[Found]) -> dict[tuple[str, str, str], BySeed]:
     """Return what was measured, by table, defense and measure."""
-    values: Values = {}
+    values: dict[tuple[str, str, str], BySeed] = {}
     for f in found:
         values.setdefault((f.data, f.defense, f.measure), {})[f.seed] = f.value
     return values
 
 
+#: What a column says of a table: its name, and how a cell is written.
+COLUMNS: dict[str, Callable[[Of], str]] = {
+    "AUC": lambda of: _change(of("auc"), of("auc", UNROUNDED)),
+    "leaves": lambda of: f"{_mean(of('likely, 3'))} / {_mean(of('likely, 1'))}",
+    "RA": lambda of: f"{_percent(of('ignored'))} / {_percent(of('read'))}",
+}
+
+
 def text_of(found: Sequence[Found]) -> str:
-    """Write the three tables as Markdown."""
+    """Write the tables as Markdown."""
     values = by_seed(found)
     tables = list(dict.fromkeys(f.data for f in found))
-    known = {(f.data, f.defense) for f in found}
-    wrong = sum(sum(v.values()) for (*_, measure), v in values.items() if measure == "wrong")
 
-    def cells(data: str, lines: Sequence[Line], columns: Sequence[str]) -> list[list[str]]:
-        of = [line.name for line in lines if (data, line.name) in known]
-        return [[data, name, *(_cell(values, data, name, c) for c in columns)] for name in of]
+    def of(data: str, line: Line) -> Of:
+        return lambda measure, other=line: values.get((data, other.name, measure), {})
 
-    def table(title: str, header: Sequence[str], lines: Sequence[Line], columns: str) -> str:
-        rows = [row for data in tables for row in cells(data, lines, columns.split("; "))]
-        return f"{title}\n\n{markdown(('table', 'defense', *header), rows)}\n"
-
-    both = [line for line in (*STEPS, *FRONTIER) if not line.protocol and line != UNROUNDED]
-    return "\n".join(
-        (
-            table(
-                "Leaves of the first tree, certain / likely and right; wrong certain ones: "
-                f"{wrong:.0f}.",
-                tuple(SUMS), list(dict.fromkeys(both)), "leaves, 1; leaves, 2; leaves, 3",
-            ),
-            table(
-                "AUC against no rounding, ± standard error; leaves right, of the secure sum and of "
-                "one client; RA of the server of the secure sum, in percent.",
-                ("AUC", "of the sum", "of one client", "RA", "blind"), FRONTIER,
-                "change; likely, 3; likely, 1; read; blind",
-            ),
-            table(
-                "RA of the server of the secure sum, in percent ± standard deviation.",
-                ("bins ignored", "bins read", "of all rows read", "blind"), FRONTIER,
-                "ignored; read; among; blind",
-            ),
+    def leaves(data: str, line: Line) -> list[str]:
+        parts = (
+            [of(data, line)(f"{k}, {n}") for k in ("certain", "likely")] for n in SUMS.values()
         )
-    )  # fmt: skip
+        return [" / ".join(map(_mean, part)) for part in parts]
+
+    wrong = sum(sum(v.values()) for (*_, measure), v in values.items() if measure == "wrong")
+    steps = [[line.name, *(c for data in tables for c in leaves(data, line))] for line in STEPS]
+    frontier = [
+        [line.name, *(write(of(data, line)) for data in tables for write in COLUMNS.values())]
+        for line in FRONTIER
+    ]
+    padded = next(line for line in FRONTIER if line.random_rows)
+    off = [stdev(v.values()) for (*_, m), v in values.items() if m == "read" and len(v) > 1]
+    blind = (f"{data} {_percent(of(data, UNROUNDED)('blind'))}" for data in tables)
+    among = (f"{data} {_percent(of(data, padded)('among'))}" for data in tables)
+    return "\n\n".join(
+        (
+            f"Leaves of the first tree, certain / likely right; {wrong:.0f} certain are wrong.",
+            markdown(("defense", *(f"{d}: {who}" for d in tables for who in SUMS)), steps),
+            "AUC against no rounding, ± standard error; leaves right, of the secure sum / of one "
+            "client; RA of the secure sum's server in percent, bins ignored / read (standard "
+            f"deviations up to {100 * max(off, default=0.0):.1f}).",
+            markdown(("defense", *(f"{d}: {name}" for d in tables for name in COLUMNS)), frontier),
+            f"Blind RA: {', '.join(blind)}. RA of real rows among all that are read, random ones "
+            f"added: {', '.join(among)}.\n",
+        )
+    )
 
 
-def _cell(values: Values, data: str, name: str, column: str) -> str:
-    """Write one measure of a defense over its seeds."""
-    if column.startswith("leaves"):
-        n = column.removeprefix("leaves")
-        return " / ".join(_cell(values, data, name, f"{k}{n}") for k in ("certain", "likely"))
-    seen = values.get((data, name, "auc" if column == "change" else column), {})
-    if not seen:
+def _change(seen: BySeed, base: BySeed) -> str:
+    gains = [value - base[seed] for seed, value in seen.items() if seed in base]
+    if not gains:
         return "-"
-    if column == "change":
-        base = values[data, UNROUNDED.name, "auc"]
-        gains = [value - base[seed] for seed, value in seen.items() if seed in base]
-        error = stdev(gains) / len(gains) ** 0.5 if len(gains) > 1 else 0.0
-        return f"{mean(gains):+.3f} ± {error:.3f}"
-    if column in ("read", "ignored", "among"):
-        spread = f" ± {100 * stdev(seen.values()):.1f}" if len(seen) > 1 else ""
-        return f"{100 * mean(seen.values()):.1f}{spread}"
-    if column == "blind":
-        return f"{100 * mean(seen.values()):.1f}"
-    return f"{mean(seen.values()):.2f}"
+    error = f" ± {stdev(gains) / len(gains) ** 0.5:.3f}" if len(gains) > 1 else ""
+    return f"{mean(gains):+.3f}{error}"
+
+
+def _mean(seen: BySeed) -> str:
+    return f"{mean(seen.values()):.2f}" if seen else "-"
+
+
+def _percent(seen: BySeed) -> str:
+    return f"{100 * mean(seen.values()):.1f}" if seen else "-"
 
 
 def store(found: Sequence[Found], folder: Path) -> None:
