@@ -23,14 +23,14 @@ from fedtrees.benchmarks.papers.study import markdown, options_of
 #: columns are categories), and labelled as unevenly. It misses values, German does not.
 TABLES = ("breast-cancer", "pima", "adult[rows=1000]")
 STEPS = tuple(Line(f"hist-rounding[step={s}]") for s in (0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0))
-UNROUNDED = Line("none")
+UNROUNDED, PADDED = Line("none"), Line("none", random_rows=10)
 FRONTIER = (
     UNROUNDED,
     *(STEPS[k] for k in (1, 3, 4, 6)),
     *(Line(f"hist-rounding[step={s},random=true]") for s in (0.3, 0.5)),
     *(Line(f"laplace-hist[epsilon={e}]") for e in (16.0, 64.0)),
     Line("min-bin[k=2]"),
-    Line("none", random_rows=10),
+    PADDED,
     Line("hist-rounding[step=0.1]", (("base_score", 0.02),)),
     Line("none", protocol="dp-gbdt[epsilon=4.0,trees=50,noise=distributed]"),
 )
@@ -96,33 +96,36 @@ def text_of(found: Sequence[Found]) -> str:
     def of(data: str, line: Line) -> Of:
         return lambda measure, other=line: values.get((data, other.name, measure), {})
 
-    def leaves(data: str, line: Line) -> list[str]:
-        parts = (
-            [of(data, line)(f"{k}, {n}") for k in ("certain", "likely")] for n in SUMS.values()
-        )
-        return [" / ".join(map(_mean, part)) for part in parts]
-
-    wrong = sum(sum(v.values()) for (*_, measure), v in values.items() if measure == "wrong")
-    steps = [[line.name, *(c for data in tables for c in leaves(data, line))] for line in STEPS]
+    steps = [
+        [line.name, *(c for data in tables for c in _leaves(of(data, line)))] for line in STEPS
+    ]
     frontier = [
         [line.name, *(write(of(data, line)) for data in tables for write in COLUMNS.values())]
         for line in FRONTIER
     ]
-    padded = next(line for line in FRONTIER if line.random_rows)
+    wrong = sum(sum(v.values()) for (*_, m), v in values.items() if m == "wrong")
     off = [stdev(v.values()) for (*_, m), v in values.items() if m == "read" and len(v) > 1]
-    blind = (f"{data} {_percent(of(data, UNROUNDED)('blind'))}" for data in tables)
-    among = (f"{data} {_percent(of(data, padded)('among'))}" for data in tables)
-    return "\n\n".join(
-        (
-            f"Leaves of the first tree, certain / likely right; {wrong:.0f} certain are wrong.",
-            markdown(("defense", *(f"{d}: {who}" for d in tables for who in SUMS)), steps),
-            "AUC against no rounding, ± standard error; leaves right, of the secure sum / of one "
-            "client; RA of the secure sum's server in percent, bins ignored / read (standard "
-            f"deviations up to {100 * max(off, default=0.0):.1f}).",
-            markdown(("defense", *(f"{d}: {name}" for d in tables for name in COLUMNS)), frontier),
-            f"Blind RA: {', '.join(blind)}. RA of real rows among all that are read, random ones "
-            f"added: {', '.join(among)}.\n",
-        )
+    parts = (
+        f"Leaves of the first tree, certain / likely right; {wrong:.0f} certain are wrong.",
+        markdown(("defense", *(f"{d}: {who}" for d in tables for who in SUMS)), steps),
+        "AUC against no rounding, ± standard error; leaves right, of the secure sum / of one "
+        "client; RA of the secure sum's server in percent, bins ignored / read (standard "
+        f"deviations up to {100 * max(off, default=0.0):.1f}).",
+        markdown(("defense", *(f"{d}: {name}" for d in tables for name in COLUMNS)), frontier),
+        *(_beside(data, of(data, UNROUNDED), of(data, PADDED)) for data in tables),
+    )
+    return "\n\n".join(parts) + "\n"
+
+
+def _leaves(of: Of) -> list[str]:
+    parts = ([of(f"{k}, {n}") for k in ("certain", "likely")] for n in SUMS.values())
+    return [" / ".join(map(_mean, part)) for part in parts]
+
+
+def _beside(data: str, plain: Of, padded: Of) -> str:
+    return (
+        f"{data}: blind RA {_percent(plain('blind'))}; of real rows among all that are read, "
+        f"random ones added, {_percent(padded('among'))}."
     )
 
 
