@@ -242,9 +242,7 @@ class TreeGrower:
         return self._builder.build()
 
 
-def between_values(
-    cuts: Cuts, complete: NDArray[np.bool_] | None
-) -> NDArray[np.bool_] | None:
+def between_values(cuts: Cuts, complete: NDArray[np.bool_] | None) -> NDArray[np.bool_] | None:
     """Return which splits have values on both sides, bool, shape (total_bins,); None for all.
 
     After the last bin of a complete feature there is none. Sets of categories are not restricted:
