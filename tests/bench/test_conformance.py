@@ -38,7 +38,11 @@ ELSEWHERE = {
     "regression-inversion": [["vertical-regression[fake=240,rounds=6]"]],
 }
 #: Shorter trainings, which attacks are checked beside: they tell as much.
-SHORT = {"fedxgbllr": "fedxgbllr[trees=2,rounds=1]", "secureboost": "secureboost[trees=1]"}
+SHORT = {
+    "dp-forest": "dp-forest[trees=2,depth=2]",
+    "fedxgbllr": "fedxgbllr[trees=2,rounds=1]",
+    "secureboost": "secureboost[trees=1]",
+}
 #: What is of networks alone.
 OF_NETWORKS = {"attack": ("tableak",), "defense": ("dp-sgd", "gradient-rounding", "top-k")}
 
