@@ -46,7 +46,7 @@ def _children() -> float:
 
 # Cells of every stage, fewer of them and of a smaller table, in one process.
 SMALL = ["--suite", "smoke", "--data", "wine", "-p", "fedtree-hist[trees=2]", "-a", "random-leaf"]
-SMALL += ["-d", "split-only", "--seeds", "1", "-j", "1"]
+SMALL += ["-j", "1"]
 
 
 def bench(size: Size = FULL) -> Iterator[Line]:

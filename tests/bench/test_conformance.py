@@ -39,7 +39,6 @@ ELSEWHERE = {
 }
 #: Shorter trainings, which attacks are checked beside: they tell as much.
 SHORT = {
-    "dp-forest": "dp-forest[trees=2,depth=2]",
     "fedxgbllr": "fedxgbllr[trees=2,rounds=1]",
     "secureboost": "secureboost[trees=1]",
 }

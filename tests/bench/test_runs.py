@@ -207,7 +207,7 @@ def test_a_killed_run_takes_its_workers_along_and_two_successors_share_the_rest(
     finished = {p.name: p.read_bytes() for p in folder.glob("cells/*.json")}
     first.communicate()  # returns when the last worker has let go of the output
     orders.write_text(json.dumps([str(notes[1]), 9]))
-    successors = [launch(folder, plugin, workers, resume=True) for workers in (1, 1)]
+    successors = [launch(folder, plugin, workers, resume=True) for workers in (2, 1)]
     assert "woke" not in notes[0].read_text()  # so they ended in their sleep
     said = [run.communicate() for run in successors]
     assert [run.returncode for run in successors] == [0, 0], said
