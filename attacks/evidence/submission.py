@@ -50,26 +50,33 @@ class Blind:
         Tolerances as it estimates them, 0 for the label.
     recipe : Recipe
         As own rows make best (`fedtrees.guessing.recipes.best_recipe`).
+    told : bool
+        Whether ``own`` are likely rows, made of own ones and of the victims' columns. Whoever
+        reconstructs knows them, too: draws of them are no worlds beside its samples where sums are
+        trusted.
     """
 
     own: Table
     schema: Schema
     width: NDArray[np.float64]
     recipe: Recipe
+    told: bool = False
 
     @staticmethod
     def of(basis: Basis, schema: Schema, share: float, rng: np.random.Generator) -> Blind:
         """Return that of a prior of own rows.
 
-        Where sketches told the prior likely rows, there is none, unless a ``share`` of the rows
-        below 1 is reconstructed: the more rows, the less columns tell of which values go together.
+        Where sketches told the prior likely rows, it is of these, unless there are no own rows that
+        tell which values go together, or a ``share`` of the rows below 1 is reconstructed: the more
+        rows, the less columns tell of that.
         """
         own, recipe = basis.prior.own, basis.prior.recipe
+        told = basis.prior.told and share == 1 and len(basis.own) > 0
         if basis.prior.told:
-            own = Table.empty(schema) if share == 1 else basis.own
+            own = own if told else basis.own
             recipe = best_recipe(own, schema, rng) if len(own) else recipe
         width = np.append(basis.prior.tolerance(schema), 0.0)
-        return Blind(own, schema, width, recipe)
+        return Blind(own, schema, width, recipe, told)
 
 
 def submitted(
@@ -132,7 +139,9 @@ def submitted(
     ours = _gain(found, guess, apart, blind.width, rng)
     theirs = _gain(found, guess, drawn[:WORLDS], blind.width, rng)
     part = trust * weight
-    if len(blind.own) >= FEWEST_ROWS:
+    if blind.told:
+        part = min(part, 1.0)
+    elif len(blind.own) >= FEWEST_ROWS:
         wide = _ROWS_PER_COLUMN * max(len(blind.schema.features), 1)
         part *= min(1.0, len(blind.own) / wide) / 2
     gain = part * ours + (1 - part) * theirs
