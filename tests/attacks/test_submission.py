@@ -113,12 +113,14 @@ def test_the_blind_guess_has_the_classes_that_were_found():
 
 
 def test_likely_rows_leave_a_blind_guess_where_some_rows_stand_for_all():
-    """Sketches told the prior its rows; a blind guess is made of own ones."""
+    """Sketches told the prior its rows; of some that stand for all, a guess is of own ones."""
     small = world(*structured(), 40)
     evidence = replace(small.evidence(), likely=small.victims)
     basis = Basis.of(evidence, small.own, small.schema)
     assert basis.prior.told
-    assert len(Blind.of(basis, small.schema, 1.0, rng()).own) == 0
+    all_rows = Blind.of(basis, small.schema, 1.0, rng())
+    assert all_rows.told
+    assert all_rows.own is basis.prior.own
     many = Blind.of(basis, small.schema, 0.5, rng())
     np.testing.assert_array_equal(many.own.X, small.own.X)
     assert many.recipe == best_recipe(small.own, small.schema, rng())
