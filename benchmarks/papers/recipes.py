@@ -23,11 +23,12 @@ from fedtrees.report.rows import UNDEFENDED, load_rows
 from fedtrees.report.verdict import Leak
 
 STORED = "recipes.csv"
-HEADER = ("recipe", "change in AUC", "rows: RA over blind", "counts: rows in leaves", "reading")
+HEADER = ("recipe", "change in AUC", "rows: RA", "counts: rows in leaves", "reading")
 ROWS, COUNTS = "ra", "leaf_mass_exact"
 _PLACE = ("recipe", "place", "untested", "bytes")
 _COST = ("cost", "cost_low", "cost_high", "seeds")
-_LEAK = ("metric", "advantage", "low", "high", "upper", "score", "blind", "attacks")
+_LEAK = ("metric", "advantage", "beyond", "low", "high", "upper", "score", "blind", "population",
+         "attacks")  # fmt: skip
 _COLUMNS = (*_PLACE, *_COST, *_LEAK)
 
 Trials = Mapping[str, Sequence[Trial]]
@@ -42,9 +43,10 @@ def written(trials: Trials) -> str:
         for t in tried:
             place = (recipe, t.place, t.untested, f"{t.bytes:.0f}")
             cost = (*map(_text, (t.cost.mean, t.cost.low, t.cost.high)), t.cost.n)
-            for leak in t.leaks or (Leak("", Estimate(), math.inf),):
-                a = leak.advantage
-                numbers = (a.mean, a.low, a.high, leak.upper, leak.score.mean, leak.blind.mean)
+            for leak in t.leaks or (Leak("", Estimate(), Estimate(), math.inf),):
+                b, beside = leak.beyond, (leak.score, leak.blind, leak.population)
+                numbers = (leak.advantage.mean, b.mean, b.low, b.high, leak.upper,
+                           *(e.mean for e in beside))  # fmt: skip
                 line = (leak.metric, *map(_text, numbers), " ".join(leak.attacks))
                 writer.writerow((*place, *cost, *line))
     return out.getvalue()
@@ -74,15 +76,20 @@ def _trial(place: str, lines: Sequence[Mapping[str, str]]) -> Trial:
 
 
 def _leak(line: Mapping[str, str], seeds: int) -> Leak:
-    advantage = Estimate(*(float(line[name]) for name in ("advantage", "low", "high")), seeds)
-    score, blind = (Estimate(float(line[name]), n=seeds) for name in ("score", "blind"))
+    beyond = Estimate(*(float(line[name]) for name in ("beyond", "low", "high")), seeds)
+    names = ("advantage", "score", "blind", "population")
+    advantage, *beside = (_estimate(float(line[name]), seeds) for name in names)
     attacks = tuple(line["attacks"].split())
-    return Leak(line["metric"], advantage, float(line["upper"]), score, blind, attacks)
+    return Leak(line["metric"], advantage, beyond, float(line["upper"]), *beside, attacks)
 
 
 def stored() -> dict[str, list[Trial]]:
     """Return the trials that the documentation quotes."""
     return read((resources.files(__package__) / STORED).read_text(encoding="utf-8"))
+
+
+def _estimate(mean: float, seeds: int) -> Estimate:
+    return Estimate(mean, n=seeds) if math.isfinite(mean) else Estimate()
 
 
 def named(found: Recommendation) -> str:
@@ -131,9 +138,9 @@ def _worst(tried: Sequence[Trial], metric: str) -> str:
     both = [(t.place, leak) for t in tried for leak in t.leaks if leak.metric == metric]
     if not both:
         return "-"
-    place, leak = max(both, key=lambda x: x[1].advantage.mean)
-    score, blind = (100 * e.mean for e in (leak.score, leak.blind))
-    return f"{score:.0f}% against {blind:.0f}% ({place}, {leak.attacks[0].partition('[')[0]})"
+    place, leak = max(both, key=lambda x: x[1].beyond.mean)
+    score, line = 100 * leak.score.mean, 100 * leak.line
+    return f"{score:.0f}% against {line:.0f}% ({place}, {leak.attacks[0].partition('[')[0]})"
 
 
 def main() -> Path:

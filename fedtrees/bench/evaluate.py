@@ -26,7 +26,7 @@ from fedtrees.core.guarantee import join
 from fedtrees.core.guess import Claim, Guess
 from fedtrees.core.holding import Holding, rows_of
 from fedtrees.core.registry import register
-from fedtrees.core.rows import BEST_GUESS
+from fedtrees.core.rows import BEST_GUESS, POPULATION
 from fedtrees.core.schema import Table
 from fedtrees.core.specs import Composed, Spec
 from fedtrees.core.threat import Threat
@@ -97,11 +97,11 @@ def exposure_columns(cell: ExposureCell) -> Row:
 def run_training(cell: TrainCell, federation: Federation) -> Training:
     """Train.
 
-    Raises `Inapplicable` if the defense makes no sense with the protocol.
+    Raises `Inapplicable` if the defense makes no sense with the protocol on this table.
     """
     protocol: Protocol = register.make("protocol", cell.protocol)
     defense = make_defense(cell.defense)
-    reason = protocol.mismatch(defense)
+    reason = protocol.mismatch(defense, federation.schema)
     if reason:
         raise Inapplicable(reason)
     seed = cell.setting.seed
@@ -144,6 +144,7 @@ class BlindLine:
     """What blind adversaries scored, by the metrics that need no training."""
 
     scores: Mapping[str, float]  # the best value of every score
+    population: Mapping[str, float]  # and of who knows other rows of the population
     best: Mapping[str, str]  # per metric, the guess that is best by its deciding score
 
 
@@ -294,11 +295,13 @@ def _metric_rows(
 
     measured = {} if blind is None else blind.scores
     scores = metric.score(metric.completed(claims, truth, best_blind), truth)
-    line = measured
+    line, population = measured, {} if blind is None else blind.population
     if scores and not metric.before_training:
-        line = metric.line(case, truth, measured)
+        line, informed = metric.line(case, truth, measured), case.of_population
+        population = {} if informed is None else metric.line(informed, truth, population)
     for score in scores:
-        yield _scored(score, line.get(score.name) if score.blind is None else score.blind)
+        beside = line.get(score.name) if score.blind is None else score.blind
+        yield _scored(score, beside, population.get(score.name))
 
 
 def evaluate_blind(cell: BlindCell, federation: Federation) -> Outcome:
@@ -315,6 +318,8 @@ def evaluate_blind(cell: BlindCell, federation: Federation) -> Outcome:
         truth = metric.truth(case) if metric.before_training else None
         if truth is None:
             continue
+        if case.of_population is not None:
+            rows += _population_rows(metric, case.of_population, truth)
         guesses = metric.blind(case, truth)
         scored = {name: metric.score(claims, truth) for name, claims in guesses.items()}
         for name, best in best_of(scored).items():
@@ -329,6 +334,16 @@ def evaluate_blind(cell: BlindCell, federation: Federation) -> Outcome:
             rows.append(_row(f"{COUNTED}:{metric.name}", counted, "rows"))
     common = {**setting_columns(cell.setting), "threat": cell.threat, "attack": "blind"}
     return Outcome(rows, {**common, "stage": "blind"})
+
+
+def _population_rows(metric: Metric[Any], case: Case, truth: Any) -> list[Row]:
+    """Return what whoever knows other rows of the population scores without looking."""
+    scored = {n: metric.score(claims, truth) for n, claims in metric.blind(case, truth).items()}
+    return [
+        {**_row(f"{POPULATION}{name}", best.value), "reason": f"{BEST_GUESS}{best.guess}"}
+        for name, best in best_of(scored).items()
+        if name in (metric.headline or metric.main)
+    ]
 
 
 def evaluate_reference(cell: ReferenceCell, federation: Federation) -> Outcome:
@@ -394,10 +409,11 @@ def _row(metric: str, value: float | None, unit: str = "") -> Row:
     return {"metric": metric, "value": _number(value), "unit": unit, "status": "ok"}
 
 
-def _scored(score: Score, blind: float | None) -> Row:
-    gain = advantage(score.value, blind, best=score.best)
+def _scored(score: Score, blind: float | None, population: float | None) -> Row:
+    gain, beyond = (advantage(score.value, x, best=score.best) for x in (blind, population))
     row = _row(score.name, score.value, score.unit)
-    return {**row, "blind": _number(blind), "advantage": _number(gain)}
+    known = {"population": _number(population), "beyond": _number(beyond)}
+    return {**row, "blind": _number(blind), "advantage": _number(gain), **known}
 
 
 def _number(value: float | None) -> float | None:
@@ -417,4 +433,5 @@ def blind_line(rows: Sequence[Row]) -> BlindLine:
         if named:  # the one that the best value is of, whether more is better or less
             reached = (r for r in named if r["value"] == scores.get(r["metric"]))
             best[metric.name] = next(reached, named[0])["attack_params"]
-    return BlindLine(scores, best)
+    told = {k.removeprefix(POPULATION): v for k, v in scores.items() if k.startswith(POPULATION)}
+    return BlindLine(scores, told, best)

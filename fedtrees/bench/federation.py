@@ -45,6 +45,11 @@ class Federation:
         """Columns and classes."""
         return self.dataset.schema
 
+    @property
+    def others(self) -> Table:
+        """All rows that nobody in the federation holds."""
+        return self.test if self.reserve is None else Table.concat([self.test, self.reserve])
+
     def case(
         self,
         roles: Mapping[str, str],
@@ -87,6 +92,7 @@ class Federation:
             threat=threat,
             top=tuple(self.dataset.top),
             reserve=self.reserve,
+            others=self.others,
             model=None if training is None else training.model,
             transcript=None if training is None else training.transcript,
             grown_on=None if training is None else partial(_grown_on, self, training, seed),

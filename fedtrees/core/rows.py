@@ -20,6 +20,7 @@ Kind = Literal["text", "whole", "number", "guarantee"]
 MOST_WHOLE = 2**53 - 1
 #: Begins the reason of a blind row; which guess it is of follows.
 BEST_GUESS = "best guess: "
+POPULATION = "population:"  # scores of a blind cell: of who knows other rows of the population
 #: References of who holds labels and trains with nobody else (`Protocol.alone`): rows, or columns.
 LOCAL_ONLY, ACTIVE_ONLY = ALONE = ("local-only", "active-only")
 
@@ -82,6 +83,7 @@ COLUMNS = (
     Column("attack"), Column("attack_params"), Column("seed", "whole"), Column("stage"),
     Column("status"), Column("reason"), Column("metric"), Column("value", "number"),
     Column("unit"), Column("blind", "number"), Column("advantage", "number"),
+    Column("population", "number"), Column("beyond", "number"),
     Column("claimed", "guarantee"), Column("spent", "guarantee"), Column("measured", "guarantee"),
     Column("bytes_up", "number"), Column("bytes_down", "number"), Column("rounds", "number"),
     Column("seconds", "number"), Column("version"),

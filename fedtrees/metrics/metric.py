@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -71,7 +71,11 @@ class Case:
     top : tuple of str
         Features of the top score, () for none.
     reserve : Table or None
-        Rows of the same distribution that nobody holds.
+        Rows of the same distribution that nobody holds, and that serve nothing else.
+    others : Table or None
+        All rows of the same distribution that nobody holds.
+    told_others : bool
+        Whether the principals know them (`of_population`).
     streams : Streams
         Coins of the scoring.
     threat : str
@@ -99,6 +103,8 @@ class Case:
     threat: str = ""
     top: tuple[str, ...] = ()
     reserve: Table | None = None
+    others: Table | None = None
+    told_others: bool = False
     model: Any = None
     transcript: Transcript | None = None
     grown_on: Callable[[str, int], NDArray[np.bool_] | None] | None = None
@@ -166,10 +172,11 @@ class Case:
 
     def blind_view(self) -> View:
         """Return what the principals know without any transcript."""
+        own = tuple(h for n, h in self.holdings.items() if n in self.principals)
         return View(
             principals=self.principals,
             roles=dict(self.roles),
-            own=tuple(h for n, h in self.holdings.items() if n in self.principals),
+            own=(*own, Holding.of(self.others)) if self.told_others and self.others else own,
             schema=self.schema,
             protocol="",
             parameters={},
@@ -180,6 +187,22 @@ class Case:
             entries=self.entries,
         )
 
+    @property
+    def of_population(self) -> Case | None:
+        """The same adversary, told the rows of the population that nobody holds.
+
+        None where the principals hold rows, and so know the population, or there are no such rows.
+        What whoever never looked guesses of others' rows with them is no fact about these persons:
+        a model that says anything about a population tells it (Jayaraman and Evans 2022).
+        """
+        if (
+            not len(self.others or ())
+            or self.victims_rows is None
+            or self.blind_view().rows is not None
+        ):
+            return None
+        return replace(self, told_others=True)
+
     def blind_rows(self, n: int, rng: np.random.Generator, draws: int = DRAWS) -> dict[str, Table]:
         """Return what the principals guess of n rows who never looked, by name.
 
@@ -187,12 +210,14 @@ class Case:
         class is, is public more often than not, and the first messages of most protocols say it.
         """
         own, counts = self.blind_view().rows, None
-        if own is None and self.victims_rows is not None:
+        if (own is None or self.told_others) and self.victims_rows is not None:
             counts = np.bincount(self.victims_rows.y, minlength=max(len(self.schema.classes), 2))
         return blind_guesses(own, self.schema, n, rng, counts=counts, draws=draws)
 
     def blind_rng(self) -> np.random.Generator:
-        """Return the coins of the blind adversary's guesses."""
+        """Return the coins of the blind adversary's guesses: one set for who knows others' rows."""
+        if self.told_others:
+            return self.streams.child("blind", "population").rng("guesses")
         return self.streams.child("blind", self.threat).rng("guesses")
 
 

@@ -151,7 +151,7 @@ class RecordMetric(Metric[VictimsRows]):
     def blind(self, case: Case, truth: VictimsRows) -> dict[str, Sequence[Claim]]:
         """Return the guesses of `fedtrees.guessing.blind`, and those of attacks marked blind."""
         rng, about = case.blind_rng(), next(iter(case.victims.values()))
-        key = (case.principals, truth.guessed, str(rng.bit_generator.state))
+        key = (case.told_others or case.principals, truth.guessed, str(rng.bit_generator.state))
         known = _made.setdefault(about, {})
         if key not in known:
             known[key] = case.blind_rows(truth.guessed, rng)

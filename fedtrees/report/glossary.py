@@ -57,6 +57,9 @@ TERMS = (
     Term("advantage", "`(score - blind) / (best - blind)`: 0 learned nothing, 1 everything, "
          "negative is worse than not attacking. Undefined where the blind adversary already scores "
          "the best value"),
+    Term("population", "what whoever knows other rows, which nobody in the federation holds, "
+         "guesses without looking; beside attacks of those who hold no rows. What does not exceed "
+         "it any useful model tells", ("what the population tells", "who knows other rows")),
     Term("worst advantage", "per seed, the largest advantage over the attacks of a threat that "
          "ran; then the mean over seeds. The largest of several noisy scores lies above each of "
          "their means: a small positive figure may be chance",

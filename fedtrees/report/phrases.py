@@ -12,6 +12,7 @@ from fedtrees.report import style
 from fedtrees.report.frontier import Point
 
 NOT_LOOKING = "one who never looked"
+KNOWS_OTHERS = "who knows other rows"
 NO_DIFFERENCE = "no clear difference"
 
 Called = Mapping[str, tuple[str, str]]

@@ -18,7 +18,7 @@ from fedtrees.report.frontier import LOWER_IS_BETTER, Frontier, frontiers
 from fedtrees.report.intervals import Estimate
 from fedtrees.report.rows import UNDEFENDED, Panel
 from fedtrees.report.tables import LeaderRow, leaderboard
-from fedtrees.report.verdict import MARGIN, Leak, difference, past_blind
+from fedtrees.report.verdict import MARGIN, Leak, difference
 
 #: Scores of rows and of counts: where they were measured of one recipe, a recipe without them was
 #: not tested.
@@ -73,9 +73,9 @@ class Open:
     leak: Leak
 
     def __str__(self) -> str:
-        """Write it: ``ra .47 against .41, pima · server``."""
-        score, blind = (f"{e.mean:.3f}" for e in (self.leak.score, self.leak.blind))
-        return f"{self.leak.metric} {score} against {blind} ({self.place})"
+        """Write it: ``ra .47 against .41, pima · server``, against the better of those blind."""
+        score, line = self.leak.score.mean, self.leak.line
+        return f"{self.leak.metric} {score:.3f} against {line:.3f} ({self.place})"
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ class Recommendation:
         tested = [c for c in self.candidates if not c.untested]
         if self.choice is not None or not tested:
             return None
-        return min(tested, key=lambda c: c.open[0].leak.advantage.mean)
+        return min(tested, key=lambda c: c.open[0].leak.beyond.mean)
 
 
 def recommend(trials: Mapping[str, Sequence[Trial]], margin: float = MARGIN) -> Recommendation:
@@ -165,8 +165,8 @@ def _candidate(
         if why:
             untested.append(f"{place}: {why}")
     leaks = [Open(one.place, leak) for one in tried for leak in one.leaks]
-    past = [o for o in leaks if past_blind(o.leak.advantage)]
-    past.sort(key=lambda o: -o.leak.advantage.mean)
+    past = [o for o in leaks if o.leak.past_blind]
+    past.sort(key=lambda o: -o.leak.beyond.mean)
     costs = [one.cost for one in tried if one.cost.known]
     sent = [one.bytes for one in tried if math.isfinite(one.bytes)]
     return Candidate(

@@ -14,6 +14,7 @@ from fedtrees.report.coverage import stopped
 from fedtrees.report.frontier import LOWER_IS_BETTER, Frontier, Point
 from fedtrees.report.intervals import Estimate
 from fedtrees.report.phrases import (
+    KNOWS_OTHERS,
     NO_DIFFERENCE,
     NOT_LOOKING,
     WORDS,
@@ -31,7 +32,7 @@ from fedtrees.report.phrases import (
 )
 from fedtrees.report.rows import UNDEFENDED, Panel, Setting
 from fedtrees.report.tables import LeaderRow
-from fedtrees.report.verdict import Leak, at_blind, difference, past_blind
+from fedtrees.report.verdict import Leak, above, at_blind, difference
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ class Adversary:
         """Return a key that puts who reads most first."""
         order = {name: at for at, name in enumerate(WORDS)}
         leak = self.leak(UNDEFENDED, self.lead)
-        return order.get(self.lead, len(order) + (not self.lead)), -leak.advantage.mean
+        return order.get(self.lead, len(order) + (not self.lead)), -leak.beyond.mean
 
     # --- numbers
 
@@ -87,7 +88,7 @@ class Adversary:
         """Return a leak, an unknown one where the score was not measured."""
         row = self.board.get(defense)
         found = (leak for leak in (row.leaks if row else ()) if leak.metric == metric)
-        return next(found, Leak(metric, Estimate(), math.inf))
+        return next(found, Leak(metric, Estimate(), Estimate(), math.inf))
 
     def past(self, defense: str) -> tuple[str, ...]:
         """Return by which scores a defense leaks, the worst kind first.
@@ -95,7 +96,7 @@ class Adversary:
         Of several scores of one kind the one is named that the table shows.
         """
         row = self.board.get(defense)
-        found = [k.metric for k in (row.leaks if row else ()) if past_blind(k.advantage)]
+        found = [k.metric for k in (row.leaks if row else ()) if k.past_blind]
         shown = self.frontier.metric
         alone = [m for m in found if m == shown or not {*found} & {*wording(m).beside}]
         if shown in found:
@@ -109,8 +110,7 @@ class Adversary:
     def differs(self, defense: str, metric: str) -> bool:
         """Whether a score and that of who never looked differ as they are written."""
         leak = self.leak(defense, metric)
-        mine, theirs = (self.amount(metric, e.mean) for e in (leak.score, leak.blind))
-        return mine != theirs
+        return self.amount(metric, leak.score.mean) != self.amount(metric, leak.line)
 
     def amount(self, metric: str, share: float, whole: bool = True) -> str:
         """Write how much: ``69 of 379 rows``, ``67%``, ``0.81``; without the whole, ``69``."""
@@ -127,7 +127,11 @@ class Adversary:
     def can(self, metric: str, leak: Leak, beside: str = f"{NOT_LOOKING}: ") -> str:
         """Write what an adversary can do, beside who never looked."""
         done = wording(metric).can.format(self.amount(metric, leak.score.mean))
-        return f"{done} ({beside}{self.amount(metric, leak.blind.mean, whole=False)})"
+        lines = [f"{beside}{self.amount(metric, leak.blind.mean, whole=False)}"]
+        if leak.population.known:
+            told = self.amount(metric, leak.population.mean, whole=False)
+            lines.append(f"{KNOWS_OTHERS}: {told}")
+        return f"{done} ({', '.join(lines)})"
 
     def can_all(self, metrics: Sequence[str], defense: str = UNDEFENDED, first: bool = True) -> str:
         """Write several things that an adversary can do; who never looked is named once."""
@@ -196,7 +200,7 @@ class Adversary:
         if self.lead == "exact_rows" or not rows.score.known:
             return f"{someone} can {self.can(self.lead, leak)}, by {attack}."
         mine = self.amount("exact_rows", rows.score.mean)
-        theirs = self.amount("exact_rows", rows.blind.mean, whole=False)
+        theirs = self.amount("exact_rows", rows.line, whole=False)
         return (
             f"{someone} cannot rebuild clearly more rows in every column than "
             f"{NOT_LOOKING} ({mine} against {theirs}), but can "
@@ -214,16 +218,20 @@ class Adversary:
 
     def also(self) -> str:
         """Say what else the undefended run gives away."""
-        more = self.past(UNDEFENDED)[1:]
-        can = self.can_all(more, first=False)
-        return f"{capital(self.they)} can also {can}." if more else ""
+        more, they = self.past(UNDEFENDED)[1:], capital(self.they)
+        said = f"{they} can also {self.can_all(more, first=False)}." if more else ""
+        leak = self.leak(UNDEFENDED, self.frontier.metric)
+        if leak.past_blind or not leak.population.known or not above(leak.advantage):
+            return said
+        can = self.can(leak.metric, leak)
+        return f"{said} {they} can {can}: no more than the population tells.".strip()
 
     def state(self, defense: str) -> str:
         """Return what a defense does to the leading leak."""
         leak = self.leak(defense, self.lead)
         if not leak.score.known:
             return "unknown"
-        if not past_blind(leak.advantage):
+        if not leak.past_blind:
             return "stops" if leak.upper < self.margin else "may stop"
         change = self.change(defense)
         better = -1.0 if leak.score.mean < leak.blind.mean else 1.0  # of an error, less is more

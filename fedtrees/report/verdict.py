@@ -26,27 +26,38 @@ FEWEST_SEEDS = 3  # of fewer no interval is believed
 class Leak:
     """The worst advantage over the attacks that ran, by one score.
 
-    `upper`: Upper end of the 95% t interval over seeds; infinite below `FEWEST_SEEDS`. `score,
-    blind`: Of the attack that is worst on each seed, and of who never looked. `attacks`: Names of
+    `beyond`: The same against the better of two who never looked: the adversary itself, and where
+    it has no rows somebody who knows other rows of the population. `upper`: Upper end of its 95% t
+    interval over seeds; infinite below `FEWEST_SEEDS`. `score, blind, population`: Of the attack
+    that is worst on each seed, and of those two. `attacks`: Names of
     those attacks, the most frequent first. `by_seed`: Their scores, each with its standard error
     where a sample of the rows was scored, else 0.
     """
 
     metric: str
     advantage: Estimate
+    beyond: Estimate
     upper: float
     score: Estimate = Estimate()
     blind: Estimate = Estimate()
+    population: Estimate = Estimate()
     attacks: tuple[str, ...] = ()
     by_seed: Mapping[int, tuple[float, float]] = field(default_factory=dict)
 
     @property
+    def line(self) -> float:
+        """What the attack is held against: the blind score, or that of who knows the population."""
+        if not self.population.known:
+            return self.blind.mean
+        return self.population.mean if self.beyond.mean < self.advantage.mean else self.blind.mean
+
+    @property
     def past_blind(self) -> bool:
-        """Whether the advantage is above zero with its whole interval (one seed: its value)."""
-        return past_blind(self.advantage)
+        """Whether `beyond` is clearly above zero."""
+        return above(self.beyond)
 
 
-def past_blind(e: Estimate) -> bool:
+def above(e: Estimate) -> bool:
     """Tell whether an advantage is above zero with its whole interval (one seed: its value)."""
     return (e.low if math.isfinite(e.low) else e.mean) > 0
 
@@ -60,7 +71,7 @@ def leaks_of(attacks: pd.DataFrame) -> dict[str, tuple[Leak, ...]]:
     wanted = set(headlines())
     for metric in (m for m in attack_metrics(attacks) if m in wanted):
         for spec, rows in worst_case(attacks, metric).groupby("defense_spec"):
-            values = rows["advantage"].tolist()
+            values = _beyond(rows)
             errors = rows["advantage_error"].tolist()
             upper = t_upper(values) if len(values) >= FEWEST_SEEDS else math.inf
             upper = math.fsum(values) / len(values) + math.hypot(
@@ -70,15 +81,24 @@ def leaks_of(attacks: pd.DataFrame) -> dict[str, tuple[Leak, ...]]:
             found.setdefault(str(spec), []).append(
                 Leak(
                     metric,
+                    estimate(rows["advantage"], errors),
                     estimate(values, errors),
                     upper,
                     estimate(rows["value"], rows["value_error"]),
                     estimate(rows["blind"]),
+                    estimate(rows["population"]),
                     tuple(name for name, _ in Counter(rows["attack_spec"]).most_common()),
                     {int(seed): (value, error) for seed, value, error in scored},
                 )
             )
     return {spec: tuple(leaks) for spec, leaks in found.items()}
+
+
+def _beyond(rows: pd.DataFrame) -> list[float]:
+    """Return advantages over the better of both lines; who reaches a perfect one has none."""
+    told = rows["beyond"].where(rows["beyond"].notna() | rows["population"].isna(), 0.0)
+    return [min(a, b) if math.isfinite(b) else a
+            for a, b in zip(rows["advantage"], told, strict=True)]  # fmt: skip
 
 
 def at_blind(point: Point, leaks: tuple[Leak, ...], margin: float) -> bool:

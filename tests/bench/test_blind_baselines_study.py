@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pandas as pd
 import pytest
 from data_dir import data_dir
 
 from fedtrees.bench.cells import plan
-from fedtrees.bench.evaluate import blind_line, evaluate_blind
+from fedtrees.bench.evaluate import blind_line, evaluate_blind, score_guess
 from fedtrees.bench.federation import federation_of
 from fedtrees.bench.suite import Suite
 from fedtrees.benchmarks.papers.blind_baselines import MARGIN, NAME, attacked, over_baseline, tried
+from fedtrees.core.guess import Guess, Records
+from fedtrees.core.threat import Threat
 
 
 @pytest.fixture(scope="module")
@@ -34,6 +37,27 @@ def test_no_simple_guess_is_above_the_baseline(suite, threat, guesses):
     assert max(over.values()) <= MARGIN
     lower = {name: value - 0.5 for name, value in blind_line(rows).scores.items()}
     assert min(over_baseline(cell, data_dir(), lower).values()) > MARGIN
+
+
+def test_who_has_no_rows_stands_beside_one_who_knows_the_population(suite):
+    cells = [c for c in plan(suite).blind if c.setting.data.name == "pima" and not c.setting.seed]
+    for threat in ("server", "client"):
+        cell = next(c for c in cells if c.threat == threat and c.setting.layout == "rows")
+        world, roles = federation_of(cell.setting, data_dir()), dict(cell.setting.roles)
+        case = world.case(roles, Threat.parse(threat).principals(roles), 0, threat)
+        line = blind_line(evaluate_blind(cell, world).rows)
+        if threat == "client":
+            assert case.of_population is None
+            assert not line.population
+            continue
+        assert case.blind_view().rows is None
+        np.testing.assert_array_equal(case.of_population.blind_view().rows.X, world.test.X)
+        assert line.population["ra"] > line.scores["ra"] + 0.2  # .75 against .48
+        drawn = world.test.take(np.resize(np.arange(len(world.test)), len(case.victims_rows)))
+        (row,) = (r for r in score_guess("mine", Guess((Records(drawn),)), case, line)
+                  if r["metric"] == "ra")  # fmt: skip
+        assert row["population"] == line.population["ra"] > row["value"]
+        assert row["beyond"] < 0 < row["advantage"]
 
 
 def test_tables_name_who_is_above_and_who_below(suite, monkeypatch):

@@ -25,7 +25,9 @@ NEEDED = {name: {"epsilon": 4.0} for name in PRIVATE} | {
     "top-k": {"share": 0.1},
     # Less effort than by default: the rules hold however long an attack tries or a key is.
     "paillier": {"bits": 1024},
-    "draft-dp": {"work": 0.02},
+    "draft-dp": {"work": 0.002},
+    "label-mixture": {"rows": 40},
+    "few-shot": {"rows": 40},
     "joint": {"steps": 20_000},
 }
 OWN = {kind: register.names(kind) for kind in ("defense", "attack")} | {"protocol": trainable()}
@@ -151,26 +153,29 @@ def test_a_guard_that_does_nothing_is_caught(tmp_path):
     file.write_text(
         "from fedtrees.defenses.split_only import SplitOnly\n"
         "from fedtrees.core.registry import register\n"
-        "from fedtrees.messages.models import BoostedModel, ForestModel\n"
+        "from fedtrees.messages.models import BoostedModel\n"
         "@register.defense('leaky-open')\n"
         "class Open(SplitOnly):\n"
         "    def outgoing(self, message, ctx):\n"
         "        return message\n"
         "@register.defense('leaky-idle')\n"
         "class Idle(Open):\n"
-        "    told = {BoostedModel: 'a test', ForestModel: 'a test'}\n"
-        "    exempts = {**SplitOnly.exempts, **told}\n"
+        "    exempts = {**SplitOnly.exempts, BoostedModel: 'a test'}\n"
         "@register.defense('leaky-nowhere')\n"
         "class Nowhere(SplitOnly):\n"
         "    at = frozenset()\n"
     )
     load_plugin(file)
-    idle = [f.rule for f in check("defense", Spec("leaky-idle")) if not f.kept]
+    idle = [f.rule for f in check("defense", Spec("leaky-idle"), ["fedtree-hist"]) if not f.kept]
     assert any("its guard changes what NodeSplits says" in rule for rule in idle)
     assert "fedtree-hist: it acts on something" in idle
-    released = [f.detail for f in check("defense", Spec("leaky-open")) if not f.kept]
+    released = [
+        f.detail for f in check("defense", Spec("leaky-open"), ["fedtree-hist"]) if not f.kept
+    ]
     assert any("is about to send BoostedModel, which it neither" in said for said in released)
-    nowhere = [f.rule for f in check("defense", Spec("leaky-nowhere")) if not f.kept]
+    nowhere = [
+        f.rule for f in check("defense", Spec("leaky-nowhere"), ["fedtree-hist"]) if not f.kept
+    ]
     assert any("protects somewhere" in rule for rule in nowhere)
 
 
@@ -262,7 +267,7 @@ def test_a_defense_that_forgets_a_message_is_caught(tmp_path):
         "        return replace(message, g=None, h=None, gain=None)\n"
     )
     load_plugin(file)
-    findings = check("defense", Spec("leaky-split-only"))
+    findings = check("defense", Spec("leaky-split-only"), ["fedtree-hist"])
     broken = [f for f in findings if not f.kept]
     assert broken
     assert "BaseScore" in broken[0].detail or "LeafValues" in broken[0].detail

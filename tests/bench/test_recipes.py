@@ -49,7 +49,7 @@ def test_a_recipe_that_held_would_be_named(name):
     """With every advantage taken away, and every other recipe as it was."""
     calm = Estimate(0.0, 0.0, 0.0, 5)
     held = [
-        replace(t, leaks=tuple(replace(k, advantage=calm, upper=0.0) for k in t.leaks))
+        replace(t, leaks=tuple(replace(k, beyond=calm, upper=0.0) for k in t.leaks))
         for t in TRIALS[name]
     ]
     assert name in recommend({**TRIALS, name: held}).able

@@ -27,6 +27,7 @@ def tried(
 ):
     """Add a recipe: its utility, and advantages by rows and by counts, the same everywhere."""
     claimed = to.pop("claimed", "approximate-dp[epsilon=4,delta=1e-05]")
+    line = {"population": 0.6, "beyond": to["beyond"]} if "beyond" in to else {}
     for name in data:
         for seed, (mine, other) in enumerate(zip(ra, counts, strict=True)):
             at = {"dataset": name, "protocol": protocol}
@@ -37,7 +38,7 @@ def tried(
                               threat=threat, **at)  # fmt: skip
                 for attack, metric, value in (("a", "ra", mine), ("b", "leaf_mass_exact", other)):
                     table.add("attack", defense, seed, metric, 0.5, attack=attack, blind=0.4,
-                              advantage=value, threat=threat, **at)  # fmt: skip
+                              advantage=value, threat=threat, **at, **line)  # fmt: skip
     return table
 
 
@@ -51,6 +52,14 @@ def found(table):
 
 def reasons(table):
     return {c.name: c.reason for c in found(table).candidates}
+
+
+def test_what_the_population_tells_is_no_leak_of_its_persons(table):
+    undefended(table)
+    tried(table, "useful", 0.8, ra=(0.4, 0.41, 0.42), beyond=-0.2)
+    tried(table, "leaky", 0.85, ra=(0.4, 0.41, 0.42), beyond=0.2)
+    assert found(table).choice.name == "useful"
+    assert reasons(table)["leaky"].startswith("open: ra 0.500 against 0.600")
 
 
 def test_of_two_recipes_that_hold_the_one_of_more_utility_is_taken(table):
