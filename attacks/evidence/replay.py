@@ -131,14 +131,20 @@ class Grown:
 
 
 def grow_again(
-    levels: Sequence[TreeLevel], cuts: Cuts, params: TreeParams, released: LeafValues | None = None
+    levels: Sequence[TreeLevel],
+    cuts: Cuts,
+    params: TreeParams,
+    complete: NDArray[np.bool_],
+    released: LeafValues | None = None,
 ) -> Grown:
     """Grow a tree as its server did, from the root down, and follow the sums of every source.
 
+    ``complete`` are the features in which no row lacks a value, bool (d,).
     ``released`` are the leaf values that were sent, which a defense may have changed. None, or
     other leaves: the values are those that the sums suggest.
     """
-    grower = TreeGrower(cuts, params, levels[0].shared_totals[0], bits=levels[0].bits)
+    root, bits = levels[0].shared_totals[0], levels[0].bits
+    grower = TreeGrower(cuts, params, root, bits=bits, complete=complete)
     sources = {o: _Source(cuts, totals) for o, totals in levels[0].totals.items()}
     nodes: list[NDArray[np.int32]] = []
     for level in levels:

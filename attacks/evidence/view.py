@@ -71,7 +71,7 @@ def evidence_of(view: View, most: Level = "histograms") -> Evidence | None:
     if cuts is None or start is None:  # whoever has the model alone
         trees, start, level = _released(view)
     elif levels := levels_of(view):
-        trees, histograms = _replay(levels, cuts, params)
+        trees, histograms = _replay(levels, cuts, params, view.schema.complete)
         level = "histograms"
     else:
         trees = _assemble(view)
@@ -144,14 +144,17 @@ def _start(view: View) -> NDArray[np.float32] | None:
 
 
 def _replay(
-    levels: Mapping[int, Sequence[TreeLevel]], cuts: Cuts, params: TreeParams
+    levels: Mapping[int, Sequence[TreeLevel]],
+    cuts: Cuts,
+    params: TreeParams,
+    complete: NDArray[np.bool_],
 ) -> tuple[tuple[Tree, ...], tuple[NodeHistograms, ...]]:
     """Grow all trees again, and return them with their histograms over all clients, or others."""
     trees, histograms = [], []
     for tree in sorted(levels):
         bits, others = levels[tree][0].bits, OTHERS in levels[tree][0].sums
         seen = levels[tree] if others else [level.summed() for level in levels[tree]]
-        grown = grow_again(seen, cuts, params)
+        grown = grow_again(seen, cuts, params, complete)
         trees.append(grown.tree)
         source = OTHERS if others else EVERYONE
         parts = (from_fixed(part[source], bits) for part in (grown.sums, grown.totals))

@@ -323,10 +323,10 @@ def _inside_boxes(problem: _Problem, rng: np.random.Generator) -> tuple[Table, d
     rows = matched_consensus(tables, basis.prior.tolerance(problem.schema), groups=box)
     low, high = basis.grid.bounds(boxes.lo, boxes.hi)
     if basis.prior.told:
-        return Table(nearest_told(rows.X, low, high, basis.prior), rows.y), {"submits_blind": 0.0}
-    # a draw from a narrow box can round to its open end
-    top = np.nextafter(high, np.float32(-np.inf))
-    found = Table(np.minimum(np.maximum(rows.X, low), top), rows.y)
+        found = Table(nearest_told(rows.X, low, high, basis.prior), rows.y)
+    else:  # a draw from a narrow box can round to its open end
+        top = np.nextafter(high, np.float32(-np.inf))
+        found = Table(np.minimum(np.maximum(rows.X, low), top), rows.y)
     blind = Blind.of(basis, problem.schema, 1.0, rng)  # boxes are known of all rows alone
     return submitted(found, others, blind, 1.0, rng, weight=CERTAIN * _whole(problem))
 

@@ -85,19 +85,23 @@ class ForestBoxes(Attack):
         y = _classes(boxes, source, known, own, n)
         chains = [self._chain(boxes, source.drawn, numbers, y, known, rng) for _ in range(CHAINS)]
         likely = [value for value, _ in chains]
-        levels = chains[int(np.argmax(likely))][1]
         values = _values(boxes, own, view)
-        worlds = [Table(_at(values, level), y) for level in levels]
+        # rows are merged of the likeliest chain, and judged by the other: its own are too alike
+        worlds, apart = (
+            [
+                Table(_drawn(boxes, values, level, own, rng) if len(own) else _at(values, level), y)
+                for level in chains[i][1]
+            ]
+            for i in np.argsort(likely)[[-1, 0]]
+        )
         ends = np.array([[v.min(), v.max()] for v in values], dtype=np.float64).T
         width = estimated_width(own, view.schema, *ends)
         found = matched_consensus(worlds, width)
         if not len(own):
             return found, {"log_likelihood": max(likely), "submits_blind": 0.0}
-        blind, weight = Blind(own, view.schema, width, best_recipe(own, view.schema, rng)), 1.0
-        if not source.drawn and numbers is None:
-            worlds = [Table(_drawn(boxes, values, level, own, rng), y) for level in levels]
-            weight = CERTAIN
-        guess, told = submitted(found, worlds, blind, 1.0, rng, weight=weight)
+        blind = Blind(own, view.schema, width, best_recipe(own, view.schema, rng))
+        weight = 1.0 if source.drawn or numbers is not None else CERTAIN
+        guess, told = submitted(found, apart, blind, 1.0, rng, weight=weight)
         return guess, {
             "log_likelihood": max(likely), "submits_blind": told["submits_blind"],
         }  # fmt: skip

@@ -67,7 +67,7 @@ def sources_of(view: View) -> Sources | None:
     kept: list[Grown] = []
     size = 0.0
     for tree in sorted(levels):
-        grown = grow_again(levels[tree], cuts, params, released.get(tree))
+        grown = grow_again(levels[tree], cuts, params, view.schema.complete, released.get(tree))
         size += grown.sums[owners[0]].shape[0] / 2 * cuts.total_bins * len(owners)
         if kept and size > MOST_BINS:
             break

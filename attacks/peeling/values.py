@@ -48,7 +48,7 @@ def ranges_of(schema: Schema, own: NDArray[np.float32], cuts: Cuts) -> tuple[Flo
             feature.high if feature.high is not None else max([*upper[-2:-1], *present, low[f]])
         )
         if not feature.cuts:
-            told = pooled_range(cuts, f)
+            told = pooled_range(cuts, f, own[:, f])
             low[f], high[f] = (
                 t if t is not None else v for t, v in zip(told, (low[f], high[f]), strict=True)
             )

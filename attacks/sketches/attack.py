@@ -17,6 +17,8 @@ from fedtrees.attacks.evidence.marginals import (
     owners_rows,
     pooled,
     ranges_of_owners,
+    redraws_of,
+    reliability,
     rows_with,
     victims_rows,
 )
@@ -93,10 +95,10 @@ class SketchReading(Attack):
         sizes = whole if wanted(total) == total else dict(zip(whole, fewer.tolist(), strict=True))
         owner = np.repeat(np.arange(len(sizes)), list(sizes.values()))
         y = labels_of(label_shares(view, own), owner, rng)
-        tables = []
+        tables, redraws = [], redraws_of(own, view.schema, rng)
         for _ in range(self.draws):
             parts = [
-                rows_with(c, n, own, y[owner == k], rng)
+                rows_with(c, n, own, y[owner == k], redraws, rng)
                 for k, (c, n) in enumerate(zip(columns.values(), whole.values(), strict=True))
             ]
             tables.append(Table(np.concatenate([p.X for p in parts]), y))
@@ -110,7 +112,8 @@ class SketchReading(Attack):
         if all(c.exact for parts in columns.values() for c in parts):
             return Records(Table(X, y), owner=names), {"submits_blind": 0.0}
         blind = Blind(own, view.schema, width, best_recipe(own, view.schema, rng))
-        rows, choice = submitted(Table(X, y), tables, blind, 1.0, rng)
+        told = reliability([c for parts in columns.values() for c in parts])
+        rows, choice = submitted(Table(X, y), tables, blind, told, rng)
         return Records(rows, owner=None if choice["submits_blind"] else names), choice
 
 

@@ -33,7 +33,12 @@ def run_study(name: str, tables: Callable[[Any], Iterable[Table]]) -> Path:
     return folder
 
 
-def options_of(name: str, *options: str, **choices: Sequence[str]) -> Any:
+def options_of(
+    name: str,
+    *options: str,
+    tables: Sequence[str] = ("pima", "stroke"),
+    **choices: Sequence[str],
+) -> Any:
     """Read the options of a study's command: --data-dir, and which others it has."""
     parser = argparse.ArgumentParser(prog=f"python -m fedtrees.benchmarks.papers.{name}")
     parser.add_argument("--data-dir", default=None)
@@ -43,7 +48,9 @@ def options_of(name: str, *options: str, **choices: Sequence[str]) -> Any:
         "--out": {},
         "--jobs": {"type": int, "default": default_workers()},
         "--fast": {"action": "store_true"},
-        "--tables": {"nargs": "+", "default": ["pima", "stroke"]},
+        "--tables": {"nargs": "+", "default": list(tables)},
+        "--seeds": {"type": int, "default": 10},
+        "--row-seeds": {"type": int, "default": 2},
         "--depths": {"nargs": "+", "type": int, "default": tuple(range(3, 9))},
     }
     for option in options:

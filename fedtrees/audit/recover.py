@@ -226,10 +226,11 @@ def _classified(
     if model.positive_weight != 1:
         return TreeExposure.of(place, leaves, LATER)
     bounded = outputs == 1 and not _may_start(sums, scale)
-    most = most_rows(sums.h, margins, total) if bounded else None
+    most = most_rows(sums.h + sums.h_error, margins, total) if bounded else None
     # no equation of a lone leaf shows that eta and lambda are its own
-    g = None if len(leaves) == 1 or (sums.cut is not None and sums.cut.any()) else sums.g
-    bounds = least_rows(sums.h, g, scale), most
+    lone = len(leaves) == 1 or (sums.cut is not None and sums.cut.any())
+    g = None if lone or sums.g is None else np.maximum(np.abs(sums.g) - sums.g_error, 0.0)
+    bounds = least_rows(np.maximum(sums.h - sums.h_error, 0.0), g, scale), most
     return TreeExposure.of(place, leaves, LATER, bounds=bounds)
 
 

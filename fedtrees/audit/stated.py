@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.evidence import FLOAT32
+from fedtrees.attacks.evidence.clients.hessians import leaves_below
 from fedtrees.audit.exposure import UNKNOWN, TreeExposure
 from fedtrees.audit.first_trees import FirstTree, LeafStatistics, counts_at
 from fedtrees.audit.model import ModelFile, parameter
@@ -15,6 +16,8 @@ from fedtrees.trees.boosted.losses import LOGISTIC
 
 # LightGBM's ways to train on several machines, none of which sees all rows of a leaf.
 DISTRIBUTED = ("data", "voting")
+# Of gains, which the file rounds to six digits, relative to the terms that they are made of.
+GAINS_AGREE = 1e-5
 ESTIMATED = "leaf_count, which training on several machines estimates from leaf_weight"
 COUNTED = "the file counts them"
 ONCE = (
@@ -107,10 +110,28 @@ def _first_tree(model: ModelFile, n: NDArray[np.int64]) -> FirstTree | None:
             continue
         error = np.abs(g) * 4 * FLOAT32 + (leaf_h + model.reg_lambda) / eta * FLOAT32
         fit = counts_at(LeafStatistics(g, leaf_h, error, 4 * FLOAT32 * leaf_h), p)
-        if fit is not None and np.array_equal(fit.n, n):
+        if fit is not None and np.array_equal(fit.n, n) and _gains_agree(model, g, leaf_h):
             found.append(fit)
     same = found and all(np.array_equal(found[0].n1, fit.n1) for fit in found)
     return found[0] if same else None
+
+
+def _gains_agree(model: ModelFile, g: NDArray[np.float64], h: NDArray[np.float64]) -> bool:
+    """Tell whether the first tree's gains are those of the sums of its leaves, where it has gains.
+
+    `refit` on other labels moves leaf values a part of the way and leaves gains as they were.
+    """
+    tree, lam = model.forest.trees[0], model.reg_lambda
+    assert lam is not None
+    if tree.gain is None or not tree.gain.any():
+        return True
+    below = leaves_below(tree)
+    part = (below @ g) ** 2 / np.maximum(below @ h + lam, 1e-30)
+    (inner,) = np.nonzero(tree.feature >= 0)
+    parts = np.stack([part[tree.left[inner]], part[tree.right[inner]], part[inner]])
+    least = parameter({"min_gain_to_split": "0", **model.parameters}, "min_gain_to_split") or 0.0
+    off = np.abs(parts[0] + parts[1] - parts[2] - least - tree.gain[inner])
+    return bool((off <= GAINS_AGREE * (parts.sum(axis=0) + least)).all())
 
 
 def _starts(h: NDArray[np.float64], rows: int) -> Iterator[tuple[float, float]]:

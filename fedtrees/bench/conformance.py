@@ -6,7 +6,7 @@ import ast
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from itertools import chain
 from pathlib import Path
 from types import ModuleType
@@ -17,13 +17,14 @@ import numpy as np
 from fedtrees.bench.federation import Federation
 from fedtrees.bench.held_values import held_values
 from fedtrees.bench.reach import others_rows
-from fedtrees.bench.stated import Seen, departures, watched
+from fedtrees.bench.stated import Seen, beside_exact, departures, watched
 from fedtrees.core.attack import Attack
+from fedtrees.core.channel import Channel, Share
 from fedtrees.core.codec import decode, encode
 from fedtrees.core.composition import Composition
 from fedtrees.core.defense import Defense, Stage
 from fedtrees.core.errors import FedtreesError, UnguardedMessageError, UsageError
-from fedtrees.core.guarantee import Guarantee
+from fedtrees.core.guarantee import Guarantee, NoGuarantee
 from fedtrees.core.guess import Guess, Records
 from fedtrees.core.holding import Holding, over_clients, stacked
 from fedtrees.core.messages import Message, emptied
@@ -54,6 +55,11 @@ _LIMITS = {"gradient_clip": 0.01, "least_leaf_rows": 25, "poisson_sampling": Tru
 _SMALL: dict[str, Any] = {"trees": 3, "max_depth": 3, "max_bin": 16}
 #: Networks learn in few long steps, and cryptography takes time by their parameters.
 _SMALL_NETWORK: dict[str, Any] = {"units": 8, "rounds": 8, "lr": 1.0}
+
+
+#: Of a protocol that states noise: much is released, and nothing that follows depends on it.
+_RELEASING: dict[str, Any] = {"trees": 40, "learning_rate": 1e-9}
+_RELEASES = 3
 
 
 @dataclass(frozen=True)
@@ -117,11 +123,11 @@ def sample_holdings(protocol: Protocol, seed: int = 0, parties: int = 3) -> dict
 
 
 def sample_training(
-    protocol: Protocol, defense: Composition | None = None, parties: int = 3
+    protocol: Protocol, defense: Composition | None = None, parties: int = 3, seed: int = 5
 ) -> tuple[Training, dict[str, Holding]]:
     """Train on the small table."""
     held, (_, schema) = sample_holdings(protocol, parties=parties), sample_table()
-    return train(protocol, held, schema, defense=defense, seed=5), held
+    return train(protocol, held, schema, defense=defense, seed=seed), held
 
 
 def check_protocol(protocol: Protocol) -> Iterator[Finding]:
@@ -148,6 +154,7 @@ def check_protocol(protocol: Protocol) -> Iterator[Finding]:
     rule = "what is declared crosses, or `sometimes` says when (`says`)"
     yield Finding(rule, not silent, ", ".join(silent))
     yield from _serves(protocol, first)
+    yield from _releases(protocol)
     yield carries_nothing("", first, held)
     if first.net is not None:
         led = others_rows(first.net, held)
@@ -167,6 +174,36 @@ def check_protocol(protocol: Protocol) -> Iterator[Finding]:
         except UsageError as err:  # it says how many it needs
             ran, why = True, str(err)
         yield Finding(f"it runs with {count} parties, or says why not", ran, why)
+
+
+def _releases(protocol: Protocol) -> Iterator[Finding]:
+    """See that what it guarantees comes of noise that it states, and that this is what it adds."""
+    _, schema = sample_table()
+    stated, exact = protocol.laws(schema), protocol.exact()
+    if not stated:
+        rule = "what it claims comes of what it states (`laws`)"
+        yield Finding(rule, isinstance(protocol.claim(), NoGuarantee), str(protocol.claim()))
+        return
+    rule = "what it states can be held against itself without noise (`exact`)"
+    yield Finding(rule, exact is not None and not _noisy(exact, schema))
+    if exact is None:
+        return
+    many = {name: value for name, value in _RELEASING.items() if hasattr(protocol, name)}
+    noisy, exact = (replace(made, **many) for made in (protocol, exact))  # type: ignore[type-var]
+    stated, seen = noisy.laws(schema), Seen()
+    for seed in range(_RELEASES):
+        runs = [sample_training(made, seed=seed)[0] for made in (noisy, exact)]
+        for place, found in beside_exact(stated, *(run.transcript for run in runs)).items():
+            seen.setdefault(place, []).extend(found)
+    shares = 1 if noisy.summed else len(sample_holdings(noisy))  # of what is read
+    for place, wrong in departures(stated, seen, shares):
+        rule = f"what it does to {place} is what it states (`laws`)"
+        yield Finding(rule, wrong is None, wrong or "")
+
+
+def _noisy(protocol: Protocol, schema: Schema) -> bool:
+    """Tell whether a protocol states noise of a field."""
+    return any(isinstance(law, Channel | Share) for law in protocol.laws(schema).values())
 
 
 def carries_nothing(

@@ -97,11 +97,11 @@ def exposure_columns(cell: ExposureCell) -> Row:
 def run_training(cell: TrainCell, federation: Federation) -> Training:
     """Train.
 
-    Raises `Inapplicable` if the defense makes no sense with the protocol.
+    Raises `Inapplicable` if the defense makes no sense with the protocol on this table.
     """
     protocol: Protocol = register.make("protocol", cell.protocol)
     defense = make_defense(cell.defense)
-    reason = protocol.mismatch(defense)
+    reason = protocol.mismatch(defense, federation.schema)
     if reason:
         raise Inapplicable(reason)
     seed = cell.setting.seed

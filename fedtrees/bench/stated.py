@@ -1,9 +1,9 @@
-"""What a defense does to each field in a run, against what it states (`Defense.channels`)."""
+"""What a defense or a protocol does to each field in a run, against what it states of it."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -15,6 +15,7 @@ from fedtrees.core.channel import Change, Channel, Removal, Share
 from fedtrees.core.composition import equal
 from fedtrees.core.defense import Context, Defense, Place, Stage
 from fedtrees.core.messages import Message
+from fedtrees.core.transcript import Transcript
 
 _MOST = 4000  # cells of a field that are looked at
 _CHANCE = 1e-6  # of a right law being called wrong, for each field and test
@@ -103,17 +104,49 @@ _NOTES: dict[str, Callable[..., Iterator[tuple[Place, Changed]]]] = {
 _BASE = {name: getattr(Defense, name) for name in _NOTES}
 
 
+def beside_exact(stated: Mapping[Place, Change], run: Transcript, exact: Transcript) -> Seen:
+    """Pair each stated field of a protocol's messages with what it is without any noise."""
+    seen: Seen = defaultdict(list)
+    pairs = zip(_with_places(run), _with_places(exact), strict=True)
+    for (made, bits), (message, before) in pairs:
+        for kind, field in stated:
+            now = getattr(made, field, None)
+            if type(made) is kind and isinstance(now, np.ndarray):  # else nobody reads it
+                was = message.numbers(field) / _unit(message, field, before)
+                changed = Changed(was, made.numbers(field) / _unit(made, field, bits), (1.0, False))
+                if now.dtype.kind in "iu" and not bits:
+                    changed = Changed(message.numbers(field), made.numbers(field), (1.0, True))
+                seen[kind, field].append(changed)
+    return seen
+
+
+def _with_places(run: Transcript) -> Iterator[tuple[Message, tuple[int, ...]]]:
+    """Yield messages, and in how many binary places sums are by what was told before."""
+    bits: tuple[int, ...] = ()
+    for d in run:
+        if hasattr(d.message, "g_bits"):
+            bits = d.message.g_bits, d.message.h_bits
+        yield d.message, bits
+
+
+def _unit(message: Message, field: str, bits: tuple[int, ...]) -> Any:
+    """Return how many units make one: those told are of whole numbers in pairs."""
+    array = message.numbers(field)
+    told = bits and array.dtype.kind in "iu" and array.shape[-1:] == (len(bits),)
+    return np.ldexp(1.0, bits) if told else message.unit_of(field)[0]
+
+
 def departures(
-    stated: dict[Place, Change], seen: Seen, parties: int
+    stated: Mapping[Place, Change], seen: Seen, parties: int
 ) -> Iterator[tuple[str, str | None]]:
     """Yield each field that was changed or of which something is stated, and what is wrong or None.
 
     Parameters
     ----------
-    stated : dict
-        `Defense.channels` of the run.
+    stated : mapping
+        `Defense.channels` or `Protocol.laws` of the run.
     seen : dict
-        What `watched` noted.
+        What `watched` noted, or `beside_exact` found.
     parties : int
         How many share noise.
     """

@@ -19,6 +19,7 @@ from fedtrees.cli.options import (
     Output,
     Plugins,
     check_clients,
+    check_parties,
     load_plugins,
 )
 from fedtrees.core.errors import UsageError
@@ -181,6 +182,7 @@ def _explanation(
     composed = parse_composed(defenses) or parse_composed(["none"])
     if len(grid) != 1 or len(composed) != 1:
         raise UsageError("explain shows one protocol and one defense; compose defenses with +")
+    check_parties(register.make("protocol", grid[0]), clients)  # with all that is given, too
     protocol: Protocol = register.make("protocol", briefly(grid[0]))
     defense = make_defense(composed[0])
     setting = Setting.of(DataRef(data or protocol.example), Spec("iid"), clients, 0, protocol)

@@ -8,11 +8,14 @@ import sys
 import textwrap
 from collections.abc import Callable, Sequence
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fedtrees.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from fedtrees.protocols.base import Protocol
 
 
 class Format(StrEnum):
@@ -106,6 +109,15 @@ def check_clients(clients: int) -> None:
     """Raise `UsageError` unless there is a client."""
     if clients < 1:
         raise UsageError(f"--clients {clients}: a federation needs at least one client")
+
+
+def check_parties(protocol: Protocol, clients: int) -> None:
+    """Raise `UsageError` where a protocol is left with one party, who has nobody to talk to."""
+    if len(protocol.roles(clients)) < 2:
+        raise UsageError(
+            f"--clients {clients}: {protocol.name!r} would be one party that trains alone; give 2 "
+            "or more (it counts all parties that hold data)"
+        )
 
 
 def csv_table(

@@ -26,6 +26,7 @@ from fedtrees.cli.options import (
     Target,
     Task,
     check_clients,
+    check_parties,
     csv_table,
     load_plugins,
     tell,
@@ -95,6 +96,7 @@ def train(
     load_plugins(plugin)
     protocol_spec, defense_spec, spreading = _specs(protocol, defense or (), partition)
     made: Protocol = register.make("protocol", protocol_spec)
+    check_parties(made, clients)
     composed = make_defense(defense_spec)
     _check_targets(out, transcript, made)
     ref = DataRef(data or "breast-cancer") if table is None else DataRef.parse(table)

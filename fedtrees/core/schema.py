@@ -171,6 +171,11 @@ class Schema:
         return np.array([f.kind == "categorical" for f in self.features], dtype=bool)
 
     @property
+    def complete(self) -> NDArray[np.bool_]:
+        """Mask, shape (d,), of the columns in which no row lacks a value."""
+        return np.array([f.complete for f in self.features], dtype=bool)
+
+    @property
     def ranges(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Declared ends of all features, codes included, float32, shape (d,); NaN: none."""
         ends = [f.declared_range or (np.nan, np.nan) for f in self.features]

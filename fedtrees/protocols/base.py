@@ -145,6 +145,10 @@ class Protocol(ABC):
         """State what the protocol itself does to what rows bring (`Defense.channels`)."""
         return {}
 
+    def exact(self) -> Protocol | None:
+        """Return the same protocol without what `laws` states, drawn otherwise alike; None: no."""
+        return None
+
     def canaries(self) -> Any:
         """Make the rows an audit looks for (`fedtrees.protocols.canaries.Canaries`), or None."""
         return None
@@ -191,8 +195,8 @@ class Protocol(ABC):
         """
         return []
 
-    def mismatch(self, defense: Composition) -> str | None:
-        """Return why a defense makes no sense here, None if it does."""
+    def mismatch(self, defense: Composition, schema: Schema | None = None) -> str | None:
+        """Return why a defense makes no sense here, on such a table if one is given; else None."""
         roles = set(self.roles(2).values())
         for part in defense.parts:
             if self.released and type(part).endpoint is not Defense.endpoint:
@@ -375,7 +379,7 @@ def train(
         If a defense meets a message it does not handle.
     """
     defense = defense or Composition()
-    reason = protocol.mismatch(defense)
+    reason = protocol.mismatch(defense, schema)
     if reason:
         raise UsageError(reason)
     if not holdings or not sum(map(len, holdings.values())):

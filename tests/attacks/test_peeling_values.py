@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 from peeling_world import SERVER, Run, patients, schema_of
 
+from fedtrees.attacks.evidence.grid import Grid
 from fedtrees.attacks.evidence.marginals import Column
-from fedtrees.attacks.evidence.prior import pooled_range
+from fedtrees.attacks.evidence.prior import pooled_range, value_ranges
 from fedtrees.attacks.peeling.owners import owners_of
-from fedtrees.attacks.peeling.values import told_values, values_in
+from fedtrees.attacks.peeling.values import ranges_of, told_values, values_in
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.protocols.horizontal.fedtree_hist import FedTreeHist
 from fedtrees.trees.binning import Cuts
@@ -52,8 +53,22 @@ def test_others_get_the_middle():
 
 def test_constant_zeros_are_told_by_their_cuts():
     cuts = equal_width_cuts([0.0, -1.0], [0.0, 2.0], 8)
-    assert pooled_range(cuts, 0) == (0.0, 0.0)
-    assert pooled_range(cuts, 1) == pytest.approx((-1.0, 2.0), rel=1e-5)
+    none = np.zeros(0, dtype=np.float32)
+    assert pooled_range(cuts, 0, none) == (0.0, 0.0)
+    assert pooled_range(cuts, 1, none) == pytest.approx((-1.0, 2.0), rel=1e-5)
+
+
+def test_cut_points_that_end_before_own_values_tell_no_range():
+    cuts = equal_width_cuts([-1.0, -1.0], [2.0, 2.0], 8)  # as a noisy grid ends: below some rows
+    own = np.array([[-7.0, 0.5], [1.0, 9.0], [np.nan, np.nan]], dtype=np.float32)
+    schema = Schema((Feature("a"), Feature("b")), "y")
+    known = Table(own, np.zeros(3, dtype=np.int64))
+    grid = Grid.of((), 2)
+    for low, high in (
+        ranges_of(schema, own, cuts), value_ranges(schema, known, grid, cuts, "own"),
+    ):  # fmt: skip
+        assert (low[0], high[1]) == (-7, 9)
+        assert (high[0], low[1]) == pytest.approx((2, -1), rel=1e-5)
 
 
 def test_of_several_values_the_one_with_most_about_it_is_told():

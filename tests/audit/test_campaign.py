@@ -22,6 +22,32 @@ def test_nothing_that_audits_of_random_models_state_is_wrong(tmp_path, first):
     assert tally["counted"] > 50
 
 
+@pytest.mark.parametrize("seed", [202928, 203474])
+def test_what_was_wrong_of_one_model_in_thousands_is_right(tmp_path, seed):
+    """LightGBM's refit on other labels; pure siblings of one value under masked sums."""
+    about, wrong, tally = campaign.check(seed, tmp_path)
+    assert wrong == [], about
+    assert tally["models"] == 1
+
+
+def test_a_refit_on_other_labels_tells_no_labels(tmp_path):
+    """Leaf values lie between those of two sets of labels; gains are those of the first."""
+    import lightgbm as lgb
+
+    X = np.repeat([[0.0], [1.0]], [30, 20], axis=0)
+    y = np.repeat([0, 1, 0, 1], [30, 0, 10, 10])
+    params = {"objective": "binary", "num_leaves": 2, "min_data_in_leaf": 1, "verbose": -1}
+    params |= {"boost_from_average": False, "num_threads": 1}
+    booster = lgb.train(params, lgb.Dataset(X, y), 2)
+
+    def labels(booster):
+        booster.save_model(tmp_path / "m.txt")
+        return audit(read_model(tmp_path / "m.txt")).trees[0].n_pos.tolist()
+
+    assert labels(booster) == [0, 10]
+    assert labels(booster.refit(X, y[::-1].copy())) == [UNKNOWN, UNKNOWN]
+
+
 @pytest.mark.slow
 def test_nothing_is_wrong_of_1000_others(tmp_path):
     assert campaign.campaign(1000, 1000, tmp_path)[0] == []

@@ -178,10 +178,8 @@ def test_learning_rates_that_are_no_round_numbers_are_told_apart(tmp_path):
     assert found.rows.n == 569
 
 
-def trained_anew(folder, framework, script, *arguments):
-    """Run a script that trains with a framework, or skip the test where it is not installed."""
-    if importlib.util.find_spec(framework) is None:
-        pytest.skip(f"needs {framework}: {script} says how to install it")
+def trained_anew(folder, script, *arguments):
+    """Run a script that trains with a framework."""
     command = [sys.executable, str(SCRIPTS / script), *arguments, str(folder)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
@@ -189,9 +187,13 @@ def trained_anew(folder, framework, script, *arguments):
     return audit(read_model(folder / "model.json"))
 
 
+@pytest.mark.skipif(
+    importlib.util.find_spec("flwr") is None,
+    reason="needs flwr, which installs beside older versions of typer alone: no extra",
+)
 @pytest.mark.parametrize("strategy", ["bagging", "cyclic"])
 def test_what_flower_trains_today_is_read_rightly(strategy, tmp_path):
-    found = trained_anew(tmp_path, "flwr", "train_flower.py", strategy, "--rounds", "6")
+    found = trained_anew(tmp_path, "train_flower.py", strategy, "--rounds", "6")
     arrivals = json.loads((tmp_path / "arrivals.json").read_text())
     who = [c for arrived in arrivals for c in arrived]
     assert_counts_are_true(found, who)
@@ -199,9 +201,10 @@ def test_what_flower_trains_today_is_read_rightly(strategy, tmp_path):
     assert found.sources.kind == ("bagging" if strategy == "bagging" else "turns")
 
 
+@pytest.mark.extra("nvflare")
 @pytest.mark.parametrize("kind", ["bagging", "bagging-scaled", "cyclic", "histogram"])
 def test_what_nvflare_trains_today_is_read_rightly(kind, tmp_path):
-    found = trained_anew(tmp_path, "nvflare", "train_nvflare.py", kind, "--rounds", "2")
+    found = trained_anew(tmp_path, "train_nvflare.py", kind, "--rounds", "2")
     sizes = {len(y) for _, y in PARTS} if kind != "histogram" else {len(EVERYBODY[1])}
     counted = [found.trees[t].n.sum() for t in certain(found)]
     assert set(counted) <= sizes

@@ -262,14 +262,22 @@ def test_failures_and_misfits_are_rows_with_reasons(tmp_path):
     text = text.replace("seeds = [0, 1]", "seeds = [0]")
     text += '[[grid]]\ndata = ["diabetes"]\nprotocols = ["fedtree-hist[trees=1,cuts=public]"]\n'
     text += 'attacks = ["random-leaf"]\n'
+    text += '[[grid]]\ndata = ["diabetes"]\nprotocols = ["dp-gbdt[trees=1,max_depth=1]"]\n'
+    text += 'defenses = ["dp-grid-cuts[epsilon=4]"]\nattacks = ["random-leaf"]\n'
     b = bench(tmp_path / "run", text)
     b.open(resume=False)
     counts = b.run()
     rows = rows_of(tmp_path / "run")
     skipped = [r for r in rows if r["status"] == "skipped"]
     failed = [r for r in rows if r["status"] == "failed"]
-    assert {r["stage"] for r in skipped} == {"train", "attack", "exposure"}
-    assert all("do not cross in 'nvflare-hist'" in r["reason"] for r in skipped)
+    undefended = [r for r in skipped if (r["protocol"], r["defense"]) == ("dp-gbdt", "none")]
+    misfits = [r for r in skipped if r["protocol"] == "nvflare-hist"]
+    for found in (misfits, undefended):
+        assert {r["stage"] for r in found} == {"train", "attack", "exposure"}
+    assert all("do not cross in 'nvflare-hist'" in r["reason"] for r in misfits)
+    assert all("have none: declare them in the schema" in r["reason"] for r in undefended)
+    cells = [(r["stage"], r["defense"]) for r in rows if r["protocol"] == "dp-gbdt"]
+    assert ("train", "dp-grid-cuts") in cells
     assert counts["failed"] == len(failed) == 4
     assert all("declared range" in r["reason"] for r in failed)
 

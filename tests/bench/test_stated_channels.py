@@ -1,4 +1,4 @@
-"""`fedtrees check` compares what a defense does with what it states."""
+"""`fedtrees check` compares what a defense or a protocol does with what it states."""
 
 import pytest
 
@@ -82,3 +82,60 @@ def test_a_right_one_passes(name, law, tmp_path):
     broken, findings = checked(tmp_path, name, law, law)
     assert broken == []
     assert sum("`channels`" in f.rule for f in findings) == 3
+
+
+PROTOCOL = """
+from dataclasses import dataclass
+from fedtrees.core.channel import Share
+from fedtrees.core.registry import register
+from fedtrees.messages.boosting import LeafValues
+from fedtrees.messages.private_forests import PrivateForest
+from fedtrees.privacy.noise import Gaussian
+from fedtrees.protocols.horizontal.{base} import {kind}
+
+@register.protocol("wrong-law")
+@dataclass(frozen=True, kw_only=True)
+class Wrong({kind}):
+    {change}
+"""
+GBDT, FOREST = ("dp_gbdt", "DPGBDT"), ("dp_forest", "DPForest")
+WRONG_LAWS = {
+    "scale": (
+        *GBDT,
+        "def laws(self, schema):\n"
+        "        told = super().laws(schema)\n"
+        "        if self.noisy:\n"
+        "            told[LeafValues, 'g'] = Gaussian(told[LeafValues, 'g'].scale / 2)\n"
+        "        return told",
+        "LeafValues.g",
+    ),
+    "kind": (
+        *FOREST,
+        "def laws(self, schema):\n"
+        "        law = Gaussian(1.4 * self.scale) if self.noisy else None\n"
+        "        return {(PrivateForest, 'counts'): law} if law else {}",
+        "PrivateForest.counts",
+    ),
+    "none": (*FOREST, "laws = lambda self, schema: {}", "pure-dp[epsilon=1"),
+    "no exact twin": (*FOREST, "exact = lambda self: None", "without noise (`exact`)"),
+}
+
+
+@pytest.mark.parametrize("how", WRONG_LAWS)
+def test_a_wrong_law_of_a_protocol_fails_and_names_the_field(how, tmp_path):
+    base, kind, change, said = WRONG_LAWS[how]
+    file = tmp_path / "wrong.py"
+    file.write_text(PROTOCOL.format(base=base, kind=kind, change=change))
+    load_plugin(file)
+    broken = [f for f in check("protocol", Spec("wrong-law")) if not f.kept]
+    assert [f"{f.rule} {f.detail}" for f in broken if said in f"{f.rule} {f.detail}"], broken
+    assert len(broken) == 1
+
+
+@pytest.mark.parametrize("name", ["dp-gbdt", "dp-forest"])
+@pytest.mark.parametrize("noise", ["central", "distributed"])
+def test_right_laws_pass(name, noise):
+    findings = check("protocol", Spec(name, {"noise": noise}))
+    assert [f for f in findings if not f.kept] == []
+    stated = 1 + (name == "dp-gbdt") + (noise == "distributed")
+    assert sum("is what it states (`laws`)" in f.rule for f in findings) == stated

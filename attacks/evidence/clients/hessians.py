@@ -30,6 +30,7 @@ FLOAT32 = 2.0**-23  # spacing of float32 relative to 1; statistics are stored as
 AGREES = 16.0
 MAX_LEAVES = 128  # solved for at once: the equations are a dense matrix
 _SPREAD = 4.0  # standard errors of a solved sum that count as its error; the largest seen is 1.7
+OPEN = 1e30  # error of a sum that equations leave open
 _PASSES = 3  # an equation's error depends on the sums sought
 
 
@@ -247,6 +248,17 @@ def _solve(splits: Splits, reg_lambda: float) -> tuple[Floats, Floats] | None:
     off = np.abs((a @ h - target) / splits.error(np.maximum(h, 1e-3), 1.0, reg_lambda))
     if not off.max() <= AGREES or (h <= 0).any():
         return None
-    scaled = a / scale[:, None]
-    spread = np.sqrt(np.diag(np.linalg.pinv(scaled.T @ scaled)))
-    return h, _SPREAD * spread + FLOAT32 * h
+    return h, _SPREAD * _spread(a / scale[:, None]) + FLOAT32 * h
+
+
+def _spread(a: Floats) -> Floats:
+    """Return the standard errors of unknowns of equations with errors of 1, shape (J,).
+
+    Sums of two pure leaves of one value are told together only: `OPEN` each. The Gram matrix would
+    take a singular value for 0 that is its square root of that small, and call them certain.
+    """
+    _, size, v = np.linalg.svd(a, full_matrices=False)
+    told = size > len(a) * np.finfo(float).eps * size[0]
+    shares = np.where(told[:, None], v / np.where(told, size, 1.0)[:, None], 0.0)
+    left = (np.abs(v) > 1e-7) & ~told[:, None]
+    return np.where(left.any(axis=0), OPEN, np.sqrt((shares**2).sum(axis=0)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -227,6 +227,10 @@ class DPForest(Protocol):
         if self.noise == "central":
             return {released: self.law}
         return {released: self.law, (LeafClassCounts, "counts"): Share(self.law)}
+
+    def exact(self) -> DPForest:
+        """Return the same with exact sums."""
+        return replace(self, epsilon=math.inf)
 
     def claim(self) -> Guarantee:
         """Return pure DP of the released model, as published; of exact counts nothing."""

@@ -64,7 +64,12 @@ from fedtrees.trees.boosted.noisy_leaves import (
     places_for,
 )
 from fedtrees.trees.boosted.params import TreeParams
-from fedtrees.trees.forest.random_decision import RandomSplits, draw_splits, public_tests
+from fedtrees.trees.forest.random_decision import (
+    RandomSplits,
+    draw_splits,
+    public_tests,
+    undeclared,
+)
 from fedtrees.trees.partition import RowPartition
 
 
@@ -374,6 +379,10 @@ class DPGBDT(Protocol):
             told[LeafSums, "sums"] = Share(Gaussian((g, h)))
         return told
 
+    def exact(self) -> DPGBDT:
+        """Return the same with exact sums."""
+        return replace(self, epsilon=math.inf)
+
     def claim(self) -> Guarantee:
         """Return (epsilon, delta)-DP of the released model; of exact sums nothing."""
         return self._guarantee(float(self.epsilon), "") if self.noisy else NoGuarantee()
@@ -412,6 +421,14 @@ class DPGBDT(Protocol):
         objective = self.objective_for(schema)
         objective.base_margin(self.base_score)
         self.norms(objective)
+
+    def mismatch(self, defense: Composition, schema: Schema | None = None) -> str | None:
+        """Return why a defense makes no sense, or why without one there is nothing to test at."""
+        why = super().mismatch(defense, schema)
+        if why or schema is None or defense.cut_plan is not None:
+            return why
+        bare = undeclared(schema)
+        return bare and f"{bare}; or add a defense that settles cut points, such as dp-grid-cuts"
 
     def party(
         self, name: str, role: str, held: Holding | None, schema: Schema, defense: Composition

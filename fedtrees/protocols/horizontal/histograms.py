@@ -65,6 +65,7 @@ class HistogramClient(GrowingClient):
     ) -> None:
         super().__init__(name, data)
         self.objective, self.params, self.clip = params.objective_for(schema), params, clip
+        self.complete = schema.complete
         self.objective.check(data.y)
         if data.weight is not None:
             checked_weights(data.weight, len(data))
@@ -198,7 +199,8 @@ class HistogramServer(Coordinator):
     def grow(self, net: Network, tree: int) -> Tree:
         """Grow one tree from summed histograms."""
         total = self.ask_histograms(net, tree, ROOT)
-        grower = TreeGrower(self.cuts, self.params, total.totals[0], bits=total.bits)
+        whole, complete = total.totals[0], self.schema.complete
+        grower = TreeGrower(self.cuts, self.params, whole, bits=total.bits, complete=complete)
         columns = ColumnSampler(self.cuts, self.params, self.streams, tree)
         while True:
             allowed = net.allowed_splits(tree, len(grower.nodes), self.cuts.total_bins)

@@ -34,7 +34,10 @@ class AllReduceClient(HistogramClient):
     def follow(self, message: GlobalHistogram) -> None:
         """Find the splits of a level from the global sums and move the rows."""
         if message.totals.size:
-            self.grower = TreeGrower(self.cuts, self.params, message.totals[0], bits=message.bits)
+            self.grower = TreeGrower(
+                self.cuts, self.params, message.totals[0],
+                bits=message.bits, complete=self.complete,
+            )  # fmt: skip
         self.partition.split(self.bins, self.grower.decide(message.sums, message.allowed))
         if not len(self.grower.nodes):
             tree = self.grower.finish()

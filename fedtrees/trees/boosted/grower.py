@@ -67,6 +67,10 @@ class TreeGrower:
     subtract : bool
         Ask only for the lighter child of each pair and obtain its sibling by subtraction.
         False: ask for every node (so that noise is drawn for each one).
+    complete : bool array, shape (d,), optional
+        Features in which no row lacks a value: no split sends missing values of them alone. With
+        exact sums none would; bins that are rounded, noisy or suppressed do not add up to the
+        node, and the rest passes for missing values.
 
     Attributes
     ----------
@@ -88,7 +92,9 @@ class TreeGrower:
         *,
         bits: Bits = UNIT_BITS,
         subtract: bool = True,
+        complete: NDArray[np.bool_] | None = None,
     ) -> None:
+        self._between = between_values(cuts, complete)
         self._cuts, self._params, self._subtract, self.bits = cuts, params, subtract, bits
         self._builder = TreeBuilder()
         self._n_leaves = 1
@@ -154,6 +160,9 @@ class TreeGrower:
             Splits that may be chosen at each of `nodes`.
         """
         hist = self.complete(built)
+        if self._between is not None:
+            mask = np.ones(hist.shape[:2], dtype=bool) if mask is None else mask
+            mask = mask & self._between
         splits = best_splits(hist, self.sums, self._cuts, self._params, mask, self.bits)
         return self.accept(splits, hist)
 
@@ -231,6 +240,22 @@ class TreeGrower:
         """Return the tree, with the values of `leaves` (default: `leaf_values`)."""
         self._builder.set_values(self.leaves()[0], self.leaf_values() if values is None else values)
         return self._builder.build()
+
+
+def between_values(cuts: Cuts, complete: NDArray[np.bool_] | None) -> NDArray[np.bool_] | None:
+    """Return which splits have values on both sides, bool, shape (total_bins,); None for all.
+
+    After the last bin of a complete feature there is none. Sets of categories are not restricted:
+    those that are tried leave some out.
+    """
+    if complete is None:
+        return None
+    ordered = complete if cuts.categorical is None else complete & ~cuts.categorical
+    if not ordered.any():
+        return None
+    between = np.ones(cuts.total_bins, dtype=bool)
+    between[cuts.offsets[1:][ordered] - 1] = False
+    return between
 
 
 def children_to_build(nodes: NDArray[np.int32], sums: NDArray[np.int64]) -> NDArray[np.int32]:

@@ -139,6 +139,18 @@ class RandomDecisionForest:
         return found[:, 1] if found.shape[1] == 2 else found
 
 
+def undeclared(schema: Schema) -> str | None:
+    """Say which numbers declare no range and no cut points, None if there are none."""
+    bare = [f.name for f in schema.features if f.declared_range is None and not f.cuts]
+    if not bare:
+        return None
+    return (
+        f"tests that ignore data need a declared range for every number; "
+        f"{', '.join(bare[:5])} ({len(bare)} in all) have none: declare them in the schema, or "
+        "leave them out or code them (of a CSV file: --drop, --categorical)"
+    )
+
+
 def public_tests(schema: Schema, bins: int) -> list[NDArray[np.float32]]:
     """Return the thresholds that each column may be tested at, increasing, from what is declared.
 
@@ -150,13 +162,9 @@ def public_tests(schema: Schema, bins: int) -> list[NDArray[np.float32]]:
     DataError
         If a number declares neither, or there is no test at all.
     """
-    bare = [f.name for f in schema.features if f.declared_range is None and not f.cuts]
-    if bare:
-        raise DataError(
-            f"tests that ignore data need a declared range for every number; "
-            f"{', '.join(bare[:5])} ({len(bare)} in all) have none: declare them in the schema, or "
-            "leave them out or code them (of a CSV file: --drop, --categorical)"
-        )
+    why = undeclared(schema)
+    if why:
+        raise DataError(why)
     tests = [_tests_of(f, bins) for f in schema.features]
     if not any(map(len, tests)):
         raise DataError("no column has two values that a test could part; give another table")

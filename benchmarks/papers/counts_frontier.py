@@ -1,0 +1,125 @@
+"""What each defense of histograms costs in AUC, and what it leaves of rows to the server."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedtrees.bench.cells import Setting
+from fedtrees.bench.evaluate import make_defense, score_guess
+from fedtrees.bench.federation import Federation, federation_of
+from fedtrees.bench.suite import DataRef
+from fedtrees.core.composition import Composition
+from fedtrees.core.guess import Records
+from fedtrees.core.holding import Holding, over_clients
+from fedtrees.core.registry import register
+from fedtrees.core.schema import Schema, Table
+from fedtrees.core.specs import Spec, parse_composed, parse_grid
+from fedtrees.metrics.metric import Case, best_of
+from fedtrees.metrics.records import score_records
+from fedtrees.metrics.utility import utility_scores
+from fedtrees.metrics.victims_rows import RecordMetric
+from fedtrees.protocols.base import Protocol, Training, train
+from fedtrees.protocols.views import view_of
+
+CLIENTS, CUTS = 3, "dp-grid-cuts[epsilon=1.0]"
+#: The attack that reads bins, and the same that ignores them.
+READ, IGNORED = "timberstrike", "timberstrike[most=statistics]"
+
+
+@dataclass(frozen=True)
+class Line:
+    """One defense of the frontier: what is done beside `CUTS`, and how it is trained."""
+
+    defense: str
+    settings: tuple[tuple[str, float], ...] = ()  # of the protocol
+    random_rows: int = 0  # that every client adds
+    protocol: str = ""  # another one, which has no first tree to read
+
+    @property
+    def name(self) -> str:
+        """As it stands in tables."""
+        if self.protocol:
+            return f"`{self.protocol}`"
+        more = [f"{k}={v}" for k, v in self.settings]
+        rows = [f"{self.random_rows} random rows a client"] if self.random_rows else []
+        guard = [f"`{self.defense}`"] if self.defense != "none" or not rows else []
+        return ", ".join([*guard, *more, *rows])
+
+
+@dataclass(frozen=True)
+class Cost:
+    """One training: AUC on held-out rows, and what the server's attack makes of it (shares)."""
+
+    auc: float
+    read: float | None = None  # reconstruction accuracy
+    ignored: float | None = None  # the same without bins
+    blind: float | None = None
+    among: float | None = None  # true rows' RA among all rows read, where some are random
+
+
+def federated(
+    data: str, protocol: Spec, defense: str, line: Line, seed: int, data_dir: str | None
+) -> tuple[Protocol, Composition, Federation, Mapping[str, Holding]]:
+    """Return what is trained how: protocol, defense, the federation, and what clients train on."""
+    made = register.make("protocol", protocol)
+    setting = Setting.of(DataRef(data), Spec("iid"), CLIENTS, seed, made)
+    federation = federation_of(setting, data_dir)
+    held = federation.holdings
+    if line.random_rows:
+        rng = np.random.default_rng(seed)
+        tables = (h.table for h in held.values())
+        held = over_clients([padded(t, federation.schema, line.random_rows, rng) for t in tables])
+    parts = "+".join(p for p in defense.split("+") if p != "none")
+    return made, make_defense(parse_composed([parts])[0]), federation, held
+
+
+def padded(table: Table, schema: Schema, rows: int, rng: np.random.Generator) -> Table:
+    """Return a client's table with random rows: even in the range of its columns, either label."""
+    low, high = np.nanmin(table.X, axis=0), np.nanmax(table.X, axis=0)
+    X = rng.uniform(low, high + schema.categorical, (rows, len(low)))
+    X = np.where(schema.categorical, np.minimum(np.floor(X), high), X)
+    return Table.concat([table, Table(X.astype(np.float32), rng.integers(0, 2, rows))])
+
+
+def cost(
+    data: str, line: Line, seed: int, data_dir: str | None, *, rows: bool, **settings: int
+) -> Cost:
+    """Train ten trees under a secure sum; with ``rows``, let the server read them."""
+    plain = Spec("fedtree-hist", {"trees": 10, "max_depth": 4, **dict(line.settings), **settings})
+    protocol = parse_grid(line.protocol)[0] if line.protocol else plain
+    given = f"secure-sum+{CUTS}+{line.defense}"
+    made, guard, federation, held = federated(data, protocol, given, line, seed, data_dir)
+    run = train(made, held, federation.schema, defense=guard, seed=seed)
+    auc = utility_scores(federation.test.y, run.predict(federation.test.X))["auc"]
+    assert auc is not None
+    if not rows:
+        return Cost(auc)
+    case = federation.case(run.transcript.roles, ("server",), seed, "server", run)
+    read, among = _attacked(run, held, case, READ, seed)
+    ignored, _ = _attacked(run, held, case, IGNORED, seed)
+    return Cost(auc, read, ignored, _blind(case), among if line.random_rows else None)
+
+
+def _attacked(
+    run: Training, held: Mapping[str, Holding], case: Case, name: str, seed: int
+) -> tuple[float, float]:
+    """Return the RA of an attack by the server: of as many rows as are true, and of all it read."""
+    attack = register.make("attack", parse_grid(name)[0])
+    guess = attack.run(view_of(run, ("server",), held), np.random.default_rng(seed))
+    scores = {r["metric"]: r["value"] for r in score_guess(attack.name, guess, case, None)}
+    table, true = guess.first(Records).table, case.victims_rows
+    assert true is not None
+    among = score_records(table, true, case.schema, most=max(len(table), len(true))).ra
+    return scores["ra"], among
+
+
+def _blind(case: Case) -> float:
+    """Return the RA of the best guess of who saw nothing."""
+    metric = RecordMetric()
+    truth = metric.truth(case)
+    assert truth is not None
+    guesses = metric.blind(case, truth).items()
+    return best_of({name: metric.score(claims, truth) for name, claims in guesses})["ra"].value
