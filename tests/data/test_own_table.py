@@ -192,6 +192,11 @@ def test_a_hostile_table_needs_no_option(write):
     assert "the whole table" in said(data, "declared knowledge")
 
 
+def test_dates_of_any_year_are_days():
+    found = dates(["25.01.3021", "01.01.1970", "31.12.1969 12:00", "01.01.0001"])
+    assert [*found.values()] == [383894, 0, -0.5, -719162]
+
+
 @pytest.mark.parametrize("token", ["inf", "1e999", "12x", "-Infinity"])
 def test_a_token_that_is_no_number_is_named_with_its_line(write, token):
     def with_token(name, values):

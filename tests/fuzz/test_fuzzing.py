@@ -3,12 +3,15 @@
 import fuzzing
 import pytest
 
+# Ten seconds of CPU in all, six of them to start three processes; thousands are for the command.
+COUNTS = {"models": 150, "tables": 150, "specs": 500}
+
 
 @pytest.mark.parametrize("kind", fuzzing.KINDS)
 def test_damage_is_refused_or_read_in_bounded_time_and_memory(kind):
-    found, refused = fuzzing.run(kind, seed=0, count=500)
+    found, refused = fuzzing.run(kind, seed=0, count=COUNTS[kind])
     assert not found, f"{len(found)} cases, the first: {found[0]}"
-    assert 100 < refused < 490  # neither is nothing damaged, nor is all of it refused
+    assert 0.2 < refused / COUNTS[kind] < 0.98  # neither is nothing damaged, nor all refused
 
 
 def test_what_goes_wrong_is_found(tmp_path, monkeypatch):
