@@ -167,6 +167,7 @@ class DPForest(Protocol):
     repeats: bool = False
 
     says: ClassVar[tuple[type[Message], ...]] = (RandomTests, LeafClassCounts, PrivateForest)
+    noised: ClassVar[tuple[type[Message], ...]] = (LeafClassCounts,)
     curious: ClassVar[tuple[str, ...]] = ("public",)
     example: ClassVar[str] = "digits"  # its columns declare their range
 

@@ -297,6 +297,7 @@ class DPGBDT(Protocol):
     sometimes: ClassVar[Mapping[type[Message], str]] = {
         **SOME_CUT_MESSAGES, CutsRequest: "a defense settles cut points",
     }  # fmt: skip
+    noised: ClassVar[tuple[type[Message], ...]] = (LeafSums,)
     curious: ClassVar[tuple[str, ...]] = ("public",)
     example: ClassVar[str] = "digits"  # its columns declare their range
 
