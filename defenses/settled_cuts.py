@@ -28,6 +28,7 @@ LATER: dict[type[Message], str] = dict.fromkeys(
     (Histogram, ClassCounts, ClassTotals, LeafSums), _LATER
 )
 _MOST_CELLS = 1 << 16
+_SHARED = "clients"  # trusted with the shares of noise that they add
 
 
 class SettledCuts(Defense):
@@ -99,8 +100,8 @@ class PrivateGridCuts(SummedCounts):
     Every cell of the sum carries discrete Laplace noise of scale ``rounds d / epsilon`` for d
     counted features, as a row is in one cell of each (Ghosh et al. 2012). Each of m clients adds a
     share of it, a difference of two Polya variates (Goryczka and Xiong 2017), which the secure sum
-    adds up: the noise is there once, not m times, and it takes all clients to add their share. With
-    c of them colluding with the server, ``(m - c) / m`` of its variance is left.
+    adds up: the noise is there once, not m times. A sum that lacks a client is not opened; with c
+    of them colluding with the server, ``(m - c) / m`` of the variance is left.
 
     Parameters
     ----------
@@ -119,8 +120,8 @@ class PrivateGridCuts(SummedCounts):
         check_grid(self.cells, self.rounds)
 
     def claim(self) -> Guarantee:
-        """Return pure DP of the cut points."""
-        return PureDP(float(self.epsilon), unit="cuts")
+        """Return pure DP of the cut points, as long as clients keep their shares to themselves."""
+        return PureDP(float(self.epsilon), unit="cuts", trusted=_SHARED)
 
     def cuts(self) -> CutPlan:
         """Return the grid, and what counting on it costs."""
@@ -137,7 +138,8 @@ class PrivateGridCuts(SummedCounts):
         scale = self.cuts().count_scale(message.features)
         rng = ctx.rng("grid-noise")
         noise = discrete_laplace_share(scale, message.counts.shape, rng, message.clients)
-        ctx.spend("laplace", l1=message.features, scale=scale, what="GridCounts")
+        cost = {"l1": message.features, "scale": scale, "trusted": _SHARED}
+        ctx.spend("laplace", **cost, what="GridCounts")
         return replace(message, counts=message.counts + noise)
 
     def spent(self, transcript: Transcript) -> Guarantee:

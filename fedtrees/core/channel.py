@@ -50,7 +50,8 @@ class Removal(Change):
 class Share(Change):
     """Each party adds a share of noise: only the sum over all parties has a law.
 
-    Whoever colludes knows its own share, by what it sent.
+    Whoever colludes knows its own share, by what it sent. The noise is calibrated to the shares of
+    all who are asked: a sum over fewer of them is not opened (`Wire.least`).
     """
 
     whole: Channel

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.aggregation import Aggregation
-from fedtrees.core.channel import Change
+from fedtrees.core.channel import Change, Share
 from fedtrees.core.cut_plan import CutPlan
 from fedtrees.core.defense import Context, Defense, Place, Stage
 from fedtrees.core.errors import (
@@ -84,6 +84,15 @@ class Composition:
         acting = (p for p in self.parts if isinstance(place[0], str) or not role or role in p.at)
         each = (p.channels(schema, parameters).get(place) for p in acting)
         return [change for change in each if change is not None]
+
+    def shared(self, schema: Schema, parameters: Mapping[str, Any]) -> frozenset[type[Message]]:
+        """Return the messages in which a part adds a share of noise, as it states."""
+        stated = (law for p in self.parts for law in p.channels(schema, parameters).items())
+        return frozenset(
+            kind
+            for (kind, _), change in stated
+            if isinstance(change, Share) and not isinstance(kind, str)
+        )
 
     @property
     def unit_hessian(self) -> bool:

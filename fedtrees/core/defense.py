@@ -124,10 +124,11 @@ class Context:
 
     def spend(
         self, mechanism: str, *, scale: float, what: str, l1: float = 0.0, l2: float = 0.0,
-        count: int = 1, rate: float = 1.0,
+        count: int = 1, rate: float = 1.0, trusted: str = "",
     ) -> None:  # fmt: skip
         """Enter noisy releases into the budget ledger (`BudgetEvent`)."""
-        self.ledger.append(BudgetEvent(self.party, mechanism, l1, scale, what, count, l2, rate))
+        event = BudgetEvent(self.party, mechanism, l1, scale, what, count, l2, rate, trusted)
+        self.ledger.append(event)
 
 
 #: Where something is changed: a type of message, a kind of `Stage`, or ``answers``, ``model`` (at

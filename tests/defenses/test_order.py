@@ -1,4 +1,4 @@
-"""What may stand before what adds noise: orders are refused, with the right one, or keep a claim."""
+"""What may stand before what adds noise: an order keeps its claims, or is refused."""
 
 from dataclasses import dataclass, replace
 from inspect import signature
