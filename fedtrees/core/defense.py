@@ -201,6 +201,8 @@ class Defense:
     reads_rows : bool
         Whether a hook reads `Context.held`. What is made of rows that way is in no other part's
         claim, so that beside a claim of epsilon it takes one of its own.
+    opens_to : frozenset of str
+        Roles that read the sums it seals, beside who asked for them.
     nonexpansive : tuple of Message types and kinds of `Stage`
         Where two tables that differ by a row are no farther apart after this part than before, in
         any norm, and no row brings more: only there may it act before noise is added.
@@ -223,6 +225,7 @@ class Defense:
     poisson_sampling: ClassVar[bool] = False
     counts_classes: ClassVar[bool] = False
     reads_rows: ClassVar[bool] = False
+    opens_to: ClassVar[frozenset[str]] = frozenset()
     nonexpansive: ClassVar[tuple[Site, ...]] = ()
     tries: ClassVar[Mapping[str, tuple[float, ...]]] = {}
 

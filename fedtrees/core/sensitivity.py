@@ -57,7 +57,11 @@ def misplaced(parts: Sequence[Defense]) -> str | None:
 
 
 def misplaced_in(
-    parts: Sequence[Defense], protocol: str, noised: Collection[Site], roles: Collection[str]
+    parts: Sequence[Defense],
+    protocol: str,
+    noised: Collection[Site],
+    roles: Collection[str],
+    shared: Collection[Site] = (),
 ) -> str | None:
     """Return why a part may not act where a protocol adds noise of its own, None if all may.
 
@@ -70,10 +74,19 @@ def misplaced_in(
         What it adds noise to.
     roles : collection of str
         Who sends that before the noise is added, or with a share of it.
+    shared : collection of Message types
+        Of these, what is summed with shares of the noise; other sums are exact where it is added.
     """
     for part in parts:
         if part.reads_rows and not bounded(part):
             return _read(part, protocol)
+        opened = {*noised} & {*part.summed()} - {*shared}
+        if part.opens_to and opened:
+            name, who = _name(min(opened, key=_name)), ", ".join(sorted(part.opens_to))
+            return (
+                f"{part.name!r} opens sums of {name} for a {who} before {protocol!r} adds noise to "
+                "them; use 'masking' or 'secure-sum', or noise=distributed"
+            )
         at = _before(part, noised)
         sent = _open(part) & {*noised}
         if at is None and sent and part.at & {*roles}:

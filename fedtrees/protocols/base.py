@@ -217,7 +217,8 @@ class Protocol(ABC):
         reason = defense.mismatch(self.name, self.says, self.serves)
         if reason is None and self.claim().budget:
             noised = self.noised or self.says
-            reason = misplaced_in(defense.parts, self.name, noised, self.holders)
+            shares = self.summed
+            reason = misplaced_in(defense.parts, self.name, noised, self.holders, shares)
         return reason
 
     def predict(

@@ -141,6 +141,13 @@ def test_a_protocol_with_noise_of_its_own_refuses_what_acts_before_it(noise):
     assert "changes labels before 'dp-gbdt'" in protocol.mismatch(Composition((Relabelling(),)))
     for kept in (Said(), made("dp-quantile-cuts"), made("leaf-rounding"), made("secure-sum")):
         assert protocol.mismatch(Composition((kept,))) is None
+    opened = protocol.mismatch(Composition((made("paillier"),)))
+    assert opened == (
+        None
+        if noise == "distributed"
+        else "'paillier' opens sums of LeafSums for a client before "
+        "'dp-gbdt' adds noise to them; use 'masking' or 'secure-sum', or noise=distributed"
+    )
     exact = register.make("protocol", Spec("dp-gbdt", {"epsilon": np.inf}))
     assert exact.mismatch(Composition((Halving(),))) is None  # it claims nothing
 

@@ -271,8 +271,8 @@ class DPGBDT(Protocol):
         Bound on the Euclidean norm of a row's gradients of one round. None: what the loss allows;
         a numeric target needs one, in its units.
     noise : {"central", "distributed"}
-        ``central``: the server sees exact sums (``secure-sum``, ``masking`` and ``paillier`` hide
-        whose) and adds the noise. ``distributed``: each client adds a share, and only the sum is
+        ``central``: the server sees exact sums (``secure-sum`` and ``masking`` hide whose) and adds
+        the noise. ``distributed``: each client adds a share, and only the sum is
         opened.
     """
 
