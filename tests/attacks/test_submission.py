@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from timberstrike_world import structured, world
 
+from fedtrees.attacks.evidence import submission
 from fedtrees.attacks.evidence.basis import Basis
 from fedtrees.attacks.evidence.boxes import open_boxes
 from fedtrees.attacks.evidence.submission import Blind, own_rows_differ, submitted, trust_in
@@ -77,6 +78,22 @@ def test_a_guess_bad_in_its_own_worlds_is_not_submitted():
     assert abs(found.X.mean()) < 1
 
 
+def test_the_noise_says_how_clearly_a_reconstruction_must_be_ahead(monkeypatch):
+    monkeypatch.setattr(submission, "_gain", lambda *_: 0.01)
+    for trust, lost in ((1.0, 0.0), (0.99, 0.0), (0.9, 1.0), (0.5, 1.0)):
+        _, notes = submitted(rows(60, 0), [rows(60, 2)] * 5, blind(rows(80, 1)), trust, rng())
+        assert notes["submits_blind"] == lost
+
+
+def test_own_rows_as_they_are_are_not_weighed_in_draws_that_repeat_them():
+    own, truth = rows(150, 1), rows(60, 0)
+    gains = []
+    for apart in ("", "imputed"):
+        made = Blind(own, SCHEMA, WIDTH, Recipe(0.0, "bootstrap+consensus", apart))
+        gains.append(submitted(truth, [truth] * 5, made, 0.0, rng())[1]["expected_gain"])
+    assert gains[1] > gains[0] + 0.01
+
+
 def test_the_blind_guess_has_the_classes_that_were_found():
     """Own rows are of class 0 nine times in ten, the victims' of class 1; each class has a kind."""
 
@@ -96,12 +113,14 @@ def test_the_blind_guess_has_the_classes_that_were_found():
 
 
 def test_likely_rows_leave_a_blind_guess_where_some_rows_stand_for_all():
-    """Sketches told the prior its rows; a blind guess is made of own ones."""
+    """Sketches told the prior its rows; of some that stand for all, a guess is of own ones."""
     small = world(*structured(), 40)
     evidence = replace(small.evidence(), likely=small.victims)
     basis = Basis.of(evidence, small.own, small.schema)
     assert basis.prior.told
-    assert len(Blind.of(basis, small.schema, 1.0, rng()).own) == 0
+    all_rows = Blind.of(basis, small.schema, 1.0, rng())
+    assert all_rows.told
+    assert all_rows.own is basis.prior.own
     many = Blind.of(basis, small.schema, 0.5, rng())
     np.testing.assert_array_equal(many.own.X, small.own.X)
     assert many.recipe == best_recipe(small.own, small.schema, rng())
