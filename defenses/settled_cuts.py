@@ -138,8 +138,8 @@ class PrivateGridCuts(SummedCounts):
         scale = self.cuts().count_scale(message.features)
         rng = ctx.rng("grid-noise")
         noise = discrete_laplace_share(scale, message.counts.shape, rng, message.clients)
-        cost = {"l1": message.features, "scale": scale, "trusted": _SHARED}
-        ctx.spend("laplace", **cost, what="GridCounts")
+        l1 = float(message.features)
+        ctx.spend("laplace", l1=l1, scale=scale, what="GridCounts", trusted=_SHARED)
         return replace(message, counts=message.counts + noise)
 
     def spent(self, transcript: Transcript) -> Guarantee:

@@ -10,12 +10,14 @@ from federations import sample_federation
 
 from fedtrees.bench.evaluate import make_defense
 from fedtrees.core.composition import Composition
-from fedtrees.core.defense import Defense
+from fedtrees.core.defense import Context, Defense, Stage
 from fedtrees.core.errors import GlassWallError, UsageError
 from fedtrees.core.guarantee import PureDP
 from fedtrees.core.holding import over_clients
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec, parse_grid, parse_one
+from fedtrees.core.streams import Streams
+from fedtrees.defenses import dp_sgd
 from fedtrees.messages.boosting import GlobalHistogram, Histogram, LeafSums
 from fedtrees.protocols.base import train
 
@@ -204,3 +206,31 @@ def test_a_part_forbids_and_hides_more_and_never_less():
     context, mask = done.net.context("server"), np.array([[True, False]])
     assert free.candidates(mask, 0, context).tolist() == [[True, False]]
     assert free.shown(mask[0], 0, context).tolist() == [True, False]
+
+
+def context_of(seed):
+    """Return what a client's hooks may know."""
+    schema = sample_federation(rows=30)[1]
+    return Context("client-0", "client", schema, {}, Streams(seed), [])
+
+
+@pytest.mark.parametrize(
+    "others", ["gradient-noise", "gradient-rounding", "top-k", "secure-sum", "top-k+secure-sum"]
+)
+@pytest.mark.parametrize("first", [True, False])
+def test_a_step_of_dp_sgd_moves_by_its_clip_at_most_whatever_it_is_composed_with(
+    others, first, monkeypatch
+):
+    monkeypatch.setattr(dp_sgd, "multiplier", lambda *_: 3.0)
+    parts = [made(name) for name in others.split("+")]
+    parts.insert(0 if first else len(parts), made("dp-sgd"))
+    defense, stage = Composition(tuple(parts)), Stage("example-gradients", rate=0.5, steps=2)
+    gradients = np.random.default_rng(0).normal(0, 9, (6, 5)).astype(np.float32)
+    contexts = [context_of(1), context_of(1)]
+    sums = [
+        defense.rows(stage, rows, ctx).sum(axis=0)
+        for rows, ctx in zip((gradients, gradients[:-1]), contexts, strict=True)
+    ]
+    assert np.linalg.norm(sums[0] - sums[1]) == pytest.approx(1.0, abs=1e-5)  # the clip
+    (event,) = contexts[0].ledger
+    assert (event.l2, event.scale, event.rate) == (1.0, 3.0, 0.5)
