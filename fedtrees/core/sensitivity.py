@@ -89,6 +89,8 @@ def misplaced_in(
             )
         at = _before(part, noised)
         sent = _open(part) & {*noised}
+        if type(part).aggregation is not Defense.aggregation:
+            sent |= opened - {*part.nonexpansive}
         if at is None and sent and part.at & {*roles}:
             at = min(sent, key=_name)
         if at is not None:

@@ -150,6 +150,9 @@ def test_a_protocol_with_noise_of_its_own_refuses_what_acts_before_it(noise):
         else "'paillier' opens sums of LeafSums for a client before "
         "'dp-gbdt' adds noise to them; use 'masking' or 'secure-sum', or noise=distributed"
     )
+    own_sums = type("OwnSums", (type(made("masking")),), {"nonexpansive": (), "name": "own-sums"})()
+    said = protocol.mismatch(Composition((own_sums,)))
+    assert (said is None) == (noise == "distributed")
     exact = register.make("protocol", Spec("dp-gbdt", {"epsilon": np.inf}))
     assert exact.mismatch(Composition((Halving(),))) is None  # it claims nothing
 
