@@ -52,10 +52,10 @@ class Tape:
         if self.at is None:
             self.kept.append((x, draw()))
             return self.kept[-1][1]
-        before, y = self.kept[self.at]
+        before, y = self.kept[self.at] if self.at < len(self.kept) else (None, None)
         self.at += 1
-        if np.shape(before) != np.shape(x):  # one number for each row: they can be counted
-            self.pure["rows"] = math.inf
+        if y is None or np.shape(before) != np.shape(x):  # how much is released depends on the row
+            self.pure["bare"] = math.inf
             return draw()
         cost(np.asarray(before, dtype=np.float64), np.asarray(x, dtype=np.float64))
         return y
