@@ -54,6 +54,8 @@ class Blind:
         Whether ``own`` are likely rows, made of own ones and of the victims' columns. Whoever
         reconstructs knows them, too: draws of them are no worlds beside its samples where sums are
         trusted.
+    ranges : bool
+        Whether ``own`` are draws from declared ranges, of no row: samples of any sums say more.
     """
 
     own: Table
@@ -61,6 +63,7 @@ class Blind:
     width: NDArray[np.float64]
     recipe: Recipe
     told: bool = False
+    ranges: bool = False
 
     @staticmethod
     def of(basis: Basis, schema: Schema, share: float, rng: np.random.Generator) -> Blind:
@@ -76,7 +79,8 @@ class Blind:
             own = own if told else basis.own
             recipe = best_recipe(own, schema, rng) if len(own) else recipe
         width = np.append(basis.prior.tolerance(schema), 0.0)
-        return Blind(own, schema, width, recipe, told)
+        ranges = not basis.prior.told and not len(basis.own)
+        return Blind(own, schema, width, recipe, told, ranges)
 
 
 def submitted(
@@ -139,7 +143,9 @@ def submitted(
     ours = _gain(found, guess, apart, blind.width, rng)
     theirs = _gain(found, guess, drawn[:WORLDS], blind.width, rng)
     part = trust * weight
-    if blind.told:
+    if blind.ranges:
+        part = trust
+    elif blind.told:
         part = min(part, 1.0)
     elif len(blind.own) >= FEWEST_ROWS:
         wide = _ROWS_PER_COLUMN * max(len(blind.schema.features), 1)
