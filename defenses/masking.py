@@ -293,7 +293,7 @@ def _check_noise(asked: tuple[str, ...], found: tuple[str, ...], least: int) -> 
         raise TooFewPartiesError(
             f"{len(found)} of {len(asked)} parties share noise that is calibrated for {least}; "
             f"missing: {missing}. Nothing is opened. Wait for them, or let noise be added in whole "
-            "(noise=central, dp-quantile-cuts)"
+            "(noise=central, dp-quantile-cuts) or for fewer (dp-grid-cuts[survivors=])"
         )
 
 

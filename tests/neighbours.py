@@ -274,7 +274,7 @@ def moved(protocol, neighbours, schema, defense, owner, seed=0):
     tape, runs = Tape(), []
     laws = protocol.laws(schema).items()
     tape.kinds = {kind for (kind, _), law in laws if isinstance(law, Share)}
-    tape.kinds |= defense.shared(schema, protocol.parameters)
+    tape.kinds |= {*defense.shared(schema, protocol.parameters)}
     for at, held in zip((None, 0), neighbours, strict=True):
         tape.at = at
         with replayed(tape):

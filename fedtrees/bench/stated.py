@@ -164,7 +164,7 @@ def departures(
         elif isinstance(law, Channel):
             yield name, _against(law, [c for c in found if c.before is not None])
         elif isinstance(law, Share):
-            yield name, _against(law.whole, list(_summed(found, parties)))
+            yield name, _against(law.law(parties), list(_summed(found, parties)))
         else:
             yield name, None
 

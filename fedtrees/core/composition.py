@@ -85,14 +85,14 @@ class Composition:
         each = (p.channels(schema, parameters).get(place) for p in acting)
         return [change for change in each if change is not None]
 
-    def shared(self, schema: Schema, parameters: Mapping[str, Any]) -> frozenset[type[Message]]:
-        """Return the messages in which a part adds a share of noise, as it states."""
+    def shared(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[type[Message], int]:
+        """Return the messages in which a part adds a share of noise, and `Share.least` of each."""
         stated = (law for p in self.parts for law in p.channels(schema, parameters).items())
-        return frozenset(
-            kind
+        return {
+            kind: change.least
             for (kind, _), change in stated
             if isinstance(change, Share) and not isinstance(kind, str)
-        )
+        }
 
     @property
     def unit_hessian(self) -> bool:

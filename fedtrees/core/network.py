@@ -319,8 +319,9 @@ class LocalNetwork(Network):
     def _wire(self, server: str, replies: Mapping[str, Message]) -> Wire:
         """Return what an aggregation may know and do."""
         schema, parameters = self._public
+        shared = {**dict.fromkeys(self._shared, 0), **self.defense.shared(schema, parameters)}
         kinds = {type(reply) for reply in replies.values()}
-        shared = kinds & {*self._shared, *self.defense.shared(schema, parameters)}
+        least = max((shared[kind] or len(replies) for kind in kinds & {*shared}), default=0)
 
         def carry(sender: str, receivers: tuple[str, ...], message: Message, why: str) -> None:
             self.transcript.rounds += sender == server
@@ -328,7 +329,6 @@ class LocalNetwork(Network):
 
         exact = self.defense.sums_exactly
         on_the_way = self._streams.child("network")
-        least = len(replies) if shared else 0
         return Wire(
             server, self._rows, exact, len(schema.classes), parameters, carry, on_the_way, least
         )

@@ -241,6 +241,26 @@ def test_sums_that_lack_a_share_of_the_noise_are_not_opened(name, kind):
     assert len({type(reply) for reply in opened}) == 1  # nothing came after
 
 
+def test_shares_are_calibrated_for_as_many_survivors_as_are_declared():
+    tables, schema = sample_federation(rows=90, clients=5)
+    made = register.make("protocol", parse_grid("fedtree-hist[trees=1,max_depth=1]")[0])
+
+    def trained(survivors, *missing):
+        cuts = make_defense(parse_one(f"dp-grid-cuts[epsilon=1,survivors={survivors}]")).parts
+        masks = Losing(3, lost=lambda who, *_: who in missing, kind=IdealMasks)
+        done = train(made, over_clients(tables), schema, defense=Composition((*cuts, masks)))
+        return str(done.spent[1])
+
+    said = "pure-dp[epsilon=1,unit=cuts,trusted=clients]"
+    assert trained(4) == trained(4, "client-1") == said
+    with pytest.raises(TooFewPartiesError, match=r"3 of 5 .* calibrated for 4; missing: client-1"):
+        trained(4, "client-1", "client-3")
+    with pytest.raises(UsageError, match="survivors=6 of 5 clients"):
+        trained(6)
+    with pytest.raises(UsageError, match="survivors=0: give a whole number"):
+        trained(0)
+
+
 @pytest.mark.parametrize(
     ("d", "rounds", "left", "exact"),
     [(8, 1, 3, 3.80), (20, 1, 3, 6.61), (8, 2, 3, 5.75), (8, 1, 5, 1.0)],

@@ -39,7 +39,7 @@ DEFENSES = {
     "leaf-rounding": "[decimals=1,3]",
     "laplace-hist": "[epsilon=0.1,1.0;clip=0.3,1.0;calibrated=true,false]",
     "laplace-gradient": "[epsilon=1.0]",
-    "dp-grid-cuts": "[epsilon=0.5,2.0;cells=4;rounds=1,2]",
+    "dp-grid-cuts": "[epsilon=0.5,2.0;cells=4;rounds=1,2;survivors=none,2]",
     "grid-cuts": "[cells=4;rounds=1]",
     "public-cuts": "",
     "dp-quantile-cuts": "[epsilon=1.0;quantiles=3]",
