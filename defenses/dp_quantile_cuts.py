@@ -56,6 +56,7 @@ class PrivateQuantileCuts(Defense):
     guards = (FeatureSketch,)
     exempts = LATER
     requires = (CutPoints,)
+    reads_rows = True
 
     def __post_init__(self) -> None:
         check_positive("epsilon", self.epsilon)

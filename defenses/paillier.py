@@ -75,6 +75,7 @@ class Paillier(RealSums):  # type: ignore[misc]
     mode: str = "real"
 
     always_read = "sums-to-key-holder"
+    opens_to = frozenset({"client"})
 
     def __post_init__(self) -> None:
         super().__post_init__()

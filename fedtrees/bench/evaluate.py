@@ -60,6 +60,17 @@ def make_defense(composed: Composed) -> Composition:
     return Composition(tuple(register.make("defense", s) for s in composed.parts))
 
 
+def refused(composed: Composed) -> str | None:
+    """Return why parts that can each be made may not be composed so, None if they may."""
+    for part in composed.parts:
+        register.make("defense", part)
+    try:
+        make_defense(composed)
+    except UsageError as err:
+        return str(err)
+    return None
+
+
 def setting_columns(setting: Setting) -> Row:
     """Return the columns that name a federation."""
     return {"dataset": setting.data.name, "partition": setting.partition_text, "seed": setting.seed}
@@ -68,7 +79,8 @@ def setting_columns(setting: Setting) -> Row:
 def train_columns(cell: TrainCell) -> Row:
     """Return the columns that name a training run, with the defense's claim."""
     protocol: Protocol = register.make("protocol", cell.protocol)
-    claims = [protocol.claim(), *make_defense(cell.defense).claims()]
+    kept = () if refused(cell.defense) else make_defense(cell.defense).claims()
+    claims = [protocol.claim(), *kept]
     return {
         **setting_columns(cell.setting),
         "protocol": cell.protocol.name,
@@ -100,6 +112,9 @@ def run_training(cell: TrainCell, federation: Federation) -> Training:
     Raises `Inapplicable` if the defense makes no sense with the protocol on this table.
     """
     protocol: Protocol = register.make("protocol", cell.protocol)
+    reason = refused(cell.defense)
+    if reason:
+        raise Inapplicable(reason)
     defense = make_defense(cell.defense)
     reason = protocol.mismatch(defense, federation.schema)
     if reason:

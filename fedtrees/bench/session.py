@@ -14,7 +14,7 @@ from typing import Any
 from fedtrees.bench.cells import AttackCell, Group, Plan, Provenance, plan
 from fedtrees.bench.disclosure import briefly, disclosures
 from fedtrees.bench.environment import environment
-from fedtrees.bench.evaluate import make_defense, run_training
+from fedtrees.bench.evaluate import make_defense, refused, run_training
 from fedtrees.bench.federation import federation_of, load_dataset
 from fedtrees.bench.runner import Job, Runner, run_jobs
 from fedtrees.bench.store import COPY, Store
@@ -128,12 +128,16 @@ class Bench:
 
 
 def check_names(suite: Suite) -> None:
-    """Construct everything a suite names once, so that a typo stops it before it starts."""
+    """Construct everything a suite names once, so that a typo stops it before it starts.
+
+    Parts that may not be composed as they are written are skipped, if there is any other defense.
+    """
+    reasons = [refused(d) for grid in suite.grids for d in grid.defenses if d.parts]
+    if reasons and all(reasons):
+        raise UsageError(reasons[0])
     for grid in suite.grids:
         for protocol in grid.protocols:
             register.make("protocol", protocol)
-        for defense in grid.defenses:
-            make_defense(defense)
         for attack in grid.every_attack:
             register.make("attack", attack)
 
@@ -152,6 +156,8 @@ def check_settings(todo: Plan, data_dir: str | None) -> None:
         protocol.check(schema)
         roles = dict(train.setting.roles)
         _check_threats(group, roles)
+        if refused(train.defense):
+            continue
         defense = make_defense(train.defense)
         if protocol.mismatch(defense) is None:
             defense.check(roles, protocol.parameters)

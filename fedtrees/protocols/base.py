@@ -24,6 +24,7 @@ from fedtrees.core.party import Party, acting
 from fedtrees.core.rows import LOCAL_ONLY
 from fedtrees.core.schema import Schema
 from fedtrees.core.sealed import Sealing
+from fedtrees.core.sensitivity import misplaced_in
 from fedtrees.core.streams import Streams
 from fedtrees.core.transcript import Transcript
 from fedtrees.core.view import Seen
@@ -79,6 +80,9 @@ class Protocol(ABC):
         Hooks and limits of defenses that its parties keep to (`Composition.mismatch`).
     summed : tuple of Message types
         Replies of which the coordinator learns only the sum, by an ideal secure sum.
+    noised : tuple of Message types
+        What a protocol that claims a budget adds noise to, at its holders or on the way from them:
+        no defense may act there before. Empty: anything that it says.
     released : bool
         Whether the model is told to the role ``public``; otherwise nobody holds it whole.
     curious : tuple of str
@@ -100,6 +104,7 @@ class Protocol(ABC):
     sometimes: ClassVar[Mapping[type[Message], str]] = {}
     serves: ClassVar[frozenset[str]] = frozenset()
     summed: ClassVar[tuple[type[Message], ...]] = ()
+    noised: ClassVar[tuple[type[Message], ...]] = ()
     released: ClassVar[bool] = True
     curious: ClassVar[tuple[str, ...]] = ("client",)
     alone: ClassVar[str] = LOCAL_ONLY
@@ -209,7 +214,12 @@ class Protocol(ABC):
                     f"{part.name!r} acts at {', '.join(sorted(part.at))}; the roles of "
                     f"{self.name!r} are {', '.join(sorted(roles))}"
                 )
-        return defense.mismatch(self.name, self.says, self.serves)
+        reason = defense.mismatch(self.name, self.says, self.serves)
+        if reason is None and self.claim().budget:
+            noised = self.noised or self.says
+            shares = self.summed
+            reason = misplaced_in(defense.parts, self.name, noised, self.holders, shares)
+        return reason
 
     def predict(
         self, net: LocalNetwork | None, model: Model, queries: Mapping[str, Holding]

@@ -178,14 +178,16 @@ def test_all_that_is_settled_costs_one_row_epsilon(protocol, defense, more):
     training, _ = run(f"{defense}[epsilon=0.7{more}]", protocol)
     (found,) = spent(training)
     assert (found.epsilon, found.unit) == (pytest.approx(0.7), "cuts")
-    assert str(training.defense.claims()[0]) == "pure-dp[epsilon=0.7,unit=cuts]"
+    trusted = ",trusted=clients" if defense == "dp-grid-cuts" else ""
+    claim = f"pure-dp[epsilon=0.7,unit=cuts{trusted}]"
+    assert str(training.defense.claims()[0]) == claim == str(found)
 
 
 def test_noisy_cut_points_and_noisy_histograms_add_up():
     training, _ = run("dp-grid-cuts[epsilon=1]+laplace-hist[epsilon=4,calibrated=true]")
     cuts, whole = spent(training)
-    assert str(cuts) == "pure-dp[epsilon=1,unit=cuts]"
-    assert str(whole) == "pure-dp[epsilon=5]"
+    assert str(cuts) == "pure-dp[epsilon=1,unit=cuts,trusted=clients]"
+    assert str(whole) == "pure-dp[epsilon=5,trusted=clients]"
     exact, _ = run("grid-cuts+laplace-hist[epsilon=4,calibrated=true]")
     assert join(spent(exact)[1:]) == "pure-dp[epsilon=inf,histograms=4,unprotected=cuts]"
     public, _ = run("public-cuts+laplace-hist[epsilon=4,calibrated=true]")

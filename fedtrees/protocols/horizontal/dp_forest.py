@@ -145,9 +145,9 @@ class DPForest(Protocol):
         claims. ``majority``: of a leaf its label alone, by permute-and-flip, as Holohan et al.
         (2019) do, who give every tree rows of its own.
     noise : {"central", "distributed"}
-        ``central``: the server sees the exact sum (``secure-sum``, ``masking`` and ``paillier``
-        hide whose rows they are) and adds the noise. ``distributed``: each client adds a share,
-        only the sum is opened, and nobody is trusted with more than a share.
+        ``central``: the server sees the exact sum (``secure-sum`` and ``masking`` hide whose rows
+        they are) and adds the noise. ``distributed``: each client adds a share, only the sum is
+        opened, and nobody is trusted with more than a share.
     rows : {"known", "noised"}
         Whether the number of rows is told with the model, or left to what noisy counts say (the
         claim is about added or removed rows and says nothing of a number that is told).
@@ -167,6 +167,7 @@ class DPForest(Protocol):
     repeats: bool = False
 
     says: ClassVar[tuple[type[Message], ...]] = (RandomTests, LeafClassCounts, PrivateForest)
+    noised: ClassVar[tuple[type[Message], ...]] = (LeafClassCounts,)
     curious: ClassVar[tuple[str, ...]] = ("public",)
     example: ClassVar[str] = "digits"  # its columns declare their range
 
