@@ -14,7 +14,7 @@ from typing import Any
 from fedtrees.bench.cells import AttackCell, Group, Plan, Provenance, plan
 from fedtrees.bench.disclosure import briefly, disclosures
 from fedtrees.bench.environment import environment
-from fedtrees.bench.evaluate import make_defense, run_training
+from fedtrees.bench.evaluate import NOISE, make_defense, run_training
 from fedtrees.bench.federation import federation_of, load_dataset
 from fedtrees.bench.runner import Job, Runner, run_jobs
 from fedtrees.bench.store import Store
@@ -73,7 +73,7 @@ class Bench:
                     "another --out"
                 )
             self.store.check_version()
-        self.store.create(self.suite.to_toml(), environment())
+        self.store.create(self.suite.to_toml(), {**environment(), "noise_from": NOISE})
 
     def remaining(self) -> tuple[list[Job], list[Job]]:
         """Return the jobs that have not finished yet, in two phases."""
