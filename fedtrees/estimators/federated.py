@@ -86,7 +86,7 @@ class FederatedEstimator(BaseEstimator):
         self.holdings_ = over_clients([table.take(rows) for rows in parts])
         self.training_ = train(
             protocol, self.holdings_, schema, defense=defense, seed=seed,
-            noise_from=self.noise_from,  # type: ignore[arg-type]
+            noise_from=self.noise_from,
         ).to_rely_on()  # fmt: skip
         self.model_, self.transcript_ = self.training_.model, self.training_.transcript
 
