@@ -210,10 +210,8 @@ def _save_model(training: Training, path: Path) -> None:
         return
     if isinstance(model, RandomDecisionForest):
         known = training.protocol.parameters
-        save_random_decision_forest(
-            model, path, known.get("mechanism"), known.get("epsilon"),
-            training.noise_from,
-        )  # fmt: skip
+        noise = (known.get("mechanism"), known.get("epsilon"), training.noise_from)
+        save_random_decision_forest(model, path, *noise)
         return
     protocol, names = training.protocol, training.schema.names
     params = protocol if isinstance(protocol, TreeParams) else None
