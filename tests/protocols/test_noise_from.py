@@ -10,7 +10,10 @@ from fedtrees import FederatedGBDTClassifier
 from fedtrees.audit.audit import audit
 from fedtrees.audit.model import read_model
 from fedtrees.audit.verdict import verdict
+from fedtrees.bench.conformance import sample_holdings, sample_table
+from fedtrees.bench.evaluate import make_defense
 from fedtrees.cli.main import app
+from fedtrees.core.codec import encode
 from fedtrees.core.errors import UsageError
 from fedtrees.core.guarantee import (
     ApproximateDP,
@@ -22,9 +25,10 @@ from fedtrees.core.guarantee import (
 from fedtrees.core.holding import over_clients
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table
-from fedtrees.core.specs import parse_grid
+from fedtrees.core.specs import parse_composed, parse_grid
 from fedtrees.core.streams import Streams
 from fedtrees.protocols.base import train
+from fedtrees.protocols.horizontal.network_training import drawn
 from fedtrees.trees.forest.random_decision import draw_splits
 
 X = np.random.default_rng(0).integers(0, 2, (90, 6)).astype(np.float32)
@@ -32,6 +36,7 @@ ROWS = Table(X, X[:, 0].astype(int))
 BITS = tuple(Feature(n, "categorical", categories=("0", "1")) for n in "abcdef")
 SCHEMA = Schema(BITS, "y")
 SEED = 777
+SMALL = "fedtree-hist[trees=1,max_depth=2]"
 
 
 def released(inside="", **options):
@@ -128,3 +133,42 @@ def test_estimators_draw_noise_from_the_system_unless_told(source):
     spent = made.training_.spent[1]
     assert ("noise" in spent.unprotected) == (source == "seed")
     assert FederatedGBDTClassifier().noise_from == "system"
+
+
+@pytest.mark.parametrize(
+    ("protocol", "defense"),
+    [
+        ("dp-forest[trees=2,depth=2,mechanism=published]", "none"),
+        ("dp-forest[trees=2,depth=2,noise=distributed]", "none"),
+        ("dp-gbdt[trees=2]", "none"),
+        ("dp-gbdt[trees=2,noise=distributed]", "none"),
+        (SMALL, "laplace-hist[epsilon=1]"),
+        (SMALL, "laplace-gradient[epsilon=1]"),
+        (SMALL, "dp-grid-cuts[epsilon=1]"),
+        (SMALL, "dp-quantile-cuts[epsilon=1]"),
+        (SMALL, "hist-rounding[step=1,random=true]"),
+        ("secureboost[trees=1]", "lp-1st[epsilon=0.5]"),
+        ("secureboost[trees=1]", "lp-mst[epsilon=0.5]"),
+        ("secureboost[trees=1]", "answer-noise[scale=0.1]"),
+    ],
+)
+def test_whatever_hides_something_is_drawn_from_the_system(protocol, defense):
+    made = register.make("protocol", parse_grid(protocol)[0])
+    by, (table, schema) = make_defense(parse_composed([defense])[0]), sample_table()
+    held = sample_holdings(made)
+
+    def said(noise_from):
+        run = train(made, held, schema, defense=by, seed=1, noise_from=noise_from)
+        return [encode(d.message) for d in run.transcript], run.predict(table.X).tobytes()
+
+    assert said("seed") == said("seed")
+    assert said("system") != said("system")
+
+
+def test_rows_that_are_drawn_each_by_itself_are_secret():
+    each, batch = (
+        [drawn(400, 100, Streams(3), 0, 0, poisson).tolist() for _ in range(2)]
+        for poisson in (True, False)
+    )
+    assert each[0] != each[1]  # dp-sgd pays less epsilon for the sampling
+    assert batch[0] == batch[1]
