@@ -127,7 +127,8 @@ def sample_training(
 ) -> tuple[Training, dict[str, Holding]]:
     """Train on the small table."""
     held, (_, schema) = sample_holdings(protocol, parties=parties), sample_table()
-    return train(protocol, held, schema, defense=defense, seed=seed), held
+    run = train(protocol, held, schema, defense=defense, seed=seed, noise_from="seed")
+    return run, held
 
 
 def check_protocol(protocol: Protocol) -> Iterator[Finding]:

@@ -29,6 +29,7 @@ from fedtrees.core.registry import register
 from fedtrees.core.rows import BEST_GUESS, POPULATION
 from fedtrees.core.schema import Table
 from fedtrees.core.specs import Composed, Spec
+from fedtrees.core.streams import NoiseFrom
 from fedtrees.core.threat import Threat
 from fedtrees.core.view import View
 from fedtrees.isolation import plugins as plugins  # files of attacks do not run here
@@ -40,6 +41,8 @@ from fedtrees.protocols.base import Protocol, Training, train
 from fedtrees.protocols.views import view_of
 
 Row = dict[str, Any]
+#: A bench measures, and the same seed gives the same rows; nobody relies on its models.
+NOISE: NoiseFrom = "seed"
 _MISNAMED = "it cannot run as it is named: "
 
 
@@ -120,7 +123,8 @@ def run_training(cell: TrainCell, federation: Federation) -> Training:
     if reason:
         raise Inapplicable(reason)
     seed = cell.setting.seed
-    return train(protocol, federation.holdings, federation.schema, defense=defense, seed=seed)
+    held, schema = federation.holdings, federation.schema
+    return train(protocol, held, schema, defense=defense, seed=seed, noise_from=NOISE)
 
 
 def training_columns(training: Training) -> Row:
@@ -410,7 +414,9 @@ def _trained_alone(
     schema = federation.schema.of_columns(columns)
     mine = Holding.of(Table(held.X, held.y, held.weight))
     lone = dict.fromkeys(protocol.holder_names(1), mine)
-    return train(protocol, lone, schema, seed=seed).predict(federation.test.X[:, columns])
+    return train(protocol, lone, schema, seed=seed, noise_from=NOISE).predict(
+        federation.test.X[:, columns]
+    )
 
 
 def _constant_prediction(y: NDArray[Any], classes: int, n: int) -> NDArray[np.float64]:

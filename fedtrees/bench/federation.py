@@ -107,7 +107,7 @@ def _grown_on(
 ) -> NDArray[np.bool_] | None:
     """Return which rows of a holding a round used, by the coins of the training."""
     n = len(federation.holdings[name])
-    streams = Streams(seed).child(name)
+    streams = Streams(seed, training.noise_from).child(name)
     return training.protocol.grown_on(n, streams, round, training.defense)
 
 

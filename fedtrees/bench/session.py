@@ -14,7 +14,7 @@ from typing import Any
 from fedtrees.bench.cells import AttackCell, Group, Plan, Provenance, plan
 from fedtrees.bench.disclosure import briefly, disclosures
 from fedtrees.bench.environment import environment
-from fedtrees.bench.evaluate import make_defense, refused, run_training
+from fedtrees.bench.evaluate import NOISE, make_defense, refused, run_training
 from fedtrees.bench.federation import federation_of, load_dataset
 from fedtrees.bench.runner import Job, Runner, run_jobs
 from fedtrees.bench.store import COPY, Store
@@ -74,7 +74,8 @@ class Bench:
                     "another --out"
                 )
             self.store.check_version()
-        self.store.create(self.suite.to_toml(), environment() | {"tables": self._tables()})
+        about = {"tables": self._tables(), "noise_from": NOISE}
+        self.store.create(self.suite.to_toml(), environment() | about)
 
     def _tables(self) -> list[dict[str, str]]:
         """Return name and sha256 of every CSV file: where it lies is its owner's affair."""

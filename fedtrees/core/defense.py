@@ -118,9 +118,9 @@ class Context:
         return None if self._held is None else self._held.columns
 
     def rng(self, purpose: str) -> np.random.Generator:
-        """Return a fresh generator of the acting party, another at every call."""
+        """Return a fresh secret generator of the acting party, another at every call."""
         self._draws[purpose] += 1
-        return self.streams.rng(purpose, self._draws[purpose])
+        return self.streams.noise.rng(purpose, self._draws[purpose])
 
     def spend(
         self, mechanism: str, *, scale: float, what: str, l1: float = 0.0, l2: float = 0.0,

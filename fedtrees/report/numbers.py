@@ -122,7 +122,12 @@ def _breakable(text: str) -> Html:
 
 def guarantees(study: Study, charts: Charts) -> Html:
     """Set what is claimed beside what was spent and what an audit measured."""
-    about = lede(study, "What is claimed, what was spent and what an audit measured.")
+    about = lede(
+        study,
+        "What is claimed, what was spent and what an audit measured. A bench draws noise from the "
+        "seed, so that it can be repeated: these bounds are those of the same noise from the "
+        "operating system, and of the bench's own models none holds.",
+    )
     # Most settings of a run say the same: say it once.
     same: dict[tuple[Guarantees, ...], list[Setting]] = {}
     for setting in study.settings:

@@ -67,7 +67,7 @@ class CountingClient(Party):
         """Answer with class counts of all leaves, with a share of the noise if that is asked."""
         counts = message.splits().count(self.data.X, self.data.y, self.n_classes)
         if self.params.noise == "distributed" and self.params.noisy:
-            rng, scale = self.streams.rng("noise"), self.params.scale
+            rng, scale = self.streams.noise.rng("noise"), self.params.scale
             counts = counts + discrete_laplace_share(scale, counts.shape, rng, message.clients)
         rows = len(self.data) if self.params.rows == "known" else 0
         return LeafClassCounts(counts, np.array([rows]))
@@ -115,7 +115,7 @@ class DrawingServer(Coordinator):
 
     def released(self, counts: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return what is released of summed counts, int64, shape (T, 2^depth, K)."""
-        p, rng = self.params, self.streams.rng("noise")
+        p, rng = self.params, self.streams.noise.rng("noise")
         if p.mechanism == "majority":
             labels = permute_and_flip(counts, 1.0 / p.scale if p.noisy else math.inf, rng)
             return np.eye(self.n_classes, dtype=np.int64)[labels]

@@ -116,7 +116,7 @@ class LeafClient(GrowingClient):
         sums = node_sums(gh, self.partition.rows, self.partition.ranges(message.nodes))
         if self.params.noise == "distributed" and self.params.noisy:
             rng, scales = (
-                self.streams.rng("noise", message.tree),
+                self.streams.noise.rng("noise", message.tree),
                 self.params.scales(self.objective),
             )
             for part, (scale, places) in enumerate(zip(scales, self.bits, strict=True)):
@@ -240,7 +240,7 @@ class RandomTreeServer(Coordinator):
         if self.params.noise == "distributed" or not self.params.noisy:
             return total.sums
         law = Gaussian(self.scales).within(np.ldexp(1.0, self.bits))
-        return law.send(total.sums, self.streams.rng("noise", total.tree))
+        return law.send(total.sums, self.streams.noise.rng("noise", total.tree))
 
 
 @register.protocol("dp-gbdt")

@@ -67,6 +67,7 @@ def save_random_decision_forest(
     path: str | PathLike[str],
     mechanism: str | None = None,
     epsilon: float | None = None,
+    noise_from: str = "system",
 ) -> None:
     """Write a forest of random tests; the name is used as it is.
 
@@ -76,6 +77,8 @@ def save_random_decision_forest(
     path : path
     mechanism, epsilon : str and float, optional
         What noise its counts have (`fedtrees.protocols.horizontal.dp_forest`). Both are public.
+    noise_from : str
+        Where the noise came from (`fedtrees.core.streams.NoiseFrom`).
 
     Raises
     ------
@@ -85,6 +88,7 @@ def save_random_decision_forest(
     tests = {"feature": forest.splits.feature, "threshold": forest.splits.threshold}
     if mechanism is not None and epsilon is not None:
         tests |= {"mechanism": np.array(mechanism), "epsilon": np.array(float(epsilon))}
+        tests |= {"noise_from": np.array(noise_from)}
     _write(path, {**tests, "counts": forest.counts, "rows": np.array(forest.rows)})
 
 
@@ -108,7 +112,7 @@ def load_random_decision_forest(path: str | PathLike[str]) -> RandomDecisionFore
 
 
 def load_released(path: str | PathLike[str]) -> tuple[RandomDecisionForest, dict[str, Any]]:
-    """Read a forest of random tests, and its ``mechanism`` and ``epsilon`` where the file has them.
+    """Read a forest of random tests, and what `save_random_decision_forest` wrote of its noise.
 
     Raises
     ------
@@ -130,7 +134,10 @@ def load_released(path: str | PathLike[str]) -> tuple[RandomDecisionForest, dict
         forest = RandomDecisionForest(splits, arrays["counts"], int(arrays["rows"]))
         noise = {"mechanism": str, "epsilon": float}
         told = {name: kind(arrays[name]) for name, kind in noise.items() if name in arrays}
-        return forest, told if len(told) == len(noise) else {}
+        told = told if len(told) == len(noise) else {}
+        if told and "noise_from" in arrays:
+            told["noise_from"] = str(arrays["noise_from"])
+        return forest, told
 
 
 def is_random_decision_forest(path: str | PathLike[str]) -> bool:
