@@ -31,9 +31,15 @@ class Store:
         return self.folder.resolve().name
 
     def create(self, suite_toml: str, environment: Mapping[str, Any]) -> None:
-        """Make the folder and describe the run in it."""
+        """Make the folder, for its owner alone, and describe the run in it.
+
+        A folder that was there keeps its rights; what parties held and sent is in ``cells``.
+        """
         try:
-            self.cells.mkdir(parents=True, exist_ok=True)
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self.cells.mkdir(mode=0o700, exist_ok=True)
+            with contextlib.suppress(OSError):  # somebody else's
+                self.cells.chmod(0o700)  # where an earlier version made it
         except OSError as err:
             raise StoreError(f"cannot make {self.cells}: {err.strerror or err}") from err
         write_listed(self.folder, "suite.toml", suite_toml.encode())
