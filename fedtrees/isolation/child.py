@@ -183,7 +183,7 @@ def _failure(err: BaseException) -> dict[str, Any]:
     kinds = [k.__name__ for k in type(err).__mro__ if k.__module__ == FedtreesError.__module__]
     known = kinds[0] if kinds else ""
     text = str(err) if known else f"{type(err).__name__}: {err}"
-    if isinstance(err, PermissionError):
+    if PermissionError in (type(err), type(err.__cause__)):
         text += _CLOSED
     trace = "" if known else "".join(traceback.format_exception(err))
     return {"failed": known, "text": text[:MOST_TEXT], "traceback": trace[-MOST_TEXT:]}

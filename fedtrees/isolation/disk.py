@@ -44,7 +44,8 @@ def version() -> int:
 def close_disk(readable: Iterable[str | Path], writable: Iterable[str | Path]) -> bool:
     """Open nothing but these, and what lies in them, from here on; tell whether that holds.
 
-    TCP is closed as well from version 4 on, signals to other processes from version 6 on.
+    Folders on the path to modules can be listed, too: Python looks there. TCP is closed as well from
+    version 4 on, signals to other processes from version 6 on.
     """
     offered = version()
     if not offered:
@@ -59,6 +60,8 @@ def close_disk(readable: Iterable[str | Path], writable: Iterable[str | Path]) -
     try:
         for path in readable:
             _allow(rules, path, rights & (_READ_FILE | _READ_DIR | _EXECUTE))
+        for path in filter(os.path.isabs, sys.path):
+            _allow(rules, path, _READ_DIR)
         for path in (*writable, _SINK):
             _allow(rules, path, rights)
         return _call(_RESTRICT_SELF, ctypes.c_int(rules), ctypes.c_uint32(0)) == 0
@@ -85,7 +88,7 @@ def code() -> list[Path]:
 
 
 def _is_code(path: Path) -> bool:
-    return path.suffix in (".py", ".so", ".zip") or (path / "__init__.py").is_file()
+    return path.suffix in (".py", ".so", ".dist-info", ".egg-info") or (path / "__init__.py").is_file()
 
 
 def _allow(rules: int, path: str | Path, rights: int) -> None:
@@ -95,8 +98,8 @@ def _allow(rules: int, path: str | Path, rights: int) -> None:
     except OSError:
         return
     try:
-        if not Path(path).is_dir():
-            rights &= _OF_FILES
+        if not Path(path).is_dir() and not (rights := rights & _OF_FILES):
+            return
         rule = struct.pack("=Qi", rights, fd)
         _call(_ADD_RULE, ctypes.c_int(rules), ctypes.c_int(_PATH_BENEATH), rule, ctypes.c_uint32(0))
     finally:

@@ -36,8 +36,6 @@ def prepare() -> None:
     time. numba has no public way to ask what is in its cache: where its own has changed, nothing is
     loaded.
     """
-    if "numba" not in sys.modules:
-        return
     from numba.core.dispatcher import Dispatcher
 
     if not _prepared:
@@ -92,13 +90,9 @@ def only_read(ask: Callable[[bytes], bool]) -> None:
     ask : callable
         Have a kernel compiled elsewhere (`compiled`) and tell whether it was: then it is read.
     """
-    if "numba" not in sys.modules:  # all that is compiled is compiled anew
-        os.environ["NUMBA_CACHE_DIR"] = os.getcwd()
-        return
-    os.environ["XDG_CACHE_HOME"] = os.getcwd()  # for kernels whose source lies out of reach
-    from numba.core.caching import Cache, _CacheLocator
+    from numba.core.caching import Cache, UserWideCacheLocator, _CacheLocator
 
-    load, save, ensure = Cache.load_overload, Cache.save_overload, _CacheLocator.ensure_cache_path
+    load, save = Cache.load_overload, Cache.save_overload
 
     def load_overload(self: Any, signature: Any, context: Any) -> Any:
         found = load(self, signature, context)
@@ -113,8 +107,10 @@ def only_read(ask: Callable[[bytes], bool]) -> None:
 
     def ensure_cache_path(self: Any) -> None:
         path = self.get_cache_path()
-        if not os.access(path, os.W_OK):  # which asks about the folder, not about this process
-            ensure(self)
+        if isinstance(self, UserWideCacheLocator):  # the last one; it need hold nothing
+            return
+        if not os.access(path, os.W_OK):  # which asks of the folder, whatever this process may do
+            raise PermissionError(path)
         os.scandir(path).close()
 
     Cache.load_overload, Cache.save_overload = load_overload, save_overload

@@ -4,16 +4,9 @@ import subprocess
 import sys
 
 import numpy as np
-import pytest
 
-from fedtrees.bench.conformance import sample_training
-from fedtrees.core.registry import register
 from fedtrees.core.schema import Table
-from fedtrees.core.specs import Spec
 from fedtrees.guessing.consensus import matched_consensus
-from fedtrees.isolation import disk
-from fedtrees.isolation.process import AttackProcess
-from fedtrees.protocols.views import view_of
 
 LOADED = """
 from fedtrees.guessing import consensus
@@ -37,24 +30,3 @@ def test_kernels_that_were_compiled_before_are_loaded_once():
     before, after = map(int, said.stdout.split())
     assert before == after > 0
 
-
-COMPILES = """
-import json
-from fedtrees.core.attack import Attack
-from fedtrees.core.guess import Guess
-from fedtrees.core.registry import register
-
-@register.attack("compiles")
-class Compiles(Attack):
-    def run(self, view, rng):
-        from fedtrees.attacks.evidence.draws import standard_normal as kernel
-        from numba.core import caching
-
-        written = 0
-        try:
-            open(kernel._cache._cache_file._index_path, "ab").close()
-            written = 1
-        except OSError:
-            pass
-        return Guess(notes={"written": written})
-"""
