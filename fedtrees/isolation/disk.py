@@ -44,8 +44,8 @@ def version() -> int:
 def close_disk(readable: Iterable[str | Path], writable: Iterable[str | Path]) -> bool:
     """Open nothing but these, and what lies in them, from here on; tell whether that holds.
 
-    Folders on the path to modules can be listed, too: Python looks there. TCP is closed as well from
-    version 4 on, signals to other processes from version 6 on.
+    Folders on the path to modules can be listed, too: Python looks there. TCP is closed as well
+    from version 4 on, signals to other processes from version 6 on.
     """
     offered = version()
     if not offered:
@@ -88,7 +88,9 @@ def code() -> list[Path]:
 
 
 def _is_code(path: Path) -> bool:
-    return path.suffix in (".py", ".so", ".dist-info", ".egg-info") or (path / "__init__.py").is_file()
+    return (
+        path.suffix in (".py", ".so", ".dist-info", ".egg-info") or (path / "__init__.py").is_file()
+    )
 
 
 def _allow(rules: int, path: str | Path, rights: int) -> None:

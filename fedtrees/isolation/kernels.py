@@ -90,7 +90,8 @@ def only_read(ask: Callable[[bytes], bool]) -> None:
     ask : callable
         Have a kernel compiled elsewhere (`compiled`) and tell whether it was: then it is read.
     """
-    from numba.core.caching import Cache, UserWideCacheLocator, _CacheLocator
+    from numba.core import caching
+    from numba.core.caching import Cache, _CacheLocator
 
     load, save = Cache.load_overload, Cache.save_overload
 
@@ -107,8 +108,8 @@ def only_read(ask: Callable[[bytes], bool]) -> None:
 
     def ensure_cache_path(self: Any) -> None:
         path = self.get_cache_path()
-        if isinstance(self, UserWideCacheLocator):  # the last one; it need hold nothing
-            return
+        if isinstance(self, caching.UserProvidedCacheLocator | caching.UserWideCacheLocator):
+            return  # it need hold nothing yet
         if not os.access(path, os.W_OK):  # which asks of the folder, whatever this process may do
             raise PermissionError(path)
         os.scandir(path).close()

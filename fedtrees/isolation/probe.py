@@ -25,14 +25,14 @@ def probed(file: str, bench: int) -> dict[str, bool]:
 def _attempts(file: str, bench: int) -> dict[str, Callable[[], object]]:
     shared = Path("/dev/shm" if Path("/dev/shm").is_dir() else os.path.dirname(file))
     return {
-        "files of runs": lambda: Path(file).read_bytes(),
-        "folders of runs": lambda: os.listdir(os.path.dirname(file)),
-        "files for later attacks": lambda: _made(shared / f"fedtrees-{secrets.token_hex(8)}"),
-        "the bench's command line": lambda: Path(f"/proc/{bench}/cmdline").read_bytes(),
-        "the bench's memory": lambda: Path(f"/proc/{bench}/mem").open("rb").close(),
-        "signals to the bench": lambda: os.kill(bench, 0),
-        "network": lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM).close(),
-        "sockets of this machine": lambda: socket.socketpair()[0].close(),
+        "read files of runs": lambda: Path(file).read_bytes(),
+        "list their folders": lambda: os.listdir(os.path.dirname(file)),
+        "leave files": lambda: _made(shared / f"fedtrees-{secrets.token_hex(8)}"),
+        "read the command line": lambda: Path(f"/proc/{bench}/cmdline").read_bytes(),
+        "read the memory": lambda: Path(f"/proc/{bench}/mem").open("rb").close(),
+        "signal the bench": lambda: os.kill(bench, 0),
+        "use the network": lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM).close(),
+        "open local sockets": lambda: socket.socketpair()[0].close(),
     }
 
 
