@@ -36,12 +36,13 @@ class Store:
     def create(self, suite_toml: str, environment: Mapping[str, Any]) -> None:
         """Make the folder, for its owner alone, and describe the run in it.
 
-        A folder that holds a run keeps the permissions that it has.
+        A folder that was there keeps its rights; what parties held and sent is in ``cells``.
         """
         try:
-            self.cells.mkdir(parents=True, exist_ok=True)
-            if not self.exists():
-                self.folder.chmod(FOR_OWNER)
+            self.folder.mkdir(mode=FOR_OWNER, parents=True, exist_ok=True)
+            self.cells.mkdir(mode=FOR_OWNER, exist_ok=True)
+            with contextlib.suppress(OSError):  # somebody else's
+                self.cells.chmod(FOR_OWNER)  # where an earlier version made it
         except OSError as err:
             raise StoreError(f"cannot make {self.cells}: {err.strerror or err}") from err
         write_listed(self.folder, "suite.toml", suite_toml.encode())

@@ -89,6 +89,10 @@ class Registry:
         """Return all names of a kind, without importing what they stand for."""
         return sorted({*self._known[kind], *(e.name for e in _entries(kind))})
 
+    def is_ours(self, kind: str, name: str) -> bool:
+        """Tell whether a name is of this package, and nothing of another's runs if it is loaded."""
+        return any(e.name == name and e.value.startswith(_OURS) for e in _entries(kind))
+
     def get(self, kind: str, name: str) -> Callable[..., Any]:
         """Return the class or loader of that name.
 
