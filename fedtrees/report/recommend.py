@@ -1,7 +1,8 @@
 """Which recipe to take, computed from results: for the verdict, the documentation and advice.
 
 A recipe is chosen that was tried against every adversary of every table, by every attack that
-applies, and under which none of them is clearly past blind by any score, rows and counts alike; of
+applies, and under which none of them is clearly past blind, rows and counts alike, by any score: by
+more than a margin, of rows rebuilt exactly by anything; of
 those the one that costs least utility on the table where it costs most.
 """
 
@@ -97,7 +98,7 @@ class Candidate:
 
     @property
     def holds(self) -> bool:
-        """Whether it was tested everywhere and nothing is clearly past blind."""
+        """Whether it was tested everywhere and nothing is open."""
         return not (self.untested or self.open)
 
     @property
@@ -165,7 +166,7 @@ def _candidate(
         if why:
             untested.append(f"{place}: {why}")
     leaks = [Open(one.place, leak) for one in tried for leak in one.leaks]
-    past = [o for o in leaks if o.leak.past_blind]
+    past = [o for o in leaks if o.leak.open(margin)]
     past.sort(key=lambda o: -o.leak.beyond.mean)
     costs = [one.cost for one in tried if one.cost.known]
     sent = [one.bytes for one in tried if math.isfinite(one.bytes)]

@@ -10,7 +10,7 @@ from fedtrees.report.intervals import Estimate
 from fedtrees.report.phrases import NO_DIFFERENCE, NOT_LOOKING
 from fedtrees.report.recommend import Recommendation, Trial, recommend
 from fedtrees.report.sides import Adversary
-from fedtrees.report.verdict import FEWEST_SEEDS
+from fedtrees.report.verdict import FEWEST_SEEDS, MARGIN
 
 
 def steps(sides: Sequence[Adversary], untried: Sequence[str]) -> list[str]:
@@ -99,10 +99,15 @@ def _rests(side: Adversary, defense: str) -> str:
             f"every score, over {many(seeds, 'seed')}."
         )
     why = f"; to show it takes {FEWEST_SEEDS} seeds" if seeds < FEWEST_SEEDS else ""
+    past = any(leak.past_blind for leak in side.board[defense].leaks)
+    reads = (
+        f"{side.are} clearly past {NOT_LOOKING}, by no more than {MARGIN:g}"
+        if past
+        else f"can read nothing clear beyond {NOT_LOOKING}, by any score"
+    )
     return (
-        f"With {defense}, {side.who} can read nothing clear beyond {NOT_LOOKING}, by any "
-        f"score; {many(seeds, 'seed')} cannot rule out an advantage of {side.margin:g} or more"
-        f"{why}."
+        f"With {defense}, {side.who} {reads}; {many(seeds, 'seed')} cannot rule out an advantage "
+        f"of {side.margin:g} or more{why}."
     )
 
 

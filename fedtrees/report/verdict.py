@@ -19,6 +19,8 @@ from fedtrees.report.worst import attack_metrics, worst_case
 # What a defense may leave above blind and still be called down to it. Between federations of one
 # table advantages differ by one to three points: three seeds can show five, and not much less.
 MARGIN = 0.05
+#: Scores of single persons: of these no margin is granted.
+PERSONS = ("exact_rows", "returned_right")
 FEWEST_SEEDS = 3  # of fewer no interval is believed
 
 
@@ -55,6 +57,15 @@ class Leak:
     def past_blind(self) -> bool:
         """Whether `beyond` is clearly above zero."""
         return above(self.beyond)
+
+    def open(self, margin: float) -> bool:
+        """Whether it is clearly past blind: by more than the margin, of single persons by any.
+
+        A margin wider than `MARGIN` grants no more than that.
+        """
+        return self.past_blind and (
+            self.metric in PERSONS or self.beyond.mean > min(margin, MARGIN)
+        )
 
 
 def above(e: Estimate) -> bool:

@@ -71,6 +71,27 @@ def test_what_own_suppressed_bins_brought_is_what_is_subtracted_and_the_rest_is_
     for t, sums in enumerate(basis.sums):
         others = sum(e.own_sums[t] for _, e in seen.values())
         np.testing.assert_allclose(np.stack([sums.g, sums.h], axis=1), others, atol=1e-6)
-    assert 0 < trust_in(basis, 100) < 0.99
     exact = evidence_under(Spec("split-only"), ("client-0",))[1]
     assert trust_in(Basis.of(exact, view.rows, view.schema), 100) == 1
+
+
+def test_doubt_covers_what_suppression_took():
+    """What min-bin took of victims' gradients is, on average over leaves, less than is doubted."""
+    clients, schema = sample_federation()
+    protocol = register.make("protocol", Spec("fedtree-hist", {"trees": 3, "max_depth": 3}))
+    for k, trust in ((3, 0.5), (5, 0.97)):
+        made = Composition((register.make("defense", Spec("min-bin", {"k": k})),))
+        run = train(protocol, over_clients(clients), schema, defense=made)
+        view = view_of(run, ("client-0",), over_clients(clients))
+        basis = Basis.of(evidence_of(view), view.rows, view.schema)
+        taken, doubted = [], []
+        for t, sums in enumerate(basis.sums):
+            leaves, true = run.model.trees[t].leaves, 0.0
+            for client in clients[1:]:
+                gradient = run.model.first(t).predict(client.X) - client.y
+                at = np.searchsorted(leaves, run.model.apply(client.X)[:, t])
+                true = true + np.bincount(at, gradient, len(leaves))
+            taken += list((sums.g - true) ** 2)
+            doubted += list(sums.var_g)
+        assert 0 < np.mean(taken) < np.mean(doubted)
+        assert 0 < trust_in(basis, 100) < trust

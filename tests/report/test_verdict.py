@@ -97,6 +97,13 @@ def test_what_is_clearly_past_blind_is_not_stopped_however_wide_the_margin(table
     assert "Still open: nothing that was tried stops the party 't'" in steps(table, margin=0.5)
 
 
+def test_what_is_past_blind_by_less_than_the_margin_is_said(table):
+    run(table, (0.01, 0.02, 0.06))
+    said = steps(table)
+    assert "cannot rule out an advantage" in said
+    assert "clearly past one who never looked, by no more than 0.05" in said
+
+
 def test_a_wide_interval_is_not_shown_to_be_safe(table):
     run(table, (-0.3, 0.0, 0.3))
     assert "may be stopped (no clear difference from one who never looked) by shield" in line(table)
