@@ -31,6 +31,8 @@ DEFENSES = (
     "secure-sum+dp-grid-cuts[epsilon=1]+laplace-hist[epsilon=1]",
     "secure-sum+dp-grid-cuts[epsilon=1]+min-bin",
     "laplace-gradient[epsilon=5]",
+    "sketch-rounding",
+    "dp-quantile-cuts[epsilon=1]",
     "split-only",
 )
 #: The same where clients grow trees alone: what is sent are trees.
