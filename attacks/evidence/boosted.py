@@ -111,6 +111,8 @@ class Evidence:
     likely : Table or None
         Rows whose columns are the victims', where sketches told these
         (`fedtrees.attacks.evidence.marginals.likely_rows`). None: own rows stand for them.
+    sketched : bool
+        Whether these have the victims' own values; else values are of the cells of a grid.
     reg_alpha : float
         L1 penalty of the leaf values.
     subsample : float
@@ -143,6 +145,7 @@ class Evidence:
     mean_start: bool = False
     sizes: tuple[int, ...] | None = None
     likely: Table | None = None
+    sketched: bool = False
     reg_alpha: float = 0.0
     subsample: float = 1.0
     held_out: float = 0.0

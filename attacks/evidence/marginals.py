@@ -147,11 +147,16 @@ def pooled(view: View) -> tuple[Column, ...] | None:
 
     None unless every victim's sketch is seen, or the sum of everybody's counts on a grid.
     """
-    found = columns_of(view)
-    clients = {name for name, role in view.roles.items() if role == "client"}
-    if not found or set(found) != clients - set(view.principals):
+    if not all_sketched(view):
         return _on_grid(view)
-    return tuple(_together(parts) for parts in zip(*found.values(), strict=True))
+    return tuple(_together(parts) for parts in zip(*columns_of(view).values(), strict=True))
+
+
+def all_sketched(view: View) -> bool:
+    """Tell whether the sketches of all victims are seen."""
+    clients = {name for name, role in view.roles.items() if role == "client"}
+    found = {m.owner or item.sender for item, m in view.messages(FeatureSketch)}
+    return bool(found) and found - set(view.principals) == clients - set(view.principals)
 
 
 def _on_grid(view: View) -> tuple[Column, ...] | None:

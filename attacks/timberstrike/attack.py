@@ -10,7 +10,7 @@ import numpy as np
 from fedtrees.attacks.evidence.boosted import Evidence, Level
 from fedtrees.attacks.evidence.clients.chains import Clues
 from fedtrees.attacks.evidence.clients.victims import Starts, union_of, victims_of
-from fedtrees.attacks.evidence.marginals import likely_rows
+from fedtrees.attacks.evidence.marginals import all_sketched, likely_rows
 from fedtrees.attacks.evidence.prior import Ranges
 from fedtrees.attacks.evidence.readable import no_trees
 from fedtrees.attacks.evidence.readback.claims import with_counts_read_back
@@ -79,7 +79,8 @@ class TimberStrike(Options, Attack):
         if self.noise == "ignored":
             evidence = as_published(evidence)
         if self.sketches and self.use_prior:
-            evidence = replace(evidence, likely=likely_rows(view, rng))
+            likely = likely_rows(view, rng)
+            evidence = replace(evidence, likely=likely, sketched=all_sketched(view))
         return reconstruct(evidence, view.rows, view.schema, self, rng)
 
 

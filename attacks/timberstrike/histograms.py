@@ -55,6 +55,9 @@ class Rows:
     paired: Table  # the others: the consensus of samples
     samples: list[Table]
     notes: dict[str, float]
+    # Whether samples are as different as noise leaves them: each bin counts by its variance, and
+    # whole rows. Then they are trusted whatever the noise.
+    wide: bool = False
 
 
 def rows_from_histograms(
@@ -133,7 +136,8 @@ def rows_from_histograms(
             )
         samples.append(Table(X, y))
     rest = told_rows(matched_consensus(samples, tolerance, groups=block), prior)
-    return Rows(sure, rest, samples, {**notes, "paired_rows": float(len(rest))})
+    wide = not evidence.suppressed and not any(n.row_g for n in evidence.noise or ())
+    return Rows(sure, rest, samples, {**notes, "paired_rows": float(len(rest))}, wide)
 
 
 def _alike(

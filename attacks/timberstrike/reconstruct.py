@@ -126,16 +126,19 @@ def reconstruct(
     basis = suited(basis) if read is None or len(read.paired) or rest is not None else basis
     if read is None:
         chosen = _follow_rows(evidence, basis, counts, share, rest, schema, options, rng)
-    elif rest is None and options.weighs_blind and len(read.paired) and not len(own):
+    elif (
+        rest is None
+        and options.weighs_blind
+        and len(read.paired)
+        and not (len(own) or evidence.sketched)
+    ):
         chosen = _follow_likely(read, evidence, len(basis.sums), schema, options, share, rng)
     else:
         chosen = read
     sure, records, more = chosen.sure, chosen.paired, dict(chosen.notes)
     if options.weighs_blind:
         inside += len(sure) + (0 if rest is None or read is None else int(rest[0].sum()))
-        records, choice = _weighed(
-            records, chosen.samples, evidence, basis, counts, (inside, share), schema, rng
-        )
+        records, choice = _weighed(chosen, evidence, basis, counts, (inside, share), schema, rng)
         more |= choice
     records = Table.concat([sure, records])
     if read is not None and rest is not None:
@@ -169,8 +172,9 @@ def _follow_likely(
 ) -> Rows:
     """Follow rows like those of the first tree's bins through all trees.
 
-    For who has no own rows, these are all that is known of what values there are and what goes
-    together; rows that were read off are subtracted from every sum.
+    For who has neither own rows nor sketches, these are all that is known of what values there are
+    and what goes together; rows that were read off are subtracted from every sum. Where sketches
+    told the values, the pairs are half a point better than what follows (breast cancer, Pima).
     """
     evidence = replace(evidence, likely=Table.concat(read.samples[:LIKELY_SAMPLES]))
     basis = Basis.of(evidence, read.sure, schema, trees, ranges=options.ranges)
@@ -206,8 +210,7 @@ def _without_bins(evidence: Evidence) -> Level:
 
 
 def _weighed(
-    records: Table,
-    worlds: Sequence[Table],
+    chosen: Rows,
     evidence: Evidence,
     basis: Basis,
     counts: Sequence[Counts],
@@ -215,7 +218,7 @@ def _weighed(
     schema: Schema,
     rng: np.random.Generator,
 ) -> tuple[Table, dict[str, float]]:
-    """Return what is submitted: these records, unless a blind guess promises more.
+    """Return what is submitted of the rows not read off: these, unless a blind guess promises more.
 
     ``of`` is how many rows are known besides, and for which share of the others records stand.
     Exact counts that own rows are unlike say that no guess made of own rows does.
@@ -226,13 +229,13 @@ def _weighed(
         )
         for c, s in zip(counts, basis.sums, strict=False)
     )
-    inside, share = of
+    records, (inside, share) = chosen.paired, of
     rows = None if evidence.n_rows is None else round(share * max(evidence.n_rows - inside, 0))
     if strange:
         return at_most(records, rows or len(records), rng), {"submits_blind": 0.0}
-    trust = trust_in(basis, round(len(records) / share))
+    trust = 1.0 if chosen.wide else trust_in(basis, round(len(records) / share))
     blind = Blind.of(basis, schema, share, rng)
-    return submitted(records, worlds, blind, trust, rng, rows)
+    return submitted(records, chosen.samples, blind, trust, rng, rows)
 
 
 def _classes(n0: NDArray[np.int64], n1: NDArray[np.int64], evidence: Evidence) -> NDArray[np.int64]:

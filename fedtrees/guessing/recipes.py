@@ -40,10 +40,13 @@ class Recipe:
         Of `SHARES`, the share of a row's cells to take from other own rows.
     guess : str
         The blind guess, by its name in `fedtrees.guessing.blind.blind_guesses`.
+    apart : str
+        Draws of rows like own ones that are not the rows of the guess; empty: those of its `kind`.
     """
 
     share: float
     guess: str
+    apart: str = ""
 
     @property
     def kind(self) -> str:
@@ -70,6 +73,8 @@ def best_recipe(own: Table, schema: Schema, rng: np.random.Generator) -> Recipe:
     if len(own) < TOLD_BY:
         return Recipe(SHARES["mixed-30" if len(own) < FEWEST_ROWS else "mixed-10"], usual)
     heard = len(own) >= HEARD_FROM and usual not in ("frequent", COPIES)
+    # a guess of own rows as they are looks too good in draws that repeat them
+    apart = "imputed" if heard and usual == "imputed+refined" else ""
     shares = {f"{kind}+consensus": share for kind, share in SHARES.items()}
     score = _cross_validated(
         own, schema, [*shares, "imputed+refined"][: None if heard else -1], rng
@@ -80,7 +85,7 @@ def best_recipe(own: Table, schema: Schema, rng: np.random.Generator) -> Recipe:
         usual = best if ahead else "imputed+refined"
     elif usual == "given-label+consensus":
         usual = best
-    return Recipe(shares[best], usual)
+    return Recipe(shares[best], usual, apart)
 
 
 def usual_guess(own: Table) -> str:

@@ -17,8 +17,10 @@ from fedtrees.attacks.evidence.marginals import (
     holds_all_values,
     likely_rows,
     pooled,
+    reliability,
     shortest,
 )
+from fedtrees.attacks.evidence.noisy_counts import likely_counts
 from fedtrees.attacks.sketches.attack import SketchReading
 from fedtrees.attacks.timberstrike.attack import TimberStrike
 from fedtrees.core.errors import ProtocolError, UsageError
@@ -26,7 +28,7 @@ from fedtrees.core.guess import ColumnValues, Records
 from fedtrees.core.schema import Table
 from fedtrees.defenses.dp_quantile_cuts import PrivateQuantileCuts
 from fedtrees.defenses.secure_sum import SecureSum
-from fedtrees.defenses.settled_cuts import GridCuts
+from fedtrees.defenses.settled_cuts import GridCuts, PrivateGridCuts
 from fedtrees.protocols.horizontal.fedtree_hist import FedTreeHist
 from fedtrees.protocols.horizontal.forest_hist import ForestHist
 from fedtrees.protocols.horizontal.nvflare_hist import NVFlareHist
@@ -235,3 +237,30 @@ def test_opened_sums_on_a_grid_are_the_victims_pooled_columns(principals):
     assert records.owner is None
     assert len(records.table) == len(rows)
     assert np.isin(records.table.X, rows.X).all()
+
+
+def test_noisy_counts_are_believed_as_far_as_their_law_allows():
+    own, noisy = np.array([8, 2, 0, 0]), np.array([10, 70, 15, 5])
+    exact, told = likely_counts(noisy, own, 100, 1e-9)
+    assert np.array_equal(exact, noisy)
+    assert told == pytest.approx(1.0)
+    drowned, told = likely_counts(noisy, own, 100, 1e9)
+    assert np.array_equal(drowned, [75, 21, 2, 2])
+    assert told < 1e-3
+    between, told = likely_counts(noisy - 40, own, 100, 50.0)
+    assert between.sum() == 100
+    assert between.min() >= 0
+    assert 0.3 < told < 0.95
+
+
+def test_columns_of_noisy_sums_have_as_many_values_as_there_are_rows():
+    """Counts below 0 cut off are no rows: 2,600 of them stood for 300 of breast cancer."""
+    rng = np.random.default_rng(0)
+    ages = Table(rng.integers(20, 90, (150, 4)).astype(np.float32), rng.integers(0, 2, 150))
+    protocol, parts = FedTreeHist(trees=1, max_depth=2), [PrivateGridCuts(epsilon=1.0)]
+    run = Run(protocol, ages, principals=("server", "client-0"), parts=parts)
+    n = sum(map(len, run.truth.values()))
+    columns = pooled(run.view)
+    assert [c.present for c in columns] == [n] * 4
+    assert reliability(columns) < 0.5
+    assert likely_rows(run.view, rng) is None

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from timberstrike_world import structured, world
 
+from fedtrees.attacks.evidence import submission
 from fedtrees.attacks.evidence.basis import Basis
 from fedtrees.attacks.evidence.boxes import open_boxes
 from fedtrees.attacks.evidence.submission import Blind, own_rows_differ, submitted, trust_in
@@ -77,6 +78,22 @@ def test_a_guess_bad_in_its_own_worlds_is_not_submitted():
     assert abs(found.X.mean()) < 1
 
 
+def test_the_noise_says_how_clearly_a_reconstruction_must_be_ahead(monkeypatch):
+    monkeypatch.setattr(submission, "_gain", lambda *_: 0.01)
+    for trust, lost in ((1.0, 0.0), (0.99, 0.0), (0.9, 1.0), (0.5, 1.0)):
+        _, notes = submitted(rows(60, 0), [rows(60, 2)] * 5, blind(rows(80, 1)), trust, rng())
+        assert notes["submits_blind"] == lost
+
+
+def test_own_rows_as_they_are_are_not_weighed_in_draws_that_repeat_them():
+    own, truth = rows(150, 1), rows(60, 0)
+    gains = []
+    for apart in ("", "imputed"):
+        made = Blind(own, SCHEMA, WIDTH, Recipe(0.0, "bootstrap+consensus", apart))
+        gains.append(submitted(truth, [truth] * 5, made, 0.0, rng())[1]["expected_gain"])
+    assert gains[1] > gains[0] + 0.01
+
+
 def test_the_blind_guess_has_the_classes_that_were_found():
     """Own rows are of class 0 nine times in ten, the victims' of class 1; each class has a kind."""
 
@@ -95,16 +112,44 @@ def test_the_blind_guess_has_the_classes_that_were_found():
     assert agreement(found, truth, WIDTH) > agreement(usual, truth, WIDTH) + 0.5
 
 
-def test_likely_rows_leave_a_blind_guess_where_some_rows_stand_for_all():
-    """Sketches told the prior its rows; a blind guess is made of own ones."""
+def test_of_which_rows_the_other_guess_is_where_sketches_told_likely_ones():
+    """Of these, where they are all that is known; of own ones, where some rows stand for all."""
     small = world(*structured(), 40)
     evidence = replace(small.evidence(), likely=small.victims)
     basis = Basis.of(evidence, small.own, small.schema)
     assert basis.prior.told
-    assert len(Blind.of(basis, small.schema, 1.0, rng()).own) == 0
+    told = Blind.of(basis, small.schema, 1.0, rng())
+    assert told.told
+    np.testing.assert_array_equal(told.own.X, small.victims.X)
     many = Blind.of(basis, small.schema, 0.5, rng())
     np.testing.assert_array_equal(many.own.X, small.own.X)
     assert many.recipe == best_recipe(small.own, small.schema, rng())
+
+
+@pytest.mark.parametrize(("kind", "submits"), [("told", 0.0), ("ranges", 0.0), ("own", 1.0)])
+def test_draws_of_likely_rows_are_no_worlds_beside_samples(kind, submits):
+    """A guess fair in its own worlds; own rows' draws speak against it, likely rows' may not."""
+    truth = rows(60, 0, centre=0.6)
+    of = blind(rows(80, 1))
+    of = of if kind == "own" else replace(of, **{kind: True})
+    poor = [rows(60, s, centre=0.6) for s in range(5)]
+    _, notes = submitted(truth, poor, of, 1.0, rng())
+    assert notes["submits_blind"] == submits
+
+
+def test_without_rows_and_cut_points_values_are_likely_in_the_lower_part_of_declared_ranges():
+    w = world(*structured(), 40)
+    ranged = replace(w.schema, features=tuple(
+        replace(f, low=0.0, high=100.0) if not f.categories else f
+        for f in w.schema.features
+    ))  # fmt: skip
+    none = w.own.take([])
+    evidence = replace(w.evidence("statistics"), cuts=None)
+    basis = Basis.of(evidence, none, ranged)
+    assert 5 < np.median(basis.prior.own.X) < 40
+    assert Blind.of(basis, ranged, 1.0, rng()).ranges
+    assert len(Basis.of(evidence, none, ranged, use_prior=False).prior.own) == 0
+    assert len(Basis.of(w.evidence(), none, w.schema).prior.own) == 0
 
 
 def test_without_a_choice_the_reconstruction_is_submitted():
@@ -284,3 +329,38 @@ def test_small_leaves_do_not_make_own_rows_look_strange(leaves, victims, own):
     assert own_rows_differ(
         rng.multinomial(victims, share)[:, None], rng.multinomial(200, other)[:, None]
     )
+
+
+def gap(data, protocol, defense, who, attack, seed):
+    """Return RA less that of the blind guess *imputed+refined*."""
+    made = register.make("protocol", parse_grid(protocol)[0])
+    federation = federation_of(Setting.of(DataRef(data), Spec("iid"), 3, seed, made), None)
+    by = make_defense(parse_composed([defense])[0])
+    training = train(made, federation.holdings, federation.schema, defense=by, seed=seed)
+    view = view_of(training, who, federation.holdings)
+    truth = federation.case(training.transcript.roles, who, seed).victims_rows
+    guess = register.make("attack", Spec(attack)).run(view, np.random.default_rng(seed))
+    line = Draws(view.rows, view.schema, len(truth), np.random.default_rng(seed))
+    blind = score_records(line.guess("imputed+refined"), truth, view.schema).ra
+    return score_records(guessed.rows(guess), truth, view.schema).ra - blind
+
+
+@pytest.mark.parametrize(
+    ("protocol", "defense", "who", "attack"),
+    [  # -0.42, -0.45 and -0.13 before, wine
+        ("fedtree-hist[trees=3,max_depth=2]", "dp-grid-cuts[epsilon=1]", "server", "timberstrike"),
+        (
+            "fedtree-hist[trees=1,max_depth=1]",
+            "dp-grid-cuts[epsilon=8]",
+            "server",
+            "sketch-reading",
+        ),
+        ("local-forests[trees=5,max_depth=3]", "none", "client-0", "forest-boxes"),
+    ],
+)
+def test_noisy_columns_and_few_trees_do_not_end_below_the_blind_line(
+    protocol, defense, who, attack
+):
+    principals = tuple(dict.fromkeys((who, "client-0")))
+    gaps = [gap("wine", protocol, defense, principals, attack, seed) for seed in range(2)]
+    assert np.mean(gaps) > -0.02

@@ -60,6 +60,12 @@ def test_who_has_no_rows_is_better_off_with_bins_whatever_is_done_to_them(defens
     assert bins > sums + 0.02
 
 
+@pytest.mark.parametrize(("cuts", "followed"), [("", False), ("grid-cuts+", True)])
+def test_who_has_no_rows_pairs_what_sketches_told_and_follows_what_a_grid_did(cuts, followed):
+    view, *_ = seen(f"{cuts}secure-sum+hist-rounding[step=0.1]")
+    assert ("residual_last_tree" in attack(view).notes) is followed
+
+
 @pytest.mark.parametrize("step", [0.01, 0.1])
 def test_rounded_sums_of_several_clients_are_whole_rows(step):
     view, victims, done = seen(f"secure-sum+hist-rounding[step={step}]", base_score=0.5)
