@@ -31,13 +31,14 @@ SCORES = (
     "entries",
 )
 LEAST = 0.003  # a smaller change is none
+_TEXT = {"defense_params": str, "protocol_params": str, "attack_params": str}
 _PLACE = ["dataset", "protocol", "protocol_params", "threat", "defense_spec", "attack"]
 _CELL = [*_PLACE, "metric"]
 
 
 def read(folder: Path) -> pd.DataFrame:
     """Return the scores of a run by any release: the columns that are used have never changed."""
-    rows = pd.read_csv(folder / "rows.csv", low_memory=False)
+    rows = pd.read_csv(folder / "rows.csv", low_memory=False, dtype=_TEXT)
     rows = rows[(rows["stage"] == "attack") & rows["metric"].isin(SCORES)].fillna(
         {"defense_params": "", "protocol_params": ""}
     )
