@@ -34,6 +34,7 @@ LEAST = 0.003  # a smaller change is none
 _TEXT = {"defense_params": str, "protocol_params": str, "attack_params": str}
 _PLACE = ["dataset", "protocol", "protocol_params", "threat", "defense_spec", "attack"]
 _CELL = [*_PLACE, "metric"]
+_DEFENDED = ["protocol", "protocol_params", "threat", "defense_spec"]
 
 
 def read(folder: Path) -> pd.DataFrame:
@@ -74,7 +75,7 @@ def per_attack(both: pd.DataFrame) -> list[list[str]]:
     """Return a line per attack and score: mean change, the worst defense's, how many fell."""
     lines = []
     for (attack, metric), part in both.groupby(["attack", "metric"], sort=False):
-        places = summed(part, ["protocol", "threat", "defense_spec"])
+        places = summed(part, _DEFENDED)
         worst = places.loc[places["change"].idxmin()]
         where = f"{worst['protocol']}, {worst['threat']}, `{worst['defense_spec']}`"
         fell = f"{int(places['fell'].sum())} of {len(places)}"
@@ -96,7 +97,7 @@ def main() -> None:
     summed(both, _CELL).to_csv(options.out, index=False, float_format="%.4f")
     header = ("attack", "score", "old", "new", "change", "worst defense", "fell")
     print(markdown(header, per_attack(both)))
-    places = summed(both, [*_CELL[1:]])
+    places = summed(both, [*_DEFENDED, "attack", "metric"])
     fallen = places[places["fell"]].sort_values("change")
     print(f"\n{len(fallen)} of {len(places)} fell beyond their spread.\n")
     header = ("attack", "score", "protocol", "who", "defense", "old", "new", "95% of the change")
