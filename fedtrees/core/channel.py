@@ -71,9 +71,17 @@ class Share(Change):
 
 @dataclass(frozen=True)
 class Mechanism(Change):
-    """What is sent is drawn by a private mechanism from the rows; there is no number x behind y."""
+    """What is sent is drawn by a private mechanism from the rows; there is no number x behind y.
+
+    Attributes
+    ----------
+    why : str
+    rank_error : float
+        Of values drawn from a column, the standard deviation of their ranks, about, in rows.
+    """
 
     why: str
+    rank_error: float = 0.0
 
 
 @dataclass(frozen=True)

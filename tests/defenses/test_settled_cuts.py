@@ -26,7 +26,7 @@ from fedtrees.messages.cuts import (
     GridRequest,
 )
 from fedtrees.privacy.mechanisms import discrete_laplace_share
-from fedtrees.privacy.quantiles import private_quantiles
+from fedtrees.privacy.quantiles import private_quantiles, rank_error
 from fedtrees.protocols.base import train
 from fedtrees.protocols.views import view_of
 
@@ -267,6 +267,16 @@ def test_quantiles_of_a_large_epsilon_are_those_of_the_values():
     assert (np.diff(nothing) >= 0).all()
     assert nothing.min() >= 5
     assert nothing.max() <= 9
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 3.0])
+def test_ranks_of_quantiles_are_as_far_off_as_stated(epsilon):
+    rng = np.random.default_rng(0)
+    x = np.sort(rng.normal(2**19, 2**16, 1000).astype(np.int64))
+    at = np.arange(1, 16) * len(x) / 16
+    found = [private_quantiles(x, 15, 0, 2**20, epsilon, rng) for _ in range(50)]
+    off = np.sqrt(np.mean((np.searchsorted(x, found) - at) ** 2))
+    assert 0.4 < off / rank_error(15, epsilon) < 2.5
 
 
 # Rounding
