@@ -24,6 +24,8 @@ from fedtrees.report.verdict import MARGIN, Leak, difference
 #: Scores of rows and of counts: where they were measured of one recipe, a recipe without them was
 #: not tested.
 REQUIRED = ("ra", "exact_rows", "leaf_mass_exact", "leaf_counts_exact")
+#: Places named where a recipe was not tested.
+MOST_NAMED = 3
 _ALONE = ("none", "")  # claims of what is no defense at all
 
 
@@ -104,6 +106,8 @@ class Candidate:
     @property
     def reason(self) -> str:
         """Why it is not taken; "" where nothing speaks against it."""
+        if len(self.untested) > MOST_NAMED:
+            return f"untested at {len(self.untested)} places: {'; '.join(self.untested[:1])}, ..."
         if self.untested:
             return f"untested: {'; '.join(self.untested)}"
         return f"open: {self.open[0]}" if self.open else ""
