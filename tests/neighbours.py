@@ -278,7 +278,9 @@ def moved(protocol, neighbours, schema, defense, owner, seed=0):
     for at, held in zip((None, 0), neighbours, strict=True):
         tape.at = at
         with replayed(tape):
-            runs.append(train(protocol, held, schema, defense=defense, seed=seed))
+            runs.append(
+                train(protocol, held, schema, defense=defense, seed=seed, noise_from="seed")
+            )
     noisy = sum(tape.pure.values())
     if tape.gaussian:
         delta = max(said.delta for said in runs[0].spent if hasattr(said, "delta"))
