@@ -91,9 +91,10 @@ def only_read(ask: Callable[[bytes], bool]) -> None:
         Have a kernel compiled elsewhere (`compiled`) and tell whether it was: then it is read.
     """
     from numba.core import caching
-    from numba.core.caching import Cache, _CacheLocator
 
-    load, save = Cache.load_overload, Cache.save_overload
+    cache: Any = caching.Cache  # which numba has no types of
+    locator: Any = caching._CacheLocator
+    load, save = cache.load_overload, cache.save_overload
 
     def load_overload(self: Any, signature: Any, context: Any) -> Any:
         found = load(self, signature, context)
@@ -114,8 +115,8 @@ def only_read(ask: Callable[[bytes], bool]) -> None:
             raise PermissionError(path)
         os.scandir(path).close()
 
-    Cache.load_overload, Cache.save_overload = load_overload, save_overload
-    _CacheLocator.ensure_cache_path = ensure_cache_path
+    cache.load_overload, cache.save_overload = load_overload, save_overload
+    locator.ensure_cache_path = ensure_cache_path
 
 
 def compiled(order: bytes) -> bool:
