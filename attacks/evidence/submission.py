@@ -93,6 +93,7 @@ def submitted(
     rows: int | None = None,
     *,
     weight: float = 1.0,
+    between: bool = True,
 ) -> tuple[Table, dict[str, float]]:
     """Return the guess whose expected reconstruction accuracy is highest, and what was expected.
 
@@ -124,6 +125,8 @@ def submitted(
     weight : float
         How far ``worlds`` are to be trusted where sums are: below 1 those of few chains, alike;
         `CERTAIN` where boxes are known.
+    between : bool
+        Whether the third guess is weighed: False where ``found`` keeps to more than samples say.
 
     Returns
     -------
@@ -151,7 +154,7 @@ def submitted(
 
     margin = _MARGIN * min(1.0, abs(1 - sure) / _NOISY)
     gain, chosen = gain_of(found), found
-    middle = _between(guess, found, worlds, blind.width)
+    middle = _between(guess, found, worlds, blind.width) if between else None
     if middle is not None and (less := gain_of(middle)) > gain - margin:
         gain, chosen, margin = less, middle, 0.0
     lost = gain < margin
