@@ -93,7 +93,7 @@ def submitted(
     rows: int | None = None,
     *,
     weight: float = 1.0,
-    between: bool = True,
+    between: bool = False,
 ) -> tuple[Table, dict[str, float]]:
     """Return the guess whose expected reconstruction accuracy is highest, and what was expected.
 
@@ -126,7 +126,7 @@ def submitted(
         How far ``worlds`` are to be trusted where sums are: below 1 those of few chains, alike;
         `CERTAIN` where boxes are known.
     between : bool
-        Whether the third guess is weighed: False where ``found`` keeps to more than samples say.
+        Whether the third guess is weighed, too: not where ``found`` keeps to more than samples do.
 
     Returns
     -------

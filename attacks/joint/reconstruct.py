@@ -297,7 +297,7 @@ def _run_chains(
     trust = trust_in(problem.basis, len(rows))
     weight = _whole(problem) * min(1.0, len(squares) / WORLDS)  # samples of one chain are alike
     blind = Blind.of(problem.basis, problem.schema, known.share, rng)
-    records, choice = submitted(rows, tables, blind, trust, rng, weight=weight)
+    records, choice = submitted(rows, tables, blind, trust, rng, weight=weight, between=True)
     notes = choice | {
         "chains_run": float(len(squares)),
         "residual_rms": float(np.sqrt(np.mean(squares))),
@@ -338,7 +338,8 @@ def _inside_boxes(problem: _Problem, rng: np.random.Generator) -> tuple[Table, d
         top = np.nextafter(high, np.float32(-np.inf))
         found = Table(np.minimum(np.maximum(rows.X, low), top), rows.y)
     blind = Blind.of(basis, problem.schema, 1.0, rng)  # boxes are known of all rows alone
-    return submitted(found, tables, blind, 1.0, rng, weight=CERTAIN * _whole(problem))
+    weight = CERTAIN * _whole(problem)
+    return submitted(found, tables, blind, 1.0, rng, weight=weight, between=True)
 
 
 def _whole(problem: _Problem) -> float:

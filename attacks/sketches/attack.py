@@ -113,7 +113,7 @@ class SketchReading(Attack):
             return Records(Table(X, y), owner=names), {"submits_blind": 0.0}
         blind = Blind(own, view.schema, width, best_recipe(own, view.schema, rng))
         told = reliability([c for parts in columns.values() for c in parts])
-        rows, choice = submitted(Table(X, y), tables, blind, told, rng, between=False)
+        rows, choice = submitted(Table(X, y), tables, blind, told, rng)
         return Records(rows, owner=None if choice["submits_blind"] else names), choice
 
 

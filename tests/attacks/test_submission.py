@@ -106,7 +106,7 @@ def test_between_blind_and_found_stands_the_blind_guess_matched_to_the_samples()
     assert between is not None
     assert agreement(between, truth, WIDTH) > agreement(usual, truth, WIDTH) + 0.1
     assert agreement(between, truth, WIDTH) > agreement(worlds[0], truth, WIDTH) + 0.005
-    found, notes = submitted(rows(120, 3), worlds, blind(own), 1.0, rng())
+    found, notes = submitted(rows(120, 3), worlds, blind(own), 1.0, rng(), weight=1.9, between=True)
     assert notes["submits_blind"] == 0.0
     assert agreement(found, truth, WIDTH) > agreement(usual, truth, WIDTH) + 0.1
     assert submission._between(usual, worlds[0].take(np.arange(90)), worlds, WIDTH) is None
