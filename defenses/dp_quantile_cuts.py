@@ -22,7 +22,7 @@ from fedtrees.defenses.settled_cuts import LATER
 from fedtrees.messages.cuts import CutPoints, FeatureSketch
 from fedtrees.privacy.accounting import spent_on_cuts
 from fedtrees.privacy.mechanisms import discrete_laplace
-from fedtrees.privacy.quantiles import private_quantiles
+from fedtrees.privacy.quantiles import private_quantiles, rank_error
 from fedtrees.trees.grid import LARGEST, float_rank, of_rank
 
 # Numbers that a column with a declared range is read as: far more than anybody needs bins.
@@ -56,6 +56,7 @@ class PrivateQuantileCuts(Defense):
     guards = (FeatureSketch,)
     exempts = LATER
     requires = (CutPoints,)
+    reads_rows = True
 
     def __post_init__(self) -> None:
         check_positive("epsilon", self.epsilon)
@@ -72,8 +73,11 @@ class PrivateQuantileCuts(Defense):
         return CutPlan("sketch")
 
     def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
-        """State that the summary is drawn from the columns."""
-        drawn = Mechanism("quantiles drawn from the columns take the place of the sketch")
+        """State that the summary is drawn from the columns, and how far off its ranks are."""
+        drawn = Mechanism(
+            "quantiles drawn from the columns take the place of the sketch",
+            rank_error=rank_error(self.quantiles, self._each(len(schema.features))),
+        )
         return {(FeatureSketch, f): drawn for f in ("points", "weights", "offsets", "low")}
 
     def outgoing(self, message: Message, ctx: Context) -> Message:
@@ -81,7 +85,7 @@ class PrivateQuantileCuts(Defense):
         assert isinstance(message, FeatureSketch)
         assert ctx.held is not None
         X = ctx.held.X
-        each = self.epsilon / (X.shape[1] + 1)
+        each = self._each(X.shape[1])
         rng = ctx.rng("quantiles")
         ctx.spend("exponential", l1=X.shape[1], scale=1 / each, what="FeatureSketch")
         ctx.spend("laplace", l1=1, scale=1 / each, what="FeatureSketch")
@@ -99,6 +103,10 @@ class PrivateQuantileCuts(Defense):
             offsets=np.cumsum([0, *(len(points) for points, _ in pairs)]).astype(np.int32),
             low=np.array([points[0] for points, _ in pairs], dtype=np.float32),
         )
+
+    def _each(self, columns: int) -> float:
+        """Return the budget of one column, as large as that of the number of rows."""
+        return self.epsilon / (columns + 1)
 
     def _quantiles(
         self,

@@ -35,7 +35,9 @@ class DPSGD(Defense):
     itself, whoever reads it. The noise multiplier is the smallest that opacus' accountant of Rényi
     divergences (Mironov et al. 2019) grants for all steps of the run. Means of columns that inputs
     are standardised by are no part of that: with ``statistics=public`` none cross. Nor are trees
-    that clients share before (`fedxgbllr`): it is the network over them alone that is private.
+    that clients share before (`fedxgbllr`): it is the network over them alone that is private. How
+    many rows a client has is taken as public: sampling rate, steps and so noise follow from it, and
+    `fedavg-mlp` tells it.
 
     Parameters
     ----------
@@ -69,7 +71,7 @@ class DPSGD(Defense):
 
     def claim(self) -> Guarantee:
         """Return (epsilon, delta)-DP of all updates."""
-        return ApproximateDP(float(self.epsilon), self.delta)
+        return ApproximateDP(float(self.epsilon), self.delta, unprotected="rows")
 
     def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
         """State that rows are drawn, cut to a norm, and joined by one row of noise."""
@@ -93,11 +95,10 @@ class DPSGD(Defense):
         found = max((composed(events, self.delta) for events in by_party(own)), default=math.inf)
         names = {ColumnSums: "columns", ClientTrees: "trees"}
         told = {name for d in transcript for kind, name in names.items() if type(d.message) is kind}
+        unprotected = "+".join(sorted(told | {"rows"}))
         if told:
-            return ApproximateDP(
-                math.inf, self.delta, unprotected="+".join(sorted(told)), updates=found
-            )
-        return ApproximateDP(found, self.delta)
+            return ApproximateDP(math.inf, self.delta, unprotected=unprotected, updates=found)
+        return ApproximateDP(found, self.delta, unprotected=unprotected)
 
 
 def clipped(gradients: NDArray[np.float32], bound: float) -> NDArray[np.float32]:

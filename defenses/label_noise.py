@@ -62,6 +62,7 @@ class NoisyLabels(Defense):
     }
     requires: ClassVar[tuple[type[Message], ...]] = (NodeRows,)
     acts_on: ClassVar[frozenset[str]] = frozenset({"labels"})
+    reads_rows: ClassVar[bool] = True
     tries: ClassVar[Mapping[str, tuple[float, ...]]] = {"epsilon": (0.5, 2.0)}
 
     def __post_init__(self) -> None:

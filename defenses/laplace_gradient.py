@@ -65,6 +65,7 @@ class LaplaceGradient(Defense):
     protects = frozenset({Reveal.LABELS, Reveal.FEATURES, Reveal.COUNTS})
     guards = (Histogram,)
     exempts = dict.fromkeys((FeatureSketch, FeatureRanges, GridCounts, LabelSums), _EXEMPT)
+    acts_on = frozenset({"gradients"})
     unit_hessian = True
 
     def __post_init__(self) -> None:

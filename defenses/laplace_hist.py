@@ -26,7 +26,7 @@ from fedtrees.messages.cuts import (
     GridCounts,
     exact_summaries,
 )
-from fedtrees.privacy.accounting import compose_pure, histogram_sensitivity
+from fedtrees.privacy.accounting import compose_pure, histogram_sensitivity, trusted_with
 from fedtrees.privacy.noise import Laplace
 from fedtrees.trees.boosted.fixed_point import LOSS_BITS
 from fedtrees.trees.boosted.losses import LOSS_BOUND, Objective, clipped_bounds, objective_of
@@ -157,7 +157,7 @@ class LaplaceHistogram(Defense):
             return PureDP(epsilon=math.inf, unprotected="everything")
         if unprotected:
             return PureDP(math.inf, histograms=composed, unprotected="+".join(unprotected))
-        return PureDP(epsilon=composed)
+        return PureDP(epsilon=composed, trusted=trusted_with(cuts))
 
 
 def exact_releases(transcript: Transcript) -> list[str]:

@@ -31,7 +31,7 @@ from fedtrees.core.sealed import Sealed
 from fedtrees.core.transcript import Transcript
 from fedtrees.crypto import sizes
 from fedtrees.crypto.agreement import KEY_BYTES
-from fedtrees.crypto.errors import MissingPartyError
+from fedtrees.crypto.errors import MissingPartyError, TooFewPartiesError
 from fedtrees.crypto.ledger import Ledger, costs_by_party
 from fedtrees.crypto.mask_messages import MaskPlan, usual_threshold
 from fedtrees.crypto.mask_rounds import IdealMasks, MaskRounds, RealMasks
@@ -79,8 +79,8 @@ class Masking(RealSums):  # type: ignore[misc]
     dropout : float
         Share of the trees that a client misses, by the experiment's seed: its part of their sums is
         lost, and they are grown on the others; with fewer than the threshold the run stops. So for
-        what is no tree: label sums, counts on a grid, validation losses. Not where clients
-        share the noise.
+        what is no tree: label sums, counts on a grid, validation losses. Where clients share the
+        noise a sum that lacks one is not opened, and the run stops.
     exposing : bool
         Open sums although those over other survivors, with these, tell one client's part
         (`fedtrees.crypto.survivor_sets`); false: the clients refuse, and the run stops.
@@ -101,15 +101,7 @@ class Masking(RealSums):  # type: ignore[misc]
             raise UsageError(f"exposing={self.exposing!r}: give true or false")
 
     def check(self, roles: Mapping[str, str], parameters: Mapping[str, Any]) -> None:
-        """Refuse a threshold that is no majority the clients can meet, and shares that go missing.
-
-        Noise that clients add together is less where one of them is missing.
-        """
-        if self.dropout and parameters.get("noise") == "distributed":
-            raise UsageError(
-                f"dropout={self.dropout}: with noise=distributed a sum is only as noisy as is "
-                "claimed if all clients are in it; take dropout=0, or noise=central"
-            )
+        """Refuse a threshold that is no majority the clients can meet."""
         if self.threshold is not None:
             clients = tuple(name for name, role in roles.items() if role == "client")
             MaskPlan(clients, self.threshold)
@@ -198,7 +190,7 @@ class MaskedSums(Aggregation):
         Raises
         ------
         TooFewPartiesError
-            If fewer replies arrive than the threshold.
+            If fewer replies arrive than the threshold, or than the noise in them is shared by.
         MissingPartyError
             If not those arrive that are in the sums before, with which it is combined.
         ExposureError
@@ -208,6 +200,7 @@ class MaskedSums(Aggregation):
         found = {n: reply for n, reply in replies.items() if not self._lost(n, reply, wire)}
         plan = self._plan(names)
         plan.need(found, f"sent {type(next(iter(replies.values()))).__name__}")
+        _check_noise(names, tuple(found), wire.least)
         first = agreed(found.values())
         self._check_series(first.series, tuple(found))
         masks = self._masks
@@ -291,6 +284,17 @@ def _misses(dropout: float, name: str, reply: Message, wire: Wire) -> bool:
         return False
     coins = wire.streams.rng(f"{name} misses {reply.series}")
     return bool(coins.random() < dropout)
+
+
+def _check_noise(asked: tuple[str, ...], found: tuple[str, ...], least: int) -> None:
+    """Raise unless so many are left as the noise is calibrated for that they share."""
+    if len(found) < least:
+        missing = ", ".join(name for name in asked if name not in found)
+        raise TooFewPartiesError(
+            f"{len(found)} of {len(asked)} parties share noise that is calibrated for {least}; "
+            f"missing: {missing}. Nothing is opened. Wait for them, or let noise be added in whole "
+            "(noise=central, dp-quantile-cuts) or for fewer (dp-grid-cuts[survivors=])"
+        )
 
 
 def _told_by_survivors(claim: Guarantee, also: bool) -> Guarantee:

@@ -75,6 +75,7 @@ class Paillier(RealSums):  # type: ignore[misc]
     mode: str = "real"
 
     always_read = "sums-to-key-holder"
+    opens_to = frozenset({"client"})
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -227,7 +228,6 @@ class PaillierSums(Aggregation):
         for field, text in texts.items():
             array = getattr(reply, field)
             count, nbytes = sizes.array(size_of_whole(array), slots[field], self._how.bits)
-            nbytes += encrypted_sums.MARK_BYTES
             assert len(text) == (nbytes if self._real else 0)
             dtype = array.dtype.newbyteorder("<").str
             fields[field] = Sealed((self._holder,), array.shape, dtype, nbytes, text)

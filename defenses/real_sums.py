@@ -33,6 +33,7 @@ class RealSums(SealedSums):  # type: ignore[misc]
     """
 
     always_read: ClassVar[str] = ""
+    nonexpansive = SealedSums.guards  # sums are exact
     mode: str
 
     def strength(self) -> tuple[int, str]:

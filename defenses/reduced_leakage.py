@@ -68,7 +68,7 @@ class ReducedLeakage(Defense):
 
     def shown(self, mask: NDArray[np.bool_], tree: int, ctx: Context) -> NDArray[np.bool_]:
         """Hide the first trees."""
-        if ctx.held is not None and not len(ctx.held.columns):
+        if ctx.columns is not None and not len(ctx.columns):
             raise DataError(
                 f"{self.name!r} grows trees from {ctx.party!r}'s columns alone, and it holds none"
             )

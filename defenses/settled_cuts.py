@@ -28,6 +28,7 @@ LATER: dict[type[Message], str] = dict.fromkeys(
     (Histogram, ClassCounts, ClassTotals, LeafSums), _LATER
 )
 _MOST_CELLS = 1 << 16
+_SHARED = "clients"  # trusted with the shares of noise that they add
 
 
 class SettledCuts(Defense):
@@ -99,8 +100,8 @@ class PrivateGridCuts(SummedCounts):
     Every cell of the sum carries discrete Laplace noise of scale ``rounds d / epsilon`` for d
     counted features, as a row is in one cell of each (Ghosh et al. 2012). Each of m clients adds a
     share of it, a difference of two Polya variates (Goryczka and Xiong 2017), which the secure sum
-    adds up: the noise is there once, not m times, and it takes all clients to add their share. With
-    c of them colluding with the server, ``(m - c) / m`` of its variance is left.
+    adds up: the noise is there once, not m times. A sum over fewer clients than `survivors` is not
+    opened; with c of them colluding with the server, ``(m - c) / m`` of the variance is left.
 
     Parameters
     ----------
@@ -108,19 +109,34 @@ class PrivateGridCuts(SummedCounts):
         In nats, of all counts together, for one row added or removed.
     cells, rounds : int
         As in `grid-cuts`; fewer cells carry less noise.
+    survivors : int or None
+        How many clients must stay for their shares to be the noise that is claimed; more of them
+        add more. None: all.
     """
 
     epsilon: float
     cells: int = 64
     rounds: int = 2
+    survivors: int | None = None
 
     def __post_init__(self) -> None:
         check_positive("epsilon", self.epsilon)
         check_grid(self.cells, self.rounds)
+        if self.survivors is not None and (type(self.survivors) is not int or self.survivors < 1):
+            raise UsageError(f"survivors={self.survivors!r}: give a whole number, 1 or more")
+
+    def check(self, roles: Mapping[str, str], parameters: Mapping[str, Any]) -> None:
+        """Refuse more survivors than clients."""
+        clients = sum(role == "client" for role in roles.values())
+        if self.survivors is not None and self.survivors > clients:
+            raise UsageError(
+                f"survivors={self.survivors} of {clients} clients; give at most as many as there "
+                "are, or leave it out"
+            )
 
     def claim(self) -> Guarantee:
-        """Return pure DP of the cut points."""
-        return PureDP(float(self.epsilon), unit="cuts")
+        """Return pure DP of the cut points, as long as clients keep their shares to themselves."""
+        return PureDP(float(self.epsilon), unit="cuts", trusted=_SHARED)
 
     def cuts(self) -> CutPlan:
         """Return the grid, and what counting on it costs."""
@@ -129,15 +145,18 @@ class PrivateGridCuts(SummedCounts):
     def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
         """State the noise that all clients add together."""
         scale = self.cuts().count_scale(_counted(schema, parameters))
-        return {(GridCounts, "counts"): Share(Laplace(scale, whole=True))} if scale else {}
+        shares = Share(Laplace(scale, whole=True), self.survivors or 0) if scale else None
+        return {(GridCounts, "counts"): shares} if shares else {}
 
     def outgoing(self, message: Message, ctx: Context) -> Message:
         """Add this client's share of the noise and enter the cost."""
         assert isinstance(message, GridCounts)
         scale = self.cuts().count_scale(message.features)
         rng = ctx.rng("grid-noise")
-        noise = discrete_laplace_share(scale, message.counts.shape, rng, message.clients)
-        ctx.spend("laplace", l1=message.features, scale=scale, what="GridCounts")
+        parties = self.survivors or message.clients
+        noise = discrete_laplace_share(scale, message.counts.shape, rng, parties)
+        l1 = float(message.features)
+        ctx.spend("laplace", l1=l1, scale=scale, what="GridCounts", trusted=_SHARED)
         return replace(message, counts=message.counts + noise)
 
     def spent(self, transcript: Transcript) -> Guarantee:

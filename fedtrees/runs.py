@@ -274,10 +274,12 @@ def _frame(data: Any, target: str) -> tuple[pd.DataFrame, str]:
 
 def _write(frame: pd.DataFrame, folder: Path) -> Path:
     """Write a table from memory into the run folder; one of another content stays as it is."""
+    from fedtrees.bench.store import FOR_OWNER
+
     path = folder / f"{_TABLE}.csv"
     text = frame.to_csv(index=False)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(FOR_OWNER, parents=True, exist_ok=True)
         if path.exists() and path.read_text(encoding="utf-8") != text:
             raise StoreError(f"{folder} holds a run of another table; choose another out")
         path.write_text(text, encoding="utf-8")

@@ -45,3 +45,17 @@ def own_registry():
     """Let no test see what another one registered."""
     with registry_as_it_was():
         yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def default_noise_from():
+    """Let a run that says nothing of its noise have the same every time; return whose it has else.
+
+    Tests compare runs and count on means over seeds; those of `noise_from` itself name it.
+    """
+    from fedtrees.protocols.base import train
+
+    usual = train.__kwdefaults__["noise_from"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(train.__kwdefaults__, "noise_from", "seed")
+        yield usual

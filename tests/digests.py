@@ -109,7 +109,8 @@ def digests() -> dict[str, str]:
             made = make_defense(parse_composed([defense])[0])
             if protocol.mismatch(made):
                 continue
-            run, key = train(protocol, held, schema, defense=made, seed=5), f"{name} {defense}"
+            run = train(protocol, held, schema, defense=made, seed=5, noise_from="seed")
+            key = f"{name} {defense}"
             found[f"{key} messages"] = digest(encode(d.message) for d in run.transcript)
             found[f"{key} model"] = digest(content(run.model))
             found[f"{key} predictions"] = digest(content(run.predict(clients[0].X)))

@@ -53,6 +53,20 @@ class Told:
         _on_simplex(at, self.allowed, shares)
         return shares
 
+    def moved(self, rank: Floats, middle: Floats) -> Floats:
+        """Return what ranks (N,) are expected to be that were normal before.
+
+        Parameters
+        ----------
+        rank : float64 array, shape (N,)
+        middle : float64 array, shape (B + 1,)
+            Rank of every bin.
+        """
+        out = rank.copy()
+        gap = self.sums @ middle - self.sides.T @ rank[self.open]
+        out[self.open] += self.sides @ gap
+        return out
+
     @property
     def even(self) -> Floats:
         """Every bin that is allowed alike, shape (m, B + 1)."""

@@ -57,7 +57,7 @@ def likely_shares(
     X = np.column_stack([np.ones(len(known)), known, known**2])
     weight = shares[:, :-1].sum(axis=1)
     gram = (X * weight[:, None]).T @ X + _RIDGE * np.eye(X.shape[1])
-    middle = np.append((ends[1:] + ends[:-1]) / 2, 0.5)
+    middle = middles(ends)
     within = np.where(allowed.sum(axis=1) > 1, 1.0, 0.0)  # the part of a variance that is left
     if told is not None:
         within[told.open] -= (told.sides**2).sum(axis=1)
@@ -67,12 +67,16 @@ def likely_shares(
         error = weight @ ((rank - mean) ** 2 + within * spread**2) / max(weight.sum(), _LEAST)
         spread = max(float(np.sqrt(error)), _LEAST_SPREAD)
         if told is not None:
-            mine = mean[told.open]
-            mean[told.open] += told.sides @ (told.sums @ middle - told.sides.T @ mine)
+            mean = told.moved(mean, middle)
         rank = np.clip(mean, low, high)
     doubt = spread * np.sqrt(np.clip(within, _LEAST_LEFT, 1.0))
     inside = np.diff(ndtr((ends - mean[:, None]) / doubt[:, None]), axis=1) + _LEAST
     return np.column_stack([inside, np.full(len(inside), _MISSING)])
+
+
+def middles(ends: Floats) -> Floats:
+    """Return the middle rank of every bin and, last, of no value, shape (B + 1,)."""
+    return np.append((ends[1:] + ends[:-1]) / 2, 0.5)
 
 
 def rank_interval(ends: Floats, allowed: NDArray[np.bool_]) -> tuple[Floats, Floats]:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fedtrees.attacks.evidence.counts import share_out
 from fedtrees.attacks.evidence.noisy_counts import likely_counts
-from fedtrees.core.channel import Channel, Share, chained
+from fedtrees.core.channel import Channel, Mechanism, Share, chained
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.view import View
 from fedtrees.guessing.imputation import ChainedEquations
@@ -38,6 +38,7 @@ class Column:
     # between, too, but the outermost values are there
     exact: bool
     reliability: float = 1.0  # share of what counts tell that is not noise, 0 to 1
+    points: bool = False  # whether values stand for those next to them, too
 
     @property
     def present(self) -> int:
@@ -70,9 +71,13 @@ def nearest(X: Floats, values: Floats) -> Floats:
 def columns_of(view: View) -> dict[str, tuple[Column, ...]]:
     """Return the columns of every victim whose sketch is seen, by owner.
 
-    Where a defense changes sketches, values are what it made of them: nothing is exact.
+    Where a defense changes sketches, values are what it made of them: nothing is exact, and as
+    reliable as the ranks are known of values that it draws.
     """
     altered = any(issubclass(FeatureSketch, p.guards) for p in view.defense.parts)
+    changes = view.changes(FeatureSketch, "points", "client")
+    noise = sum(c.rank_error**2 for c in changes if isinstance(c, Mechanism))
+    own = 0 if view.rows is None else len(view.rows)
     # rows held out for early stopping are in no sketch
     some = bool(view.parameters.get("early_stopping_rounds"))
     size = POINTS_PER_BIN * int(view.parameters.get("max_bin", 0))
@@ -81,8 +86,21 @@ def columns_of(view: View) -> dict[str, tuple[Column, ...]]:
         owner = sketch.owner or item.sender
         if owner not in view.principals and owner not in found:
             whole = not (altered or some)
-            found[owner] = tuple(_column(sketch, f, size, whole) for f in range(len(sketch.low)))
+            columns = (_column(sketch, f, size, whole) for f in range(len(sketch.low)))
+            found[owner] = tuple(
+                replace(c, reliability=_of_ranks(c.present, own, noise)) for c in columns
+            )
     return found
+
+
+def _of_ranks(n: int, own: int, noise: float) -> float:
+    """Return what share of the variance of n rows' ranks among own rows is not noise.
+
+    Of n rows drawn as m others were, the rank of a value is off by ``n q (1-q) (1 + n/m)``: on
+    average over values, n/6 (1 + n/m).
+    """
+    drawn = n / 6 * (1 + n / (own + 1))
+    return drawn / (drawn + noise) if noise else 1.0
 
 
 def _column(sketch: FeatureSketch, f: int, size: int, whole: bool) -> Column:
@@ -94,7 +112,7 @@ def _column(sketch: FeatureSketch, f: int, size: int, whole: bool) -> Column:
         values = np.concatenate([sketch.low[f : f + 1], values])
         counts = np.concatenate([[1], counts[:1] - 1, counts[1:]])
         values, counts = values[counts > 0], counts[counts > 0]
-    return Column(values, counts, exact)
+    return Column(values, counts, exact, points=not exact)
 
 
 def holds_all_values(counts: Longs, size: int) -> bool:
@@ -202,14 +220,30 @@ def _in_cells(borders: NDArray[np.float64], counts: Longs, feature: Feature, own
     low = borders[0] - gap[0] if feature.low is None else feature.low
     high = borders[-1] + gap[1] if feature.high is None else feature.high
     ends = np.concatenate([[min(low, borders[0])], borders, [max(high, borders[-1])]])
+    return _of_own(shortest(ends[:-1], ends[1:]), counts, borders, own)
+
+
+def _of_own(values: Floats, counts: Longs, borders: NDArray[np.float64], own: Floats) -> Column:
+    """Return a column of the values of own rows in each cell, else of the value given."""
     known = np.sort(own[np.isfinite(own)])
     cell = np.searchsorted(borders, known, side="right")
     empty = np.setdiff1d(np.flatnonzero(counts), cell)
     each = [share_out(np.ones(k), int(counts[c])) for c, k in enumerate(np.bincount(cell)) if k]
-    value = np.concatenate([known, shortest(ends[:-1], ends[1:])[empty]]).astype(np.float32)
+    value = np.concatenate([known, values[empty]]).astype(np.float32)
     rows = np.concatenate([*each, counts[empty]]).astype(np.int64)
-    values, group = np.unique(value[rows > 0], return_inverse=True)
-    return Column(values, np.bincount(group, rows[rows > 0]).astype(np.int64), False)
+    found, group = np.unique(value[rows > 0], return_inverse=True)
+    return Column(found, np.bincount(group, rows[rows > 0]).astype(np.int64), False)
+
+
+def filled(columns: Sequence[Column], own: Table) -> tuple[Column, ...]:
+    """Return columns in which own rows' values next to points stand in their place."""
+    return tuple(_next_to(c, x) if c.points else c for c, x in zip(columns, own.X.T, strict=True))
+
+
+def _next_to(column: Column, own: Floats) -> Column:
+    at = column.values.astype(np.float64)
+    found = _of_own(column.values, column.counts, (at[:-1] + at[1:]) / 2, own)
+    return replace(found, reliability=column.reliability)
 
 
 def _unknown(feature: Feature, n: int, own: Floats) -> Column:
@@ -240,7 +274,9 @@ def _together(parts: Sequence[Column]) -> Column:
     values, group = np.unique(np.concatenate([p.values for p in parts]), return_inverse=True)
     counts = np.zeros(len(values), dtype=np.int64)
     np.add.at(counts, group, np.concatenate([p.counts for p in parts]))
-    return Column(values, counts, all(p.exact for p in parts))
+    told = reliability(parts)
+    exact = all(p.exact for p in parts)
+    return Column(values, counts, exact, told, any(p.points for p in parts))
 
 
 def redraws_of(own: Table, schema: Schema, rng: np.random.Generator) -> ChainedEquations | None:
@@ -321,6 +357,7 @@ def likely_rows(view: View, rng: np.random.Generator) -> Table | None:
         return None
     of = max(_rows(columns), victims_rows(view))
     n = min(of, max(len(own), MOST_LIKELY_ROWS))
+    columns = filled(columns, own)
     owner = np.zeros(n, dtype=np.int64)
     y = labels_of(label_shares(view, own), owner, rng)
     return rows_with(columns, of, own, y, redraws_of(own, view.schema, rng), rng)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import log_ndtr, ndtr
@@ -29,6 +31,7 @@ def expected_ranks(
     known: NDArray[np.float64],
     low: NDArray[np.float64],
     high: NDArray[np.float64],
+    moved: Callable[[NDArray[np.float64]], NDArray[np.float64]] | None = None,
 ) -> NDArray[np.float64]:
     """Return the expected rank of every row, given an interval of each.
 
@@ -39,6 +42,8 @@ def expected_ranks(
     ----------
     known : float64 array, shape (n, c)
     low, high : float64 array, shape (n,)
+    moved : callable, optional
+        Expected ranks once more is known, from those expected before.
 
     Returns
     -------
@@ -51,6 +56,7 @@ def expected_ranks(
     for _ in range(_STEPS):
         mean = X @ np.linalg.solve(gram, X.T @ rank)
         spread = max(float(np.sqrt(((rank - mean) ** 2 + extra).mean())), 1e-3)
+        mean = mean if moved is None else moved(mean)
         rank, extra = _truncated(mean, spread, low, high)
     return rank
 

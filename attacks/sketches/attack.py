@@ -11,6 +11,7 @@ from fedtrees.attacks.evidence.counts import share_out
 from fedtrees.attacks.evidence.marginals import (
     Column,
     columns_of,
+    filled,
     label_shares,
     labels_of,
     nearest,
@@ -89,6 +90,7 @@ class SketchReading(Attack):
     ) -> tuple[Records, dict[str, float]]:
         own = Table.empty(view.schema) if view.rows is None else view.rows
         everybody = pooled(view) is not None
+        columns = {owner: filled(parts, own) for owner, parts in columns.items()}
         whole = owners_rows(columns, victims_rows(view) if everybody else 0)
         total = sum(whole.values())
         fewer = share_out(np.array(list(whole.values()), dtype=np.float64), wanted(total))

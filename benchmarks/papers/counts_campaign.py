@@ -157,7 +157,7 @@ def trained(drawn: Drawn) -> Training | None:
     try:
         return train(
             drawn.protocol, over_clients(drawn.shares), drawn.schema, defense=drawn.defense,
-            seed=drawn.seed,
+            seed=drawn.seed, noise_from="seed",
         )  # fmt: skip
     except FedtreesError:
         return None

@@ -92,7 +92,7 @@ def cost(
     protocol = parse_grid(line.protocol)[0] if line.protocol else plain
     given = f"secure-sum+{CUTS}+{line.defense}"
     made, guard, federation, held = federated(data, protocol, given, line, seed, data_dir)
-    run = train(made, held, federation.schema, defense=guard, seed=seed)
+    run = train(made, held, federation.schema, defense=guard, seed=seed, noise_from="seed")
     auc = utility_scores(federation.test.y, run.predict(federation.test.X))["auc"]
     assert auc is not None
     if not rows:

@@ -44,7 +44,7 @@ def read(data: str, line: Line, seed: int, data_dir: str | None) -> list[Read]:
     for parts in ("", "+secure-sum"):
         given = f"{CUTS}+{line.defense}{parts}"
         made, guard, federation, held = federated(data, protocol, given, line, seed, data_dir)
-        run = train(made, held, federation.schema, defense=guard, seed=seed)
+        run = train(made, held, federation.schema, defense=guard, seed=seed, noise_from="seed")
         for who in ("server",) if parts else ("server", "client-0"):
             view = view_of(run, (who,), held)
             evidence = evidence_of(view)

@@ -1,6 +1,6 @@
 """`python -m fedtrees.benchmarks.papers.evidence_read --data-dir FOLDER`: read, and ignored.
 
-Should more evidence score below less, a line says so: for every defense that fits, `timberstrike`
+Should more evidence score below less, a line says so: for every defense that fits, each attack
 runs as it is and with one piece of its evidence ignored, on the same runs with the same seeds.
 """
 
@@ -31,18 +31,81 @@ DEFENSES = (
     "secure-sum+dp-grid-cuts[epsilon=1]+laplace-hist[epsilon=1]",
     "secure-sum+dp-grid-cuts[epsilon=1]+min-bin",
     "laplace-gradient[epsilon=5]",
+    "sketch-rounding",
+    "dp-quantile-cuts[epsilon=1]",
     "split-only",
 )
-#: An attack, the same without a piece of evidence, and what that piece is.
+#: The same where clients grow trees alone: what is sent are trees.
+SHARED = ("none", "split-only", "split-only+leaf-rounding[decimals=2]", "mask-sum-hessian")
+
+
+@dataclass(frozen=True)
+class Pair:
+    """An attack, the same without a piece of evidence, what that piece is, and the score."""
+
+    read: str
+    ignored: str
+    evidence: str
+    metric: str = "ra"
+
+    @property
+    def attack(self) -> str:
+        """Name without parameters."""
+        return self.read.partition("[")[0]
+
+
+_JOINT = "joint[steps=50000]"
 PAIRS = (
-    ("timberstrike", "timberstrike[most=statistics]", "bins"),
-    ("timberstrike[most=statistics]", "timberstrike[most=values]", "node sums"),
-    ("timberstrike", "timberstrike[noise=ignored]", "that sums are off"),
-    ("timberstrike", "timberstrike[sketches=false]", "sketches"),
-    ("timberstrike", "timberstrike[use_prior=false]", "own rows"),
+    Pair("timberstrike", "timberstrike[most=statistics]", "bins"),
+    Pair("timberstrike[most=statistics]", "timberstrike[most=values]", "node sums"),
+    Pair("timberstrike", "timberstrike[noise=ignored]", "that sums are off"),
+    Pair("timberstrike", "timberstrike[sketches=false]", "sketches"),
+    Pair("timberstrike", "timberstrike[use_prior=false]", "own rows"),
+    Pair("timberstrike", "timberstrike[most=values]", "all sums", "leaf_mass_exact"),
+    Pair(_JOINT, "joint[steps=50000,most=values]", "node sums"),
+    Pair(_JOINT, "joint[steps=50000,exact=false]", "that sums are exact"),
+    Pair(_JOINT, "joint[steps=50000,sketches=false]", "sketches"),
+    Pair(_JOINT, "joint[steps=50000,most=values]", "node sums", "leaf_mass_exact"),
+    Pair("lattice", "lattice[base_score=unknown]", "base score", "leaf_mass_exact"),
+    Pair("histogram-peeling", "histogram-peeling[sketches=false]", "sketches", "exact_rows"),
 )
-#: Protocol and adversary: who sees the bins, without rows and with some.
-SEATS = (("fedtree-hist", "server"), ("nvflare-hist", "client"), ("fedtree-hist", "client"))
+#: Where clients' own trees are told apart.
+APART = (
+    *(pair for pair in PAIRS if pair.attack in ("timberstrike", "joint")),
+    Pair("timberstrike", "timberstrike[clues=hessian]", "gradients, thresholds as clues"),
+    Pair("timberstrike", "timberstrike[starts=model]", "own base scores"),
+)
+_ORDERING = Pair(
+    "split-ordering", "split-ordering[own_columns=false]", "own columns", "rank_correlation"
+)
+
+
+@dataclass(frozen=True)
+class Seat:
+    """Protocol and adversary, the defenses to be met there, and what is compared."""
+
+    protocol: str
+    threat: str
+    defenses: Sequence[str]
+    pairs: Sequence[Pair] = PAIRS
+
+    def fits(self, defense: str) -> bool:
+        """Tell whether a defense changes what is seen from here."""
+        if self.protocol == "nvflare-hist" and defense.startswith("split-only"):
+            return False
+        summed = self.threat == "server" or self.protocol == "nvflare-hist"
+        return summed or "secure-sum+" not in defense
+
+
+#: Who sees the bins, without rows and with some; clients' trees; and the vertical partition.
+SEATS = (
+    Seat("fedtree-hist", "server", DEFENSES),
+    Seat("nvflare-hist", "client", DEFENSES),
+    Seat("fedtree-hist", "client", DEFENSES),
+    Seat("flower-bagging", "client", SHARED, APART),
+    Seat("flower-cyclic", "server", SHARED, APART),
+    Seat("secureboost", "active", ("none", "reduced-leakage"), (_ORDERING,)),
+)
 
 
 @dataclass(frozen=True)
@@ -50,13 +113,11 @@ class Line:
     """One attack with a piece of evidence ignored and read: shares per seed."""
 
     data: str
-    protocol: str
-    threat: str
+    seat: Seat
     defense: str
-    evidence: str
-    ignored: tuple[float, ...]  # reconstruction accuracy
+    pair: Pair
+    ignored: tuple[float, ...]
     read: tuple[float, ...]
-    exact: tuple[float, ...]  # exact rows, read
 
     @property
     def gains(self) -> list[float]:
@@ -72,40 +133,34 @@ class Line:
 
 def measured(
     data: str,
-    seat: tuple[str, str],
+    seat: Seat,
     defense: str,
     seeds: Sequence[int] = SEEDS,
     data_dir: str | None = None,
-    *,
-    pairs: Sequence[tuple[str, str, str]] = PAIRS,
     **settings: int,
 ) -> Iterator[Line]:
-    """Yield a line for each piece of evidence; nothing where ignoring it changes no guess."""
-    protocol, threat = seat
-    scores: dict[str, list[tuple[float, float]]] = {}
+    """Yield a line for each piece of evidence; nothing where ignoring it changes no score."""
+    scores: dict[str, list[dict[str, float]]] = {}
     for seed in seeds:
-        spec = Spec(protocol, {"trees": 10, "max_depth": 4, **settings})
+        spec = Spec(seat.protocol, {"trees": 10, "max_depth": 4, **settings})
         run, federation, setting = trained(data, spec, CLIENTS, seed, data_dir, defense=defense)
-        principals = ("server",) if threat == "server" else (f"client-{CLIENTS - 1}",)
+        principals = (f"client-{CLIENTS - 1}",) if seat.threat == "client" else (seat.threat,)
         view = view_of(run, principals, federation.holdings)
-        case = federation.case(dict(setting.roles), principals, seed, threat, run)
-        for name in dict.fromkeys(a for pair in pairs for a in pair[:2]):
+        case = federation.case(dict(setting.roles), principals, seed, seat.threat, run)
+        for name in dict.fromkeys(a for pair in seat.pairs for a in (pair.read, pair.ignored)):
             (attack,) = (register.make("attack", s) for s in parse_grid(name))
-            guess = attack.run(view, np.random.default_rng(seed))
-            found = {r["metric"]: r["value"] for r in score_guess(attack.name, guess, case, None)}
-            scores.setdefault(name, []).append((found["ra"], found["exact_rows"]))
-    for read, ignored, evidence in pairs:
-        ra, exact = zip(*scores[read], strict=True)
-        less = tuple(r for r, _ in scores[ignored])
-        if less != ra:
-            yield Line(data, protocol, threat, defense, evidence, less, ra, exact)
-
-
-def fits(protocol: str, threat: str, defense: str) -> bool:
-    """Tell whether a defense of the study goes with a protocol."""
-    if protocol == "nvflare-hist" and defense.startswith("split-only"):
-        return False
-    return threat == "server" or "secure-sum+" not in defense or protocol == "nvflare-hist"
+            found: dict[str, float] = {}
+            if attack.inapplicable(view) is None:
+                guess = attack.run(view, np.random.default_rng(seed))
+                rows = score_guess(attack.name, guess, case, None)
+                found = {r["metric"]: r["value"] for r in rows}
+            scores.setdefault(name, []).append(found)
+    for pair in seat.pairs:
+        read, less = (
+            tuple(s.get(pair.metric) for s in scores[a]) for a in (pair.read, pair.ignored)
+        )
+        if less != read and None not in read + less:
+            yield Line(data, seat, defense, pair, less, read)  # type: ignore[arg-type]
 
 
 def main() -> None:
@@ -116,19 +171,30 @@ def main() -> None:
         line
         for data in tables
         for seat in SEATS
-        for defense in DEFENSES
-        if fits(*seat, defense)
+        for defense in seat.defenses
+        if seat.fits(defense)
         for line in measured(data, seat, defense, data_dir=options.data_dir)
     ]
-    header = ("table", "protocol", "who", "defense", "evidence", "ignored", "read", "exact rows")
-    print("Reconstruction accuracy, percent, mean ± standard deviation over seeds.\n")
+    header = (
+        "table",
+        "protocol",
+        "who",
+        "defense",
+        "attack",
+        "evidence",
+        "score",
+        "ignored",
+        "read",
+    )
+    print("Percent, mean ± standard deviation over seeds.\n")
     print(
         markdown(
             header,
             [
                 [
-                    *(line.data, line.protocol, line.threat, f"`{line.defense}`", line.evidence),
-                    *(percent(part) for part in (line.ignored, line.read, line.exact)),
+                    *(line.data, line.seat.protocol, line.seat.threat, f"`{line.defense}`"),
+                    *(line.pair.attack, line.pair.evidence, line.pair.metric),
+                    *(percent(part) for part in (line.ignored, line.read)),
                 ]
                 for line in sorted(lines, key=lambda line: line.worse)
             ],

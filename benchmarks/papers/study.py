@@ -83,7 +83,8 @@ def trained(
     setting = Setting.of(DataRef(data), partition or Spec("iid"), clients, seed, made)
     federation = federation_of(setting, data_dir)
     guard = make_defense(parse_composed([defense])[0])
-    run = train(made, federation.holdings, federation.schema, defense=guard, seed=seed)
+    held, schema = federation.holdings, federation.schema
+    run = train(made, held, schema, defense=guard, seed=seed, noise_from="seed")
     return run, federation, setting
 
 

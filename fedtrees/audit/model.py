@@ -347,7 +347,7 @@ def _read_lightgbm(path: Path, data: bytes) -> ModelFile:
         name: [_numbers(block[name]) for block in blocks if block.get(name)]
         for name in LIGHTGBM_STATISTICS
     }
-    if names == tuple(f"Column_{k}" for k in range(width)):
+    if len(names) == width and names == tuple(f"Column_{k}" for k in range(width)):
         names = ()  # how LightGBM calls columns without names
     infos = header.get("feature_infos", "").split(" ")
     ranges = dict(zip(names or map(str, range(width)), infos, strict=False))

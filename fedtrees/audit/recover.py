@@ -131,7 +131,8 @@ def _share_a_factor(n: NDArray[np.int64]) -> bool:
 def first_round(model: ModelFile) -> int:
     """Return how many trees of a training begin with the model's base score."""
     parallel = parameter(model.parameters, "num_parallel_tree") or 1
-    return int(model.forest.objective.n_outputs * max(parallel, 1))
+    outputs, trees = model.forest.objective.n_outputs, len(model.forest.trees)
+    return outputs * int(min(max(parallel, 1), trees // outputs))
 
 
 def _start_followed(

@@ -131,6 +131,8 @@ def _noise_line(model: ModelFile) -> str:
     if not math.isfinite(epsilon):
         return "Its counts are released without noise: it claims nothing."
     claim = f"It claims {epsilon:g}-differential privacy for one row added or removed ({mechanism})"
+    if model.parameters.get("noise_from") == "seed":
+        return f"{claim}, void: who tries seeds against its tests draws the noise again."
     if mechanism != "published":
         return f"{claim}: counts are noisy, and none of them is certain."
     spent = epsilon + len(model.statistics) * math.log(2)
@@ -175,7 +177,9 @@ def leftovers(before: Audit, after: Audit, done: Scrubbed) -> list[str]:
             "Splits and leaf values are unchanged, bit for bit; predictions could not be compared: "
             f"{done.not_compared}."
         )
-    lines = [f"Wrote {done.path} without {', '.join(XGBOOST_STATISTICS)}. {compared} Lost: {LOST}."]
+    lines = [
+        f"Wrote {done.path.name} without {', '.join(XGBOOST_STATISTICS)}. {compared} Lost: {LOST}."
+    ]
     left, had = after.summary, before.summary
     if 0 < had.exact == left.exact:
         lines.append(

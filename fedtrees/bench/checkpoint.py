@@ -6,7 +6,7 @@ import contextlib
 from pathlib import Path
 
 from fedtrees.bench.cells import TrainCell
-from fedtrees.bench.evaluate import make_defense
+from fedtrees.bench.evaluate import NOISE, make_defense
 from fedtrees.bench.federation import Federation
 from fedtrees.core.codec import decode, encode
 from fedtrees.core.defense import Context
@@ -55,7 +55,7 @@ def load(cell: TrainCell, federation: Federation, folder: Path, key: str) -> Tra
         role=transcript.roles[name],
         schema=federation.schema,
         parameters=protocol.parameters,
-        streams=Streams(cell.setting.seed).child(name, "defense"),
+        streams=Streams(cell.setting.seed, NOISE).child(name, "defense"),
         ledger=transcript.events,
         acted=transcript.acted,
     )
@@ -68,6 +68,7 @@ def load(cell: TrainCell, federation: Federation, folder: Path, key: str) -> Tra
         rows_of(federation.holdings),
         context,
         {name: held.columns for name, held in federation.holdings.items()},
+        noise_from=NOISE,
     )
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from fedtrees.bench.federation import Federation
 from fedtrees.bench.held_values import held_values
 from fedtrees.bench.reach import others_rows
-from fedtrees.bench.stated import Seen, beside_exact, departures, watched
+from fedtrees.bench.stated import Seen, beside_exact, departures, farther_apart, watched
 from fedtrees.core.attack import Attack
 from fedtrees.core.channel import Channel, Share
 from fedtrees.core.codec import decode, encode
@@ -127,7 +127,8 @@ def sample_training(
 ) -> tuple[Training, dict[str, Holding]]:
     """Train on the small table."""
     held, (_, schema) = sample_holdings(protocol, parties=parties), sample_table()
-    return train(protocol, held, schema, defense=defense, seed=seed), held
+    run = train(protocol, held, schema, defense=defense, seed=seed, noise_from="seed")
+    return run, held
 
 
 def check_protocol(protocol: Protocol) -> Iterator[Finding]:
@@ -302,6 +303,9 @@ def _states(defense: Defense, run: Training, seen: Seen, name: str) -> Iterator[
     for place, wrong in departures(stated, seen, len(run.columns)):
         rule = f"{name}: what it does to {place} is what it states (`channels`)"
         yield Finding(rule, wrong is None, wrong or "")
+    for place, farther in farther_apart(defense.nonexpansive, stated, seen):
+        rule = f"{name}: it brings no tables farther apart at {place} (`nonexpansive`)"
+        yield Finding(rule, not farther, farther)
     limits = defense.least_leaf_rows > 0 and ("leaves", "rows") not in stated
     yield Finding(f"{name}: it states its limit on leaves (`channels`)", not limits)
 

@@ -107,7 +107,7 @@ def _grown_on(
 ) -> NDArray[np.bool_] | None:
     """Return which rows of a holding a round used, by the coins of the training."""
     n = len(federation.holdings[name])
-    streams = Streams(seed).child(name)
+    streams = Streams(seed, training.noise_from).child(name)
     return training.protocol.grown_on(n, streams, round, training.defense)
 
 
@@ -123,7 +123,7 @@ def load_dataset(ref: DataRef, data_dir: str | None) -> Dataset:
 
 def _written(ref: DataRef) -> tuple[tuple[int, int], ...]:
     """Return when CSV files were last written, and their sizes: older ones are stale."""
-    files = filter(os.path.isfile, ref.csv.split(",") if ref.id else [ref.csv])
+    files = filter(os.path.isfile, ref.files)
     return tuple((s.st_mtime_ns, s.st_size) for s in map(os.stat, files))
 
 

@@ -119,5 +119,7 @@ class _Audit:
         seed = int(self.coins.rng("run", run).integers(1 << 62))
         held = over_clients([rows.take(there), others])
         schema = self.canaries.schema
-        training = train(self.protocol, held, schema, defense=self.defense, seed=seed)
+        training = train(
+            self.protocol, held, schema, defense=self.defense, seed=seed, noise_from="seed"
+        )
         return self.canaries.scores(training, rows, others)

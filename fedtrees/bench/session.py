@@ -14,17 +14,18 @@ from typing import Any
 from fedtrees.bench.cells import AttackCell, Group, Plan, Provenance, plan
 from fedtrees.bench.disclosure import briefly, disclosures
 from fedtrees.bench.environment import environment
-from fedtrees.bench.evaluate import make_defense, run_training
+from fedtrees.bench.evaluate import NOISE, make_defense, refused, run_training
 from fedtrees.bench.federation import federation_of, load_dataset
 from fedtrees.bench.runner import Job, Runner, run_jobs
-from fedtrees.bench.store import Store
+from fedtrees.bench.store import COPY, Store
 from fedtrees.bench.suite import Suite, fits
 from fedtrees.core.attack import limit_of
 from fedtrees.core.errors import DataError, StoreError, UsageError
-from fedtrees.core.files import read_listed, write_listed
+from fedtrees.core.files import parse_json, read_listed, write_listed
 from fedtrees.core.holding import rows_of
 from fedtrees.core.registry import load_plugin, register
 from fedtrees.core.threat import Threat
+from fedtrees.data.sources import sha256
 from fedtrees.guessing.matching import MOST_COLUMNS
 from fedtrees.protocols.base import Protocol
 
@@ -73,7 +74,13 @@ class Bench:
                     "another --out"
                 )
             self.store.check_version()
-        self.store.create(self.suite.to_toml(), environment())
+        about = {"tables": self._tables(), "noise_from": NOISE}
+        self.store.create(self.suite.to_toml(), environment() | about)
+
+    def _tables(self) -> list[dict[str, str]]:
+        """Return name and sha256 of every CSV file: where it lies is its owner's affair."""
+        paths = dict.fromkeys(p for s in self.plan.settings for p in s.data.files)
+        return [{"file": Path(path).name, "sha256": sha256(Path(path))} for path in paths]
 
     def remaining(self) -> tuple[list[Job], list[Job]]:
         """Return the jobs that have not finished yet, in two phases."""
@@ -122,12 +129,16 @@ class Bench:
 
 
 def check_names(suite: Suite) -> None:
-    """Construct everything a suite names once, so that a typo stops it before it starts."""
+    """Construct everything a suite names once, so that a typo stops it before it starts.
+
+    Parts that may not be composed as they are written are skipped, if there is any other defense.
+    """
+    reasons = [refused(d) for grid in suite.grids for d in grid.defenses if d.parts]
+    if reasons and all(reasons):
+        raise UsageError(reasons[0])
     for grid in suite.grids:
         for protocol in grid.protocols:
             register.make("protocol", protocol)
-        for defense in grid.defenses:
-            make_defense(defense)
         for attack in grid.every_attack:
             register.make("attack", attack)
 
@@ -146,6 +157,8 @@ def check_settings(todo: Plan, data_dir: str | None) -> None:
         protocol.check(schema)
         roles = dict(train.setting.roles)
         _check_threats(group, roles)
+        if refused(train.defense):
+            continue
         defense = make_defense(train.defense)
         if protocol.mismatch(defense) is None:
             defense.check(roles, protocol.parameters)
@@ -201,15 +214,37 @@ def fresh_folder(root: Path, suite: str) -> Path:
 
 
 def reopen(folder: Path) -> Suite:
-    """Return the suite of an existing run.
+    """Return the suite of an existing run; one that was changed or lost is made again.
 
-    Raises `UsageError` if there is none, or its suite cannot be used. Raises `StoreError` if its
-    suite is not what was written.
+    Raises `UsageError` if there is no run, or its suite cannot be used. Raises `StoreError` if
+    neither its suite nor the copy of it is what was written.
     """
     path = folder / "suite.toml"
-    if not path.is_file():
-        raise UsageError(f"{folder} holds no run to resume (no suite.toml)")
     try:
-        return Suite.parse(read_listed(folder, path.name).decode(), str(path))
-    except (OSError, UnicodeDecodeError) as err:
+        text = read_listed(folder, path.name)
+    except FileNotFoundError:
+        text = _copy_of_suite(folder)
+        if text is None:
+            raise UsageError(f"{folder} holds no run to resume (no suite.toml)") from None
+        write_listed(folder, path.name, text)
+    except StoreError:
+        text = _copy_of_suite(folder)
+        if text is None:
+            raise
+        write_listed(folder, path.name, text)
+    except OSError as err:
         raise StoreError(f"cannot read {path}: {err}; give permission, or begin a new run") from err
+    try:
+        return Suite.parse(text.decode(), str(path))
+    except UnicodeDecodeError as err:
+        raise StoreError(f"cannot read {path}: {err}; put it back, or begin a new run") from err
+
+
+def _copy_of_suite(folder: Path) -> bytes | None:
+    """Return the suite as the run's environment has it, None where that has none, or is damaged."""
+    try:
+        described = parse_json(read_listed(folder, "environment.json"), "environment.json")
+    except (OSError, StoreError):
+        return None
+    copy = described.get(COPY) if isinstance(described, dict) else None
+    return copy.encode() if isinstance(copy, str) else None

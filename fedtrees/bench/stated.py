@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -13,13 +13,14 @@ from scipy.stats import ks_2samp
 
 from fedtrees.core.channel import Change, Channel, Removal, Share
 from fedtrees.core.composition import equal
-from fedtrees.core.defense import Context, Defense, Place, Stage
+from fedtrees.core.defense import Context, Defense, Place, Site, Stage
 from fedtrees.core.messages import Message
 from fedtrees.core.transcript import Transcript
 
 _MOST = 4000  # cells of a field that are looked at
 _CHANCE = 1e-6  # of a right law being called wrong, for each field and test
 _SHIFT = 12_345.0
+_MOVES = np.array([1e-3, 0.1, 1.0, 10.0])  # how far cells are moved to see them come apart
 
 
 @dataclass(frozen=True)
@@ -152,7 +153,7 @@ def departures(
     """
     for place, found in seen.items():
         changed = [c for c in found if not equal(c.before, c.after)]
-        name = f"{place[0] if isinstance(place[0], str) else place[0].__name__}.{place[1]}"
+        name = _called(place)
         law = stated.get(place)
         if law is None:
             if changed:
@@ -163,9 +164,52 @@ def departures(
         elif isinstance(law, Channel):
             yield name, _against(law, [c for c in found if c.before is not None])
         elif isinstance(law, Share):
-            yield name, _against(law.whole, list(_summed(found, parties)))
+            yield name, _against(law.law(parties), list(_summed(found, parties)))
         else:
             yield name, None
+
+
+def farther_apart(
+    nonexpansive: Collection[Site], stated: Mapping[Place, Change], seen: Seen
+) -> Iterator[tuple[str, str]]:
+    """Yield each field where a part says that it is nonexpansive, and what speaks against it or "".
+
+    Numbers that it was given, and the same moved a little, pass what it states with the same coins.
+    """
+    for place, found in seen.items():
+        if place[0] not in nonexpansive:
+            continue
+        law = stated.get(place)
+        changed = [c for c in found if not equal(c.before, c.after)]
+        if not changed:
+            continue
+        told = "no channel is stated of what it does"
+        if isinstance(law, Channel):
+            cells = not isinstance(place[0], str)  # of rows every number is by itself
+            told = next(filter(None, (_stretched(law, c, cells) for c in changed)), "")
+        yield _called(place), told
+
+
+def _stretched(law: Channel, change: Changed, cells: bool) -> str:
+    """Return how far apart a law sends two cells that were nearer, "" if it does so to none."""
+    units, whole = change.units or (1.0, False)
+    here, x = law.within(units, whole), np.asarray(change.before)
+    rng = np.random.default_rng(0)
+    for size in _MOVES * np.mean(units):
+        move = rng.uniform(-size, size, x.shape)
+        move = np.rint(move).astype(x.dtype) if whole else move
+        a, b = (here.send(v, np.random.default_rng(1)) for v in (x, x + move))
+        before, apart = np.abs(move) / units, np.abs(b - a) / units
+        if cells:
+            before, apart = before.sum(axis=-1), apart.sum(axis=-1)
+        worst = np.argmax(apart - before) if apart.size else 0
+        if apart.size and apart.flat[worst] > before.flat[worst] + 1e-9:
+            return f"{before.flat[worst]:.3g} apart before, {apart.flat[worst]:.3g} after"
+    return ""
+
+
+def _called(place: Place) -> str:
+    return f"{place[0] if isinstance(place[0], str) else place[0].__name__}.{place[1]}"
 
 
 def _removed(value: Any, law: Removal, units: tuple[Any, bool] | None) -> bool:

@@ -15,6 +15,9 @@ from fedtrees.core.errors import StoreError
 from fedtrees.core.files import locked, parse_json, sweep, write_listed, write_whole
 
 _SEAL = b', "sha256": "'
+FOR_OWNER = 0o700  # of a run folder: rows of private tables may stand in it
+#: Key of ``environment.json`` under which it holds ``suite.toml``, to make a damaged one again.
+COPY = "suite"
 _REMEDY = "finished cells are safe: make room or permission, then run again with --resume"
 
 
@@ -31,13 +34,20 @@ class Store:
         return self.folder.resolve().name
 
     def create(self, suite_toml: str, environment: Mapping[str, Any]) -> None:
-        """Make the folder and describe the run in it."""
+        """Make the folder, for its owner alone, and describe the run in it.
+
+        A folder that was there keeps its rights; what parties held and sent is in ``cells``.
+        """
         try:
-            self.cells.mkdir(parents=True, exist_ok=True)
+            self.folder.mkdir(mode=FOR_OWNER, parents=True, exist_ok=True)
+            self.cells.mkdir(mode=FOR_OWNER, exist_ok=True)
+            with contextlib.suppress(OSError):  # somebody else's
+                self.cells.chmod(FOR_OWNER)  # where an earlier version made it
         except OSError as err:
             raise StoreError(f"cannot make {self.cells}: {err.strerror or err}") from err
         write_listed(self.folder, "suite.toml", suite_toml.encode())
-        text = json.dumps(dict(environment), indent=2, sort_keys=True)
+        described = {**environment, COPY: suite_toml}
+        text = json.dumps(described, indent=2, sort_keys=True)
         write_listed(self.folder, "environment.json", text.encode())
 
     def exists(self) -> bool:

@@ -17,8 +17,15 @@ from fedtrees.core.attack import contenders
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import UsageError, did_you_mean
 from fedtrees.core.registry import register
-from fedtrees.core.rows import MOST_WHOLE
-from fedtrees.core.specs import Composed, Spec, parse_composed, parse_list, split_outside
+from fedtrees.core.rows import FORMULA, MOST_WHOLE
+from fedtrees.core.specs import (
+    Composed,
+    Spec,
+    parse_composed,
+    parse_list,
+    parse_value,
+    split_outside,
+)
 from fedtrees.core.threat import Threat
 from fedtrees.core.transcript import PUBLIC
 
@@ -51,6 +58,11 @@ class DataRef:
     keep: tuple[str, ...] = ()
     drop: tuple[str, ...] = ()
 
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Paths of its CSV files; none of a dataset of the catalogue."""
+        return tuple(self.csv.split(",")) if self.id else (self.csv,) * bool(self.csv)
+
     @classmethod
     def parse(cls, value: str | Mapping[str, Any]) -> DataRef:
         """Read a name or a table ``{csv=..., target=...}``."""
@@ -73,6 +85,13 @@ class DataRef:
         lists = {key: value.get(key, ()) for key in _LISTS}
         whole = {k: (v,) if isinstance(v, str) else tuple(v) for k, v in lists.items()}
         return cls(**{**value, **whole, "name": value.get("name") or _stem(value)})
+
+    def __post_init__(self) -> None:
+        if self.name.startswith(FORMULA) or not self.name.isprintable():
+            raise UsageError(
+                f"data is called {self.name[:80]!r} in results, where a spreadsheet would take it "
+                "for a formula, or for several lines: give it a name, or rename the file"
+            )
 
 
 @dataclass(frozen=True)
@@ -377,10 +396,10 @@ def parse_seeds(value: Any) -> tuple[int, ...]:
     text = ",".join(map(str, given))
     listed = isinstance(value, (list, tuple)) or "," in text
     try:
-        numbers = [int(part) for part in text.split(",") if part.strip()]
+        numbers = [_whole(part) for part in text.split(",") if part.strip()]
     except ValueError:
         rule = "give a count such as 3, or a list such as 0,1,2"
-        raise UsageError(f"seeds={text!r}: {rule}") from None
+        raise UsageError(f"seeds={text[:120]!r}: {rule}") from None
     if not listed and max(numbers, default=0) > MOST_SEEDS:
         raise UsageError(f"seeds={text!r}: at most {MOST_SEEDS}")
     seeds = tuple(numbers) if listed else tuple(range(max(numbers, default=0)))
@@ -389,6 +408,14 @@ def parse_seeds(value: Any) -> tuple[int, ...]:
     if max(seeds) > MOST_WHOLE:
         raise UsageError(f"seeds={text!r}: at most {MOST_WHOLE}, or a table cannot hold it")
     return seeds
+
+
+def _whole(text: str) -> int:
+    """Return a whole number, as `parse_value` reads it."""
+    value = parse_value(text)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ValueError
+    return value
 
 
 def _text(key: str, value: Any) -> str:

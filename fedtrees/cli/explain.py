@@ -187,7 +187,8 @@ def _explanation(
     defense = make_defense(composed[0])
     setting = Setting.of(DataRef(data or protocol.example), Spec("iid"), clients, 0, protocol)
     federation = federation_of(setting, data_dir)
-    training = train(protocol, federation.holdings, federation.schema, defense=defense)
+    held, schema = federation.holdings, federation.schema
+    training = train(protocol, held, schema, defense=defense, noise_from="seed")
     rows = disclosures(training.transcript, defense)
     found = _threats(training, threats)
     applies = _who_attacks(training, federation.holdings, found, federation)

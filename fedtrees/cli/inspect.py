@@ -217,10 +217,15 @@ def fetch(
 
 
 def doctor(format: Output = Format.TABLE) -> None:
-    """Check the installation: versions, cores, compiled kernels, data folder, browser."""
+    """Check the installation: versions, kernels, data folder, browser, what attacks can reach."""
+    import platform
+
     from fedtrees.bench.environment import OPTIONAL, browser, environment, library_versions
     from fedtrees.data.sources import data_directory
+    from fedtrees.isolation.disk import version
+    from fedtrees.isolation.process import attacks
 
+    refused = attacks().refused()
     found = library_versions()
     missing = [n for n, v in found.items() if v is None and n not in OPTIONAL]
     facts = {
@@ -230,6 +235,10 @@ def doctor(format: Output = Format.TABLE) -> None:
         "data_directory": str(data_directory(None)),
         "browser": browser(),
         "kernels": _kernels_work(),
+        "release": platform.release(),
+        "landlock": str(version() or "none"),
+        "attacks_cannot": [name for name, held in refused.items() if held],
+        "attacks_can": [name for name, held in refused.items() if not held],
     }
     if format.is_json:
         typer.echo(json.dumps(facts, indent=1))

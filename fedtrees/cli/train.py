@@ -64,7 +64,10 @@ def train(
         str, typer.Option(help="iid, label-skew[alpha=], quantity-skew, ...")
     ] = "iid",
     clients: Clients = 3,
-    seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of everything random but noise.")] = 0,
+    noise_from: Annotated[
+        str, typer.Option(help="system, or seed: a run to repeat, whose noise protects nobody.")
+    ] = "system",
     out: Annotated[
         str | None,
         typer.Option(help="Write the model: XGBoost JSON (.json), or a random forest (.npz)."),
@@ -105,12 +108,14 @@ def train(
     tell(dataset.notes if table else ())
     began = time.perf_counter()
     training = train_federation(
-        made, federation.holdings, federation.schema, defense=composed, seed=seed
-    )
+        made, federation.holdings, federation.schema, defense=composed, seed=seed,
+        noise_from=noise_from,
+    ).to_rely_on()  # fmt: skip
     seconds = time.perf_counter() - began
     facts = {
         "protocol": str(protocol_spec),
         "defense": str(defense_spec),
+        "noise_from": training.noise_from,
         **_facts(federation, training),
         "seconds": round(seconds, 3),
     }
@@ -205,7 +210,8 @@ def _save_model(training: Training, path: Path) -> None:
         return
     if isinstance(model, RandomDecisionForest):
         known = training.protocol.parameters
-        save_random_decision_forest(model, path, known.get("mechanism"), known.get("epsilon"))
+        noise = (known.get("mechanism"), known.get("epsilon"), training.noise_from)
+        save_random_decision_forest(model, path, *noise)
         return
     protocol, names = training.protocol, training.schema.names
     params = protocol if isinstance(protocol, TreeParams) else None
@@ -221,8 +227,10 @@ def _print(facts: Mapping[str, Any]) -> None:
         widths = " + ".join(map(str, facts["columns"]))
         shown = f"{facts['training_rows']}, of {widths} columns"
     lines = {"defense": facts["defense"], "training rows": shown, "test rows": facts["test_rows"]}
-    if facts["defense"] != "none":
+    if facts["claimed"] != "none" or facts["spent"] != "none":
         lines["defense"] += f" (claims {facts['claimed']}, spent {facts['spent']})"
+        if facts["noise_from"] == "seed":
+            lines["noise"] = "from the seed: who tries seeds draws it again, no bound by it holds"
     for name, value in facts["utility"].items():
         lines[f"test {name}"] = "undefined" if value is None else f"{value:.4f}"
     lines["trees"] = facts["trees"]

@@ -44,6 +44,9 @@ class Wire:
         sender opened it.
     streams : Streams
         Coins of what happens to messages on their way, and no party's own.
+    least : int
+        How many replies must arrive for a sum to be opened: those whose shares of noise add up to
+        what is claimed.
     """
 
     server: str
@@ -53,6 +56,7 @@ class Wire:
     parameters: Mapping[str, Any]
     carry: Callable[[str, tuple[str, ...], Message, str], None]
     streams: Streams
+    least: int = 0
 
 
 class Aggregation(ABC):
@@ -64,6 +68,8 @@ class Aggregation(ABC):
     @abstractmethod
     def summed(self, replies: Mapping[str, Message], wire: Wire, why: str) -> Message:
         """Let replies cross closed and return their sum, as the server opens it.
+
+        Nothing may be opened where fewer than ``wire.least`` replies arrive.
 
         Parameters
         ----------

@@ -51,16 +51,37 @@ class Share(Change):
     """Each party adds a share of noise: only the sum over all parties has a law.
 
     Whoever colludes knows its own share, by what it sent.
+
+    Attributes
+    ----------
+    whole : Channel
+        Of the shares that the noise is calibrated for.
+    least : int
+        How many these are: a sum over fewer is not opened (`Wire.least`). 0: all who are asked.
     """
 
     whole: Channel
+    least: int = 0
+
+    def law(self, parties: int) -> Channel:
+        """Return the law of the shares of so many parties."""
+        more = parties / (self.least or parties)
+        return self.whole if more <= 1 else self.whole.added(more)
 
 
 @dataclass(frozen=True)
 class Mechanism(Change):
-    """What is sent is drawn by a private mechanism from the rows; there is no number x behind y."""
+    """What is sent is drawn by a private mechanism from the rows; there is no number x behind y.
+
+    Attributes
+    ----------
+    why : str
+    rank_error : float
+        Of values drawn from a column, the standard deviation of their ranks, about, in rows.
+    """
 
     why: str
+    rank_error: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -158,9 +179,9 @@ class Channel(Change):
         """Return the least and the most that ``x - y`` is, float64, shape (c,) each."""
         return np.full(c, -np.inf), np.full(c, np.inf)
 
-    def added(self, n: int) -> Channel:
-        """Return the law of n draws of additive noise together."""
-        return Chain((self,) * n)
+    def added(self, n: float) -> Channel:
+        """Return the law of n draws of additive noise together; of a whole number, if need be."""
+        return Chain((self,) * round(n))
 
     def bounds(self, y: NDArray[Any]) -> Box:
         """Return a box that holds every x from which y is sent."""
@@ -337,7 +358,7 @@ def chained(changes: Iterable[Change], parties: int = 1) -> Channel | None:
     if parts and parties > 1:
         parts = [SumOf(parts[0] if len(parts) == 1 else Chain(tuple(parts)), parties)]
     if parties > 1:
-        parts = [*parts, *(c.whole for c in found if isinstance(c, Share))]
+        parts = [*parts, *(c.law(parties) for c in found if isinstance(c, Share))]
     if len(parts) < 2:
         return parts[0] if parts else None
     return Chain(tuple(parts))

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.aggregation import Aggregation
-from fedtrees.core.channel import Change
+from fedtrees.core.channel import Change, Share
 from fedtrees.core.cut_plan import CutPlan
 from fedtrees.core.defense import Context, Defense, Place, Stage
 from fedtrees.core.errors import (
@@ -21,6 +21,7 @@ from fedtrees.core.errors import (
 from fedtrees.core.guarantee import ActedOnNothing, Guarantee
 from fedtrees.core.messages import Message
 from fedtrees.core.schema import Schema
+from fedtrees.core.sensitivity import misplaced
 from fedtrees.core.transcript import Transcript
 
 
@@ -31,8 +32,9 @@ class Composition:
     Raises
     ------
     UsageError
-        If one part makes hessians 1 and another counts on their bound, or two parts say how cut
-        points are settled, answer for labels, or bring cryptography for sums.
+        If one part makes hessians 1 and another counts on their bound, two parts say how cut
+        points are settled, answer for labels, or bring cryptography for sums, or one acts before
+        the noise that another's claim counts on (`fedtrees.core.sensitivity`).
     """
 
     parts: tuple[Defense, ...] = ()
@@ -55,6 +57,9 @@ class Composition:
         noisy = [p.name for p in self.parts if p.acts_on == {"labels"}]
         if len(noisy) > 1:
             raise UsageError(f"{' and '.join(map(repr, noisy))} each answer for labels; keep one")
+        reason = misplaced(self.parts)
+        if reason:
+            raise UsageError(reason)
 
     @property
     def gradient_clip(self) -> float | None:
@@ -79,6 +84,15 @@ class Composition:
         acting = (p for p in self.parts if isinstance(place[0], str) or not role or role in p.at)
         each = (p.channels(schema, parameters).get(place) for p in acting)
         return [change for change in each if change is not None]
+
+    def shared(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[type[Message], int]:
+        """Return the messages in which a part adds a share of noise, and `Share.least` of each."""
+        stated = (law for p in self.parts for law in p.channels(schema, parameters).items())
+        return {
+            kind: change.least
+            for (kind, _), change in stated
+            if isinstance(change, Share) and not isinstance(kind, str)
+        }
 
     @property
     def unit_hessian(self) -> bool:
@@ -172,7 +186,7 @@ class Composition:
         """Pass what belongs to a party's rows through every part."""
         for i, part in enumerate(self.parts):
             before = len(ctx.ledger)
-            changed = part.rows(stage, values, ctx)
+            changed = part.rows(stage, values, _for(part, ctx))
             paid = len(ctx.ledger) > before  # noise may leave all as it is
             if i not in ctx.acted and (paid or not equal(changed, values)):
                 ctx.acted.add(i)
@@ -180,18 +194,18 @@ class Composition:
         return values
 
     def candidates(self, mask: NDArray[np.bool_], tree: int, ctx: Context) -> NDArray[np.bool_]:
-        """Pass the candidate mask through every part."""
+        """Pass the candidate mask through every part, none of which allows what another forbids."""
         for i, part in enumerate(self.parts):
-            changed = part.candidates(mask.copy(), tree, ctx)
+            changed = mask & part.candidates(mask.copy(), tree, _for(part, ctx))
             if i not in ctx.acted and not np.array_equal(changed, mask):
                 ctx.acted.add(i)
             mask = changed
         return mask
 
     def shown(self, mask: NDArray[np.bool_], tree: int, ctx: Context) -> NDArray[np.bool_]:
-        """Pass the mask of nodes through every part."""
+        """Pass the mask of nodes through every part, none of which shows what another hides."""
         for i, part in enumerate(self.parts):
-            changed = part.shown(mask.copy(), tree, ctx)
+            changed = mask & part.shown(mask.copy(), tree, _for(part, ctx))
             if i not in ctx.acted and not np.array_equal(changed, mask):
                 ctx.acted.add(i)
             mask = changed
@@ -211,7 +225,7 @@ class Composition:
                 continue
             exposed = message.reveals & part.protects
             if type(message) in part.guards:
-                sent = part.outgoing(message, ctx)
+                sent = part.outgoing(message, _for(part, ctx))
                 if not isinstance(sent, Message):
                     raise ProtocolError(
                         f"{part.name!r}: outgoing returned a {type(sent).__name__}; "
@@ -233,7 +247,7 @@ class Composition:
     def audience(self, message: Message, receivers: Sequence[str], ctx: Context) -> Sequence[str]:
         """Pass the receivers through every part."""
         for i, part in enumerate(self.parts):
-            chosen = part.audience(message, receivers, ctx)
+            chosen = part.audience(message, receivers, _for(part, ctx))
             if list(chosen) != list(receivers):
                 ctx.acted.add(i)
             receivers = chosen
@@ -267,7 +281,7 @@ class Composition:
     def finish(self, model: Any, ctx: Context) -> Any:
         """Pass the model through every part."""
         for i, part in enumerate(self.parts):
-            repaired = part.finish(model, ctx)
+            repaired = part.finish(model, _for(part, ctx))
             if i not in ctx.acted and not equal(repaired, model):
                 ctx.acted.add(i)
             model = repaired
@@ -276,7 +290,7 @@ class Composition:
     def answer(self, scores: NDArray[np.float64], ctx: Context) -> NDArray[np.float64]:
         """Pass inference scores through every part."""
         for i, part in enumerate(self.parts):
-            changed = part.answer(scores, ctx)
+            changed = part.answer(scores, _for(part, ctx))
             if i not in ctx.acted and not equal(changed, scores):
                 ctx.acted.add(i)
             scores = changed
@@ -287,6 +301,11 @@ class Composition:
         for part in self.parts:
             answers, budget = part.endpoint(answers, budget)
         return answers, budget
+
+
+def _for(part: Defense, ctx: Context) -> Context:
+    """Return what a part may know: rows only if it says that it reads them."""
+    return ctx if part.reads_rows else replace(ctx, reader=part.name)
 
 
 def _alters_sums(part: Defense) -> bool:

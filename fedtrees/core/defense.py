@@ -77,6 +77,8 @@ class Context:
         Where a composition enters which of its parts changed something.
     level : Level or None
         What `candidates` and `shown` are asked about, where parties hold columns.
+    reader : str or None
+        Name of the part that is asked, where it does not say that it reads rows.
     """
 
     party: str
@@ -87,6 +89,7 @@ class Context:
     ledger: list[BudgetEvent]
     acted: set[int] = field(default_factory=set)
     level: Level | None = None
+    reader: str | None = None
     _held: Holding | None = None
     _draws: Counter[str] = field(default_factory=Counter)
 
@@ -97,29 +100,41 @@ class Context:
         Raises
         ------
         GlassWallError
-            If another party acts, or none.
+            If another party acts, or none, or if the part does not say that it `reads_rows`.
         """
         party = acting_party()
         if party is None or party.name != self.party:
             raise GlassWallError(f"what {self.party!r} holds is for its own hooks alone")
+        if self.reader is not None:
+            raise GlassWallError(
+                f"{self.reader!r} reads what {self.party!r} holds and does not say so; give it "
+                "reads_rows = True"
+            )
         return self._held
 
+    @property
+    def columns(self) -> NDArray[np.intp] | None:
+        """Which columns the party holds, as positions in the schema; None: it holds no rows."""
+        return None if self._held is None else self._held.columns
+
     def rng(self, purpose: str) -> np.random.Generator:
-        """Return a fresh generator of the acting party, another at every call."""
+        """Return a fresh secret generator of the acting party, another at every call."""
         self._draws[purpose] += 1
-        return self.streams.rng(purpose, self._draws[purpose])
+        return self.streams.noise.rng(purpose, self._draws[purpose])
 
     def spend(
         self, mechanism: str, *, scale: float, what: str, l1: float = 0.0, l2: float = 0.0,
-        count: int = 1, rate: float = 1.0,
+        count: int = 1, rate: float = 1.0, trusted: str = "",
     ) -> None:  # fmt: skip
         """Enter noisy releases into the budget ledger (`BudgetEvent`)."""
-        self.ledger.append(BudgetEvent(self.party, mechanism, l1, scale, what, count, l2, rate))
+        event = BudgetEvent(self.party, mechanism, l1, scale, what, count, l2, rate, trusted)
+        self.ledger.append(event)
 
 
 #: Where something is changed: a type of message, a kind of `Stage`, or ``answers``, ``model`` (at
 #: its end), ``candidates``, ``shown`` or ``leaves``; and its field.
 Place = tuple[type[Message] | str, str]
+Site = type[Message] | str
 
 
 @dataclass(frozen=True)
@@ -183,6 +198,14 @@ class Defense:
         Whether it is right only while every row is drawn into a batch by itself.
     counts_classes : bool
         Whether `candidates` reads `Level.left`: then class counts are summed beside gradients.
+    reads_rows : bool
+        Whether a hook reads `Context.held`. What is made of rows that way is in no other part's
+        claim, so that beside a claim of epsilon it takes one of its own.
+    opens_to : frozenset of str
+        Roles that read the sums it seals, beside who asked for them.
+    nonexpansive : tuple of Message types and kinds of `Stage`
+        Where two tables that differ by a row are no farther apart after this part than before, in
+        any norm, and no row brings more: only there may it act before noise is added.
     tries : mapping of str to tuple of float
         Budgets that a bench runs, by the parameter's name, where none is given.
     """
@@ -201,6 +224,9 @@ class Defense:
     bounds_hessian: ClassVar[bool] = False
     poisson_sampling: ClassVar[bool] = False
     counts_classes: ClassVar[bool] = False
+    reads_rows: ClassVar[bool] = False
+    opens_to: ClassVar[frozenset[str]] = frozenset()
+    nonexpansive: ClassVar[tuple[Site, ...]] = ()
     tries: ClassVar[Mapping[str, tuple[float, ...]]] = {}
 
     def claim(self) -> Guarantee:

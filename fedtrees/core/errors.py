@@ -8,6 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+_LISTED = 60  # names in one line of a message, and characters of each
+
 
 class FedtreesError(Exception):
     """Anything fedtrees can explain to its user in one line."""
@@ -87,10 +89,18 @@ def check_known(what: str, value: Any, known: Iterable[str]) -> None:
         raise UsageError(f"unknown {what} {value!r}{did_you_mean(str(value), known)}")
 
 
+def short(text: object, most: int = 60) -> str:
+    """Return a text without its middle where it is long: a message is one line."""
+    said = str(text)
+    return said if len(said) <= most else f"{said[: most // 2]}...{said[-most // 4 :]}"
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return ``"; did you mean 'x'?"`` for the closest known name, else the list of names."""
     names = sorted(known)
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     if close:
         return f"; did you mean {close[0]!r}?"
-    return f"; known: {', '.join(names)}" if names else "; none are registered"
+    names = [n if len(n) <= _LISTED else f"{n[:_LISTED]}..." for n in names]
+    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+    return f"; known: {', '.join(names[:_LISTED])}{more}" if names else "; none are registered"

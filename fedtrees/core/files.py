@@ -151,8 +151,8 @@ def read_listed(folder: Path, name: str) -> bytes:
         before = after  # it may have been exchanged while it was read
     raise StoreError(
         f"{(folder / name).as_posix()!r} is not what was written: its sha256 is not in "
-        f"{CHECKSUMS}. `fedtrees bench --resume --out {folder}` makes rows.csv and "
-        "disclosure.json again; put any other file back, or delete "
+        f"{CHECKSUMS}. `fedtrees bench --resume --out {folder}` makes rows.csv, "
+        "disclosure.json and suite.toml again; put any other file back, or delete "
         f"{CHECKSUMS} to take all files as they are"
     )
 

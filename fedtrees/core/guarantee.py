@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import ClassVar
 
 from fedtrees.core.errors import UsageError, check_share
@@ -205,6 +206,17 @@ def join(guarantees: Sequence[Guarantee]) -> str:
     """Write the guarantees of composed defenses in order, without the empty ones."""
     texts = [str(g) for g in guarantees if not isinstance(g, NoGuarantee)]
     return "+".join(texts) or "none"
+
+
+def without_noise(g: Guarantee) -> Guarantee:
+    """Return what is left of a guarantee where others can draw its noise again: no bound.
+
+    What rests on no noise stays.
+    """
+    if isinstance(g, PureDP | ApproximateDP):
+        told = "+".join(filter(None, (g.unprotected, "noise")))
+        return replace(g, epsilon=math.inf, unprotected=told)
+    return replace(g, epsilon=math.inf) if isinstance(g, LabelDP) else g
 
 
 @dataclass(frozen=True)

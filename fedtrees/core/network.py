@@ -188,7 +188,7 @@ class LocalNetwork(Network):
                 self.transcript.record(name, (sender,), reply, why)
             return list(replies.values())
         first = len(self.transcript.deliveries)
-        total = self.aggregation.summed(replies, self._wire(sender), why)
+        total = self.aggregation.summed(replies, self._wire(sender, replies), why)
         for d in self.transcript.deliveries[first:]:
             own = replies.get(d.sender)
             if d.sender in told and type(own) is type(d.message) and closed(d.message):
@@ -316,9 +316,12 @@ class LocalNetwork(Network):
         self.transcript.record(party.name, tuple(receivers), message, why)
         return party.name, message, receivers
 
-    def _wire(self, server: str) -> Wire:
+    def _wire(self, server: str, replies: Mapping[str, Message]) -> Wire:
         """Return what an aggregation may know and do."""
         schema, parameters = self._public
+        shared = {**dict.fromkeys(self._shared, 0), **self.defense.shared(schema, parameters)}
+        kinds = {type(reply) for reply in replies.values()}
+        least = max((shared[kind] or len(replies) for kind in kinds & {*shared}), default=0)
 
         def carry(sender: str, receivers: tuple[str, ...], message: Message, why: str) -> None:
             self.transcript.rounds += sender == server
@@ -326,7 +329,9 @@ class LocalNetwork(Network):
 
         exact = self.defense.sums_exactly
         on_the_way = self._streams.child("network")
-        return Wire(server, self._rows, exact, len(schema.classes), parameters, carry, on_the_way)
+        return Wire(
+            server, self._rows, exact, len(schema.classes), parameters, carry, on_the_way, least
+        )
 
     def _sender(self) -> Party:
         party = acting_party()

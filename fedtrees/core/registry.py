@@ -17,7 +17,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, TypeVar
 
-from fedtrees.core.errors import UsageError, did_you_mean
+from fedtrees.core.errors import UsageError, did_you_mean, short
 from fedtrees.core.specs import Spec
 
 Registered = TypeVar("Registered", bound=Callable[..., Any])
@@ -89,6 +89,10 @@ class Registry:
         """Return all names of a kind, without importing what they stand for."""
         return sorted({*self._known[kind], *(e.name for e in _entries(kind))})
 
+    def is_ours(self, kind: str, name: str) -> bool:
+        """Tell whether a name is of this package, and nothing of another's runs if it is loaded."""
+        return any(e.name == name and e.value.startswith(_OURS) for e in _entries(kind))
+
     def get(self, kind: str, name: str) -> Callable[..., Any]:
         """Return the class or loader of that name.
 
@@ -109,7 +113,9 @@ class Registry:
                     except ImportError as err:
                         raise UsageError(f"{kind} {name!r} ({entry.value}): {err}") from err
         if name not in self._known[kind]:
-            raise UsageError(f"unknown {kind} {name!r}{did_you_mean(name, self.names(kind))}")
+            raise UsageError(
+                f"unknown {kind} {short(name)!r}{did_you_mean(name, self.names(kind))}"
+            )
         return self._known[kind][name]
 
     def make(self, kind: str, spec: Spec) -> Any:
@@ -125,15 +131,16 @@ class Registry:
         for key in spec.params:
             if key not in parameters:
                 raise UsageError(
-                    f"{kind} {spec.name!r} has no parameter {key!r}{did_you_mean(key, parameters)}"
+                    f"{kind} {spec.name!r} has no parameter {short(key)!r}"
+                    f"{did_you_mean(key, parameters)}"
                 )
         for key, parameter in parameters.items():
             if parameter.default is parameter.empty and key not in spec.params:
                 raise UsageError(f"{kind} {spec.name!r} needs a value: {spec.name}[{key}=...]")
         try:
             return maker(**spec.params)
-        except (UsageError, TypeError) as err:
-            raise UsageError(f"{spec}: {err}") from err
+        except (ArithmeticError, TypeError, ValueError) as err:  # a UsageError is a ValueError
+            raise UsageError(f"{short(spec, 200)}: {err}") from err
 
 
 def _check_not_here(name: str, thing: Any) -> None:

@@ -77,6 +77,9 @@ class Column:
         return text
 
 
+#: What a spreadsheet takes for the beginning of a formula.
+FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
+
 COLUMNS = (
     Column("run"), Column("dataset"), Column("partition"), Column("protocol"),
     Column("protocol_params"), Column("defense"), Column("defense_params"), Column("threat"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -129,14 +130,15 @@ class Schema:
     groups: tuple[OneHot, ...] = ()
 
     def __post_init__(self) -> None:
-        names = [f.name for f in self.features]
-        twice = sorted({n for n in names if names.count(n) > 1})
+        names = Counter(f.name for f in self.features)
+        twice = sorted(name for name, times in names.items() if times > 1)
         if twice:
             raise DataError(f"duplicate column names {twice}; give every column its own name")
         seen: set[str] = set()
         for group in self.groups:
             unknown = sorted({*group.columns} - {*names})
-            shared = sorted(n for n in group.columns if n in seen or group.columns.count(n) > 1)
+            times = Counter(group.columns)
+            shared = sorted(n for n in group.columns if n in seen or times[n] > 1)
             if len(group.columns) < 2 or unknown or shared:
                 fault = (
                     f"unknown columns {unknown}" if unknown
@@ -157,7 +159,8 @@ class Schema:
     @property
     def attributes(self) -> tuple[tuple[int, ...], ...]:
         """Columns of each attribute, a one-hot group or a column by itself, in column order."""
-        groups = [tuple(self.names.index(name) for name in g.columns) for g in self.groups]
+        at = {name: c for c, name in enumerate(self.names)}
+        groups = [tuple(at[name] for name in g.columns) for g in self.groups]
         grouped = {c for columns in groups for c in columns}
         alone = [(c,) for c in range(len(self.features)) if c not in grouped]
         return tuple(sorted([*groups, *alone]))

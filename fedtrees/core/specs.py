@@ -12,11 +12,16 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from fedtrees.core.errors import UsageError
+from fedtrees.core.errors import UsageError, short
 
 Value = bool | int | float | str | None
 MOST_COMBINATIONS = 10_000  # of one grid; a slip of the keyboard must not fill the memory
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+_WHOLE = re.compile(r"[+-]?[0-9]+")
+_NUMBER = re.compile(
+    r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?|[+-]?(?:inf|infinity|nan)", re.IGNORECASE
+)
+_MOST_DIGITS = 18  # of a whole number: an int64 has room for any
 
 
 @dataclass(frozen=True)
@@ -50,17 +55,43 @@ def show(value: Value) -> str:
 
 
 def parse_value(text: str) -> Value:
-    """Read ``true``, ``none``, an integer, a float, or else a plain string."""
+    """Read ``true``, ``none``, an integer, a float, or else a plain string.
+
+    Raises
+    ------
+    UsageError
+        If it is a number to Python alone (``1_000``, digits of another script), too large, or no
+        text of one line.
+    """
     text = text.strip()
     word = {"true": True, "false": False, "none": None, "null": None}
     if text.lower() in word:
         return word[text.lower()]
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
+    if _WHOLE.fullmatch(text):
+        if len(text.lstrip("+-0")) > _MOST_DIGITS:
+            raise UsageError(
+                f"{short(text)!r} has {len(text.lstrip('+-'))} digits; whole numbers have "
+                f"{_MOST_DIGITS} at most"
+            )
+        return int(text)
+    if _NUMBER.fullmatch(text):
+        if math.isinf(float(text)) and "inf" not in text.lower():
+            raise UsageError(f"{short(text)!r} is beyond float64; write inf for no limit")
+        return float(text)
+    if not text.isprintable():
+        raise UsageError(f"{short(text)!r} has characters that cannot be printed")
+    if _is_number(text):
+        raise UsageError(f"{short(text)!r} is no number here; write it with digits 0 to 9 alone")
     return text
+
+
+def _is_number(text: str) -> bool:
+    """Tell whether Python would read a number."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def split_outside(text: str, separator: str) -> list[str]:
@@ -69,12 +100,12 @@ def split_outside(text: str, separator: str) -> list[str]:
     for at, char in enumerate(text):
         depth += (char == "[") - (char == "]")
         if depth < 0:
-            raise UsageError(f"unbalanced ']' in {text!r}")
+            raise UsageError(f"unbalanced ']' in {short(text)!r}")
         if char == separator and depth == 0:
             pieces.append(text[start:at])
             start = at + 1
     if depth:
-        raise UsageError(f"unbalanced '[' in {text!r}; write name[key=value]")
+        raise UsageError(f"unbalanced '[' in {short(text)!r}; write name[key=value]")
     pieces.append(text[start:])
     return [p.strip() for p in pieces if p.strip()]
 
@@ -85,27 +116,33 @@ def parse_grid(text: str) -> list[Spec]:
     Raises
     ------
     UsageError
-        If the text is not of the form ``name`` or ``name[key=value,value,...]``.
+        If the text is not of the form ``name`` or ``name[key=value,value,...]``, or a value is none
+        that `parse_value` reads.
     """
     text = text.strip()
     name, bracket, rest = text.partition("[")
     name = name.strip()
     if not _NAME.fullmatch(name) or (bracket and not rest.endswith("]")):
-        raise UsageError(f"cannot read {text!r}; write name or name[key=value,value,...]")
+        raise UsageError(f"cannot read {short(text)!r}; write name or name[key=value,value,...]")
     axes: dict[str, list[Value]] = {}
-    key = None
-    for token in filter(None, (t.strip() for t in rest.removesuffix("]").split(","))):
+    key, inside = None, rest.removesuffix("]").strip()
+    for token in map(str.strip, inside.split(",") if inside else ()):
+        if not token:
+            raise UsageError(f"{short(text)!r} has an empty value; leave out the comma")
         if "=" in token:
             key, _, token = token.partition("=")
             key = key.strip()
             if key in axes:
-                raise UsageError(f"{text!r} gives {key!r} twice")
+                raise UsageError(f"{short(text)!r} gives {short(key)!r} twice")
             axes[key] = []
         if key is None:
-            raise UsageError(f"cannot read {token!r} in {text!r}; write key=value")
-        axes[key].append(parse_value(token))
+            raise UsageError(f"cannot read {short(token)!r} in {short(text)!r}; write key=value")
+        try:
+            axes[key].append(parse_value(token))
+        except UsageError as error:
+            raise UsageError(f"{name}[{short(key)}=...]: {error}") from None
     if math.prod(map(len, axes.values())) > MOST_COMBINATIONS:
-        raise UsageError(f"{text[:80]!r}... has more than {MOST_COMBINATIONS} combinations")
+        raise UsageError(f"{short(text)!r} has more than {MOST_COMBINATIONS} combinations")
     combinations = itertools.product(*axes.values())
     return [Spec(name, dict(zip(axes, values, strict=True))) for values in combinations]
 
@@ -148,12 +185,12 @@ def parse_composed(texts: Iterable[str]) -> list[Composed]:
     for text in texts:
         for piece in split_outside(text, ","):
             if piece.startswith("+") or piece.endswith("+"):
-                raise UsageError(f"{piece!r} joins a part to nothing; write a+b, or leave out '+'")
+                raise UsageError(
+                    f"{short(piece)!r} joins a part to nothing; write a+b, or leave out '+'"
+                )
             grids = [parse_grid(p) for p in split_outside(piece, "+")]
             if math.prod(map(len, grids)) > MOST_COMBINATIONS:
-                raise UsageError(
-                    f"{piece[:80]!r}... has more than {MOST_COMBINATIONS} combinations"
-                )
+                raise UsageError(f"{short(piece)!r} has more than {MOST_COMBINATIONS} combinations")
             for parts in itertools.product(*grids):
                 result.append(Composed(tuple(p for p in parts if p.name != "none")))
     return result
@@ -181,5 +218,5 @@ def parse_one(text: str) -> Composed:
     """
     found = parse_composed([text])
     if len(found) != 1:
-        raise UsageError(f"{text!r} names {len(found)} compositions; give one")
+        raise UsageError(f"{short(text)!r} names {len(found)} compositions; give one")
     return found[0]

@@ -3,33 +3,62 @@
 from __future__ import annotations
 
 import hashlib
+import secrets
+from typing import Literal, get_args
 
 import numpy as np
+
+from fedtrees.core.errors import check_known
+
+#: ``system``: 256 bits of the operating system's; ``seed``: whoever knows or tries out the seed
+#: draws the same, and no bound on what noise hides holds.
+NoiseFrom = Literal["system", "seed"]
 
 
 class Streams:
     """A tree of independent random streams, addressed by names.
 
-    ``Streams(seed).child("client-0").rng("noise", 3)`` gives the same generator whatever else
+    ``Streams(seed).child("client-0").rng("columns", 3)`` gives the same generator whatever else
     was drawn, so adding a party or a message never shifts another's draw. A child does not hold
-    its parent's key, but experiment seeds are few and can be tried out: no view hands out streams.
+    its parent's key, but seeds are few and can be tried out: what a released model shows of one
+    draw tells the seed, and with it all others. What hides something is therefore drawn from
+    `noise`, whose root nobody can try out; of a seed it is another name under the same root.
 
     Parameters
     ----------
     seed : int
         Seed of the experiment.
+    noise_from : {"system", "seed"}
+        Where the root of `noise` comes from.
+
+    Raises
+    ------
+    UsageError
+        If `noise_from` is neither.
     """
 
-    __slots__ = ("_key",)
+    __slots__ = ("_key", "_noise")
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, noise_from: NoiseFrom = "system") -> None:
+        check_known("noise_from", noise_from, get_args(NoiseFrom))
         self._key = hashlib.blake2b(f"fedtrees:{seed}".encode(), digest_size=32).digest()
+        self._noise = secrets.token_bytes(32) if noise_from == "system" else self._key
+
+    @classmethod
+    def _of(cls, key: bytes, noise: bytes) -> Streams:
+        streams = cls.__new__(cls)
+        streams._key, streams._noise = key, noise
+        return streams
+
+    @property
+    def noise(self) -> Streams:
+        """The same scope for draws that must stay secret: noise, and samples that hide a row."""
+        return self._of(self._noise, self._noise)
 
     def child(self, *names: str) -> Streams:
         """Return the streams of a named sub-scope (a party, a stage)."""
-        streams = Streams.__new__(Streams)
-        streams._key = self._derive("child", *names)
-        return streams
+        keys = (_derived(key, "child", *names) for key in (self._key, self._noise))
+        return self._of(*keys)
 
     def deciding(self) -> Streams:
         """Return the streams of whoever decides on splits."""
@@ -41,10 +70,11 @@ class Streams:
 
     def rng(self, purpose: str, *index: int) -> np.random.Generator:
         """Return the generator for one purpose (and round, tree, ...)."""
-        digest = self._derive("rng", purpose, *map(str, index))
+        digest = _derived(self._key, "rng", purpose, *map(str, index))
         words = [int.from_bytes(digest[i : i + 4], "little") for i in range(0, 32, 4)]
         return np.random.default_rng(np.random.SeedSequence(words))
 
-    def _derive(self, *names: str) -> bytes:
-        text = "\x1f".join(names).encode()
-        return hashlib.blake2b(text, key=self._key, digest_size=32).digest()
+
+def _derived(key: bytes, *names: str) -> bytes:
+    text = "\x1f".join(names).encode()
+    return hashlib.blake2b(text, key=key, digest_size=32).digest()

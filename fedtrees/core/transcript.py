@@ -77,6 +77,8 @@ class BudgetEvent:
     rate : float
         Probability with which a row takes part in a release at all, drawn anew for each; an
         accountant that does not know of such draws charges for all.
+    trusted : str
+        Role on whom it depends, as in `PureDP`: ``clients`` where each adds a share of the noise.
     """
 
     party: str
@@ -87,6 +89,7 @@ class BudgetEvent:
     count: int = 1
     l2: float = 0.0
     rate: float = 1.0
+    trusted: str = ""
 
 
 @dataclass

@@ -10,7 +10,7 @@ from gmpy2 import mpz
 from numpy.typing import NDArray
 
 from fedtrees.core.sealed import Sealed
-from fedtrees.crypto import paillier, sizes
+from fedtrees.crypto import marked, paillier, sizes
 from fedtrees.crypto.errors import MalformedError, PlaintextOverflowError, WrongKeyError
 from fedtrees.crypto.keys import KeyPair, PublicKey
 from fedtrees.crypto.ledger import Ledger
@@ -106,8 +106,13 @@ class EncryptedArray:
 
     @property
     def payload(self) -> bytes:
-        """The ciphertexts as they are sent."""
-        return paillier.to_bytes(self.ciphertexts, self.public)
+        """The ciphertexts as they are sent, marked as what they are."""
+        return self.payload_of("")
+
+    def payload_of(self, place: str) -> bytes:
+        """Return the ciphertexts as they are sent, marked as of one place, such as a sum's."""
+        read_as = _reading(self.slots, self.shape, self.terms, place)
+        return marked.to_bytes(self.ciphertexts, self.public, read_as)
 
     def sealed(self, *keyholders: str) -> Sealed:
         """Return it as a message field that the holders of the key can open."""
@@ -116,7 +121,13 @@ class EncryptedArray:
 
     @classmethod
     def from_payload(
-        cls, payload: bytes, public: PublicKey, slots: Slots, shape: tuple[int, ...], terms: int = 1
+        cls,
+        payload: bytes,
+        public: PublicKey,
+        slots: Slots,
+        shape: tuple[int, ...],
+        terms: int = 1,
+        place: str = "",
     ) -> EncryptedArray:
         """Read an array that was sent.
 
@@ -128,12 +139,22 @@ class EncryptedArray:
         shape : tuple of int
         terms : int
             How many arrays it is the sum of.
+        place : str
+            As in `payload_of`.
 
         Raises
         ------
         MalformedError
             If the length is wrong, or a number is no ciphertext of this key.
+        WrongKeyError
+            If it was sent under another key, in another shape, other slots, as the sum of more or
+            fewer arrays, or from another place.
         """
         count = sizes.array(math.prod(shape), slots, public.bits).ciphertexts
-        sealed = paillier.from_bytes(payload, count, public)
+        read_as = _reading(slots, shape, terms, place)
+        sealed = marked.from_bytes(payload, count, public, read_as)
         return cls(public, slots, tuple(shape), terms, tuple(sealed))
+
+
+def _reading(slots: Slots, shape: tuple[int, ...], terms: int, place: str) -> str:
+    return marked.reading("array", slots, shape, int(terms), place)

@@ -7,7 +7,6 @@ opened that.
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple, Protocol
@@ -28,10 +27,6 @@ from fedtrees.crypto.obfuscators import (
 from fedtrees.crypto.secret import Unprintable
 from fedtrees.crypto.slots import Slots
 
-# Before each array: 16 bytes of the SHA-256 of public key, sender, number of the sum, ciphertexts.
-# These alone are numbers like any others, and open under a wrong key, or from another sum, to wrong
-# ones. Whoever changes them on purpose can make the mark again.
-MARK_BYTES = 16
 _ADDER = "whoever adds"
 
 
@@ -119,9 +114,9 @@ class RealSums(Unprintable):
     def encrypted(self, name: str, array: NDArray[np.int64], slots: Slots) -> bytes:
         """Encrypt."""
         ledger = self._obfuscators.ledger = self._ledgers[name]  # one table serves all, as public
-        payload = EncryptedArray.of(array, slots, self._obfuscators, ledger).payload
+        sealed = EncryptedArray.of(array, slots, self._obfuscators, ledger)
         self._made[name] += 1
-        return self._mark(name, self._made[name], payload) + payload
+        return sealed.payload_of(_place(name, self._made[name]))
 
     def added(self, adder: str, arrays: Mapping[str, bytes], size: int, slots: Slots) -> bytes:
         """Multiply ciphertexts modulo n^2.
@@ -144,40 +139,25 @@ class RealSums(Unprintable):
         for other in others:
             total = total.plus(other, self._ledgers[adder])
         self._added = number
-        return self._mark(_ADDER, number, total.payload) + total.payload
+        return total.payload_of(_place(_ADDER, number))
 
     def opened(self, total: bytes, size: int, slots: Slots) -> NDArray[np.int64]:
-        """Decrypt; parties are taken to be as many as the slots have room for."""
-        shape = _Shape(size, slots, slots.terms)
+        """Decrypt the sum of everybody else's arrays."""
+        shape = _Shape(size, slots, len(self._others))
         sealed = self._read(_ADDER, self._added, total, shape)
         return sealed.opened(self._keys, self._ledgers[self._holder])
 
-    def _mark(self, name: str, number: int, payload: bytes) -> bytes:
-        of = hashlib.sha256(self.public_key())
-        of.update(f"{number} of {name}".encode())
-        of.update(payload)
-        return of.digest()[:MARK_BYTES]
-
     def _read(self, name: str, number: int, text: bytes, shape: _Shape) -> EncryptedArray:
-        mark, payload = text[:MARK_BYTES], text[MARK_BYTES:]
-        expected = sizes.array(shape.size, shape.slots, self._public.bits).nbytes
-        if len(payload) != expected:
-            raise MalformedError(
-                f"{name} sent {len(text)} bytes; {MARK_BYTES + expected} are due: ask for them "
-                "again"
-            )
-        if mark != self._mark(name, number, payload):
-            raise WrongKeyError(
-                f"what {name} sent does not bear out its mark: it is under another key, of another "
-                "sum or party, or was changed on the way. Send everybody the same key, and start "
-                "anew"
-            )
         try:
             return EncryptedArray.from_payload(
-                payload, self._public, shape.slots, (shape.size,), shape.terms
+                text, self._public, shape.slots, (shape.size,), shape.terms, _place(name, number)
             )
-        except MalformedError as err:
-            raise MalformedError(f"of {name}: {err}") from None
+        except (MalformedError, WrongKeyError) as err:
+            raise type(err)(f"of {name}: {err}") from None
+
+
+def _place(name: str, number: int) -> str:
+    return f"{number} of {name}"
 
 
 class IdealSums(Unprintable):

@@ -19,7 +19,7 @@ import numpy as np
 from gmpy2 import mpz, powmod
 from numpy.typing import NDArray
 
-from fedtrees.crypto import paillier
+from fedtrees.crypto import marked, paillier
 from fedtrees.crypto.errors import MalformedError, PlaintextOverflowError
 from fedtrees.crypto.keys import KeyPair, PublicKey
 from fedtrees.crypto.ledger import Ledger
@@ -71,8 +71,10 @@ class EncryptedRows:
 
     @property
     def payload(self) -> bytes:
-        """The ciphertexts as they are sent."""
-        return paillier.to_bytes(self.ciphertexts, self.public)
+        """The ciphertexts as they are sent, marked as what they are."""
+        shape = len(self.ciphertexts), self.statistics
+        read_as = marked.reading("rows", self.slots, shape)
+        return marked.to_bytes(self.ciphertexts, self.public, read_as)
 
     @classmethod
     def from_payload(
@@ -84,8 +86,10 @@ class EncryptedRows:
         ------
         MalformedError
             If the length is wrong, or a number is no ciphertext of this key.
+        WrongKeyError
+            If they were sent under another key, in another shape or in other slots.
         """
-        sealed = paillier.from_bytes(payload, shape[0], public)
+        sealed = marked.from_bytes(payload, shape[0], public, marked.reading("rows", slots, shape))
         return cls(public, slots, shape[1], tuple(sealed))
 
     def sums(
@@ -241,8 +245,10 @@ class PackedHistogram:
 
     @property
     def payload(self) -> bytes:
-        """What is sent: a bit for each bin, then the ciphertexts."""
-        return np.packbits(self.sent).tobytes() + paillier.to_bytes(self.ciphertexts, self.public)
+        """What is sent: a mark of what it is, a bit for each bin, then the ciphertexts."""
+        read_as = marked.reading("histogram", self.slots, self.shape)
+        flags = np.packbits(self.sent).tobytes()
+        return marked.to_bytes(self.ciphertexts, self.public, read_as, flags)
 
     @classmethod
     def from_payload(
@@ -254,7 +260,11 @@ class PackedHistogram:
         ------
         MalformedError
             If the length is wrong, or a number is no ciphertext of this key.
+        WrongKeyError
+            If it was sent under another key, in another shape or in other slots.
         """
+        read_as = marked.reading("histogram", slots, shape)
+        payload = marked.unmarked(payload, public, read_as)
         bins = math.prod(shape[:3])
         start = -(-bins // 8)
         bits = np.unpackbits(np.frombuffer(payload[:start], dtype=np.uint8))

@@ -13,6 +13,7 @@ from fedtrees.crypto.slots import Slots
 BOX_OVERHEAD = 16  # bytes of the tag of a box with shares, and of a lock
 COMMITMENT_BYTES = 32
 TAG_BYTES = 16  # of a masked array
+MARK_BYTES = 16  # before ciphertexts of slots: of the key, and of what they are read as
 
 
 class Traffic(NamedTuple):
@@ -29,7 +30,7 @@ def ciphertext_bytes(bits: int) -> int:
 
 def rows(count: int, bits: int) -> Traffic:
     """Return what `EncryptedRows` of so many rows takes."""
-    return Traffic(count, count * ciphertext_bytes(bits))
+    return Traffic(count, MARK_BYTES + count * ciphertext_bytes(bits))
 
 
 def array(size: int, slots: Slots, bits: int) -> Traffic:

@@ -7,6 +7,8 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
+import numpy as np
+
 #: Cells read as a missing value (case-insensitive, spaces around them ignored).
 MISSING = frozenset(
     {"", "na", "n/a", "n.a.", "#n/a", "#n/d", "nan", "nat", "null", "none", "?", "-", "--", "."}
@@ -31,6 +33,7 @@ _DATES = (
     "%m/%d/%y", "%d-%m-%Y", "%m-%d-%Y", "%d %b %Y", "%d %B %Y", "%b %d, %Y", "%B %d, %Y",
     "%d-%b-%Y", "%d-%b-%y",
 )  # fmt: skip
+_MICROSECONDS = 86_400_000_000  # of a day
 _TIMES = ("", " %H:%M", " %H:%M:%S", " %H:%M:%S.%f")
 _DATE_LIKE = re.compile(
     r"(?=.*\d)(?:\d{1,4}[-/. ]\w{1,9}[-/., ]+\d{1,4}|[A-Za-z]{3,9} \d{1,2}, \d{4})"
@@ -131,7 +134,9 @@ def dates(cells: Iterable[str]) -> dict[str, float] | None:
         if not at.any():
             return dict(zip(left, days.tolist(), strict=True))
         read = pd.to_datetime(series[at], format=form, errors="coerce").dropna()
-        days[read.index] = (read - pd.Timestamp(0)) / pd.Timedelta(days=1)
+        # not as a difference of timestamps, which ends in 2262: cells may say 3021
+        since = read.to_numpy().astype("datetime64[us]").astype(np.int64)
+        days[read.index] = since / _MICROSECONDS
     return None if days.isna().any() else dict(zip(left, days.tolist(), strict=True))
 
 

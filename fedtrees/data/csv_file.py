@@ -6,9 +6,10 @@ import codecs
 import csv
 import io
 from array import array
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import islice, pairwise
 from pathlib import Path
 from typing import TextIO
@@ -52,14 +53,18 @@ class TextTable:
 
         Raises `DataError`: the file has no such column.
         """
-        if name not in self.names:
+        if name not in self._at:
             raise DataError(f"{self.path}: no column {name!r}{did_you_mean(name, self.names)}")
-        return self.columns[self.names.index(name)].split(_BETWEEN)
+        return self.columns[self._at[name]].split(_BETWEEN)
+
+    @cached_property
+    def _at(self) -> dict[str, int]:
+        return {name: k for k, name in enumerate(self.names)}
 
     def mapped(self, name: str, cells: Mapping[str, str]) -> TextTable:
         """Return the table with some cells of a column written otherwise; raises as `column`."""
         text = cells_as_text(cells.get(cell, cell) for cell in self.column(name))
-        k = self.names.index(name)
+        k = self._at[name]
         return replace(self, columns=(*self.columns[:k], text, *self.columns[k + 1 :]))
 
 
@@ -250,15 +255,19 @@ def _names(
         else:
             first = ["", *first]  # names of rows, as R writes them
     names: list[str] = []
+    taken: set[str] = set()
+    alike: Counter[str] = Counter()  # names, each with those that are it and a number
     for k, name in enumerate(first):
         name = " ".join(name.split()) or f"column{k + 1}"
-        copies = 1 + sum(name == before.rpartition(".")[0] or name == before for before in names)
-        while f"{name}.{copies}" in names:
-            copies += 1
-        if name in names:
+        if name in taken:
+            copies = 1 + alike[name]
+            while f"{name}.{copies}" in taken:
+                copies += 1
             notes.append(f"two columns are called {name!r}: the later one is {name}.{copies}")
             name = f"{name}.{copies}"
         names.append(name)
+        taken.add(name)
+        alike.update({name, name.rpartition(".")[0]})
     return names, 1
 
 

@@ -186,8 +186,9 @@ def _check_groups(
     name: str, schema: Schema, X: NDArray[np.float32], place: Callable[[int], str]
 ) -> None:
     """Refuse rows that are no one-hot rows of a declared group."""
+    at = {name: c for c, name in enumerate(schema.names)}
     for group in schema.groups:
-        part = X[:, [schema.names.index(c) for c in group.columns]]
+        part = X[:, [at[c] for c in group.columns]]
         hot = (part == 1).sum(axis=1)
         good = ((part == 0) | (part == 1)).all(axis=1) & ((hot == 1) | (group.empty & (hot == 0)))
         if not good.all():

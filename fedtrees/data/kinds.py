@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -107,13 +107,13 @@ def columns_of(table: TextTable) -> tuple[Column, ...]:
         decimals[name], values = decimal_of(cells)
         if decimals[name] != ".,":
             mark = decimals[name].replace("=", ".")
-            found[name] = _column(name, cells, len(table), mark, values)
+            found[name] = _column(table, name, cells, mark, values)
     # 1.234: what the other columns' numbers say
     marks = decimals.values()
     mark = "," if "," in marks or ("." not in marks and table.separator == ";") else "."
     for name in (n for n in table.names if n not in found):
         cells = _counted(table, name)
-        found[name] = _column(name, cells, len(table), mark, numbers(cells, mark))
+        found[name] = _column(table, name, cells, mark, numbers(cells, mark))
     return tuple(found[name] for name in table.names)
 
 
@@ -126,17 +126,32 @@ def _counted(table: TextTable, name: str) -> dict[str, int]:
 
 
 def _column(
-    name: str, cells: Mapping[str, int], n: int, decimal: str, values: Mapping[str, float]
+    table: TextTable,
+    name: str,
+    cells: Mapping[str, int],
+    decimal: str,
+    values: Mapping[str, float],
 ) -> Column:
-    column = Column(name, "text", n, sum(cells.values()), len(cells))
+    column = Column(name, "text", len(table), sum(cells.values()), len(cells))
     if not cells:
         return replace(column, kind="empty", out="no values")
     if dates(cells) is not None and (len(cells) > 2 or not decimal):
         return replace(column, kind="date", reads="date", out="dates")
-    return _numeric(column, cells, decimal, values) if decimal else _texts(column, cells)
+    if not decimal:
+        return _texts(table, column, cells)
+    return _numeric(table, column, cells, decimal, values)
 
 
-def _texts(column: Column, cells: Mapping[str, int]) -> Column:
+def _odd(table: TextTable, name: str, cells: Mapping[str, int], odd: Collection[str]) -> str:
+    """Return which cells of a column are no numbers, and the line of the first of them."""
+    at = next(i for i, cell in enumerate(table.column(name)) if cell in odd)
+    shown = ", ".join(map(repr, sorted(odd)[:3])) + (", ..." if len(odd) > 3 else "")
+    lost = sum(cells[cell] for cell in odd)
+    text = many(lost, "cell that is no number", "cells that are no numbers")
+    return f"{text} ({shown}; {'first at ' if lost > 1 else ''}line {table.lines[at]})"
+
+
+def _texts(table: TextTable, column: Column, cells: Mapping[str, int]) -> Column:
     folded: dict[str, str] = {}
     for cell in sorted(cells, key=lambda c: (-cells[c], c)):  # the most frequent spelling
         folded.setdefault(cell.casefold(), cell)
@@ -147,26 +162,34 @@ def _texts(column: Column, cells: Mapping[str, int]) -> Column:
             return replace(column, kind="yes/no", order=(no, yes), merged=merged)
     many = column.present >= LEAST and len(cells) > _MANY_TEXTS * column.present
     if not many:
-        return replace(column, kind="category", order=tuple(sorted(cells)))
+        read = max((numbers(cells, mark) for mark in ".,"), key=len)
+        note = ""
+        if 2 * sum(cells[cell] for cell in read) > column.present:
+            note = f"categories, for {_odd(table, column.name, cells, cells.keys() - read.keys())}"
+        return replace(column, kind="category", order=tuple(sorted(cells)), note=note)
     if column.near_unique and not any(" " in cell for cell in cells):
         return replace(column, kind="id", out="near-unique names")
     return replace(column, out="free text")
 
 
 def _numeric(
-    column: Column, cells: Mapping[str, int], decimal: str, values: Mapping[str, float]
+    table: TextTable,
+    column: Column,
+    cells: Mapping[str, int],
+    decimal: str,
+    values: Mapping[str, float],
 ) -> Column:
     odd = sorted(cells.keys() - values.keys()) if len(values) < len(cells) else []
+    told = _odd(table, column.name, cells, odd) if odd else ""
     whole = all(value.is_integer() for value in values.values())
     few = len(cells) <= FEW and len(set(values.values())) == len(values)
     if whole and few and column.present >= OFTEN * len(cells):
-        return replace(column, kind="category", order=(*_by_value(values), *odd))
+        order, note = (*_by_value(values), *odd), f"codes, and {told}" if odd else ""
+        return replace(column, kind="category", order=order, note=note)
     said = ["decimal comma"] * (decimal == ",")
     lost = sum(cells[cell] for cell in odd)
     if odd:
-        shown = ", ".join(map(repr, odd[:3])) + (", ..." if len(odd) > 3 else "")
-        text = many(lost, "cell that is no number", "cells that are no numbers")
-        said.append(f"{text} ({shown}) {'is' if lost == 1 else 'are'} read as missing")
+        said.append(f"{told} {'is' if lost == 1 else 'are'} read as missing")
     present = column.present - lost
     column = replace(column, kind="number", present=present, distinct=len(values), reads=decimal)
     column = replace(column, note="; ".join(said))

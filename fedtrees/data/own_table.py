@@ -161,18 +161,26 @@ def one_hot_groups(features: Sequence[Feature], X: NDArray[Any]) -> tuple[OneHot
 
     Of fewer than `LEAST` rows none: there it may be chance.
     """
+    if len(X) < LEAST:
+        return ()
     named = [tuple(c.lower() for c in f.categories) for f in features]
+    whole = ~np.isnan(X).any(axis=0)
     binary = [names in (("0", "1"), ("no", "yes"), ("false", "true")) for names in named]
-    found, begin = list[OneHot](), 0
+    found, begin, end = list[OneHot](), 0, 0
+    hot = np.zeros(len(X))  # sums of the columns from begin to end, which both only move on
     while begin < len(features):
-        hot, end = np.zeros(len(X)), begin
-        while end < len(features) and binary[end] and (hot < 1).any() and (hot <= 1).all():
+        while end < len(features) and binary[end] and whole[end] and (hot < 1).any():
             hot, end = hot + X[:, end], end + 1
-        if len(X) >= LEAST and end - begin > 1 and (hot == 1).all():
+            if (hot > 1).any():
+                break
+        if end - begin > 1 and (hot == 1).all():
             found.append(OneHot(tuple(f.name for f in features[begin:end])))
-            begin = end
-        else:
-            begin += 1
+            begin, hot = end, np.zeros(len(X))
+        elif begin < end and ((hot > 1).any() or (hot == 1).all()):
+            hot, begin = hot - X[:, begin], begin + 1
+        else:  # no column goes on from here, nor from any between
+            begin = end = end + 1
+            hot = np.zeros(len(X))
     return tuple(found)
 
 
@@ -345,7 +353,7 @@ def _notes(
     commas = [c.name for c in used if c.note.startswith("decimal comma")]
     if commas:
         lines.append(f"decimal comma: {_listed(commas)}")
-    for column in used:
+    for column in (target, *used):
         note = column.note.removeprefix("decimal comma").removeprefix("; ")
         if note:
             lines.append(f"{column.name}: {note}")

@@ -65,6 +65,7 @@ class _Boosting(FederatedEstimator):
         cuts: Any = None,
         ranges: Any = None,
         random_state: Any = None,
+        noise_from: str = "system",
     ) -> None:
         self._keep(locals())
 
@@ -200,7 +201,10 @@ min_child_weight, subsample, colsample_bytree, colsample_bylevel, colsample_byno
         Declared public range of features by name, for ``cuts="public"`` and for attacks. An array's
         columns are called x0, x1, ...
     random_state : int, RandomState or None
-        Spreads the rows and seeds every draw of the run.
+        Spreads the rows and seeds every draw of the run, noise apart.
+    noise_from : {"system", "seed"}
+        ``seed``: `random_state` seeds noise too. Whoever tries seeds then draws it again:
+        ``training_.spent`` has no bound that rests on noise.
 
     Attributes
     ----------

@@ -51,6 +51,7 @@ class FederatedEstimator(BaseEstimator):
     cuts: Any
     ranges: Mapping[str, tuple[float, float]] | None
     random_state: Any
+    noise_from: str
 
     def _keep(self, given: Mapping[str, Any]) -> None:
         """Keep what a constructor was given, as scikit-learn wants it: as it is, under its name."""
@@ -83,7 +84,10 @@ class FederatedEstimator(BaseEstimator):
         seed = _seed(self.random_state)
         parts = self._parts(table, schema, client, seed)
         self.holdings_ = over_clients([table.take(rows) for rows in parts])
-        self.training_ = train(protocol, self.holdings_, schema, defense=defense, seed=seed)
+        self.training_ = train(
+            protocol, self.holdings_, schema, defense=defense, seed=seed,
+            noise_from=self.noise_from,
+        ).to_rely_on()  # fmt: skip
         self.model_, self.transcript_ = self.training_.model, self.training_.transcript
 
     def _accept(self, X: Any, y: Any, *, numeric_y: bool = False) -> tuple[Any, Any]:

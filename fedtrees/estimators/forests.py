@@ -35,7 +35,7 @@ max_samples, max_leaf_nodes, max_bin
     protocol : str
         ``"forest-hist"`` (grown jointly) or ``"local-forests"`` (grown apart, then pooled), with
         parameters in brackets where wanted.
-    defense, n_clients, cuts, ranges, random_state
+    defense, n_clients, cuts, ranges, random_state, noise_from
         As in `FederatedGBDTClassifier`; local forests settle no common cut points.
 
     Attributes
@@ -69,6 +69,7 @@ feature_names_in_, feature_importances_
         cuts: Any = None,
         ranges: Any = None,
         random_state: Any = None,
+        noise_from: str = "system",
     ) -> None:
         self._keep(locals())
 

@@ -2,13 +2,15 @@
 
 It loads attacks, never runs one: for every view it forks, the copy answers and ends, and nothing
 that an attack leaves behind in its process is there for the next one. Where there is no fork, it
-answers one view and ends.
+answers one view and ends. Before a copy loads any attack that is not built in, it gives up the disk
+and the network.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import select
 import shutil
 import signal
 import socket
@@ -16,9 +18,11 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import cache
 from importlib import import_module
+from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
@@ -29,9 +33,11 @@ from fedtrees.core.errors import FedtreesError, ProtocolError
 from fedtrees.core.registry import load_plugin, register
 from fedtrees.core.specs import Spec
 from fedtrees.core.view import View
-from fedtrees.isolation import guesses, kernels, views
+from fedtrees.isolation import disk, guesses, kernels, views
+from fedtrees.isolation.calls import close_calls
 from fedtrees.isolation.channel import Channel, Closed
 from fedtrees.isolation.described import described, facts_of
+from fedtrees.isolation.probe import probed
 from fedtrees.isolation.shield import (
     adopt_descendants,
     close_for_good,
@@ -41,6 +47,12 @@ from fedtrees.isolation.shield import (
 from fedtrees.isolation.watch import watching
 
 MOST_TEXT = 20_000  # characters of an error that are passed on
+_CLOSED = (
+    "; an attack opens installed code, its own file and the empty folder it works in, and no "
+    "sockets"
+)
+# Messages that come whole; where there are none, nothing is closed and nothing asked for.
+_WHOLE = getattr(socket, "SOCK_SEQPACKET", 1) if sys.platform == "linux" else socket.SOCK_STREAM
 
 
 def main() -> None:
@@ -58,9 +70,13 @@ def main() -> None:
     control = socket.socket(fileno=int(where))
     while wanted := _next(control):
         order, fd = wanted
-        with suppress(FedtreesError, ImportError):  # a plugin's is for the copy to load
-            load(order)
+        with suppress(FedtreesError, ImportError):  # others' are for the copy to load
+            load(
+                order
+                | {"attacks": [a for a in order["attacks"] if register.is_ours("attack", a[0])]}
+            )
         kernels.prepare()
+        _readable()
         control.sendall(b"%d\n" % _serve(control, fd))
 
 
@@ -81,8 +97,8 @@ def load_loose(order: Mapping[str, Any]) -> None:
             load_plugin(file, digest)
 
 
-def answer(channel: Channel) -> None:
-    """Answer one request."""
+def answer(channel: Channel, compiled: Callable[[bytes], bool] = lambda _: False) -> None:
+    """Answer one request; `compiled` has a kernel compiled outside, where machine code is kept."""
 
     def ask(X: NDArray[np.float32], ids: NDArray[np.int64] | None = None) -> NDArray[Any]:
         channel.send({"ask": X} if ids is None else {"ask": X, "ids": ids})
@@ -93,6 +109,10 @@ def answer(channel: Channel) -> None:
 
     try:
         order = channel.receive()
+        _shut_in(order, compiled)
+        if "probe" in order:
+            channel.send({"refused": probed(**order["probe"])})
+            return
         if "file" in order:
             load_loose(order)
             file, digest = order["file"]
@@ -117,6 +137,22 @@ def answer(channel: Channel) -> None:
         raise
     except Exception as err:  # what it returned cannot be packed
         channel.send(_failure(err))
+
+
+@cache
+def _readable() -> tuple[Path, ...]:
+    return *disk.code(), *kernels.folders()
+
+
+def _shut_in(order: Mapping[str, Any], compiled: Callable[[bytes], bool]) -> None:
+    """Give up, before an attack's code runs, the disk but for code and this folder, and sockets.
+
+    Of a plugin its file is left, not the folder that it is in: a run may be in the same.
+    """
+    files = [file for file, _ in order.get("plugins", ())] + [*order.get("file", ())][:1]
+    if disk.close_disk((*_readable(), *files), (os.getcwd(),)):
+        kernels.only_read(compiled)
+    close_calls()
 
 
 def _guess(order: Mapping[str, Any], view: View) -> dict[str, Any]:
@@ -147,6 +183,8 @@ def _failure(err: BaseException) -> dict[str, Any]:
     kinds = [k.__name__ for k in type(err).__mro__ if k.__module__ == FedtreesError.__module__]
     known = kinds[0] if kinds else ""
     text = str(err) if known else f"{type(err).__name__}: {err}"
+    if PermissionError in (type(err), type(err.__cause__)):
+        text += _CLOSED
     trace = "" if known else "".join(traceback.format_exception(err))
     return {"failed": known, "text": text[:MOST_TEXT], "traceback": trace[-MOST_TEXT:]}
 
@@ -162,17 +200,43 @@ def _next(control: socket.socket) -> tuple[dict[str, Any], int] | None:
 def _serve(control: socket.socket, fd: int) -> int:
     """Let a copy of this process answer; return how it ended, when nothing of it is left."""
     folder = tempfile.mkdtemp(prefix="fedtrees-")
+    ours, theirs = socket.socketpair(type=_WHOLE)
     pid = os.fork()
     if pid == 0:
-        _answer_and_exit(control, fd, folder)
+        ours.close()
+        _answer_and_exit(control, fd, folder, theirs)
     os.close(fd)
-    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    theirs.close()
+    with ours:
+        status = os.waitstatus_to_exitcode(_compile_until_it_ends(pid, ours))
     end_children()
     shutil.rmtree(folder, ignore_errors=True)
     return status
 
 
-def _answer_and_exit(control: socket.socket, fd: int, folder: str) -> NoReturn:
+def _compile_until_it_ends(pid: int, orders: socket.socket) -> int:
+    """Compile the kernels that a copy asks for; return its status."""
+    while True:
+        asked, _, _ = select.select([orders], [], [], 0.5)
+        if not asked:  # it may have ended and left a process that still could ask
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
+                return status
+            continue
+        with suppress(OSError):
+            if order := orders.recv(kernels.MOST_ORDER):
+                orders.send(b"y" if kernels.compiled(order) else b"n")
+                continue
+        return os.waitpid(pid, 0)[1]
+
+
+def _answer_and_exit(
+    control: socket.socket, fd: int, folder: str, orders: socket.socket
+) -> NoReturn:
+    def compiled(order: bytes) -> bool:
+        orders.send(order)
+        return orders.recv(1) == b"y"
+
     status = 1
     try:
         end_with_parent()
@@ -180,7 +244,7 @@ def _answer_and_exit(control: socket.socket, fd: int, folder: str) -> NoReturn:
         control.close()
         _work_in(folder)
         with socket.socket(fileno=fd) as ours:
-            answer(Channel(ours.makefile("rb"), ours.makefile("wb")))
+            answer(Channel(ours.makefile("rb"), ours.makefile("wb")), compiled)
         status = 0
     except BaseException:
         traceback.print_exc()

@@ -1,11 +1,27 @@
-"""Machine code of compiled kernels, brought in before a process is copied."""
+"""Machine code of compiled kernels: brought in before a process is copied, or asked for by it.
+
+numba keeps it in files that whoever runs a kernel loads, the bench too. So a copy reads them and
+writes none: what is not there is compiled by the process that it was copied from, which runs no
+attack.
+"""
 
 from __future__ import annotations
 
 import gc
+import json
+import os
 import sys
+from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
+
+MOST_ORDER = 4096  # bytes of what a copy asks for
+_ASKED = (
+    "fedtrees.attacks.",
+    "fedtrees.guessing.",
+    "fedtrees.trees.",
+)  # where attacks' kernels are
 
 _prepared: set[str] = set()  # modules whose kernels are known
 _kernels: dict[int, Any] = {}
@@ -20,8 +36,6 @@ def prepare() -> None:
     time. numba has no public way to ask what is in its cache: where its own has changed, nothing is
     loaded.
     """
-    if "numba" not in sys.modules:
-        return
     from numba.core.dispatcher import Dispatcher
 
     if not _prepared:
@@ -59,3 +73,95 @@ def _start_numba() -> None:
     import numba
 
     numba.njit(lambda x: x)(1)
+
+
+def folders() -> list[Path]:
+    """Return where numba may keep machine code that is not beside its source."""
+    named = os.environ.get("NUMBA_CACHE_DIR")
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return [Path(cache) / "numba", *([Path(named)] if named else [])]
+
+
+def only_read(ask: Callable[[bytes], bool]) -> None:
+    """Let numba take machine code from files and write none, from here on.
+
+    Parameters
+    ----------
+    ask : callable
+        Have a kernel compiled elsewhere (`compiled`) and tell whether it was: then it is read.
+    """
+    from numba.core import caching
+    from numba.core.caching import Cache, _CacheLocator
+
+    load, save = Cache.load_overload, Cache.save_overload
+
+    def load_overload(self: Any, signature: Any, context: Any) -> Any:
+        found = load(self, signature, context)
+        order = _order(self._py_func, signature) if found is None else None
+        return load(self, signature, context) if order and ask(order) else found
+
+    def save_overload(self: Any, signature: Any, data: Any) -> None:
+        try:
+            save(self, signature, data)
+        except OSError:  # as it should be
+            return
+
+    def ensure_cache_path(self: Any) -> None:
+        path = self.get_cache_path()
+        if isinstance(self, caching.UserProvidedCacheLocator | caching.UserWideCacheLocator):
+            return  # it need hold nothing yet
+        if not os.access(path, os.W_OK):  # which asks of the folder, whatever this process may do
+            raise PermissionError(path)
+        os.scandir(path).close()
+
+    Cache.load_overload, Cache.save_overload = load_overload, save_overload
+    _CacheLocator.ensure_cache_path = ensure_cache_path
+
+
+def compiled(order: bytes) -> bool:
+    """Compile what a copy asks for, and let numba write it; tell whether it could be."""
+    from numba.core.dispatcher import Dispatcher
+
+    try:
+        module, name, arguments = json.loads(order)
+        if not module.startswith(_ASKED):
+            return False
+        kernel = getattr(import_module(module), name)
+        if not isinstance(kernel, Dispatcher):
+            return False
+        kernel.compile(tuple(map(_type_of, arguments)))
+    except Exception:  # then the copy does it for itself
+        return False
+    return True
+
+
+def _order(function: Any, signature: Any) -> bytes | None:
+    """Put into text what is to be compiled; None where a type is no number or array of some."""
+    try:
+        arguments = [_told(kind) for kind in getattr(signature, "args", signature)]
+        text = json.dumps([function.__module__, function.__qualname__, arguments])
+    except TypeError:
+        return None
+    return text.encode() if len(text) <= MOST_ORDER else None
+
+
+def _told(kind: Any) -> Any:
+    from numba.core import types
+
+    if isinstance(kind, types.Array):
+        return [str(kind.dtype), kind.ndim, kind.layout, kind.mutable, kind.aligned]
+    if isinstance(kind, types.Number | types.Boolean) and not isinstance(kind, types.Literal):
+        return str(kind)
+    raise TypeError(kind)
+
+
+def _type_of(told: Any) -> Any:
+    from numba.core import types
+
+    if isinstance(told, str):
+        kind = getattr(types, told)
+        if not isinstance(kind, types.Number | types.Boolean):
+            raise TypeError(told)
+        return kind
+    dtype, ndim, layout, mutable, aligned = told
+    return types.Array(_type_of(dtype), ndim, layout, readonly=not mutable, aligned=aligned)

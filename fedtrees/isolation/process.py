@@ -14,6 +14,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -181,6 +182,20 @@ class AttackProcess:
         if not isinstance(facts, dict):
             raise ProtocolError(f"attack {name!r} was described by a {type(facts).__name__}")
         return facts
+
+    def refused(self) -> dict[str, bool]:
+        """Let it be tried there what no attack should be able to do; return what was refused.
+
+        Raises
+        ------
+        FedtreesError
+            As `run`.
+        """
+        with tempfile.TemporaryDirectory(prefix="fedtrees-") as folder:
+            file = os.path.join(folder, "rows")
+            Path(file).write_text("rows")
+            reply = self._answered({"attacks": (), "probe": {"file": file, "bench": os.getpid()}})
+        return {str(name): bool(held) for name, held in reply["refused"].items()}
 
     def _answered(self, more: dict[str, Any]) -> dict[str, Any]:
         """Return the reply to an order that has no view."""

@@ -124,9 +124,9 @@ def _left(shared: set[str], before: set[str]) -> list[str]:
 
 def _segments() -> set[str]:
     """Return the System V segments of shared memory that this process made."""
-    listed = Path("/proc/sysvipc/shm")
-    if not listed.is_file():
+    try:
+        lines = [line.split() for line in Path("/proc/sysvipc/shm").read_text().splitlines()]
+    except OSError:  # another system, or closed: then none can be made either
         return set()
-    lines = [line.split() for line in listed.read_text().splitlines()]
     maker = lines[0].index("cpid")
     return {f"segment {line[1]}" for line in lines[1:] if line[maker] == str(os.getpid())}

@@ -46,7 +46,14 @@ def spent_on_cuts(kind: type[Message], transcript: Transcript) -> Guarantee:
     Where none crossed nobody was asked, and nothing private went into the cut points.
     """
     events = [e for e in transcript.events if e.what == kind.__name__]
-    return PureDP(compose_pure(events), unit="cuts") if events else Structural()
+    if not events:
+        return Structural()
+    return PureDP(compose_pure(events), unit="cuts", trusted=trusted_with(events))
+
+
+def trusted_with(events: Iterable[BudgetEvent], *others: str) -> str:
+    """Name on whom noise depends, of these releases and in a protocol's own words, joined by +."""
+    return "+".join(sorted({e.trusted for e in events} | {*others} - {""}))
 
 
 def histogram_sensitivity(features: int, gradient_bound: float, hessian_bound: float) -> float:

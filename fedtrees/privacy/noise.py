@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.polynomial.polynomial import polyval
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import log_ndtr
+from scipy.special import gamma, kve, log_ndtr
 
 from fedtrees.core.channel import Box, Channel, Floats
 from fedtrees.core.coarsening import plain
@@ -22,6 +22,7 @@ from fedtrees.privacy.randomised_response import odds_within, respond
 Scale = float | tuple[float, ...]
 # From this scale on, the probabilities of whole numbers add up to the Gaussian integral.
 _SMOOTH = 2.0
+_LAGUERRE = 48  # nodes of a tail
 # In scales: as good as infinity, and its powers are finite.
 _FAR = 1e9
 
@@ -100,22 +101,29 @@ class Laplace(Noise):
 
     Attributes
     ----------
-    draws : int
-        How many such draws it is the sum of. Of several whole ones probabilities are those of the
-        continuous law, from half a step before to half a step after.
+    draws : float
+        How many such draws it is the sum of, 1 or more; between two whole numbers the law in
+        between, as it is infinitely divisible. Of more than one whole draw probabilities are those
+        of the continuous law, from half a step before to half a step after.
     """
 
-    draws: int = 1
+    draws: float = 1
 
-    def added(self, n: int) -> Channel:
+    def added(self, n: float) -> Channel:
         """Return the sum of n times as many draws."""
         return replace(self, draws=n * self.draws)
 
     def _drawn(
         self, scale: float, shape: tuple[int, ...], rng: np.random.Generator
     ) -> NDArray[Any]:
+        if self.draws != int(self.draws):  # two Polya variates, or gamma
+            p, r = -np.expm1(-1 / scale), self.draws
+            one = (
+                partial(rng.negative_binomial, r, p) if self.whole else partial(rng.gamma, r, scale)
+            )
+            return np.asarray(one(shape) - one(shape))
         draw = partial(discrete_laplace, scale) if self.whole else partial(_laplace, scale)
-        return np.asarray(sum(draw(shape, rng) for _ in range(self.draws)))
+        return np.asarray(sum(draw(shape, rng) for _ in range(int(self.draws))))
 
     def _variance(self, scale: Floats) -> Floats:
         one = 2 * np.exp(-1 / scale) / np.expm1(-1 / scale) ** 2 if self.whole else 2 * scale**2
@@ -126,7 +134,7 @@ class Laplace(Noise):
         if self.whole and self.draws == 1:
             return np.asarray(-m / scale - np.log1p(np.exp(-1 / scale)))
         z = np.minimum((m - 0.5 * self.whole) / scale, _FAR)
-        return np.asarray(np.log(polyval(z, _erlang(self.draws)[1])) - z)
+        return np.asarray(np.log(_scaled(z, self.draws, 1)) - z)
 
     def _log_mass(self, low: Floats, high: Floats, scale: Floats) -> Floats:
         # to the right of 0, or mirrored; else what both tails leave
@@ -141,8 +149,24 @@ class Laplace(Noise):
         if self.whole and self.draws == 1:
             return found
         z = np.minimum(np.abs(low) / scale, _FAR)
-        density = np.log(polyval(z, _erlang(self.draws)[0])) - z - np.log(scale)
+        density = np.log(_scaled(z, self.draws, 0)) - z - np.log(scale)
         return np.asarray(np.where(low == high, density, found))
+
+
+def _scaled(z: Floats, draws: float, what: int) -> Floats:
+    """Return ``exp(z)`` times the density (0) or upper tail (1) at z >= 0 of a sum of such draws.
+
+    Between whole numbers of draws the density has a Bessel function (Kotz et al. 2001, Eq. 4.1.30)
+    and the tail is a Gauss-Laguerre quadrature of it.
+    """
+    if draws == int(draws):
+        return np.asarray(polyval(z, _erlang(int(draws))[what]))
+    if what:
+        nodes, weights = np.polynomial.laguerre.laggauss(_LAGUERRE)
+        each = (w * _scaled(z + x, draws, 0) for x, w in zip(nodes, weights, strict=True))
+        return np.asarray(sum(each))
+    nu, z = draws - 0.5, np.maximum(z, 1e-9)
+    return np.asarray((z / 2) ** nu * kve(nu, z) / (np.sqrt(np.pi) * gamma(draws)))
 
 
 @cache
@@ -165,7 +189,7 @@ def _laplace(scale: float, shape: tuple[int, ...], rng: np.random.Generator) -> 
 class TruncatedLaplace(Laplace):
     """Laplace noise cut off toward 0, as the code of Gorgé et al. (2025) adds to counts."""
 
-    def added(self, n: int) -> Channel:
+    def added(self, n: float) -> Channel:
         """Return n draws, one after the other."""
         return Channel.added(self, n)
 
@@ -199,7 +223,7 @@ class Gaussian(Noise):
     def _variance(self, scale: Floats) -> Floats:
         return scale**2
 
-    def added(self, n: int) -> Channel:
+    def added(self, n: float) -> Channel:
         """Return the Gaussian of n times the variance."""
         return Gaussian(plain(np.asarray(self.scale) * np.sqrt(n)), self.whole)
 

@@ -15,7 +15,7 @@ from fedtrees.core.channel import Change, Share
 from fedtrees.core.composition import Composition
 from fedtrees.core.defense import Context, Defense, Place, Stage
 from fedtrees.core.errors import DataError, ProtocolError, UsageError
-from fedtrees.core.guarantee import Guarantee, NoGuarantee
+from fedtrees.core.guarantee import Guarantee, NoGuarantee, without_noise
 from fedtrees.core.holding import Holding, check_holdings, client_names, rows_of
 from fedtrees.core.messages import Message
 from fedtrees.core.model import Model
@@ -24,7 +24,8 @@ from fedtrees.core.party import Party, acting
 from fedtrees.core.rows import LOCAL_ONLY
 from fedtrees.core.schema import Schema
 from fedtrees.core.sealed import Sealing
-from fedtrees.core.streams import Streams
+from fedtrees.core.sensitivity import misplaced_in
+from fedtrees.core.streams import NoiseFrom, Streams
 from fedtrees.core.transcript import Transcript
 from fedtrees.core.view import Seen
 from fedtrees.messages.models import as_message
@@ -79,6 +80,9 @@ class Protocol(ABC):
         Hooks and limits of defenses that its parties keep to (`Composition.mismatch`).
     summed : tuple of Message types
         Replies of which the coordinator learns only the sum, by an ideal secure sum.
+    noised : tuple of Message types
+        What a protocol that claims a budget adds noise to, at its holders or on the way from them:
+        no defense may act there before. Empty: anything that it says.
     released : bool
         Whether the model is told to the role ``public``; otherwise nobody holds it whole.
     curious : tuple of str
@@ -100,6 +104,7 @@ class Protocol(ABC):
     sometimes: ClassVar[Mapping[type[Message], str]] = {}
     serves: ClassVar[frozenset[str]] = frozenset()
     summed: ClassVar[tuple[type[Message], ...]] = ()
+    noised: ClassVar[tuple[type[Message], ...]] = ()
     released: ClassVar[bool] = True
     curious: ClassVar[tuple[str, ...]] = ("client",)
     alone: ClassVar[str] = LOCAL_ONLY
@@ -209,7 +214,12 @@ class Protocol(ABC):
                     f"{part.name!r} acts at {', '.join(sorted(part.at))}; the roles of "
                     f"{self.name!r} are {', '.join(sorted(roles))}"
                 )
-        return defense.mismatch(self.name, self.says, self.serves)
+        reason = defense.mismatch(self.name, self.says, self.serves)
+        if reason is None and self.claim().budget:
+            noised = self.noised or self.says
+            shares = self.summed
+            reason = misplaced_in(defense.parts, self.name, noised, self.holders, shares)
+        return reason
 
     def predict(
         self, net: LocalNetwork | None, model: Model, queries: Mapping[str, Holding]
@@ -277,6 +287,10 @@ class Training:
         Columns of every holder, by name.
     net : LocalNetwork or None
         The parties, to ask again; None if the training was in an earlier process.
+    noise_from : {"system", "seed"}
+        Where noise came from (`fedtrees.core.streams.NoiseFrom`).
+    void : bool
+        Whether no claim that rests on noise holds (`to_rely_on`).
     """
 
     model: Any
@@ -288,6 +302,15 @@ class Training:
     context: Context
     columns: Mapping[str, NDArray[np.intp]]
     net: LocalNetwork | None = None
+    noise_from: NoiseFrom = "seed"
+    void: bool = False
+
+    def to_rely_on(self) -> Training:
+        """Return the run as who hands out its model may rely on it: noise from a seed is none.
+
+        A bench measures what noise of the same law leaves; it has no claim to keep.
+        """
+        return replace(self, void=self.noise_from == "seed")
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "net": None}  # the parties stay where they are
@@ -311,7 +334,8 @@ class Training:
     @property
     def spent(self) -> list[Guarantee]:
         """What the protocol and each part of the defense spent, in that order."""
-        return [self.protocol.spent(self.transcript), *self.defense.spent(self.transcript)]
+        found = [self.protocol.spent(self.transcript), *self.defense.spent(self.transcript)]
+        return [without_noise(g) for g in found] if self.void else found
 
     @property
     def splits(self) -> dict[tuple[int, int], tuple[str, int, float]]:
@@ -355,6 +379,7 @@ def train(
     *,
     defense: Composition | None = None,
     seed: int = 0,
+    noise_from: NoiseFrom = "system",
 ) -> Training:
     """Run a protocol in one process.
 
@@ -367,7 +392,10 @@ def train(
     defense : Composition, optional
         None is no defense.
     seed : int
-        Every random draw of the run derives from it.
+        Every random draw of the run derives from it, noise apart.
+    noise_from : {"system", "seed"}
+        What noise, and samples that hide a row, are drawn from; ``seed``: a run that can be
+        repeated, and no claim that rests on noise holds.
 
     Raises
     ------
@@ -401,7 +429,7 @@ def train(
         defense=defense,
         schema=schema,
         parameters=protocol.parameters,
-        streams=Streams(seed),
+        streams=Streams(seed, noise_from),
         summed=protocol.summed,
         shared=_shared(protocol, schema),
         rows=None if any(h.weight is not None for h in holdings.values()) else rows_of(holdings),
@@ -424,8 +452,9 @@ def train(
     net.transcript.costs = {**net.aggregation.costs(), **(sealing.costs() if sealing else {})}
     columns = {name: held.columns for name, held in holdings.items()}
     return Training(
-        model, net.transcript, protocol, defense, schema, rows_of(holdings), context, columns, net
-    )
+        model, net.transcript, protocol, defense, schema, rows_of(holdings), context, columns, net,
+        noise_from,
+    )  # fmt: skip
 
 
 def _shared(protocol: Protocol, schema: Schema) -> tuple[type[Message], ...]:

@@ -99,5 +99,10 @@ def markdown(grid: Grid, notes: Sequence[str] = ()) -> str:
     rule = ["---"] * (grid.labels + several) + ["---:"] * (len(grid.head) - grid.labels)
     lines = [[name, *line] if several else line for name, lines in grid.blocks for line in lines]
     table = [head, rule, *lines]
-    text = ["| " + " | ".join(cell.replace("|", r"\|") for cell in line) + " |" for line in table]
-    return "\n".join([*text, "", *notes]) + "\n"
+    text = ["| " + " | ".join(map(_in_one_line, line)) + " |" for line in table]
+    return "\n".join([*text, "", *(" ".join(note.splitlines()) for note in notes)]) + "\n"
+
+
+def _in_one_line(cell: str) -> str:
+    """Return a cell of a Markdown table, whatever is in it: a line break would end the table."""
+    return " ".join(cell.splitlines()).replace("|", r"\|")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import tomllib
 from collections.abc import Sequence
+from pathlib import PurePath
 from typing import Any
 
 from fedtrees.core.counts import many
@@ -120,7 +122,12 @@ def _breakable(text: str) -> Html:
 
 def guarantees(study: Study, charts: Charts) -> Html:
     """Set what is claimed beside what was spent and what an audit measured."""
-    about = lede(study, "What is claimed, what was spent and what an audit measured.")
+    about = lede(
+        study,
+        "What is claimed, what was spent and what an audit measured. A bench draws noise from the "
+        "seed, so that it can be repeated: these bounds are those of the same noise from the "
+        "operating system, and of the bench's own models none holds.",
+    )
     # Most settings of a run say the same: say it once.
     same: dict[tuple[Guarantees, ...], list[Setting]] = {}
     for setting in study.settings:
@@ -333,9 +340,42 @@ def methods(study: Study, charts: Charts) -> Html:
     if suite is None:
         parts.append(tag("p", "The run kept no suite.toml.", class_="note"))
     else:
-        parts += [tag("h3", "suite.toml"), tag("pre", suite, tabindex="0")]
+        parts += [tag("h3", "suite.toml"), tag("pre", without_folders(suite), tabindex="0")]
+    tables = environment.get("tables") if isinstance(environment, dict) else None
+    if isinstance(tables, list) and tables:
+        named = [
+            f"{t.get('file')}: sha256 {t.get('sha256')}" for t in tables if isinstance(t, dict)
+        ]
+        parts.append(tag("p", "Tables: ", join(tag("code", each) for each in named), "."))
     if environment is not None:
+        if isinstance(environment, dict):
+            environment = {k: v for k, v in environment.items() if k != "suite"}  # shown above
         text = json.dumps(environment, indent=2, sort_keys=True, ensure_ascii=False)
         made = tag("pre", text, tabindex="0")
         parts.append(tag("details", tag("summary", "Environment"), made))
     return join(parts)
+
+
+def without_folders(suite: str) -> str:
+    """Return a suite with CSV files by their names alone: where they lie is their owner's affair.
+
+    A suite that cannot be parsed, which no run writes, is not shown.
+    """
+    try:
+        grids = tomllib.loads(suite).get("grid", [])
+        tables = [table for grid in grids for table in grid.get("data", ()) if "csv" in table]
+        paths = {str(t["csv"]): str(t["csv"]).split(",") if "id" in t else [t["csv"]]
+                 for t in tables if isinstance(t, dict)}  # fmt: skip
+    except (AttributeError, RecursionError, TypeError, ValueError):
+        return "(not shown: it cannot be parsed)"
+    for path, parts in paths.items():
+        names = ",".join(PurePath(part).name for part in parts)
+        suite = suite.replace(_toml(path), _toml(names))
+        if names != path and path in suite:
+            return "(not shown: it names the folders of tables)"
+    return suite
+
+
+def _toml(text: str) -> str:
+    """Write a text as suites do."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

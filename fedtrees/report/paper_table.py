@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from fedtrees.core.errors import UsageError, did_you_mean
+from fedtrees.core.rows import FORMULA
 from fedtrees.report import style
 from fedtrees.report.budgets import ordered
 from fedtrees.report.frontier import LOWER_IS_BETTER, Frontier, Point
@@ -240,8 +241,13 @@ class PaperTable:
         return markdown(self.grid, self.notes)
 
     def csv(self) -> str:
-        """Return the numbers, one per line."""
-        return self.frame().to_csv(index=False, lineterminator="\n")
+        """Return the numbers, one per line; no text in it is a formula to a spreadsheet."""
+        return self.frame().map(_no_formula).to_csv(index=False, lineterminator="\n")
+
+
+def _no_formula(value: object) -> object:
+    """Return a text behind an apostrophe where a spreadsheet would compute it."""
+    return f"'{value}" if isinstance(value, str) and value[:1] in FORMULA else value
 
 
 def _span(texts: Sequence[str]) -> str:

@@ -14,6 +14,7 @@ from fedtrees.core.errors import StoreError, UsageError
 from fedtrees.core.files import parse_json, read_listed
 from fedtrees.core.rows import COLUMNS, Column
 from fedtrees.core.specs import parse_one, written
+from fedtrees.report.refused import as_skips
 
 UNDEFENDED = "none"
 NOT_OK = ("failed", "timeout", "skipped")
@@ -70,7 +71,7 @@ def load_rows(run_folder: str | Path) -> pd.DataFrame:
     -------
     DataFrame
         The `COLUMNS`, as they read what stands in the file, plus ``setting``, ``defense_spec``
-        and ``attack_spec``.
+        and ``attack_spec``; of what is refused today skips (`fedtrees.report.refused`).
 
     Raises
     ------
@@ -95,7 +96,7 @@ def load_rows(run_folder: str | Path) -> pd.DataFrame:
     _check_versions(path, frame["version"])
     frame = label(frame)
     _check_defenses(path, frame)
-    return frame.copy()  # one block per type: column by column, filters are slow
+    return as_skips(frame).copy()  # one block per type: column by column, filters are slow
 
 
 def _records(path: Path, text: str) -> pd.DataFrame:

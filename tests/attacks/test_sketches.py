@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from peeling_world import SERVER, SHARED, Run, made_up, patients, schema_of
 
 from fedtrees.attacks.evidence.marginals import (
+    Column,
     columns_of,
+    filled,
     holds_all_values,
     likely_rows,
     pooled,
@@ -24,6 +26,7 @@ from fedtrees.attacks.timberstrike.attack import TimberStrike
 from fedtrees.core.errors import ProtocolError, UsageError
 from fedtrees.core.guess import ColumnValues, Records
 from fedtrees.core.schema import Table
+from fedtrees.defenses.dp_quantile_cuts import PrivateQuantileCuts
 from fedtrees.defenses.secure_sum import SecureSum
 from fedtrees.defenses.settled_cuts import GridCuts, PrivateGridCuts
 from fedtrees.protocols.horizontal.fedtree_hist import FedTreeHist
@@ -181,6 +184,24 @@ def test_values_of_timberstrike_are_the_victims():
 
     assert theirs(True) == 1
     assert theirs(False) < 0.8
+
+
+@pytest.mark.parametrize(("epsilon", "own_rows_say_more"), [(1, True), (1000, False)])
+def test_quantiles_that_are_noise_do_not_stand_for_own_rows(epsilon, own_rows_say_more):
+    run = Run(NVFlareHist(trees=1, max_depth=1), made_up(0), parts=[PrivateQuantileCuts(epsilon)])
+    told = [c.reliability for parts in columns_of(run.view).values() for c in parts]
+    assert (max(told) < 0.1) == own_rows_say_more
+    assert (likely_rows(run.view, np.random.default_rng(0)) is None) == own_rows_say_more
+
+
+def test_own_values_fill_what_stands_for_values_next_to_it():
+    own = Table(np.array([[1.2, 7], [0.9, 7], [4.6, 8]], dtype=np.float32), np.zeros(3, dtype=int))
+    rounded = np.array([1, 3, 5], dtype=np.float32), np.array([4, 2, 5])
+    columns = Column(*rounded, False, points=True), Column(*rounded, True)
+    some, exact = filled(columns, own)
+    assert some.values.tolist() == np.array([0.9, 1.2, 3, 4.6], dtype=np.float32).tolist()
+    assert some.counts.tolist() == [2, 2, 2, 5]
+    assert exact is columns[1]
 
 
 def test_bad_claims_and_options_are_refused():

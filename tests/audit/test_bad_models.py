@@ -18,6 +18,8 @@ from fedtrees.audit.exposure import UNKNOWN
 from fedtrees.audit.stated import CONTRADICTED
 from fedtrees.core.errors import DataError
 from fedtrees.trees.files.forests import save_random_forest
+from fedtrees.trees.files.model_file import MOST_LEVELS
+from fedtrees.trees.files.xgboost import from_xgboost_json
 from fedtrees.trees.forest.random_forest import ClassTree, RandomForest
 
 
@@ -223,6 +225,105 @@ def test_sums_of_many_rows_cost_no_more_than_those_of_few(tmp_path, whole, facto
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # kB
     assert time.process_time() - began < 10 * few
     assert found.summary.exact == 0  # the leaf values are those of fewer rows
+
+
+def hostile(model, change, tmp_path):
+    """Return what is said of a changed model, which took no memory of its own."""
+    change(model["learner"], model["learner"]["gradient_booster"]["model"])
+    path = written(tmp_path, model)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(DataError) as raised:
+        read_model(path)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000  # kB
+    return str(raised.value)
+
+
+def test_a_number_of_classes_asks_for_no_memory(tmp_path, whole):
+    def many(learner, booster):
+        learner["learner_model_param"]["num_class"] = str(10**7)
+        learner["objective"]["name"] = "multi:softprob"
+
+    assert "10000000 classes and 3 trees" in hostile(copy.deepcopy(whole), many, tmp_path)
+
+
+def test_a_round_of_many_trees_is_not_repeated(tmp_path, whole):
+    """XGBoost's num_parallel_tree: the first round has no more trees than the model."""
+    model = copy.deepcopy(whole)
+    booster = model["learner"]["gradient_booster"]["model"]
+    booster["gbtree_model_param"]["num_parallel_tree"] = str(10**9)
+    assert len(audit(read_model(written(tmp_path, model))).trees) == 3
+
+
+def test_trees_of_one_class_of_many_are_not_filled_up_without_end():
+    lone = {"left_children": [-1], "right_children": [-1], "split_indices": [0],
+            "split_conditions": [0.5], "default_left": [0], "loss_changes": [0.0],
+            "sum_hessian": [1.0], "base_weights": [0.0], "tree_param": {}}  # fmt: skip
+    info = [*range(1000), *[0] * 1000]
+    booster = {"trees": [lone] * 2000, "tree_info": info}
+    learner = {
+        "gradient_booster": {"name": "gbtree", "model": booster},
+        "objective": {"name": "multi:softprob"},
+        "learner_model_param": {"num_class": "1000", "num_feature": "1", "base_score": "0.5"},
+    }
+    with pytest.raises(DataError, match="last 1000 trees of the model are of one of 1000 classes"):
+        from_xgboost_json({"learner": learner})
+    booster["trees"], booster["tree_info"] = booster["trees"][:1009], info[:1009]
+    assert len(from_xgboost_json({"learner": learner})) == 10_000
+
+
+def chain(depth):
+    """Children of a tree of so many splits of which one side of each is a leaf."""
+    inner, children = np.arange(0, 2 * depth, 2), np.arange(1, 2 * depth, 2)
+    left, right = np.full(2 * depth + 1, -1), np.full(2 * depth + 1, -1)
+    left[inner], right[inner] = children, children + 1
+    return left, right
+
+
+def chained(tree, depth):
+    """Make a tree of XGBoost's such a one."""
+    n, (left, right) = 2 * depth + 1, chain(depth)
+    tree |= {k: [0.0] * n for k in ("sum_hessian", "base_weights", "loss_changes")}
+    tree |= {k: [0] * n for k in ("split_indices", "default_left", "split_type", "parents")}
+    tree |= {"left_children": left.tolist(), "right_children": right.tolist()}
+    tree |= {"split_conditions": [0.5] * n}
+
+
+def test_a_tree_deeper_than_any_training_grows_is_refused(tmp_path, whole):
+    def deep(learner, booster):
+        chained(booster["trees"][0], MOST_LEVELS)
+
+    said = hostile(copy.deepcopy(whole), deep, tmp_path)
+    assert said.startswith("a tree of 8193 nodes has more than 4096 levels")
+    model = copy.deepcopy(whole)
+    chained(model["learner"]["gradient_booster"]["model"]["trees"][0], MOST_LEVELS - 1)
+    assert len(read_model(written(tmp_path, model)).forest.trees[0]) == 2 * MOST_LEVELS - 1
+
+    m = MOST_LEVELS
+    left = " ".join(map(str, [*range(1, m), ~(m - 1)]))  # inner nodes by number, leaves by ~number
+    right = " ".join(str(~k) for k in [*range(m - 1), m])
+    entries = {"num_leaves": m + 1, "left_child": left, "right_child": right}
+    entries |= {k: " ".join(["0"] * m) for k in ("split_feature", "split_gain")}
+    entries |= {"decision_type": " ".join(["2"] * m), "threshold": " ".join(["0.5"] * m)}
+    entries |= {"leaf_value": " ".join(["0.1"] * (m + 1))}
+    head = "tree\nnum_tree_per_iteration=1\nmax_feature_idx=0\nobjective=regression\n"
+    lines = "\n".join(f"{key}={value}" for key, value in entries.items())
+    text = f"{head}tree_sizes=1\n\nTree=0\n{lines}\n\nend of trees\n"
+    with pytest.raises(DataError, match="more than 4096 levels"):
+        read_model(written(tmp_path, text))
+
+
+def test_sets_of_categories_are_bounded_over_all_trees(tmp_path):
+    """Each of the trees would be read alone."""
+    path = trained.categorical(tmp_path / "m.json")
+    model = json.loads(path.read_text())
+    booster = model["learner"]["gradient_booster"]["model"]
+    tree = booster["trees"][0]
+    chained(tree, 500)
+    tree |= {"categories": [65534], "categories_nodes": [0], "categories_segments": [0]}
+    tree |= {"categories_sizes": [1], "split_type": [1] + [0] * 1000}
+    booster["trees"], booster["tree_info"] = [tree] * 3, [0] * 3
+    with pytest.raises(DataError, match="3003 nodes split by categories up to 65534"):
+        read_model(written(tmp_path, model))
 
 
 def test_one_category_far_out_does_not_ask_for_the_memory_of_all(tmp_path):

@@ -1,8 +1,10 @@
 """Attacks run where truth never was: what each cheat finds there, and how each mishap ends."""
 
 import csv
+import json
 import os
 import secrets
+import subprocess
 import sys
 import time
 from importlib.util import module_from_spec, spec_from_file_location
@@ -22,7 +24,7 @@ from fedtrees.core.guess import Labels, Records
 from fedtrees.core.registry import load_plugin, register
 from fedtrees.core.specs import Spec, parse_one
 from fedtrees.core.values import pack, unpack
-from fedtrees.isolation import guesses, views
+from fedtrees.isolation import disk, guesses, views
 from fedtrees.isolation.process import AttackError, AttackProcess, attacks
 from fedtrees.protocols.views import view_of
 
@@ -129,16 +131,15 @@ def test_nobody_s_memory_can_be_read(trained, source):
     assert truth
 
 
-def test_what_is_left_in_a_process_is_gone_with_it(trained, tmp_path):
+def test_what_is_left_in_a_process_is_gone_with_it(trained):
     views_of_two = [view_in(trained, who) for who in ("client-1", "client-2", "client-1")]
     for view in views_of_two:
         (claim,) = run("leave-rows", view).guess.claims
         assert rows_in(claim.table) == rows_in(view.rows)
     if sys.platform == "linux":
-        spec = Spec("leave-process", {"notes": str(tmp_path / "pid")})
-        attacks().run(spec, views_of_two[0])
+        left = run("leave-process", views_of_two[0]).guess.notes["pid"]
         with pytest.raises(ProcessLookupError):
-            os.kill(int((tmp_path / "pid").read_text()), 0)
+            os.kill(int(left), 0)
 
 
 def test_what_comes_back_is_plain(trained):
@@ -253,3 +254,68 @@ def test_in_a_bench_no_cheat_scores_more_than_own_rows(tmp_path):
     for name in scores:
         assert scores[name] == scores["honest"]
     assert float(scores["honest"]["ra"][0]) < 1
+
+
+SPY = Path(__file__).parent / "plugins" / "spy.py"
+SPYING = """
+name = "spying"
+seeds = [0]
+[[grid]]
+data = ["wine"]
+protocols = ["fedtree-hist[trees=2,max_depth=2,max_bin=16]"]
+attacks = ["spy"]
+"""
+WITHOUT_LANDLOCK = """
+import ctypes, json, platform, struct
+from fedtrees.isolation import calls, disk
+from fedtrees.isolation.process import attacks
+
+machine = calls._ARCHITECTURES[platform.machine()]
+program = calls._program(machine, [444])  # the call that makes a set of Landlock's rules
+held = ctypes.create_string_buffer(program, len(program))
+filter = struct.pack("HxxxxxxP", len(program) // 8, ctypes.addressof(held))
+ctypes.CDLL(None).prctl(38, 1, 0, 0, 0)
+assert ctypes.CDLL(None).prctl(22, 2, filter, 0, 0) == 0
+assert disk.version() == 0
+print(json.dumps(attacks().refused()))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="nothing is closed elsewhere, and docs say so")
+def test_a_spy_finds_neither_run_nor_transcript_nor_command_line(trained, tmp_path, monkeypatch):
+    folder = tmp_path / "run"
+    spy = tmp_path / "spy.py"  # beside the run, as a plugin in the folder that one works in
+    spy.write_text(SPY.read_text().replace('Path("runs")', f"Path({str(folder)!r})"))
+    bench = Bench(Suite.parse(SPYING, "spying"), folder, plugins=(str(spy),))
+    bench.open(resume=False)
+    assert folder.stat().st_mode & 0o777 == bench.store.cells.stat().st_mode & 0o777 == 0o700
+    trained[0].transcript.save(bench.store.cells / "other.transcript.npz")
+
+    monkeypatch.setenv("HOME", str(tmp_path))
+    alone = [sys.executable, str(spy)]
+    out = subprocess.run(alone, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    assert all(json.loads(out).values()), out  # where nothing is closed, every way leads there
+
+    assert bench.run()["failed"] == 0
+    with (folder / "rows.csv").open() as file:
+        rows = [r for r in csv.DictReader(file) if r["metric"].startswith("note:")]
+    found = {r["metric"][5:]: float(r["value"]) for r in rows}
+    assert found.keys() == json.loads(out).keys()
+    refused = attacks().refused()
+    assert refused["read the memory"]
+    assert refused["read files of runs"] == (disk.version() > 0)
+    if disk.version():
+        assert not any(found.values()), found
+    else:
+        assert not any(found[name] for name in ("datagram", "sockets", "shared memory")), found
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="nothing is closed elsewhere, and docs say so")
+def test_a_kernel_without_landlock_closes_what_it_can_and_says_what_is_open():
+    out = subprocess.run(
+        [sys.executable, "-c", WITHOUT_LANDLOCK], capture_output=True, text=True, check=True
+    ).stdout
+    assert {name for name, held in json.loads(out).items() if not held} == {
+        "read files of runs", "list their folders", "leave files", "read the command line",
+        "signal the bench",
+    }  # fmt: skip

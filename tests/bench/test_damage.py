@@ -11,7 +11,7 @@ import pytest
 import fedtrees.bench.runner as runner
 from fedtrees.bench.session import Bench, reopen
 from fedtrees.bench.suite import CHANGED, Suite
-from fedtrees.core.errors import FedtreesError, StoreError
+from fedtrees.core.errors import FedtreesError, StoreError, UsageError
 from fedtrees.report.html import write_report
 from fedtrees.report.rows import load_rows, read_json
 
@@ -134,10 +134,33 @@ def test_a_changed_file_is_named_and_never_shown(copy, whole, name):
         if said:
             assert "SHA256SUMS" in said
             refused += 1
+        elif name == "suite.toml":  # made again from the copy of it
+            assert shown == reopen(whole)
+            assert (copy / name).read_bytes() == content
+            refused += 1
         else:  # a line of the list that speaks of another file
             assert name == "SHA256SUMS"
             assert shown.drop(columns="run").equals(load_rows(whole).drop(columns="run"))
     assert refused > 20 if name != "SHA256SUMS" else refused > 10
+
+
+def test_a_suite_without_its_copy_is_refused_and_a_lost_one_made_again(copy, whole):
+    (copy / "suite.toml").unlink()
+    assert reopen(copy) == reopen(whole)
+    for name in ("suite.toml", "environment.json"):
+        (copy / name).write_bytes(b"x" + (copy / name).read_bytes())
+    with pytest.raises(StoreError, match=r"suite.toml' is not what was written"):
+        reopen(copy)
+    (copy / "suite.toml").unlink()
+    with pytest.raises(UsageError, match="holds no run to resume"):
+        reopen(copy)
+
+
+def test_a_run_folder_is_its_owner_s_alone(copy, whole):
+    assert whole.stat().st_mode & 0o777 == 0o700
+    copy.chmod(0o750)  # shared on purpose
+    finish(copy)
+    assert copy.stat().st_mode & 0o777 == 0o750
 
 
 def test_the_table_is_made_again_from_its_cells(copy, whole):

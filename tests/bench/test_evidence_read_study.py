@@ -1,9 +1,11 @@
 """The core of the study of evidence, read and ignored, at small size."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from fedtrees.benchmarks.papers.evidence_read import PAIRS, Line, fits, measured
+from fedtrees.benchmarks.papers.evidence_read import PAIRS, SEATS, Line, Seat, measured
 
 
 @pytest.mark.parametrize(
@@ -15,15 +17,15 @@ from fedtrees.benchmarks.papers.evidence_read import PAIRS, Line, fits, measured
     ],
 )
 def test_bins_read_are_worth_no_less_than_bins_ignored(seat, defense):
-    pairs, small = PAIRS[:1], {"trees": 3, "max_bin": 32, "max_depth": 3}
-    (line,) = measured("breast-cancer", seat, defense, (0, 1), pairs=pairs, **small)
+    small = {"trees": 3, "max_bin": 32, "max_depth": 3}
+    (line,) = measured("breast-cancer", Seat(*seat, (), PAIRS[:1]), defense, (0, 1), **small)
     least = 0.05 if seat[1] == "server" else -0.01
     assert np.mean(line.gains) > least
 
 
 def test_a_line_is_worse_only_beyond_the_spread_of_its_differences():
     def line(ignored, read):
-        return Line("", "", "", "", "", ignored, read, read)
+        return Line("", SEATS[0], "", PAIRS[0], ignored, read)
 
     assert line((0.5, 0.5, 0.5), (0.45, 0.46, 0.44)).worse
     assert not line((0.5, 0.5, 0.5), (0.45, 0.53, 0.5)).worse
@@ -31,5 +33,14 @@ def test_a_line_is_worse_only_beyond_the_spread_of_its_differences():
 
 
 def test_defenses_that_need_another_protocol_are_left_out():
-    assert not fits("nvflare-hist", "client", "split-only")
-    assert fits("fedtree-hist", "server", "split-only")
+    assert not Seat("nvflare-hist", "client", ()).fits("split-only")
+    assert Seat("fedtree-hist", "server", ()).fits("split-only")
+
+
+def test_scores_that_an_attack_does_not_have_are_left_out():
+    active = SEATS[-1]
+    (line,) = measured("breast-cancer", active, "none", (0,), trees=1, max_depth=2)
+    assert (line.pair.attack, line.pair.metric) == ("split-ordering", "rank_correlation")
+    assert not [
+        *measured("breast-cancer", replace(active, pairs=PAIRS[-1:]), "none", (0,), trees=1)
+    ]

@@ -5,8 +5,14 @@ import sys
 
 import numpy as np
 
+from fedtrees.bench.conformance import sample_training
+from fedtrees.core.registry import load_plugin, register
 from fedtrees.core.schema import Table
+from fedtrees.core.specs import Spec
 from fedtrees.guessing.consensus import matched_consensus
+from fedtrees.isolation import disk
+from fedtrees.isolation.process import AttackProcess
+from fedtrees.protocols.views import view_of
 
 LOADED = """
 from fedtrees.guessing import consensus
@@ -29,3 +35,50 @@ def test_kernels_that_were_compiled_before_are_loaded_once():
     )
     before, after = map(int, said.stdout.split())
     assert before == after > 0
+
+
+COMPILES = """
+import os
+import numpy as np
+from fedtrees.core.attack import Attack
+from fedtrees.core.guess import Guess
+from fedtrees.core.registry import register
+
+@register.attack("compiles")
+class Compiles(Attack):
+    def run(self, view, rng):
+        from fedtrees.attacks.evidence.draws import next_bits
+
+        next_bits(np.ones(1, np.uint64))
+        compiled = sum(next_bits.stats.cache_misses.values())
+        try:
+            open(os.path.join(next_bits.stats.cache_path, "poison.nbi"), "wb").close()
+        except PermissionError:
+            return Guess(notes={"compiled": compiled, "wrote": 0})
+        return Guess(notes={"compiled": compiled, "wrote": 1})
+"""
+
+
+def test_an_attack_s_kernels_are_compiled_outside_it_and_it_writes_no_machine_code(
+    tmp_path, monkeypatch
+):
+    plugin, cache = tmp_path / "compiles.py", tmp_path / "cache"
+    plugin.write_text(COMPILES)
+    cache.mkdir()
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(cache))
+    load_plugin(plugin)
+    training, held = sample_training(
+        register.make("protocol", Spec("fedtree-hist", {"trees": 1, "max_depth": 2}))
+    )
+    view = view_of(training, ("client-0",), held)
+    fresh = AttackProcess()
+    try:
+        first, second = (fresh.run(Spec("compiles"), view).guess.notes for _ in range(2))
+    finally:
+        fresh.end()
+    assert list(cache.rglob("draws.next_bits-*.nbi"))  # for the next process
+    assert [first["wrote"], second["wrote"]] == [int(not disk.version())] * 2
+    assert second["compiled"] == 0  # the first one's is there, in memory
+    if disk.version():
+        assert first["compiled"] == 0
+        assert not list(cache.rglob("poison.nbi"))

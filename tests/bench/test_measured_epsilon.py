@@ -9,8 +9,10 @@ from fedtrees.bench.conformance import sample_training
 from fedtrees.bench.evaluate import make_defense
 from fedtrees.bench.measured import measure
 from fedtrees.core.errors import UsageError
+from fedtrees.core.guarantee import ApproximateDP
 from fedtrees.core.registry import register
 from fedtrees.core.specs import parse_composed, parse_grid
+from fedtrees.core.transcript import Transcript
 from fedtrees.defenses import dp_sgd
 from fedtrees.messages.boosting import Histogram
 from fedtrees.neural import training as neural_training
@@ -69,6 +71,12 @@ def test_too_little_noise_on_leaves_is_found(monkeypatch):
     )
     assert found("dp-gbdt[epsilon=0.5,trees=20]").epsilon > 0.5
     assert found("dp-gbdt[epsilon=0.5,trees=5]", runs=60).epsilon > 0.5
+
+
+def test_dp_sgd_says_that_its_rate_and_steps_tell_how_many_rows_there_are():
+    made = dp_sgd.DPSGD(epsilon=2.0)
+    assert made.claim() == ApproximateDP(2.0, 1e-5, unprotected="rows")
+    assert made.spent(Transcript()).unprotected == "rows"
 
 
 @pytest.mark.parametrize("protocol", ["fedsgd-mlp[rounds=20]", "fedavg-mlp[rounds=5]"])

@@ -481,3 +481,25 @@ def test_a_threat_that_its_protocol_does_not_know_stops_a_bench_before_it_starts
     text = SUITE + f"threats = ['{threat}']\n"
     with pytest.raises(UsageError, match=said):
         bench(tmp_path / "run", text)
+
+
+def test_an_order_that_is_refused_is_skipped_with_the_one_that_is_right(tmp_path):
+    wrong, right = "min-bin+laplace-hist[epsilon=1]", "laplace-hist[epsilon=1]+min-bin"
+    grid = {
+        "data": ["wine"], "clients": [2], "protocols": ["fedtree-hist[trees=1,max_depth=1]"],
+        "threats": ["public"], "attacks": ["random-leaf"],
+    }  # fmt: skip
+    suite = Suite.load("smoke").override({**grid, "defenses": [wrong]}, "1")
+    with pytest.raises(UsageError, match=r"; write laplace-hist\+min-bin"):
+        Bench(suite, None)
+    made = Bench(suite.override({"defenses": [wrong, right]}), tmp_path / "run")
+    made.open(resume=False)
+    made.run()
+    rows = [r for r in rows_of(tmp_path / "run") if r["stage"] in ("train", "attack")]
+    told = {r["defense"]: set() for r in rows}
+    for r in rows:
+        told[r["defense"]].add((r["status"], r["reason"] if r["status"] != "ok" else ""))
+    ((status, reason),) = told["min-bin+laplace-hist"]
+    assert status == "skipped"
+    assert reason.endswith("write laplace-hist+min-bin")
+    assert told["laplace-hist+min-bin"] == told["none"] == {("ok", "")}

@@ -43,7 +43,7 @@ WRONG = {
 }
 
 
-def checked(tmp_path, name, stated, law):
+def checked(tmp_path, name, stated, law, more=""):
     told = "{}" if stated is None else f"dict.fromkeys(FIELDS, {stated})"
     file = tmp_path / f"{name}.py"
     file.write_text(
@@ -55,6 +55,7 @@ def checked(tmp_path, name, stated, law):
         f"    law = {law}\n"
         "    def channels(self, schema, parameters):\n"
         f"        return {told}\n"
+        f"    {more}\n"
     )
     load_plugin(file)
     findings = check("defense", Spec(f"coarse-{name}"), ["fedtree-hist"])
@@ -82,6 +83,20 @@ def test_a_right_one_passes(name, law, tmp_path):
     broken, findings = checked(tmp_path, name, law, law)
     assert broken == []
     assert sum("`channels`" in f.rule for f in findings) == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "law", "farther"),
+    [("shifting", "Laplace(1.0)", False), ("jumping", ROUNDING, True)],
+)
+def test_what_says_that_it_brings_no_tables_farther_apart_is_held_to_it(
+    name, law, farther, tmp_path
+):
+    broken, findings = checked(tmp_path, name, law, law, "nonexpansive = (Histogram,)")
+    asked = [f for f in findings if "(`nonexpansive`)" in f.rule]
+    assert [f.kept for f in asked] == [not farther] * 2
+    assert broken == [f for f in asked if farther]
+    assert all("apart before" in f.detail for f in broken)
 
 
 PROTOCOL = """

@@ -2,16 +2,23 @@
 
 import codecs
 import csv
+import hashlib
+import html
 import re
+import tomllib
 from collections import defaultdict
+from pathlib import Path
 from statistics import mean
 
 import numpy as np
 import pytest
 
+from fedtrees.bench.suite import Grid, Suite
 from fedtrees.cli.main import main
+from fedtrees.report.numbers import without_folders
 
 N, HELD_OUT = 100, 20
+PRIVATE = 'ward "7" of \\ Olten'  # a folder
 
 #: Stands in for the default suite, which takes minutes: the command is the user's, without options.
 SUITE = """
@@ -86,14 +93,15 @@ class Records:
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("hostile")
-    (folder / "t.csv").write_bytes(hostile_table())
+    (folder / PRIVATE).mkdir()
+    (folder / PRIVATE / "t.csv").write_bytes(hostile_table())
     (folder / "small.toml").write_text(SUITE, encoding="utf-8")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.setenv("COLUMNS", "10000")
         patch.setattr("fedtrees.bench.suite.DEFAULT_SUITE", str(folder / "small.toml"))
         with pytest.raises(SystemExit) as ended:
-            main(["bench", "--csv", "t.csv", "--target", "krank"])
+            main(["bench", "--csv", str(folder / PRIVATE / "t.csv"), "--target", "krank"])
         assert ended.value.code == 0
         (out,) = (folder / "runs").iterdir()
         yield folder / "runs" / out
@@ -182,8 +190,37 @@ def test_the_verdict_says_what_it_rests_on_and_what_was_not_tried(said):
     assert said.note.startswith("Means over 2 seeds")
 
 
+def test_the_report_names_the_table_and_not_where_it_lies(run):
+    page = html.unescape((run / "report.html").read_text(encoding="utf-8"))
+    (table,) = run.parents[1].glob("*/t.csv")
+    assert 'csv = "t.csv"' in page
+    assert f"t.csv: sha256 {hashlib.sha256(table.read_bytes()).hexdigest()}" in page
+    for path in filter(Path.is_file, run.rglob("*")):
+        named = "Olten" in path.read_text(encoding="utf-8")
+        assert named == (path.name in ("suite.toml", "environment.json")), path
+        assert str(run.parents[1]) not in path.read_text("utf-8") or named
+    assert run.stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize(
+    ("csv", "ids", "shown"),
+    [
+        ("/data/ward, 7/a.csv", "", "a.csv"),
+        ('/data/ward/b.csv,x "y"\\/\x7f.csv,z.csv', "id", "b.csv,\x7f.csv,z.csv"),
+    ],
+)
+def test_a_suite_is_shown_without_folders(csv, ids, shown):
+    data = {"csv": csv, "target": "krank", "name": "t"} | ({"id": ids} if ids else {})
+    grid = Grid.parse({"data": [data, "wine"]})
+    text = without_folders(Suite("x", 'csv = "b.csv"', grids=(grid,)).to_toml())
+    assert "ward" not in text
+    read = tomllib.loads(text)
+    assert read["grid"][0]["data"] == [{**data, "csv": shown}, "wine"]
+    assert read["description"] == 'csv = "b.csv"'
+    assert without_folders("= 3").startswith("(not shown")
+
+
 def test_terminal_report_and_json_print_the_same_sentences(run, said, capsys, monkeypatch):
-    import html
     import json
 
     monkeypatch.setenv("COLUMNS", "10000")

@@ -147,6 +147,23 @@ def test_a_share_of_noise_has_a_law_only_in_the_whole_sum():
     assert chained([Share(whole)], 3) == whole
     assert chained([rounding, Share(whole)], 3) == Chain((SumOf(rounding, 3), whole))
     assert chained([rounding, whole]) == Chain((rounding, whole))
+    assert chained([Share(whole, 3)], 3) == chained([Share(whole, 4)], 3) == whole
+    assert chained([Share(whole, 2)], 3) == Laplace(3.0, draws=1.5)
+    assert chained([Share(Gaussian(2.0), 1)], 4) == Gaussian(4.0)
+
+
+@pytest.mark.parametrize(("scale", "draws", "near"), [(20.0, 5 / 3, 1e-3), (16.0, 2.5, 1e-3)])
+def test_noise_between_whole_draws_has_the_law_of_its_shares(scale, draws, near):
+    share = stats.nbinom.pmf(np.arange(4096), draws, -np.expm1(-1 / scale))
+    chance = np.correlate(share, share, "full")[4095:]
+    law, k, x = Laplace(scale, True, draws), np.arange(60.0)[:, None], np.zeros((60, 1))
+    np.testing.assert_allclose(np.exp(law.log_mass(k, k, x)), chance[:60], rtol=near)
+    tail = np.cumsum(chance[::-1])[::-1][:60]
+    np.testing.assert_allclose(np.exp(law.log_mass(k, k + np.inf, x)), tail, rtol=near)
+    drawn = law.send(np.zeros(100_000, dtype=np.int64), np.random.default_rng(0))
+    assert drawn.var() == pytest.approx(law.error(np.zeros(1))[1][0], rel=0.03)
+    between = [Laplace(2.0, draws=d).log_likelihood(x[:1], k[9:10]) for d in (2, 2.0001)]
+    assert between[0] == pytest.approx(between[1], abs=1e-3)
 
 
 def test_scores_of_a_record_are_changed_together():

@@ -1,8 +1,12 @@
+import math
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fedtrees.core.errors import UsageError
+from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec, parse_composed, parse_grid, parse_list, parse_value, show
 
 VALUES = st.one_of(
@@ -47,6 +51,52 @@ def test_what_cannot_be_read_says_so(text):
 def test_a_part_joined_to_nothing_says_so(text):
     with pytest.raises(UsageError, match="joins a part to nothing"):
         parse_composed([text])
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("x[k=1_000]", "'1_000' is no number here"),
+        ("x[k=٣]", "'٣' is no number here"),
+        ("x[k=１２]", "'１２' is no number here"),
+        ("x[k=1_0.5]", "'1_0.5' is no number here"),
+        (f"x[k={'9' * 400}]", "'999999999999999999999999999999...999999999999999' has 400 digits"),
+        (f"x[k={'9' * 5000}]", "has 5000 digits; whole numbers have 18 at most"),
+        ("x[k=1e999]", "'1e999' is beyond float64"),
+        ("x[k=1,,2]", "has an empty value"),
+        ("x[,k=1]", "has an empty value"),
+        ("x[k=1,]", "has an empty value"),
+        ("x[k=a\x07b]", "cannot be printed"),
+    ],
+)
+def test_what_is_no_number_as_people_write_them_is_refused_in_a_short_line(text, said):
+    with pytest.raises(UsageError, match=re.escape(said)) as raised:
+        parse_grid(text)
+    assert len(str(raised.value)) < 150
+
+
+def test_numbers_of_any_usual_form_are_read():
+    written = {"-7": -7, "+7": 7, "007": 7, "5.": 5.0, ".5": 0.5, "1E-3": 0.001, "-inf": -math.inf,
+               "Infinity": math.inf, "9" * 18: 10**18 - 1, "-0.0": 0.0}  # fmt: skip
+    for text, value in written.items():
+        assert parse_value(text) == value
+        assert type(parse_value(text)) is type(value)
+    assert math.isnan(parse_value("nan"))
+    assert parse_value("1-2") == "1-2"
+    assert parse_grid("x[]") == [Spec("x")]
+    assert parse_grid("x[k=]") == [Spec("x", {"k": ""})]
+
+
+def test_a_constructor_that_cannot_compute_with_a_number_is_a_usage_error():
+    @register.attack("divides")
+    class Divides:
+        def __init__(self, k=1):
+            self.k = int(1 / k)
+
+    with pytest.raises(UsageError, match=r"divides\[k=0\]: division by zero"):
+        register.make("attack", Spec("divides", {"k": 0}))
+    with pytest.raises(UsageError, match="cannot convert float infinity"):
+        register.make("attack", Spec("divides", {"k": 5e-324}))
 
 
 def test_values_keep_their_types():

@@ -12,12 +12,13 @@ from scipy.stats import binomtest
 
 from fedtrees.crypto import paillier
 from fedtrees.crypto.coins import SeededCoins
-from fedtrees.crypto.encrypted_sums import MARK_BYTES, RealSums
+from fedtrees.crypto.encrypted_sums import RealSums
 from fedtrees.crypto.histograms import EncryptedRows
 from fedtrees.crypto.keys import KeyPair
 from fedtrees.crypto.ledger import Ledger
 from fedtrees.crypto.obfuscators import DJNObfuscators
 from fedtrees.crypto.row_sums import BlindRowSums, KeyedRowSums, Sums
+from fedtrees.crypto.sizes import MARK_BYTES
 from fedtrees.crypto.slots import Slots
 from fedtrees.crypto.vectors import BlindVectors, KeyedVectors
 
@@ -45,7 +46,7 @@ def test_which_rows_were_added_is_told_by_short_powers_and_not_by_r_to_the_n(key
     right = 0
     for _ in range(TRIALS):
         sent = keyed.encrypted(rows, slots)
-        known = symbols(sent, keys.public)
+        known = symbols(sent[MARK_BYTES:], keys.public)
         other = known.index(-known[0])
         left_out = [0, other][rng.integers(2)]
         codes = (np.arange(n) == left_out).astype(np.int64)[:, None]

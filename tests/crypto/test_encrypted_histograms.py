@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedtrees.crypto.errors import MalformedError, PlaintextOverflowError
+from fedtrees.crypto.errors import MalformedError, PlaintextOverflowError, WrongKeyError
 from fedtrees.crypto.histograms import EncryptedRows, PackedHistogram, with_siblings
 from fedtrees.crypto.keys import KeyPair
 from fedtrees.crypto.ledger import Ledger
@@ -140,7 +140,7 @@ def test_what_does_not_fit_is_refused(keys, other_keys, owner):
         EncryptedRows.of(np.ones((1, 20), np.int64), Slots(2**40, 2), owner)
     packed = sealed.sums(bins, nodes - [0, 0, 0, 1], (1, 2)).packed(owner)
     for payload in (packed.payload[:-1], packed.payload + b"x", b"", b"\xff" + packed.payload[1:]):
-        with pytest.raises(MalformedError):
+        with pytest.raises((MalformedError, WrongKeyError)):
             PackedHistogram.from_payload(payload, keys.public, packed.slots, packed.shape)
     with pytest.raises(PlaintextOverflowError, match="key"):
         packed.opened(other_keys)
@@ -152,3 +152,20 @@ def test_the_default_key_holds_the_same(capfd):
     blind = DJNObfuscators(keys.public)
     sealed = EncryptedRows.of(rows, Slots(LIMIT, 12), blind).sums(bins, nodes, (2, 8))
     assert np.array_equal(sealed.packed(blind).opened(keys), plain(rows, bins, nodes, (2, 8)))
+
+
+def test_rows_and_histograms_open_only_as_what_they_were_sent_as(keys, owner):
+    rows, bins, nodes = draw(3, 6, 2, 2, (2, 4))
+    slots, sent = Slots(LIMIT, 6), EncryptedRows.of(rows, Slots(LIMIT, 6), owner)
+    packed = sent.sums(bins, nodes, (2, 4)).packed(owner)
+    assert EncryptedRows.from_payload(sent.payload, keys.public, slots, (6, 2)) == sent
+    for other, shape in ((slots, (6, 1)), (slots, (6, 3)), (Slots(LIMIT, 12), (6, 2))):
+        with pytest.raises(WrongKeyError, match="do not bear out their mark"):
+            EncryptedRows.from_payload(sent.payload, keys.public, other, shape)
+    for other, shape in (
+        *((slots, shape) for shape in [(2, 4, 2, 2), (1, 4, 4, 2), (4, 2, 2, 2), (2, 2, 4, 1)]),
+        (Slots(LIMIT, 7), packed.shape),
+        (Slots(LIMIT + 1, 6), packed.shape),
+    ):
+        with pytest.raises(WrongKeyError, match="do not bear out their mark"):
+            PackedHistogram.from_payload(packed.payload, keys.public, other, shape)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_masks import STAYS, Federation, arrays_of, names_of
 
-from fedtrees.crypto.encrypted_sums import MARK_BYTES
+from fedtrees.crypto import marked
 from fedtrees.crypto.encrypted_sums import RealSums as EncryptedSums
 from fedtrees.crypto.errors import (
     CryptoError,
@@ -24,6 +24,7 @@ from fedtrees.crypto.errors import (
 )
 from fedtrees.crypto.ledger import Ledger
 from fedtrees.crypto.mask_messages import usual_threshold
+from fedtrees.crypto.sizes import MARK_BYTES
 from fedtrees.crypto.slots import Slots
 from fedtrees.crypto.survivor_sets import SurvivorSets
 
@@ -388,13 +389,15 @@ def test_ciphertexts_lost_cut_foreign_or_out_of_range_are_named(sums):
     old = sent["b"]
     sent = {name: one.encrypted(name, array, slots) for name, array in arrays.items()}
     text, payload = sent["b"], sent["b"][MARK_BYTES:]
-    marked = [one._mark("b", 2, wrong) + wrong for wrong in (b"\xff" * len(payload), bytes(512))]
+    read_as = marked.reading("array", slots, (9,), 1, "2 of b")
+    no_ciphertexts = (b"\xff" * len(payload), bytes(512))
+    borne_out = [marked.mark(wrong, one._public, read_as) + wrong for wrong in no_ciphertexts]
     for error, wrong in [
         (WrongKeyError, other.encrypted("b", arrays["b"], slots)),
         (WrongKeyError, sent["a"]),
         (WrongKeyError, old),
         (WrongKeyError, text[:-1] + bytes([text[-1] ^ 1])),
-        *((MalformedError, wrong) for wrong in (b"", text[:-1], text + b"\0", *marked)),
+        *((MalformedError, wrong) for wrong in (b"", text[:-1], text + b"\0", *borne_out)),
     ]:
         with pytest.raises(error, match=r"\bb\b"):
             one.added("server", {**sent, "b": wrong}, 9, slots)

@@ -154,4 +154,26 @@ def test_an_array_costs_as_few_ciphertexts_as_its_slots_allow(keys, owner):
     sealed = EncryptedArray.of(np.zeros(45, np.int64), slots, owner, ledger)
     assert slots.per_plaintext(512) == 22
     assert len(sealed.ciphertexts) == ledger.done["encrypted"] == 3
-    assert (3, len(sealed.payload)) == sizes.array(45, slots, 512) == (3, 384)
+    assert (3, len(sealed.payload)) == sizes.array(45, slots, 512) == (3, 16 + 384)
+
+
+def test_an_array_opens_only_as_what_it_was_sent_as(keys, owner):
+    """Read in other shapes, slots or terms its ciphertexts open, mostly to wrong numbers."""
+    array, slots = np.arange(-3, 9).reshape(3, 4), Slots(20, 3)
+    total = EncryptedArray.of(array, slots, owner).plus(EncryptedArray.of(array, slots, owner))
+    right = {"slots": slots, "shape": (3, 4), "terms": 2, "place": ""}
+    assert np.array_equal(
+        EncryptedArray.from_payload(total.payload, keys.public, **right).opened(keys), 2 * array
+    )
+    wrong = [
+        *({"shape": shape} for shape in [(4, 3), (12,), (2, 6), (11,), (1, 3, 4), (5,)]),
+        *({"slots": other} for other in [Slots(30, 2), Slots(21, 3), Slots(19, 3), Slots(20, 4)]),
+        {"slots": Slots(20, 3, ((-60, 60),))},
+        *({"terms": terms} for terms in (1, 3)),
+        {"place": "1 of b"},
+    ]
+    for change in wrong:
+        with pytest.raises(WrongKeyError, match="do not bear out their mark"):
+            EncryptedArray.from_payload(total.payload, keys.public, **right | change)
+    plain = total.payload[sizes.MARK_BYTES :]
+    assert paillier.from_bytes(plain, 1, keys.public)  # which alone would have told nothing

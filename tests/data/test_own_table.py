@@ -3,6 +3,7 @@
 import csv
 import datetime
 import io
+import sys
 
 import numpy as np
 import pytest
@@ -182,12 +183,61 @@ def test_a_hostile_table_needs_no_option(write):
     assert X[1].tolist() == [27, np.float32(1.51), 21037.5, np.float32(1.1), 1, 0]
     assert np.isnan(X[:, 3]).sum() == N / 5
     assert np.isnan(X[0, 0])
-    assert "12 cells that are no numbers ('<5') are read as missing" in said(data, "Labor")
+    odd = "12 cells that are no numbers ('<5'; first at line 3) are read as missing"
+    assert odd in said(data, "Labor")
     out = said(data, "left out")
     for name in ("Fall-Nr. (near-unique", "Tag (dates)", "Notiz (free text)", "leer (no values)"):
         assert name in out
     assert out.endswith("--keep Fall-Nr.,Tag,Notiz")
     assert "the whole table" in said(data, "declared knowledge")
+
+
+def test_dates_of_any_year_are_days():
+    found = dates(["25.01.3021", "01.01.1970", "31.12.1969 12:00", "01.01.0001"])
+    assert [*found.values()] == [383894, 0, -0.5, -719162]
+
+
+@pytest.mark.parametrize("token", ["inf", "1e999", "12x", "-Infinity"])
+def test_a_token_that_is_no_number_is_named_with_its_line(write, token):
+    def with_token(name, values):
+        texts = [token if i == 3 else str(value) for i, value in enumerate(values)]
+        rows = (f"{i % 7}.5,{i % 5},{text}\n" for i, text in enumerate(texts))
+        return write(f"a,b,{name}\n" + "".join(rows), f"{name}.csv")
+
+    odd = f"1 cell that is no number ({token!r}; line 5)"
+    data = load_csv(with_token("age", AGES), "b", task="classes")
+    assert data.notes.count(f"age: {odd} is read as missing") == 1
+    assert np.isnan(data.table.X[3, 1])
+    data = load_csv(with_token("age", AGES), "age")  # the target
+    assert data.notes.count(f"age: {odd} is read as missing") == 1
+    assert len(data.table) == N - 1
+    codes = load_csv(with_token("code", [i % 4 for i in range(N)]), "b", task="classes")
+    assert codes.notes.count(f"code: codes, and {odd}") == 1
+    few = load_csv(write(f"x,b\n1.5,0\n{token},1\n2.5,0\n"), "b")
+    odd = odd.replace("line 5", "line 3")
+    assert few.notes.count(f"x: categories, for {odd}") == 1
+
+
+def test_what_is_done_for_a_column_is_not_done_once_more_for_every_other(write):
+    steps, rows = [], 40
+    for d in (200, 800):
+        names = ",".join("x" * (k % 3) for k in range(d))  # doubled and lacking ones
+        lines = (",".join(str(int(k % rows == i)) for k in range(d)) for i in range(rows))
+        path = write(f"{names},y\n" + "".join(f"{line},{i % 2}\n" for i, line in enumerate(lines)))
+        steps.append(0)
+
+        def count(frame, event, _):
+            steps[-1] += event in ("call", "line")
+            return count
+
+        before = sys.gettrace()
+        sys.settrace(count)
+        try:
+            data = load_csv(path, "y")
+        finally:
+            sys.settrace(before)
+        assert len(data.schema.groups) == d // rows
+    assert steps[1] < 6 * steps[0]  # 4 times, or 16 times
 
 
 def test_what_is_left_out_can_be_kept_and_more_dropped(write):

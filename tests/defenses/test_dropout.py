@@ -5,6 +5,7 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 import pytest
 from federations import sample_federation
+from scipy.stats import nbinom
 
 from fedtrees.bench.evaluate import make_defense
 from fedtrees.core.codec import encode
@@ -209,9 +210,64 @@ def test_options_that_are_none_are_refused(wrong):
         run("forest", f"masking[{wrong}]")
 
 
-def test_noise_that_clients_share_does_not_go_missing():
-    protocol = register.make("protocol", parse_grid("dp-forest[noise=distributed]")[0])
-    defense = make_defense(parse_one("masking[threshold=3,dropout=0.3]"))
+SHARED = {
+    "dp-gbdt": ("dp-gbdt[noise=distributed,trees=2,max_depth=1]", ""),
+    "dp-forest": ("dp-forest[noise=distributed,trees=2,depth=1,mechanism=geometric]", ""),
+    "dp-grid-cuts": ("fedtree-hist[trees=1,max_depth=1]", "dp-grid-cuts[epsilon=1]+"),
+}
+
+
+@pytest.mark.parametrize("kind", [RealMasks, IdealMasks])
+@pytest.mark.parametrize("name", SHARED)
+def test_sums_that_lack_a_share_of_the_noise_are_not_opened(name, kind):
+    protocol, parts = SHARED[name]
     tables, schema = sample_federation(rows=96, clients=4)
-    with pytest.raises(UsageError, match="only as noisy as is claimed if all clients are in it"):
-        train(protocol, over_clients(tables), schema, defense=defense, seed=1)
+    made = register.make("protocol", parse_grid(protocol)[0])
+    others = make_defense(parse_one(parts.rstrip("+") or "none")).parts
+
+    def trained(lost):
+        defense = Composition((*others, Losing(3, lost=lost, kind=kind)))
+        return train(made, over_clients(tables), schema, defense=defense, seed=1)
+
+    trained(lambda *_: False)
+    opened = []
+
+    def misses(who, reply, wire):
+        opened.append(reply)
+        return who == "client-2"
+
+    with pytest.raises(TooFewPartiesError, match=r"3 of 4 .* calibrated for 4; missing: client-2"):
+        trained(misses)
+    assert len({type(reply) for reply in opened}) == 1  # nothing came after
+
+
+def test_shares_are_calibrated_for_as_many_survivors_as_are_declared():
+    tables, schema = sample_federation(rows=90, clients=5)
+    made = register.make("protocol", parse_grid("fedtree-hist[trees=1,max_depth=1]")[0])
+
+    def trained(survivors, *missing):
+        cuts = make_defense(parse_one(f"dp-grid-cuts[epsilon=1,survivors={survivors}]")).parts
+        masks = Losing(3, lost=lambda who, *_: who in missing, kind=IdealMasks)
+        done = train(made, over_clients(tables), schema, defense=Composition((*cuts, masks)))
+        return str(done.spent[1])
+
+    said = "pure-dp[epsilon=1,unit=cuts,trusted=clients]"
+    assert trained(4) == trained(4, "client-1") == said
+    with pytest.raises(TooFewPartiesError, match=r"3 of 5 .* calibrated for 4; missing: client-1"):
+        trained(4, "client-1", "client-3")
+    with pytest.raises(UsageError, match="survivors=6 of 5 clients"):
+        trained(6)
+    with pytest.raises(UsageError, match="survivors=0: give a whole number"):
+        trained(0)
+
+
+@pytest.mark.parametrize(
+    ("d", "rounds", "left", "exact"),
+    [(8, 1, 3, 3.80), (20, 1, 3, 6.61), (8, 2, 3, 5.75), (8, 1, 5, 1.0)],
+)
+def test_what_sums_without_all_shares_would_cost(d, rounds, left, exact):
+    """A row is in one cell of each feature and round; five clients share noise of epsilon 1."""
+    share = np.exp(nbinom.logpmf(np.arange(4096), left / 5, -np.expm1(-1 / (rounds * d))))
+    noise = np.correlate(share, share, "full")[2048:-2048]  # of all who are left
+    worst = np.abs(np.diff(np.log(noise))).max()
+    assert rounds * d * worst == pytest.approx(exact, abs=0.01)

@@ -31,7 +31,7 @@ from fedtrees.core.streams import Streams
 from fedtrees.core.threat import Threat
 from fedtrees.core.transcript import PUBLIC, Transcript
 from fedtrees.crypto import agreement, masking_party, shamir
-from fedtrees.crypto.encrypted_sums import MARK_BYTES, RealSums
+from fedtrees.crypto.encrypted_sums import RealSums
 from fedtrees.crypto.errors import (
     CryptoError,
     MissingPartyError,
@@ -41,6 +41,7 @@ from fedtrees.crypto.errors import (
 from fedtrees.crypto.keys import KeyPair
 from fedtrees.crypto.mask_rounds import RealMasks
 from fedtrees.crypto.masking_party import MaskingParty
+from fedtrees.crypto.sizes import MARK_BYTES
 from fedtrees.defenses.masking import SUMS_AT_ONCE
 from fedtrees.defenses.secure_sum import SealedSums
 from fedtrees.isolation.process import attacks

@@ -26,7 +26,7 @@ from fedtrees.messages.cuts import (
     GridRequest,
 )
 from fedtrees.privacy.mechanisms import discrete_laplace_share
-from fedtrees.privacy.quantiles import private_quantiles
+from fedtrees.privacy.quantiles import private_quantiles, rank_error
 from fedtrees.protocols.base import train
 from fedtrees.protocols.views import view_of
 
@@ -178,14 +178,16 @@ def test_all_that_is_settled_costs_one_row_epsilon(protocol, defense, more):
     training, _ = run(f"{defense}[epsilon=0.7{more}]", protocol)
     (found,) = spent(training)
     assert (found.epsilon, found.unit) == (pytest.approx(0.7), "cuts")
-    assert str(training.defense.claims()[0]) == "pure-dp[epsilon=0.7,unit=cuts]"
+    trusted = ",trusted=clients" if defense == "dp-grid-cuts" else ""
+    claim = f"pure-dp[epsilon=0.7,unit=cuts{trusted}]"
+    assert str(training.defense.claims()[0]) == claim == str(found)
 
 
 def test_noisy_cut_points_and_noisy_histograms_add_up():
     training, _ = run("dp-grid-cuts[epsilon=1]+laplace-hist[epsilon=4,calibrated=true]")
     cuts, whole = spent(training)
-    assert str(cuts) == "pure-dp[epsilon=1,unit=cuts]"
-    assert str(whole) == "pure-dp[epsilon=5]"
+    assert str(cuts) == "pure-dp[epsilon=1,unit=cuts,trusted=clients]"
+    assert str(whole) == "pure-dp[epsilon=5,trusted=clients]"
     exact, _ = run("grid-cuts+laplace-hist[epsilon=4,calibrated=true]")
     assert join(spent(exact)[1:]) == "pure-dp[epsilon=inf,histograms=4,unprotected=cuts]"
     public, _ = run("public-cuts+laplace-hist[epsilon=4,calibrated=true]")
@@ -265,6 +267,16 @@ def test_quantiles_of_a_large_epsilon_are_those_of_the_values():
     assert (np.diff(nothing) >= 0).all()
     assert nothing.min() >= 5
     assert nothing.max() <= 9
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 3.0])
+def test_ranks_of_quantiles_are_as_far_off_as_stated(epsilon):
+    rng = np.random.default_rng(0)
+    x = np.sort(rng.normal(2**19, 2**16, 1000).astype(np.int64))
+    at = np.arange(1, 16) * len(x) / 16
+    found = [private_quantiles(x, 15, 0, 2**20, epsilon, rng) for _ in range(50)]
+    off = np.sqrt(np.mean((np.searchsorted(x, found) - at) ** 2))
+    assert 0.4 < off / rank_error(15, epsilon) < 2.5
 
 
 # Rounding

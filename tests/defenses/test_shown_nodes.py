@@ -110,7 +110,7 @@ class Grafted(Defense):
     """Flip the labels, and put the true share of a class in place of the first tree's left side."""
 
     name = "grafted"
-    requires, acts_on = (NodeRows,), frozenset({"labels"})
+    requires, acts_on, reads_rows = (NodeRows,), frozenset({"labels"}), True
 
     def rows(self, stage, values, ctx):
         return 1 - values

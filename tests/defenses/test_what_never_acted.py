@@ -177,6 +177,7 @@ class Reading(Defense):
     at = frozenset({"client", "server"})
     guards = (Histogram,)
     protects = frozenset[Reveal]()
+    reads_rows = True
 
     def rows(self, stage, values, ctx):
         self.seen.append((stage.kind, ctx.party, None if ctx.held is None else len(ctx.held)))

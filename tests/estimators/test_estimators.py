@@ -444,6 +444,7 @@ def test_noise_on_the_number_of_held_out_rows_is_no_lack_of_rows():
             early_stopping_rounds=2,
             validation_fraction=0.05,
             random_state=seed,
+            noise_from="seed",
         ).fit(X, Y)
         sums = [m.sums for s, m in model.view("server").messages(ValidationLoss)]
         counts.append(sums[0][1])

@@ -142,12 +142,18 @@ def test_dp_sgd_clips_as_opacus_and_spends_what_it_claims():
         run(defense="dp-sgd[epsilon=2]", statistics="public"),
     )
     assert exact.spent[1].epsilon == np.inf
-    assert exact.spent[1].unprotected == "columns"
+    assert exact.spent[1].unprotected == "columns+rows"
     assert exact.spent[1].updates == pytest.approx(2, rel=0.02)
     assert covered.spent[1].epsilon == pytest.approx(2, rel=0.02)
+    # and says that the number of rows is public: rate, steps and noise depend on it
+    told = run("fedavg-mlp", defense="dp-sgd[epsilon=2]", statistics="public")
+    rows = {d.sender: int(d.message.rows[0]) for d in sent(told)}
+    assert rows == {name: len(held) for name, held in HELD.items()}
+    for one in (covered, told):
+        assert one.claims[1].unprotected == one.spent[1].unprotected == "rows"
     # every row by itself: batches of another size, and the harness knows which
     sizes = {
-        int(covered.protocol.grown_on(30, Streams(1).child(n), r, covered.defense).sum())
+        int(covered.protocol.grown_on(30, Streams(1, "seed").child(n), r, covered.defense).sum())
         for n in HELD for r in (0, 1)
     }  # fmt: skip
     assert len(sizes) > 1

@@ -45,6 +45,21 @@ def cells(text):
     return [[c.strip() for c in line.strip("|").split(" | ")] for line in lines[:1] + lines[2:]]
 
 
+def test_names_are_no_formulas_and_no_lines(tmp_path):
+    name = '=HYPERLINK("http://x")\nrest|more'
+    table = fill(Table(tmp_path / "run"), {name: MADE["a_1"], "+1": MADE["b%"]})
+    table.rows()
+    made = table_of([tmp_path / "run"])
+    read = pd.read_csv(io.StringIO(made.csv()))
+    assert set(read["dataset"]) == {f"'{name}", "'+1"}
+    assert set(read["defense"]) == {"none", "shield[step=2]", "fog"}
+    assert read["mean"].dtype == float
+    lines = [line for line in made.md().splitlines() if line.strip()]
+    several = {line.count("|") - line.count(r"\|") for line in lines if line.startswith("|")}
+    assert len(several) == 1
+    assert not any(line.startswith("rest") for line in lines)
+
+
 def test_rows_are_defenses_in_a_block_per_dataset(run):
     head, *lines = cells(table_of([run]).md())
     assert head == ["dataset", "defense", "AUC", "RA, t"]

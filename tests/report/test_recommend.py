@@ -169,3 +169,31 @@ def test_where_none_holds_the_one_that_leaves_least_is_named(table):
     tried(table, "little", 0.7, (0.1, 0.11, 0.12))
     assert found(table).choice is None
     assert found(table).least.name == "little"
+
+
+@pytest.mark.parametrize(
+    ("protocol", "order", "right", "reason"),
+    [
+        (
+            "fedtree-hist",
+            "hist-rounding[step=100]+laplace-hist[epsilon=1,calibrated=true]",
+            "laplace-hist[epsilon=1,calibrated=true]+hist-rounding[step=100]",
+            "write laplace-hist+hist-rounding",
+        ),
+        ("dp-gbdt", "paillier", "masking", "use 'masking' or 'secure-sum'"),
+    ],
+)
+def test_an_order_that_is_refused_is_a_skip_and_never_recommended(
+    table, protocol, order, right, reason
+):
+    undefended(table)
+    tried(table, protocol, 0.85, defense=order)
+    tried(table, protocol, 0.7, defense=right)
+    assert found(table).choice.name == f"{protocol} with {right}"
+    assert f"{protocol} with {order}" not in reasons(table)
+    rows = table.rows()
+    mine = rows[rows["defense_spec"] == order]
+    assert set(mine["status"]) == {"skipped"}
+    assert mine["reason"].str.contains(reason, regex=False).all()
+    assert mine[["value", "advantage"]].isna().all(axis=None)
+    assert set(rows.loc[rows["defense_spec"] == right, "status"]) == {"ok"}

@@ -1,5 +1,8 @@
 """Random forests as .npz files: back as they were, and damaged ones are refused."""
 
+import io
+import zipfile
+
 import numpy as np
 import pytest
 
@@ -98,3 +101,62 @@ def test_an_archive_that_inflates_beyond_the_limit_is_not_inflated(tmp_path, mon
     np.savez_compressed(file, junk=np.zeros(10**6))
     with pytest.raises(DataError, match="the limit is"):
         load_model(file)
+
+
+def stored(path, arrays, compression=zipfile.ZIP_DEFLATED):
+    """Write an archive of arrays, each as the bytes of its .npy file."""
+    with zipfile.ZipFile(path, "w", compression) as archive:
+        for name, data in arrays.items():
+            archive.writestr(f"{name}.npy", data)
+
+
+def npy(array, shape=None):
+    """Return the bytes of an array, whose header may announce another shape."""
+    out = io.BytesIO()
+    np.save(out, array)
+    text = out.getvalue()
+    if shape is None:
+        return text
+    header = str({"descr": array.dtype.str, "fortran_order": False, "shape": shape})
+    assert len(header) < 118
+    return text[:10] + header.ljust(117).encode() + b"\n" + text[128:]
+
+
+@pytest.mark.parametrize("shape", [(10**12,), (10**6, 10**6), (-1,), (0, 10**12), (2**62, 4), (2,)])
+def test_a_header_is_not_believed(grown, tmp_path, shape):
+    arrays = {name: npy(array) for name, array in grown[0].to_arrays().items()}
+    arrays["probability"] = npy(np.zeros(3), shape)
+    stored(tmp_path / "forest.npz", arrays)
+    with pytest.raises(DataError, match=r"probability.npy' is to hold float64 of shape"):
+        load_model(tmp_path / "forest.npz")
+
+
+def test_a_small_file_does_not_unpack_to_a_large_one(tmp_path):
+    """Zeros shrink to a thousandth: 33 MB of them in 33 kB, which NumPy would unpack."""
+    stored(tmp_path / "bomb.npz", {"sizes": npy(np.zeros(2**22, np.int64))})
+    with pytest.raises(DataError, match="its arrays take 33554560 bytes; the limit is 4194304"):
+        load_model(tmp_path / "bomb.npz")
+
+
+def test_other_archives_are_data_errors(grown, tmp_path):
+    path = tmp_path / "forest.npz"
+    arrays = {name: npy(array) for name, array in grown[0].to_arrays().items()}
+    stored(path, arrays, zipfile.ZIP_LZMA)
+    with pytest.raises(DataError, match="compressed by another method"):
+        load_model(path)
+    stored(path, {**arrays, "sizes": npy(np.zeros(10**5, np.int64))})
+    with pytest.raises(DataError, match="not those of trees"):
+        load_model(path)
+    deep = b"\x93NUMPY\x01\x00" + (9000).to_bytes(2, "little") + b"(" * 8999 + b"\n"
+    stored(path, {**arrays, "sizes": deep})
+    with pytest.raises(DataError, match="no complete random forest"):
+        load_model(path)
+    stored(path, arrays)
+    locked = path.read_bytes()
+    at = locked.index(b"PK\x01\x02")
+    while at >= 0:  # a password, says the directory
+        locked = locked[: at + 8] + b"\x01" + locked[at + 9 :]
+        at = locked.find(b"PK\x01\x02", at + 1)
+    path.write_bytes(locked)
+    with pytest.raises(DataError, match="password required"):
+        load_model(path)

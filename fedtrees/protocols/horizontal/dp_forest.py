@@ -67,7 +67,7 @@ class CountingClient(Party):
         """Answer with class counts of all leaves, with a share of the noise if that is asked."""
         counts = message.splits().count(self.data.X, self.data.y, self.n_classes)
         if self.params.noise == "distributed" and self.params.noisy:
-            rng, scale = self.streams.rng("noise"), self.params.scale
+            rng, scale = self.streams.noise.rng("noise"), self.params.scale
             counts = counts + discrete_laplace_share(scale, counts.shape, rng, message.clients)
         rows = len(self.data) if self.params.rows == "known" else 0
         return LeafClassCounts(counts, np.array([rows]))
@@ -115,7 +115,7 @@ class DrawingServer(Coordinator):
 
     def released(self, counts: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return what is released of summed counts, int64, shape (T, 2^depth, K)."""
-        p, rng = self.params, self.streams.rng("noise")
+        p, rng = self.params, self.streams.noise.rng("noise")
         if p.mechanism == "majority":
             labels = permute_and_flip(counts, 1.0 / p.scale if p.noisy else math.inf, rng)
             return np.eye(self.n_classes, dtype=np.int64)[labels]
@@ -145,9 +145,9 @@ class DPForest(Protocol):
         claims. ``majority``: of a leaf its label alone, by permute-and-flip, as Holohan et al.
         (2019) do, who give every tree rows of its own.
     noise : {"central", "distributed"}
-        ``central``: the server sees the exact sum (``secure-sum``, ``masking`` and ``paillier``
-        hide whose rows they are) and adds the noise. ``distributed``: each client adds a share,
-        only the sum is opened, and nobody is trusted with more than a share.
+        ``central``: the server sees the exact sum (``secure-sum`` and ``masking`` hide whose rows
+        they are) and adds the noise. ``distributed``: each client adds a share, only the sum is
+        opened, and nobody is trusted with more than a share.
     rows : {"known", "noised"}
         Whether the number of rows is told with the model, or left to what noisy counts say (the
         claim is about added or removed rows and says nothing of a number that is told).
@@ -167,6 +167,7 @@ class DPForest(Protocol):
     repeats: bool = False
 
     says: ClassVar[tuple[type[Message], ...]] = (RandomTests, LeafClassCounts, PrivateForest)
+    noised: ClassVar[tuple[type[Message], ...]] = (LeafClassCounts,)
     curious: ClassVar[tuple[str, ...]] = ("public",)
     example: ClassVar[str] = "digits"  # its columns declare their range
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -27,7 +27,7 @@ from fedtrees.core.network import Network, add_messages
 from fedtrees.core.party import handles
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema, Table
-from fedtrees.core.transcript import Transcript
+from fedtrees.core.transcript import BudgetEvent, Transcript
 from fedtrees.messages.boosting import (
     BaseScore,
     LeafSums,
@@ -44,6 +44,7 @@ from fedtrees.messages.cuts import (
     FeatureSketch,
     exact_summaries,
 )
+from fedtrees.privacy.accounting import trusted_with
 from fedtrees.privacy.discrete_gaussian import discrete_gaussian_share
 from fedtrees.privacy.leaf_sums import leaf_scales
 from fedtrees.privacy.noise import Gaussian
@@ -115,7 +116,7 @@ class LeafClient(GrowingClient):
         sums = node_sums(gh, self.partition.rows, self.partition.ranges(message.nodes))
         if self.params.noise == "distributed" and self.params.noisy:
             rng, scales = (
-                self.streams.rng("noise", message.tree),
+                self.streams.noise.rng("noise", message.tree),
                 self.params.scales(self.objective),
             )
             for part, (scale, places) in enumerate(zip(scales, self.bits, strict=True)):
@@ -239,7 +240,7 @@ class RandomTreeServer(Coordinator):
         if self.params.noise == "distributed" or not self.params.noisy:
             return total.sums
         law = Gaussian(self.scales).within(np.ldexp(1.0, self.bits))
-        return law.send(total.sums, self.streams.rng("noise", total.tree))
+        return law.send(total.sums, self.streams.noise.rng("noise", total.tree))
 
 
 @register.protocol("dp-gbdt")
@@ -270,8 +271,8 @@ class DPGBDT(Protocol):
         Bound on the Euclidean norm of a row's gradients of one round. None: what the loss allows;
         a numeric target needs one, in its units.
     noise : {"central", "distributed"}
-        ``central``: the server sees exact sums (``secure-sum``, ``masking`` and ``paillier`` hide
-        whose) and adds the noise. ``distributed``: each client adds a share, and only the sum is
+        ``central``: the server sees exact sums (``secure-sum`` and ``masking`` hide whose) and adds
+        the noise. ``distributed``: each client adds a share, and only the sum is
         opened.
     """
 
@@ -297,6 +298,7 @@ class DPGBDT(Protocol):
     sometimes: ClassVar[Mapping[type[Message], str]] = {
         **SOME_CUT_MESSAGES, CutsRequest: "a defense settles cut points",
     }  # fmt: skip
+    noised: ClassVar[tuple[type[Message], ...]] = (LeafSums,)
     curious: ClassVar[tuple[str, ...]] = ("public",)
     example: ClassVar[str] = "digits"  # its columns declare their range
 
@@ -403,10 +405,12 @@ class DPGBDT(Protocol):
             )
             for who in {e.party for e in cuts} or {""}
         ]
-        return self._guarantee(max(found), "")
+        return self._guarantee(max(found), "", cuts)
 
-    def _guarantee(self, epsilon: float, unprotected: str) -> ApproximateDP:
-        trusted = "server" if self.noise == "central" else "clients"
+    def _guarantee(
+        self, epsilon: float, unprotected: str, cuts: Sequence[BudgetEvent] = ()
+    ) -> ApproximateDP:
+        trusted = trusted_with(cuts, "server" if self.noise == "central" else "clients")
         return ApproximateDP(epsilon, self.delta, unprotected=unprotected, trusted=trusted)
 
     def canaries(self) -> LeafSumCanaries | None:

@@ -342,8 +342,11 @@ class NetworkProtocol(Protocol):
 def drawn(
     n: int, count: int, streams: Streams, round: int, step: int, poisson: bool
 ) -> NDArray[np.intp]:
-    """Draw a batch of n rows: `count` of them, or each by itself with probability count / n."""
-    u = streams.rng("batch", round, step).random(n)
+    """Draw a batch of n rows: `count` of them, or each by itself with probability count / n.
+
+    Who is drawn by itself is secret: accountants take less epsilon for it.
+    """
+    u = (streams.noise if poisson else streams).rng("batch", round, step).random(n)
     if poisson:
         return np.flatnonzero(u < count / n)
     return np.sort(np.argsort(u, kind="stable")[:count])

@@ -358,7 +358,7 @@ class ActiveRegression(Holder, Coordinator):
         target = (y.astype(np.float64) - self.center) / self.spread
         self.target = encoded(target, p.bits)
         ones = np.full((len(y), int(p.intercept)), 1 << p.bits, dtype=object)
-        coins = self.streams.rng("fake").normal(0.0, p.fake_scale, (len(y), p.fake))
+        coins = self.streams.noise.rng("fake").normal(0.0, p.fake_scale, (len(y), p.fake))
         self.design = np.concatenate([self.design, ones, encoded(coins, p.bits)], axis=1)
         self.weights = integers(np.zeros(self.design.shape[1], dtype=np.int64))
         kinds = [INTERCEPT] * int(p.intercept) + [COINS] * p.fake

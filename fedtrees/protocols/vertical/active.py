@@ -15,8 +15,8 @@ from fedtrees.core.holding import Holding
 from fedtrees.core.network import Network
 from fedtrees.core.schema import Schema
 from fedtrees.core.sealed import Sealed
+from fedtrees.crypto import sizes
 from fedtrees.crypto.row_sums import IdealRowSums, KeyedRowSums, Sums, key_bytes
-from fedtrees.crypto.sizes import ciphertext_bytes
 from fedtrees.crypto.slots import Slots
 from fedtrees.messages.vertical import (
     BinCounts,
@@ -184,7 +184,7 @@ class Active(Coordinator):
         self, net: Network, tree: int, rows: NDArray[np.int64], slots: Slots, receivers: int
     ) -> None:
         payload = self.sealing.encrypted(rows, slots)
-        nbytes = len(rows) * ciphertext_bytes(self.params.key_bits)
+        nbytes = sizes.rows(len(rows), self.params.key_bits).nbytes
         sealed = Sealed((self.name,), rows.shape, "<i8", nbytes, payload)
         message = RowStatistics(tree, slots.limit, slots.terms, sealed)
         net.tell(PASSIVE, message, why="what each row brings to the sums, which only I can read")

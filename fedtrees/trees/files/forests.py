@@ -8,20 +8,32 @@ tests, counts and rows of a `RandomDecisionForest`.
 from __future__ import annotations
 
 import io
+import math
 import zipfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from os import PathLike
+from tokenize import TokenError
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.errors import DataError
-from fedtrees.trees.files.model_file import MAX_MODEL_BYTES, read_model_file
+from fedtrees.trees.files.model_file import MAX_MODEL_BYTES, check_depth, read_model_file
 from fedtrees.trees.forest.random_decision import RandomDecisionForest, RandomSplits
 from fedtrees.trees.forest.random_forest import ClassTree, RandomForest
+
+# What a file may unpack to: forests shrink to a tenth, zeros to a thousandth. Small files may be
+# zeros but for a few numbers.
+_MOST_TIMES, _SMALL = 64, 2**22
+_MOST_TREES = 50_000
+_STORED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+_HEADERS = {
+    (1, 0): np.lib.format.read_array_header_1_0,
+    (2, 0): np.lib.format.read_array_header_2_0,
+}
 
 _KINDS = {
     "feature": np.int32,
@@ -55,6 +67,7 @@ def save_random_decision_forest(
     path: str | PathLike[str],
     mechanism: str | None = None,
     epsilon: float | None = None,
+    noise_from: str = "system",
 ) -> None:
     """Write a forest of random tests; the name is used as it is.
 
@@ -64,6 +77,8 @@ def save_random_decision_forest(
     path : path
     mechanism, epsilon : str and float, optional
         What noise its counts have (`fedtrees.protocols.horizontal.dp_forest`). Both are public.
+    noise_from : str
+        Where the noise came from (`fedtrees.core.streams.NoiseFrom`).
 
     Raises
     ------
@@ -73,6 +88,7 @@ def save_random_decision_forest(
     tests = {"feature": forest.splits.feature, "threshold": forest.splits.threshold}
     if mechanism is not None and epsilon is not None:
         tests |= {"mechanism": np.array(mechanism), "epsilon": np.array(float(epsilon))}
+        tests |= {"noise_from": np.array(noise_from)}
     _write(path, {**tests, "counts": forest.counts, "rows": np.array(forest.rows)})
 
 
@@ -96,7 +112,7 @@ def load_random_decision_forest(path: str | PathLike[str]) -> RandomDecisionFore
 
 
 def load_released(path: str | PathLike[str]) -> tuple[RandomDecisionForest, dict[str, Any]]:
-    """Read a forest of random tests, and its ``mechanism`` and ``epsilon`` where the file has them.
+    """Read a forest of random tests, and what `save_random_decision_forest` wrote of its noise.
 
     Raises
     ------
@@ -107,11 +123,21 @@ def load_released(path: str | PathLike[str]) -> tuple[RandomDecisionForest, dict
         missing = {"feature", "threshold", "counts", "rows"} - set(arrays)
         if missing:
             raise ValueError(f"it has no {', '.join(sorted(missing))}")
+        for name in ("feature", "threshold", "counts"):
+            if arrays[name].dtype != _KINDS[name]:
+                raise ValueError(f"{name} is of {arrays[name].dtype}")
         splits = RandomSplits(arrays["feature"], arrays["threshold"])
+        if (splits.feature < 0).any() or np.isnan(splits.threshold).any():
+            raise ValueError("a test is of no column, or its threshold is no number")
+        if len(splits.feature) > _MOST_TREES:
+            raise ValueError(f"of {len(splits.feature)} trees, {_MOST_TREES} are read at most")
         forest = RandomDecisionForest(splits, arrays["counts"], int(arrays["rows"]))
         noise = {"mechanism": str, "epsilon": float}
         told = {name: kind(arrays[name]) for name, kind in noise.items() if name in arrays}
-        return forest, told if len(told) == len(noise) else {}
+        told = told if len(told) == len(noise) else {}
+        if told and "noise_from" in arrays:
+            told["noise_from"] = str(arrays["noise_from"])
+        return forest, told
 
 
 def is_random_decision_forest(path: str | PathLike[str]) -> bool:
@@ -135,6 +161,7 @@ def load_random_forest(path: str | PathLike[str]) -> RandomForest:
         If the file cannot be read, or holds no complete forest.
     """
     with _arrays(path) as arrays:
+        _check_sizes(arrays)
         forest = RandomForest.from_arrays(arrays)
         for tree in forest.trees:
             _check(tree)
@@ -147,18 +174,22 @@ def _arrays(path: str | PathLike[str]) -> Iterator[dict[str, NDArray[Any]]]:
     data = read_model_file(path)
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            size = sum(item.file_size for item in archive.infolist())
-        if size > MAX_MODEL_BYTES:
-            raise ValueError(f"its arrays take {size} bytes, the limit is {MAX_MODEL_BYTES}")
-        with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
-            if len(arrays.files) > 2 * len(_KINDS):
-                raise ValueError(f"{len(arrays.files)} arrays are not those of a forest")
-            yield {name: arrays[name] for name in arrays.files}
+            items = archive.infolist()
+            if len(items) > 2 * len(_KINDS):
+                raise ValueError(f"{len(items)} arrays are not those of a forest")
+            most = min(max(_MOST_TIMES * len(data), _SMALL), MAX_MODEL_BYTES)
+            size = sum(item.file_size for item in items)
+            if size > most:
+                raise ValueError(f"its arrays take {size} bytes; the limit is {most} here")
+            found = {item.filename.removesuffix(".npy"): _array(archive, item) for item in items}
+        yield found
     except (
+        ArithmeticError,
         EOFError,
-        IndexError,
-        NotImplementedError,
+        LookupError,
         OSError,
+        RuntimeError,  # a password, another compression, nesting
+        SyntaxError,
         TypeError,
         ValueError,
         zipfile.BadZipFile,
@@ -167,18 +198,53 @@ def _arrays(path: str | PathLike[str]) -> Iterator[dict[str, NDArray[Any]]]:
         raise DataError(f"{path!s} holds no complete random forest ({error})") from error
 
 
+def _array(archive: zipfile.ZipFile, item: zipfile.ZipInfo) -> NDArray[Any]:
+    """Read one array whose header announces what is there, as NumPy itself does not ask."""
+    if item.compress_type not in _STORED:
+        raise ValueError(f"{item.filename!r} is compressed by another method than NumPy's")
+    file = io.BytesIO(archive.read(item))
+    version = np.lib.format.read_magic(file)
+    if version not in _HEADERS:
+        raise ValueError(f"{item.filename!r} has a header of version {version}")
+    try:
+        shape, fortran, kind = _HEADERS[version](file)
+    except (MemoryError, TokenError) as error:  # of Python's parser: nested too deep, or cut off
+        raise ValueError(f"the header of {item.filename!r} is not NumPy's") from error
+    there = len(file.getbuffer()) - file.tell()
+    if kind.hasobject or min(shape, default=0) < 0 or math.prod(shape) * kind.itemsize != there:
+        raise ValueError(f"{item.filename!r} is to hold {kind} of shape {shape} in {there} bytes")
+    flat = np.frombuffer(file.getbuffer(), kind, offset=file.tell())
+    return flat.reshape(shape, order="F" if fortran else "C").copy()
+
+
+def _check_sizes(arrays: dict[str, NDArray[Any]]) -> None:
+    """Raise ValueError unless the trees, of a node or more each, are as long as their arrays."""
+    missing = {"sizes", "feature", "threshold", "left", "default_left", "probability"} - set(arrays)
+    if missing:
+        raise ValueError(f"it has no {', '.join(sorted(missing))}")
+    sizes = arrays["sizes"]
+    if sizes.ndim != 1 or sizes.dtype.kind not in "iu" or not 0 < len(sizes) <= _MOST_TREES:
+        raise ValueError(f"sizes of {sizes.dtype} and shape {sizes.shape} are not those of trees")
+    lengths = {len(array) for name, array in arrays.items() if name != "sizes"}
+    if lengths != {sum(sizes.tolist())} or (sizes < 1).any():
+        raise ValueError("trees are not as long as their arrays")
+
+
 def _check(tree: ClassTree) -> None:
     """Raise ValueError unless every row ends in a leaf."""
-    inner = np.flatnonzero(tree.feature >= 0)
-    # Children that follow their parent make no circle.
-    if (tree.left[inner] <= inner).any() or (tree.left[inner] >= len(tree) - 1).any():
-        raise ValueError("children of a node are not where they should be")
     for name, kind in _KINDS.items():
         array = getattr(tree, name)
-        if array is not None and (array.dtype != kind or len(array) != len(tree)):
-            raise ValueError(f"{name} is of {array.dtype} and {len(array)} nodes")
-    if not len(tree) or tree.feature.ndim != 1 or tree.probability.ndim != 2:
-        raise ValueError("a tree has no nodes, or its leaves no class shares")
+        flat = (len(tree),) if name not in ("probability", "counts") else tree.probability.shape
+        if array is not None and (array.dtype != kind or array.shape != flat):
+            raise ValueError(f"{name} is of {array.dtype} and shape {array.shape}, not {flat}")
+    if tree.probability.shape != (len(tree), max(tree.n_classes, 2)):
+        raise ValueError("leaves have no shares of two classes or more")
+    inner = np.flatnonzero(tree.feature >= 0)
+    # Children that follow their parent make no circle.
+    pairs = np.array_equal(np.sort(tree.left[inner]), np.arange(1, len(tree), 2))
+    if not pairs or (tree.left[inner] <= inner).any() or (tree.left[tree.feature < 0] != -1).any():
+        raise ValueError("children of a node are not where they should be")
+    check_depth(tree.left, tree.right)
     told = tree.probability[tree.feature < 0]
     if not ((told >= 0) & (told <= 1)).all() or np.isnan(tree.threshold[inner]).any():
         raise ValueError("class shares are no numbers from 0 to 1, or a threshold is no number")

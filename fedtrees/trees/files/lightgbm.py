@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from fedtrees.core.errors import DataError
 from fedtrees.trees.boosted.forest import Forest, Tree
 from fedtrees.trees.boosted.losses import LOGISTIC, SQUARED_ERROR, Objective, Softmax
-from fedtrees.trees.files.model_file import read_model_file
+from fedtrees.trees.files.model_file import check_depth, read_model_file
 
 READ_OBJECTIVES = ("binary", "multiclass", "regression")
 
@@ -226,6 +226,8 @@ class _Arrays:
         complete = np.array_equal(np.sort(children), np.arange(1, 2 * len(inner) + 1))
         if not complete or (children <= np.concatenate([inner, inner])).any():
             raise _incomplete("the nodes of a tree do not form a tree")
+        none = np.full(len(inner) + 1, -1)
+        check_depth(np.concatenate([self.left, none]), np.concatenate([self.right, none]))
         if (self.decision & _CATEGORICAL).any() or (self.decision >> _MISSING_SHIFT > _NAN).any():
             raise _incomplete("decision_type of a tree is not that of a numerical split")
 

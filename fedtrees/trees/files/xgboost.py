@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.errors import DataError
+from fedtrees.core.errors import DataError, short
 from fedtrees.trees.boosted.forest import Forest, Tree
 from fedtrees.trees.boosted.intercept import start_margin
 from fedtrees.trees.boosted.losses import (
@@ -25,7 +25,12 @@ from fedtrees.trees.boosted.losses import (
 from fedtrees.trees.boosted.params import TreeParams
 from fedtrees.trees.files.model_file import read_model_file
 from fedtrees.trees.files.ubjson import decode_ubjson
-from fedtrees.trees.files.xgboost_tree import check_kind, read_tree, write_tree
+from fedtrees.trees.files.xgboost_tree import (
+    check_categories,
+    check_kind,
+    read_tree,
+    write_tree,
+)
 
 READ_OBJECTIVES = (
     "binary:logistic",
@@ -34,6 +39,8 @@ READ_OBJECTIVES = (
     "multi:softmax",  # the same loss; only its predictions are classes
     "reg:squarederror",
 )
+
+_MOST_ADDED = 10**5  # trees of nothing, beside those that stand alone
 
 # Relative. Probabilities near 1 are so far apart in float32 that log-odds of 10 are met to 1e-4.
 _MARGIN_ERROR = 1e-3
@@ -204,6 +211,7 @@ def from_xgboost_json(
         booster = learner["gradient_booster"]["model"]
         for tree in booster["trees"]:
             check_kind(tree)
+        check_categories(booster["trees"])
         objective, start = _read_objective(learner)
         if learning_rate is not None:
             learning_rate /= int(booster["gbtree_model_param"]["num_parallel_tree"])
@@ -213,6 +221,12 @@ def from_xgboost_json(
         trees = [read_tree(t, width, learning_rate, reg_lambda) for t in booster["trees"]]
         # Where a tree of one output stands alone, the others of its round add nothing.
         alone = trees_alone(info, outputs)
+        if alone * outputs > _MOST_ADDED:
+            raise DataError(
+                f"the last {alone} trees of the model are of one of {outputs} classes alone; of so "
+                "many classes no more than "
+                f"{_MOST_ADDED // outputs} are read: save the model with its whole rounds"
+            )
         trees += [_NOTHING] * (alone * (outputs - 1))
         info += list(range(1, outputs)) * alone
         order = order_of_trees(info, len(trees), outputs)
@@ -286,9 +300,9 @@ def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _check_booster(learner: dict[str, Any]) -> None:
     booster, name = learner["gradient_booster"]["name"], learner["objective"]["name"]
     if booster != "gbtree":
-        raise DataError(f"model is of booster {booster!r}; only 'gbtree' is read")
+        raise DataError(f"model is of booster {short(booster)!r}; only 'gbtree' is read")
     if name not in READ_OBJECTIVES:
-        raise DataError(f"model is for {name!r}; read are {', '.join(READ_OBJECTIVES)}")
+        raise DataError(f"model is for {short(name)!r}; read are {', '.join(READ_OBJECTIVES)}")
     targets = int(learner["learner_model_param"].get("num_target", "1"))
     if targets != 1:
         raise DataError(f"model has {targets} targets; only one is read")
@@ -342,11 +356,11 @@ def trees_alone(tree_info: Sequence[int], outputs: int) -> int:
     Flower's ``FedXgbBagging`` (1.x) keeps all trees of the very first reply; of every later one it
     appends the first tree, as of output 0, however many classes there are.
     """
-    if outputs < 2:  # XGBoost writes 0 classes where there are two
-        return 0
     info = list(tree_info)
-    whole = 0
-    while info[whole : whole + outputs] == list(range(outputs)):
+    if not 2 <= outputs <= len(info):  # XGBoost writes 0 classes where there are two
+        return 0
+    whole, each = 0, list(range(outputs))
+    while info[whole : whole + outputs] == each:
         whole += outputs
     rest = info[whole:]
     return len(rest) if whole and not any(rest) else 0
@@ -360,7 +374,8 @@ def order_of_trees(tree_info: Sequence[int], trees: int, outputs: int) -> list[i
     info = np.asarray(tree_info)
     if info.shape != (trees,) or info.dtype.kind not in "iu" or not trees:
         raise DataError(f"model has {trees} trees and tells the output of {info.size}")
-    of_output = [np.flatnonzero(info == k).tolist() for k in range(outputs)]
-    if len({len(found) for found in of_output}) != 1 or sum(map(len, of_output)) != trees:
+    rounds, rest = divmod(trees, outputs)
+    if rest or not np.array_equal(np.sort(info), np.repeat(np.arange(outputs), rounds)):
         raise DataError(f"the {trees} trees of the model do not divide into {outputs} outputs")
-    return [tree for together in zip(*of_output, strict=True) for tree in together]
+    order: list[int] = np.argsort(info, kind="stable").reshape(outputs, rounds).T.ravel().tolist()
+    return order

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,11 +12,12 @@ from fedtrees.core.errors import DataError
 from fedtrees.trees.binning import MOST_BINS
 from fedtrees.trees.boosted.forest import Tree
 from fedtrees.trees.boosted.params import TreeParams
+from fedtrees.trees.files.model_file import check_depth
 
 _ROOT_PARENT = 2147483647  # how XGBoost marks a node without parent
 DELETED = 2147483647  # split index of a node that pruning removed and that is still listed
 _BY_CATEGORY = np.finfo(np.float32).smallest_subnormal  # XGBoost's condition of such a split
-_MAX_CELLS = 2**28  # nodes times categories of one tree: a bool each
+_MAX_CELLS = 2**27  # nodes times categories of all trees: a bool each, twice
 
 
 def write_tree(
@@ -102,11 +104,6 @@ def _read_sets(tree: dict[str, Any], by_category: NDArray[np.bool_]) -> NDArray[
     if ends[-1] != len(codes) or not 0 <= codes.min(initial=0) <= codes.max(initial=0) <= MOST_BINS:
         raise DataError(f"a tree splits by categories that are no codes from 0 to {MOST_BINS}")
     width = 1 + int(codes.max(initial=0))
-    if len(by_category) * width > _MAX_CELLS:
-        raise DataError(
-            f"a tree of {len(by_category)} nodes splits by categories up to {width - 1}; trees of "
-            f"more than {_MAX_CELLS} nodes times categories are not read"
-        )
     sets = np.zeros((len(by_category), width), dtype=bool)
     sets[np.repeat(nodes, sizes), codes] = True
     sets[~by_category] = False  # of nodes that pruning made leaves
@@ -131,6 +128,27 @@ def check_kind(tree: dict[str, Any]) -> None:
         raise DataError(
             f"model has leaves of {outputs} outputs (multi_output_tree); only one_output_per_tree "
             "is read"
+        )
+
+
+def check_categories(trees: Sequence[dict[str, Any]]) -> None:
+    """Refuse trees whose sets of categories would take more memory than models do.
+
+    A set has a cell for every node of the model and every code up to the largest one, so that a few
+    bytes of a file ask for much.
+
+    Raises
+    ------
+    DataError
+    """
+    listed = (tree for tree in trees if len(tree.get("categories", ())))
+    codes = [_nodes(tree, "categories", np.int64) for tree in listed]
+    nodes = sum(len(tree["split_indices"]) for tree in trees)
+    largest = max((int(each.max(initial=-1)) for each in codes), default=-1)
+    if nodes * (1 + largest) > _MAX_CELLS:
+        raise DataError(
+            f"trees of {nodes} nodes split by categories up to {largest}; more than {_MAX_CELLS} "
+            "nodes times categories are not read"
         )
 
 
@@ -176,6 +194,7 @@ def read_tree(
     sets = _read_sets(tree, by_category)
     condition = np.where(by_category, 0, condition)  # it means nothing there
     left, right = _renumbered(left, right, kept)
+    check_depth(left, right)
     columns, condition, default_left, gain, h, weights = (
         a[kept] for a in (columns, condition, default_left, gain, h, weights)
     )

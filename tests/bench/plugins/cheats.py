@@ -82,18 +82,13 @@ def needles(pid):
     return len(found)
 
 
-def parent_of(pid):
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-
-
 def traced(pid):
     """Tell whether a process lets itself be traced."""
     return ctypes.CDLL(None).ptrace(16, pid, 0, 0) == 0  # PTRACE_ATTACH
 
 
 def read_memory(view, rng):
-    server = os.getppid()
-    bench = parent_of(server)
+    server, bench = os.getppid(), int(sys.argv[2])  # as the command line of this process says
     said = {"self": needles("self"), "server": needles(server), "bench": needles(bench)}
     said["traced"] = traced(server) + traced(bench)
     shown = []
@@ -133,21 +128,18 @@ class LeaveRows(Attack):
         return found([view.rows, *kept], view)
 
 
-@register.attack("leave-process")
-@dataclass(frozen=True)
-class LeaveProcess(Attack):
-    notes: str = ""
+def leave_process(view, rng):
+    pid = os.fork()
+    if pid == 0:
+        os.setsid()
+        import time
 
-    def run(self, view, rng):
-        pid = os.fork()
-        if pid == 0:
-            os.setsid()
-            import time
+        time.sleep(300)
+        os._exit(0)
+    return Guess(notes={"pid": pid})
 
-            time.sleep(300)
-            os._exit(0)
-        Path(self.notes).write_text(str(pid))
-        return own(view)
+
+cheat("leave-process", leave_process)
 
 
 class Twofaced(np.ndarray):

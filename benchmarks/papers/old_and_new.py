@@ -1,0 +1,113 @@
+"""`python -m fedtrees.benchmarks.papers.old_and_new --old FOLDER ... --new FOLDER ...`: stronger?
+
+Both states of the package ran the suite `old_and_new`, in a folder per part or seed; this pairs
+their rows by seed. Prints per attack what changed over tables and defenses, every attack and
+defense whose score fell beyond its spread, and stores what is stored beside this module: a line
+per table, adversary, defense, attack and score.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from fedtrees.benchmarks.papers.study import markdown
+from fedtrees.core.specs import written
+from fedtrees.report.intervals import estimate
+
+#: What an attack is for, whatever it claims.
+SCORES = (
+    "ra",
+    "exact_rows",
+    "leaf_mass_exact",
+    "v_measure",
+    "label_accuracy",
+    "rank_correlation",
+    "column_values",
+    "thresholds",
+    "entries",
+)
+LEAST = 0.003  # a smaller change is none
+_TEXT = {"defense_params": str, "protocol_params": str, "attack_params": str}
+_PLACE = ["dataset", "protocol", "protocol_params", "threat", "defense_spec", "attack"]
+_CELL = [*_PLACE, "metric"]
+_DEFENDED = ["protocol", "protocol_params", "threat", "defense_spec"]
+
+
+def read(folder: Path) -> pd.DataFrame:
+    """Return the scores of a run by any release: the columns that are used have never changed."""
+    rows = pd.read_csv(folder / "rows.csv", low_memory=False, dtype=_TEXT)
+    rows = rows[(rows["stage"] == "attack") & rows["metric"].isin(SCORES)].fillna(
+        {"defense_params": "", "protocol_params": ""}
+    )
+    pairs = zip(rows["defense"], rows["defense_params"], strict=True)
+    return rows.assign(defense_spec=[written(*pair) for pair in pairs])
+
+
+def paired(old: Iterable[pd.DataFrame], new: Iterable[pd.DataFrame]) -> pd.DataFrame:
+    """Return a line per score and seed of both: its value and blind line, ``_old`` and ``_new``."""
+    sides = []
+    for parts in (old, new):
+        rows = pd.concat(list(parts))
+        sides.append(rows[[*_CELL, "seed", "value", "blind"]].drop_duplicates([*_CELL, "seed"]))
+    both = sides[0].merge(sides[1], on=[*_CELL, "seed"], suffixes=("_old", "_new"))
+    return both.assign(change=both["value_new"] - both["value_old"])
+
+
+def summed(both: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
+    """Return means over seeds and what else is not told apart, with the interval of changes."""
+    lines = []
+    for key, part in both.groupby(list(by), sort=False):
+        change = estimate(part["change"])
+        numbers = (
+            part[name].mean() for name in ("value_old", "value_new", "blind_old", "blind_new")
+        )
+        fell = change.mean < -LEAST and not change.high >= 0
+        lines.append((*key, len(part), *numbers, change.mean, change.low, change.high, fell))
+    scores = ["old", "new", "blind_old", "blind_new", "change", "low", "high", "fell"]
+    return pd.DataFrame(lines, columns=[*by, "pairs", *scores])
+
+
+def per_attack(both: pd.DataFrame) -> list[list[str]]:
+    """Return a line per attack and score: mean change, the worst defense's, how many fell."""
+    lines = []
+    for (attack, metric), part in both.groupby(["attack", "metric"], sort=False):
+        places = summed(part, _DEFENDED)
+        worst = places.loc[places["change"].idxmin()]
+        where = f"{worst['protocol']}, {worst['threat']}, `{worst['defense_spec']}`"
+        fell = f"{int(places['fell'].sum())} of {len(places)}"
+        lines.append(
+            [f"`{attack}`", metric, *(f"{part[f'value_{s}'].mean():.3f}" for s in ("old", "new")),
+             f"{part['change'].mean():+.3f}", f"{worst['change']:+.3f} ({where})", fell]
+        )  # fmt: skip
+    return lines
+
+
+def main() -> None:
+    """Compare two runs as a command."""
+    parser = argparse.ArgumentParser(prog="python -m fedtrees.benchmarks.papers.old_and_new")
+    for side in ("--old", "--new"):
+        parser.add_argument(side, nargs="+", required=True, type=Path)
+    parser.add_argument("--out", type=Path, default=Path("old_and_new.csv"))
+    options = parser.parse_args()
+    both = paired(*(map(read, folders) for folders in (options.old, options.new)))
+    summed(both, _CELL).to_csv(options.out, index=False, float_format="%.4f")
+    header = ("attack", "score", "old", "new", "change", "worst defense", "fell")
+    print(markdown(header, per_attack(both)))
+    places = summed(both, [*_DEFENDED, "attack", "metric"])
+    fallen = places[places["fell"]].sort_values("change")
+    print(f"\n{len(fallen)} of {len(places)} fell beyond their spread.\n")
+    header = ("attack", "score", "protocol", "who", "defense", "old", "new", "95% of the change")
+    lines = [
+        [f"`{c.attack}`", c.metric, c.protocol, c.threat, f"`{c.defense_spec}`",
+         f"{c.old:.3f}", f"{c.new:.3f}", f"[{c.low:+.3f}, {c.high:+.3f}]"]
+        for c in fallen.itertuples()
+    ]  # fmt: skip
+    print(markdown(header, lines))
+
+
+if __name__ == "__main__":
+    main()

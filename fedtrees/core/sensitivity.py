@@ -1,0 +1,153 @@
+"""What acts before noise, and so changes what one row can move there: found, and refused.
+
+Noise is calibrated to the most that a row which comes or goes moves a release (Dwork et al. 2006).
+What is done to a release costs nothing more; what is done before changes how far a row moves it.
+So a part that acts before must say that it brings no two tables farther apart
+(`Defense.nonexpansive`), or is refused, with the order that is right where there is one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from fedtrees.core.defense import Defense, Site
+from fedtrees.core.messages import Reveal
+
+#: What is done to single rows goes into all that is made of their labels.
+_OF_ROWS = ("labels", "gradients", "example-gradients")
+#: Restrictions add up: one more never widens another, whichever is first.
+_RESTRICTIONS = ("candidates", "shown")
+
+
+def sites(part: Defense) -> frozenset[Site]:
+    """Return where a part changes what rows bring: types of message, kinds of `Stage`, masks."""
+    kind = type(part)
+    found: set[Site] = {*part.guards} if kind.outgoing is not Defense.outgoing else set()
+    if kind.rows is not Defense.rows:
+        found |= part.acts_on
+    return frozenset(found | {m for m in _RESTRICTIONS if getattr(kind, m) is not _BASE[m]})
+
+
+_BASE = {name: getattr(Defense, name) for name in _RESTRICTIONS}
+
+
+def bounded(part: Defense) -> bool:
+    """Tell whether a part claims a budget: what it counts on must then hold."""
+    return part.claim().budget is not None
+
+
+def misplaced(parts: Sequence[Defense]) -> str | None:
+    """Return why a part may not stand where it does, None if all may."""
+    for b, claiming in enumerate(parts):
+        if not bounded(claiming):
+            continue
+        for a, part in enumerate(parts):
+            if a == b:
+                continue
+            if part.reads_rows and not bounded(part):
+                return _read(part, claiming.name)
+            at = _before(part, sites(claiming))
+            if at is None and a < b:
+                at = _same_place(part, claiming)
+            if at is not None:
+                right = _reordered(parts)
+                remedy = f"write {right}" if right else "leave one of them out"
+                return f"{_said(part, at, claiming.name)}; {remedy}"
+    return None
+
+
+def misplaced_in(
+    parts: Sequence[Defense],
+    protocol: str,
+    noised: Collection[Site],
+    roles: Collection[str],
+    shared: Collection[Site] = (),
+) -> str | None:
+    """Return why a part may not act where a protocol adds noise of its own, None if all may.
+
+    Parameters
+    ----------
+    parts : sequence of Defense
+    protocol : str
+        Its name; it claims a budget.
+    noised : collection of Message types
+        What it adds noise to.
+    roles : collection of str
+        Who sends that before the noise is added, or with a share of it.
+    shared : collection of Message types
+        Of these, what is summed with shares of the noise; other sums are exact where it is added.
+    """
+    for part in parts:
+        if part.reads_rows and not bounded(part):
+            return _read(part, protocol)
+        opened = {*noised} & {*part.summed()} - {*shared}
+        if part.opens_to and opened:
+            name, who = _name(min(opened, key=_name)), ", ".join(sorted(part.opens_to))
+            return (
+                f"{part.name!r} opens sums of {name} for a {who} before {protocol!r} adds noise to "
+                "them; use 'masking' or 'secure-sum', or noise=distributed"
+            )
+        at = _before(part, noised)
+        sent = _open(part) & {*noised}
+        if type(part).aggregation is not Defense.aggregation:
+            sent |= opened - {*part.nonexpansive}
+        if at is None and sent and part.at & {*roles}:
+            at = min(sent, key=_name)
+        if at is not None:
+            return f"{_said(part, at, protocol)}; leave it out"
+    return None
+
+
+def _open(part: Defense) -> frozenset[Site]:
+    """Return where a part may bring two tables farther apart."""
+    return sites(part) - {*part.nonexpansive}
+
+
+def _before(part: Defense, others: Collection[Site]) -> Site | None:
+    """Return what a part does to single rows that goes into one of these sites."""
+    done = [stage for stage in _OF_ROWS if stage in _open(part)]
+    return next((s for s in done for site in others if site != s and _feeds(s, site)), None)
+
+
+def _feeds(stage: str, site: Site) -> bool:
+    if isinstance(site, str):  # gradients, splits and nodes are made of labels
+        return stage == "labels"
+    return Reveal.LABELS in site.discloses
+
+
+def _same_place(part: Defense, claiming: Defense) -> Site | None:
+    both = (_open(part) & sites(claiming)) - {*_RESTRICTIONS}
+    met = {site for site in both if isinstance(site, str) or part.at & claiming.at}
+    return min(met, key=_name, default=None)
+
+
+def _reordered(parts: Sequence[Defense]) -> str | None:
+    """Return the parts with those that claim a budget first, None where that is no better."""
+    first = sorted(parts, key=lambda part: not bounded(part))
+    again = [p.name for p in first] == [p.name for p in parts]
+    return None if again or _wrong(first) else "+".join(p.name for p in first)
+
+
+def _wrong(parts: Sequence[Defense]) -> bool:
+    """Tell whether any part acts before one that claims a budget."""
+    return any(
+        _before(part, sites(one)) or (a < b and _same_place(part, one))
+        for b, one in enumerate(parts)
+        for a, part in enumerate(parts)
+        if a != b and bounded(one)
+    )
+
+
+def _said(part: Defense, at: Site, claiming: str) -> str:
+    return f"{part.name!r} changes {_name(at)} before {claiming!r}, whose claim then does not hold"
+
+
+def _read(part: Defense, claiming: str) -> str:
+    return (
+        f"{part.name!r} reads the rows themselves (reads_rows), and the claim of {claiming!r} "
+        "covers nothing that is made of them; leave one of them out"
+    )
+
+
+def _name(site: Site) -> str:
+    return site if isinstance(site, str) else site.__name__

@@ -1,0 +1,55 @@
+"""The study of two states of the package: scores paired by seed, and which of them fell."""
+
+import pandas as pd
+import pytest
+
+from fedtrees.benchmarks.papers.old_and_new import paired, per_attack, read, summed
+
+CELL = {
+    "stage": "attack", "dataset": "t", "protocol": "p", "protocol_params": "trees=2",
+    "threat": "server", "defense": "hist-rounding", "attack": "joint", "metric": "ra", "blind": 0.4,
+}  # fmt: skip
+
+
+def rows(folder, values, **changed):
+    """Write a run's rows, one seed each, beside one of another stage and of another score."""
+    folder.mkdir()
+    lines = [CELL | {"defense_params": "step=0.1"} | changed | {"seed": s, "value": v}
+             for s, v in enumerate(values)]  # fmt: skip
+    others = [lines[0] | {"stage": "blind"}, lines[0] | {"metric": "cpu_seconds"}]
+    pd.DataFrame([*lines, *others]).to_csv(folder / "rows.csv", index=False)
+    return read(folder)
+
+
+@pytest.mark.parametrize(
+    ("new", "fell"),
+    [
+        ((0.60, 0.70, 0.80), False),
+        ((0.59, 0.689, 0.79), True),
+        ((0.598, 0.698, 0.798), False),  # less than counts
+        ((0.50, 0.75, 0.82), False),  # within the spread
+    ],
+)
+def test_a_score_fell_that_is_lower_in_all_seeds_alike(tmp_path, new, fell):
+    old = rows(tmp_path / "old", (0.60, 0.70, 0.80))
+    (line,) = summed(paired([old], [rows(tmp_path / "new", new)]), ["attack"]).itertuples()
+    assert line.fell == fell
+    assert line.pairs == 3
+    assert line.change == pytest.approx(sum(new) / 3 - 0.7)
+
+
+def test_only_the_same_cell_is_paired(tmp_path):
+    old = rows(tmp_path / "old", (0.6,))
+    others = {"defense_params": "step=1"}, {"protocol_params": ""}, {"threat": "client"}
+    parts = [rows(tmp_path / str(i), (0.5,), **other) for i, other in enumerate(others)]
+    assert paired([old], parts).empty
+
+
+def test_the_worst_defense_of_an_attack_is_named(tmp_path):
+    sides = [
+        [rows(tmp_path / f"{s}{step}", (v,), defense_params=f"step={step}") for step, v in values]
+        for s, values in (("old", ((1, 0.5), (2, 0.5))), ("new", ((1, 0.6), (2, 0.4))))
+    ]
+    (line,) = per_attack(paired(*sides))
+    assert line[:5] == ["`joint`", "ra", "0.500", "0.500", "+0.000"]
+    assert line[5:] == ["-0.100 (p, server, `hist-rounding[step=2]`)", "1 of 2"]

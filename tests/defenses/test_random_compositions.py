@@ -1,0 +1,170 @@
+"""Random compositions on tiny tables: none prints less epsilon than one row moves what it opens."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from neighbours import moved, with_other_label, without_last_row
+
+from fedtrees.bench.evaluate import make_defense
+from fedtrees.bench.measured import largest_node
+from fedtrees.core import composition
+from fedtrees.core.errors import DataError, UnguardedMessageError, UsageError
+from fedtrees.core.guarantee import MutualInformation
+from fedtrees.core.holding import Holding, over_clients
+from fedtrees.core.registry import register
+from fedtrees.core.schema import Feature, Schema, Table
+from fedtrees.core.specs import parse_grid, parse_one
+from fedtrees.crypto.errors import MissingPartyError, TooFewPartiesError
+from fedtrees.defenses import masking
+
+# What is written is drawn: of every list one value.
+_HIST = "[trees=1,2;max_depth=1,2;max_bin=4;cuts=public,sketch;base_score=0.5,0.9,none;"
+PROTOCOLS = {
+    "fedtree-hist": _HIST + "early_stopping_rounds=0,0,1;validation_fraction=0.5]",
+    "nvflare-hist": _HIST + "subsample=1.0,0.5]",
+    "dp-gbdt": "[epsilon=0.5,4;trees=2;max_depth=1;noise=central,distributed]",
+    "dp-forest": "[epsilon=0.5,4;trees=2;depth=1;rows=noised;"
+    "mechanism=geometric,published,majority;noise=central,distributed]",
+    "secureboost": "[trees=1,2;max_depth=2;crypto=ideal]",
+    "vertical-forest": "[trees=2;max_depth=2;crypto=ideal]",
+}
+DEFENSES = {
+    "split-only": "",
+    "secure-sum": "",
+    "masking": "[mode=ideal;threshold=2;exposing=true;dropout=0.0,0.3]",
+    "paillier": "[mode=ideal]",
+    "hist-rounding": "[step=0.05,0.5,2.0;random=true,false]",
+    "min-bin": "[k=2,3;by=client,server]",
+    "leaf-rounding": "[decimals=1,3]",
+    "laplace-hist": "[epsilon=0.1,1.0;clip=0.3,1.0;calibrated=true,false]",
+    "laplace-gradient": "[epsilon=1.0]",
+    "dp-grid-cuts": "[epsilon=0.5,2.0;cells=4;rounds=1,2;survivors=none,2]",
+    "grid-cuts": "[cells=4;rounds=1]",
+    "public-cuts": "",
+    "dp-quantile-cuts": "[epsilon=1.0;quantiles=3]",
+    "sketch-rounding": "[digits=1]",
+    "lp-1st": "[epsilon=0.5,2.0]",
+    "lp-mst": "[epsilon=1.0;stages=2]",
+    "grafting-ldp": "[epsilon=1.0;stages=2]",
+    "id-lmid": "[xi=0.3,0.6]",
+    "reduced-leakage": "[trees=1]",
+}
+OVER_ROWS = tuple(DEFENSES)[:14]
+OVER_COLUMNS = tuple(DEFENSES)[14:]
+REFUSED = "refused"
+
+
+def drawn(name, grid, rng):
+    """Return a spec with one value of each list."""
+    axes = [axis.partition("=") for axis in grid.strip("[]").split(";") if axis]
+    chosen = [f"{key}={rng.choice(values.split(','))}" for key, _, values in axes]
+    return f"{name}[{','.join(chosen)}]" if chosen else name
+
+
+def tiny(rng, layout):
+    """Return a table of 4 to 9 rows, laid out over three clients or two holders of columns."""
+    n, d = int(rng.integers(4, 10)), int(rng.integers(1, 3)) + (layout == "columns")
+    features = tuple(Feature(f"x{i}", low=0.0, high=1.0) for i in range(d))
+    X = rng.choice([0.1, 0.4, 0.6, 0.9], (n, d)).astype(np.float32)
+    y = np.concatenate([[0, 1, 0], rng.integers(0, 2, n - 3)])
+    schema = Schema(features, "y", ("0", "1"))
+    if layout == "columns":
+        ids, columns = np.arange(n), np.array_split(np.arange(d), 2)
+        parts = [Holding(ids, c, X[:, c], y if k == 0 else None) for k, c in enumerate(columns)]
+        return dict(zip(("active", "passive-1"), parts, strict=True)), schema
+    if rng.random() < 0.5:  # rows that are alike meet in one bin, where one more counts most
+        X[:], y[:] = X[0], y[0]
+    ends = sorted(rng.choice(np.arange(1, n), 2, replace=False))
+    return over_clients([Table(X[p], y[p]) for p in np.split(np.arange(n), ends)]), schema
+
+
+def once(seed):
+    """Return what became of one random composition, and what contradicts its claims."""
+    rng = np.random.default_rng(seed)
+    name = str(rng.choice(list(PROTOCOLS), p=[0.35, 0.25, 0.1, 0.1, 0.1, 0.1]))
+    try:
+        protocol = register.make("protocol", parse_grid(drawn(name, PROTOCOLS[name], rng))[0])
+    except UsageError:  # some noise cannot be shared
+        return REFUSED, []
+    pool = OVER_COLUMNS if protocol.layout == "columns" else OVER_ROWS
+    names = rng.choice(pool, min(len(pool), int(rng.integers(1, 5))), replace=False)
+    text = "+".join(drawn(n, DEFENSES[n], rng) for n in names)
+    held, schema = tiny(rng, protocol.layout)
+    owner = str(rng.choice([h for h in held if held[h].y is not None and len(held[h])]))
+    labels = protocol.layout == "columns"
+    without = with_other_label(held, owner, 2) if labels else without_last_row(held, owner)
+    try:
+        found = moved(protocol, (held, without), schema, make_defense(parse_one(text)), owner, seed)
+    except (UsageError, DataError, UnguardedMessageError, MissingPartyError):
+        return REFUSED, []
+    except TooFewPartiesError:
+        return "too few are left", []
+    wrong = [f"{protocol.name} with {text}: {said}" for said in found.contradicts()]
+    seen = largest_node(found.runs[0], held)
+    for bound in (g for g in found.spent if isinstance(g, MutualInformation)):
+        if seen is not None and seen.xi > bound.xi * (1 + 1e-6):
+            wrong.append(f"{protocol.name} with {text}: {bound}, and it is {seen}")
+    finite = [g for g in found.spent if g.budget and np.isfinite(g.budget[1])]
+    return ("bounded" if finite else "open"), wrong
+
+
+def checked(seeds):
+    """Return how often what became of compositions, and all contradictions."""
+    told, wrong = Counter(), []
+    for seed in seeds:
+        what, more = once(seed)
+        told[what] += 1
+        wrong += more
+    return told, wrong
+
+
+def test_no_random_composition_claims_less_than_a_row_moves():
+    told, wrong = checked(range(400))
+    assert wrong == []
+    assert told["bounded"] > 40
+    assert told["refused"] > 100
+
+
+@pytest.mark.slow
+def test_no_random_composition_of_ten_thousand_claims_less_than_a_row_moves():
+    told, wrong = checked(range(10_000))
+    assert wrong == []
+    assert min(told["bounded"], told["refused"]) > 1000
+
+
+def one_moved(text, n=12, protocol="fedtree-hist[trees=1,max_depth=1,max_bin=2,cuts=public,"):
+    """Return what the last of n equal rows moves, of a client that holds most of them."""
+    made = register.make("protocol", parse_grid(protocol + "base_score=0.5]")[0])
+    schema = Schema((Feature("x", low=0.0, high=1.0),), "y", ("0", "1"))
+    rows = Table(np.full((n, 1), 0.9, np.float32), np.zeros(n, dtype=np.int64))
+    one = rows.take(np.arange(1))
+    held = over_clients([rows, one, one])
+    without = without_last_row(held, "client-0")
+    return moved(made, (held, without), schema, make_defense(parse_one(text)), "client-0")
+
+
+@pytest.mark.parametrize(
+    ("text", "n", "least"),
+    [
+        ("min-bin[k=12]+laplace-hist[epsilon=1,calibrated=true]", 12, 3.5),
+        ("hist-rounding[step=3]+laplace-hist[epsilon=1,calibrated=true]", 3, 2.0),
+        ("hist-rounding[step=3]+laplace-hist[epsilon=1,calibrated=true]", 6, 2.0),
+    ],
+)
+def test_an_order_that_is_refused_would_have_contradicted_its_claim(monkeypatch, text, n, least):
+    monkeypatch.setattr(composition, "misplaced", lambda parts: None)
+    found = one_moved(text, n)
+    assert found.noisy > least
+    assert len([*found.contradicts()]) == 1
+    first, second = text.split("+")
+    assert [*one_moved(f"{second}+{first}", n).contradicts()] == []
+
+
+def test_a_missing_share_would_have_contradicted_its_claim(monkeypatch):
+    monkeypatch.setattr(masking, "_check_noise", lambda *_: None)
+    monkeypatch.setattr(masking, "_misses", lambda dropout, name, reply, wire: name == "client-2")
+    text = "masking[mode=ideal,threshold=2,exposing=true]+dp-grid-cuts[epsilon=1,cells=4,rounds=1]"
+    found = one_moved(text)
+    assert found.cuts > 1.3
+    assert len([*found.contradicts()]) == 1

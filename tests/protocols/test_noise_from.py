@@ -1,0 +1,174 @@
+"""Where noise comes from: who has a model and tries seeds does not draw it again."""
+
+import json
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from fedtrees import FederatedGBDTClassifier
+from fedtrees.audit.audit import audit
+from fedtrees.audit.model import read_model
+from fedtrees.audit.verdict import verdict
+from fedtrees.bench.conformance import sample_holdings, sample_table
+from fedtrees.bench.evaluate import make_defense
+from fedtrees.cli.main import app
+from fedtrees.core.codec import encode
+from fedtrees.core.errors import UsageError
+from fedtrees.core.guarantee import (
+    ApproximateDP,
+    LabelDP,
+    PureDP,
+    Structural,
+    without_noise,
+)
+from fedtrees.core.holding import over_clients
+from fedtrees.core.registry import register
+from fedtrees.core.schema import Feature, Schema, Table
+from fedtrees.core.specs import parse_composed, parse_grid
+from fedtrees.core.streams import Streams
+from fedtrees.protocols.base import train
+from fedtrees.protocols.horizontal.network_training import drawn
+from fedtrees.trees.forest.random_decision import draw_splits
+
+X = np.random.default_rng(0).integers(0, 2, (90, 6)).astype(np.float32)
+ROWS = Table(X, X[:, 0].astype(int))
+BITS = tuple(Feature(n, "categorical", categories=("0", "1")) for n in "abcdef")
+SCHEMA = Schema(BITS, "y")
+SEED = 777
+SMALL = "fedtree-hist[trees=1,max_depth=2]"
+
+
+def released(inside="", **options):
+    made = register.make(
+        "protocol", parse_grid(f"dp-forest[epsilon=0.1,depth=3,trees=4{inside}]")[0]
+    )
+    held = over_clients([ROWS.take(p) for p in np.array_split(np.arange(len(ROWS)), 3)])
+    return train(made, held, SCHEMA, seed=SEED, **options)
+
+
+def drawn_tests(forest):
+    return [(f.tobytes(), t.tobytes()) for f, t in zip(
+        forest.splits.feature, forest.splits.threshold, strict=True
+    )]  # fmt: skip
+
+
+def counts_by_trying_seeds(run):
+    """Return the seed that the public tests tell, and counts less the noise drawn from it."""
+    p, forest = run.protocol, run.model
+    for seed in range(2 * SEED):
+        server = Streams(seed, "seed").child("server")
+        drawn = draw_splits(
+            SCHEMA, p.depth, lambda t, s=server: s.rng("tests", t), 1, bins=p.bins
+        )  # fmt: skip
+        if drawn.feature[0].tobytes() == forest.splits.feature[0].tobytes():
+            noise = p.law.send(0 * forest.counts, server.noise.rng("noise"))
+            return seed, forest.counts - noise
+    raise AssertionError("no seed draws these tests")
+
+
+def test_public_tests_tell_the_seed_and_the_seed_tells_no_noise():
+    run = released(noise_from="system")
+    exact = run.model.splits.count(ROWS.X, ROWS.y, 2)
+    seed, guess = counts_by_trying_seeds(run)
+    assert seed == SEED
+    assert (guess == exact).mean() < 0.2  # noise of scale 40: few differences of two draws are 0
+    assert np.abs(guess - exact).mean() > 20
+    again = released(noise_from="system")
+    assert drawn_tests(again.model) == drawn_tests(run.model)
+    assert not np.array_equal(again.model.counts, run.model.counts)
+
+
+def test_noise_of_a_seed_is_read_by_trying_seeds_and_so_bounds_nothing():
+    run = released(noise_from="seed")
+    exact = run.model.splits.count(ROWS.X, ROWS.y, 2)
+    assert np.array_equal(counts_by_trying_seeds(run)[1], exact)
+    assert run.spent[0].epsilon == pytest.approx(0.1)
+    relied_on = run.to_rely_on().spent[0]
+    assert relied_on == PureDP(np.inf, unprotected="rows+noise", trusted="server")
+    assert released(noise_from="system").to_rely_on().spent[0].epsilon == pytest.approx(0.1)
+
+
+def test_the_operating_system_is_asked_unless_somebody_says_otherwise(default_noise_from):
+    assert default_noise_from == "system"
+    with pytest.raises(UsageError, match="noise_from 'clock'"):
+        released(noise_from="clock")
+
+
+def test_shares_of_noise_are_from_the_system_too():
+    one, other = (released(",noise=distributed", noise_from="system") for _ in range(2))
+    assert not np.array_equal(one.model.counts, other.model.counts)
+
+
+def test_what_rests_on_noise_loses_its_bound_and_nothing_else_does():
+    assert without_noise(ApproximateDP(1.0, 1e-5)) == ApproximateDP(
+        np.inf, 1e-5, unprotected="noise"
+    )
+    assert without_noise(LabelDP(1.0)) == LabelDP(np.inf)
+    assert without_noise(Structural()) == Structural()
+
+
+@pytest.mark.parametrize("source", ["system", "seed"])
+def test_train_writes_where_noise_came_from_and_voids_the_claim(tmp_path, source):
+    file = tmp_path / "model.npz"
+    given = ["-p", "dp-forest[trees=2,depth=2]", "--data", "digits", "--format", "json"]
+    given += ["--noise-from", source, "--out", str(file)]
+    facts = [json.loads(CliRunner().invoke(app, ["train", *given]).stdout) for _ in range(2)]
+    assert facts[0]["noise_from"] == source
+    assert (facts[0]["utility"] == facts[1]["utility"]) == (source == "seed")
+    void = "pure-dp[epsilon=inf,unprotected=rows+noise,trusted=server]"
+    assert (facts[0]["spent"] == void) == (source == "seed")
+    said = " ".join(verdict(audit(read_model(file))))
+    assert ("void: who tries seeds" in said) == (source == "seed")
+
+
+@pytest.mark.parametrize("source", ["system", "seed"])
+def test_estimators_draw_noise_from_the_system_unless_told(source):
+    made = FederatedGBDTClassifier(
+        n_estimators=2, max_depth=2, defense="laplace-hist[epsilon=5]", random_state=3,
+        cuts="equal-width", noise_from=source,
+    )  # fmt: skip
+    fits = [made.fit(ROWS.X, ROWS.y).predict_proba(ROWS.X) for _ in range(2)]
+    assert np.array_equal(*fits) == (source == "seed")
+    spent = made.training_.spent[1]
+    assert ("noise" in spent.unprotected) == (source == "seed")
+    assert FederatedGBDTClassifier().noise_from == "system"
+
+
+@pytest.mark.parametrize(
+    ("protocol", "defense"),
+    [
+        ("dp-forest[trees=2,depth=2,mechanism=published]", "none"),
+        ("dp-forest[trees=2,depth=2,noise=distributed]", "none"),
+        ("dp-gbdt[trees=2]", "none"),
+        ("dp-gbdt[trees=2,noise=distributed]", "none"),
+        (SMALL, "laplace-hist[epsilon=1]"),
+        (SMALL, "laplace-gradient[epsilon=1]"),
+        (SMALL, "dp-grid-cuts[epsilon=1]"),
+        (SMALL, "dp-quantile-cuts[epsilon=1]"),
+        (SMALL, "hist-rounding[step=1,random=true]"),
+        ("secureboost[trees=1]", "lp-1st[epsilon=0.5]"),
+        ("secureboost[trees=1]", "lp-mst[epsilon=0.5]"),
+        ("secureboost[trees=1]", "answer-noise[scale=0.1]"),
+    ],
+)
+def test_whatever_hides_something_is_drawn_from_the_system(protocol, defense):
+    made = register.make("protocol", parse_grid(protocol)[0])
+    by, (table, schema) = make_defense(parse_composed([defense])[0]), sample_table()
+    held = sample_holdings(made)
+
+    def said(noise_from):
+        run = train(made, held, schema, defense=by, seed=1, noise_from=noise_from)
+        return [encode(d.message) for d in run.transcript], run.predict(table.X).tobytes()
+
+    assert said("seed") == said("seed")
+    assert said("system") != said("system")
+
+
+def test_rows_that_are_drawn_each_by_itself_are_secret():
+    each, batch = (
+        [drawn(400, 100, Streams(3), 0, 0, poisson).tolist() for _ in range(2)]
+        for poisson in (True, False)
+    )
+    assert each[0] != each[1]  # dp-sgd pays less epsilon for the sampling
+    assert batch[0] == batch[1]
