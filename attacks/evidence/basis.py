@@ -78,16 +78,19 @@ class Basis:
         missing = np.isnan(self.prior.own.X).any(axis=0)
         return replace(self, grid=replace(self.grid, missing=missing))
 
-    def with_recipe(self, schema: Schema, rng: np.random.Generator) -> Basis:
+    def with_recipe(
+        self, schema: Schema, rng: np.random.Generator, *, redraws_told: bool = False
+    ) -> Basis:
         """Return the same with the recipe that own rows make best, and rows to fill boxes from.
 
         Where cells are not mixed (*imputed*, *bootstrap*), these are own rows and redrawn ones: of
         own rows alone samples are too alike, and what is expected of them is too high. Else they
         are own rows, drawn with replacement, for a box is filled with no row twice.
 
-        Rows that sketches told are mixed already.
+        Rows that sketches told are one draw of many: where samples are to differ
+        (``redraws_told``) they are redrawn, too.
         """
-        if self.prior.told or not len(self.prior.own):
+        if (self.prior.told and not redraws_told) or not len(self.prior.own):
             return self
         recipe, own = best_recipe(self.prior.own, schema, rng), self.prior.own
         rows = own.take(rng.integers(0, len(own), POOL))

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from fedtrees.attacks.evidence.basis import Basis
 from fedtrees.attacks.evidence.counts import NOISE_FLOOR, share_out
 from fedtrees.core.schema import Schema, Table
-from fedtrees.guessing.blind import Draws
+from fedtrees.guessing.blind import DRAWS, WIDE_BLOCK, Draws
+from fedtrees.guessing.consensus import matched_consensus
 from fedtrees.guessing.recipes import FEWEST_ROWS, Recipe, agreement, best_recipe
 
 #: How far samples are trusted, beside others, of rows whose boxes are known beyond doubt: own rows,
@@ -92,15 +93,18 @@ def submitted(
     rows: int | None = None,
     *,
     weight: float = 1.0,
+    between: bool = False,
 ) -> tuple[Table, dict[str, float]]:
-    """Return the guess whose expected reconstruction accuracy is higher, and what was expected.
+    """Return the guess whose expected reconstruction accuracy is highest, and what was expected.
 
     The more noise in its sums, the clearer a reconstruction must be ahead to be submitted. The
     other guess is the blind one but for its labels: it has the classes that were found, so that
-    where own rows have others it is ahead of the blind line.
+    where own rows have others it is ahead of the blind line. Between both stands the blind guess
+    once more matched as a whole (`WIDE_BLOCK`), to samples of the reconstruction in place of draws
+    of own rows: where few trees tell little beyond own rows it is ahead of either.
 
-    Either guess is best in the worlds it was made of. So both are scored in both kinds: in samples
-    of the reconstruction, and in draws of own rows as the blind guess is merged of. The first kind
+    A guess is best in the worlds it was made of. So all are scored in both kinds: in samples of the
+    reconstruction, and in draws of own rows as the blind guess is merged of. The first kind
     counts for half where sums are exact, for less where noise drowns them (`trust`) or own rows are
     few beside the columns. Own rows so few that all draws from them look alike are worlds only as
     far as the sums are not to be trusted.
@@ -121,6 +125,8 @@ def submitted(
     weight : float
         How far ``worlds`` are to be trusted where sums are: below 1 those of few chains, alike;
         `CERTAIN` where boxes are known.
+    between : bool
+        Whether the third guess is weighed, too: not where ``found`` keeps to more than samples do.
 
     Returns
     -------
@@ -139,23 +145,50 @@ def submitted(
     recipe = blind.recipe
     guess, drawn = made.guess(recipe.guess), made.of(recipe.apart or recipe.kind)
     # samples of one chain are alike: these are of different ones
-    apart = [worlds[i] for i in np.linspace(0, len(worlds) - 1, WORLDS).astype(int)]
-    ours = _gain(found, guess, apart, blind.width, rng)
-    theirs = _gain(found, guess, drawn[:WORLDS], blind.width, rng)
-    part = trust * weight
+    apart, drawn = _spread(worlds, WORLDS), drawn[:WORLDS]
+    part, sure = _part(blind, trust, weight), trust * weight
+
+    def gain_of(one: Table) -> float:
+        gains = (_gain(one, guess, kind, blind.width, rng) for kind in (apart, drawn))
+        return float(np.dot((part, 1 - part), list(gains)))
+
+    margin = _MARGIN * min(1.0, abs(1 - sure) / _NOISY)
+    gain, chosen = gain_of(found), found
+    middle = _between(guess, found, worlds, blind.width) if between else None
+    if middle is not None and (less := gain_of(middle)) > gain - margin:
+        gain, chosen, margin = less, middle, 0.0
+    lost = gain < margin
+    notes = {"submits_blind": float(lost), "expected_gain": gain, "trust": sure}
+    if lost or len(chosen) == rows:
+        return (guess if lost else chosen), notes
+    return Table.concat([chosen, guess.take(np.arange(len(chosen), rows))]), notes
+
+
+def _part(blind: Blind, trust: float, weight: float) -> float:
+    """Return for how much samples of the reconstruction count beside draws of own rows."""
     if blind.ranges:
-        part = trust
-    elif blind.told:
-        part = min(part, 1.0)
-    elif len(blind.own) >= FEWEST_ROWS:
+        return trust
+    if blind.told:
+        return min(trust * weight, 1.0)
+    part = trust * weight
+    if len(blind.own) >= FEWEST_ROWS:
         wide = _ROWS_PER_COLUMN * max(len(blind.schema.features), 1)
         part *= min(1.0, len(blind.own) / wide) / 2
-    gain = part * ours + (1 - part) * theirs
-    lost = gain < _MARGIN * min(1.0, abs(1 - trust * weight) / _NOISY)
-    notes = {"submits_blind": float(lost), "expected_gain": gain, "trust": trust * weight}
-    if lost or len(found) == rows:
-        return (guess if lost else found), notes
-    return Table.concat([found, guess.take(np.arange(len(found), rows))]), notes
+    return part
+
+
+def _between(
+    guess: Table, found: Table, worlds: Sequence[Table], width: NDArray[np.float64]
+) -> Table | None:
+    """Return the blind guess with each cell as most samples have it that are matched to it."""
+    if any(len(world) != len(found) for world in worlds):
+        return None
+    some, start = _spread(worlds, DRAWS), guess.take(np.arange(len(found)))
+    return matched_consensus(some, width, rounds=1, block=WIDE_BLOCK, start=start)
+
+
+def _spread(worlds: Sequence[Table], n: int) -> list[Table]:
+    return [worlds[i] for i in np.linspace(0, len(worlds) - 1, min(n, len(worlds))).astype(int)]
 
 
 def _classes(found: Table, blind: Blind, trust: float) -> NDArray[np.int64]:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from fedtrees.attacks.evidence.boosted import Level
 from fedtrees.attacks.evidence.clients.victims import union_of, victims_of
-from fedtrees.attacks.evidence.laws import law_of_sums
 from fedtrees.attacks.evidence.marginals import likely_rows
 from fedtrees.attacks.evidence.readable import classes_of_leaves, no_trees, some_rows
-from fedtrees.attacks.evidence.readback.claims import with_counts_read_back
+from fedtrees.attacks.evidence.readback.claims import (
+    counts_of,
+    counts_read_back,
+    with_counts_read_back,
+)
+from fedtrees.attacks.evidence.readback.read import FirstTree
 from fedtrees.attacks.evidence.view import LEVELS, evidence_of
 from fedtrees.attacks.joint.reconstruct import Options, reconstruct
 from fedtrees.core.attack import Attack
@@ -56,10 +61,14 @@ class Joint(Options, Attack):
 
     def run(self, view: View, rng: np.random.Generator) -> Guess:
         """Guess the victims' rows and the class counts of the first tree's leaves."""
-        guess = self._reconstruct(view, rng)
-        return guess if self.most == "values" else with_counts_read_back(guess, view)
+        if self.most == "values":
+            return self._reconstruct(view, None, rng)
+        read = counts_read_back(view)
+        return with_counts_read_back(self._reconstruct(view, read, rng), view, read)
 
-    def _reconstruct(self, view: View, rng: np.random.Generator) -> Guess:
+    def _reconstruct(
+        self, view: View, read: Sequence[FirstTree] | None, rng: np.random.Generator
+    ) -> Guess:
         victims = victims_of(view)
         if victims:
             # the sums that travel with clients' own trees are float32
@@ -74,6 +83,5 @@ class Joint(Options, Attack):
             return Guess()
         if self.sketches:
             evidence = replace(evidence, likely=likely_rows(view, rng))
-        law = law_of_sums(view)
-        options = self if law is None or law.additive else replace(self, exact=False)
-        return reconstruct(evidence, view.rows, view.schema, options, rng)
+        certain = counts_of(read) if read else ()
+        return reconstruct(evidence, view.rows, view.schema, self, rng, certain)

@@ -18,7 +18,7 @@ from fedtrees.attacks.evidence.boxes import (
     open_boxes,
     stacked,
 )
-from fedtrees.attacks.evidence.counts import first_gradient
+from fedtrees.attacks.evidence.counts import Counts, first_gradient
 from fedtrees.attacks.evidence.fewer import share_of, with_fewer_rows
 from fedtrees.attacks.evidence.submission import CERTAIN, WORLDS, Blind, submitted, trust_in
 from fedtrees.attacks.evidence.sums import LeafSums
@@ -169,24 +169,26 @@ def reconstruct(
     schema: Schema,
     options: Options,
     rng: np.random.Generator,
+    certain: Sequence[Counts] = (),
 ) -> Guess:
     """Reconstruct the victims' rows from the leaf sums or values of all trees.
 
     First exactly, as far as that goes (``options.exact``), then by Markov chains. Own rows are
-    subtracted from every sum, and known to the prior. Parameters and guess are those of
-    `fedtrees.attacks.timberstrike.reconstruct`, which guesses where there is no tree, no split or
-    no victim.
+    subtracted from every sum, and known to the prior. ``certain`` are the victims' counts in the
+    first round's leaves, where what was done to sums leaves no doubt of them. Other parameters and
+    the guess are those of `fedtrees.attacks.timberstrike.reconstruct`, which guesses where there is
+    no tree, no split or no victim.
     """
     own = Table.empty(schema) if own is None else own
     evidence = _first(evidence, options.max_trees)
     if not any(len(tree) > 1 for tree in evidence.trees):
         return timberstrike(evidence, own, schema, TimberStrikeOptions(), rng)
     basis = Basis.of(evidence, own, schema)
-    known = _known(evidence, own, schema, basis, options)
+    known = _known(evidence, own, schema, basis, options, certain)
     few, sums, _ = with_fewer_rows(evidence, basis.sums, (), known.share)
     world = World.of(few, sums, basis.grid)
     problem = _Problem(few, schema, options, replace(basis, sums=sums), world, known)
-    problem = replace(problem, basis=basis.with_recipe(schema, rng))
+    problem = replace(problem, basis=basis.with_recipe(schema, rng, redraws_told=True))
     if known.solved == len(evidence.trees) > 1:
         records, notes = _inside_boxes(problem, rng)
         counts = known.counts
@@ -202,15 +204,20 @@ def reconstruct(
 
 
 def _known(
-    evidence: Evidence, own: Table, schema: Schema, basis: Basis, options: Options
+    evidence: Evidence,
+    own: Table,
+    schema: Schema,
+    basis: Basis,
+    options: Options,
+    certain: Sequence[Counts],
 ) -> _Known:
     """Return where rows are beyond doubt: after the first tree, or further by exact sums."""
     if evidence.is_foreign(0):
         boxes = open_boxes(evidence.sizes or (0, 0), basis.grid, evidence)
         return _Known(boxes, boxes.history, (), 0, {})
     if evidence.outputs > 1:
-        return _known_by_class(evidence, own, basis)
-    counts = first_counts(evidence, basis.sums[0], len(own), False)
+        return _known_by_class(evidence, own, basis, certain)
+    counts = certain[0] if certain else first_counts(evidence, basis.sums[0], len(own), False)
     notes = {"first_tree_residual": counts.residual}
     rest = None
     share = 1.0 if evidence.share < 1 else share_of(int((counts.n0 + counts.n1).sum()))
@@ -223,7 +230,7 @@ def _known(
             boxes, block = rows_of(found.paths, counts)
             return _Known(boxes, block, tuple(found.leaf_counts), found.paths.trees, notes)
     few, _, (of_them,) = with_fewer_rows(evidence, (), (counts,), share)
-    if evidence.share == 1 and _uncertain(evidence, basis.sums[0]):
+    if evidence.share == 1 and not certain and _uncertain(evidence, basis.sums[0]):
         sizes = int(of_them.n0.sum()), int(of_them.n1.sum())
         boxes = open_boxes(sizes, basis.grid, few)
         return _Known(boxes, np.zeros_like(boxes.history), (), 0, notes, share, labels=False)
@@ -238,10 +245,14 @@ def _uncertain(evidence: Evidence, sums: LeafSums) -> bool:
     return bool(max(rows, np.sqrt(sums.var_g.max(initial=0.0))) > HIDDEN)
 
 
-def _known_by_class(evidence: Evidence, own: Table, basis: Basis) -> _Known:
+def _known_by_class(
+    evidence: Evidence, own: Table, basis: Basis, certain: Sequence[Counts]
+) -> _Known:
     """Return where rows of several classes are: in the leaves of their own class's first tree."""
     first = range(evidence.outputs)
-    counts = [first_counts(evidence, basis.sums[t], len(own), False, t) for t in first]
+    counts = list(certain) or [
+        first_counts(evidence, basis.sums[t], len(own), False, t) for t in first
+    ]
     share = share_of(int((counts[0].n0 + counts[0].n1).sum()))
     few, _, of_them = with_fewer_rows(evidence, (), counts, share)
     boxes = boxes_by_class(few, basis.grid, of_them)
@@ -286,7 +297,7 @@ def _run_chains(
     trust = trust_in(problem.basis, len(rows))
     weight = _whole(problem) * min(1.0, len(squares) / WORLDS)  # samples of one chain are alike
     blind = Blind.of(problem.basis, problem.schema, known.share, rng)
-    records, choice = submitted(rows, tables, blind, trust, rng, weight=weight)
+    records, choice = submitted(rows, tables, blind, trust, rng, weight=weight, between=True)
     notes = choice | {
         "chains_run": float(len(squares)),
         "residual_rms": float(np.sqrt(np.mean(squares))),
@@ -317,10 +328,9 @@ def _inside_boxes(problem: _Problem, rng: np.random.Generator) -> tuple[Table, d
     parts = (stacked([boxes] * draws), basis.grid, basis.prior, problem.schema)
     drawn = points("auto", *parts, rng)
     tables = [drawn.take(part) for part in np.split(np.arange(len(drawn)), draws)]
-    tables, others = tables[:POINTS], tables[POINTS:]
     walls = np.column_stack([boxes.lo, boxes.hi, boxes.y])
     box = np.unique(walls, axis=0, return_inverse=True)[1].reshape(-1)
-    rows = matched_consensus(tables, basis.prior.tolerance(problem.schema), groups=box)
+    rows = matched_consensus(tables[:POINTS], basis.prior.tolerance(problem.schema), groups=box)
     low, high = basis.grid.bounds(boxes.lo, boxes.hi)
     if basis.prior.told:
         found = Table(nearest_told(rows.X, low, high, basis.prior), rows.y)
@@ -328,7 +338,8 @@ def _inside_boxes(problem: _Problem, rng: np.random.Generator) -> tuple[Table, d
         top = np.nextafter(high, np.float32(-np.inf))
         found = Table(np.minimum(np.maximum(rows.X, low), top), rows.y)
     blind = Blind.of(basis, problem.schema, 1.0, rng)  # boxes are known of all rows alone
-    return submitted(found, others, blind, 1.0, rng, weight=CERTAIN * _whole(problem))
+    weight = CERTAIN * _whole(problem)
+    return submitted(found, tables, blind, 1.0, rng, weight=weight, between=True)
 
 
 def _whole(problem: _Problem) -> float:

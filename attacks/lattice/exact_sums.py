@@ -31,15 +31,17 @@ def rounding_of(margin: NDArray[np.float32]) -> int:
 def exact_sums(evidence: Evidence, own: Table) -> list[Longs] | None:
     """Return per tree the victims' G and H per leaf in units, int64, shape (J, 2).
 
-    None where sums are not seen, are noisy, or are no whole numbers of units, and where it was not
-    told which own rows are in them.
+    None where sums are not seen, are noisy, lack what was suppressed, or are no whole numbers of
+    units, and where it was not told which own rows are in them.
     """
     trees = evidence.trees
     if evidence.share < 1 and evidence.own_sums is None:
         return None
     if evidence.outputs != 1 or evidence.foreign or evidence.restart:
         return None  # trees of other rows, or margins that start anew
-    if evidence.noise is not None or evidence.level == "values" or evidence.constant_hessian:
+    if evidence.noise is not None or evidence.suppressed:
+        return None
+    if evidence.level == "values" or evidence.constant_hessian:
         return None
     if not trees or any(tree.g is None or tree.h is None for tree in trees):
         return None

@@ -89,9 +89,14 @@ def sources_of(view: View) -> Sources | None:
 
 
 def _slack(view: View, params: TreeParams, sources: int) -> float:
-    """Return how far sums may be off, in units of 2^-30, given the declared noise and rounding.
+    """Return how far sums may be off, in units of 2^-30, by what the channel says of bins.
 
     A node's histogram by subtraction carries the noise of its ancestors, at most one per level.
+    Rounding is bounded: no sum of many levels is off by more, and of few it is seldom that much.
     """
-    variance = max(cell_variance(law_of_sums(view, clients_of(view) if sources == 1 else 1)))
-    return float(np.ldexp(DEVIATIONS * np.sqrt(variance * params.max_depth), FIXED_POINT_BITS))
+    law = law_of_sums(view, clients_of(view) if sources == 1 else 1)
+    if law is None:
+        return 0.0
+    most = float(np.max(np.abs(law.spread(2)))) * params.max_depth
+    likely = DEVIATIONS * float(np.sqrt(max(cell_variance(law)) * params.max_depth))
+    return float(np.ldexp(min(most, likely), FIXED_POINT_BITS))

@@ -235,7 +235,8 @@ def _weighed(
         return at_most(records, rows or len(records), rng), {"submits_blind": 0.0}
     trust = 1.0 if chosen.wide else trust_in(basis, round(len(records) / share))
     blind = Blind.of(basis, schema, share, rng)
-    return submitted(records, chosen.samples, blind, trust, rng, rows)
+    between = not chosen.wide  # pairs read off bins stay pairs
+    return submitted(records, chosen.samples, blind, trust, rng, rows, between=between)
 
 
 def _classes(n0: NDArray[np.int64], n1: NDArray[np.int64], evidence: Evidence) -> NDArray[np.int64]:

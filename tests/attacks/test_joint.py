@@ -10,7 +10,8 @@ import pytest
 from federations import view_in
 from timberstrike_world import accuracy, structured, world
 
-from fedtrees.attacks.evidence import NodeNoise
+from fedtrees.attacks.evidence import NodeNoise, submission
+from fedtrees.attacks.evidence.counts import Counts
 from fedtrees.attacks.joint.attack import Joint
 from fedtrees.attacks.joint.reconstruct import reconstruct
 from fedtrees.attacks.timberstrike import Options
@@ -66,6 +67,13 @@ def test_it_beats_passing_through_the_trees_once(level):
     assert np.mean(joint) > np.mean(sequential)  # .007 ± .003
 
 
+@pytest.fixture
+def no_guess_between(monkeypatch):
+    """What is submitted is found, or a blind guess."""
+    monkeypatch.setattr(submission, "_between", lambda *_: None)
+
+
+@pytest.mark.usefixtures("no_guess_between")
 @pytest.mark.parametrize("level", ["values", "statistics", "histograms"])
 def test_rows_stay_in_the_first_leaves(odd, level):
     options = replace(QUICK, chains=4, moves=300)  # fewer may end with a blind guess
@@ -79,6 +87,19 @@ def test_rows_stay_in_the_first_leaves(odd, level):
         np.testing.assert_array_equal([counts.n0, counts.n1], odd.first_counts())
     assert guessed.rows(guess).X[:, 5].max() <= 2
     assert (guessed.rows(guess).X[:, 5] % 1 == 0).all()
+
+
+def test_counts_that_are_certain_are_kept_where_noise_hides_them(odd):
+    """So that no attack opens the leaves of rows that rounding leaves certain."""
+    noise = tuple(NodeNoise(np.full(len(t), 1.0), np.full(len(t), 1.0)) for t in odd.forest.trees)
+    few, n = replace(QUICK, chains=1, moves=10), odd.first_counts()
+    parts = (odd.evidence(noise=noise), odd.own, odd.schema, few)
+    hidden, told = (
+        guessed.counts(reconstruct(*parts, np.random.default_rng(0), certain))[0]
+        for certain in ((), (Counts(*n, 0.0),))
+    )
+    assert not np.array_equal([hidden.n0, hidden.n1], n)
+    np.testing.assert_array_equal([told.n0, told.n1], n)
 
 
 def test_chains_agree_with_the_sums_better_than_their_start(odd):

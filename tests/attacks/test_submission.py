@@ -69,6 +69,13 @@ def test_a_guess_right_in_all_its_worlds_is_submitted_as_far_as_they_are_trusted
     assert set(map(float, found.X[:, 0])).isdisjoint(map(float, truth.X[:, 0]))
 
 
+@pytest.fixture
+def two_guesses(monkeypatch):
+    """Nothing is submitted that stands between both guesses."""
+    monkeypatch.setattr(submission, "_between", lambda *_: None)
+
+
+@pytest.mark.usefixtures("two_guesses")
 def test_a_guess_bad_in_its_own_worlds_is_not_submitted():
     own = rows(80, 1)
     found, notes = submitted(
@@ -78,11 +85,31 @@ def test_a_guess_bad_in_its_own_worlds_is_not_submitted():
     assert abs(found.X.mean()) < 1
 
 
+@pytest.mark.usefixtures("two_guesses")
 def test_the_noise_says_how_clearly_a_reconstruction_must_be_ahead(monkeypatch):
     monkeypatch.setattr(submission, "_gain", lambda *_: 0.01)
     for trust, lost in ((1.0, 0.0), (0.99, 0.0), (0.9, 1.0), (0.5, 1.0)):
         _, notes = submitted(rows(60, 0), [rows(60, 2)] * 5, blind(rows(80, 1)), trust, rng())
         assert notes["submits_blind"] == lost
+
+
+def test_between_blind_and_found_stands_the_blind_guess_matched_to_the_samples():
+    """Each sample is the truth with errors of its own, in an order of its own."""
+    truth, own, noise = rows(120, 0), rows(120, 1), np.random.default_rng(2)
+    worlds = [
+        Table(np.where(noise.random((120, 4)) < 0.3, rows(120, s).X, truth.X), truth.y)
+        for s in range(10, 30)
+    ]
+    worlds = [world.take(noise.permutation(120)) for world in worlds]
+    usual = Draws(own, SCHEMA, 120, rng()).guess("mixed-10+consensus")
+    between = submission._between(usual, worlds[0], worlds, WIDTH)
+    assert between is not None
+    assert agreement(between, truth, WIDTH) > agreement(usual, truth, WIDTH) + 0.1
+    assert agreement(between, truth, WIDTH) > agreement(worlds[0], truth, WIDTH) + 0.005
+    found, notes = submitted(rows(120, 3), worlds, blind(own), 1.0, rng(), weight=1.9, between=True)
+    assert notes["submits_blind"] == 0.0
+    assert agreement(found, truth, WIDTH) > agreement(usual, truth, WIDTH) + 0.1
+    assert submission._between(usual, worlds[0].take(np.arange(90)), worlds, WIDTH) is None
 
 
 def test_own_rows_as_they_are_are_not_weighed_in_draws_that_repeat_them():
@@ -94,6 +121,7 @@ def test_own_rows_as_they_are_are_not_weighed_in_draws_that_repeat_them():
     assert gains[1] > gains[0] + 0.01
 
 
+@pytest.mark.usefixtures("two_guesses")
 def test_the_blind_guess_has_the_classes_that_were_found():
     """Own rows are of class 0 nine times in ten, the victims' of class 1; each class has a kind."""
 
@@ -126,6 +154,7 @@ def test_of_which_rows_the_other_guess_is_where_sketches_told_likely_ones():
     assert many.recipe == best_recipe(small.own, small.schema, rng())
 
 
+@pytest.mark.usefixtures("two_guesses")
 @pytest.mark.parametrize(("kind", "submits"), [("told", 0.0), ("ranges", 0.0), ("own", 1.0)])
 def test_draws_of_likely_rows_are_no_worlds_beside_samples(kind, submits):
     """A guess fair in its own worlds; own rows' draws speak against it, likely rows' may not."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
+from fedtrees.attacks.evidence.counts import Counts
 from fedtrees.attacks.evidence.laws import law_of_sums
 from fedtrees.attacks.evidence.readback.read import FirstTree, first_trees, values_seen
 from fedtrees.attacks.evidence.readback.values import counts_of_values
@@ -24,15 +26,29 @@ def first_round(view: View) -> list[FirstTree] | None:
     return None if evidence is None else first_trees(part, evidence)
 
 
-def with_counts_read_back(guess: Guess, view: View) -> Guess:
+def counts_read_back(view: View) -> list[FirstTree] | None:
+    """Return `first_round` where sums are bounded or noisy; of exact ones None."""
+    return None if law_of_sums(view) is None else first_round(view)
+
+
+def counts_of(trees: Sequence[FirstTree]) -> tuple[Counts, ...]:
+    """Return the victims' counts in the leaves of all trees; none unless all are certain."""
+    if not all(tree.certain.all() for tree in trees):
+        return ()
+    return tuple(Counts(*tree.leaves[0].T, 0.0) for tree in trees)
+
+
+def with_counts_read_back(
+    guess: Guess, view: View, trees: Sequence[FirstTree] | None = None
+) -> Guess:
     """Return a guess with the counts that bounded or noisy sums make likeliest, of the first round.
 
     Where bins are seen these are those of `FirstTree`; else claims are moved into what is possible.
-    Of exact sums a guess stays as it is.
+    Of exact sums a guess stays as it is. ``trees`` are those of `counts_read_back`, if at hand.
     """
     if law_of_sums(view) is None:
         return guess
-    trees = first_round(view)
+    trees = counts_read_back(view) if trees is None else trees
     if not trees:
         return _with_counts_of_values(guess, view)
     claims = tuple(
