@@ -129,12 +129,13 @@ def amount(text, n):
     return float(text) / n, 0.5 * 10.0**-digits / n
 
 
+TOLD = r"(?:, who knows other rows: (?P<told>\S+))?\)"  # of who holds no rows
 CAN = {
     "exact_rows": r"rebuild (?P<mine>\S+) of (?P<n>\d+) rows in every column "
-    r"\((?:against|{0}:) (?P<b>.+?)\)",
-    "ra": r"guess (?P<mine>\S+%) of the values right \((?:against|{0}:) (?P<b>\S+%)\)",
+    r"\((?:against|{0}:) (?P<b>.+?)" + TOLD,
+    "ra": r"guess (?P<mine>\S+%) of the values right \((?:against|{0}:) (?P<b>\S+%)" + TOLD,
     "column_values": r"read (?P<mine>\S+%) of the values of every column, though not whose they "
-    r"are \((?:against|{0}:) (?P<b>\S+%)\)",
+    r"are \((?:against|{0}:) (?P<b>\S+%)" + TOLD,
 }  # fmt: skip
 LEFT = r"([a-z-]+\[k=5\]|secure-sum) \((.+?) left, AUC (unchanged|(?:low|high)er by \S+?)[,)]"
 

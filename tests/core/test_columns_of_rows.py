@@ -60,10 +60,9 @@ def test_a_plus_inside_brackets_does_not_split_a_guarantee():
 
 
 NAMES = st.sampled_from(["a", "split-only", "laplace-hist", "epsilon", "k2"])
+WHOLE = st.integers(-(10**18) + 1, 10**18 - 1)  # 18 digits are read
 PARTS = st.lists(
-    st.builds(
-        Spec, NAMES, st.dictionaries(NAMES, st.integers() | SIX_DIGITS | st.booleans(), max_size=3)
-    ),
+    st.builds(Spec, NAMES, st.dictionaries(NAMES, WHOLE | SIX_DIGITS | st.booleans(), max_size=3)),
     max_size=3,
 )
 
