@@ -37,8 +37,7 @@ attacks = ["random-leaf"]
 """
 
 NOTING = """
-import json, time
-from pathlib import Path
+import os, sys, time
 from fedtrees.core.attack import Attack
 from fedtrees.core.guess import Guess, Records
 from fedtrees.core.registry import register
@@ -46,24 +45,20 @@ from fedtrees.core.registry import register
 @register.attack("noting")
 class Noting(Attack):
     def run(self, view, rng):
-        notes, at_once = json.loads(Path(__file__).with_name("orders.json").read_text())
-        with open(notes, "a") as out:
-            out.write(f"{view.defense} {view.n_rows} {view.rows.X[0, 0]} {len(view.rows)}\\n")
-        if not self.at_once(notes, at_once):
-            time.sleep(600)
-            with open(notes, "a") as out:
-                out.write("woke\\n")
+        # an attack writes no file, but what it prints is seen, and it may ask what files there are
+        say(f"{view.defense} {view.n_rows} {view.rows.X[0, 0]} {len(view.rows)} {os.getpid()}")
+        may_return = [f"{__file__}.all", f"{__file__}.{os.getpid()}"]
+        until = time.monotonic() + 300
+        while not any(map(os.path.exists, may_return)):
+            time.sleep(0.05)
+            if time.monotonic() > until:
+                say("woke")
+                break
         return Guess((Records(view.rows),))
 
-    def at_once(self, notes, at_once):
-        # the first so many attacks of a run return, the others sleep
-        for turn in range(at_once):
-            try:
-                open(f"{notes}.{turn}", "x").close()
-                return True
-            except FileExistsError:
-                pass
-        return False
+def say(text):
+    sys.stderr.write(f"noted {text}\\n")
+    sys.stderr.flush()
 """
 
 
@@ -175,14 +170,21 @@ def test_a_cut_cell_is_computed_again_and_only_that_one(finished, tmp_path, cont
     assert Counter(map(identity, rows_of(folder))) == Counter(map(identity, rows_of(finished)))
 
 
-def launch(folder, plugin, workers, resume=False):
+def launch(folder, plugin, workers, notes, resume=False):
     suite = folder.parent / "suite.toml"
     suite.write_text(SUITE.replace("random-leaf", "noting"))
     command = [sys.executable, "-m", "fedtrees.cli.main", "bench", "-j", str(workers)]
     command += ["--suite", str(suite), "--plugin", str(plugin), "--out", str(folder)]
     if resume:
         command.append("--resume")
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    with notes.open("a") as errors:
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
+
+
+def noted(notes):
+    """What the attacks printed, a line each."""
+    lines = notes.read_text().splitlines()
+    return [line.removeprefix("noted ") for line in lines if line.startswith("noted ")]
 
 
 def attacked(folder):
@@ -196,25 +198,24 @@ def test_a_killed_run_takes_its_workers_along_and_two_successors_share_the_rest(
     plugin, folder = tmp_path / "noting.py", tmp_path / "run"
     plugin.write_text(NOTING)
     notes = [tmp_path / f"{who}.txt" for who in ("first", "successors")]
-    orders = tmp_path / "orders.json"
-    orders.write_text(json.dumps([str(notes[0]), 2]))
-    first = launch(folder, plugin, workers=2)
+    first = launch(folder, plugin, 2, notes[0])
     while first.poll() is None:  # two attacks are finished, and another one is under way
-        if len(attacked(folder)) == 2 and len(notes[0].read_text().splitlines()) > 2:
+        for line in noted(notes[0])[:2]:
+            (tmp_path / f"noting.py.{line.rpartition(' ')[2]}").touch()
+        if len(attacked(folder)) == 2 and len(noted(notes[0])) > 2:
             break
         time.sleep(0.05)
     os.kill(first.pid, signal.SIGKILL)
     finished = {p.name: p.read_bytes() for p in folder.glob("cells/*.json")}
     first.communicate()  # returns when the last worker has let go of the output
-    orders.write_text(json.dumps([str(notes[1]), 9]))
-    successors = [launch(folder, plugin, workers, resume=True) for workers in (2, 1)]
-    assert "woke" not in notes[0].read_text()  # so they ended in their sleep
+    (tmp_path / "noting.py.all").touch()
+    successors = [launch(folder, plugin, workers, notes[1], resume=True) for workers in (2, 1)]
+    assert "woke" not in noted(notes[0])  # so they ended in their sleep
     said = [run.communicate() for run in successors]
-    assert [run.returncode for run in successors] == [0, 0], said
+    assert [run.returncode for run in successors] == [0, 0], notes[1].read_text()
     for name, content in finished.items():
         assert (folder / "cells" / name).read_bytes() == content
-    before = notes[0].read_text().splitlines()
-    after = notes[1].read_text().splitlines()
+    before, after = ([line.rpartition(" ")[0] for line in noted(path)] for path in notes)
     assert len(before) in (3, 4)  # of two workers
     assert len(after) == 6 - 2
     assert len({*before, *after}) >= 2

@@ -214,7 +214,7 @@ def test_a_part_forbids_and_hides_more_and_never_less():
 def context_of(seed):
     """Return what a client's hooks may know."""
     schema = sample_federation(rows=30)[1]
-    return Context("client-0", "client", schema, {}, Streams(seed), [])
+    return Context("client-0", "client", schema, {}, Streams(seed, "seed"), [])
 
 
 @pytest.mark.parametrize(
