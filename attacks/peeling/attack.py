@@ -49,7 +49,7 @@ class HistogramPeeling(Attack):
 
     Beyond the papers. It needs the histograms themselves: those of every client (the server;
     rows then come with their owner), or their sums alone (every client under all-reduce, the
-    server under a secure sum). See docs/peeling.md.
+    server under a secure sum). See docs/studies/peeling.md.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""`python -m fedtrees.cli.reference`: write the options of every command into docs/commands.md."""
+"""`python -m fedtrees.cli.reference`: write the options of every command into docs/reference/commands.md."""
 
 from __future__ import annotations
 
@@ -54,4 +54,4 @@ def main(path: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1] if len(sys.argv) > 1 else "docs/commands.md")
+    main(sys.argv[1] if len(sys.argv) > 1 else "docs/reference/commands.md")

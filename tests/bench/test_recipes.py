@@ -26,7 +26,7 @@ def test_what_is_stored_reads_back_as_it_was():
 
 
 def test_the_page_quotes_the_stored_run():
-    page = (ROOT / "docs" / "choosing.md").read_text()
+    page = (ROOT / "docs" / "how-to/choose.md").read_text()
     (quoted,) = re.findall(r"<!-- recipes -->\n(.*?)<!-- end -->", page, flags=re.S)
     assert quoted == recipes.quoted(TRIALS)
 

@@ -7,7 +7,7 @@ import pytest
 from fedtrees.cli.main import main
 from fedtrees.cli.reference import options, renewed
 
-PAGE = Path(__file__).parents[2] / "docs" / "commands.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference/commands.md"
 
 
 def test_the_options_in_the_docs_are_those_of_the_commands():

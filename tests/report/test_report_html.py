@@ -278,7 +278,7 @@ def test_markup_escapes_everything_that_is_not_markup():
 
 
 def test_the_docs_and_the_report_have_one_glossary(page):
-    concepts = (Path(__file__).parents[2] / "docs" / "concepts.md").read_text(encoding="utf-8")
+    concepts = (Path(__file__).parents[2] / "docs" / "explanation/concepts.md").read_text(encoding="utf-8")
     assert glossary.markdown() in concepts
     anchors = {a["id"] for a in page.all("dt")}
     assert anchors == {term.anchor for term in glossary.TERMS}
