@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,6 +45,12 @@ class Federation:
     def schema(self) -> Schema:
         """Columns and classes."""
         return self.dataset.schema
+
+    @cached_property
+    def pair_id(self) -> str:
+        """Digest of the held-out rows: runs that score the same rows are compared in pairs."""
+        rows = self.test.X.tobytes() + self.test.y.tobytes()
+        return hashlib.sha256(rows).hexdigest()[:12]
 
     @property
     def others(self) -> Table:

@@ -213,6 +213,7 @@ class Runner:
             with _limited(self.time_limit):
                 federation = federation_of(cell.setting, self.data_dir)
                 outcome, status = compute(federation), "ok"
+                outcome.common["pair_id"] = federation.pair_id
         except Inapplicable as err:
             outcome, status = _bare(cell, "skipped", str(err)), "skipped"
         except TimeLimit:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedtrees import __version__
-from fedtrees.core import rows
+from fedtrees.core import columns, rows
 from fedtrees.core.errors import StoreError
 from fedtrees.core.files import locked, parse_json, sweep, write_listed, write_whole
 
@@ -113,6 +113,7 @@ class Store:
             for row in cell["rows"]
         )
         write_listed(self.folder, "rows.csv", rows.write(made).encode())
+        write_listed(self.folder, "columns.csv", columns.described().encode())
         return [cell_id for cell_id, cell in cells.items() if cell is None]
 
 

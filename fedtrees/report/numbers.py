@@ -9,20 +9,21 @@ from collections.abc import Sequence
 from pathlib import PurePath
 from typing import Any
 
+from fedtrees.core.columns import measure
 from fedtrees.core.counts import many
 from fedtrees.core.specs import split_outside
 from fedtrees.report import glossary as words
 from fedtrees.report import style
 from fedtrees.report.claims import span
 from fedtrees.report.coverage import stopped
-from fedtrees.report.frontier import LOWER_IS_BETTER, Frontier, Point
+from fedtrees.report.frontier import Frontier, Point
 from fedtrees.report.grid_figure import draw_cost, draw_protection
 from fedtrees.report.intervals import Estimate
 from fedtrees.report.markup import Html, esc, join, table, tag
 from fedtrees.report.rows import UNDEFENDED, Setting, read_json, read_text
 from fedtrees.report.sections import Charts, lede, marker, place
 from fedtrees.report.study import Study
-from fedtrees.report.table_text import exact_rows
+from fedtrees.report.table_text import told_of, told_text
 from fedtrees.report.tables import (
     Cost,
     Guarantees,
@@ -46,11 +47,12 @@ def leaderboard(study: Study, charts: Charts) -> Html:
 
 
 def _board(study: Study, frontier: Frontier, board: Sequence[LeaderRow]) -> Html:
-    utility = style.metric_name(frontier.utility)
-    better = " (lower is better)" if frontier.utility in LOWER_IS_BETTER else ""
+    score, told = measure(frontier.utility), told_of(board)
+    utility, better = score.name, " (lower is better)" if score.better == "lower" else ""
     header = ["defense", utility + better, f"change in {utility}", "worst advantage",
               "change in advantage", "strongest attack", f"{frontier.metric} (blind)",
-              "exact rows (blind)", "traffic and time", "guarantee"]  # fmt: skip
+              f"{told.head if told else 'persons'} (blind)", "traffic and time",
+              "guarantee"]  # fmt: skip
     classes = ["front" if r.on_front else "base" * (r.point.defense == UNDEFENDED) for r in board]
     wide = {0: "parts", 5: "free"}
     known = max([r.point.utility.n for r in board], default=0)
@@ -90,7 +92,7 @@ def _line(study: Study, row: LeaderRow, seeds: int) -> list[object]:
         "" if same else _stacked(row.relief, seeds, signed=True),
         attacks,
         score if p.advantage.known else "–",
-        exact_rows(row),
+        told_text(row),
         join([style.bytes_text(row.cost.bytes), tag("small", seconds)]),
         _guarantee(row.guarantees),
     ]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
+from fedtrees.core.columns import Measure, measure
 from fedtrees.core.counts import listed, many
 from fedtrees.core.errors import UsageError
 from fedtrees.core.threat import Threat
@@ -18,71 +18,9 @@ NO_DIFFERENCE = "no clear difference"
 Called = Mapping[str, tuple[str, str]]
 
 
-@dataclass(frozen=True)
-class Words:
-    """How a score is said.
-
-    `can`: What an adversary can do, with ``{}`` for how much. `doing`: The same as a subject.
-    `counted`: The metric whose rows the share is of, "" where a percentage says more. `plain`: A
-    number as it is, not a share. `beside`: Scores that tell the same more plainly: where one of
-    them leaks, this one is not said.
-    """
-
-    can: str
-    doing: str
-    counted: str = ""
-    plain: bool = False
-    beside: tuple[str, ...] = ()
-
-
-#: What is said of a leak, the worst kind first; the first that is past blind leads.
-WORDS: dict[str, Words] = {
-    "exact_rows": Words("rebuild {} in every column", "rebuilding rows", "records"),
-    "returned_right": Words("be sure of {}, right in every bin", "being sure of rows", "records",
-                            beside=("exact_rows",)),
-    "label_accuracy": Words("put {} into the right class", "telling classes apart", "labels"),
-    "routed_accuracy": Words("put {} of the rows to predict into the right class",
-                             "telling classes of new rows apart"),
-    "thresholds": Words("find {} of the others' thresholds", "finding thresholds"),
-    "bins_read": Words("name the bin of {} of the others' values", "naming bins of values"),
-    "rank_correlation": Words("order the others' values with a rank correlation of {}",
-                              "ordering values", plain=True, beside=("bins_read",)),
-    "ra": Words("guess {} of the values right", "guessing values"),
-    "batch_exact": Words("rebuild {} of the rows of a batch", "rebuilding rows of a batch"),
-    "batch_ra": Words("guess {} of the values of a batch right", "guessing values of a batch"),
-    "batch_leaves": Words("tell {} of the leaves that a batch reaches", "telling leaves"),
-    "entries": Words("tell {} of the others' values", "telling values"),
-    "entries_close": Words("come close to {} of the others' values", "coming close to values",
-                           beside=("entries",)),
-    "column_values": Words("read {} of the values of every column, though not whose they are",
-                           "reading columns"),
-    "leaf_mass_exact": Words("tell how many rows of each class lie in a leaf, for {} of the rows",
-                             "counting the classes in leaves"),
-    "leaf_counts_exact": Words("tell how many rows of each class lie in {} of the leaves",
-                               "counting the classes in leaves", beside=("leaf_mass_exact",)),
-    "close_rows": Words("rebuild {} in 90% of the columns", "rebuilding most of a row", "records",
-                        beside=("exact_rows", "ra")),
-    "v_measure": Words("sort rows into classes with a V-measure of {}", "telling classes apart",
-                       plain=True, beside=("label_accuracy",)),
-    "rank_width": Words("narrow ranks down to {} of a column", "ordering values",
-                        beside=("rank_correlation",)),
-    "ranges_covered": Words("give {} of the ranges of somebody's values", "finding thresholds",
-                            beside=("thresholds",)),
-    "column_extremes": Words("read {} of the smallest and largest values", "reading columns",
-                             beside=("column_values",)),
-    "column_singles": Words("read {} of the values that one row alone has", "reading columns",
-                            beside=("column_values",)),
-}  # fmt: skip
-
-
-def wording(metric: str) -> Words:
-    name = style.metric_name(metric)
-    return WORDS.get(metric, Words(f"reach {{}} in {name}", name, plain=True))
-
-
 def doing(metrics: Sequence[str]) -> str:
     """Write several kinds of leaks as subjects, each once."""
-    return listed([*dict.fromkeys(wording(m).doing for m in metrics)])
+    return listed([*dict.fromkeys(measure(m).doing for m in metrics)])
 
 
 def who(threat: str, called: Called) -> tuple[str, bool]:
@@ -139,17 +77,19 @@ def span(texts: Sequence[str]) -> str:
     return texts[0] if len(set(texts)) == 1 else f"{texts[0]} to {texts[-1]}"
 
 
-def changed(name: str, changes: Sequence[float]) -> str:
+def changed(score: Measure, changes: Sequence[float]) -> str:
     """Write changes of a score: ``AUC unchanged``, ``AUC lower by 0.012 to 0.045``."""
-    low, high = (round(end(changes), 3) for end in (min, max))
+    name, digits = score.name, score.decimals or 0
+    low, high = (round(end(changes), digits) for end in (min, max))
     if low == high == 0:
         return f"{name} unchanged"
+    ends = [f"{abs(end):.{digits}f}" for end in (low, high)]
     if low < 0 < high:
-        return f"{name} from {-low:.3f} lower to {high:.3f} higher"
-    way, least, most = ("higher", low, high) if high > 0 else ("lower", -high, -low)
+        return f"{name} from {ends[0]} lower to {ends[1]} higher"
+    way, (least, most) = ("higher", ends) if high > 0 else ("lower", ends[::-1])
     if least == most:
-        return f"{name} {way} by {most:.3f}"
-    amount = f"{least:.3f} to {most:.3f}" if least else f"up to {most:.3f}"
+        return f"{name} {way} by {most}"
+    amount = f"{least} to {most}" if float(least) else f"up to {most}"
     return f"{name} {way} by {amount}"
 
 

@@ -14,16 +14,14 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from fedtrees.core.columns import measure
 from fedtrees.core.guarantee import ActedOnNothing
-from fedtrees.report.frontier import LOWER_IS_BETTER, Frontier, frontiers
+from fedtrees.report.frontier import Frontier, frontiers
 from fedtrees.report.intervals import Estimate
 from fedtrees.report.rows import UNDEFENDED, Panel
 from fedtrees.report.tables import LeaderRow, leaderboard
 from fedtrees.report.verdict import MARGIN, Leak, difference
 
-#: Scores of rows and of counts: where they were measured of one recipe, a recipe without them was
-#: not tested.
-REQUIRED = ("ra", "exact_rows", "leaf_mass_exact", "leaf_counts_exact")
 #: Places named where a recipe was not tested.
 MOST_NAMED = 3
 _ALONE = ("none", "")  # claims of what is no defense at all
@@ -152,7 +150,8 @@ def recommend(trials: Mapping[str, Sequence[Trial]], margin: float = MARGIN) -> 
     needed: dict[str, set[str]] = {}
     for tried in trials.values():
         for one in tried:
-            needed.setdefault(one.place, set()).update(one.measured & {*REQUIRED})
+            rows_and_counts = {key for key in one.measured if measure(key).required}
+            needed.setdefault(one.place, set()).update(rows_and_counts)
     found = [_candidate(name, tried, needed, margin) for name, tried in trials.items()
              if name != UNDEFENDED]  # fmt: skip
     return Recommendation(tuple(sorted(found, key=_rank)))
@@ -233,7 +232,7 @@ def _plain(boards: Sequence[Board]) -> dict[tuple[str, str], LeaderRow]:
     """Return the undefended run of most utility, by table."""
     found: dict[tuple[str, str], LeaderRow] = {}
     for frontier, board in boards:
-        sign = -1.0 if frontier.utility in LOWER_IS_BETTER else 1.0
+        sign = measure(frontier.utility).sign
         for row in board:
             if row.point.defense != UNDEFENDED or row.point.claimed not in _ALONE:
                 continue
@@ -248,7 +247,7 @@ def _cost(row: LeaderRow, base: LeaderRow | None, utility: str) -> Estimate:
     """Return what a recipe changes about the utility, more being better, paired by seed."""
     if base is None:
         return Estimate()
-    sign = -1.0 if utility in LOWER_IS_BETTER else 1.0
+    sign = measure(utility).sign
     theirs = {s.seed: s.utility for s in base.point.seeds}
     both = [sign * (s.utility - theirs.get(s.seed, math.nan)) for s in row.point.seeds]
     return difference(both)

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from fedtrees.core.columns import measure
 from fedtrees.report import leaks, style
 from fedtrees.report.claims import KINDS
 from fedtrees.report.frontier import Frontier
@@ -15,6 +16,7 @@ from fedtrees.report.markup import Html, esc, join, table, tag
 from fedtrees.report.rows import UNDEFENDED, Panel, Setting
 from fedtrees.report.sentences import Side
 from fedtrees.report.study import Study
+from fedtrees.report.table_text import told_of
 from fedtrees.report.web import esc as plotly_esc
 
 
@@ -114,7 +116,7 @@ def _panel(
     notes = [f"{p.defense}: {p.note}" for p in data.points if not p.drawn]
     hollow = [f"{p.defense}: {p.coverage}" for p in data.drawn if p.hollow]
     about = (
-        f"{data.panel}: {style.metric_name(data.utility)} against worst-case advantage "
+        f"{data.panel}: {measure(data.utility).name} against worst-case advantage "
         f"({data.metric}) of {len(data.drawn)} defenses; numbers in the leaderboard"
     )
     title = tag("figcaption", tag("strong", f"Threat: {data.panel.threat}"))
@@ -143,7 +145,7 @@ def _metric_chooser(study: Study) -> Html:
     names = [*shown, *study.other_metrics]
     if len(names) < 2:
         return Html("")
-    options = join(tag("option", f"{style.metric_name(m)} ({m})", value=m) for m in names)
+    options = join(tag("option", f"{measure(m).name} ({m})", value=m) for m in names)
     label = tag("label", "Leak measured by ", tag("select", options, id="metric"))
     return tag("p", label, class_="filters")
 
@@ -198,9 +200,10 @@ def marker(symbol: str, colour: str, hollow: bool = False) -> Html:
 def heatmaps(study: Study, charts: Charts) -> Html:
     """Show every attack under every threat against every defense."""
     metrics = {f.panel.setting: [f.metric] for f in reversed(study.frontiers)}
-    for f in study.other_frontiers:
-        if f.metric == "exact_rows" and f.drawn and "exact_rows" not in metrics[f.panel.setting]:
-            metrics[f.panel.setting].append("exact_rows")
+    for f, board in study.boards:
+        told, mine = told_of(board), metrics[f.panel.setting]
+        if told is not None and told.key not in mine:
+            mine.append(told.key)
     grids = {
         s: [leaks.leak_grid(study.rows, s, metric) for metric in metrics[s]]
         for s in study.settings
@@ -248,7 +251,7 @@ def _grid(charts: Charts, grid: leaks.Grid, limit: float, first: str) -> Html:
     caption = f"{grid.title}: advantage ({grid.metric}), 95% interval; score and blind below"
     right = range(1, len(grid.columns) + 1)
     numbers = table(caption, [first, *grid.columns], lines, right)
-    title = tag("h4", f"By {style.metric_name(grid.metric)} ({grid.metric})")
+    title = tag("h4", f"By {measure(grid.metric).name} ({grid.metric})")
     details = tag("details", tag("summary", "The same as a table"), numbers)
     return join([title, tag("div", chart, class_="wide"), details])
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from fedtrees.core.columns import said
 from fedtrees.core.counts import many
 from fedtrees.report.frontier import Frontier
 from fedtrees.report.phrases import NO_DIFFERENCE
@@ -16,11 +17,6 @@ from fedtrees.report.rows import Panel, Setting
 from fedtrees.report.sides import About, Adversary, Side
 from fedtrees.report.steps import recommended, steps
 from fedtrees.report.tables import LeaderRow
-
-REBUILT = (
-    " A row is rebuilt where every category is right and every number within 0.319 standard "
-    "deviations."
-)
 
 
 @dataclass(frozen=True)
@@ -82,8 +78,9 @@ def verdict(boards: Sequence[Board], about: About) -> Verdict:
             )
         )
     seeds = max((r.point.utility.n for _, board in boards for r in board), default=0)
-    rows = any(k.metric == "exact_rows" for _, board in boards for r in board for k in r.leaks)
-    return Verdict(tuple(advice), _note(seeds) + (REBUILT if rows else ""))
+    told = {k.metric for _, board in boards for r in board for k in r.leaks}
+    notes = filter(None, (m.explained for m in said(told)))
+    return Verdict(tuple(advice), " ".join([_note(seeds), *notes]))
 
 
 def _note(seeds: int) -> str:

@@ -7,17 +7,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from fedtrees.core.columns import LAST, measure, said
 from fedtrees.core.counts import listed
 from fedtrees.core.rows import ALONE
 from fedtrees.report import style
 from fedtrees.report.coverage import stopped
-from fedtrees.report.frontier import LOWER_IS_BETTER, Frontier, Point
+from fedtrees.report.frontier import Frontier, Point
 from fedtrees.report.intervals import Estimate
 from fedtrees.report.phrases import (
     KNOWS_OTHERS,
     NO_DIFFERENCE,
     NOT_LOOKING,
-    WORDS,
     Called,
     capital,
     changed,
@@ -28,7 +28,6 @@ from fedtrees.report.phrases import (
     sees,
     span,
     who,
-    wording,
 )
 from fedtrees.report.rows import UNDEFENDED, Panel, Setting
 from fedtrees.report.tables import LeaderRow
@@ -49,13 +48,11 @@ class Side:
 class About:
     """What is known of a run besides its boards.
 
-    `counts`: How many rows the shares of a metric are of, by panel and the metric's name; NaN where
-    the run does not tell. `untried`: What could have been run in a setting and was not, in words.
+    `untried`: What could have been run in a setting and was not, in words.
     `called`: What its protocol calls one party of a role, and several. `margin`: Advantage that a
     defense may leave and still be called down to blind.
     """
 
-    counts: Callable[[Panel, str], float]
     untried: Callable[[Setting], Sequence[str]]
     called: Callable[[Setting], Called]
     margin: float
@@ -65,22 +62,22 @@ class Adversary:
     """The numbers of one setting and threat, and how they are said."""
 
     def __init__(self, frontier: Frontier, board: Sequence[LeaderRow], about: About) -> None:
-        self.frontier, self.counts, self.margin = frontier, about.counts, about.margin
+        self.frontier, self.margin = frontier, about.margin
         self.board = {r.point.defense: r for r in board}
         self.base = self.board.get(UNDEFENDED)
         self.who, self.several = who(frontier.panel.threat, about.called(frontier.panel.setting))
         self.they, self.are = ("they", "are") if self.several else ("it", "is")
-        self.utility = style.metric_name(frontier.utility)
+        self.utility = measure(frontier.utility)
         self.seeds = max((r.point.utility.n for r in board), default=0)
-        self.sign = -1.0 if frontier.utility in LOWER_IS_BETTER else 1.0
+        leaks = [leak for r in board for leak in r.leaks if math.isfinite(leak.n)]
+        self.n = {leak.metric: leak.n for leak in leaks}
         past = self.past(UNDEFENDED)
         self.lead = past[0] if past else ""
 
     def severity(self) -> tuple[int, float]:
         """Return a key that puts who reads most first."""
-        order = {name: at for at, name in enumerate(WORDS)}
-        leak = self.leak(UNDEFENDED, self.lead)
-        return order.get(self.lead, len(order) + (not self.lead)), -leak.beyond.mean
+        lead = measure(self.lead).severity if self.lead else LAST + 1
+        return lead, -self.leak(UNDEFENDED, self.lead).beyond.mean
 
     # --- numbers
 
@@ -98,14 +95,12 @@ class Adversary:
         row = self.board.get(defense)
         found = [k.metric for k in (row.leaks if row else ()) if k.past_blind]
         shown = self.frontier.metric
-        alone = [m for m in found if m == shown or not {*found} & {*wording(m).beside}]
+        alone = [m for m in found if m == shown or not {*found} & {*measure(m).beside}]
         if shown in found:
-            alone = [m for m in alone if m == shown or wording(m).doing != wording(shown).doing]
-        said = [m for m in alone if self.differs(defense, m)]
-        order: dict[str, int] = {}
-        for at, words in enumerate(WORDS.values()):
-            order.setdefault(words.doing, at)
-        return tuple(sorted(said, key=lambda m: order.get(wording(m).doing, len(WORDS))))
+            alone = [m for m in alone if m == shown or measure(m).doing != measure(shown).doing]
+        told = [m for m in alone if self.differs(defense, m)]
+        kinds = [m.doing for m in said()]
+        return tuple(sorted(told, key=lambda m: kinds.index(measure(m).doing)))
 
     def differs(self, defense: str, metric: str) -> bool:
         """Whether a score and that of who never looked differ as they are written."""
@@ -114,19 +109,18 @@ class Adversary:
 
     def amount(self, metric: str, share: float, whole: bool = True) -> str:
         """Write how much: ``69 of 379 rows``, ``67%``, ``0.81``; without the whole, ``69``."""
-        words = wording(metric)
-        if words.plain:
-            return "under 0.01" if 0 < share < 0.01 else style.number(share, 2)
-        n = self.counts(self.frontier.panel, words.counted) if words.counted else math.nan
-        if not math.isfinite(n):
-            of = " of the rows" if words.counted and whole else ""
+        told = measure(metric)
+        if told.decimals is not None:
+            return "under 0.01" if 0 < share < 0.01 else style.number(share, told.decimals)
+        n = self.n.get(metric) if told.counted_by else None
+        if n is None:
+            of = f" of the {told.counted_by}" if told.counted_by and whole else ""
             return f"{percent(share)}{of}"
-        many_of = f"{count(share * n)} of {n:,.0f} rows" if whole else count(share * n)
-        return many_of
+        return count(share * n) + (f" of {n:,.0f} {told.counted_by}" if whole else "")
 
     def can(self, metric: str, leak: Leak, beside: str = f"{NOT_LOOKING}: ") -> str:
         """Write what an adversary can do, beside who never looked."""
-        done = wording(metric).can.format(self.amount(metric, leak.score.mean))
+        done = measure(metric).phrase.format(self.amount(metric, leak.score.mean))
         lines = [f"{beside}{self.amount(metric, leak.blind.mean, whole=False)}"]
         if leak.population.known:
             told = self.amount(metric, leak.population.mean, whole=False)
@@ -154,7 +148,7 @@ class Adversary:
         """
         assert self.base is not None
         theirs = {s.seed: s.utility for s in self.base.point.seeds}
-        sign = self.sign if better else 1.0
+        sign = self.utility.sign if better else 1.0
         mine = self.board[defense].point.seeds
         return difference([sign * (s.utility - theirs.get(s.seed, math.nan)) for s in mine])
 
@@ -170,7 +164,7 @@ class Adversary:
             groups.setdefault(self.state(d), []).append(d)
         sentences = [self.reads(), self.also()]
         if self.lead:
-            subject = capital(wording(self.lead).doing)
+            subject = capital(measure(self.lead).doing)
             for state in (state for state in STATES if state in groups):
                 sentences.append(self.group(subject, state, groups[state]))
                 subject = "It"
@@ -188,21 +182,21 @@ class Adversary:
                 f"What {self.who} could read without a defense is not known: {note}.{self.kept()}"
             )
         if not self.lead:
-            first = next((m for m in WORDS if self.leak(UNDEFENDED, m).score.known), "")
-            first = first or self.base.leaks[0].metric
+            first = said(leak.metric for leak in self.base.leaks)[0].key
             can = self.can(first, self.leak(UNDEFENDED, first))
             return (
                 f"{someone} can read nothing clear in what {self.they} {sees(self.several)}: "
                 f"{self.they} can {can}. That says nothing about the defenses."
             )
-        leak, rows = self.leak(UNDEFENDED, self.lead), self.leak(UNDEFENDED, "exact_rows")
+        leak, rows = self.leak(UNDEFENDED, self.lead), self.base.told
         attack = listed([*dict.fromkeys(name.partition("[")[0] for name in leak.attacks)], "or")
-        if self.lead == "exact_rows" or not rows.score.known:
+        kinds = {measure(m).doing for m in self.past(UNDEFENDED)}
+        if rows is None or measure(rows.metric).doing in kinds:
             return f"{someone} can {self.can(self.lead, leak)}, by {attack}."
-        mine = self.amount("exact_rows", rows.score.mean)
-        theirs = self.amount("exact_rows", rows.line, whole=False)
+        mine = self.amount(rows.metric, rows.score.mean)
+        theirs = self.amount(rows.metric, rows.line, whole=False)
         return (
-            f"{someone} cannot rebuild clearly more rows in every column than "
+            f"{someone} {self.are} not clearly better at {measure(rows.metric).doing} than "
             f"{NOT_LOOKING} ({mine} against {theirs}), but can "
             f"{self.can(self.lead, leak, 'against ')}, by {attack}."
         )
@@ -211,7 +205,8 @@ class Adversary:
         """Say what was measured where no attack was scored: the utility, and what it costs."""
         if self.base is None or not self.base.point.utility.known:
             return ""
-        mine = f"{self.utility} {style.number(self.base.point.utility.mean)} without a defense"
+        mean = style.number(self.base.point.utility.mean)
+        mine = f"{self.utility.name} {mean} without a defense"
         costs = [f"{self.price([d])} with {d}" for d in self.board
                  if d != UNDEFENDED and self.cost(d).known]  # fmt: skip
         return f" What was measured: {'; '.join([mine, *costs])}."
@@ -287,7 +282,7 @@ class Adversary:
         """Write the change in utility, of several defenses that agree in whether it is clear."""
         costs = [self.cost(d).mean for d in defenses if self.cost(d).known]
         if not costs:
-            return f"no {self.utility} measured"
+            return f"no {self.utility.name} measured"
         change = changed(self.utility, costs)
         clear = change.endswith("unchanged") or not self.no_clear_cost(defenses[0])
         return change if clear else f"{change}, {NO_DIFFERENCE}"

@@ -67,10 +67,10 @@ def _use(defense: str, sides: Sequence[Adversary], able: Sequence[str]) -> str:
     against = listed([s.who for s in sides])
     mine, theirs = (style.number(r.point.utility.mean) for r in (row, base))
     unclear = f" ({NO_DIFFERENCE})" if side.no_clear_cost(defense) else ""
-    facts, first = [f"{side.utility} {mine} instead of {theirs}{unclear}"], "Against"
+    facts, first = [f"{side.utility.name} {mine} instead of {theirs}{unclear}"], "Against"
     local = side.local()
     if local.known:
-        worth = side.sign * row.point.utility.mean > side.sign * local.mean
+        worth = side.utility.sign * (row.point.utility.mean - local.mean) > 0
         alone = "training alone gives" if worth else "no better than training alone, which gives"
         near = f" ({NO_DIFFERENCE})" if _overlap(row.point.utility, local) else ""
         facts.append(f"{alone} {style.number(local.mean)}{near}")

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pandas as pd
 
+from fedtrees.core.columns import UTILITY
 from fedtrees.core.errors import UsageError, did_you_mean
 from fedtrees.core.specs import parse_one
-from fedtrees.metrics.metric import COUNTED
 from fedtrees.report import style
 from fedtrees.report.frontier import Frontier, frontiers
 from fedtrees.report.gaps import Gaps, called
@@ -47,9 +47,9 @@ class Study:
                 f"no attack of this run reports an advantage for {self.metric!r}"
                 f"{did_you_mean(self.metric, known)}"
             )
-        trained = set(self.rows.loc[self.rows["stage"] == "train", "metric"]) - {""}
+        trained = set(self.rows.loc[self.rows["stage"] == "train", "metric"])
         if self.utility is not None and self.utility not in trained:
-            known_utilities = [m for m in trained if ":" not in m]
+            known_utilities = [m.key for m in UTILITY if m.key in trained]
             raise UsageError(
                 f"no model of this run was scored by {self.utility!r}"
                 f"{did_you_mean(self.utility, known_utilities)}"
@@ -84,7 +84,7 @@ class Study:
     @cached_property
     def verdict(self) -> Verdict:
         """What the run says, in sentences."""
-        return verdict(self.boards, About(self.counted, self.gaps.named, called, self.margin))
+        return verdict(self.boards, About(self.gaps.named, called, self.margin))
 
     @cached_property
     def explained(self) -> Explained:
@@ -99,17 +99,6 @@ class Study:
         """What could have been run and was not."""
         return Gaps.of(self.rows, self.settings)
 
-    def counted(self, panel: Panel, metric: str) -> float:
-        """Return how many rows the shares of a metric are of, NaN where the run does not tell."""
-        rows = self.rows
-        here = rows[
-            (rows["metric"] == f"{COUNTED}:{metric}")
-            & (rows["dataset"] == panel.setting.dataset)
-            & (rows["partition"] == panel.setting.partition)
-            & (rows["threat"] == panel.threat)
-        ]
-        return float(here["value"].mean())
-
     @cached_property
     def colours(self) -> dict[str, tuple[str, str]]:
         """One colour per defense family, equal in every figure."""
@@ -122,15 +111,6 @@ class Study:
         shown = {f.metric for f in self.frontiers}
         rest = [m for m in attack_metrics(self.rows) if m not in shown]
         return tuple(rest[: MOST_METRICS - 1])
-
-    @cached_property
-    def other_frontiers(self) -> tuple[Frontier, ...]:
-        """The same panels by what else leaks: exact rows, exact counts per leaf, thresholds."""
-        shown = {f.metric for f in self.frontiers}
-        known = attack_metrics(self.rows)
-        other = ("exact_rows", "leaf_mass_exact", "thresholds")
-        wanted = [m for m in other if m in known and m not in shown]
-        return tuple(f for m in wanted for f in self.in_metric(m))
 
     def in_metric(self, metric: str) -> Sequence[Frontier]:
         """Return the frontiers in another metric; panels without it are left out."""

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from fedtrees.core.columns import Measure, measure
 from fedtrees.core.counts import listed
 from fedtrees.core.specs import split_outside
 from fedtrees.report import style
@@ -86,21 +87,23 @@ def leaderboard_table(frontier: Frontier, board: Sequence[LeaderRow], width: int
         style_ = "bold" if row.on_front else ""
         out.add_row(*(Text(c.cells[at]) for c in kept), style=style_)
     gone = [c.name for c in columns if c not in kept]
+    told = told_of(board)
+    about = f"; {told.head}: {told.name}, by the best attack at it (blind)" if told else ""
     hidden = f"; no room for {listed(gone)}" if gone else ""
     out.caption = Text(
-        f"advantage of {frontier.metric}, worst attack, ± half of the 95% interval; exact rows: "
-        "victims' rows right in every column, by the best attack at it (blind); bold: not "
-        f"dominated; hollow mark: an applicable attack is missing{hidden}"
+        f"advantage of {frontier.metric}, worst attack, ± half of the 95% interval{about}; bold: "
+        f"not dominated; hollow mark: an applicable attack is missing{hidden}"
     )
     out.caption_justify = "left"
     return out
 
 
 def _columns(frontier: Frontier, board: Sequence[LeaderRow]) -> tuple[_Column, ...]:
-    utility = style.metric_name(frontier.utility)
+    utility, told = measure(frontier.utility).name, told_of(board)
     cells = list(zip(*map(_cells, board), strict=True)) or [()] * 10
-    names = ("defense", utility, f"Δ {utility}", "advantage", "Δ adv.", "exact rows",
-             "strongest attack", "claim", "traffic", "time")  # fmt: skip
+    names = ("defense", utility, f"Δ {utility}", "advantage", "Δ adv.",
+             told.head if told else "", "strongest attack", "claim", "traffic",
+             "time")  # fmt: skip
     given_up = (0, 0, 4, 0, 3, 7, 6, 5, 2, 1)
     folds = {0, 6, 7}
     return tuple(
@@ -125,7 +128,7 @@ def _cells(row: LeaderRow) -> tuple[str, ...]:
         "" if base else style.number(row.change.mean, 3, signed=True),
         _short(p.advantage, signed=True),
         "" if base else style.number(row.relief.mean, 3, signed=True),
-        exact_rows(row),
+        told_text(row),
         attacks,
         p.claimed or "not known",
         style.bytes_text(row.cost.bytes),
@@ -133,12 +136,17 @@ def _cells(row: LeaderRow) -> tuple[str, ...]:
     )
 
 
-def exact_rows(row: LeaderRow) -> str:
-    """Write the share of rows reconstructed exactly, and blind: ``87% (0%)``."""
-    if not row.exact.known:
+def told_of(board: Sequence[LeaderRow]) -> Measure | None:
+    """Return the measure of what is told about persons, None where nothing is."""
+    return next((measure(row.told.metric) for row in board if row.told), None)
+
+
+def told_text(row: LeaderRow) -> str:
+    """Write the share of persons of whom it is told, and blind: ``87% (0%)``."""
+    if row.told is None:
         return "–"
-    blind = f" ({row.exact_blind.mean:.0%})" if row.exact_blind.known else ""
-    return f"{row.exact.mean:.0%}{blind}"
+    blind = f" ({row.told.blind.mean:.0%})" if row.told.blind.known else ""
+    return f"{row.told.score.mean:.0%}{blind}"
 
 
 def _short(e: Estimate, signed: bool = False) -> str:

@@ -3,43 +3,38 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pandas as pd
 
+from fedtrees.core.columns import BYTES_DOWN, BYTES_UP, CIPHERTEXTS, CPU, OPERATIONS, said
 from fedtrees.core.guarantee import Guarantee, join
-from fedtrees.crypto.ledger import OPERATIONS
 from fedtrees.report import claims
 from fedtrees.report.budgets import ordered
 from fedtrees.report.frontier import Frontier, Point
 from fedtrees.report.intervals import Estimate, estimate
 from fedtrees.report.rows import UNDEFENDED, Setting
 from fedtrees.report.verdict import Leak, difference, leaks_of
-from fedtrees.report.worst import by_seed, worst_case
-
-_BY_TYPE = re.compile(r"^bytes_(up|down):(.+)$")
-_OPERATIONS = tuple(name.replace(" ", "_") for name in OPERATIONS)
+from fedtrees.report.worst import by_part, by_seed
 
 
 @dataclass(frozen=True)
 class LeaderRow:
     """One defense of a leaderboard: what it keeps, what still leaks, what it costs.
 
-    `exact, exact_blind`: Largest share of the victims' rows that any attack reconstructed exactly,
-    and the blind adversary's. `leaks`: The worst advantage by every headline score.
+    `told`: The worst of what is told about persons: rows rebuilt, or else labels; None where no
+    attack does. `leaks`: The worst advantage by every headline score.
     """
 
     point: Point
     change: Estimate
     relief: Estimate
-    exact: Estimate
-    exact_blind: Estimate
     cost: Cost
     guarantees: Guarantees
     on_front: bool
     leaks: tuple[Leak, ...] = ()
+    told: Leak | None = None
 
 
 @dataclass(frozen=True)
@@ -88,10 +83,6 @@ class Guarantees:
     verdict: str
 
 
-def _values(worst: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
-    return worst["value"], worst["value_error"]
-
-
 def leaderboard(rows: pd.DataFrame, frontier: Frontier) -> tuple[LeaderRow, ...]:
     """Return one row per defense of a panel, the undefended run first.
 
@@ -102,19 +93,19 @@ def leaderboard(rows: pd.DataFrame, frontier: Frontier) -> tuple[LeaderRow, ...]
     costs = {c.defense: c for c in cost_table(here, frontier.panel.setting)}
     stated = {g.defense: g for g in guarantee_table(here, frontier.panel.setting)}
     attacked = here[here["threat"] == frontier.panel.threat]
-    exact = worst_case(attacked, "exact_rows")
     leaks = leaks_of(attacked)
+    every = said({leak.metric for mine in leaks.values() for leak in mine})
+    about = next((m.key for m in every if m.slot == "rows"), "")
     return tuple(
         LeaderRow(
             point=p,
             change=paired(p, base, "utility"),
             relief=paired(p, base, "advantage"),
-            exact=estimate(*_values(exact[exact["defense_spec"] == p.defense])),
-            exact_blind=estimate(exact.loc[exact["defense_spec"] == p.defense, "blind"]),
             cost=costs[p.defense],
             guarantees=stated[p.defense],
             on_front=p.defense in frontier.front,
             leaks=leaks.get(p.defense, ()),
+            told=next((k for k in leaks.get(p.defense, ()) if k.metric == about), None),
         )
         for p in frontier.points
     )
@@ -147,14 +138,12 @@ def _cost(defense: str, train: pd.DataFrame) -> Cost:
     ok = train[train["status"] == "ok"]
     # The cell's totals stand on each of its rows: one row per seed is enough.
     firsts = ok.groupby("seed")[["bytes_up", "bytes_down", "rounds", "seconds"]].first()
-    types = filter(None, map(_BY_TYPE.match, sorted(set(ok["metric"]))))
-    by_type = [(*m.groups(), estimate(by_seed(ok, m[0]).values())) for m in types]
-    cpu = estimate(by_seed(ok, "cpu_seconds").values())
-    by_name = {name: estimate(by_seed(ok, name).values()) for name in ("ciphertexts", *_OPERATIONS)}
-    ciphertexts, *done = by_name.values()
-    operations = tuple((n, e) for n, e in zip(_OPERATIONS, done, strict=True) if e.known)
+    by_type = [(way, *of) for way, m in (("down", BYTES_DOWN), ("up", BYTES_UP))
+               for of in by_part(ok, m.key)]  # fmt: skip
+    cpu, ciphertexts = (estimate(by_seed(ok, m.key).values()) for m in (CPU, CIPHERTEXTS))
     totals = (estimate(firsts[name]) for name in firsts)
-    return Cost(defense, *totals, cpu, tuple(by_type), ciphertexts, operations)
+    done = tuple(by_part(ok, OPERATIONS.key))
+    return Cost(defense, *totals, cpu, tuple(by_type), ciphertexts, done)
 
 
 def protections(frontiers: Sequence[Frontier], costs: Sequence[Cost]) -> tuple[Protection, ...]:

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 
 import pandas as pd
 
+from fedtrees.core.columns import measure
 from fedtrees.core.errors import UsageError
 from fedtrees.metrics.aggregate import t_upper
-from fedtrees.metrics.metric import headlines
 from fedtrees.report.frontier import Point
 from fedtrees.report.intervals import Estimate, estimate, sampling_half
 from fedtrees.report.worst import attack_metrics, worst_case
@@ -19,8 +19,6 @@ from fedtrees.report.worst import attack_metrics, worst_case
 # What a defense may leave above blind and still be called down to it. Between federations of one
 # table advantages differ by one to three points: three seeds can show five, and not much less.
 MARGIN = 0.05
-#: Scores of single persons: of these no margin is granted.
-PERSONS = ("exact_rows", "returned_right")
 FEWEST_SEEDS = 3  # of fewer no interval is believed
 
 
@@ -32,8 +30,9 @@ class Leak:
     it has no rows somebody who knows other rows of the population. `upper`: Upper end of its 95% t
     interval over seeds; infinite below `FEWEST_SEEDS`. `score, blind, population`: Of the attack
     that is worst on each seed, and of those two. `attacks`: Names of
-    those attacks, the most frequent first. `by_seed`: Their scores, each with its standard error
-    where a sample of the rows was scored, else 0.
+    those attacks, the most frequent first. `n`: How many rows the share is of, NaN where the run
+    does not tell. `by_seed`: Their scores, each with its standard error where a sample of the rows
+    was scored, else 0.
     """
 
     metric: str
@@ -44,6 +43,7 @@ class Leak:
     blind: Estimate = Estimate()
     population: Estimate = Estimate()
     attacks: tuple[str, ...] = ()
+    n: float = math.nan
     by_seed: Mapping[int, tuple[float, float]] = field(default_factory=dict)
 
     @property
@@ -63,9 +63,8 @@ class Leak:
 
         A margin wider than `MARGIN` grants no more than that.
         """
-        return self.past_blind and (
-            self.metric in PERSONS or self.beyond.mean > min(margin, MARGIN)
-        )
+        granted = min(margin, MARGIN, measure(self.metric).margin)
+        return self.past_blind and self.beyond.mean > granted
 
 
 def above(e: Estimate) -> bool:
@@ -79,8 +78,7 @@ def leaks_of(attacks: pd.DataFrame) -> dict[str, tuple[Leak, ...]]:
     `attacks`: Attack rows of one setting and threat.
     """
     found: dict[str, list[Leak]] = {}
-    wanted = set(headlines())
-    for metric in (m for m in attack_metrics(attacks) if m in wanted):
+    for metric in (m for m in attack_metrics(attacks) if measure(m).phrase):
         for spec, rows in worst_case(attacks, metric).groupby("defense_spec"):
             values = _beyond(rows)
             errors = rows["advantage_error"].tolist()
@@ -99,6 +97,7 @@ def leaks_of(attacks: pd.DataFrame) -> dict[str, tuple[Leak, ...]]:
                     estimate(rows["blind"]),
                     estimate(rows["population"]),
                     tuple(name for name, _ in Counter(rows["attack_spec"]).most_common()),
+                    float(rows["n"].mean()),
                     {int(seed): (value, error) for seed, value, error in scored},
                 )
             )

@@ -143,7 +143,7 @@ def test_one_process_and_two_give_the_same_numbers(finished, tmp_path):
     b.run()
 
     def values(folder):
-        timed = ("cpu_seconds", "note:")
+        timed = ("cpu_seconds", "note")
         return [
             (identity(r), r["value"]) for r in rows_of(folder) if not r["metric"].startswith(timed)
         ]

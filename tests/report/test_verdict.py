@@ -1,13 +1,12 @@
 """Who is called down to blind: a margin, enough seeds, every attack, every score."""
 
-import math
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from synthetic_run import Table
 
+from fedtrees.core.columns import measure
 from fedtrees.core.errors import UsageError
 from fedtrees.core.guarantee import parse
 from fedtrees.metrics.aggregate import mean_interval, t_upper
@@ -36,10 +35,10 @@ def run(table, defended=CALM, attacks=("a", "b"), ran=("a", "b"), seeds=(0, 1, 2
     return table
 
 
-def said(table, margin=verdict.MARGIN, counts=math.nan, untried=()):
+def said(table, margin=verdict.MARGIN, untried=()):
     frontier = table.frontier()
     board = leaderboard(table.rows(), frontier)
-    about = sentences.About(lambda *_: counts, lambda _: untried, lambda _: {}, margin)
+    about = sentences.About(lambda _: untried, lambda _: {}, margin)
     return sentences.verdict([(frontier, board)], about)
 
 
@@ -66,9 +65,9 @@ def test_where_no_row_is_rebuilt_that_is_said_first(table):
     run(table)
     for seed in (0, 1, 2):
         table.attack("none", seed, "a", 0.0, metric="exact_rows")
-        table.lines[-1] |= {"value": 0.0, "blind": 0.0}
-    assert line(table, counts=96.0).startswith(
-        "The party 't' cannot rebuild clearly more rows in every column than one who never looked "
+        table.lines[-1] |= {"value": 0.0, "blind": 0.0, "n": 96}
+    assert line(table).startswith(
+        "The party 't' is not clearly better at rebuilding rows than one who never looked "
         "(0 of 96 rows against 0), but can guess 50% of the values right (against 40%), by a."
     )
 
@@ -212,16 +211,19 @@ def test_an_attack_that_stopped_early_is_told(table):
     run(table)
     for seed in (0, 1, 2):
         for defense in ("none", "shield"):
-            table.add("attack", defense, seed, "note:stopped_early", 1.0, attack="b", threat="t")
+            table.add(
+                "attack", defense, seed, "note", 1.0, part="stopped_early", attack="b", threat="t"
+            )
     assert "All 2 attacks that apply ran; b stopped early, at a limit of the search:" in line(table)
 
 
 def test_a_search_that_was_cut_short_is_told_with_its_limits(table):
     run(table, attacks=("a", "joint"), ran=("a", "joint"))
     for seed in (0, 1, 2):
-        place = {"attack": "joint", "attack_params": "steps=9000", "threat": "t"}
-        table.add("attack", "none", seed, "note:stopped_early", 1.0, **place)
-        table.add("attack", "none", seed, "note:stopped_early", 1.0,
+        place = {"attack": "joint", "attack_params": "steps=9000", "threat": "t",
+                 "part": "stopped_early"}  # fmt: skip
+        table.add("attack", "none", seed, "note", 1.0, **place)
+        table.add("attack", "none", seed, "note", 1.0,
                   **place | {"attack": "draft-dp", "attack_params": ""})  # fmt: skip
     early = table.frontier().point("none").coverage.early
     assert early == ("draft-dp[work=1,limit=60]", "joint[steps=9000]")
@@ -281,7 +283,7 @@ def test_adversaries_are_named_in_words(text, words, several):
     ],
 )
 def test_a_change_of_a_score_is_no_score(changes, text):
-    assert phrases.changed("AUC", changes) == text
+    assert phrases.changed(measure("auc"), changes) == text
 
 
 VALUES = st.lists(st.floats(-1, 1), min_size=3, max_size=8)
