@@ -108,14 +108,14 @@ class Untested:
 
     `adversaries`: Names of roles whose view was not attacked, with the threat to give. `defenses`:
     Names of defenses that fit and did not run. `cut`: Attacks that stopped at a limit. `failed`:
-    Attacks that failed. `unfit`: Defenses that were asked for and do not fit, with the reason.
+    Attacks that failed, and why. `unfit`: Defenses that were asked for and do not fit, and why.
     """
 
     adversaries: tuple[tuple[str, str], ...] = ()
     defenses: tuple[str, ...] = ()
     attacks: tuple[str, ...] = ()
     cut: tuple[str, ...] = ()
-    failed: tuple[str, ...] = ()
+    failed: tuple[tuple[str, str], ...] = ()
     unfit: tuple[tuple[str, str], ...] = ()
 
 
@@ -335,6 +335,62 @@ def _trials(
     return found
 
 
+def trials_of(rows: pd.DataFrame, margin: float = MARGIN) -> dict[str, list[Trial]]:
+    """Return how every protocol with its defense fared on every table of a run, by name.
+
+    Protocols that claim no guarantee are no recipe without a defense: the best of them by utility,
+    table by table, is what prices are counted against, under the name `UNDEFENDED`. Nor is what
+    trained on no table.
+
+    Parameters
+    ----------
+    rows : DataFrame
+        As returned by `fedtrees.report.rows.load_rows`.
+    margin : float
+    """
+    here = rows[rows["stage"].isin(["train", "attack"])]
+    tables = {s: _read(rows, s, margin) for s in sorted(set(here["setting"]))}
+    trials: dict[str, list[Trial]] = {}
+    for place in dict.fromkeys((s.dataset, s.partition) for s in tables):
+        mine = {s: r for s, r in tables.items() if (s.dataset, s.partition) == place}
+        plain = {s: r for s, r in mine.items() if not _guaranteed(r)}
+        trains = {s: r.rows[r.rows["stage"] == "train"] for s, r in mine.items()}
+        if not plain:
+            continue
+        utilities = {s: utility_of(trains[s]) for s in plain}
+        best = max(
+            plain,
+            key=lambda s: (
+                utilities[s].sign
+                * prices(trains[s], utilities[s], math.nan)[UNDEFENDED].mean_utility
+            ),
+        )
+        utility = utilities[best]
+        constant = _references(rows, best, utility).get(_CONSTANT, math.nan)
+        for setting, read_here in mine.items():
+            cost = prices(trains[setting], utility, constant, trains[best])
+            for spec in read_here.defenses:
+                bare = spec == UNDEFENDED and setting in plain
+                if (bare and setting != best) or not cost[spec].by_seed:
+                    continue
+                name = UNDEFENDED if bare else _named(setting, spec)
+                for threat, reader in read_here.readers.items():
+                    metrics = dict.fromkeys(
+                        m for r in mine.values() if threat in r.readers
+                        for m in r.readers[threat].metrics
+                    )  # fmt: skip
+                    trials.setdefault(name, []).append(
+                        Trial(
+                            f"{setting.dataset} · {threat}",
+                            tuple(reader.cell(spec, m) for m in metrics),
+                            cost[spec],
+                            _why_untested(reader, spec, read_here),
+                            read_here.costs[spec].bytes,
+                        )
+                    )
+    return trials
+
+
 def _beside(reader: Reader, spec: str, metric: str) -> Cell:
     return reader.cell(spec, metric)
 
@@ -414,15 +470,18 @@ def _sees(threat: str, setting: Setting, seen: Sequence[Mapping[str, Any]]) -> t
         return ()
     found = []
     for entry in seen:
-        if (str(entry.get("protocol")), str(entry.get("defense"))) != (
-            setting.protocol,
-            UNDEFENDED,
-        ):
+        if not of_protocol(entry, setting) or str(entry.get("defense")) != UNDEFENDED:
             continue
         reader = str(entry.get("readable_by") or entry.get("to"))
         if reader in roles and entry.get("reveals"):
             found.append(words_of(str(entry.get("type", ""))))
     return tuple(dict.fromkeys(found)) or (("the finished model",) if roles == {PUBLIC} else ())
+
+
+def of_protocol(entry: Mapping[str, Any], setting: Setting) -> bool:
+    """Tell whether a crossing is of a setting's protocol, of whatever parameters."""
+    name = str(entry.get("protocol", "")).partition("[")[0]
+    return name == setting.protocol.partition("[")[0]
 
 
 def words_of(message: str) -> str:
@@ -438,18 +497,15 @@ def _untested(setting: Setting, mine: _Read, gaps: Gaps) -> Untested:
         return tuple(dict.fromkeys(found))
 
     words = called(setting)
-    cut, failed = list[str](), list[str]()
-    for reader in mine.readers.values():
-        for told in reader.coverage.values():
-            cut += told.early
-            failed += told.failed
+    early = [t.early for r in mine.readers.values() for t in r.coverage.values()]
+    failed = [(n, g.why) for g in here if g.status in ("failed", "timeout") for n in g.names]
     unfit = tuple((n, g.why) for g in here if g.kind == "defense" and g.status == "skipped"
                   for n in g.names)  # fmt: skip
     return Untested(
         tuple((_who(n, words)[0], n) for n in names("threat", NOT_ASKED)),
         names("defense", NOT_ASKED),
         names("attack", NOT_ASKED),
-        tuple(dict.fromkeys(cut)),
+        tuple(dict.fromkeys(name for names in early for name in names)),
         tuple(dict.fromkeys(failed)),
         unfit,
     )

@@ -38,7 +38,7 @@ def _setting(found: Found) -> dict[str, Any]:
             "defenses": list(found.untested.defenses),
             "attacks": list(found.untested.attacks),
             "cut_short": list(found.untested.cut),
-            "failed": list(found.untested.failed),
+            "failed": dict(found.untested.failed),
             "unfit": dict(found.untested.unfit),
         },
     }

@@ -45,7 +45,8 @@ def render(folder: Path, margin: float = MARGIN) -> str:
     """Return the report as one HTML document."""
     check_margin(margin)
     rows = load_rows(folder)
-    return page(findings(rows, folder, margin), rows, _method(folder))
+    seen = read_json(folder, "disclosure.json") or ()
+    return page(findings(rows, folder, margin), rows, _method(folder), seen)
 
 
 def _method(folder: Path) -> Method:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,15 @@ from fedtrees.core.registry import register
 from fedtrees.core.specs import parse_one
 from fedtrees.report import said, svg
 from fedtrees.report.claims import span
-from fedtrees.report.findings import Adversary, Defended, Findings, Found, local
+from fedtrees.report.findings import (
+    Adversary,
+    Defended,
+    Findings,
+    Found,
+    local,
+    of_protocol,
+    words_of,
+)
 from fedtrees.report.price import TOLERANCE, Price
 from fedtrees.report.recipe import Candidate
 from fedtrees.report.rows import UNDEFENDED
@@ -40,9 +48,15 @@ class Method:
     versions: str
 
 
-def page(found: Findings, rows: pd.DataFrame, method: Method) -> str:
-    """Return the report as one HTML document; the same run gives the same bytes."""
-    pages = [_setting(f, rows, at) for at, f in enumerate(found.settings)]
+Seen = Sequence[Mapping[str, Any]]
+
+
+def page(found: Findings, rows: pd.DataFrame, method: Method, seen: Seen = ()) -> str:
+    """Return the report as one HTML document; the same run gives the same bytes.
+
+    `seen`: Who saw what (``disclosure.json``).
+    """
+    pages = [_setting(f, rows, at, seen) for at, f in enumerate(found.settings)]
     tables = sorted({f.setting.dataset for f in found.settings})
     title = f"{said.some(tables, 3)}: privacy findings" if tables else "privacy findings"
     return render(
@@ -57,7 +71,7 @@ def page(found: Findings, rows: pd.DataFrame, method: Method) -> str:
     )
 
 
-def _setting(found: Found, rows: pd.DataFrame, at: int) -> dict[str, Any]:
+def _setting(found: Found, rows: pd.DataFrame, at: int, seen: Seen) -> dict[str, Any]:
     recipe = _recipe(found)
     return {
         "tab": found.setting.protocol.partition("[")[0],
@@ -72,7 +86,7 @@ def _setting(found: Found, rows: pd.DataFrame, at: int) -> dict[str, Any]:
         "frontiers": [f for a in found.tested if (f := _frontier(found, a, at))],
         "matrix": _matrix(found),
         "untested": list(_untested(found)),
-        "folds": list(_folds(found, rows)),
+        "folds": list(_folds(found, rows, seen)),
     }
 
 
@@ -444,12 +458,8 @@ def _untested(found: Found) -> Iterator[tuple[str, str, str]]:
         yield f"{said.capital(name)}.", "No view of this role was attacked.", f"--threat {threat}"
     for name, why in told.unfit:
         yield f"{name}.", f"It does not fit here: {why}.", ""
-    if told.failed:
-        yield (
-            "Attacks that failed.",
-            f"{listed([*told.failed])}. A failed attack is no defense.",
-            "",
-        )
+    for name, why in told.failed:
+        yield f"{name} failed.", f"{why}. A failed attack is no defense.", ""
     if told.attacks:
         yield f"{many(len(told.attacks), 'attack')} that apply.", f"{listed([*told.attacks])}.", ""
     if told.defenses:
@@ -465,13 +475,18 @@ def _untested(found: Found) -> Iterator[tuple[str, str, str]]:
            "Only a bounded guarantee speaks of those.", "")  # fmt: skip
 
 
-def _folds(found: Found, rows: pd.DataFrame) -> Iterator[dict[str, Any]]:
+def _folds(found: Found, rows: pd.DataFrame, seen: Seen) -> Iterator[dict[str, Any]]:
     here = rows[rows["setting"] == found.setting]
     for adversary in found.tested:
         yield _attacks(found, adversary, here)
     columns = _columns(found, here)
     if columns:
         yield columns
+    crossings = [_crossing(e) for e in seen if of_protocol(e, found.setting)]
+    if crossings:
+        yield {"title": "Who sees what", "note": "every kind of message, from a short run",
+               "rows": crossings, "numbers": (6, 7), "header": ["Message", "Defense", "From", "To",
+               "Reveals", "Why", "Count", "Bytes"]}  # fmt: skip
     lines = [[d.spec, *(span(t) or "–" for t in (d.guarantees.claimed, d.guarantees.spent,
               d.guarantees.measured)), d.guarantees.verdict] for d in found.defenses]  # fmt: skip
     yield {"title": "Guarantees", "note": "claimed, spent, measured", "numbers": (), "rows": lines,
@@ -484,6 +499,20 @@ def _folds(found: Found, rows: pd.DataFrame) -> Iterator[dict[str, Any]]:
     yield {"title": "Cost of training", "note": "traffic, rounds, time", "numbers": range(1, 7),
            "rows": costs, "header": ["Defense", name, "Traffic", "Rounds", "Seconds",
                                      "Processor", "Ciphertexts"]}  # fmt: skip
+
+
+def _crossing(entry: Mapping[str, Any]) -> list[str]:
+    reader = str(entry.get("readable_by") or entry.get("to"))
+    receiver = str(entry.get("to"))
+    to = receiver if reader == receiver else f"{receiver}, read by {reader}"
+    guards = entry.get("guarded_by") or ()
+    guarded = ", ".join(guards) if isinstance(guards, (list, tuple)) else str(guards)
+    reveals = ", ".join(map(str, entry.get("reveals") or ())) or "nothing of persons"
+    why = str(entry.get("why", "")) + (f"; guarded by {guarded}" if guarded else "")
+    return [words_of(str(entry.get("type", ""))), str(entry.get("defense", "")),
+            str(entry.get("from", "")), to, reveals, why,
+            number(float(entry.get("count") or 0), 0),
+            bytes_text(float(entry.get("bytes") or 0))]  # fmt: skip
 
 
 def _attacks(found: Found, adversary: Adversary, here: pd.DataFrame) -> dict[str, Any]:

@@ -8,7 +8,7 @@ before facts about groups; then the price.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from fedtrees.core.columns import measure
@@ -55,13 +55,13 @@ class Candidate:
 
     name: str
     trials: tuple[Trial, ...]
-    missing: tuple[str, ...] = ()  # places where others were tried and this was not
+    missing: tuple[str, ...] = ()  # why nothing can be said of places where others were tried
 
     @property
     def untested(self) -> tuple[str, ...]:
         """Where nothing can be said of it, and why."""
         told = [f"{t.place}: {t.untested}" for t in self.trials if t.untested]
-        return (*(f"{place}: not run" for place in self.missing), *told)
+        return (*self.missing, *told)
 
     @property
     def open(self) -> tuple[tuple[str, Cell], ...]:
@@ -147,13 +147,30 @@ def recommend(trials: Mapping[str, Sequence[Trial]]) -> Recommendation:
     trials : mapping of str to sequence of Trial
         By name of the recipe, one for every table and adversary.
     """
-    places = dict.fromkeys(t.place for tried in trials.values() for t in tried)
+    needed: dict[str, set[str]] = {}
+    for tried in trials.values():
+        for t in tried:
+            scored = {c.metric for c in t.cells if c.scores and measure(c.metric).required}
+            needed.setdefault(t.place, set()).update(scored)
     found = [
-        Candidate(name, tuple(tried), tuple(p for p in places if p not in {t.place for t in tried}))
+        Candidate(name, tuple(tried), tuple(_missing(tried, needed)))
         for name, tried in trials.items()
         if name != UNDEFENDED and tried
     ]
     return Recommendation(tuple(sorted(found, key=lambda c: c.rank)))
+
+
+def _missing(tried: Sequence[Trial], needed: Mapping[str, set[str]]) -> Iterator[str]:
+    """Yield the places where a recipe was not run, or lacks what must be measured, and why."""
+    by_place = {t.place: t for t in tried}
+    for place, metrics in needed.items():
+        if place not in by_place:
+            yield f"{place}: not run"
+        elif not by_place[place].untested:
+            scored = {c.metric for c in by_place[place].cells if c.state != "gone"}
+            lacking = sorted(metrics - scored)
+            if lacking:
+                yield f"{place}: no {' and no '.join(lacking)} was measured"
 
 
 def helps(undefended: Sequence[Cell], defended: Sequence[Cell], margin: float = MARGIN) -> bool:

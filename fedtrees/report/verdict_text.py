@@ -238,7 +238,7 @@ def untested(found: Found) -> str:
     told = found.untested
     parts = []
     if told.failed:
-        names = dict.fromkeys(name.partition(" (")[0].partition("[")[0] for name in told.failed)
+        names = dict.fromkeys(name.partition("[")[0] for name, _ in told.failed)
         parts.append(f"attacks that failed ({said.some([*names], 2)})")
     if told.adversaries:
         parts.append(listed([name for name, _ in told.adversaries]))
