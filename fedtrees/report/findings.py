@@ -13,7 +13,7 @@ import pandas as pd
 
 from fedtrees.core.columns import measure
 from fedtrees.core.errors import UsageError
-from fedtrees.core.guarantee import ActedOnNothing
+from fedtrees.core.guarantee import ActedOnNothing, NoGuarantee
 from fedtrees.core.rows import ALONE
 from fedtrees.core.specs import parse_one
 from fedtrees.core.threat import Threat
@@ -353,7 +353,9 @@ def trials_of(rows: pd.DataFrame, margin: float = MARGIN) -> dict[str, list[Tria
     trials: dict[str, list[Trial]] = {}
     for place in dict.fromkeys((s.dataset, s.partition) for s in tables):
         mine = {s: r for s, r in tables.items() if (s.dataset, s.partition) == place}
-        plain = {s: r for s, r in mine.items() if not _guaranteed(r)}
+        plain = {
+            s: r for s, r in mine.items() if not _guaranteed(r) and UNDEFENDED in r.defenses
+        }
         trains = {s: r.rows[r.rows["stage"] == "train"] for s, r in mine.items()}
         if not plain:
             continue
@@ -400,9 +402,10 @@ def _named(setting: Setting, spec: str) -> str:
 
 
 def _guaranteed(mine: _Read) -> bool:
-    """Tell whether a protocol claims a guarantee by itself."""
+    """Tell whether a protocol claims anything by itself."""
     stated = mine.guarantees.get(UNDEFENDED)
-    return stated is not None and any(g.budget for c in stated.claimed for g in c)
+    claims = [g for terms in (stated.claimed if stated else ()) for g in terms]
+    return any(g.kind != NoGuarantee.kind for g in claims)
 
 
 def _why_untested(reader: Reader, spec: str, mine: _Read) -> str:

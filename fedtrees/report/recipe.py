@@ -109,14 +109,18 @@ class Candidate:
         return max((c.weight for c in cells), default=0.0)
 
     @property
+    def leaves(self) -> tuple[int, ...]:
+        """The largest advantages left, in steps: of persons, guesses, groups."""
+        return tuple(round(self.left(k) / step) for k, step in _STEPS.items())
+
+    @property
     def rank(self) -> tuple[object, ...]:
         """The order of candidates, the best first."""
-        left = tuple(round(self.left(k) / step) for k, step in _STEPS.items())
         cost = -round(_or(self.price.change.mean, -1.0) / TOLERANCE)
         parts = len(parse_one(self.name.rpartition(" with ")[2] or self.name).parts)
         return (
-            not self.holds, bool(self.untested), self.price.tier, left, not self.shown, cost,
-            parts, _or(self.bytes, math.inf), self.name,
+            not self.holds, bool(self.untested), self.holds and not self.shown, self.price.tier,
+            self.leaves, cost, parts, _or(self.bytes, math.inf), self.name,
         )  # fmt: skip
 
 
@@ -128,15 +132,16 @@ class Recommendation:
 
     @property
     def choice(self) -> Candidate | None:
-        """The best of those that hold."""
-        return next((c for c in self.candidates if c.holds and c.price.tier < 2), None)
+        """The best of those that hold, if its model is worth anything."""
+        return next((c for c in self.candidates if c.holds and not c.price.collapsed), None)
 
     @property
     def least(self) -> Candidate | None:
         """Where none holds: of those tested everywhere, the one that leaves least."""
         if self.choice is not None:
             return None
-        return next((c for c in self.candidates if not c.untested and c.price.tier < 2), None)
+        every = [c for c in self.candidates if not (c.untested or c.price.collapsed)]
+        return min(every, key=lambda c: c.leaves, default=None)
 
 
 def recommend(trials: Mapping[str, Sequence[Trial]]) -> Recommendation:
