@@ -1,0 +1,102 @@
+"""The report in a real browser: no label on another, nothing cut, a quiet console, no script run."""
+
+import json
+import re
+import shutil
+import subprocess
+
+import pytest
+from synthetic_run import DEFENSES, SETTINGS, rows, write_run
+
+from fedtrees.report import write_report
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+BROWSER = next(filter(None, map(shutil.which, NAMES)), None)
+FLAGS = (
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync",
+)  # fmt: skip
+HOSTILE = '<img src=x onerror="document.documentElement.dataset.pwned=1"><b>x</b>'
+#: Said of every frame: labels on one another or outside, what is wider than its place, the height.
+MEASURE = """<script>window.addEventListener('load', () => setTimeout(() => {
+const boxes = [...document.querySelectorAll('svg.frontier')].map(svg => {
+  const frame = svg.getBoundingClientRect();
+  const texts = [...svg.querySelectorAll('text.lab')].map(t => t.getBoundingClientRect());
+  const hit = (a, b) => a.left < b.right - 1 && b.left < a.right - 1
+    && a.top < b.bottom - 2 && b.top < a.bottom - 2;
+  let on = 0;
+  texts.forEach((a, i) => texts.slice(i + 1).forEach(b => { on += hit(a, b) && a.width > 0; }));
+  const out = texts.filter(t => t.width && (t.left < frame.left - 1 || t.right > frame.right + 1));
+  return [texts.length, on, out.length];
+});
+const wide = [...document.querySelectorAll('html, h1, h2, h3, .tile, .recipe, figure')]
+  .filter(e => e.scrollWidth > e.clientWidth + 1 && e.clientWidth > 0).length;
+const setting = document.querySelector('article.setting');
+const shown = setting.getBoundingClientRect().height;
+setting.querySelectorAll('.vh').forEach(e => e.remove());
+parent.postMessage(JSON.stringify(
+  {boxes, wide, shown, words: setting.innerText.split(/\\s+/).length}), '*');
+}, 50));</script></body>"""
+
+pytestmark = pytest.mark.skipif(BROWSER is None, reason=f"none of {', '.join(NAMES)} on PATH")
+
+
+def dom(page, profile, width=1600):
+    """Return the document as the browser has it once every script has run."""
+    command = [BROWSER, *FLAGS, f"--user-data-dir={profile}", f"--window-size={width},1600",
+               "--virtual-time-budget=20000", "--enable-logging=stderr", "--dump-dom",
+               page.as_uri()]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+
+
+@pytest.fixture(scope="module")
+def measured(report, tmp_path_factory):
+    """What is measured in frames of two widths; no window is as narrow as a telephone."""
+    folder = tmp_path_factory.mktemp("browser")
+    text = re.sub(r"<meta http-equiv=[^>]*>", "", report.read_text(encoding="utf-8"))
+    (folder / "inner.html").write_text(text.replace("</body>", MEASURE), encoding="utf-8")
+    frames = "".join(
+        f'<iframe src="inner.html" width="{w}" height="900" style="border:0"></iframe>'
+        for w in (1400, 390)
+    )
+    outer = folder / "outer.html"
+    outer.write_text(
+        "<script>const found = []; window.onmessage = e => { found.push([[...document"
+        ".querySelectorAll('iframe')].findIndex(f => f.contentWindow === e.source), e.data]);"
+        "document.documentElement.dataset.found = JSON.stringify(found); };</script>" + frames
+    )
+    text, _ = dom(outer, folder / "profile")
+    found = re.search(r'data-found="([^"]*)"', text)
+    assert found is not None
+    pairs = json.loads(found[1].replace("&quot;", '"'))
+    return {at: json.loads(data) for at, data in pairs}
+
+
+@pytest.mark.parametrize("frame", [0, 1])
+def test_no_label_of_a_frontier_stands_on_another_or_outside(measured, frame):
+    boxes = [b for b in measured[frame]["boxes"] if b[0]]
+    assert len(boxes) >= 2
+    assert all(labels >= 5 for labels, _, _ in boxes)
+    assert [on for _, on, _ in boxes] == [0] * len(boxes)
+    assert [out for _, _, out in boxes] == [0] * len(boxes)
+
+
+@pytest.mark.parametrize("frame", [0, 1])
+def test_nothing_is_wider_than_its_place(measured, frame):
+    assert measured[frame]["wide"] == 0
+
+
+def test_a_setting_is_read_at_a_sitting(measured):
+    """Eleven defenses against two adversaries; what is folded is not shown."""
+    assert measured[0]["shown"] <= 3600
+    assert measured[0]["words"] <= 700
+
+
+def test_hostile_names_do_nothing_and_the_console_is_quiet(tmp_path):
+    few = [d for d in DEFENSES if d[0] in ("none", "split-only")]
+    table = [r | {"attack": r["attack"] and r["attack"] + HOSTILE} for r in rows(SETTINGS[:1], few)]
+    text, console = dom(write_report(write_run(tmp_path, table)), tmp_path / "profile")
+    assert "data-pwned" not in text
+    assert "<img" not in re.sub(r"<script.*?</script>", "", text, flags=re.S)
+    assert console == []
