@@ -137,11 +137,12 @@ def bench(
     defense: Several = None,
     attack: Several = None,
     data: Any = None,
-    csv: str | None = None,
+    csv: Several = None,
     target: str = "",
     task: str = "",
     positive: str = "",
     id: str = "",
+    client_column: str = "",
     categorical: Several = None,
     keep: Several = None,
     drop: Several = None,
@@ -181,7 +182,7 @@ def bench(
     """
     from fedtrees.bench.session import Bench, default_workers
     from fedtrees.cli.bench import suite_of
-    from fedtrees.cli.options import csv_table, load_plugins, tell
+    from fedtrees.cli.options import by_client, csv_table, load_plugins, tell
     from fedtrees.report.states import check_margin
 
     check_margin(MARGIN if margin is None else margin)
@@ -192,9 +193,12 @@ def bench(
         if csv is not None or id:
             raise UsageError("give data as a table, or csv, not both")
         frame, target = _frame(data, target)
+        if client_column:
+            raise UsageError("client_column is for csv: write the table to a file, and name it")
         csv = f"{_TABLE}.csv"
     table = csv_table(
-        csv, named, target, task=task, positive=positive, id=id, sep=sep,
+        None if csv is None else several(csv, "csv"), named, target, task=task, positive=positive,
+        id=id, client=client_column, sep=sep,
         categorical=several(categorical, "categorical"), keep=several(keep, "keep"),
         drop=several(drop, "drop"),
     )  # fmt: skip
@@ -208,6 +212,8 @@ def bench(
         "data": [table] if table else named,
     }
     given = {k: v for k, v in options.items() if v}
+    if frame is None:
+        given = by_client(table, given, data_dir)
     text = seeds if isinstance(seeds, str) or seeds is None else _seeds(seeds)
     where = None if out is None else str(out)
     workers = default_workers() if jobs is None else jobs

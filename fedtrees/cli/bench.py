@@ -15,6 +15,7 @@ import typer
 
 from fedtrees.cli.options import (
     Categorical,
+    ClientColumn,
     Csv,
     DataDir,
     Defenses,
@@ -29,6 +30,7 @@ from fedtrees.cli.options import (
     Sep,
     Target,
     Task,
+    by_client,
     csv_table,
     load_plugins,
     names_of,
@@ -76,6 +78,7 @@ def bench(
     task: Task = "",
     positive: Positive = "",
     id: Id = "",
+    client_column: ClientColumn = "",
     categorical: Categorical = None,
     keep: Keep = None,
     drop: Drop = None,
@@ -126,7 +129,7 @@ def bench(
     from fedtrees.bench.session import Bench, default_workers
 
     table = csv_table(
-        csv, data, target, task=task, positive=positive, id=id,
+        csv, data, target, task=task, positive=positive, id=id, client=client_column,
         categorical=categorical, keep=keep, drop=drop, sep=sep,
     )  # fmt: skip
     plugins = load_plugins(plugin)
@@ -139,7 +142,7 @@ def bench(
         "threats": threat,
         "data": [table] if table else data,
     }
-    options = {k: v for k, v in replaced.items() if v}
+    options = by_client(table, {k: v for k, v in replaced.items() if v}, data_dir)
     chosen, folder = suite_of(options, seeds, suite, out, resume, time_limit)
     workers = default_workers() if jobs is None else jobs
     if workers < 1:

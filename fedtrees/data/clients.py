@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from fedtrees.core.counts import many
 from fedtrees.core.errors import DataError, UsageError, did_you_mean
 from fedtrees.data.cells import missing
 from fedtrees.data.csv_file import TextTable, cells_as_text
@@ -72,7 +71,7 @@ def load_clients(
         raise DataError(f"{table.path}: no row of {lacking[0]!r} has a target; leave it out")
     shown = ", ".join(f"{n} ({s:,})" for n, s in zip(names[:MOST_NAMED], sizes, strict=False))
     more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-    note = f"clients: {many(len(names), 'client')}, {shown}{more}"
+    note = f"clients: {shown}{more}"
     return replace(made, owners=kept, owner_names=tuple(names), notes=(note, *made.notes))
 
 

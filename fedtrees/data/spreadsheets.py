@@ -35,8 +35,8 @@ def read_table(path: str | Path, separator: str = "", named: tuple[str, ...] = (
         frame = getattr(pd, function)(path, **options)
     except ImportError:
         raise DataError(
-            f"{path}: reading {path.suffix} needs {needed}; pip install {needed}, or save the "
-            "table as CSV"
+            f"{path}: reading {path.suffix} needs {needed}; pip install "
+            "'fedtrees[tables]', or save the table as CSV"
         ) from None
     except FileNotFoundError:
         raise DataError(f"{path}: no such file") from None

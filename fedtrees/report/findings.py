@@ -353,9 +353,7 @@ def trials_of(rows: pd.DataFrame, margin: float = MARGIN) -> dict[str, list[Tria
     trials: dict[str, list[Trial]] = {}
     for place in dict.fromkeys((s.dataset, s.partition) for s in tables):
         mine = {s: r for s, r in tables.items() if (s.dataset, s.partition) == place}
-        plain = {
-            s: r for s, r in mine.items() if not _guaranteed(r) and UNDEFENDED in r.defenses
-        }
+        plain = {s: r for s, r in mine.items() if not _guaranteed(r) and UNDEFENDED in r.defenses}
         trains = {s: r.rows[r.rows["stage"] == "train"] for s, r in mine.items()}
         if not plain:
             continue

@@ -83,8 +83,7 @@ def without_folders(suite: str) -> str:
     try:
         grids = tomllib.loads(suite).get("grid", [])
         tables = [table for grid in grids for table in grid.get("data", ()) if "csv" in table]
-        paths = {str(t["csv"]): str(t["csv"]).split(",") if "id" in t else [t["csv"]]
-                 for t in tables if isinstance(t, dict)}  # fmt: skip
+        paths = {str(t["csv"]): _files(str(t["csv"]), "id" in t) for t in tables}
     except (AttributeError, RecursionError, TypeError, ValueError):
         return "(not shown: it cannot be parsed)"
     for path, parts in paths.items():
@@ -93,6 +92,12 @@ def without_folders(suite: str) -> str:
         if names != path and path in suite:
             return "(not shown: it names the folders of tables)"
     return suite
+
+
+def _files(csv: str, joined: bool) -> list[str]:
+    """Return the files that a table is read from: a comma may stand in a folder's name, too."""
+    parts = csv.split(",")
+    return parts if joined or all(PurePath(part).suffix for part in parts) else [csv]
 
 
 def _toml(text: str) -> str:

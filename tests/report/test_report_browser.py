@@ -1,4 +1,4 @@
-"""The report in a real browser: no label on another, nothing cut, a quiet console, no script run."""
+"""The report in a real browser: no label on another, nothing cut, no foreign script run."""
 
 import json
 import re
