@@ -36,7 +36,8 @@ class ColumnRanksMetric(Metric[VictimsOrders]):
     of: ClassVar[type[Claim]] = ColumnRanks
     measures: ClassVar[tuple[Measure, ...]] = (
         Measure("rank_correlation", "rank correlation of others' columns", "correlation",
-                slot="guess", head="order recovered", decimals=2, severity=70,
+                slot="guess", short="rank correlation", head="order recovered", decimals=2,
+                severity=70,
                 phrase="order the others' values with a rank correlation of {}",
                 doing="ordering values", beside=("bins_read",)),
         Measure("rank_width", "width of ranks", "share of ranks", 0.0, severity=190,

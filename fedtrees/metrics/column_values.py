@@ -43,10 +43,11 @@ class ColumnValuesMetric(Metric[VictimsColumns]):
                 slot="certain", head="columns listed", severity=140, doing="reading columns",
                 phrase="read {} of the values of every column, though not whose they are"),
         Measure("column_extremes", "smallest and largest values", "share of ends", klass="group",
-                severity=210, phrase="read {} of the smallest and largest values",
-                doing="reading columns", beside=("column_values",)),
+                short="extreme values", severity=210, doing="reading columns",
+                phrase="read {} of the smallest and largest values", beside=("column_values",)),
         Measure("column_singles", "values that one row alone has", "share of values",
-                klass="group", severity=220, doing="reading columns", beside=("column_values",),
+                klass="group", short="values of one row", severity=220,
+                doing="reading columns", beside=("column_values",),
                 phrase="read {} of the values that one row alone has"),
     )  # fmt: skip
     main: ClassVar[tuple[str, ...]] = ("column_values", "column_extremes", "column_singles")

@@ -212,7 +212,8 @@ class LeafCountMetric(Metric[GrownTrees]):
     of: ClassVar[type[Claim]] = LeafCounts
     measures: ClassVar[tuple[Measure, ...]] = (
         Measure("leaf_mass_exact", "rows in leaves with exact counts", "share of rows",
-                klass="group", slot="certain", head="leaf class counts", severity=150,
+                klass="group", slot="certain", short="rows in exact leaves",
+                head="leaf class counts", severity=150,
                 phrase="tell how many rows of each class lie in a leaf, for {} of the rows",
                 doing="counting the classes in leaves", required=True),
         Measure("leaf_counts_exact", "leaves with exact counts", "share of leaves", klass="group",

@@ -151,8 +151,8 @@ class RecordMetric(Metric[VictimsRows]):
         ),
         Measure(
             "close_rows", "rows right in 90% of columns", "share of rows", klass="person",
-            counted_by="rows", severity=170, phrase="rebuild {} in 90% of the columns",
-            doing="rebuilding most of a row", beside=("exact_rows", "ra"),
+            short="close rows", counted_by="rows", severity=170, doing="rebuilding most of a row",
+            phrase="rebuild {} in 90% of the columns", beside=("exact_rows", "ra"),
         ),
         Measure("bit_exact_rows", "rows right in every bit", "share of rows", klass="person"),
         Measure("right_rows", "rows right in every feature", "share of rows", klass="person"),
@@ -306,7 +306,8 @@ class ReturnedRowsMetric(Metric[BinnedVictims]):
     measures: ClassVar[tuple[Measure, ...]] = (
         Measure(
             "returned_right", "rows returned, right in every bin", "share of rows",
-            klass="person", slot="certain", head="rows vouched for", counted_by="rows",
+            klass="person", slot="certain", short="returned rows right",
+            head="rows vouched for", counted_by="rows",
             severity=20, margin=0, phrase="be sure of {}, right in every bin",
             doing="being sure of rows", beside=("exact_rows",),
         ),

@@ -47,10 +47,10 @@ def leaderboard(study: Study, charts: Charts) -> Html:
 
 
 def _board(study: Study, frontier: Frontier, board: Sequence[LeaderRow]) -> Html:
-    score, told = measure(frontier.utility), told_of(board)
+    score, leak, told = measure(frontier.utility), measure(frontier.metric), told_of(board)
     utility, better = score.name, " (lower is better)" if score.better == "lower" else ""
     header = ["defense", utility + better, f"change in {utility}", "worst advantage",
-              "change in advantage", "strongest attack", f"{frontier.metric} (blind)",
+              "change in advantage", "strongest attack", f"{leak.short} (blind)",
               f"{told.head if told else 'persons'} (blind)", "traffic and time",
               "guarantee"]  # fmt: skip
     classes = ["front" if r.on_front else "base" * (r.point.defense == UNDEFENDED) for r in board]

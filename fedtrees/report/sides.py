@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from fedtrees.core.columns import LAST, measure, said
+from fedtrees.core import columns
+from fedtrees.core.columns import measure
 from fedtrees.core.counts import listed
 from fedtrees.core.rows import ALONE
 from fedtrees.report import style
@@ -76,7 +77,7 @@ class Adversary:
 
     def severity(self) -> tuple[int, float]:
         """Return a key that puts who reads most first."""
-        lead = measure(self.lead).severity if self.lead else LAST + 1
+        lead = measure(self.lead).severity if self.lead else columns.LAST + 1
         return lead, -self.leak(UNDEFENDED, self.lead).beyond.mean
 
     # --- numbers
@@ -99,7 +100,7 @@ class Adversary:
         if shown in found:
             alone = [m for m in alone if m == shown or measure(m).doing != measure(shown).doing]
         told = [m for m in alone if self.differs(defense, m)]
-        kinds = [m.doing for m in said()]
+        kinds = [m.doing for m in columns.said()]
         return tuple(sorted(told, key=lambda m: kinds.index(measure(m).doing)))
 
     def differs(self, defense: str, metric: str) -> bool:
@@ -182,7 +183,7 @@ class Adversary:
                 f"What {self.who} could read without a defense is not known: {note}.{self.kept()}"
             )
         if not self.lead:
-            first = said(leak.metric for leak in self.base.leaks)[0].key
+            first = columns.said(leak.metric for leak in self.base.leaks)[0].key
             can = self.can(first, self.leak(UNDEFENDED, first))
             return (
                 f"{someone} can read nothing clear in what {self.they} {sees(self.several)}: "
@@ -229,7 +230,7 @@ class Adversary:
         if not leak.past_blind:
             return "stops" if leak.upper < self.margin else "may stop"
         change = self.change(defense)
-        better = -1.0 if leak.score.mean < leak.blind.mean else 1.0  # of an error, less is more
+        better = measure(self.lead).sign  # of an error, less is more
         if change.n == 1:
             base = self.leak(UNDEFENDED, self.lead).score.mean
             alike = self.amount(self.lead, base) == self.amount(self.lead, leak.score.mean)

@@ -91,8 +91,8 @@ def leaderboard_table(frontier: Frontier, board: Sequence[LeaderRow], width: int
     about = f"; {told.head}: {told.name}, by the best attack at it (blind)" if told else ""
     hidden = f"; no room for {listed(gone)}" if gone else ""
     out.caption = Text(
-        f"advantage of {frontier.metric}, worst attack, ± half of the 95% interval{about}; bold: "
-        f"not dominated; hollow mark: an applicable attack is missing{hidden}"
+        f"advantage by {measure(frontier.metric).name}, worst attack, ± half of the 95% interval"
+        f"{about}; bold: not dominated; hollow mark: an applicable attack is missing{hidden}"
     )
     out.caption_justify = "left"
     return out

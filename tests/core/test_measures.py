@@ -76,6 +76,7 @@ def test_every_leak_has_its_words_and_no_two_the_same():
         assert m.klass in ("person", "guess", "group")
         assert m.phrase.count("{}") == 1
         assert m.doing != m.name
+        assert len(m.short) <= 26  # letters that the height of a figure's panel holds
         assert {*m.beside} <= {other.key for other in said}
 
 
