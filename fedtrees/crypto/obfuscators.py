@@ -6,14 +6,12 @@ are made by whoever can make them fastest, before the values are known if there 
 
 from __future__ import annotations
 
-import os
 from abc import ABC, abstractmethod
 
 from gmpy2 import invert, mpz, powmod
 
 from fedtrees.core.errors import UsageError
 from fedtrees.crypto.coins import SYSTEM, Coins
-from fedtrees.crypto.errors import ExposureError
 from fedtrees.crypto.fixed_base import FixedBase
 from fedtrees.crypto.keys import KeyPair, Prime, PublicKey
 from fedtrees.crypto.ledger import Ledger
@@ -131,48 +129,3 @@ class DJNObfuscators(Obfuscators):
 
     def _make(self, count: int) -> list[mpz]:
         return self._table.powers([self.coins.below(self._bound) for _ in range(count)])
-
-
-class ObfuscatorPool(Obfuscators):
-    """Obfuscators made before the values are known. Each leaves the pool once.
-
-    Parameters
-    ----------
-    source : Obfuscators
-        Who makes them; also those that are asked for beyond what was prepared.
-
-    Raises
-    ------
-    ExposureError
-        In a forked process, which would hand out the same again: two ciphertexts under one
-        obfuscator tell the difference of what they hide.
-    """
-
-    __slots__ = ("_process", "_ready", "_source")
-
-    def __init__(self, source: Obfuscators) -> None:
-        super().__init__(source.public, source.ledger, source.coins)
-        self._source, self._process = source, os.getpid()
-        self._ready: list[mpz] = []
-
-    def prepare(self, count: int) -> None:
-        """Make so many more."""
-        self._ready += self._source.take(count)
-
-    def __len__(self) -> int:
-        return len(self._ready)
-
-    def take(self, count: int) -> list[mpz]:
-        """Remove so many and return them; the source makes what is missing."""
-        if os.getpid() != self._process:
-            raise ExposureError(
-                "a pool of obfuscators was copied into another process, where it would hand out "
-                "the same again; make a pool there"
-            )
-        kept = max(len(self._ready) - count, 0)
-        taken = self._ready[kept:]
-        del self._ready[kept:]
-        return taken if len(taken) == count else taken + self._make(count - len(taken))
-
-    def _make(self, count: int) -> list[mpz]:
-        return self._source.take(count)

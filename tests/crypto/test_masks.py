@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from seeded_keys import SeededCoins
 
 from fedtrees.core.errors import UsageError
 from fedtrees.crypto import shamir, sizes
 from fedtrees.crypto.agreement import KEY_BYTES
-from fedtrees.crypto.coins import SeededCoins
 from fedtrees.crypto.errors import (
     ExposureError,
     LateError,

@@ -38,8 +38,6 @@ def texts(thing, caplog):
 
 
 def holders(keys):
-    pool = sources.ObfuscatorPool(sources.OwnerObfuscators(keys))
-    pool.prepare(2)
     federation = Federation(3, 2, leaves={"c": 2}).collect()
     federation.open()
     return {
@@ -47,7 +45,6 @@ def holders(keys):
         "prime": keys.primes()[0],
         "owner": sources.OwnerObfuscators(keys),
         "djn": sources.DJNObfuscators(keys.public),
-        "pool": pool,
         "table": FixedBase(3, 1_000_003, 64),
         "secret": Secret(b"0123456789abcdef"),
         "party": federation.parties["a"],
