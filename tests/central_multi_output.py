@@ -4,11 +4,11 @@ import numpy as np
 
 from fedtrees.trees.binning import bin_rows
 from fedtrees.trees.boosted.fixed_point import to_fixed
+from fedtrees.trees.boosted.histogram import build_histogram
 from fedtrees.trees.boosted.multi_output import (
     MultiOutputForest,
     MultiOutputGrower,
     add_to_margins,
-    stacked_histograms,
 )
 from fedtrees.trees.partition import RowPartition
 
@@ -27,7 +27,7 @@ def grow_multi_output(X, y, cuts, params, objective):
         grower = MultiOutputGrower(cuts, params, gh.sum(axis=1), bits=bits)
         while len(grower.nodes):
             ranges = rows.ranges(grower.to_build)
-            built = stacked_histograms(bins, gh, rows.rows, ranges)
+            built = np.stack([build_histogram(bins, g, rows.rows, ranges) for g in gh], axis=2)
             rows.split(bins, grower.decide(built))
         trees.append(grower.finish())
         add_to_margins(trees[-1], rows, margin)

@@ -91,15 +91,6 @@ def add(
         return [a * b % square for a, b in zip(first, second, strict=True)]
 
 
-def multiply(
-    ciphertexts: Sequence[mpz], factor: int, public: PublicKey, ledger: Ledger | None = None
-) -> list[mpz]:
-    """Multiply every plaintext by a plain number, negative ones as well."""
-    square, ledger = public.square, ledger or Ledger()
-    with ledger.timed("multiplied", len(ciphertexts)):
-        return [powmod(c, factor, square) for c in ciphertexts]
-
-
 def rerandomise(
     ciphertexts: Sequence[mpz], obfuscators: Obfuscators, ledger: Ledger | None = None
 ) -> list[mpz]:

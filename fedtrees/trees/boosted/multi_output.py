@@ -7,19 +7,17 @@ a split is the sum of the classes' gains, as in the code of Takahashi et al. (20
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.trees.binning import Bins, Cuts
+from fedtrees.trees.binning import Cuts
 from fedtrees.trees.boosted.builder import TreeBuilder
 from fedtrees.trees.boosted.fixed_point import Bits
 from fedtrees.trees.boosted.forest import Tree
 from fedtrees.trees.boosted.grower import children_to_build, with_siblings
-from fedtrees.trees.boosted.histogram import build_histogram
 from fedtrees.trees.boosted.losses import Objective
 from fedtrees.trees.boosted.newton import node_weights
 from fedtrees.trees.boosted.params import TreeParams
@@ -235,13 +233,3 @@ def add_to_margins(tree: Tree, rows: RowPartition, margin: NDArray[np.float32]) 
     leaves = tree.leaves.astype(np.int32)
     for k in range(len(margin)):
         rows.add_to(margin[k], leaves, np.ascontiguousarray(tree.value[leaves, k]))
-
-
-def stacked_histograms(
-    bins: Bins,
-    gh: NDArray[np.int64] | Sequence[NDArray[np.int64]],
-    rows: NDArray[np.int32],
-    ranges: NDArray[np.int64],
-) -> NDArray[np.int64]:
-    """Return the histograms of K outputs, int64, shape (nodes, total_bins, K, 2)."""
-    return np.stack([build_histogram(bins, one, rows, ranges) for one in gh], axis=2)
