@@ -45,10 +45,10 @@ class Store:
                 self.cells.chmod(FOR_OWNER)  # where an earlier version made it
         except OSError as err:
             raise StoreError(f"cannot make {self.cells}: {err.strerror or err}") from err
-        write_listed(self.folder, "suite.toml", suite_toml.encode())
         described = {**environment, COPY: suite_toml}
         text = json.dumps(described, indent=2, sort_keys=True)
         write_listed(self.folder, "environment.json", text.encode())
+        write_listed(self.folder, "suite.toml", suite_toml.encode())  # the last: now it is a run
 
     def exists(self) -> bool:
         """Tell whether the folder holds a run."""

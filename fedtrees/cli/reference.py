@@ -67,7 +67,7 @@ def _escaped(text: str) -> str:
 
 
 #: Pages, and what is written into each between its two marks.
-PAGES = {"commands.md": options, "columns.md": columns}
+PAGES = {"reference/commands.md": options, "reference/columns.md": columns}
 
 
 def renewed(name: str, page: str) -> str:

@@ -356,7 +356,7 @@ def write_table(table: PaperTable, out: str | Path) -> Path:
 
     Raises `UsageError`: an unknown suffix. Raises `StoreError`: the file cannot be written.
     """
-    from fedtrees.report.html import write_text
+    from fedtrees.core.files import write_text
 
     path = Path(out)
     suffix = path.suffix[1:].lower()

@@ -1,8 +1,7 @@
-"""Everything a report shows, computed once from a run folder."""
+"""What figures and tables of a run show, computed once."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -11,19 +10,15 @@ import pandas as pd
 
 from fedtrees.core.columns import UTILITY
 from fedtrees.core.errors import UsageError, did_you_mean
-from fedtrees.core.specs import parse_one
 from fedtrees.report import style
+from fedtrees.report.findings import Findings, findings
 from fedtrees.report.frontier import Frontier, frontiers
-from fedtrees.report.gaps import Gaps, called
-from fedtrees.report.glossary import Explained
+from fedtrees.report.gaps import Gaps
 from fedtrees.report.protocol_budgets import over_budgets
-from fedtrees.report.rows import UNDEFENDED, Panel, Setting
-from fedtrees.report.sentences import About, Verdict, verdict
+from fedtrees.report.rows import Panel, Setting
+from fedtrees.report.states import MARGIN, check_margin
 from fedtrees.report.tables import LeaderRow, leaderboard
-from fedtrees.report.verdict import MARGIN, check_margin
 from fedtrees.report.worst import attack_metrics, panels
-
-MOST_METRICS = 6  # in the report's chooser: each one adds a figure per panel to the file
 
 
 @dataclass(frozen=True)
@@ -82,17 +77,9 @@ class Study:
         return tuple((f, leaderboard(self.rows, f)) for f in self.frontiers)
 
     @cached_property
-    def verdict(self) -> Verdict:
-        """What the run says, in sentences."""
-        return verdict(self.boards, About(self.gaps.named, called, self.margin))
-
-    @cached_property
-    def explained(self) -> Explained:
-        """What puts a word's meaning behind it; defenses and attacks of the run are words, too."""
-        specs = (s for s in {*self.rows["defense_spec"]} - {"", UNDEFENDED})
-        defenses = {("defense", part.name) for s in specs for part in parse_one(s).parts}
-        attacks = {("attack", name) for name in {*self.rows["attack"]} - {"", "blind"}}
-        return Explained(sorted(defenses | attacks))
+    def findings(self) -> Findings:
+        """What the run found: states, prices, recipe, what was not tested."""
+        return findings(self.rows, self.folder, self.margin)
 
     @cached_property
     def gaps(self) -> Gaps:
@@ -104,14 +91,3 @@ class Study:
         """One colour per defense family, equal in every figure."""
         drawn = (*self.frontiers, *self.over_budgets)
         return style.palette(p.family for f in drawn for p in f.points)
-
-    @cached_property
-    def other_metrics(self) -> tuple[str, ...]:
-        """The metrics a reader can switch to."""
-        shown = {f.metric for f in self.frontiers}
-        rest = [m for m in attack_metrics(self.rows) if m not in shown]
-        return tuple(rest[: MOST_METRICS - 1])
-
-    def in_metric(self, metric: str) -> Sequence[Frontier]:
-        """Return the frontiers in another metric; panels without it are left out."""
-        return [f for f in frontiers(self.rows, metric, self.utility) if f.drawn]

@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pandas as pd
 
-from fedtrees.core.columns import BYTES_DOWN, BYTES_UP, CIPHERTEXTS, CPU, OPERATIONS, said
+from fedtrees.core.columns import BYTES_DOWN, BYTES_UP, CIPHERTEXTS, CPU, OPERATIONS
 from fedtrees.core.guarantee import Guarantee, join
 from fedtrees.report import claims
 from fedtrees.report.budgets import ordered
 from fedtrees.report.frontier import Frontier, Point
-from fedtrees.report.intervals import Estimate, estimate
+from fedtrees.report.intervals import Estimate, estimate, t_estimate
 from fedtrees.report.rows import UNDEFENDED, Setting
-from fedtrees.report.verdict import Leak, difference, leaks_of
 from fedtrees.report.worst import by_part, by_seed
 
 
 @dataclass(frozen=True)
 class LeaderRow:
-    """One defense of a leaderboard: what it keeps, what still leaks, what it costs.
-
-    `told`: The worst of what is told about persons: rows rebuilt, or else labels; None where no
-    attack does. `leaks`: The worst advantage by every headline score.
-    """
+    """One defense of a leaderboard: what it keeps, what still leaks, what it costs."""
 
     point: Point
     change: Estimate
@@ -33,8 +27,6 @@ class LeaderRow:
     cost: Cost
     guarantees: Guarantees
     on_front: bool
-    leaks: tuple[Leak, ...] = ()
-    told: Leak | None = None
 
 
 @dataclass(frozen=True)
@@ -65,14 +57,6 @@ class Cost:
 
 
 @dataclass(frozen=True)
-class Protection:
-    """What one defense costs in one setting, and what still leaks, by threat."""
-
-    cost: Cost
-    reads: tuple[tuple[str, Point | None], ...]
-
-
-@dataclass(frozen=True)
 class Guarantees:
     """What a defense claims, what an accountant says was spent, what an audit measured."""
 
@@ -92,10 +76,6 @@ def leaderboard(rows: pd.DataFrame, frontier: Frontier) -> tuple[LeaderRow, ...]
     here = _of_setting(rows, frontier.panel.setting)
     costs = {c.defense: c for c in cost_table(here, frontier.panel.setting)}
     stated = {g.defense: g for g in guarantee_table(here, frontier.panel.setting)}
-    attacked = here[here["threat"] == frontier.panel.threat]
-    leaks = leaks_of(attacked)
-    every = said({leak.metric for mine in leaks.values() for leak in mine})
-    about = next((m.key for m in every if m.slot == "rows"), "")
     return tuple(
         LeaderRow(
             point=p,
@@ -104,8 +84,6 @@ def leaderboard(rows: pd.DataFrame, frontier: Frontier) -> tuple[LeaderRow, ...]
             cost=costs[p.defense],
             guarantees=stated[p.defense],
             on_front=p.defense in frontier.front,
-            leaks=leaks.get(p.defense, ()),
-            told=next((k for k in leaks.get(p.defense, ()) if k.metric == about), None),
         )
         for p in frontier.points
     )
@@ -116,7 +94,7 @@ def paired(point: Point, base: Point | None, field: str) -> Estimate:
     if base is None:
         return Estimate()
     theirs = {s.seed: getattr(s, field) for s in base.seeds}
-    return difference([getattr(s, field) - theirs.get(s.seed, math.nan) for s in point.seeds])
+    return t_estimate([getattr(s, field) - theirs.get(s.seed, math.nan) for s in point.seeds])
 
 
 def _of_setting(rows: pd.DataFrame, setting: Setting) -> pd.DataFrame:
@@ -144,23 +122,6 @@ def _cost(defense: str, train: pd.DataFrame) -> Cost:
     totals = (estimate(firsts[name]) for name in firsts)
     done = tuple(by_part(ok, OPERATIONS.key))
     return Cost(defense, *totals, cpu, tuple(by_type), ciphertexts, done)
-
-
-def protections(frontiers: Sequence[Frontier], costs: Sequence[Cost]) -> tuple[Protection, ...]:
-    """Set what each defense costs beside what still leaks, where one of them is cryptography.
-
-    Parameters
-    ----------
-    frontiers : sequence of Frontier
-        Of one setting, one for each threat.
-    costs : sequence of Cost
-        Of the same setting.
-    """
-    if not any(c.ciphertexts.known for c in costs):
-        return ()
-    return tuple(
-        Protection(c, tuple((f.panel.threat, f.point(c.defense)) for f in frontiers)) for c in costs
-    )
 
 
 def guarantee_table(rows: pd.DataFrame, setting: Setting) -> tuple[Guarantees, ...]:

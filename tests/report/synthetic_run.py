@@ -203,8 +203,8 @@ class Table:
     def train(self, defense, seed, auc, **more):
         self.add("train", defense, seed, "auc", auc, **more)
 
-    def attack(self, defense, seed, attack, advantage, metric="ra", **more):
-        self.add("attack", defense, seed, metric, 0.5, attack=attack, advantage=advantage,
+    def attack(self, defense, seed, attack, advantage, metric="ra", value=0.5, **more):
+        self.add("attack", defense, seed, metric, value, attack=attack, advantage=advantage,
                  blind=0.4, threat="t", **more)  # fmt: skip
 
     def applies(self, defense, seed, *attacks):
