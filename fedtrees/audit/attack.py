@@ -25,7 +25,7 @@ from fedtrees.core.streams import Streams
 from fedtrees.data.dataset import Dataset
 from fedtrees.guessing.blind import blind_guesses
 from fedtrees.messages.models import public_view
-from fedtrees.metrics import advantage
+from fedtrees.metrics.advantage import advantage
 from fedtrees.metrics.leaf_counts import (
     LeafCountMetric,
     blind_leaf_counts,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from typing import Literal
@@ -48,16 +47,12 @@ class Measure:
     phrase : str
         What an adversary can do, with ``{}`` for how much. Scores without one are told beside the
         others, and neither in verdicts nor of the population.
-    doing : str
-        The same as a subject.
     explained : str
         What the phrase means by its words: a sentence below a verdict.
     beside : tuple of str
         Keys that tell the same more plainly: where one of them leaks, this one is not said.
     severity : int
         Its place in verdicts: the least leads.
-    margin : float
-        The most advantage that a defense may leave: 0 of single persons.
     required : bool
         Whether a recipe that lacks it, where the undefended run has it, was not tested.
     """
@@ -74,17 +69,15 @@ class Measure:
     decimals: int | None = None
     counted_by: str = ""
     phrase: str = ""
-    doing: str = ""
     explained: str = ""
     beside: tuple[str, ...] = ()
     severity: int = LAST
-    margin: float = 1.0
     required: bool = False
 
     def __post_init__(self) -> None:
         if ":" in self.key or not self.key:
             raise UsageError(f"measure {self.key!r}: a key is a word; what it is of is a part")
-        for name in ("short", "head", "doing"):
+        for name in ("short", "head"):
             object.__setattr__(self, name, getattr(self, name) or self.name)
 
     @property
@@ -153,12 +146,6 @@ def _measures(metrics: tuple[str, ...]) -> dict[str, Measure]:
 def measure(key: str) -> Measure:
     """Return what a key means; of one that is not here, of a file that is not loaded, its name."""
     return measures().get(key) or Measure(key, key, decimals=2)
-
-
-def said(keys: Iterable[str] | None = None) -> list[Measure]:
-    """Return the measures that verdicts speak of, the worst first: all, or those of some keys."""
-    found = measures().values() if keys is None else map(measure, keys)
-    return sorted((m for m in found if m.phrase), key=lambda m: m.severity)
 
 
 def described() -> str:

@@ -26,4 +26,4 @@ def advantage(
     """
     if score is None or blind is None or best is None or not tolerance < abs(best - blind) < inf:
         return None
-    return (score - blind) / (best - blind)
+    return (score - blind) / (best - blind) or 0.0  # never -0

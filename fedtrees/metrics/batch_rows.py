@@ -30,11 +30,10 @@ class BatchRowsMetric(Metric[Batches]):
     measures: ClassVar[tuple[Measure, ...]] = (
         Measure("batch_ra", "reconstruction accuracy of a batch", "share of cells", slot="guess",
                 short="RA of a batch", head="cells of a batch guessed", severity=100,
-                phrase="guess {} of the values of a batch right",
-                doing="guessing values of a batch"),
+                phrase="guess {} of the values of a batch right"),
         Measure("batch_exact", "exact rows of a batch", "share of rows", klass="person",
                 slot="rows", head="rows of a batch rebuilt", severity=90,
-                phrase="rebuild {} of the rows of a batch", doing="rebuilding rows of a batch"),
+                phrase="rebuild {} of the rows of a batch"),
         Measure("batch_ra_of", "reconstruction accuracy of a batch, one kind of columns",
                 "share of cells", part="kind"),
         Measure("batch_ra_sure", "reconstruction accuracy of the surer half of cells",

@@ -35,7 +35,7 @@ class ColumnBinsMetric(Metric[VictimsBins]):
     of: ClassVar[type[Claim]] = ColumnBins
     measures: ClassVar[tuple[Measure, ...]] = (
         Measure("bins_read", "bins of others' values named", "share of cells", slot="guess",
-                head="bins named", severity=60, doing="naming bins of values",
+                short="bins named", head="bins named", severity=60,
                 phrase="name the bin of {} of the others' values"),
     )  # fmt: skip
     main: ClassVar[tuple[str, ...]] = ("bins_read",)

@@ -36,12 +36,11 @@ class ColumnRanksMetric(Metric[VictimsOrders]):
     of: ClassVar[type[Claim]] = ColumnRanks
     measures: ClassVar[tuple[Measure, ...]] = (
         Measure("rank_correlation", "rank correlation of others' columns", "correlation",
-                slot="guess", head="order recovered", decimals=2, severity=70,
-                phrase="order the others' values with a rank correlation of {}",
-                doing="ordering values", beside=("bins_read",)),
+                slot="guess", short="rank correlation", head="order recovered", decimals=2,
+                severity=70, phrase="order the others' values with a rank correlation of {}",
+                beside=("bins_read",)),
         Measure("rank_width", "width of ranks", "share of ranks", 0.0, severity=190,
-                phrase="narrow ranks down to {} of a column", doing="ordering values",
-                beside=("rank_correlation",)),
+                phrase="narrow ranks down to {} of a column", beside=("rank_correlation",)),
     )  # fmt: skip
     main: ClassVar[tuple[str, ...]] = ("rank_correlation", "rank_width")
 

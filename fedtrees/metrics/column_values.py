@@ -40,13 +40,13 @@ class ColumnValuesMetric(Metric[VictimsColumns]):
     of: ClassVar[type[Claim]] = ColumnValues
     measures: ClassVar[tuple[Measure, ...]] = (
         Measure("column_values", "values of columns", "share of cells", klass="group",
-                slot="certain", head="columns listed", severity=140, doing="reading columns",
+                slot="certain", head="columns listed", severity=140,
                 phrase="read {} of the values of every column, though not whose they are"),
         Measure("column_extremes", "smallest and largest values", "share of ends", klass="group",
-                severity=210, phrase="read {} of the smallest and largest values",
-                doing="reading columns", beside=("column_values",)),
-        Measure("column_singles", "values that one row alone has", "share of values",
-                klass="group", severity=220, doing="reading columns", beside=("column_values",),
+                short="extreme values", severity=210,
+                phrase="read {} of the smallest and largest values", beside=("column_values",)),
+        Measure("column_singles", "values that one row alone has", "share of values", klass="group",
+                short="values of one row", severity=220, beside=("column_values",),
                 phrase="read {} of the values that one row alone has"),
     )  # fmt: skip
     main: ClassVar[tuple[str, ...]] = ("column_values", "column_extremes", "column_singles")

@@ -56,12 +56,10 @@ class EntriesMetric(Metric[VictimsEntries]):
     of: ClassVar[type[Claim]] = Entries
     measures: ClassVar[tuple[Measure, ...]] = (
         Measure("entries", "values found", "share of cells", slot="guess", head="missing cells",
-                severity=120, phrase="tell {} of the others' values", doing="telling values"),
+                severity=120, phrase="tell {} of the others' values"),
         Measure("entries_close", "values nearly found", "share of cells", severity=130,
-                phrase="come close to {} of the others' values", doing="coming close to values",
-                beside=("entries",)),
-        Measure("exact_entry_rows", "rows with every value found", "share of rows",
-                klass="person"),
+                phrase="come close to {} of the others' values", beside=("entries",)),
+        Measure("exact_entry_rows", "rows with every value found", "share of rows", klass="person"),
         Measure("relative_error", "relative error of values", "ratio", 0.0, decimals=2),
     )  # fmt: skip
     main: ClassVar[tuple[str, ...]] = ("entries", "exact_entry_rows", "relative_error")

@@ -46,15 +46,12 @@ class LabelScores(Metric[TrueLabels]):
     before_training: ClassVar[bool] = True
     measures: ClassVar[tuple[Measure, ...]] = (
         Measure("v_measure", "V-measure", "score, 0 to 1", slot="guess", head="class grouping",
-                decimals=2, severity=180, doing="telling classes apart",
-                phrase="sort rows into classes with a V-measure of {}",
+                decimals=2, severity=180, phrase="sort rows into classes with a V-measure of {}",
                 beside=("label_accuracy",)),
         Measure("label_accuracy", "label accuracy under the best matching", "share of rows",
                 klass="person", slot="rows", short="label accuracy", head="labels told",
-                counted_by="rows", severity=30, phrase="put {} into the right class",
-                doing="telling classes apart"),
-        Measure("ami", "adjusted mutual information", "score, at most 1", short="AMI",
-                decimals=2),
+                counted_by="rows", severity=30, phrase="put {} into the right class"),
+        Measure("ami", "adjusted mutual information", "score, at most 1", short="AMI", decimals=2),
         Measure("label_auc", "AUC of labels", "AUC", decimals=3),
     )  # fmt: skip
     main: ClassVar[tuple[str, ...]] = ("v_measure", "label_accuracy")

@@ -212,13 +212,13 @@ class LeafCountMetric(Metric[GrownTrees]):
     of: ClassVar[type[Claim]] = LeafCounts
     measures: ClassVar[tuple[Measure, ...]] = (
         Measure("leaf_mass_exact", "rows in leaves with exact counts", "share of rows",
-                klass="group", slot="certain", head="leaf class counts", severity=150,
+                klass="group", slot="certain", short="rows in exact leaves",
+                head="leaf class counts", severity=150,
                 phrase="tell how many rows of each class lie in a leaf, for {} of the rows",
-                doing="counting the classes in leaves", required=True),
+                required=True),
         Measure("leaf_counts_exact", "leaves with exact counts", "share of leaves", klass="group",
                 severity=160, phrase="tell how many rows of each class lie in {} of the leaves",
-                doing="counting the classes in leaves", beside=("leaf_mass_exact",),
-                required=True),
+                beside=("leaf_mass_exact",), required=True),
         Measure("leaf_counts_right", "returned leaf counts that are exact", "share of returned",
                 klass="group"),
         Measure("count_error", "error of rows per leaf", "rows", 0.0, "group"),

@@ -45,9 +45,9 @@ class RoutedLabelScores(Metric[AskedRows]):
     of: ClassVar[type[Claim]] = RoutedLabels
     measures: ClassVar[tuple[Measure, ...]] = (
         Measure("routed_accuracy", "label accuracy on rows to predict", "share of rows",
-                klass="person", slot="rows", head="labels of new rows told", severity=40,
-                phrase="put {} of the rows to predict into the right class",
-                doing="telling classes of new rows apart"),
+                klass="person", slot="rows", short="accuracy on new rows",
+                head="labels of new rows told", severity=40,
+                phrase="put {} of the rows to predict into the right class"),
         Measure("routed_auc", "AUC on rows to predict", "AUC", decimals=3),
     )  # fmt: skip
     main: ClassVar[tuple[str, ...]] = ("routed_auc", "routed_accuracy")

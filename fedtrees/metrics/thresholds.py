@@ -52,11 +52,11 @@ class ThresholdsMetric(Metric[VictimsSplits]):
     of: ClassVar[type[Claim]] = Thresholds
     measures: ClassVar[tuple[Measure, ...]] = (
         Measure("thresholds", "thresholds of others found", "share of thresholds", klass="group",
-                slot="certain", head="split points", severity=50, doing="finding thresholds",
+                slot="certain", head="split points", severity=50,
                 phrase="find {} of the others' thresholds"),
         Measure("ranges_covered", "training ranges known", "share of ranges", klass="group",
                 severity=200, phrase="give {} of the ranges of somebody's values",
-                doing="finding thresholds", beside=("thresholds",)),
+                beside=("thresholds",)),
         Measure("threshold_width", "width of thresholds", "share of a range", 0.0, "group"),
     )  # fmt: skip
     main: ClassVar[tuple[str, ...]] = ("thresholds", "ranges_covered")

@@ -137,23 +137,17 @@ class RecordMetric(Metric[VictimsRows]):
     of: ClassVar[type[Claim]] = Records
     before_training: ClassVar[bool] = True
     measures: ClassVar[tuple[Measure, ...]] = (
-        Measure(
-            "ra", "reconstruction accuracy", "share of cells", slot="guess", short="RA",
-            head="cells guessed", severity=80, phrase="guess {} of the values right",
-            doing="guessing values", required=True,
-        ),
-        Measure(
-            "exact_rows", "exact rows", "share of rows", klass="person", slot="rows",
-            head="rows rebuilt", counted_by="rows", severity=10, margin=0, required=True,
-            phrase="rebuild {} in every column", doing="rebuilding rows",
-            explained="A row is rebuilt where every category is right and every number within "
-            "0.319 standard deviations.",
-        ),
-        Measure(
-            "close_rows", "rows right in 90% of columns", "share of rows", klass="person",
-            counted_by="rows", severity=170, phrase="rebuild {} in 90% of the columns",
-            doing="rebuilding most of a row", beside=("exact_rows", "ra"),
-        ),
+        Measure("ra", "reconstruction accuracy", "share of cells", slot="guess", short="RA",
+                head="cells guessed", severity=80, phrase="guess {} of the values right",
+                required=True),
+        Measure("exact_rows", "exact rows", "share of rows", klass="person", slot="rows",
+                head="rows rebuilt", counted_by="rows", severity=10, required=True,
+                phrase="rebuild {} in every column",
+                explained="A row is rebuilt where every category is right and every number within "
+                          "0.319 standard deviations."),
+        Measure("close_rows", "rows right in 90% of columns", "share of rows", klass="person",
+                short="close rows", counted_by="rows", severity=170,
+                phrase="rebuild {} in 90% of the columns", beside=("exact_rows", "ra")),
         Measure("bit_exact_rows", "rows right in every bit", "share of rows", klass="person"),
         Measure("right_rows", "rows right in every feature", "share of rows", klass="person"),
         Measure("ra_top", "reconstruction accuracy, named columns", "share of cells"),
@@ -262,7 +256,7 @@ class SpecificityMetric(Metric[Strangers]):
         Measure("specificity_z", "specificity", "z", inf, "person", decimals=2),
         Measure("leak_cdf", "chance of fresh rows as close", "share", 0.0, "person"),
         Measure("nearest_row", "guesses nearer to victims than to fresh rows", klass="person"),
-    )
+    )  # fmt: skip
 
     def truth(self, case: Case) -> Strangers | None:
         """Return victims' and reserve rows, None without either."""
@@ -304,12 +298,10 @@ class ReturnedRowsMetric(Metric[BinnedVictims]):
 
     of: ClassVar[type[Claim]] = Records
     measures: ClassVar[tuple[Measure, ...]] = (
-        Measure(
-            "returned_right", "rows returned, right in every bin", "share of rows",
-            klass="person", slot="certain", head="rows vouched for", counted_by="rows",
-            severity=20, margin=0, phrase="be sure of {}, right in every bin",
-            doing="being sure of rows", beside=("exact_rows",),
-        ),
+        Measure("returned_right", "rows returned, right in every bin", "share of rows",
+                klass="person", slot="certain", short="returned rows right",
+                head="rows vouched for", counted_by="rows", severity=20,
+                phrase="be sure of {}, right in every bin", beside=("exact_rows",)),
         Measure("returned_owned", "rows returned with their owner", "share of rows",
                 klass="person"),
         Measure("returned_wrong", "returned rows that are wrong", "share of returned", 0.0,
@@ -380,7 +372,7 @@ class EveryRecordMetric(Metric[Everybody]):
     measures: ClassVar[tuple[Measure, ...]] = (
         Measure("ra_union", "reconstruction accuracy over all rows", "share of cells"),
         Measure("ra_owner", "reconstruction accuracy of the largest owner", "share of cells"),
-    )
+    )  # fmt: skip
 
     def truth(self, case: Case) -> Everybody | None:
         """Return everybody's rows, None where nobody but the principals holds whole ones."""

@@ -56,7 +56,9 @@ def draw_frontier(
     fig.layout["margin"] = {**fig.layout["margin"], "t": 26 + LEVEL * max(levels - 1, 0)}
     fig.layout |= {
         "xaxis": axis(name, range=[high, low] if lower else [low, high]),
-        "yaxis": axis(f"worst-case advantage, {esc(data.metric)}", range=[y_low, y_high]),
+        "yaxis": axis(
+            f"worst-case advantage, {esc(measure(data.metric).name)}", range=[y_low, y_high]
+        ),
         "showlegend": False,
         "hovermode": "closest",
         "shapes": _blind_shapes(y_low)

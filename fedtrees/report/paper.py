@@ -47,7 +47,6 @@ _KINDS: dict[Kind, str] = {
 }
 _FAINT = 0.45  # of the marks of single seeds: seen in print, and below the means
 _WIDEST = 30  # letters of a line of a label
-_LONGEST = 26  # letters of a metric's name that the height of a panel holds
 RC = {
     # matplotlib brings the first, so a figure is the same on every machine; the others, none of
     # them wider, are for who opens an SVG without it.
@@ -144,20 +143,19 @@ def _axis_names(ax: Axes, panels: Sequence[Frontier], i: int, columns: int, name
     """Name the axes; not again below or beside a panel of the same."""
     data = panels[i]
     lower = " (lower is better)" if measure(data.utility).better == "lower" else ""
-    utility = _called(data.utility, names) + lower
-    metric = _called(data.metric, names)
-    advantage = f"worst-case advantage\n({metric if len(metric) <= _LONGEST else data.metric})"
+    utility, metric = (_called(key, names) for key in (data.utility, data.metric))
+    advantage = f"worst-case advantage\n({metric})"
     under = panels[i + columns] if i + columns < len(panels) else None
     if under is None or under.utility != data.utility:
-        ax.set_xlabel(utility)
+        ax.set_xlabel(utility + lower)
     if i % columns == 0 or panels[i - 1].metric != data.metric:
         ax.set_ylabel(advantage)
 
 
 def _called(metric: str, names: Names) -> str:
-    """Return a label of a metric's key, else its name in words."""
+    """Return a label of a metric's key, else its short name: the height of a panel holds it."""
     label = names(metric)
-    return measure(metric).name if label == metric else label
+    return measure(metric).short if label == metric else label
 
 
 def _parts(p: Panel) -> tuple[str, ...]:

@@ -199,9 +199,8 @@ class PaperTable:
         return " · ".join(map(self.names, (of, *group)))
 
     def _named(self, shown: Shown) -> str:
-        own = self.names(shown.metric)
-        if own == shown.metric:
-            own = measure(own).short
+        label = self.names(shown.metric)
+        own = measure(label).short if label == shown.metric else label
         return f"{own}, {self.names(shown.threat)}" if shown.threat else own
 
     def _column(self, dataset: str, shown: Shown) -> tuple[list[str], list[str]]:

@@ -12,8 +12,8 @@ from fedtrees.core.guess import Records
 from fedtrees.core.schema import Feature, OneHot, Schema, Table
 from fedtrees.data import load
 from fedtrees.guessing.blind import SKEWED, blind_guesses
-from fedtrees.metrics import score_records
 from fedtrees.metrics.advantage import advantage
+from fedtrees.metrics.records import score_records
 from fedtrees.metrics.victims_rows import RecordMetric, VictimsRows
 
 METRIC = RecordMetric()

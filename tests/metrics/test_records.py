@@ -14,8 +14,8 @@ from fedtrees.core.holding import client_names
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.data import Partition, load
 from fedtrees.guessing.tolerance import Tolerance
-from fedtrees.metrics import score_records, victims_rows
-from fedtrees.metrics.records import gower_distance, sorted_rows
+from fedtrees.metrics import victims_rows
+from fedtrees.metrics.records import gower_distance, score_records, sorted_rows
 from fedtrees.metrics.victims_rows import RecordMetric
 
 TOP = ("age", "town")
