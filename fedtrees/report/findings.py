@@ -431,7 +431,7 @@ def _adversaries(
 ) -> tuple[Adversary, ...]:
     words = called(setting)
     tested = [
-        Adversary(threat, *_who(threat, words), _sees(threat, setting, seen), reader)
+        Adversary(threat, *adversary_named(threat, words), _sees(threat, setting, seen), reader)
         for threat, reader in mine.readers.items()
     ]
     tested.sort(key=lambda a: (*_weight(a.leading()), a.threat))
@@ -441,11 +441,11 @@ def _adversaries(
         for name in g.names
         if (g.setting, g.kind, g.status) == (setting, "threat", NOT_ASKED)
     ]
-    rest = [Adversary(n, *_who(n, words), _sees(n, setting, seen)) for n in missing]
+    rest = [Adversary(n, *adversary_named(n, words), _sees(n, setting, seen)) for n in missing]
     return (*tested, *rest)
 
 
-def _who(threat: str, words: Mapping[str, tuple[str, str]]) -> tuple[str, bool]:
+def adversary_named(threat: str, words: Mapping[str, tuple[str, str]]) -> tuple[str, bool]:
     """Return an adversary in words and whether it is several."""
     try:
         parsed = Threat.parse(threat)
@@ -503,7 +503,7 @@ def _untested(setting: Setting, mine: _Read, gaps: Gaps) -> Untested:
     unfit = tuple((n, g.why) for g in here if g.kind == "defense" and g.status == "skipped"
                   for n in g.names)  # fmt: skip
     return Untested(
-        tuple((_who(n, words)[0], n) for n in names("threat", NOT_ASKED)),
+        tuple((adversary_named(n, words)[0], n) for n in names("threat", NOT_ASKED)),
         names("defense", NOT_ASKED),
         names("attack", NOT_ASKED),
         tuple(dict.fromkeys(name for names in early for name in names)),
