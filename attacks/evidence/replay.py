@@ -178,7 +178,7 @@ class Grown:
     nodes: NDArray[np.int32]
     # int64 (k, total_bins, 2): their histograms, by source
     sums: Mapping[str, Sums]
-    # int64 (k, 2): sums over all rows of each node, by source
+    # int64 (n_nodes, 2): sums over all rows of every node of the tree, by source
     totals: Mapping[str, Sums]
     # bool (k, total_bins): bins that may hold rows beside those in the sums, by source
     hidden: Mapping[str, NDArray[np.bool_]]
@@ -218,7 +218,7 @@ def grow_again(
         grower.finish(released.value if released is not None and known else None),
         every,
         {o: np.concatenate(s.levels) for o, s in sources.items()},
-        {o: np.array([s.total[n] for n in every.tolist()]) for o, s in sources.items()},
+        {o: np.array([s.total[n] for n in sorted(s.total)]) for o, s in sources.items()},
         {o: np.concatenate(s.hidden) for o, s in sources.items() if s.hidden},
         np.concatenate(next(iter(sources.values())).made),
         bits,

@@ -68,14 +68,14 @@ def evidence_of(view: View, most: Level = "histograms") -> Evidence | None:
     cuts, start, classes = cuts_of(view), _start(view), len(view.schema.classes)
     params = params_of(view)
     histograms: tuple[NodeHistograms, ...] | None = None
-    own_in_bins, level = True, most
+    source, level = EVERYONE, most
     if cuts is None or start is None:  # whoever has the model alone
         trees, start, level = _released(view)
     elif levels := levels_of(view):
         summed = ([one.summed(view.principals) for one in levels[t]] for t in sorted(levels))
         grown = [grow_again(tree, cuts, params, view.schema.complete) for tree in summed]
         (source,) = grown[0].sums
-        trees, own_in_bins = tuple(g.tree for g in grown), source == EVERYONE
+        trees = tuple(g.tree for g in grown)
         histograms = tuple(histograms_of(view, g, source) for g in grown)
         level = "histograms"
     else:
@@ -94,6 +94,7 @@ def evidence_of(view: View, most: Level = "histograms") -> Evidence | None:
     # own rows' part as it was sent, and with it own noise, can be taken off
     own = own_sums(view, shown, cuts) if some or law is not None else None
     known = own is not None and view.rows is not None and len(view.rows) > 0
+    parties = clients_in(view, OTHERS if known else EVERYONE), clients_in(view, source)
     noisy_cuts = cuts or _cuts_used(trees, len(view.schema.features))
     found = Evidence(
         trees=shown,
@@ -105,7 +106,7 @@ def evidence_of(view: View, most: Level = "histograms") -> Evidence | None:
         histograms=histograms,
         cuts=cuts,
         n_rows=view.n_rows,
-        noise=_noise(view, shown, noisy_cuts, (known, own_in_bins), told),
+        noise=noise_of(view, shown, noisy_cuts, parties, told),
         rounding=law_of_values(view),
         constant_hessian=view.defense.unit_hessian,
         mean_start=params.base_score is None,
@@ -115,7 +116,7 @@ def evidence_of(view: View, most: Level = "histograms") -> Evidence | None:
         own_sums=own,
         suppressed=suppressed,
         row_law=law_of_rows(view),
-        own_in_bins=own_in_bins,
+        own_in_bins=source == EVERYONE,
     )
     opened = opened_leaves(view) if level == "statistics" else {}
     return with_opened(view, found, together(opened)) if opened else found
@@ -152,7 +153,8 @@ def _start(view: View) -> NDArray[np.float32] | None:
 
 def histograms_of(view: View, grown: Grown, source: str) -> NodeHistograms:
     """Return the histograms of one source of a tree that was grown again."""
-    parts = (from_fixed(part[source], grown.bits) for part in (grown.sums, grown.totals))
+    both = grown.sums[source], grown.totals[source][grown.nodes]
+    parts = (from_fixed(part, grown.bits) for part in both)
     law = law_of_sums(view, clients_in(view, source), hiding=False)
     slack = None if law is None else reach_of(law, grown.made, grown.bits)
     return NodeHistograms(grown.nodes, *parts, slack)
@@ -200,36 +202,48 @@ def _bare(tree: Tree) -> Tree:
     return replace(tree, g=None, h=None, gain=None)
 
 
-def _noise(
-    view: View, trees: tuple[Tree, ...], cuts: Cuts, own: tuple[bool, bool], told: bool
+def noise_of(
+    view: View,
+    trees: tuple[Tree, ...],
+    cuts: Cuts,
+    parties: tuple[int, int],
+    told: bool = False,
+    rows: tuple[Tree, ...] | None = None,
 ) -> tuple[NodeNoise, ...] | None:
     """Return what is known of the noise on every tree's sums, None where they are exact.
 
-    ``own``: whether the principals' own noise is taken off the sums of nodes, and whether it is in
-    bins. ``told``: sums are those that were sent beside splits and leaf values.
+    Parameters
+    ----------
+    view : View
+    trees : tuple of Tree
+        With everybody's sums, which decide what was asked for.
+    cuts : Cuts
+    parties : pair of int
+        Of how many clients the noise is in the sums of nodes, and in bins.
+    told : bool
+        Whether sums are those that were sent beside splits and leaf values.
+    rows : tuple of Tree, optional
+        The trees with the sums that the noise is on, if these are others.
     """
     if releases_leaves(view):
         return leaf_noise(view, trees, 1.0)
-    cell = cell_variance(law_of_sums(view, clients_in(view), hiding=False))
+    cell_of = [
+        cell_variance(law_of_sums(view, n, hiding=False)) if n else (0.0, 0.0) for n in parties
+    ]
     each, more = row_variance(view), told_variance(view) if told else (0.0, 0.0)
-    if not (any(cell) or each or any(more)):
+    if not (any(map(any, cell_of)) or each or any(more)):
         return None
-    cells = [_node_noise(t, cuts, cell) for t in trees]
-    (off_nodes, in_bins), parties = own, clients_in(view, OTHERS)
-    if any(cell) and (off_nodes or not in_bins):
-        others = cell_variance(law_of_sums(view, parties, hiding=False)) if parties else (0.0, 0.0)
-        fewer = [_node_noise(t, cuts, others) for t in trees]
-        of_node = fewer if off_nodes else cells
-        of_bin = cells if in_bins else fewer
-        cells = [replace(b, g=n.g, h=n.h) for n, b in zip(of_node, of_bin, strict=True)]
-    cells = [replace(n, g=n.g + more[0], h=n.h + more[1]) for n in cells]
+    nodes, bins = ([node_noise(t, cuts, cell) for t in trees] for cell in cell_of)
+    cells = [replace(b, g=n.g + more[0], h=n.h + more[1]) for n, b in zip(nodes, bins, strict=True)]
     if not each:
         return tuple(cells)
     if view.defense.unit_hessian and trees[0].h is not None:
-        rows = [np.maximum(t.h, 0.0) for t in trees]
+        inside = [np.maximum(t.h, 0.0) for t in rows or trees]  # type: ignore[type-var]
     else:
-        rows = _expected_rows(view, trees)
-    return tuple(replace(n, g=n.g + each * r, row_g=each) for n, r in zip(cells, rows, strict=True))
+        inside = _expected_rows(view, trees)
+    return tuple(
+        replace(n, g=n.g + each * r, row_g=each) for n, r in zip(cells, inside, strict=True)
+    )
 
 
 def _expected_rows(view: View, trees: tuple[Tree, ...]) -> list[NDArray[np.float64]]:
@@ -246,7 +260,7 @@ def _expected_rows(view: View, trees: tuple[Tree, ...]) -> list[NDArray[np.float
     return out
 
 
-def _node_noise(tree: Tree, cuts: Cuts, cell: tuple[float, float]) -> NodeNoise:
+def node_noise(tree: Tree, cuts: Cuts, cell: tuple[float, float]) -> NodeNoise:
     """Follow the variance of the noise through splits and sibling subtraction.
 
     ``cell`` is that of gradients and of hessians in a freshly built bin, over all clients;

@@ -25,7 +25,7 @@ from fedtrees.attacks.peeling.marks import marked_rows
 from fedtrees.attacks.peeling.owners import owners_of, room_of
 from fedtrees.attacks.peeling.peel import LEAST_CONFIDENCE, MOST_WORK, Peeled, peel
 from fedtrees.attacks.peeling.rows import Ints, Residual, take_out
-from fedtrees.attacks.peeling.sources import Sources, sources_of, unreadable
+from fedtrees.attacks.peeling.sources import Sources, sources_of
 from fedtrees.attacks.peeling.supports import SURE, Search, Supported
 from fedtrees.attacks.peeling.values import (
     lower_edges,
@@ -98,7 +98,7 @@ class HistogramPeeling(Attack):
         if not shows(view, Histogram, GlobalHistogram):
             return self._of_classes(view, rng)
         own = Table.empty(view.schema) if view.rows is None else view.rows
-        sources = None if unreadable(view) else sources_of(view)
+        sources = sources_of(view)
         if sources is None:
             return _nothing(view)
         law = law_of_rows(view)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.evidence.laws import law_of_sums, reach_of
-from fedtrees.attacks.evidence.readable import some_rows
+from fedtrees.attacks.evidence.readable import classes_of_leaves, some_rows
 from fedtrees.attacks.evidence.replay import (
     EVERYONE,
     Grown,
@@ -40,18 +40,10 @@ class Sources:
     parts: Mapping[str, Residual]
 
 
-def unreadable(view: View) -> str | None:
-    """Return why histograms of this run cannot be taken apart row by row, None if they may."""
-    if len(view.schema.classes) != 2:
-        return "the target does not have two classes"
-    p = view.parameters
-    if p.get("objective") not in (None, "binary:logistic"):
-        return "gradients are not those of the log loss"
-    return None
-
-
 def sources_of(view: View) -> Sources | None:
-    """Read trees and histograms from a view; None where there are none."""
+    """Read trees and histograms of two classes from a view; None where there are none."""
+    if classes_of_leaves(view) != 2:
+        return None
     cuts, params, levels = cuts_of(view), params_of(view), levels_of(view)
     start = next((m for _, m in view.messages(BaseScore)), None)
     if cuts is None or start is None or not levels or (start.g_bits, start.h_bits) != UNIT_BITS:
@@ -84,9 +76,8 @@ def sources_of(view: View) -> Sources | None:
             continue  # a colluding party's own rows
         law = law_of_sums(view, clients_in(view, o), hiding=False)
         slack = np.ldexp(reach_of(law, made, UNIT_BITS), FIXED_POINT_BITS)
-        parts[o] = Residual.of(
-            ends(lambda g, o=o: g.sums[o]), ends(lambda g, o=o: g.totals[o]), forest.offsets, slack,
-            view.schema.complete, ends(lambda g, o=o: g.hidden[o]) if kept[0].hidden else None,
-            params.max_depth, params.subsample < 1,
-        )  # fmt: skip
+        hidden = ends(lambda g, o=o: g.hidden[o]) if kept[0].hidden else None
+        sums, totals = ends(lambda g, o=o: g.sums[o]), ends(lambda g, o=o: g.totals[o][g.nodes])
+        told = (view.schema.complete, hidden, params.max_depth, params.subsample < 1)
+        parts[o] = Residual.of(sums, totals, forest.offsets, slack, *told)
     return Sources(forest, cuts, parts)

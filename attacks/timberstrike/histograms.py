@@ -33,6 +33,7 @@ from fedtrees.core.schema import Schema, Table
 from fedtrees.guessing.consensus import matched_consensus
 from fedtrees.trees.boosted.fixed_point import FIXED_POINT_BITS, from_fixed, to_fixed
 from fedtrees.trees.boosted.forest import Tree
+from fedtrees.trees.routing import Routes
 
 Ints = NDArray[np.int32]
 Floats = NDArray[np.float64]
@@ -113,7 +114,7 @@ def rows_from_histograms(
     else:
         known = Table.concat([own, sure]) if subtracts else sure
         total = None if evidence.n_rows is None or evidence.share < 1 else n_victims - len(sure)
-        leaves = () if counts_by_bins(evidence) else counts
+        leaves = () if counts_by_bins(evidence) else _others(evidence, counts, sure)
         parts = _likely(evidence, forest, known, leaves, total, prior)
     unpaired, y, block = _fewer(*parts, share)
     none = np.zeros((0, cuts.n_features), dtype=np.int32)
@@ -141,6 +142,19 @@ def rows_from_histograms(
     rest = told_rows(matched_consensus(samples, tolerance, groups=block), prior)
     wide = not evidence.suppressed and not any(n.row_g for n in evidence.noise or ())
     return Rows(sure, rest, samples, {**notes, "paired_rows": float(len(rest))}, wide)
+
+
+def _others(evidence: Evidence, counts: Sequence[Counts], sure: Table) -> list[Counts]:
+    """Return counts of the first round's leaves without rows whose labels are not all certain."""
+    nodes = Routes.of(evidence.trees[: len(counts)]).apply(sure.X)
+    found = []
+    for t, (c, node) in enumerate(zip(counts, nodes.T, strict=True)):
+        leaf = np.searchsorted(evidence.trees[t].leaves, node)
+        of_class = sure.y == evidence.class_of(t)
+        n = np.maximum(c.n0 + c.n1 - np.bincount(leaf, minlength=len(c.n0)), 0)
+        n1 = np.clip(c.n1 - np.bincount(leaf[of_class], minlength=len(c.n0)), 0, n)
+        found.append(Counts(n - n1, n1, c.residual))
+    return found
 
 
 def _alike(
