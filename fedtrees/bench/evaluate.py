@@ -90,8 +90,10 @@ def threat_columns(threat: str) -> Row:
 def train_columns(cell: TrainCell) -> Row:
     """Return the columns that name a training run, with the defense's claim."""
     protocol: Protocol = register.make("protocol", cell.protocol)
-    kept = () if refused(cell.defense) else make_defense(cell.defense).claims()
-    claims = [protocol.claim(), *kept]
+    claims = [protocol.claim()]
+    if not refused(cell.defense):
+        defense = make_defense(cell.defense)
+        claims = [protocol.claimed(defense), *defense.claims()]
     return {
         **setting_columns(cell.setting),
         "protocol": cell.protocol.name,

@@ -140,7 +140,7 @@ def spent_on_cuts(kind: type[Message], transcript: Transcript) -> Guarantee:
 
 def trusted_with(events: Iterable[BudgetEvent], *others: str) -> str:
     """Name on whom noise depends, of these releases and in a protocol's own words, joined by +."""
-    return "+".join(sorted({e.trusted for e in events} | {*others} - {""}))
+    return "+".join(sorted({*others, *(e.trusted for e in events)} - {""}))
 
 
 def histogram_sensitivity(features: int, gradient_bound: float, hessian_bound: float) -> float:

@@ -142,6 +142,10 @@ class Protocol(ABC):
         """State what the protocol guarantees by itself; most protocols guarantee nothing."""
         return NoGuarantee()
 
+    def claimed(self, defense: Composition) -> Guarantee:
+        """State what it guarantees where a defense settles cut points; by default `claim`."""
+        return self.claim()
+
     def spent(self, transcript: Transcript) -> Guarantee:
         """Compose what a run of the protocol by itself spent; by default the claim."""
         return self.claim()
@@ -329,7 +333,7 @@ class Training:
     @property
     def claims(self) -> list[Guarantee]:
         """What the protocol and each part of the defense claim, in that order."""
-        return [self.protocol.claim(), *self.defense.claims()]
+        return [self.protocol.claimed(self.defense), *self.defense.claims()]
 
     @property
     def spent(self) -> list[Guarantee]:

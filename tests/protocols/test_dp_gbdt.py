@@ -190,12 +190,18 @@ def test_what_is_claimed_is_spent(epsilon, delta, noise):
 
 def test_cut_points_are_public_or_paid_for():
     alone = grown()[0].spent[0].epsilon
-    for defense in ("dp-grid-cuts[epsilon=1]", "dp-quantile-cuts[epsilon=1]"):
-        spent = grown(defense=defense)[0].spent[0].epsilon
-        assert alone < spent < alone + 1
-    exact = grown(defense="grid-cuts")[0].spent[0]
-    assert (exact.epsilon, exact.unprotected) == (math.inf, "cuts")
-    assert grown(defense="public-cuts")[0].spent[0].epsilon == alone
+    for defense, who in (("grid", "clients+server"), ("quantile", "server")):
+        run = grown(defense=f"dp-{defense}-cuts[epsilon=1]+secure-sum")[0]
+        claim, spent = run.claims[0], run.spent[0]
+        assert alone < spent.epsilon <= claim.epsilon < alone + 1  # and it is claimed beforehand
+        assert spent.epsilon > claim.epsilon - 0.1
+        assert claim.trusted == spent.trusted == who
+    exact = grown(defense="grid-cuts")[0]
+    for told in (exact.claims[0], exact.spent[0]):
+        assert (told.epsilon, told.unprotected) == (math.inf, "cuts")
+    public = grown(defense="public-cuts")[0]
+    assert public.spent[0].epsilon == alone
+    assert public.claims[0] == protocol().claim()
     assert join(grown("epsilon=inf")[0].spent) == "none"
 
 

@@ -20,7 +20,7 @@ from fedtrees.core.errors import (
     check_positive,
     check_share,
 )
-from fedtrees.core.guarantee import ApproximateDP, Guarantee, NoGuarantee
+from fedtrees.core.guarantee import ApproximateDP, Guarantee, NoGuarantee, PureDP
 from fedtrees.core.holding import Holding
 from fedtrees.core.messages import Message
 from fedtrees.core.network import Network, add_messages
@@ -46,6 +46,7 @@ from fedtrees.messages.cuts import (
 )
 from fedtrees.privacy.accounting import composed, trusted_with
 from fedtrees.privacy.discrete_gaussian import discrete_gaussian_share
+from fedtrees.privacy.gaussian_dp import mu_of
 from fedtrees.privacy.leaf_sums import RowBound, leaf_scales, row_bound
 from fedtrees.privacy.noise import Gaussian
 from fedtrees.protocols.base import Coordinator, Protocol
@@ -258,7 +259,8 @@ class DPGBDT(Protocol):
     Parameters
     ----------
     epsilon, delta : float
-        For one row added or removed; epsilon in nats, inf: exact sums.
+        Of all sums, for one row added or removed; epsilon in nats, inf: exact sums. What a defense
+        spends on cut points comes on top, in the claim, too.
     trees : int
         Boosting rounds; that many trees, times the classes beyond two.
     max_depth : int
@@ -396,6 +398,21 @@ class DPGBDT(Protocol):
     def claim(self) -> Guarantee:
         """Return (epsilon, delta)-DP of the released model; of exact sums nothing."""
         return self._guarantee(float(self.epsilon), "") if self.noisy else NoGuarantee()
+
+    def claimed(self, defense: Composition) -> Guarantee:
+        """Compose with what the cut points cost; those that nobody bounds are unprotected."""
+        plan = defense.cut_plan
+        if not self.noisy or plan is None or plan.method == "public":
+            return self.claim()
+        mu = mu_of(self.epsilon, self.delta)
+        events = [BudgetEvent("", "gaussian", 0.0, 1.0, LeafSums.__name__, l2=mu)]
+        for cuts in defense.claims():
+            if isinstance(cuts, PureDP) and cuts.unit == "cuts":
+                events.append(BudgetEvent("", "exponential", cuts.epsilon, 1.0, "cuts",
+                                          trusted=cuts.trusted))  # fmt: skip
+        if len(events) == 1:
+            return self._guarantee(math.inf, "cuts")
+        return self._guarantee(composed(events, self.delta), "", events)
 
     def spent(self, transcript: Transcript) -> Guarantee:
         """Compose the ledger, noisy summaries for cut points included."""
