@@ -114,6 +114,7 @@ def summary(study: Study) -> dict[str, Any]:
                     "coverage": asdict(row.point.coverage),
                     "at_blind": at_blind(row.point, row.leaks, study.margin),
                     "claimed": row.point.claimed,
+                    "measured": row.point.measured,
                     "not_dominated": row.on_front,
                 }
                 for row in board

@@ -100,7 +100,8 @@ TERMS = (
     Term("no guarantee", "a bound was claimed, and the accountant found none on what was really "
          "sent: what stands is what these attacks found"),
     Term("spent, measured", "spent: what an accountant composes from the noise actually drawn; "
-         "measured: a lower bound from an audit, where one ran", ("spent", "measured")),
+         "measured: a lower bound from an audit, where one ran, and the most that it could have "
+         "shown", ("spent", "measured")),
     Term("stopped early", "an attack's search was cut short by its limit: given longer it may read "
          "more"),
     Term("hollow", "an applicable attack is missing or failed: the advantage is known only from "

@@ -127,7 +127,7 @@ def _cells(row: LeaderRow) -> tuple[str, ...]:
         "" if base else style.number(row.relief.mean, 3, signed=True),
         exact_rows(row),
         attacks,
-        p.claimed or "not known",
+        "; measured ".join(filter(None, (p.claimed or "not known", p.measured))),
         style.bytes_text(row.cost.bytes),
         style.seconds_text(row.cost.seconds.mean),
     )
