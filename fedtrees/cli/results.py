@@ -114,6 +114,7 @@ def summary(study: Study) -> dict[str, Any]:
                     "attacks": [name for name, _ in row.point.attacks],
                     "coverage": asdict(row.point.coverage),
                     "claimed": row.point.claimed,
+                    "measured": row.point.measured,
                     "pareto_optimal": row.on_front,
                 }
                 for row in board

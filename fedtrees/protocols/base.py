@@ -162,6 +162,14 @@ class Protocol(ABC):
         """Make the rows an audit looks for (`fedtrees.protocols.canaries.Canaries`), or None."""
         return None
 
+    def worst_case(self, defense: Composition) -> tuple[Protocol, Any] | None:
+        """Return the parameters, and the rows, by which an audit sees most of a row; None: as is.
+
+        A claim of epsilon holds whatever the table and the public parameters are, so that an
+        auditor chooses both: one tree, few columns, gradients near their bound.
+        """
+        return None
+
     @property
     def parameters(self) -> Mapping[str, Any]:
         """The public parameters, by name."""

@@ -29,6 +29,7 @@ from fedtrees.report.tables import Cost, Guarantees, cost_table, guarantee_table
 from fedtrees.report.worst import panels
 
 _CONSTANT = "majority-class"
+REFUTED = "refuted"  # a bound, by an audit
 _MOST_SEEN = 4
 Kind = Literal["leak", "trace", "none-found", "none-clear", "unknown", "no-attack"]
 
@@ -77,7 +78,7 @@ class Defended:
     """One defense of a setting.
 
     `label`: A letter, "0" of the undefended run. `void`: Whether a bound that was claimed is
-    none as spent, or nothing was acted on.
+    none as spent, or refuted, or nothing was acted on.
     """
 
     spec: str
@@ -423,7 +424,7 @@ def _void(mine: _Read, spec: str) -> str:
         return ActedOnNothing.kind
     bounded = [g.budget for terms in stated.claimed for g in terms if g.budget]
     infinite = any(g.budget and math.isinf(g.budget[1]) for g in spent)
-    return "void" if bounded and infinite else ""
+    return "void" if bounded and infinite else REFUTED if stated.refuted else ""
 
 
 def _adversaries(

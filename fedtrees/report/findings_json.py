@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from fedtrees.report.claims import span
 from fedtrees.report.findings import Adversary, Defended, Findings, Found
 from fedtrees.report.intervals import Estimate
 from fedtrees.report.recipe import Candidate
@@ -58,6 +59,7 @@ def _defense(d: Defended) -> dict[str, Any]:
         "settled": d.price.settled,
         "collapsed": d.price.collapsed,
         "void": d.void,
+        "measured": span(d.guarantees.measured),
         "bytes": _number(d.cost.bytes),
     }
 

@@ -51,6 +51,7 @@ class Point:
     seeds: tuple[SeedPoint, ...]
     coverage: Coverage = field(default_factory=Coverage)
     note: str = ""
+    measured: str = ""  # by an audit, of the seed of which it showed most
     unfit: bool = False  # the defense makes no sense with the protocol
 
     @property
@@ -62,13 +63,6 @@ class Point:
     def failed(self) -> tuple[str, ...]:
         """The attacks that failed or ran out of time."""
         return self.coverage.failed
-
-    @property
-    def collapsed(self) -> str:
-        """What became of a claim that did not hold in the runs, "" where it did."""
-        if self.claimed == ActedOnNothing.kind:
-            return "it acted on nothing"
-        return "no guarantee: spent without bound" if self.kind == "void" else ""
 
     @property
     def drawn(self) -> bool:
@@ -223,11 +217,13 @@ def _point(
         next((stated for part in (trained, attacks) for stated in part[column] if stated), None)
         for column in ("claimed", "spent")
     )
+    shown = [m for m in trained["measured"] if m]
+    measured = max(shown, key=lambda stated: stated[0].budget or ("", 0.0), default=None)
     return Point(
         defense=spec,
         family=family(spec),
         budget=budget,
-        kind=claims.standing(claimed, spent),
+        kind=claims.standing(claimed, spent, measured),
         claimed=_stated(claimed, spent),
         utility=estimate(useful.values()),
         advantage=estimate(worst["advantage"], worst.get("advantage_error", ())),
@@ -237,6 +233,7 @@ def _point(
         seeds=tuple(seeds),
         coverage=coverage(exposed, attacks),
         note=_why_not_drawn(trained, attacks, bool(useful), len(worst) > 0, utility),
+        measured=claims.span([measured]) if measured else "",
         unfit=len(trained) > 0 and bool((trained["status"] == "skipped").all()),
     )
 

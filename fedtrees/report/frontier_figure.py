@@ -187,6 +187,8 @@ def _hover(p: Point) -> str:
         f"strongest: {esc(attacks)}",
         f"claim: {esc(p.claimed) or 'not known'} ({KINDS[p.kind]})",
     ]
+    if p.measured:
+        lines.append(f"measured {esc(p.measured)}")
     if p.hollow:
         lines.append(f"hollow, known only from below: {esc(str(p.coverage))}")
     if p.coverage.early:

@@ -12,11 +12,13 @@ import pandas as pd
 
 from fedtrees.core.columns import measure
 from fedtrees.core.counts import listed, many
+from fedtrees.core.guarantee import ActedOnNothing
 from fedtrees.core.registry import register
 from fedtrees.core.specs import parse_one
 from fedtrees.report import said, svg
 from fedtrees.report.claims import span
 from fedtrees.report.findings import (
+    REFUTED,
     Adversary,
     Defended,
     Findings,
@@ -34,6 +36,7 @@ from fedtrees.report.verdict_text import command as typed
 from fedtrees.report.verdict_text import leak, refused
 from fedtrees.report.web_page import render
 
+_VOID = {"void": "guarantee void", REFUTED: "refuted", ActedOnNothing.kind: "acted on nothing"}
 _SLOTS = ("rows", "guess", "certain")  # of the facts of a tile
 _MOST_SPARKS = 4
 _MOST_SEEN = 4
@@ -258,6 +261,8 @@ def _price_plot(price: Price) -> dict[str, Any] | None:
 
 def _guarantee(defended: Defended) -> str:
     text = span(defended.guarantees.spent) or span(defended.guarantees.claimed) or "none"
+    measured = span(defended.guarantees.measured)
+    text += f"; measured {measured}" if measured else ""
     return f"{text}: {defended.void}" if defended.void else text
 
 
@@ -423,7 +428,7 @@ def _row(
         "label": d.label,
         "name": "no defense" if bare else d.spec,
         "recipe": d.spec == found.recipe,
-        "void": "guarantee void" if d.void == "void" else "acted on nothing" if d.void else "",
+        "void": _VOID.get(d.void, ""),
         "change": "0" if d.price.settled == "same" and not bare else change,
         "interval": _interval(d.price),
         "forest": None if bare else _forest(found, d.price),
@@ -490,7 +495,7 @@ def _folds(found: Found, rows: pd.DataFrame, seen: Seen) -> Iterator[dict[str, A
     lines = [[d.spec, *(span(t) or "–" for t in (d.guarantees.claimed, d.guarantees.spent,
               d.guarantees.measured)), d.guarantees.verdict] for d in found.defenses]  # fmt: skip
     yield {"title": "Guarantees", "note": "claimed, spent, measured", "numbers": (), "rows": lines,
-           "header": ["Defense", "Claimed", "Spent", "Measured at least", "Reading"]}  # fmt: skip
+           "header": ["Defense", "Claimed", "Spent", "Measured", "Reading"]}  # fmt: skip
     name = measure(found.utility.metric).head
     costs = [[d.spec, number(d.price.mean_utility), bytes_text(d.cost.bytes),
               number(d.cost.rounds.mean, 0), seconds_text(d.cost.seconds.mean),

@@ -39,7 +39,7 @@ WIDTHS: dict[Width, float] = {"column": COLUMN, "page": PAGE}
 # As `claims.KINDS`, in the room that a column has.
 _KINDS: dict[Kind, str] = {
     "proved": "bound claimed",
-    "void": "bound void as spent",
+    "void": "bound void",
     "computational": "computational",
     "structural": "structural",
     "none": "no claim",

@@ -65,6 +65,7 @@ class Guarantees:
     spent: tuple[tuple[Guarantee, ...], ...]
     measured: tuple[tuple[Guarantee, ...], ...]
     verdict: str
+    refuted: bool
 
 
 def leaderboard(rows: pd.DataFrame, frontier: Frontier) -> tuple[LeaderRow, ...]:
@@ -134,8 +135,10 @@ def guarantee_table(rows: pd.DataFrame, setting: Setting) -> tuple[Guarantees, .
             tuple(sorted({g for g in mine[c] if g}, key=join))
             for c in ("claimed", "spent", "measured")
         ]
-        verdict = claims.compare(*(found[0] if found else None for found in stated))
+        measured = max(stated[2], key=lambda g: g[0].budget or ("", 0.0), default=None)
+        told = (*(found[0] if found else None for found in stated[:2]), measured)
+        verdict = claims.compare(*told)
         if any(len(found) > 1 for found in stated):
             verdict = "; ".join(filter(None, [verdict, "differs between seeds or threats"]))
-        out.append(Guarantees(spec, *stated, verdict))
+        out.append(Guarantees(spec, *stated, verdict, claims.refuted(*told)))
     return tuple(out)

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 from fedtrees.core.columns import measure
 from fedtrees.core.counts import listed, many
+from fedtrees.core.guarantee import ActedOnNothing
 from fedtrees.report import said
-from fedtrees.report.findings import Adversary, Findings, Found
+from fedtrees.report.findings import REFUTED, Adversary, Findings, Found
 from fedtrees.report.price import Price
 from fedtrees.report.recipe import Candidate
 from fedtrees.report.rows import UNDEFENDED
@@ -227,10 +228,11 @@ def _notes(found: Found) -> Iterator[Line]:
             f"{fallen} is undefined in {u.lacking} of {many(u.seeds, 'seed')} (a held-out set "
             f"lacks one class); prices are in {used}.",
         )
-    spent = [d for d in found.defenses if d.void]
-    if spent:
-        names = said.some([said.short(d.spec) for d in spent], 2)
-        yield Line("NOTE", f"No guarantee as spent: {names}.")
+    for what, why in (("No guarantee as spent", ("void", ActedOnNothing.kind)),
+                      ("More was measured than spent", (REFUTED,))):  # fmt: skip
+        void = [said.short(d.spec) for d in found.defenses if d.void in why]
+        if void:
+            yield Line("NOTE", f"{what}: {said.some(void, 2)}.")
 
 
 def untested(found: Found) -> str:

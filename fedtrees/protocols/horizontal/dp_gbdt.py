@@ -50,7 +50,7 @@ from fedtrees.privacy.gaussian_dp import mu_of
 from fedtrees.privacy.leaf_sums import RowBound, leaf_scales, row_bound
 from fedtrees.privacy.noise import Gaussian
 from fedtrees.protocols.base import Coordinator, Protocol
-from fedtrees.protocols.canaries import LeafSumCanaries
+from fedtrees.protocols.canaries import ALONE_DEPTH, LeafSumCanaries
 from fedtrees.protocols.horizontal.cut_points import settle_cuts
 from fedtrees.protocols.horizontal.growing_client import GrowingClient
 from fedtrees.trees.binning import Cuts, lower_sentinel, upper_sentinel
@@ -444,6 +444,14 @@ class DPGBDT(Protocol):
         if objective.n_outputs > 1:
             return None
         return LeafSumCanaries(self.norms(objective), self.scales(objective))
+
+    def worst_case(self, defense: Composition) -> tuple[DPGBDT, LeafSumCanaries] | None:
+        """Spend all on one tree, whose leaves hold one row with a gradient near its bound."""
+        deep = replace(
+            self, trees=1, max_depth=ALONE_DEPTH, features_per_tree=0, base_score=0.001, max_bin=2
+        )
+        canaries = deep.canaries()
+        return None if canaries is None else (deep, replace(canaries, alone=True))
 
     def check(self, schema: Schema) -> None:
         """Refuse a target that the objective does not suit, or whose gradients have no bound."""
