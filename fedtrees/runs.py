@@ -198,7 +198,7 @@ def bench(
         csv = f"{_TABLE}.csv"
     table = csv_table(
         None if csv is None else several(csv, "csv"), named, target, task=task, positive=positive,
-        id=id, client=client_column, sep=sep,
+        id=id, client_column=client_column, sep=sep,
         categorical=several(categorical, "categorical"), keep=several(keep, "keep"),
         drop=several(drop, "drop"),
     )  # fmt: skip

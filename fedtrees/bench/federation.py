@@ -148,8 +148,8 @@ def _loaded(ref: DataRef, data_dir: str | None, written: tuple[tuple[int, int], 
             "name": ref.name,
         }
         if ref.clients_are_told:
-            paths = ref.csv.split(",") if not ref.client else [ref.csv]
-            return load_clients(paths, ref.target, column=ref.client, **said)
+            paths = ref.csv.split(",") if not ref.client_column else [ref.csv]
+            return load_clients(paths, ref.target, column=ref.client_column, **said)
         if ref.id:
             return load_joined(ref.csv.split(","), ref.target, id=ref.id, **said)
         return load_csv(ref.csv, ref.target, **said)

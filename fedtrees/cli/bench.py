@@ -129,7 +129,7 @@ def bench(
     from fedtrees.bench.session import Bench, default_workers
 
     table = csv_table(
-        csv, data, target, task=task, positive=positive, id=id, client=client_column,
+        csv, data, target, task=task, positive=positive, id=id, client_column=client_column,
         categorical=categorical, keep=keep, drop=drop, sep=sep,
     )  # fmt: skip
     plugins = load_plugins(plugin)

@@ -139,9 +139,8 @@ def csv_table(
     given = {k: v for k, v in given.items() if v}
     if csv is None:
         if target or given:
-            options = {"client": "client-column"}
-            names = (*(["target"] if target else []), *(options.get(k, k) for k in given))
-            named = [f"--{name}" for name in names]
+            names = (*(["target"] if target else []), *given)
+            named = ["--" + name.replace("_", "-") for name in names]
             raise UsageError(f"{', '.join(named)}: only with a table of one's own; give --csv FILE")
         return None
     files = ",".join(csv)

@@ -96,7 +96,7 @@ def train(
     if seed < 0:
         raise UsageError(f"--seed {seed}: give a whole number from 0 up")
     table = csv_table(
-        csv, data, target, task=task, positive=positive, id=id, client=client_column,
+        csv, data, target, task=task, positive=positive, id=id, client_column=client_column,
         categorical=categorical, keep=keep, drop=drop, sep=sep,
     )  # fmt: skip
     named = {"partitions": partition, "clients": None if clients is None else [clients]}

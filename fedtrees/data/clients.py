@@ -16,7 +16,6 @@ from fedtrees.data.dataset import Dataset
 from fedtrees.data.own_table import Declared, dataset_of
 from fedtrees.data.spreadsheets import read_table
 
-_COLUMN = "client"  # where every client has a file
 MOST_NAMED = 8
 
 

@@ -35,6 +35,7 @@ OTHER = {
     "bytes_down": {"tables.py", "train.py"},
     "ciphertexts": {"grid_figure.py"},
     "note": {"numbers.py", "sections.py", "page.py", "table.py"},
+    "bytes": {"page.py", "findings_json.py"},
     "applies": {"explain.py"},
     "entries": {"explain.py"},
 }

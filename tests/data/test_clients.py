@@ -92,8 +92,8 @@ def test_what_cannot_be_told_apart_is_said(files, tmp_path):
     unlabelled = FRAME.assign(ill=FRAME.ill.where(FRAME.ward != "w1"))
     with pytest.raises(DataError, match="no row of 'w1' has a target"):
         load_clients([write(unlabelled, tmp_path / "x.csv")], "ill", column="ward")
-    with pytest.raises(UsageError, match="id and client"):
-        DataRef.parse({"csv": "t.csv", "target": "ill", "id": "i", "client": "ward"})
+    with pytest.raises(UsageError, match="id and client_column"):
+        DataRef.parse({"csv": "t.csv", "target": "ill", "id": "i", "client_column": "ward"})
 
 
 @pytest.mark.parametrize("ending", [".xlsx", ".parquet"])

@@ -17,9 +17,9 @@ from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
 from fedtrees.crypto.slots import Slots
 from fedtrees.protocols.horizontal.boosting_protocol import BoostingProtocol
-from fedtrees.protocols.label_canaries import LabelCanaries
 from fedtrees.protocols.vertical.active import Active
 from fedtrees.protocols.vertical.columns import GlobalBins
+from fedtrees.protocols.vertical.label_canaries import LabelCanaries
 from fedtrees.protocols.vertical.model import VerticalModel
 from fedtrees.protocols.vertical.node_quantiles import NodeQuantiles
 from fedtrees.protocols.vertical.passive import Passive
