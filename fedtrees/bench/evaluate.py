@@ -431,9 +431,9 @@ def _row(key: str, value: float | None, part: str = "") -> Row:
     return _of(columns.measures()[key], value, part)
 
 
-def _of(measure: Measure, value: float | None, part: str = "") -> Row:
-    row = {"metric": measure.key, "value": _number(value), "unit": measure.unit, "status": "ok"}
-    return {**row, "measure_class": measure.klass, **({"part": part} if part else {})}
+def _of(what: Measure, value: float | None, part: str = "") -> Row:
+    row = {"metric": what.key, "value": _number(value), "unit": what.unit, "status": "ok"}
+    return {**row, "measure_class": what.klass, **({"part": part} if part else {})}
 
 
 def _cost(name: str, spent: float) -> Row:
@@ -447,11 +447,11 @@ def _cost(name: str, spent: float) -> Row:
 def _scored(
     metric: Metric[Any], score: Score, truth: Any, blind: float | None, population: float | None
 ) -> Row:
-    measure = metric.measure(score)
-    gain, beyond = (advantage(score.value, x, best=measure.best) for x in (blind, population))
+    what = metric.measure(score)
+    gain, beyond = (advantage(score.value, x, best=what.best) for x in (blind, population))
     row = {"n": metric.counted(truth), "error": score.error, "blind": blind, "advantage": gain,
            "population": population, "beyond": beyond}  # fmt: skip
-    made = {**_of(measure, score.value, score.part), **{k: _number(v) for k, v in row.items()}}
+    made = {**_of(what, score.value, score.part), **{k: _number(v) for k, v in row.items()}}
     return {**made, "measure_class": score.klass} if score.klass else made
 
 

@@ -91,14 +91,14 @@ class Measure:
         return -1.0 if self.better == "lower" else 1.0
 
 
-#: How good a model is on held-out rows, the first that a run has for all.
+#: How good a model is on held-out rows; the first that every seed has is shown.
 UTILITY = (
     Measure("auc", "AUC", "AUC", klass="utility", decimals=3),
-    Measure("f1", "F1", klass="utility", decimals=3),
-    Measure("accuracy", "accuracy", "share of rows", klass="utility", decimals=3),
     Measure("log_loss", "log-loss", "nats", 0.0, "utility", decimals=3),
     Measure("r2", "R²", "ratio", klass="utility", decimals=3),
     Measure("rmse", "RMSE", "units of the target", 0.0, "utility", decimals=3),
+    Measure("accuracy", "accuracy", "share of rows", klass="utility", decimals=3),
+    Measure("f1", "F1", klass="utility", decimals=3),
 )
 APPLIES = Measure("applies", "whether an attack applies", "0 or 1", None, "meta")
 BYTES_UP = Measure("bytes_up", "bytes up", "bytes", 0.0, "cost", "message type")

@@ -9,7 +9,7 @@ from typing import Literal
 
 import pandas as pd
 
-from fedtrees.core.columns import measure
+from fedtrees.core.columns import UTILITY, measure
 from fedtrees.report.intervals import Estimate, t_estimate
 from fedtrees.report.rows import UNDEFENDED
 from fedtrees.report.worst import by_seed
@@ -23,7 +23,7 @@ MOST_LOSS = 0.02
 MOST_SEEDS = 30  # beyond these it is said what so many would show
 _Z = 1.96
 #: How a model is scored, the first that every seed has; what needs both classes comes first.
-ORDER = ("auc", "log_loss", "r2", "rmse", "accuracy", "f1")
+ORDER = tuple(m.key for m in UTILITY)
 
 
 @dataclass(frozen=True)
