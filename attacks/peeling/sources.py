@@ -40,20 +40,20 @@ class Sources:
     parts: Mapping[str, Residual]
 
 
-def unreadable(view: View) -> str | None:
-    """Return why histograms of this run cannot be taken apart row by row, None if they may."""
-    if len(view.schema.classes) != 2:
-        return "the target does not have two classes"
-    p = view.parameters
-    if p.get("objective") not in (None, "binary:logistic"):
-        return "gradients are not those of the log loss"
+def unreadable(view: View) -> bool:
+    """Tell whether histograms of this run cannot be taken apart row by row.
+
+    Gradients must be those of the log loss of two classes; clipped, or with hessians of 1, they are
+    no fingerprints; and some bin must be sent that holds a single row.
+    """
+    objective = view.parameters.get("objective")
+    if len(view.schema.classes) != 2 or objective not in (None, "binary:logistic"):
+        return True
     clip = view.defense.gradient_clip
-    if clip is not None and clip < 1:
-        return "clipped gradients are no fingerprints"
-    if view.defense.unit_hessian:
-        return "hessians of 1 are no fingerprints"
+    if view.defense.unit_hessian or (clip is not None and clip < 1):
+        return True
     law = law_of_sums(view)
-    return "no bin is sent that holds a single row" if law is not None and law.hides else None
+    return law is not None and law.hides
 
 
 def sources_of(view: View) -> Sources | None:

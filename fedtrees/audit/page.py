@@ -121,9 +121,7 @@ def _bars(audit: Audit) -> Html:
 def _attack(attacked: AttackResult) -> Html:
     if attacked.reason is not None:
         return _note(f"No attack was run: {attacked.reason}.")
-    shown = attack_table(attacked)
-    note = tag("p", f"{shown.note[:1].upper()}{shown.note[1:]}.")
-    return join([_table(ATTACK, shown), note])
+    return _table(ATTACK, attack_table(attacked))
 
 
 def _list(lines: Sequence[str]) -> Html:
@@ -135,7 +133,7 @@ def _note(text: str) -> Html:
 
 
 def _table(lede: str, shown: Shown) -> Html:
-    note = tag("p", shown.note, class_="lede") if shown.note and "json" in shown.note else ""
+    note = tag("p", f"{shown.note[:1].upper()}{shown.note[1:]}.") if shown.note else ""
     wide = dict.fromkeys(shown.prose, "prose")
     lines = table(shown.title, shown.columns, shown.lines, shown.numeric, column_class=wide)
     return join([tag("p", lede, class_="lede"), lines, note])

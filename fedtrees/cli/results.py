@@ -11,7 +11,7 @@ from fedtrees.cli.inspect import console
 from fedtrees.core.counts import many
 from fedtrees.core.errors import StoreError
 from fedtrees.report.intervals import Estimate
-from fedtrees.report.rows import NOT_OK, load_rows
+from fedtrees.report.rows import load_rows
 from fedtrees.report.study import Study
 from fedtrees.report.table_text import leaderboard_table
 from fedtrees.report.verdict import MARGIN, at_blind
@@ -30,9 +30,9 @@ def leaderboards(study: Study) -> None:
         out.print()
     rows = study.rows[study.rows["stage"] != "exposure"]
     attacked = bool(((rows["stage"] == "attack") & (rows["status"] == "ok")).any())
-    for line in gaps(study):
-        if not attacked or not line.startswith("skipped"):
-            out.print(line, markup=False)
+    for gap in study.gaps.asked:
+        if not attacked or gap.status != "skipped":
+            out.print(str(gap), markup=False)
     skips = int((rows["status"] == "skipped").sum())
     if attacked and skips:
         does = "does" if skips == 1 else "do"
@@ -70,23 +70,6 @@ def no_attack_ran(run: Path) -> bool:
     return len(attacks) > 0 and bool((attacks["status"] == "skipped").all())
 
 
-def gaps(study: Study) -> list[str]:
-    """Return one line per distinct reason why cells failed or were skipped."""
-    rows = study.rows
-    bad = rows[rows["status"].isin(NOT_OK) & (rows["stage"] != "exposure")]
-    reasons = bad["reason"].str.removeprefix("training failed: ")
-    lines = []
-    for (status, reason), rows in bad.groupby(["status", reasons], sort=False):
-        where = dict.fromkeys(
-            f"{p} with {d}"
-            for p, d in zip(rows["protocol"], rows["defense_spec"], strict=True)
-            if d
-        )
-        named = ", ".join(list(where)[:3]) + (", ..." if len(where) > 3 else "")
-        lines.append(f"{status}, {many(len(rows), 'cell')} ({named}): {reason}")
-    return lines
-
-
 def summary(study: Study) -> dict[str, Any]:
     """Return the leaderboards as plain JSON types.
 
@@ -122,7 +105,8 @@ def summary(study: Study) -> dict[str, Any]:
         for f, board in study.boards
     ]
     counted = {"run": str(study.folder), "rows": len(study.rows), "margin": study.margin}
-    said = {"verdict": list(study.verdict.lines()), "gaps": gaps(study)}
+    gaps = [{**asdict(gap), "why": str(gap.why), "code": gap.why.code} for gap in study.gaps.asked]
+    said = {"verdict": list(study.verdict.lines()), "gaps": gaps}
     return {**counted, "leaderboards": boards, **said}
 
 

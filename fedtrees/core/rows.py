@@ -18,8 +18,6 @@ Value = str | float | tuple[Guarantee, ...] | None
 Kind = Literal["text", "whole", "number", "guarantee"]
 # Larger whole numbers do not survive being read as a float.
 MOST_WHOLE = 2**53 - 1
-#: Begins the reason of a blind row; which guess it is of follows.
-BEST_GUESS = "best guess: "
 POPULATION = "population:"  # scores of a blind cell: of who knows other rows of the population
 #: References of who holds labels and trains with nobody else (`Protocol.alone`): rows, or columns.
 LOCAL_ONLY, ACTIVE_ONLY = ALONE = ("local-only", "active-only")
@@ -30,11 +28,13 @@ class Column:
     """One column.
 
     `kind`: ``text``; ``whole``, a whole number that every row has; ``number``, NaN where there is
-    none; ``guarantee``, a sequence of `Guarantee`, None where nothing is stated.
+    none; ``guarantee``, a sequence of `Guarantee`, None where nothing is stated. `later`: Runs of
+    before do not have it.
     """
 
     name: str
     kind: Kind = "text"
+    later: bool = False
 
     def plain(self, value: Any) -> str | int | float | None:
         """Return a value as a plain JSON type, None for a number that is not there.
@@ -84,7 +84,9 @@ COLUMNS = (
     Column("run"), Column("dataset"), Column("partition"), Column("protocol"),
     Column("protocol_params"), Column("defense"), Column("defense_params"), Column("threat"),
     Column("attack"), Column("attack_params"), Column("seed", "whole"), Column("stage"),
-    Column("status"), Column("reason"), Column("metric"), Column("value", "number"),
+    Column("status"), Column("state_code", later=True), Column("reason_code", later=True),
+    Column("reason_args", later=True), Column("reason"), Column("blind_guess", later=True),
+    Column("metric"), Column("value", "number"),
     Column("unit"), Column("blind", "number"), Column("advantage", "number"),
     Column("population", "number"), Column("beyond", "number"),
     Column("claimed", "guarantee"), Column("spent", "guarantee"), Column("measured", "guarantee"),

@@ -11,13 +11,13 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from fedtrees.core.guarantee import ActedOnNothing, Guarantee, join
-from fedtrees.core.rows import BEST_GUESS
+from fedtrees.core.reasons import FITS, Reason
 from fedtrees.report import claims
 from fedtrees.report.budgets import Budget, budgets, family, ordered
 from fedtrees.report.coverage import STOPPED_EARLY, Coverage, coverage
 from fedtrees.report.intervals import Estimate, estimate
 from fedtrees.report.rows import UNDEFENDED, Panel, Setting
-from fedtrees.report.worst import attack_metrics, by_seed, panels, worst_case
+from fedtrees.report.worst import attack_metrics, by_seed, panels, troubles, worst_case
 
 LOWER_IS_BETTER = frozenset({"log_loss", "rmse"})
 UTILITIES = ("auc", "f1", "accuracy", "log_loss", "r2", "rmse")
@@ -51,7 +51,8 @@ class Point:
     attacks: tuple[tuple[str, int], ...]
     seeds: tuple[SeedPoint, ...]
     coverage: Coverage = field(default_factory=Coverage)
-    note: str = ""
+    state: Reason = FITS  # why it is not drawn
+    causes: tuple[Reason, ...] = ()  # and what is behind that
     unfit: bool = False  # the defense makes no sense with the protocol
 
     @property
@@ -60,16 +61,17 @@ class Point:
         return self.coverage.missing
 
     @property
-    def failed(self) -> tuple[str, ...]:
-        """The attacks that failed or ran out of time."""
-        return self.coverage.failed
+    def note(self) -> str:
+        """Why it is not drawn, in words, "" where it is."""
+        behind = f": {'; '.join(map(str, self.causes))}" if self.causes else ""
+        return "" if self.state.ok else f"{self.state}{behind}"
 
     @property
-    def collapsed(self) -> str:
-        """What became of a claim that did not hold in the runs, "" where it did."""
+    def collapsed(self) -> Reason:
+        """What became of a claim that did not hold in the runs."""
         if self.claimed == ActedOnNothing.kind:
-            return "it acted on nothing"
-        return "no guarantee: spent without bound" if self.kind == "void" else ""
+            return Reason("acted-on-nothing")
+        return Reason("unbounded") if self.kind == "void" else FITS
 
     @property
     def drawn(self) -> bool:
@@ -202,8 +204,7 @@ def blind_guesses(rows: pd.DataFrame, panel: Panel, metric: str) -> tuple[str, .
         & (rows["threat"] == panel.threat)
         & (rows["metric"] == metric)
     ]
-    found = sorted({r for r in here["reason"] if r.startswith(BEST_GUESS)})
-    return tuple(reason.removeprefix(BEST_GUESS) for reason in found)
+    return tuple(sorted({*here["blind_guess"]} - {""}))
 
 
 def _point(
@@ -226,6 +227,7 @@ def _point(
         next((stated for part in (trained, attacks) for stated in part[column] if stated), None)
         for column in ("claimed", "spent")
     )
+    state, causes = _why_not_drawn(trained, attacks, bool(useful), len(worst) > 0, utility)
     return Point(
         defense=spec,
         family=family(spec),
@@ -239,32 +241,29 @@ def _point(
         attacks=tuple(sorted(Counter(worst["attack_spec"]).items(), key=lambda x: (-x[1], x[0]))),
         seeds=tuple(seeds),
         coverage=coverage(exposed, attacks),
-        note=_why_not_drawn(trained, attacks, bool(useful), len(worst) > 0, utility),
+        state=state,
+        causes=causes,
         unfit=len(trained) > 0 and bool((trained["status"] == "skipped").all()),
     )
 
 
 def _why_not_drawn(
     trained: pd.DataFrame, attacks: pd.DataFrame, useful: bool, leaks: bool, utility: str
-) -> str:
-    """Return why a point has no place in the plot, "" if it has one."""
-
-    def reasons(rows: pd.DataFrame) -> str:
-        bad = rows[rows["status"] != "ok"]
-        texts = sorted({r or s for r, s in zip(bad["reason"], bad["status"], strict=True)})
-        return f": {'; '.join(texts)}" if texts else ""
-
+) -> tuple[Reason, tuple[Reason, ...]]:
+    """Return why a point has no place in the plot, and what is behind that."""
+    if useful and leaks:
+        return FITS, ()
+    behind = trained if not useful else attacks
+    why = tuple(sorted((reason for (reason,) in troubles(behind, "why")), key=str))
     if not useful:
-        return f"no {utility} was measured{reasons(trained)}"
-    if leaks:
-        return ""
+        return Reason("not-measured", metric=utility), why
     if attacks.empty:
-        return "no attack was run"
+        return Reason("not-attacked"), ()
     if (attacks["status"] == "skipped").all():
-        return f"no attack applies{reasons(attacks)}"
+        return Reason("no-attack"), why
     if not (attacks["status"] == "ok").any():
-        return f"every attack failed{reasons(attacks)}"
-    return "the advantage is undefined or this metric was not measured"
+        return Reason("all-failed"), why
+    return Reason("no-advantage"), ()
 
 
 def lines_of(points: tuple[Point, ...]) -> tuple[tuple[str, ...], ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -15,7 +14,7 @@ from fedtrees.metrics.metric import SAMPLING_ERROR
 from fedtrees.report.budgets import ordered
 from fedtrees.report.intervals import Estimate, estimate
 from fedtrees.report.rows import UNDEFENDED, Panel, Setting
-from fedtrees.report.worst import with_errors, worst_case
+from fedtrees.report.worst import troubles, with_errors, worst_case
 
 
 @dataclass(frozen=True)
@@ -102,16 +101,11 @@ def limit(grids: Iterable[Grid]) -> float:
 def _cell(rows: pd.DataFrame | None, worst: bool = False) -> Cell:
     if rows is None or rows.empty:
         return Cell()
-    status = rows["status"].tolist()
-    texts = zip(status, rows["seed"].tolist(), rows["reason"].tolist(), strict=True)
-    bad = sorted({t for t in texts if t[0] != "ok"})
-    counts = Counter(s for s, _ in {(s, seed) for s, seed, _ in bad})
-    note = "; ".join(
-        [f"{s} on {many(n, 'seed')}" for s, n in sorted(counts.items())]
-        + sorted({reason for _, _, reason in bad if reason})
-    )
-    if "ok" not in status:
-        return Cell(state=min(counts, key=lambda s: (s == "skipped", s)), note=note)
+    bad = {status: len(seeds) for (status,), seeds in troubles(rows, "status").items()}
+    why = sorted(str(reason) for (reason,) in troubles(rows, "why"))
+    note = "; ".join([*(f"{s} on {many(n, 'seed')}" for s, n in sorted(bad.items())), *why])
+    if not (rows["status"] == "ok").any():
+        return Cell(state=min(bad, key=lambda s: (s == "skipped", s)), note=note)
     names = ("status", "advantage", "value", "blind", "attack_spec", "advantage_error")
     columns = (rows[c].tolist() for c in names)
     ok = [line[1:] for line in zip(*columns, strict=True) if line[0] == "ok"]
@@ -125,7 +119,7 @@ def _cell(rows: pd.DataFrame | None, worst: bool = False) -> Cell:
         state="ok" if advantage.known else "undefined",
         note=note,
         attack=", ".join(sorted(set(attacks))) if worst else "",
-        partial=bool({"failed", "timeout"} & counts.keys()),
+        partial=bool({"failed", "timeout"} & bad.keys()),
     )
 
 

@@ -19,6 +19,7 @@ from fedtrees.report.frontier import LOWER_IS_BETTER, Frontier, Point
 from fedtrees.report.grid_figure import draw_cost, draw_protection
 from fedtrees.report.intervals import Estimate
 from fedtrees.report.markup import Html, esc, join, table, tag
+from fedtrees.report.phrases import guarded
 from fedtrees.report.rows import UNDEFENDED, Setting, read_json, read_text
 from fedtrees.report.sections import Charts, lede, marker, place
 from fedtrees.report.study import Study
@@ -256,12 +257,12 @@ def disclosure(study: Study, charts: Charts) -> Html:
 
 def _crossing(entry: dict[str, Any]) -> list[object]:
     receiver = str(entry.get("to", ""))
-    reader = str(entry.get("readable_by") or receiver)
+    reader = str(entry.get("readable_by") or receiver) + " (sealed)" * bool(entry.get("sealed"))
     to = receiver if reader == receiver else join([receiver, tag("small", f"read by {reader}")])
     return [
         entry.get("type", ""), entry.get("from", ""), to, _reveals(entry),
         ", ".join(_texts(entry.get("withheld"))) or "–", entry.get("why", ""),
-        "; ".join(_texts(entry.get("guarded_by"))) or "–",
+        guarded(entry.get("guards", ())) or "–",
         style.number(_float(entry.get("count")), 0),
         style.bytes_text(_float(entry.get("bytes"))),
     ]  # fmt: skip
@@ -275,7 +276,7 @@ def _texts(value: object) -> list[str]:
 
 
 def _reveals(entry: dict[str, Any]) -> Html:
-    acted_on = any(": exempt" not in g for g in _texts(entry.get("guarded_by")))
+    acted_on = any(guard.get("act") == "guards" for guard in entry.get("guards", ()))
     hot = {"labels", "features", "ids", "counts", "membership"}
     return join(
         tag("span", n, class_="chip hot" if n in hot and not acted_on else "chip")
@@ -305,7 +306,7 @@ def gaps(study: Study, charts: Charts) -> Html:
         some = 0 < len(gap.seeds) < all_seeds
         status = f"{gap.status} ({seeds})" if some else gap.status
         where = ", against ".join(filter(None, (gap.threat, against)))
-        key = (status, gap.kind, ", ".join(gap.names), where, gap.why)
+        key = (status, gap.kind, ", ".join(gap.names), where, str(gap.why))
         merged.setdefault(key, []).append(gap.setting)
     if not merged:
         return tag("p", "Everything that is here ran, and every cell finished.")

@@ -139,10 +139,23 @@ def span(texts: Sequence[str]) -> str:
     return texts[0] if len(set(texts)) == 1 else f"{texts[0]} to {texts[-1]}"
 
 
+def guarded(guards: Sequence[Mapping[str, str]], details: bool = True) -> str:
+    """Write who guards a message: ``split-only; masking: exempt, of sums alone``."""
+    exempt = ": exempt, {why}" if details else ": exempt"
+    return "; ".join(
+        g["defense"] + (exempt.format(**g) if g["act"] == "exempts" else "") for g in guards
+    )
+
+
+def unchanged(changes: Sequence[float]) -> bool:
+    """Tell whether changes are 0 as they are written."""
+    return not any(round(change, 3) for change in changes)
+
+
 def changed(name: str, changes: Sequence[float]) -> str:
     """Write changes of a score: ``AUC unchanged``, ``AUC lower by 0.012 to 0.045``."""
     low, high = (round(end(changes), 3) for end in (min, max))
-    if low == high == 0:
+    if unchanged(changes):
         return f"{name} unchanged"
     if low < 0 < high:
         return f"{name} from {-low:.3f} lower to {high:.3f} higher"

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from fedtrees.core.guarantee import ActedOnNothing
 from fedtrees.report.frontier import LOWER_IS_BETTER, Frontier, frontiers
 from fedtrees.report.intervals import Estimate
 from fedtrees.report.rows import UNDEFENDED, Panel
@@ -59,12 +58,10 @@ class Trial:
 def _untested(row: LeaderRow) -> str:
     """Return why a cell says nothing: an attack that applies has not run, or none was scored."""
     point = row.point
-    if point.claimed == ActedOnNothing.kind:
-        return "it acted on nothing"
-    if not point.utility.known:
-        return point.note.partition(":")[0] or "no utility was measured"
-    if not any(leak.advantage.known for leak in row.leaks):
-        return point.note.partition(":")[0] or "no attack was scored"
+    if point.collapsed.code == "acted-on-nothing":
+        return str(point.collapsed)
+    if not point.utility.known or not any(leak.advantage.known for leak in row.leaks):
+        return "no attack was scored" if point.state.ok else str(point.state)
     return "" if point.coverage.complete else str(point.coverage)
 
 

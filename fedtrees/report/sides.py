@@ -27,6 +27,7 @@ from fedtrees.report.phrases import (
     percent,
     sees,
     span,
+    unchanged,
     who,
     wording,
 )
@@ -288,9 +289,8 @@ class Adversary:
         costs = [self.cost(d).mean for d in defenses if self.cost(d).known]
         if not costs:
             return f"no {self.utility} measured"
-        change = changed(self.utility, costs)
-        clear = change.endswith("unchanged") or not self.no_clear_cost(defenses[0])
-        return change if clear else f"{change}, {NO_DIFFERENCE}"
+        clear = unchanged(costs) or not self.no_clear_cost(defenses[0])
+        return changed(self.utility, costs) + ("" if clear else f", {NO_DIFFERENCE}")
 
     def no_clear_cost(self, defense: str) -> bool:
         """Whether the change in utility lies within the interval of the seeds."""
@@ -301,13 +301,13 @@ class Adversary:
         """Return what is wrong with a claim, and which attacks are missing here alone."""
         usual = self.base.point.coverage if self.base else None
         missing = point.coverage.missing and str(point.coverage) != str(usual)
-        found = (point.collapsed.partition(":")[0], str(point.coverage) if missing else "")
-        return tuple(filter(None, found))
+        void = [] if point.collapsed.ok else [str(point.collapsed)]
+        return (*void, *([str(point.coverage)] if missing else ()))
 
     def unknown(self, defense: str) -> str:
         """Write why nothing is known of a defense."""
-        note = self.board[defense].point.note.partition(":")[0]
-        return f"{defense} ({note or 'its score was not measured'})"
+        state = self.board[defense].point.state
+        return f"{defense} ({'its score was not measured' if state.ok else state})"
 
     def rests(self) -> str:
         """Say which attacks this rests on."""

@@ -75,7 +75,7 @@ def _use(defense: str, sides: Sequence[Adversary], able: Sequence[str]) -> str:
         near = f" ({NO_DIFFERENCE})" if _overlap(row.point.utility, local) else ""
         facts.append(f"{alone} {style.number(local.mean)}{near}")
         first = first if worth else "Train alone, or against"
-    if row.point.collapsed:
+    if not row.point.collapsed.ok:
         facts.append(f"{row.point.collapsed}, so that it rests on these attacks alone")
     certain = [d for d in able if all(s.closed(d) for s in sides)]
     rivals, stop = (certain, "stop") if defense in certain else (able, "stop, or may stop,")

@@ -114,7 +114,7 @@ def _cells(row: LeaderRow) -> tuple[str, ...]:
     mark = MARKS[p.kind]
     base = p.defense == UNDEFENDED
     names = dict.fromkeys(a.partition("[")[0] for a, _ in p.attacks)
-    attacks = ", ".join(names) or p.note.partition(":")[0] or "–"
+    attacks = ", ".join(names) or ("–" if p.state.ok else str(p.state))
     if p.hollow:
         attacks += f"; {p.coverage}"
     # A composed defense breaks between its parts.

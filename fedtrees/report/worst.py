@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from fedtrees.core.counts import many
 from fedtrees.metrics.metric import SAMPLING_ERROR, headlines
 from fedtrees.report.rows import Panel
 
@@ -68,14 +67,20 @@ def with_errors(chosen: pd.DataFrame, rows: pd.DataFrame, metric: str) -> pd.Dat
     )
 
 
-def trouble(attack_rows: pd.DataFrame) -> tuple[str, ...]:
-    """Name the attacks that failed or timed out, with how many seeds: ``milp (timeout, 2)``."""
-    columns = (attack_rows[c].tolist() for c in ("attack_spec", "status", "seed"))
-    bad = {key for key in zip(*columns, strict=True) if key[1] in ("failed", "timeout")}
-    counts = Counter((attack, status) for attack, status, _ in bad)
-    return tuple(
-        f"{attack} ({status}, {many(n, 'seed')})" for (attack, status), n in sorted(counts.items())
-    )
+def troubles(rows: pd.DataFrame, *by: str) -> dict[tuple[Any, ...], dict[float, None]]:
+    """Return the seeds of what is not ok, by other columns; the one way in which rows are grouped.
+
+    Parameters
+    ----------
+    rows : DataFrame
+    by : names of columns
+        Such as ``status``, ``why`` and ``attack_spec``.
+    """
+    bad = rows[rows["status"] != "ok"]
+    found: dict[tuple[Any, ...], dict[float, None]] = {}
+    for seed, *key in zip(*(bad[c].tolist() for c in ("seed", *by)), strict=True):
+        found.setdefault(tuple(key), {})[seed] = None
+    return found
 
 
 def by_seed(rows: pd.DataFrame, metric: str) -> dict[int, float]:

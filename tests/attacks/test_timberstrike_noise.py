@@ -160,8 +160,8 @@ def test_as_published_gradients_are_read_too_small():
 
 def test_bins_of_counts_are_no_fingerprints():
     view, _, _ = seen(noise(8), name="nvflare-hist")
-    assert unreadable(view) == "hessians of 1 are no fingerprints"
-    assert unreadable(seen(name="nvflare-hist")[0]) is None
+    assert unreadable(view)
+    assert not unreadable(seen(name="nvflare-hist")[0])
 
 
 def test_rounding_of_a_defense_never_seen_before_is_read_from_its_channel():

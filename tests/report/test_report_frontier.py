@@ -79,7 +79,7 @@ def test_only_null_advantages_leave_a_point_undrawn_with_its_reason(table):
     table.attack("none", 0, "a", "")
     point = table.frontier(metric="ra").point("none")
     assert not point.drawn
-    assert "undefined" in point.note
+    assert point.state.code == "no-advantage"
 
 
 @pytest.mark.parametrize("status", ["failed", "timeout"])
@@ -90,7 +90,8 @@ def test_a_failed_attack_makes_the_point_hollow_and_is_named(table, status):
     table.trouble("none", 1, "milp", status)
     point = table.frontier().point("none")
     assert point.hollow
-    assert point.failed == (f"milp ({status}, 1 seed)",)
+    assert point.coverage.failed == (("milp", "milp", status, 1),)
+    assert f"milp ({status}, 1 seed)" in str(point.coverage)
 
 
 def test_a_skipped_attack_does_not_make_a_point_hollow(table):
@@ -220,7 +221,7 @@ def test_references_are_those_of_the_protocol_and_the_blind_guess_has_a_name(tab
         for protocol, auc in (("q", 0.8), ("other", 0.6)):
             more = {"protocol": "active-only", "protocol_params": protocol}
             table.add("reference", "none", seed, "auc", auc, **more)
-        named = {"attack": "blind", "threat": "t", "protocol": "", "reason": "best guess: cl"}
+        named = {"attack": "blind", "threat": "t", "protocol": "", "blind_guess": "cl"}
         table.add("blind", "", seed, "ra", 0.4, **named)
     data = table.frontier()
     assert [(name, e.mean) for name, e in data.references] == [("active-only", 0.8)]

@@ -215,7 +215,7 @@ def test_gaps_gather_seeds_and_put_failures_first(rows):
     assert statuses == sorted(statuses, key=order.index)
     (skip,) = (g for g in found.found if g.kind == "defense" and g.status == "skipped")
     assert (skip.names, skip.seeds) == (("paillier[bits=2048]",), (0, 1, 2))
-    assert skip.why == "paillier guards Histogram; bagging sends whole trees"
+    assert str(skip.why) == "paillier guards Histogram; bagging sends whole trees"
     bad = rows[(rows["status"] != "ok") & rows["stage"].isin(["train", "attack"])]
     told = sum(len(g.names) * max(len(g.against), 1) * len(g.seeds) for g in found.found)
     assert told == len(bad)

@@ -195,7 +195,7 @@ def test_a_leak_by_any_headline_score_is_not_stopped(table, metric):
 
 def test_a_claim_that_did_not_hold_stands_in_the_same_sentence(table):
     run(table, claimed="pure-dp[epsilon=4]", spent="pure-dp[epsilon=inf]")
-    assert "shield (50% left, AUC lower by 0.100, no guarantee)" in line(table)
+    assert "shield (50% left, AUC lower by 0.100, no guarantee: spent without bound)" in line(table)
     assert "no guarantee: spent without bound, so that it rests on these attacks alone" in steps(
         table
     )
