@@ -15,7 +15,7 @@ import pandas as pd
 
 from fedtrees.core.errors import DataError, StoreError, UsageError
 from fedtrees.core.rows import COLUMNS
-from fedtrees.report.verdict import MARGIN
+from fedtrees.report.states import MARGIN
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -63,13 +63,19 @@ class Run:
 
     @property
     def verdict(self) -> str:
-        """What the run says, in sentences."""
-        from fedtrees.cli.results import summary
+        """What the run says, a line for each thing that a reader decides on."""
+        from fedtrees.report.verdict_text import verdict
 
-        boards = summary(self._study)["leaderboards"]
-        return "\n".join(
-            f"{b['dataset']}, {b['protocol']}, {b['threat']}: {b['verdict']}" for b in boards
-        )
+        return str(verdict(self._study.findings))
+
+    def _repr_html_(self) -> str:
+        """Return the report in a frame of its own, for notebooks."""
+        from html import escape
+
+        from fedtrees.report.html import render
+
+        page = escape(render(self.folder, self.margin), quote=True)
+        return f'<iframe srcdoc="{page}" width="100%" height="900" style="border:0"></iframe>'
 
     def figure(self, path: str | Path | None = None, **options: Any) -> Figure | Path:
         """Return the frontier as a matplotlib figure, or write it; see `fedtrees.report.plot`.
@@ -176,7 +182,7 @@ def bench(
     from fedtrees.bench.session import Bench, default_workers
     from fedtrees.cli.bench import suite_of
     from fedtrees.cli.options import csv_table, load_plugins, tell
-    from fedtrees.report.verdict import check_margin
+    from fedtrees.report.states import check_margin
 
     check_margin(MARGIN if margin is None else margin)
     plugins = load_plugins(several(plugin, "plugin"))

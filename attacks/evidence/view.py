@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 from fedtrees.attacks.evidence.boosted import Evidence, Level, NodeHistograms, NodeNoise
 from fedtrees.attacks.evidence.laws import (
     cell_variance,
-    clients_of,
+    law_of_rows,
     law_of_sums,
     law_of_values,
+    reach_of,
     row_variance,
     told_variance,
 )
@@ -29,7 +30,8 @@ from fedtrees.attacks.evidence.own_sums import bins_left, own_sums
 from fedtrees.attacks.evidence.replay import (
     EVERYONE,
     OTHERS,
-    TreeLevel,
+    Grown,
+    clients_in,
     cuts_of,
     grow_again,
     levels_of,
@@ -44,7 +46,6 @@ from fedtrees.trees.boosted.builder import TreeBuilder
 from fedtrees.trees.boosted.fixed_point import from_fixed, to_fixed
 from fedtrees.trees.boosted.forest import Tree
 from fedtrees.trees.boosted.grower import children_to_build
-from fedtrees.trees.boosted.params import TreeParams
 from fedtrees.trees.routing import Routes
 
 LEVELS: tuple[Level, ...] = ("values", "statistics", "histograms")
@@ -67,11 +68,15 @@ def evidence_of(view: View, most: Level = "histograms") -> Evidence | None:
     cuts, start, classes = cuts_of(view), _start(view), len(view.schema.classes)
     params = params_of(view)
     histograms: tuple[NodeHistograms, ...] | None = None
-    level: Level
+    own_in_bins, level = True, most
     if cuts is None or start is None:  # whoever has the model alone
         trees, start, level = _released(view)
     elif levels := levels_of(view):
-        trees, histograms = _replay(levels, cuts, params, view.schema.complete)
+        summed = ([one.summed(view.principals) for one in levels[t]] for t in sorted(levels))
+        grown = [grow_again(tree, cuts, params, view.schema.complete) for tree in summed]
+        (source,) = grown[0].sums
+        trees, own_in_bins = tuple(g.tree for g in grown), source == EVERYONE
+        histograms = tuple(histograms_of(view, g, source) for g in grown)
         level = "histograms"
     else:
         trees = _assemble(view)
@@ -100,7 +105,7 @@ def evidence_of(view: View, most: Level = "histograms") -> Evidence | None:
         histograms=histograms,
         cuts=cuts,
         n_rows=view.n_rows,
-        noise=_noise(view, shown, noisy_cuts, known, told),
+        noise=_noise(view, shown, noisy_cuts, (known, own_in_bins), told),
         rounding=law_of_values(view),
         constant_hessian=view.defense.unit_hessian,
         mean_start=params.base_score is None,
@@ -109,6 +114,8 @@ def evidence_of(view: View, most: Level = "histograms") -> Evidence | None:
         held_out=held_out,
         own_sums=own,
         suppressed=suppressed,
+        row_law=law_of_rows(view),
+        own_in_bins=own_in_bins,
     )
     opened = opened_leaves(view) if level == "statistics" else {}
     return with_opened(view, found, together(opened)) if opened else found
@@ -143,23 +150,12 @@ def _start(view: View) -> NDArray[np.float32] | None:
     return None
 
 
-def _replay(
-    levels: Mapping[int, Sequence[TreeLevel]],
-    cuts: Cuts,
-    params: TreeParams,
-    complete: NDArray[np.bool_],
-) -> tuple[tuple[Tree, ...], tuple[NodeHistograms, ...]]:
-    """Grow all trees again, and return them with their histograms over all clients, or others."""
-    trees, histograms = [], []
-    for tree in sorted(levels):
-        bits, others = levels[tree][0].bits, OTHERS in levels[tree][0].sums
-        seen = levels[tree] if others else [level.summed() for level in levels[tree]]
-        grown = grow_again(seen, cuts, params, complete)
-        trees.append(grown.tree)
-        source = OTHERS if others else EVERYONE
-        parts = (from_fixed(part[source], bits) for part in (grown.sums, grown.totals))
-        histograms.append(NodeHistograms(grown.nodes, *parts))
-    return tuple(trees), tuple(histograms)
+def histograms_of(view: View, grown: Grown, source: str) -> NodeHistograms:
+    """Return the histograms of one source of a tree that was grown again."""
+    parts = (from_fixed(part[source], grown.bits) for part in (grown.sums, grown.totals))
+    law = law_of_sums(view, clients_in(view, source), hiding=False)
+    slack = None if law is None else reach_of(law, grown.made, grown.bits)
+    return NodeHistograms(grown.nodes, *parts, slack)
 
 
 def _assemble(view: View) -> tuple[Tree, ...]:
@@ -205,25 +201,27 @@ def _bare(tree: Tree) -> Tree:
 
 
 def _noise(
-    view: View, trees: tuple[Tree, ...], cuts: Cuts, known: bool, told: bool
+    view: View, trees: tuple[Tree, ...], cuts: Cuts, own: tuple[bool, bool], told: bool
 ) -> tuple[NodeNoise, ...] | None:
     """Return what is known of the noise on every tree's sums, None where they are exact.
 
-    ``known``: the principals' own noise is taken off the sums of nodes, though not off bins.
-    ``told``: sums are those that were sent beside splits and leaf values.
+    ``own``: whether the principals' own noise is taken off the sums of nodes, and whether it is in
+    bins. ``told``: sums are those that were sent beside splits and leaf values.
     """
     if releases_leaves(view):
         return leaf_noise(view, trees, 1.0)
-    cell = cell_variance(law_of_sums(view, clients_of(view), hiding=False))
+    cell = cell_variance(law_of_sums(view, clients_in(view), hiding=False))
     each, more = row_variance(view), told_variance(view) if told else (0.0, 0.0)
     if not (any(cell) or each or any(more)):
         return None
     cells = [_node_noise(t, cuts, cell) for t in trees]
-    if known and any(cell):
-        parties = clients_of(view) - sum(view.roles[p] == "client" for p in view.principals)
+    (off_nodes, in_bins), parties = own, clients_in(view, OTHERS)
+    if any(cell) and (off_nodes or not in_bins):
         others = cell_variance(law_of_sums(view, parties, hiding=False)) if parties else (0.0, 0.0)
         fewer = [_node_noise(t, cuts, others) for t in trees]
-        cells = [replace(n, g=f.g, h=f.h) for n, f in zip(cells, fewer, strict=True)]
+        of_node = fewer if off_nodes else cells
+        of_bin = cells if in_bins else fewer
+        cells = [replace(b, g=n.g, h=n.h) for n, b in zip(of_node, of_bin, strict=True)]
     cells = [replace(n, g=n.g + more[0], h=n.h + more[1]) for n in cells]
     if not each:
         return tuple(cells)

@@ -95,7 +95,9 @@ def as_published(evidence: Evidence) -> Evidence:
     trees = evidence.trees
     if evidence.constant_hessian:
         trees = tuple(replace(t, g=None, h=None if t.h is None else t.h / 4) for t in trees)
-    return replace(evidence, trees=trees, noise=None, constant_hessian=False)
+    bins = evidence.histograms
+    bins = None if bins is None else tuple(replace(part, slack=None) for part in bins)
+    return replace(evidence, trees=trees, histograms=bins, noise=None, constant_hessian=False)
 
 
 @register.attack("timberstrike-published")

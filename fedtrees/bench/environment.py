@@ -14,7 +14,7 @@ LIBRARIES = (
     "numpy", "numba", "scipy", "pandas", "scikit-learn", "xgboost", "phe", "gmpy2", "ortools",
     "plotly", "matplotlib", "typer", "rich", "joblib", "imbalanced-learn",
 )  # fmt: skip
-OPTIONAL = ("torch", "opacus")
+OPTIONAL = ("torch", "dp-accounting")
 
 
 def library_versions() -> dict[str, str | None]:

@@ -145,7 +145,7 @@ def bench(
     if workers < 1:
         raise UsageError(f"--jobs {jobs}: give 1 or more")
     if margin is not None:
-        from fedtrees.report.verdict import check_margin
+        from fedtrees.report.states import check_margin
 
         check_margin(margin)
     session = Bench(chosen, folder, workers, data_dir, plugins)
@@ -312,8 +312,8 @@ class _Log:
 def _finish(bench: Bench, counts: Counter[str], margin: float | None, as_json: bool) -> None:
     from fedtrees.cli.results import (
         failures,
-        leaderboards,
         no_attack_ran,
+        print_tables,
         print_verdict,
         study_of,
         summary,
@@ -328,7 +328,7 @@ def _finish(bench: Bench, counts: Counter[str], margin: float | None, as_json: b
         extra = {"computed": dict(counts), "report": str(report)}
         typer.echo(json.dumps({**summary(study), **extra}, indent=1))
     else:
-        leaderboards(study)
+        print_tables(study)
         typer.echo(f"\nreport  {report}\nrows    {bench.folder / 'rows.csv'}")
         typer.echo(f"figure  fedtrees plot {bench.folder} -o frontier.pdf")
         print_verdict(study)

@@ -140,7 +140,7 @@ def _seen(
     seen: Sequence[Mapping[str, Any]], mine: Sequence[str], details: bool
 ) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """Return columns and rows of what somebody sees; without details what others' data it tells."""
-    from fedtrees.report.phrases import guarded
+    from fedtrees.report.said import guarded
 
     every = [
         (

@@ -56,13 +56,13 @@ def show(
     format: Output = Format.TABLE,
 ) -> None:
     """Print the leaderboards of a finished run, and its verdict last."""
-    from fedtrees.cli.results import leaderboards, print_verdict, study_of, summary
+    from fedtrees.cli.results import print_tables, print_verdict, study_of, summary
 
     study = study_of(Path(run), metric, margin)
     if format.is_json:
         typer.echo(json.dumps(summary(study), indent=1))
     else:
-        leaderboards(study)
+        print_tables(study)
         print_verdict(study)
 
 
@@ -74,7 +74,7 @@ app.command()(paper.table)
 def report(run: RunFolder, margin: Margin = None, format: Output = Format.TABLE) -> None:
     """Write the self-contained HTML report of a run again."""
     from fedtrees.report.html import write_report
-    from fedtrees.report.verdict import MARGIN
+    from fedtrees.report.states import MARGIN
 
     path = str(write_report(run, margin=MARGIN if margin is None else margin))
     typer.echo(json.dumps({"file": path}) if format.is_json else path)

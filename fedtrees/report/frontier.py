@@ -10,17 +10,15 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
+from fedtrees.core.columns import UTILITY, measure
 from fedtrees.core.guarantee import ActedOnNothing, Guarantee, join
-from fedtrees.core.reasons import FITS, Reason
+from fedtrees.metrics.metric import headlines
 from fedtrees.report import claims
 from fedtrees.report.budgets import Budget, budgets, family, ordered
-from fedtrees.report.coverage import STOPPED_EARLY, Coverage, coverage
+from fedtrees.report.coverage import Coverage, coverage, cut_short
 from fedtrees.report.intervals import Estimate, estimate
 from fedtrees.report.rows import UNDEFENDED, Panel, Setting
-from fedtrees.report.worst import attack_metrics, by_seed, panels, troubles, worst_case
-
-LOWER_IS_BETTER = frozenset({"log_loss", "rmse"})
-UTILITIES = ("auc", "f1", "accuracy", "log_loss", "r2", "rmse")
+from fedtrees.report.worst import attack_metrics, by_seed, panels, worst_case
 
 
 @dataclass(frozen=True)
@@ -51,27 +49,13 @@ class Point:
     attacks: tuple[tuple[str, int], ...]
     seeds: tuple[SeedPoint, ...]
     coverage: Coverage = field(default_factory=Coverage)
-    state: Reason = FITS  # why it is not drawn
-    causes: tuple[Reason, ...] = ()  # and what is behind that
+    untouched: bool = False  # no attack applies
     unfit: bool = False  # the defense makes no sense with the protocol
 
     @property
     def hollow(self) -> bool:
         """Whether an attack that applies is missing: the advantage is known only from below."""
         return self.coverage.missing
-
-    @property
-    def note(self) -> str:
-        """Why it is not drawn, in words, "" where it is."""
-        behind = f": {'; '.join(map(str, self.causes))}" if self.causes else ""
-        return "" if self.state.ok else f"{self.state}{behind}"
-
-    @property
-    def collapsed(self) -> Reason:
-        """What became of a claim that did not hold in the runs."""
-        if self.claimed == ActedOnNothing.kind:
-            return Reason("acted-on-nothing")
-        return Reason("unbounded") if self.kind == "void" else FITS
 
     @property
     def drawn(self) -> bool:
@@ -118,11 +102,9 @@ def frontiers(
     rows : DataFrame
         As returned by `load_rows`.
     metric : str, optional
-        Attack metric whose advantage is the leak. Not given: ``ra``, or where a panel has
-        none the first metric it has.
+        Attack metric whose advantage is the leak. Not given: the first that a panel has.
     utility : str, optional
-        Train metric; lower is better for those in `LOWER_IS_BETTER`. Not given: the first of
-        `UTILITIES` that the setting has.
+        Train metric. Not given: the first of `UTILITY` that the setting has.
     """
     return tuple(_frontier(rows, panel, metric, utility) for panel in panels(rows))
 
@@ -133,13 +115,13 @@ def _frontier(
     here = rows[rows["setting"] == panel.setting]
     trains = here[here["stage"] == "train"]
     attacks = here[(here["stage"] == "attack") & (here["threat"] == panel.threat)]
-    metric = metric or next(iter(attack_metrics(attacks)), "ra")
+    metric = metric or (*attack_metrics(attacks), *headlines())[0]
     measured = set(trains["metric"])
-    utility = utility or next((u for u in UTILITIES if u in measured), UTILITIES[0])
+    utility = utility or next((u.key for u in UTILITY if u.key in measured), UTILITY[0].key)
     worst = _split(worst_case(attacks, metric))
     trained = _split(trains[(trains["metric"] == utility) | (trains["status"] != "ok")])
     # One row per attack cell is enough to tell what ran, what failed and what was skipped.
-    noted = attacks["metric"] == STOPPED_EARLY
+    noted = cut_short(attacks)
     same = ["defense_spec", "attack_spec", "seed", "status"]
     cells = _split(pd.concat([attacks[~noted].drop_duplicates(same), attacks[noted]]))
     exposed = _split(here[(here["stage"] == "exposure") & (here["threat"] == panel.threat)])
@@ -227,7 +209,6 @@ def _point(
         next((stated for part in (trained, attacks) for stated in part[column] if stated), None)
         for column in ("claimed", "spent")
     )
-    state, causes = _why_not_drawn(trained, attacks, bool(useful), len(worst) > 0, utility)
     return Point(
         defense=spec,
         family=family(spec),
@@ -241,29 +222,9 @@ def _point(
         attacks=tuple(sorted(Counter(worst["attack_spec"]).items(), key=lambda x: (-x[1], x[0]))),
         seeds=tuple(seeds),
         coverage=coverage(exposed, attacks),
-        state=state,
-        causes=causes,
+        untouched=len(attacks) > 0 and bool((attacks["status"] == "skipped").all()),
         unfit=len(trained) > 0 and bool((trained["status"] == "skipped").all()),
     )
-
-
-def _why_not_drawn(
-    trained: pd.DataFrame, attacks: pd.DataFrame, useful: bool, leaks: bool, utility: str
-) -> tuple[Reason, tuple[Reason, ...]]:
-    """Return why a point has no place in the plot, and what is behind that."""
-    if useful and leaks:
-        return FITS, ()
-    behind = trained if not useful else attacks
-    why = tuple(sorted((reason for (reason,) in troubles(behind, "why")), key=str))
-    if not useful:
-        return Reason("not-measured", metric=utility), why
-    if attacks.empty:
-        return Reason("not-attacked"), ()
-    if (attacks["status"] == "skipped").all():
-        return Reason("no-attack"), why
-    if not (attacks["status"] == "ok").any():
-        return Reason("all-failed"), why
-    return Reason("no-advantage"), ()
 
 
 def lines_of(points: tuple[Point, ...]) -> tuple[tuple[str, ...], ...]:
@@ -288,7 +249,7 @@ def front_of(points: tuple[Point, ...], utility: str) -> tuple[str, ...]:
     solid = [p for p in points if p.drawn and not p.hollow]
     if not solid:
         return ()
-    lower = utility in LOWER_IS_BETTER
+    lower = measure(utility).better == "lower"
     mask = non_dominated(
         [p.utility.mean for p in solid], [p.advantage.mean for p in solid], lower=lower
     )

@@ -10,6 +10,7 @@ from typing import Any
 
 import pandas as pd
 
+from fedtrees.core.columns import APPLIES
 from fedtrees.core.counts import listed
 from fedtrees.core.errors import FedtreesError
 from fedtrees.core.reasons import Reason
@@ -81,24 +82,6 @@ class Gaps:
         """Those of what was asked for."""
         return tuple(gap for gap in self.found if gap.status not in (NOT_ASKED, NO_FIT))
 
-    def named(self, setting: Setting) -> tuple[str, ...]:
-        """Return what could have been run in a setting and was not asked for, in words."""
-        kinds: dict[str, dict[str, None]] = {}
-        for gap in self.found:
-            if gap.setting == setting and gap.status == NOT_ASKED:
-                kinds.setdefault(gap.kind, {}).update(dict.fromkeys(gap.names))
-        out = []
-        for kind in ("attack", "defense", "threat"):
-            names = list(kinds.get(kind, ()))
-            if not names:
-                continue
-            out.append(f"the {kind}{'s' if len(names) > 1 else ''} {listed(names)}")
-        unfit = [n for g in self.found if g.setting == setting and g.kind == "defense"
-                 and g.status == "skipped" for n in g.names]  # fmt: skip
-        if unfit:
-            out.append(f"{listed(unfit)}, which {'does' if len(unfit) == 1 else 'do'} not fit here")
-        return tuple(out)
-
 
 def called(setting: Setting) -> Mapping[str, tuple[str, str]]:
     """Return what a setting's protocol calls its parties, nothing where it is not here."""
@@ -128,7 +111,7 @@ def _defense(name: str) -> Any:
 def _each(here: pd.DataFrame, setting: Setting) -> Iterator[tuple[str, Gap]]:
     """Yield everything by itself: a name, and the gap of it and of others alike."""
     yield from _troubles(here, setting)
-    told = here[(here["stage"] == "exposure") & (here["metric"] == "applies")]
+    told = here[(here["stage"] == "exposure") & (here["metric"] == APPLIES.key)]
     ran = here[here["stage"] == "attack"]
     asked = {*zip(ran["threat"], ran["attack"], strict=True)}
     for threat, name, value, why in zip(

@@ -8,10 +8,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from fedtrees.core.columns import measure
 from fedtrees.core.errors import StoreError
 from fedtrees.report import style
 from fedtrees.report.claims import Kind
-from fedtrees.report.frontier import LOWER_IS_BETTER, Frontier, Point
+from fedtrees.report.frontier import Frontier, Point
 from fedtrees.report.frontier_figure import (
     RING,
     advantage_limits,
@@ -142,7 +143,7 @@ def _columns(panels: Sequence[Frontier]) -> int:
 def _axis_names(ax: Axes, panels: Sequence[Frontier], i: int, columns: int, names: Names) -> None:
     """Name the axes; not again below or beside a panel of the same."""
     data = panels[i]
-    lower = " (lower is better)" if data.utility in LOWER_IS_BETTER else ""
+    lower = " (lower is better)" if measure(data.utility).better == "lower" else ""
     utility = _called(data.utility, names) + lower
     metric = _called(data.metric, names)
     advantage = f"worst-case advantage\n({metric if len(metric) <= _LONGEST else data.metric})"
@@ -156,7 +157,7 @@ def _axis_names(ax: Axes, panels: Sequence[Frontier], i: int, columns: int, name
 def _called(metric: str, names: Names) -> str:
     """Return a label of a metric's key, else its name in words."""
     label = names(metric)
-    return style.metric_name(metric) if label == metric else label
+    return measure(metric).name if label == metric else label
 
 
 def _parts(p: Panel) -> tuple[str, ...]:
@@ -193,7 +194,7 @@ def _panel(
 ) -> tuple[list[Label], Drawn]:
     """Draw a panel; return its labels, and what they must keep clear of."""
     low, high = utility_limits(data)
-    lower = data.utility in LOWER_IS_BETTER
+    lower = measure(data.utility).better == "lower"
     ax.set_xlim(*((high, low) if lower else (low, high)))
     ax.set_ylim(*limits)
     ax.locator_params(nbins=5)

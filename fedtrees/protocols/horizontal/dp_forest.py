@@ -23,7 +23,7 @@ from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema, Table
 from fedtrees.core.transcript import Transcript
 from fedtrees.messages.private_forests import LeafClassCounts, PrivateForest, RandomTests
-from fedtrees.privacy.accounting import compose_pure
+from fedtrees.privacy.accounting import composed
 from fedtrees.privacy.mechanisms import discrete_laplace_share, permute_and_flip
 from fedtrees.privacy.noise import Laplace, TruncatedLaplace
 from fedtrees.protocols.base import Coordinator, Protocol
@@ -240,7 +240,7 @@ class DPForest(Protocol):
     def spent(self, transcript: Transcript) -> Guarantee:
         """Compose the ledger."""
         events = [e for e in transcript.events if e.what == LeafClassCounts.__name__]
-        return self._guarantee(compose_pure(events)) if self.noisy else NoGuarantee()
+        return self._guarantee(composed(events)) if self.noisy else NoGuarantee()
 
     def _guarantee(self, epsilon: float) -> PureDP:
         told = "rows" if self.rows == "known" else ""
