@@ -52,6 +52,7 @@ class PrivateQuantileCuts(Defense):
     epsilon: float
     quantiles: int = 15
 
+    acts_through = frozenset({"cuts", "outgoing"})
     at = frozenset({"client"})
     protects = frozenset({Reveal.FEATURES})
     guards = (FeatureSketch,)

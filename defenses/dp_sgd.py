@@ -50,6 +50,7 @@ class DPSGD(Defense):
     delta: float = 1e-5
     clip: float = 1.0
 
+    acts_through = frozenset({"rows"})
     at = frozenset({"client"})
     protects = frozenset({Reveal.LABELS, Reveal.FEATURES, Reveal.COUNTS})
     guards = (NetworkUpdate,)

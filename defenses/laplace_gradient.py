@@ -61,6 +61,7 @@ class LaplaceGradient(Defense):
     epsilon: float
     clip: float = 1.0
 
+    acts_through = frozenset({"rows"})
     at = frozenset({"client"})
     protects = frozenset({Reveal.LABELS, Reveal.FEATURES, Reveal.COUNTS})
     guards = (Histogram,)

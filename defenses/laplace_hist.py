@@ -63,6 +63,7 @@ class LaplaceHistogram(Defense):
     clip: float = 1.0
     calibrated: bool = False
 
+    acts_through = frozenset({"outgoing"})
     at = frozenset({"client"})
     protects = frozenset({Reveal.LABELS, Reveal.FEATURES, Reveal.COUNTS})
     guards = (Histogram, ValidationLoss)

@@ -18,6 +18,7 @@ from fedtrees.attacks.gradients.rehearsal import likely_rows, rehearsed
 from fedtrees.core.attack import Attack
 from fedtrees.core.errors import UsageError
 from fedtrees.core.guess import BatchRows, Guess
+from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Table
 from fedtrees.core.view import View
@@ -61,15 +62,15 @@ class TabLeak(Attack):
             if type(value) is not int or value < least:
                 raise UsageError(f"{name}={value!r}: give a whole number, {least} or more")
 
-    def inapplicable(self, view: View) -> str | None:
+    def inapplicable(self, view: View) -> Reason | None:
         """Return that no gradient of a network was seen, or only of more rows than `most`."""
         if encoding_of(view) is None:
-            return "no network is trained, or it was not told how rows become its inputs"
+            return Reason("no-network")
         sizes = [s.rows for s in seen_gradients(view)]
         if not sizes:
-            return "no gradient of others' rows was seen"
+            return Reason("no-gradient")
         if min(sizes) > self.most:
-            return f"every update is of {min(sizes)} rows or more; at most {self.most} are tried"
+            return Reason("batch-too-large", rows=min(sizes), most=self.most)
         return None
 
     def run(self, view: View, rng: np.random.Generator) -> Guess:

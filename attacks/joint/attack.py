@@ -22,6 +22,7 @@ from fedtrees.attacks.joint.reconstruct import Options, reconstruct
 from fedtrees.core.attack import Attack
 from fedtrees.core.errors import UsageError, did_you_mean
 from fedtrees.core.guess import Guess
+from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.view import View
 
@@ -52,11 +53,11 @@ class Joint(Options, Attack):
         if self.most not in SUMS:
             raise UsageError(f"unknown most {self.most!r}{did_you_mean(self.most, SUMS)}")
 
-    def inapplicable(self, view: View) -> str | None:
+    def inapplicable(self, view: View) -> Reason | None:
         """Return why the principals see no boosted trees that it reads, None if they do."""
         why = no_trees(view)
         if why is None and (classes_of_leaves(view) or 2) > 2 and some_rows(view):
-            return f"{some_rows(view)}, and of several classes it takes all; timberstrike does not"
+            return some_rows(view)
         return why
 
     def run(self, view: View, rng: np.random.Generator) -> Guess:

@@ -38,6 +38,7 @@ from fedtrees.core.attack import Attack
 from fedtrees.core.channel import Channel
 from fedtrees.core.errors import UsageError
 from fedtrees.core.guess import Guess, Records
+from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Table
 from fedtrees.core.view import View
@@ -78,19 +79,16 @@ class HistogramPeeling(Attack):
         if isinstance(self.work, bool) or not 0 < self.work < math.inf:
             raise UsageError(f"work={self.work!r}: give a positive number of steps")
 
-    def inapplicable(self, view: View) -> str | None:
+    def inapplicable(self, view: View) -> Reason | None:
         """Return why the principals see no histograms to peel, None if they do."""
         if shows(view, ClassCounts):
             return None
         if not shows(view, Histogram, GlobalHistogram):
-            return "the principals see no gradient histograms and no class counts"
+            return Reason("no-histograms")
         if (classes_of_leaves(view) or 2) > 2:
-            return (
-                "of several classes rows are told by their probabilities of all, and it follows "
-                "one; 'joint' and 'timberstrike' read such trees"
-            )
+            return Reason("several-probabilities")
         if classes_of_leaves(view) is None:
-            return "leaves are not Newton steps of log loss"
+            return Reason("other-leaves")
         return None
 
     def run(self, view: View, rng: np.random.Generator) -> Guess:

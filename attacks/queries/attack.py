@@ -11,6 +11,7 @@ from fedtrees.attacks.queries.splits import Splits
 from fedtrees.core.attack import Attack
 from fedtrees.core.errors import UsageError
 from fedtrees.core.guess import Guess
+from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.view import View
 from fedtrees.messages.vertical_model import HeldModel
@@ -53,18 +54,18 @@ class ThresholdQueries(Attack):
         if self.columns not in ("told", "unknown"):
             raise UsageError(f"columns={self.columns!r}: it is 'told' or 'unknown'")
 
-    def inapplicable(self, view: View) -> str | None:
+    def inapplicable(self, view: View) -> Reason | None:
         """Return why there is nobody to ask, or nothing to ask about; None if there is."""
         if view.oracle is None:
-            return "there is no endpoint to ask; give the threat queries=1000"
+            return Reason("no-endpoint", threat="queries=1000")
         if view.oracle.records != "chosen":
-            return "others look up their own values, so that no record can be chosen"
+            return Reason("no-records-chosen")
         if self.columns == "unknown" and view.oracle.answers == "label":
-            return "labels turn at too few splits to tell which column is whose; use columns=told"
+            return Reason("few-label-turns", use="columns=told")
         if not any(view.messages(HeldModel)):
-            return "nobody told the principals how the trees split"
+            return Reason("no-tree-splits")
         if not any(u.victim for u in Splits(view, told=True).unknown):
-            return "others own no split"
+            return Reason("no-others-splits")
         return None
 
     def run(self, view: View, rng: np.random.Generator) -> Guess:

@@ -19,6 +19,7 @@ from fedtrees.attacks.timberstrike.options import Options, Points, Scope, Solver
 from fedtrees.attacks.timberstrike.reconstruct import reconstruct
 from fedtrees.core.attack import Attack
 from fedtrees.core.guess import EveryRecord, Guess, Records
+from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.view import View
 
@@ -54,7 +55,7 @@ class TimberStrike(Options, Attack):
     starts: Starts = "own"
     noise: Noise = "declared"
 
-    def inapplicable(self, view: View) -> str | None:
+    def inapplicable(self, view: View) -> Reason | None:
         """Return why the principals see no boosted trees, None if they do."""
         return no_trees(view)
 

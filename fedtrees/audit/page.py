@@ -80,13 +80,11 @@ def _sections(audit: Audit, attacked: AttackResult | None) -> Iterator[dict[str,
     if attacked is not None and attacked.reason is not None:
         yield _section("attack", "Attack", f"No attack was run: {attacked.reason}.", None)
     elif attacked is not None:
-        shown = attack_table(attacked)
-        note = f"{shown.note[:1].upper()}{shown.note[1:]}."
-        yield _section("attack", "Attack", ATTACK, shown, note)
+        yield _section("attack", "Attack", ATTACK, attack_table(attacked))
 
 
 def _section(id: str, title: str, lede: str, shown: Shown | None, *notes: str) -> dict[str, Any]:
-    told = [shown.note] if shown is not None and "json" in shown.note else []
+    told = [f"{shown.note[:1].upper()}{shown.note[1:]}."] if shown and shown.note else []
     return {"id": id, "title": title, "lede": lede, "table": shown, "notes": [*told, *notes],
             "bars": None}  # fmt: skip
 

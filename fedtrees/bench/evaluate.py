@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,15 +20,16 @@ from fedtrees.bench.cells import (
 from fedtrees.bench.federation import Federation
 from fedtrees.bench.measured import largest_node, measure
 from fedtrees.core import columns
-from fedtrees.core.attack import contenders, limit_of
+from fedtrees.core.attack import contenders
 from fedtrees.core.columns import Measure
 from fedtrees.core.composition import Composition
-from fedtrees.core.errors import FedtreesError, ProtocolError, UsageError
+from fedtrees.core.defense import Defense
+from fedtrees.core.errors import ProtocolError, UsageError
 from fedtrees.core.guarantee import join
 from fedtrees.core.guess import Claim, Guess
 from fedtrees.core.holding import Holding, rows_of
+from fedtrees.core.reasons import FITS, Reason, Unfit
 from fedtrees.core.registry import register
-from fedtrees.core.rows import BEST_GUESS
 from fedtrees.core.schema import Table
 from fedtrees.core.specs import Composed, Spec
 from fedtrees.core.streams import NoiseFrom
@@ -40,16 +41,12 @@ from fedtrees.metrics.advantage import advantage
 from fedtrees.metrics.metric import Case, Metric, Score, all_metrics, metrics_of
 from fedtrees.metrics.utility import scores_of
 from fedtrees.protocols.base import Protocol, Training, train
+from fedtrees.protocols.fit import Data, fit, fits
 from fedtrees.protocols.views import view_of
 
 Row = dict[str, Any]
 #: A bench measures, and the same seed gives the same rows; nobody relies on its models.
 NOISE: NoiseFrom = "seed"
-_MISNAMED = "it cannot run as it is named: "
-
-
-class Inapplicable(Exception):
-    """A combination that makes no sense, with the reason; it becomes a skip row."""
 
 
 @dataclass(frozen=True)
@@ -60,20 +57,14 @@ class Outcome:
     common: Row
 
 
+def parts_of(composed: Composed) -> list[Defense]:
+    """Construct the parts of a composition from their specs."""
+    return [register.make("defense", spec) for spec in composed.parts]
+
+
 def make_defense(composed: Composed) -> Composition:
-    """Construct a composition from its specs."""
-    return Composition(tuple(register.make("defense", s) for s in composed.parts))
-
-
-def refused(composed: Composed) -> str | None:
-    """Return why parts that can each be made may not be composed so, None if they may."""
-    for part in composed.parts:
-        register.make("defense", part)
-    try:
-        make_defense(composed)
-    except UsageError as err:
-        return str(err)
-    return None
+    """Construct a composition from its specs; raises `Unfit` where it may not be composed so."""
+    return Composition(tuple(parts_of(composed)))
 
 
 def setting_columns(setting: Setting) -> Row:
@@ -91,8 +82,9 @@ def train_columns(cell: TrainCell) -> Row:
     """Return the columns that name a training run, with the defense's claim."""
     protocol: Protocol = register.make("protocol", cell.protocol)
     claims = [protocol.claim()]
-    if not refused(cell.defense):
-        defense = make_defense(cell.defense)
+    parts = parts_of(cell.defense)
+    if fit(None, parts).ok:
+        defense = Composition(tuple(parts))
         claims = [protocol.claimed(defense), *defense.claims()]
     return {
         **setting_columns(cell.setting),
@@ -120,18 +112,9 @@ def exposure_columns(cell: ExposureCell) -> Row:
 
 
 def run_training(cell: TrainCell, federation: Federation) -> Training:
-    """Train.
-
-    Raises `Inapplicable` if the defense makes no sense with the protocol on this table.
-    """
+    """Train; raises `Unfit` if the defense makes no sense with the protocol on this table."""
     protocol: Protocol = register.make("protocol", cell.protocol)
-    reason = refused(cell.defense)
-    if reason:
-        raise Inapplicable(reason)
     defense = make_defense(cell.defense)
-    reason = protocol.mismatch(defense, federation.schema)
-    if reason:
-        raise Inapplicable(reason)
     seed = cell.setting.seed
     held, schema = federation.holdings, federation.schema
     return train(protocol, held, schema, defense=defense, seed=seed, noise_from=NOISE)
@@ -154,7 +137,10 @@ def evaluate_training(
     """Measure utility on held-out rows, and cost."""
     scores = training.predict(federation.test.X)
     utility = scores_of(federation.dataset.task)(federation.test.y, scores)
-    rows = [{**_row(k, v), "n": len(federation.test)} for k, v in utility.items()]
+    rows = [
+        {**_row(k, v), "n": len(federation.test), **_why(v, "one-class", metric=k)}
+        for k, v in utility.items()
+    ]
     traffic = training.transcript.traffic()
     rows += [_row("bytes", sum(traffic.values())), _row("cpu_seconds", cpu)]
     rows += [_row(f"bytes_{way}", n, kind) for (way, kind), n in sorted(traffic.items())]
@@ -179,19 +165,16 @@ def evaluate_attack(
 ) -> Outcome:
     """Run an attack on what its adversary saw, in its own process, and score the guess here.
 
-    Raises `Inapplicable` if the view has nothing for the attack to read.
+    Raises `Unfit` if the view has nothing for the attack to read.
     """
-    setting = cell.setting
-    threat = Threat.parse(cell.threat)
-    principals = threat.principals(dict(setting.roles))
-    case = federation.case(dict(setting.roles), principals, setting.seed, cell.threat, training)
-    reason = _left_out(cell.attack.name, case)
-    if reason:
-        raise Inapplicable(reason)
-    view = _view_of(training, principals, federation, threat, case)
+    case = _case(cell, federation, training)
+    reason = fit(None, (), cell.attack, data=_data(case))
+    if not reason.ok:
+        raise Unfit(reason)
+    view = seen(training, case)
     answer = attacks().run(cell.attack, view)
     if answer.guess is None:
-        raise Inapplicable(answer.reason)
+        raise Unfit(answer.reason)
     guess = answer.guess
     rows = list(score_guess(cell.attack.name, guess, case, blind))
     rows.append(_row("cpu_seconds", answer.cpu))
@@ -212,78 +195,42 @@ def evaluate_exposure(cell: ExposureCell, federation: Federation, training: Trai
 
     One row per attack of `contenders`: ``applies`` is 1, or 0 with the reason.
     """
-    threat = Threat.parse(cell.threat)
-    principals = threat.principals(dict(cell.setting.roles))
-    roles, seed = dict(cell.setting.roles), cell.setting.seed
-    case = federation.case(roles, principals, seed, cell.threat, training)
-    view = _view_of(training, principals, federation, threat, case)
-    names = contenders()
-    out = {name: _left_out(name, case) for name in names}
-    asked = [name for name in names if not out[name]]
-    reasons = {**out, **dict(zip(asked, _reasons(asked, view), strict=True))} if asked else out
-    rows: list[Row] = []
-    for name, reason in reasons.items():
-        row = {**_row("applies", 0.0 if reason else 1.0), "attack": name}
-        rows.append({**row, "reason": " ".join((reason or "").split())})
+    found = applying(contenders(), training, _case(cell, federation, training))
+    rows = [
+        {**_row("applies", float(reason.ok)), "attack": name, **reason.columns()}
+        for name, reason in found.items()
+    ]
     common = {**exposure_columns(cell), **training_columns(training)}
     return Outcome(rows, {**common, "stage": "exposure"})
 
 
-def inapplicable_as_asked(attack: Spec, exposure: Sequence[Row]) -> str | None:
-    """Return why an attack does not apply, if rows of an exposure cell say so.
-
-    They tell of attacks as they are by default, None of others.
-    """
-    if attack.params:
-        return None
-    mine = (r["reason"] for r in exposure if r.get("attack") == attack.name and not r["value"])
-    return next((reason for reason in mine if not reason.startswith(_MISNAMED)), None)
+def applying(names: Sequence[str], training: Training, case: Case) -> dict[str, Reason]:
+    """Ask attacks, as they are by default, whether the principals of a case saw what they read."""
+    data = replace(_data(case), view=seen(training, case))
+    return dict(zip(names, fits([Spec(name) for name in names], data), strict=True))
 
 
-def _left_out(attack: str, case: Case) -> str | None:
-    """Return why an attack is not even asked: too many rows, or nothing scores what it claims.
-
-    That is where the target is a number.
-    """
-    too_many = limit_of(attack, rows_of(case.holdings))
-    if too_many or case.schema.classes:
-        return too_many
-    metrics = metrics_of(register.get("attack", attack).gives)
-    if any(metric.truth(case) is not None for metric in metrics):
-        return None
-    return "the target is a number; what this attack claims is scored for classes only"
-
-
-def _view_of(
-    training: Training,
-    principals: Sequence[str],
-    federation: Federation,
-    threat: Threat,
-    case: Case,
-) -> View:
-    """Return the view.
-
-    Raises `Inapplicable` if the principals open what is sealed: the transcript does not have it.
-    """
-    reason = training.defense.undone_by(principals, training.transcript.roles)
-    if reason:
-        raise Inapplicable(reason)
+def seen(training: Training, case: Case) -> View:
+    """Return what the principals of a case saw; raises `Unfit` if they open what is sealed."""
+    threat = Threat.parse(case.threat)
     asked = (threat.queries, threat.answers, threat.records)
     known = {"known": case.known, "entries": case.entries}
-    return view_of(training, principals, federation.holdings, *asked, **known)
+    return view_of(training, case.principals, case.holdings, *asked, **known)
 
 
-def _reasons(names: Sequence[str], view: View) -> list[str | None]:
-    """Ask all attacks at once; one by one where any of them breaks."""
-    try:
-        return attacks().reasons([Spec(name) for name in names], view)
-    except UsageError as err:
-        if len(names) == 1:
-            return [f"{_MISNAMED}{err}"]
-    except FedtreesError:  # an attack that breaks has not been withstood
-        if len(names) == 1:
-            return [None]
-    return [reason for name in names for reason in _reasons([name], view)]
+def _case(cell: AttackCell | ExposureCell, federation: Federation, training: Training) -> Case:
+    roles = dict(cell.setting.roles)
+    principals = Threat.parse(cell.threat).principals(roles)
+    return federation.case(roles, principals, cell.setting.seed, cell.threat, training)
+
+
+def _data(case: Case) -> Data:
+    """Return what an attack may be refused for before it is asked."""
+
+    def scored(kind: type[Claim]) -> bool:
+        return any(metric.truth(case) is not None for metric in metrics_of(kind))
+
+    return Data(case.schema, rows_of(case.holdings), scored=scored)
 
 
 def score_guess(attack: str, guess: Guess, case: Case, blind: BlindLine | None) -> Iterator[Row]:
@@ -309,7 +256,7 @@ def score_guess(attack: str, guess: Guess, case: Case, blind: BlindLine | None) 
                 compared = True
                 yield from _metric_rows(metric, claims, truth, case, blind)
     if not compared:
-        raise Inapplicable("nothing here that its claims could be compared with")
+        raise Unfit(Reason("not-compared"))
 
 
 def _metric_rows(
@@ -353,7 +300,7 @@ def evaluate_blind(cell: BlindCell, federation: Federation) -> Outcome:
             said = metric.measure(best.score).phrase and name in others
             beside = best.value, others[name].value if said else None
             row = _scored(metric, best.score, truth, *beside)
-            rows.append({**row, "reason": f"{BEST_GUESS}{best.guess}"})
+            rows.append({**row, "blind_guess": best.guess})
         for name, scores in scored.items():
             values = {s.name: s.value for s in scores}
             rows += [{**_row(m, values.get(m)), "attack_params": name} for m in metric.main]
@@ -432,8 +379,14 @@ def _row(key: str, value: float | None, part: str = "") -> Row:
 
 
 def _of(what: Measure, value: float | None, part: str = "") -> Row:
-    row = {"metric": what.key, "value": _number(value), "unit": what.unit, "status": "ok"}
-    return {**row, "measure_class": what.klass, **({"part": part} if part else {})}
+    row = {"metric": what.key, "value": _number(value), "unit": what.unit}
+    ok = {"status": FITS.status, "state_code": FITS.state, "measure_class": what.klass}
+    return {**row, **ok, **({"part": part} if part else {})}
+
+
+def _why(value: float | None, code: str, **args: str) -> Row:
+    """Return why a value is not there, nothing where it is."""
+    return Reason(code, **args).columns() if value is None else {}
 
 
 def _cost(name: str, spent: float) -> Row:
@@ -452,6 +405,8 @@ def _scored(
     row = {"n": metric.counted(truth), "error": score.error, "blind": blind, "advantage": gain,
            "population": population, "beyond": beyond}  # fmt: skip
     made = {**_of(what, score.value, score.part), **{k: _number(v) for k, v in row.items()}}
+    if None not in (score.value, blind):
+        made |= _why(gain, "blind-perfect", metric=what.key)
     return {**made, "measure_class": score.klass} if score.klass else made
 
 

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from fedtrees.core.attack import contenders
-from fedtrees.core.composition import Composition
 from fedtrees.core.errors import UsageError, did_you_mean
 from fedtrees.core.registry import register
 from fedtrees.core.rows import FORMULA, MOST_WHOLE
@@ -29,6 +28,7 @@ from fedtrees.core.specs import (
 )
 from fedtrees.core.threat import Threat
 from fedtrees.core.transcript import PUBLIC
+from fedtrees.protocols.fit import fit
 
 DEFAULT_SUITE = "quick"
 CHANGED = "custom"  # a suite of which options replaced a part
@@ -161,8 +161,8 @@ class Grid:
         made = [register.make("protocol", spec) for spec in self.protocols]
 
         def acts(defense: Composed) -> bool:
-            parts = Composition(tuple(register.make("defense", spec) for spec in defense.parts))
-            return any(protocol.mismatch(parts) is None for protocol in made)
+            parts = [register.make("defense", spec) for spec in defense.parts]
+            return any(fit(protocol, parts).ok for protocol in made)
 
         return replace(self, defenses=tuple(filter(acts, self.defenses)) or (Composed(),))
 

@@ -239,12 +239,10 @@ def _to_compute(bench: Bench) -> tuple[int, str]:
 
     stages = Counter(c.stage for phase in bench.remaining() for job in phase for c in job.cells)
     total, trainings, attacks = stages.total(), stages["train"], stages["attack"]
-    parts = [
-        many(trainings, "training"),
-        f"{many(attacks, 'attack')} to try where {'it applies' if attacks == 1 else 'they apply'}",
-        many(total - trainings - attacks, "other"),
-    ]
-    shown = ", ".join(part for part in parts if not part.startswith("0 "))
+    apply = "it applies" if attacks == 1 else "they apply"
+    parts = {"training": (trainings, ""), "attack": (attacks, f" to try where {apply}"),
+             "other": (total - trainings - attacks, "")}  # fmt: skip
+    shown = ", ".join(many(n, word) + more for word, (n, more) in parts.items() if n)
     return total, f"{total:,} to compute" + (f" ({shown})" if shown else "")
 
 

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from fedtrees.cli.inspect import console
-from fedtrees.core.counts import many
 from fedtrees.core.errors import StoreError
-from fedtrees.report.rows import NOT_OK, load_rows
+from fedtrees.report.rows import load_rows
 from fedtrees.report.states import MARGIN
 from fedtrees.report.study import Study
 
@@ -32,9 +31,9 @@ def print_tables(study: Study) -> None:
         out.print()
     rows = study.rows[study.rows["stage"] != "exposure"]
     attacked = bool(((rows["stage"] == "attack") & (rows["status"] == "ok")).any())
-    for line in gaps(study):
-        if not attacked or not line.startswith("skipped"):
-            out.print(line, markup=False)
+    for gap in study.gaps.asked:
+        if not attacked or gap.status != "skipped":
+            out.print(str(gap), markup=False)
 
 
 def print_verdict(study: Study) -> None:
@@ -67,23 +66,6 @@ def no_attack_ran(run: Path) -> bool:
     rows = load_rows(run)
     attacks = rows[rows["stage"] == "attack"]
     return len(attacks) > 0 and bool((attacks["status"] == "skipped").all())
-
-
-def gaps(study: Study) -> list[str]:
-    """Return one line per distinct reason why cells failed or were skipped."""
-    rows = study.rows
-    bad = rows[rows["status"].isin(NOT_OK) & (rows["stage"] != "exposure")]
-    reasons = bad["reason"].str.removeprefix("training failed: ")
-    lines = []
-    for (status, reason), rows in bad.groupby(["status", reasons], sort=False):
-        where = dict.fromkeys(
-            f"{p} with {d}"
-            for p, d in zip(rows["protocol"], rows["defense_spec"], strict=True)
-            if d
-        )
-        named = ", ".join(list(where)[:3]) + (", ..." if len(where) > 3 else "")
-        lines.append(f"{status}, {many(len(rows), 'cell')} ({named}): {reason}")
-    return lines
 
 
 def summary(study: Study) -> dict[str, Any]:
@@ -130,5 +112,7 @@ def summary(study: Study) -> dict[str, Any]:
         "leaderboards": boards,
         "findings": as_json(study.findings),
         "verdict": {"setting": said.setting, "lines": [[x.key, x.text] for x in said.lines]},
-        "gaps": gaps(study),
+        "gaps": [
+            {**asdict(gap), "why": str(gap.why), "code": gap.why.code} for gap in study.gaps.asked
+        ],
     }

@@ -81,7 +81,7 @@ def _facts(table: TextTable, column: Column) -> dict[str, Any]:
         "examples": _short(_first(cells)),
         "used": not column.out,
         "why": column.out,
-        "note": column.note,
+        "note": "; ".join(filter(None, ["decimal comma" * column.decimal_comma, column.note])),
         "equal_as_float32": column.merges,
     }
 

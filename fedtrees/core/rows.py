@@ -21,8 +21,6 @@ Value = str | float | tuple[Guarantee, ...] | None
 Kind = Literal["text", "whole", "number", "guarantee"]
 # Larger whole numbers do not survive being read as a float.
 MOST_WHOLE = 2**53 - 1
-#: Begins the reason of a blind row; which guess it is of follows.
-BEST_GUESS = "best guess: "
 #: References of who holds labels and trains with nobody else (`Protocol.alone`): rows, or columns.
 LOCAL_ONLY, ACTIVE_ONLY = ALONE = ("local-only", "active-only")
 
@@ -32,12 +30,14 @@ class Column:
     """One column.
 
     `kind`: ``text``; ``whole``, a whole number that every row has; ``number``, NaN where there is
-    none; ``guarantee``, a sequence of `Guarantee`, None where nothing is stated.
+    none; ``guarantee``, a sequence of `Guarantee`, None where nothing is stated. `later`: Runs of
+    before do not have it.
     """
 
     name: str
     meaning: str
     kind: Kind = "text"
+    later: bool = False
 
     def plain(self, value: Any) -> str | int | float | None:
         """Return a value as a plain JSON type, None for a number that is not there.
@@ -100,7 +100,11 @@ COLUMNS = (
     Column("pair_id", "equal where one federation's held-out rows score all"),
     Column("stage", "train, attack, blind, exposure (which attacks apply) or reference"),
     Column("status", "ok, failed, timeout or skipped"),
-    Column("reason", "why there is no value, or whose guess is the best"),
+    Column("state_code", "ok, skip, unfit, limit, failed, timeout or undefined", later=True),
+    Column("reason_code", "why there is no value: a code of reasons.csv", later=True),
+    Column("reason_args", "its arguments, as JSON", later=True),
+    Column("reason", "the same as a sentence"),
+    Column("blind_guess", "of a blind row, whose guess is the best", later=True),
     Column("metric", "what was measured: a key below"),
     Column("part", "of which column, type of message, operation, ..."),
     Column("value", "the measurement", "number"),

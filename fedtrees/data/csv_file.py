@@ -157,13 +157,13 @@ def read_csv(path: str | Path, separator: str = "", named: Sequence[str] = ()) -
     names, first = header([row for _, row in head], width, named, notes)
     try:
         return _in_step(path, separator, names, head[:1] if not first else [], records, notes)
-    except DataError as error:
+    except Problems as error:
         better = _sniffed(sample)
         if not given or better == given:
             raise
-        said = str(error).removeprefix(f"{path}: ").removeprefix(f"{path}, ")
-        fix = Problem(said, "sep", {"\t": "tab", " ": "space"}.get(better, better))
-        raise Problems(str(path), [fix]) from None
+        named_so = {"\t": "tab", " ": "space"}.get(better, better)
+        fixes = [replace(found, option="sep", value=named_so) for found in error.found]
+        raise Problems(str(path), fixes) from None
 
 
 def _read(
@@ -321,13 +321,14 @@ def _in_step(
     if len(ragged) > MOST_RAGGED * total:
         line, cells = ragged[0]
         by = _NAMES.get(separator, repr(separator))
-        raise DataError(
-            f"{path}, line {line}: {cells} cells, the header has {width} ({len(ragged)} such "
-            f"lines of {total}); the file may be truncated, have cells with separators that "
-            f"are not quoted, or be separated by something else than {by}"
+        text = (
+            f"line {line}: {cells} cells, the header has {width} ({len(ragged)} such lines of "
+            f"{total}); the file may be truncated, have cells with separators that are not "
+            f"quoted, or be separated by something else than {by}"
         )
+        raise Problems(str(path), [Problem(text)])
     if len(ragged) == total:
-        raise DataError(f"{path}: a header but no rows")
+        raise Problems(str(path), [Problem("a header but no rows")])
     if ragged:
         shown = ", ".join(str(line) for line, _ in ragged[:5]) + (
             ", ..." if len(ragged) > 5 else ""

@@ -14,6 +14,7 @@ import pandas as pd
 from fedtrees.core.columns import measure
 from fedtrees.core.errors import UsageError
 from fedtrees.core.guarantee import ActedOnNothing, NoGuarantee
+from fedtrees.core.reasons import Reason
 from fedtrees.core.rows import ALONE
 from fedtrees.core.specs import parse_one
 from fedtrees.core.threat import Threat
@@ -409,7 +410,7 @@ def _guaranteed(mine: _Read) -> bool:
 
 def _why_untested(reader: Reader, spec: str, mine: _Read) -> str:
     if _void(mine, spec) == ActedOnNothing.kind:
-        return "it acted on nothing"
+        return str(Reason("acted-on-nothing"))
     if spec not in reader.coverage:
         return "not attacked"
     told: Coverage = reader.coverage[spec]
@@ -475,7 +476,7 @@ def _sees(threat: str, setting: Setting, seen: Sequence[Mapping[str, Any]]) -> t
         if not of_protocol(entry, setting) or str(entry.get("defense")) != UNDEFENDED:
             continue
         reader = str(entry.get("readable_by") or entry.get("to"))
-        if reader in roles and entry.get("reveals"):
+        if reader in roles and entry.get("reveals") and not entry.get("sealed"):
             found.append(words_of(str(entry.get("type", ""))))
     return tuple(dict.fromkeys(found)) or (("the finished model",) if roles == {PUBLIC} else ())
 
@@ -500,8 +501,8 @@ def _untested(setting: Setting, mine: _Read, gaps: Gaps) -> Untested:
 
     words = called(setting)
     early = [t.early for r in mine.readers.values() for t in r.coverage.values()]
-    failed = [(n, g.why) for g in here if g.status in ("failed", "timeout") for n in g.names]
-    unfit = tuple((n, g.why) for g in here if g.kind == "defense" and g.status == "skipped"
+    failed = [(n, str(g.why)) for g in here if g.status in ("failed", "timeout") for n in g.names]
+    unfit = tuple((n, str(g.why)) for g in here if g.kind == "defense" and g.status == "skipped"
                   for n in g.names)  # fmt: skip
     return Untested(
         tuple((adversary_named(n, words)[0], n) for n in names("threat", NOT_ASKED)),

@@ -12,7 +12,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedtrees.core.columns import UTILITY, measure
 from fedtrees.core.guarantee import ActedOnNothing, Guarantee, join
-from fedtrees.core.rows import BEST_GUESS
 from fedtrees.metrics.metric import headlines
 from fedtrees.report import claims
 from fedtrees.report.budgets import Budget, budgets, family, ordered
@@ -50,19 +49,14 @@ class Point:
     attacks: tuple[tuple[str, int], ...]
     seeds: tuple[SeedPoint, ...]
     coverage: Coverage = field(default_factory=Coverage)
-    note: str = ""
     measured: str = ""  # by an audit, of the seed of which it showed most
+    untouched: bool = False  # no attack applies
     unfit: bool = False  # the defense makes no sense with the protocol
 
     @property
     def hollow(self) -> bool:
         """Whether an attack that applies is missing: the advantage is known only from below."""
         return self.coverage.missing
-
-    @property
-    def failed(self) -> tuple[str, ...]:
-        """The attacks that failed or ran out of time."""
-        return self.coverage.failed
 
     @property
     def drawn(self) -> bool:
@@ -193,8 +187,7 @@ def blind_guesses(rows: pd.DataFrame, panel: Panel, metric: str) -> tuple[str, .
         & (rows["threat"] == panel.threat)
         & (rows["metric"] == metric)
     ]
-    found = sorted({r for r in here["reason"] if r.startswith(BEST_GUESS)})
-    return tuple(reason.removeprefix(BEST_GUESS) for reason in found)
+    return tuple(sorted({*here["blind_guess"]} - {""}))
 
 
 def _point(
@@ -232,33 +225,10 @@ def _point(
         attacks=tuple(sorted(Counter(worst["attack_spec"]).items(), key=lambda x: (-x[1], x[0]))),
         seeds=tuple(seeds),
         coverage=coverage(exposed, attacks),
-        note=_why_not_drawn(trained, attacks, bool(useful), len(worst) > 0, utility),
         measured=claims.span([measured]) if measured else "",
+        untouched=len(attacks) > 0 and bool((attacks["status"] == "skipped").all()),
         unfit=len(trained) > 0 and bool((trained["status"] == "skipped").all()),
     )
-
-
-def _why_not_drawn(
-    trained: pd.DataFrame, attacks: pd.DataFrame, useful: bool, leaks: bool, utility: str
-) -> str:
-    """Return why a point has no place in the plot, "" if it has one."""
-
-    def reasons(rows: pd.DataFrame) -> str:
-        bad = rows[rows["status"] != "ok"]
-        texts = sorted({r or s for r, s in zip(bad["reason"], bad["status"], strict=True)})
-        return f": {'; '.join(texts)}" if texts else ""
-
-    if not useful:
-        return f"no {utility} was measured{reasons(trained)}"
-    if leaks:
-        return ""
-    if attacks.empty:
-        return "no attack was run"
-    if (attacks["status"] == "skipped").all():
-        return f"no attack applies{reasons(attacks)}"
-    if not (attacks["status"] == "ok").any():
-        return f"every attack failed{reasons(attacks)}"
-    return "the advantage is undefined or this metric was not measured"
 
 
 def lines_of(points: tuple[Point, ...]) -> tuple[tuple[str, ...], ...]:

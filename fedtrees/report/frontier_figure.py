@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from fedtrees.core.columns import measure
-from fedtrees.core.counts import many
+from fedtrees.core.counts import listed, many
 from fedtrees.report import style
 from fedtrees.report.claims import KINDS
-from fedtrees.report.coverage import stopped
 from fedtrees.report.frontier import Frontier, Point
 from fedtrees.report.rows import UNDEFENDED
 from fedtrees.report.web import Drawing, axis, bars, esc, layout, note
@@ -192,7 +191,7 @@ def _hover(p: Point) -> str:
     if p.hollow:
         lines.append(f"hollow, known only from below: {esc(str(p.coverage))}")
     if p.coverage.early:
-        lines.append(esc(stopped(p.coverage.early)))
+        lines.append(esc(f"{listed(p.coverage.early)} stopped early"))
     return "<br>".join(lines)
 
 

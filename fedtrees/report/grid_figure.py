@@ -73,7 +73,7 @@ def _cell_hover(row: str, column: str, cell: Cell) -> str:
     if cell.state == "ok":
         lines.append(f"advantage {style.interval(cell.advantage, signed=True)}")
         lines.append(f"score {style.number(cell.score)}, blind {style.number(cell.blind)}")
-        lines.append(many(cell.advantage.n, "seed") + (f", {esc(cell.attack)}" * bool(cell.attack)))
+        lines.append(many(cell.advantage.n, "seed"))
     else:
         lines.append(esc(cell.state or "not part of the run"))
     return "<br>".join(lines + ([esc(cell.note)] if cell.note else []))

@@ -507,11 +507,10 @@ def _folds(found: Found, rows: pd.DataFrame, seen: Seen) -> Iterator[dict[str, A
 
 
 def _crossing(entry: Mapping[str, Any]) -> list[str]:
-    reader = str(entry.get("readable_by") or entry.get("to"))
     receiver = str(entry.get("to"))
+    reader = str(entry.get("readable_by") or receiver) + " (sealed)" * bool(entry.get("sealed"))
     to = receiver if reader == receiver else f"{receiver}, read by {reader}"
-    guards = entry.get("guarded_by") or ()
-    guarded = ", ".join(guards) if isinstance(guards, (list, tuple)) else str(guards)
+    guarded = said.guarded(entry.get("guards") or ())
     reveals = ", ".join(map(str, entry.get("reveals") or ())) or "nothing of persons"
     why = str(entry.get("why", "")) + (f"; guarded by {guarded}" if guarded else "")
     return [words_of(str(entry.get("type", ""))), str(entry.get("defense", "")),

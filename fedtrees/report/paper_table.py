@@ -18,7 +18,7 @@ from fedtrees.report import style
 from fedtrees.report.budgets import ordered
 from fedtrees.report.frontier import Frontier, Point
 from fedtrees.report.intervals import Estimate
-from fedtrees.report.markup_tables import Grid, latex, markdown
+from fedtrees.report.markup_tables import Cell, Grid, latex, markdown
 from fedtrees.report.names import Names
 from fedtrees.report.rows import UNDEFENDED, label, load_rows
 from fedtrees.report.selection import Selection
@@ -81,9 +81,10 @@ def _of_point(data: Frontier, point: Point) -> tuple[Entry, Entry]:
         row, setting.dataset, Shown("", data.utility), point.utility, Estimate(),
         sign * point.utility.mean,
     )  # fmt: skip
-    untouched = not point.advantage.known and point.note.startswith("no attack applies")
+    untouched = not point.advantage.known and point.untouched
     # Who attacks and scores less than blind would have submitted the blind guess.
-    loss = 0.0 if untouched else max(0.0, point.advantage.mean) if not point.failed else math.nan
+    failed = point.coverage.failed
+    loss = 0.0 if untouched else max(0.0, point.advantage.mean) if not failed else math.nan
     leak = Entry(
         row, setting.dataset, Shown(data.panel.threat, data.metric), point.score, point.blind,
         loss if untouched or point.advantage.known else math.nan, point.hollow, untouched,
@@ -203,8 +204,8 @@ class PaperTable:
         own = measure(label).short if label == shown.metric else label
         return f"{own}, {self.names(shown.threat)}" if shown.threat else own
 
-    def _column(self, dataset: str, shown: Shown) -> tuple[list[str], list[str]]:
-        """Return the texts of a column, and its blind lines; one number of decimals throughout."""
+    def _column(self, dataset: str, shown: Shown) -> tuple[list[str | Cell], list[str]]:
+        """Return the cells of a column, and its blind lines; one number of decimals throughout."""
         found = [self._at.get((row, dataset, shown)) for row in self.rows]
         known = [e for e in found if e is not None]
         digits = decimals([e.value for e in known])
@@ -267,16 +268,14 @@ def decimals(values: Sequence[Estimate]) -> int:
     return min(_MOST, max(_FEWEST, math.ceil(-math.log10(half) - 1e-9)))
 
 
-def _text(entry: Entry | None, digits: int) -> str:
+def _text(entry: Entry | None, digits: int) -> str | Cell:
     if entry is None:
         return "–"
     if entry.untouched:
         return NO_ATTACK
-    text = style.number(entry.value.mean, digits)
     half = (entry.value.high - entry.value.low) / 2
-    if math.isfinite(half):
-        text += f" ± {half:.{digits}f}"
-    return text + BELOW * entry.below
+    spread = f"{half:.{digits}f}" if math.isfinite(half) else ""
+    return Cell(style.number(entry.value.mean, digits), spread, BELOW * entry.below)
 
 
 def table_of(

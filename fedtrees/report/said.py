@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from fedtrees.core.columns import measure
 from fedtrees.core.counts import listed
@@ -124,3 +124,11 @@ def some(names: Sequence[str], most: int = 3) -> str:
 def capital(text: str) -> str:
     """Begin a sentence."""
     return text[:1].upper() + text[1:]
+
+
+def guarded(guards: Sequence[Mapping[str, str]], details: bool = True) -> str:
+    """Write who guards a message: ``split-only; masking: exempt, of sums alone``."""
+    exempt = ": exempt, {why}" if details else ": exempt"
+    return "; ".join(
+        g["defense"] + (exempt.format(**g) if g["act"] == "exempts" else "") for g in guards
+    )

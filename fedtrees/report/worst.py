@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 import pandas as pd
 
-from fedtrees.core.counts import many
 from fedtrees.metrics.metric import headlines
 from fedtrees.report.intervals import Estimate, estimate
 from fedtrees.report.rows import Panel
@@ -56,14 +55,20 @@ def with_errors(rows: pd.DataFrame) -> pd.DataFrame:
     return rows.assign(value_error=error, advantage_error=math.sqrt(2) * error / room)
 
 
-def trouble(attack_rows: pd.DataFrame) -> tuple[str, ...]:
-    """Name the attacks that failed or timed out, with how many seeds: ``milp (timeout, 2)``."""
-    columns = (attack_rows[c].tolist() for c in ("attack_spec", "status", "seed"))
-    bad = {key for key in zip(*columns, strict=True) if key[1] in ("failed", "timeout")}
-    counts = Counter((attack, status) for attack, status, _ in bad)
-    return tuple(
-        f"{attack} ({status}, {many(n, 'seed')})" for (attack, status), n in sorted(counts.items())
-    )
+def troubles(rows: pd.DataFrame, *by: str) -> dict[tuple[Any, ...], dict[float, None]]:
+    """Return the seeds of what is not ok, by other columns; the one way in which rows are grouped.
+
+    Parameters
+    ----------
+    rows : DataFrame
+    by : names of columns
+        Such as ``status``, ``why`` and ``attack_spec``.
+    """
+    bad = rows[rows["status"] != "ok"]
+    found: dict[tuple[Any, ...], dict[float, None]] = {}
+    for seed, *key in zip(*(bad[c].tolist() for c in ("seed", *by)), strict=True):
+        found.setdefault(tuple(key), {})[seed] = None
+    return found
 
 
 def by_part(rows: pd.DataFrame, metric: str) -> Iterator[tuple[str, Estimate]]:

@@ -355,7 +355,7 @@ def test_an_update_of_one_step_is_its_gradient():
 def test_updates_of_more_rows_than_wanted_are_left_alone(trained):
     run, held = trained("none")
     attack = register.make("attack", Spec("tableak", {"most": 3}))
-    assert "4 rows or more" in attack.inapplicable(view_of(run, ("server",), held))
+    assert "4 rows or more" in str(attack.inapplicable(view_of(run, ("server",), held)))
 
 
 @pytest.mark.extra("torch")

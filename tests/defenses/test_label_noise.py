@@ -31,6 +31,7 @@ from fedtrees.privacy.randomised_response import (
     true_shares,
 )
 from fedtrees.protocols.base import train
+from fedtrees.protocols.fit import fit
 from fedtrees.protocols.vertical.secureboost import SecureBoost
 from fedtrees.trees.boosted.forest import Tree
 from fedtrees.trees.partition import RowPartition
@@ -333,7 +334,7 @@ def test_what_makes_no_sense_is_named():
     with pytest.raises(UsageError, match="'lp-1st' and 'grafting-ldp' each answer for labels"):
         Composition((OneStage(1.0), GraftingLDP(1.0)))
     protocol = register.make("protocol", parse_grid("fedtree-hist")[0])
-    assert "do not cross" in protocol.mismatch(Composition((OneStage(1.0),)))
+    assert "do not cross" in str(fit(protocol, [OneStage(1.0)]))
 
 
 def test_stages_of_one_row_are_enough():

@@ -159,13 +159,14 @@ def _attack(cell, attack, defense, leak):
 DISCLOSURE = [
     {"protocol": "fedtree", "defense": "none", "type": "Histogram", "from": "client",
      "to": "server", "why": "local gradient sums", "reveals": ["counts", "labels"],
-     "guarded_by": "", "count": 700, "bytes": 1_372_000},
+     "guards": [], "count": 700, "bytes": 1_372_000},
     {"protocol": "fedtree", "defense": "none", "type": "NodeDecision", "from": "server",
      "to": "client", "why": "global split and node totals",
-     "reveals": ["thresholds", "counts"], "guarded_by": "", "count": 140, "bytes": 155_555},
+     "reveals": ["thresholds", "counts"], "guards": [], "count": 140, "bytes": 155_555},
     {"protocol": "fedtree", "defense": "split-only", "type": "NodeDecision", "from": "server",
      "to": "client", "why": "global split and leaf value", "reveals": ["thresholds"],
-     "guarded_by": "split-only", "count": 140, "bytes": 61_000},
+     "guards": [{"defense": "split-only", "act": "guards", "why": ""}],
+     "count": 140, "bytes": 61_000},
 ]  # fmt: skip
 
 

@@ -25,6 +25,7 @@ from fedtrees.core.holding import Holding
 from fedtrees.core.messages import Message
 from fedtrees.core.network import Network, add_messages
 from fedtrees.core.party import handles
+from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema, Table
 from fedtrees.core.transcript import BudgetEvent, Transcript
@@ -459,13 +460,10 @@ class DPGBDT(Protocol):
         objective.base_margin(self.base_score)
         self.norms(objective)
 
-    def mismatch(self, defense: Composition, schema: Schema | None = None) -> str | None:
-        """Return why a defense makes no sense, or why without one there is nothing to test at."""
-        why = super().mismatch(defense, schema)
-        if why or schema is None or defense.cut_plan is not None:
-            return why
-        bare = undeclared(schema)
-        return bare and f"{bare}; or add a defense that settles cut points, such as dp-grid-cuts"
+    def lacks(self, schema: Schema, defense: Composition) -> Reason | None:
+        """Return why there is nothing to test at, where no defense settles it."""
+        bare = None if defense.cut_plan is not None else undeclared(schema)
+        return bare and Reason("no-tests", **dict(bare.args))
 
     def party(
         self, name: str, role: str, held: Holding | None, schema: Schema, defense: Composition
