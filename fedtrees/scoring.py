@@ -85,7 +85,7 @@ class Leakage:
             if not training.defense.parts:  # nothing stops it: it never reads such a training
                 raise UsageError(f"{self.attack} does not apply to {threat}: {why}") from why
             return None
-        known = {r["metric"]: r.get("advantage") for r in rows}
+        known = {r["metric"]: r.get("advantage") for r in rows if "part" not in r}
         return {k: v for k, v in known.items() if v is not None and math.isfinite(v)}
 
 

@@ -37,8 +37,8 @@ class DraftDP(Attack):
 
     They ask a constraint solver for the table under which the counts are most likely. That table
     fits the noise. This attack samples tables by how likely they are, with a prior that is learned
-    along, and returns the one that is closest to all samples (docs/draft-dp.md). Attributes that
-    the threat tells (``attributes=``) stay as they are.
+    along, and returns the one that is closest to all samples (docs/studies/draft-dp.md).
+    Attributes that the threat tells (``attributes=``) stay as they are.
 
     Attributes
     ----------

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fedtrees.attacks.evidence.boosted import Level
-from fedtrees.attacks.evidence.clients.victims import union_of, victims_of
+from fedtrees.attacks.evidence.clients.victims import union_of, victims_of, with_likely
 from fedtrees.attacks.evidence.marginals import likely_rows
 from fedtrees.attacks.evidence.readable import classes_of_leaves, no_trees, some_rows
 from fedtrees.attacks.evidence.readback.claims import (
@@ -69,8 +69,9 @@ class Joint(Options, Attack):
     def _reconstruct(
         self, view: View, read: Sequence[FirstTree] | None, rng: np.random.Generator
     ) -> Guess:
-        victims = victims_of(view)
+        victims = victims_of(view, most=self.most)
         if victims:
+            victims = with_likely(victims, view, rng) if self.sketches else victims
             # the sums that travel with clients' own trees are float32
             alone = replace(self, exact=self.exact and not victims[0].blocks)
             return union_of(

@@ -37,8 +37,8 @@ class ForestBoxes(Attack):
 
     Beyond the papers. A chain makes tables that explain the counts of all trees, drawn or not, and
     their consensus is submitted if own rows do not promise a better blind guess
-    (docs/forests.md). Where leaves tell shares alone, counts are drawn, too. Values are taken to be
-    there: none is guessed missing.
+    (docs/explanation/forests.md). Where leaves tell shares alone, counts are drawn, too. Values are
+    taken to be there: none is guessed missing.
 
     Attributes
     ----------

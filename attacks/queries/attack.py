@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,32 +14,6 @@ from fedtrees.core.guess import Guess
 from fedtrees.core.registry import register
 from fedtrees.core.view import View
 from fedtrees.messages.vertical_model import HeldModel
-
-
-def published_queries(low: float, high: float, epsilon: float, m: int) -> int:
-    """Return how many requests of m records one threshold takes (Li et al. 2022, Sec. 5.2).
-
-    Parameters
-    ----------
-    low, high : float
-        The range of the column.
-    epsilon : float
-        Width at which the search ends.
-    m : int
-        Records of a request, which cut the range in m - 1 parts.
-
-    Raises
-    ------
-    UsageError
-        If the range is empty, epsilon not above 0, or m below 3.
-    """
-    if not low < high or not epsilon > 0 or m < 3:
-        raise UsageError(
-            f"range [{low}, {high}], epsilon={epsilon}, m={m}: give a range with low < high, "
-            "epsilon > 0 and m >= 3"
-        )
-    # Logarithms of powers of m - 1 come out a last bit too large.
-    return max(math.ceil(math.log((high - low) / epsilon, m - 1) - 1e-9), 0)
 
 
 @register.attack("threshold-queries")

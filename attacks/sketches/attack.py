@@ -44,7 +44,8 @@ class SketchReading(Attack):
     """Read the victims' columns off the summaries from which cut points are made.
 
     Before the first tree, XGBoost's collective sends every worker's sketch of every column to all
-    (measured: docs/sketches.md). With no more than ``8 max_bin`` different values it is the column.
+    (measured: docs/studies/sketches.md). With no more than ``8 max_bin`` different values it is the
+    column.
     Rows are guessed besides: own rows, redrawn so that every column is the victims'.
 
     Attributes

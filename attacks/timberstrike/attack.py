@@ -9,7 +9,7 @@ import numpy as np
 
 from fedtrees.attacks.evidence.boosted import Evidence, Level
 from fedtrees.attacks.evidence.clients.chains import Clues
-from fedtrees.attacks.evidence.clients.victims import Starts, union_of, victims_of
+from fedtrees.attacks.evidence.clients.victims import Starts, union_of, victims_of, with_likely
 from fedtrees.attacks.evidence.marginals import all_sketched, likely_rows
 from fedtrees.attacks.evidence.prior import Ranges
 from fedtrees.attacks.evidence.readable import no_trees
@@ -68,8 +68,12 @@ class TimberStrike(Options, Attack):
         return Guess(tuple(rows), guess.notes)
 
     def _reconstruct(self, view: View, rng: np.random.Generator) -> Guess:
-        victims = victims_of(view, self.clues, self.starts)
+        victims = victims_of(view, self.clues, self.starts, self.most)
+        if self.scope == "union" and victims and not victims[0].blocks:
+            victims = []  # of the rows of all there is one reconstruction
         if victims:
+            if self.sketches and self.use_prior:
+                victims = with_likely(victims, view, rng)
             return union_of(
                 victims, self.most, lambda e: reconstruct(e, view.rows, view.schema, self, rng)
             )
@@ -94,7 +98,9 @@ def as_published(evidence: Evidence) -> Evidence:
     trees = evidence.trees
     if evidence.constant_hessian:
         trees = tuple(replace(t, g=None, h=None if t.h is None else t.h / 4) for t in trees)
-    return replace(evidence, trees=trees, noise=None, constant_hessian=False)
+    bins = evidence.histograms
+    bins = None if bins is None else tuple(replace(part, slack=None) for part in bins)
+    return replace(evidence, trees=trees, histograms=bins, noise=None, constant_hessian=False)
 
 
 @register.attack("timberstrike-published")

@@ -25,16 +25,19 @@ from fedtrees.core.streams import Streams
 from fedtrees.data.dataset import Dataset
 from fedtrees.guessing.blind import blind_guesses
 from fedtrees.messages.models import public_view
-from fedtrees.metrics import advantage
-from fedtrees.metrics.leaf_counts import blind_leaf_counts, score_leaf_counts, true_leaf_counts
-from fedtrees.metrics.metric import best_of
+from fedtrees.metrics.advantage import advantage
+from fedtrees.metrics.leaf_counts import (
+    LeafCountMetric,
+    blind_leaf_counts,
+    score_leaf_counts,
+    true_leaf_counts,
+)
 from fedtrees.metrics.victims_rows import RecordMetric, VictimsRows
 from fedtrees.trees.boosted.forest import Forest, Tree
 from fedtrees.trees.boosted.losses import LOGISTIC, SQUARED_ERROR
 from fedtrees.trees.forest.random_forest import RandomForest
 
 NOBODY = "the file describes the rows of one client, and those are the attacker's"
-SHOWN = ("ra", "exact_rows", "leaf_mass_exact")
 
 
 @dataclass(frozen=True)
@@ -169,10 +172,10 @@ def _row_scores(
         more = blind["bootstrap"].take(np.arange(len(sought) - len(found)))
         found = Table.concat([found, more])
     metric, truth = RecordMetric(), VictimsRows(sought, schema, (), len(sought))
-    lines = best_of({k: metric.score([Records(g)], truth) for k, g in blind.items()})
+    lines = metric.best_of({k: metric.score([Records(g)], truth) for k, g in blind.items()})
     values = {s.name: s.value for s in metric.score([Records(found)], truth)}
-    pairs = [(m, values[m], lines[m].value) for m in SHOWN if values.get(m) is not None]
-    return [Score(m, value, line, advantage(value, line)) for m, value, line in pairs]
+    facts = ((m.key, values[m.key], lines[m.key].value) for m in metric.measures if m.slot)
+    return [Score(key, value, line, advantage(value, line)) for key, value, line in facts]
 
 
 def _victims(
@@ -262,7 +265,8 @@ def _leaf_score(tree: Tree, guess: LeafCounts, held: Table, sought: Table) -> Sc
     true = true_leaf_counts(0, nodes, sought.y, tree.leaves)
     blind = blind_leaf_counts(true_leaf_counts(0, own, held.y, tree.leaves), len(sought))
     got, line = (score_leaf_counts([g], [true]).leaf_mass_exact for g in (guess, blind))
-    return Score("leaf_mass_exact", got, line, advantage(got, line))
+    fact = next(m.key for m in LeafCountMetric.measures if m.slot)
+    return Score(fact, got, line, advantage(got, line))
 
 
 def evidence_of(audit: Audit) -> list[Evidence] | str:

@@ -19,14 +19,16 @@ from fedtrees.bench.cells import (
 )
 from fedtrees.bench.federation import Federation
 from fedtrees.bench.measured import largest_node, measure
+from fedtrees.core import columns
 from fedtrees.core.attack import contenders, limit_of
+from fedtrees.core.columns import Measure
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import FedtreesError, ProtocolError, UsageError
 from fedtrees.core.guarantee import join
 from fedtrees.core.guess import Claim, Guess
 from fedtrees.core.holding import Holding, rows_of
 from fedtrees.core.registry import register
-from fedtrees.core.rows import BEST_GUESS, POPULATION
+from fedtrees.core.rows import BEST_GUESS
 from fedtrees.core.schema import Table
 from fedtrees.core.specs import Composed, Spec
 from fedtrees.core.streams import NoiseFrom
@@ -35,7 +37,7 @@ from fedtrees.core.view import View
 from fedtrees.isolation import plugins as plugins  # files of attacks do not run here
 from fedtrees.isolation.process import attacks
 from fedtrees.metrics.advantage import advantage
-from fedtrees.metrics.metric import COUNTED, Case, Metric, Score, all_metrics, best_of, metrics_of
+from fedtrees.metrics.metric import Case, Metric, Score, all_metrics, metrics_of
 from fedtrees.metrics.utility import scores_of
 from fedtrees.protocols.base import Protocol, Training, train
 from fedtrees.protocols.views import view_of
@@ -79,11 +81,19 @@ def setting_columns(setting: Setting) -> Row:
     return {"dataset": setting.data.name, "partition": setting.partition_text, "seed": setting.seed}
 
 
+def threat_columns(threat: str) -> Row:
+    """Return the columns that name an adversary."""
+    parsed = Threat.parse(threat)
+    return {"threat": threat, "adversary": parsed.adversary, "access": parsed.access}
+
+
 def train_columns(cell: TrainCell) -> Row:
     """Return the columns that name a training run, with the defense's claim."""
     protocol: Protocol = register.make("protocol", cell.protocol)
-    kept = () if refused(cell.defense) else make_defense(cell.defense).claims()
-    claims = [protocol.claim(), *kept]
+    claims = [protocol.claim()]
+    if not refused(cell.defense):
+        defense = make_defense(cell.defense)
+        claims = [protocol.claimed(defense), *defense.claims()]
     return {
         **setting_columns(cell.setting),
         "protocol": cell.protocol.name,
@@ -98,7 +108,7 @@ def attack_columns(cell: AttackCell) -> Row:
     """Return the columns that name an attack on a training run."""
     return {
         **train_columns(cell.train),
-        "threat": cell.threat,
+        **threat_columns(cell.threat),
         "attack": cell.attack.name,
         "attack_params": cell.attack.inline,
     }
@@ -106,7 +116,7 @@ def attack_columns(cell: AttackCell) -> Row:
 
 def exposure_columns(cell: ExposureCell) -> Row:
     """Return the columns that name an adversary of a training run."""
-    return {**train_columns(cell.train), "threat": cell.threat}
+    return {**train_columns(cell.train), **threat_columns(cell.threat)}
 
 
 def run_training(cell: TrainCell, federation: Federation) -> Training:
@@ -144,14 +154,11 @@ def evaluate_training(
     """Measure utility on held-out rows, and cost."""
     scores = training.predict(federation.test.X)
     utility = scores_of(federation.dataset.task)(federation.test.y, scores)
-    rows = [_row(k, v) for k, v in utility.items()]
+    rows = [{**_row(k, v), "n": len(federation.test)} for k, v in utility.items()]
     traffic = training.transcript.traffic()
-    rows += [_row("bytes", sum(traffic.values()), "bytes"), _row("cpu_seconds", cpu, "seconds")]
-    rows += [_row(f"bytes_{way}:{kind}", n, "bytes") for (way, kind), n in sorted(traffic.items())]
-    for name, spent in sorted(training.transcript.costs.items()):
-        rows.append(
-            _row(name, spent, "seconds" if name.startswith("cpu_seconds") else "operations")
-        )
+    rows += [_row("bytes", sum(traffic.values())), _row("cpu_seconds", cpu)]
+    rows += [_row(f"bytes_{way}", n, kind) for (way, kind), n in sorted(traffic.items())]
+    rows += [_cost(*cost) for cost in sorted(training.transcript.costs.items())]
     common = {**train_columns(cell), **training_columns(training), "seconds": round(wall, 4)}
     found = largest_node(training, federation.holdings)
     found = found or measure(training.protocol, training.defense, seed=cell.setting.seed)
@@ -187,11 +194,11 @@ def evaluate_attack(
         raise Inapplicable(answer.reason)
     guess = answer.guess
     rows = list(score_guess(cell.attack.name, guess, case, blind))
-    rows.append(_row("cpu_seconds", answer.cpu, "seconds"))
+    rows.append(_row("cpu_seconds", answer.cpu))
     if view.oracle is not None:
-        rows.append(_row("queries", float(sum(view.oracle.log)), "rows"))
-        rows.append(_row("query_batches", float(len(view.oracle.log)), "batches"))
-    rows += [_row(f"note:{k}", v) for k, v in guess.notes.items() if np.isfinite(v)]
+        rows.append(_row("queries", float(sum(view.oracle.log))))
+        rows.append(_row("query_batches", float(len(view.oracle.log))))
+    rows += [_row("note", v, k) for k, v in guess.notes.items() if np.isfinite(v)]
     common = {
         **attack_columns(cell),
         **training_columns(training),
@@ -314,13 +321,15 @@ def _metric_rows(
 
     measured = {} if blind is None else blind.scores
     scores = metric.score(metric.completed(claims, truth, best_blind), truth)
+    certain = int(all(c.certain for c in claims))
     line, population = measured, {} if blind is None else blind.population
     if scores and not metric.before_training:
         line, informed = metric.line(case, truth, measured), case.of_population
         population = {} if informed is None else metric.line(informed, truth, population)
     for score in scores:
         beside = line.get(score.name) if score.blind is None else score.blind
-        yield _scored(score, beside, population.get(score.name))
+        row = _scored(metric, score, truth, beside, population.get(score.name))
+        yield {**row, "certain": certain}
 
 
 def evaluate_blind(cell: BlindCell, federation: Federation) -> Outcome:
@@ -337,32 +346,24 @@ def evaluate_blind(cell: BlindCell, federation: Federation) -> Outcome:
         truth = metric.truth(case) if metric.before_training else None
         if truth is None:
             continue
-        if case.of_population is not None:
-            rows += _population_rows(metric, case.of_population, truth)
-        guesses = metric.blind(case, truth)
-        scored = {name: metric.score(claims, truth) for name, claims in guesses.items()}
-        for name, best in best_of(scored).items():
-            gain = None if best.value == best.best else 0.0
-            line = {"blind": best.value, "advantage": gain, "reason": f"{BEST_GUESS}{best.guess}"}
-            rows.append({**_row(name, best.value), **line})
+        scored = _guessed(metric, case, truth)
+        informed = case.of_population
+        others = {} if informed is None else metric.best_of(_guessed(metric, informed, truth))
+        for name, best in metric.best_of(scored).items():
+            said = metric.measure(best.score).phrase and name in others
+            beside = best.value, others[name].value if said else None
+            row = _scored(metric, best.score, truth, *beside)
+            rows.append({**row, "reason": f"{BEST_GUESS}{best.guess}"})
         for name, scores in scored.items():
             values = {s.name: s.value for s in scores}
             rows += [{**_row(m, values.get(m)), "attack_params": name} for m in metric.main]
-        counted = metric.counted(truth)
-        if counted is not None:
-            rows.append(_row(f"{COUNTED}:{metric.name}", counted, "rows"))
-    common = {**setting_columns(cell.setting), "threat": cell.threat, "attack": "blind"}
+    common = {**setting_columns(cell.setting), **threat_columns(cell.threat), "attack": "blind"}
     return Outcome(rows, {**common, "stage": "blind"})
 
 
-def _population_rows(metric: Metric[Any], case: Case, truth: Any) -> list[Row]:
-    """Return what whoever knows other rows of the population scores without looking."""
-    scored = {n: metric.score(claims, truth) for n, claims in metric.blind(case, truth).items()}
-    return [
-        {**_row(f"{POPULATION}{name}", best.value), "reason": f"{BEST_GUESS}{best.guess}"}
-        for name, best in best_of(scored).items()
-        if name in (metric.headline or metric.main)
-    ]
+def _guessed(metric: Metric[Any], case: Case, truth: Any) -> dict[str, list[Score]]:
+    """Return the scores of every blind guess, by its name."""
+    return {name: metric.score(claims, truth) for name, claims in metric.blind(case, truth).items()}
 
 
 def evaluate_reference(cell: ReferenceCell, federation: Federation) -> Outcome:
@@ -426,15 +427,32 @@ def _constant_prediction(y: NDArray[Any], classes: int, n: int) -> NDArray[np.fl
     return np.tile(np.bincount(y, minlength=classes) / len(y), (n, 1))
 
 
-def _row(metric: str, value: float | None, unit: str = "") -> Row:
-    return {"metric": metric, "value": _number(value), "unit": unit, "status": "ok"}
+def _row(key: str, value: float | None, part: str = "") -> Row:
+    return _of(columns.measures()[key], value, part)
 
 
-def _scored(score: Score, blind: float | None, population: float | None) -> Row:
-    gain, beyond = (advantage(score.value, x, best=score.best) for x in (blind, population))
-    row = _row(score.name, score.value, score.unit)
-    known = {"population": _number(population), "beyond": _number(beyond)}
-    return {**row, "blind": _number(blind), "advantage": _number(gain), **known}
+def _of(measure: Measure, value: float | None, part: str = "") -> Row:
+    row = {"metric": measure.key, "value": _number(value), "unit": measure.unit, "status": "ok"}
+    return {**row, "measure_class": measure.klass, **({"part": part} if part else {})}
+
+
+def _cost(name: str, spent: float) -> Row:
+    """Return what cryptography took: in all, or of an operation, a type of message, a party."""
+    key, _, part = name.partition(":")
+    if key not in columns.measures():
+        key, part = "operations", f"{key} by {part}" if part else key
+    return _row(f"{key}_of" if ":" in name else key, spent, part)
+
+
+def _scored(
+    metric: Metric[Any], score: Score, truth: Any, blind: float | None, population: float | None
+) -> Row:
+    measure = metric.measure(score)
+    gain, beyond = (advantage(score.value, x, best=measure.best) for x in (blind, population))
+    row = {"n": metric.counted(truth), "error": score.error, "blind": blind, "advantage": gain,
+           "population": population, "beyond": beyond}  # fmt: skip
+    made = {**_of(measure, score.value, score.part), **{k: _number(v) for k, v in row.items()}}
+    return {**made, "measure_class": score.klass} if score.klass else made
 
 
 def _number(value: float | None) -> float | None:
@@ -446,7 +464,8 @@ def _number(value: float | None) -> float | None:
 def blind_line(rows: Sequence[Row]) -> BlindLine:
     """Return the blind line from a blind cell's rows."""
     known = [r for r in rows if r.get("value") is not None]
-    scores = {r["metric"]: r["value"] for r in known if "attack_params" not in r}
+    lines = [r for r in known if "attack_params" not in r]
+    scores = {f"{r['metric']} {r.get('part', '')}".strip(): r["value"] for r in lines}
     best = {}
     for metric in all_metrics():
         main = next(iter(metric.main), "")
@@ -454,5 +473,5 @@ def blind_line(rows: Sequence[Row]) -> BlindLine:
         if named:  # the one that the best value is of, whether more is better or less
             reached = (r for r in named if r["value"] == scores.get(r["metric"]))
             best[metric.name] = next(reached, named[0])["attack_params"]
-    told = {k.removeprefix(POPULATION): v for k, v in scores.items() if k.startswith(POPULATION)}
+    told = {r["metric"]: r["population"] for r in lines if r.get("population") is not None}
     return BlindLine(scores, told, best)

@@ -213,6 +213,7 @@ class Runner:
             with _limited(self.time_limit):
                 federation = federation_of(cell.setting, self.data_dir)
                 outcome, status = compute(federation), "ok"
+                outcome.common["pair_id"] = federation.pair_id
         except Inapplicable as err:
             outcome, status = _bare(cell, "skipped", str(err)), "skipped"
         except TimeLimit:
@@ -287,10 +288,10 @@ def _limited(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, previous)
 
 
-def _work_beside(runner: Runner, job: Job) -> list[tuple[str, str]]:
-    """Do a job in a process of the pool."""
+def _work_beside(runner: Runner, job: Job, driver: int) -> list[tuple[str, str]]:
+    """Do a job in a process of the pool, whose driver may be gone before it begins."""
     close_memory()
-    _end_with(os.getppid())
+    _end_with(driver)
     return runner.work(job)
 
 
@@ -376,7 +377,7 @@ class _Worker:
             self.end()
         if self.executor is None:
             self.executor = ProcessPoolExecutor(1, env=dict.fromkeys(_THREADS, "1"))
-        self.future = self.executor.submit(_work_beside, self.runner, self.left[0])
+        self.future = self.executor.submit(_work_beside, self.runner, self.left[0], os.getpid())
 
     def finish(self) -> None:
         """Take the result of the job that is done, or try again what died."""

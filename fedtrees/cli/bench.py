@@ -15,6 +15,7 @@ import typer
 
 from fedtrees.cli.options import (
     Categorical,
+    ClientColumn,
     Csv,
     DataDir,
     Defenses,
@@ -29,6 +30,7 @@ from fedtrees.cli.options import (
     Sep,
     Target,
     Task,
+    by_client,
     csv_table,
     load_plugins,
     names_of,
@@ -76,6 +78,7 @@ def bench(
     task: Task = "",
     positive: Positive = "",
     id: Id = "",
+    client_column: ClientColumn = "",
     categorical: Categorical = None,
     keep: Keep = None,
     drop: Drop = None,
@@ -126,7 +129,7 @@ def bench(
     from fedtrees.bench.session import Bench, default_workers
 
     table = csv_table(
-        csv, data, target, task=task, positive=positive, id=id,
+        csv, data, target, task=task, positive=positive, id=id, client_column=client_column,
         categorical=categorical, keep=keep, drop=drop, sep=sep,
     )  # fmt: skip
     plugins = load_plugins(plugin)
@@ -139,13 +142,13 @@ def bench(
         "threats": threat,
         "data": [table] if table else data,
     }
-    options = {k: v for k, v in replaced.items() if v}
+    options = by_client(table, {k: v for k, v in replaced.items() if v}, data_dir)
     chosen, folder = suite_of(options, seeds, suite, out, resume, time_limit)
     workers = default_workers() if jobs is None else jobs
     if workers < 1:
         raise UsageError(f"--jobs {jobs}: give 1 or more")
     if margin is not None:
-        from fedtrees.report.verdict import check_margin
+        from fedtrees.report.states import check_margin
 
         check_margin(margin)
     session = Bench(chosen, folder, workers, data_dir, plugins)
@@ -314,8 +317,8 @@ class _Log:
 def _finish(bench: Bench, counts: Counter[str], margin: float | None, as_json: bool) -> None:
     from fedtrees.cli.results import (
         failures,
-        leaderboards,
         no_attack_ran,
+        print_tables,
         print_verdict,
         study_of,
         summary,
@@ -330,7 +333,7 @@ def _finish(bench: Bench, counts: Counter[str], margin: float | None, as_json: b
         extra = {"computed": dict(counts), "report": str(report)}
         typer.echo(json.dumps({**summary(study), **extra}, indent=1))
     else:
-        leaderboards(study)
+        print_tables(study)
         typer.echo(f"\nreport  {report}\nrows    {bench.folder / 'rows.csv'}")
         typer.echo(f"figure  fedtrees plot {bench.folder} -o frontier.pdf")
         print_verdict(study)

@@ -270,6 +270,13 @@ class Defense:
         """Change what leaves a party."""
         return message
 
+    def log_chance(self, message: Message, X: NDArray[np.float32], schema: Schema) -> float:
+        """Return the log probability that a client with such columns sends this, in nats.
+
+        For an audit of what is drawn from rows and is no channel; 0: nothing is known of it.
+        """
+        return 0.0
+
     def candidates(self, mask: NDArray[np.bool_], tree: int, ctx: Context) -> NDArray[np.bool_]:
         """Restrict which splits may be chosen; `mask` is bool, shape (n_nodes, total_bins)."""
         return mask

@@ -154,7 +154,7 @@ def read_csv(path: str | Path, separator: str = "", named: Sequence[str] = ()) -
     if not head:
         raise DataError(f"{path}: the file is empty; it needs a header line and rows")
     width = max(records.values(), key=lambda r: len(r.lines)).width if records else len(head[0][1])
-    names, first = _names(head, width, named, notes)
+    names, first = header([row for _, row in head], width, named, notes)
     try:
         return _in_step(path, separator, names, head[:1] if not first else [], records, notes)
     except DataError as error:
@@ -240,17 +240,21 @@ def _sniffed(text: str) -> str:
     return found
 
 
-def _names(
-    found: Sequence[tuple[int, list[str]]], width: int, named: Sequence[str], notes: list[str]
+def header(
+    found: Sequence[list[str]], width: int, named: Sequence[str], notes: list[str]
 ) -> tuple[list[str], int]:
-    """Return a name per column, and the record that the rows begin with."""
-    first = found[0][1]
-    if not set(named) & set(first) and _is_data([row for _, row in found[:200]]):
+    """Return a name per column, and the record that the rows begin with.
+
+    `found`: The first records. `width`: How many columns there are. `named`: Columns known to
+    exist. `notes`: Is added to.
+    """
+    first = found[0]
+    if not set(named) & set(first) and _is_data(found[:200]):
         notes.append("no header line: columns are called column1, column2, ...")
         return [f"column{k + 1}" for k in range(width)], 0
     rest = found[1:201]
     if rest and len(first) == width - 1:
-        if all(not row[-1] for _, row in rest if len(row) == width):
+        if all(not row[-1] for row in rest if len(row) == width):
             first = [*first, ""]  # every line ends with a separator, the header does not
         else:
             first = ["", *first]  # names of rows, as R writes them

@@ -19,10 +19,12 @@ from fedtrees.core.errors import (
     did_you_mean,
 )
 from fedtrees.core.schema import Feature, OneHot, Schema
-from fedtrees.data.csv_file import TextTable, cells_as_text, read_csv
+from fedtrees.data.csv_file import TextTable, cells_as_text
 from fedtrees.data.csv_table import TASKS, read_target
 from fedtrees.data.dataset import Dataset, prepare
 from fedtrees.data.kinds import FEW, LEAST, Column, columns_of, reading, values_of
+from fedtrees.data.personal import LOOKED_AT, kind_of
+from fedtrees.data.spreadsheets import read_table
 
 # Names listed in one note; `fedtrees inspect` lists all.
 _LISTED = 8
@@ -100,7 +102,7 @@ def load_csv(
         As `Declared`.
     """
     said = Declared(**declared)
-    table = read_csv(path, separator, [target])
+    table = read_table(path, separator, (target,))
     return dataset_of(table, target, said, name or Path(path).stem, top)
 
 
@@ -357,6 +359,13 @@ def _notes(
         note = column.note.removeprefix("decimal comma").removeprefix("; ")
         if note:
             lines.append(f"{column.name}: {note}")
+    personal = [(c.name, kind_of(c.name, table.column(c.name)[:LOOKED_AT])) for c in used]
+    looks = [f"{name} ({kind})" for name, kind in personal if kind]
+    if looks:
+        lines.append(
+            f"looks personal: {_listed(looks)}; they are used as features and attackers are after "
+            f"them: --drop {','.join(name for name, kind in personal if kind)} to leave them out"
+        )
     holes = [f"{c.name} ({1 - c.present / c.rows:.0%})" for c in used if c.present < c.rows]
     if holes:
         lines.append(f"missing: {_listed(holes)}")

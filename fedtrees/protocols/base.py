@@ -142,6 +142,10 @@ class Protocol(ABC):
         """State what the protocol guarantees by itself; most protocols guarantee nothing."""
         return NoGuarantee()
 
+    def claimed(self, defense: Composition) -> Guarantee:
+        """State what it guarantees where a defense settles cut points; by default `claim`."""
+        return self.claim()
+
     def spent(self, transcript: Transcript) -> Guarantee:
         """Compose what a run of the protocol by itself spent; by default the claim."""
         return self.claim()
@@ -156,6 +160,14 @@ class Protocol(ABC):
 
     def canaries(self) -> Any:
         """Make the rows an audit looks for (`fedtrees.protocols.canaries.Canaries`), or None."""
+        return None
+
+    def worst_case(self, defense: Composition) -> tuple[Protocol, Any] | None:
+        """Return the parameters, and the rows, by which an audit sees most of a row; None: as is.
+
+        A claim of epsilon holds whatever the table and the public parameters are, so that an
+        auditor chooses both: one tree, few columns, gradients near their bound.
+        """
         return None
 
     @property
@@ -329,7 +341,7 @@ class Training:
     @property
     def claims(self) -> list[Guarantee]:
         """What the protocol and each part of the defense claim, in that order."""
-        return [self.protocol.claim(), *self.defense.claims()]
+        return [self.protocol.claimed(self.defense), *self.defense.claims()]
 
     @property
     def spent(self) -> list[Guarantee]:

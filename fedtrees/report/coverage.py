@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from fedtrees.core.columns import APPLIES, NOTE
 from fedtrees.core.counts import listed, many
 from fedtrees.core.errors import FedtreesError
 from fedtrees.core.registry import register
@@ -14,7 +15,7 @@ from fedtrees.core.specs import parse_grid
 from fedtrees.report.worst import trouble
 
 LIMITS = ("steps", "work", "time_limit", "limit")  # of a search, as attacks call them
-STOPPED_EARLY = "note:stopped_early"  # what an attack notes whose search was cut short
+STOPPED_EARLY = "stopped_early"  # what an attack notes whose search was cut short
 
 
 @dataclass(frozen=True)
@@ -69,14 +70,14 @@ def coverage(exposed: pd.DataFrame, attacks: pd.DataFrame) -> Coverage:
     attacks : DataFrame
         Its rows of the stage ``attack``.
     """
-    told = exposed[exposed["metric"] == "applies"]
+    told = exposed[exposed["metric"] == APPLIES.key]
     seen = set(zip(attacks["attack"], attacks["seed"], strict=True))
     skips = attacks[attacks["status"] == "skipped"]
     skipped = set(zip(skips["attack"], skips["seed"], strict=True))
     columns = (told[c].tolist() for c in ("attack", "seed", "value"))
     applies = {(name, seed) for name, seed, value in zip(*columns, strict=True) if value > 0}
     applies -= skipped
-    cut = attacks[(attacks["metric"] == STOPPED_EARLY) & (attacks["value"] > 0)]
+    cut = attacks[cut_short(attacks) & (attacks["value"] > 0)]
     specs = (cut["attack"].tolist(), cut["attack_params"].tolist())
     return Coverage(
         None if told.empty else tuple(sorted({name for name, _ in applies})),
@@ -84,6 +85,11 @@ def coverage(exposed: pd.DataFrame, attacks: pd.DataFrame) -> Coverage:
         trouble(attacks),
         tuple(sorted({_limited(*spec) for spec in zip(*specs, strict=True)})),
     )
+
+
+def cut_short(rows: pd.DataFrame) -> pd.Series:
+    """Mark the rows that tell whether a search was cut short."""
+    return (rows["metric"] == NOTE.key) & (rows["part"] == STOPPED_EARLY)
 
 
 def _limited(name: str, params: str) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pandas as pd
 
+from fedtrees.core import columns
 from fedtrees.core.composition import Composition
 from fedtrees.core.counts import listed
 from fedtrees.core.errors import FedtreesError
@@ -135,7 +136,7 @@ def _troubles(here: pd.DataFrame, setting: Setting) -> Iterator[Gap]:
 
 def _left_out(here: pd.DataFrame, setting: Setting) -> Iterator[Gap]:
     """Yield the attacks that were not asked for, and why some of them do not apply."""
-    told = here[(here["stage"] == "exposure") & (here["metric"] == "applies")]
+    told = here[(here["stage"] == "exposure") & (here["metric"] == columns.APPLIES.key)]
     ran = here[here["stage"] == "attack"]
     for threat, mine in told.groupby("threat"):
         asked = set(ran.loc[ran["threat"] == threat, "attack"])

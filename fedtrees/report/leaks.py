@@ -11,7 +11,6 @@ import numpy as np
 import pandas as pd
 
 from fedtrees.core.counts import many
-from fedtrees.metrics.metric import SAMPLING_ERROR
 from fedtrees.report.budgets import ordered
 from fedtrees.report.intervals import Estimate, estimate
 from fedtrees.report.rows import UNDEFENDED, Panel, Setting
@@ -48,11 +47,11 @@ class Grid:
     cells: tuple[tuple[Cell, ...], ...]
 
 
-def leak_grid(rows: pd.DataFrame, setting: Setting, metric: str = "ra") -> Grid:
+def leak_grid(rows: pd.DataFrame, setting: Setting, metric: str) -> Grid:
     """Return the advantage of every attack under every threat, per defense."""
     here = rows[rows["stage"] == "attack"]
     here = here[here["setting"] == setting]
-    here = with_errors(here[(here["metric"] == metric) | (here["status"] != "ok")], here, metric)
+    here = with_errors(here[(here["metric"] == metric) | (here["status"] != "ok")])
     columns = ordered(set(here["defense_spec"]))
     names = sorted(set(zip(here["threat"], here["attack_spec"], strict=True)))
     groups = dict(iter(here.groupby(["threat", "attack_spec", "defense_spec"])))
@@ -62,24 +61,19 @@ def leak_grid(rows: pd.DataFrame, setting: Setting, metric: str = "ra") -> Grid:
     return Grid(str(setting), metric, tuple(f"{t} · {a}" for t, a in names), tuple(columns), cells)
 
 
-def feature_grid(rows: pd.DataFrame, panel: Panel, metric: str = "ra") -> Grid:
-    """Return the worst-case advantage on each feature (metrics ``ra:FEATURE``), per defense.
+def feature_grid(rows: pd.DataFrame, panel: Panel, metric: str) -> Grid:
+    """Return the worst-case advantage on each feature (parts of ``METRIC_of``), per defense.
 
     Features stand in the order of what the undefended run leaks, most first.
     """
     here = rows[(rows["stage"] == "attack") & (rows["threat"] == panel.threat)]
-    here = here[here["setting"] == panel.setting]
-    metrics = [m for m in dict.fromkeys(here["metric"]) if m.startswith(f"{metric}:")]
-    columns = ordered(set(here.loc[here["metric"].isin(metrics), "defense_spec"]))
+    here = here[(here["setting"] == panel.setting) & (here["metric"] == f"{metric}_of")]
+    columns = ordered(set(here["defense_spec"]))
     table = {}
-    for name in metrics:
-        told = here[here["metric"].isin([name, f"{SAMPLING_ERROR}:{name}"])]
-        mine = with_errors(told[told["metric"] == name], told, name)
-        worst = dict(iter(worst_case(told, name).groupby("defense_spec")))
-        every = dict(iter(mine.groupby("defense_spec")))
-        table[name.partition(":")[2]] = tuple(
-            _cell(worst.get(c, every.get(c)), worst=True) for c in columns
-        )
+    for name, mine in here.groupby("part", sort=False):
+        worst = dict(iter(worst_case(mine, f"{metric}_of").groupby("defense_spec")))
+        every = dict(iter(with_errors(mine).groupby("defense_spec")))
+        table[name] = tuple(_cell(worst.get(c, every.get(c)), worst=True) for c in columns)
     base = columns.index(UNDEFENDED) if UNDEFENDED in columns else 0
 
     def leaked(feature: str) -> tuple[float, str]:

@@ -273,7 +273,7 @@ def test_more_rows_than_a_search_finds_are_drawn_by_who_has_likely_ones(monkeypa
 
 
 @pytest.mark.extra("torch")
-@pytest.mark.extra("opacus")
+@pytest.mark.extra("dp_accounting")
 def test_where_rows_are_drawn_by_themselves_as_many_are_submitted_as_may_be(trained):
     run, held = trained("dp-sgd[epsilon=0.5]")
     (claim,) = claims(run, held, ("server", "client-0"), batches=1).all(BatchRows)
@@ -403,7 +403,7 @@ def test_the_attack_loads_no_torch():
     code = (
         "import sys; import fedtrees.attacks.gradients.attack; "
         "import fedtrees.protocols.horizontal.network_training; import fedtrees.defenses.dp_sgd; "
-        "print('torch' in sys.modules or 'opacus' in sys.modules)"
+        "print('torch' in sys.modules or 'dp_accounting' in sys.modules)"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=os.environ

@@ -8,9 +8,10 @@ import pytest
 from columns import run
 from data_dir import data_dir
 
-from fedtrees.attacks.queries.attack import ThresholdQueries, published_queries
+from fedtrees.attacks.queries.attack import ThresholdQueries
 from fedtrees.bench.evaluate import make_defense, score_guess
 from fedtrees.bench.federation import Federation
+from fedtrees.benchmarks.papers.secureboost_queries import published_queries
 from fedtrees.core.errors import DataError, ProtocolError, UsageError
 from fedtrees.core.guess import Thresholds
 from fedtrees.core.specs import Spec, parse_composed

@@ -298,8 +298,8 @@ def test_a_spy_finds_neither_run_nor_transcript_nor_command_line(trained, tmp_pa
 
     assert bench.run()["failed"] == 0
     with (folder / "rows.csv").open() as file:
-        rows = [r for r in csv.DictReader(file) if r["metric"].startswith("note:")]
-    found = {r["metric"][5:]: float(r["value"]) for r in rows}
+        rows = [r for r in csv.DictReader(file) if r["metric"] == "note"]
+    found = {r["part"]: float(r["value"]) for r in rows}
     assert found.keys() == json.loads(out).keys()
     refused = attacks().refused()
     assert refused["read the memory"]

@@ -128,6 +128,21 @@ def test_odd_clients_train(defense, declared):
     assert hit.mean() > 0.75
 
 
+@pytest.mark.parametrize("defense", DEFENSES[1:2] + DEFENSES[3:])
+@pytest.mark.parametrize("seed", range(3))
+def test_every_row_is_routed_as_it_was_trained(defense, seed):
+    """Beyond the outermost cuts training has no bin, and splits between value and none."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(120, 2)).astype(np.float32)
+    X[:2] = [[1e6, -1e6], [-1e6, 1e6]]  # fewer than noise may be
+    clients = [Table(part, (part[:, 0] > 0).astype(np.int64)) for part in np.split(X, 3)]
+    schema = Schema((Feature("a"), Feature("b")), "y", ("0", "1"))
+    done, _ = run(defense, federation=(clients, schema), seed=seed)
+    cuts = sent(done, CutPoints)[0]
+    last = cuts.values[cuts.offsets[1:] - 1]
+    assert ((cuts.minimum <= X.min(axis=0)) & (X.max(axis=0) < last)).all()
+
+
 def test_a_row_never_counts_twice_where_columns_are_already_known():
     clients, schema = sample_federation()
     features = list(schema.features)  # of the last, three categories are declared
