@@ -49,8 +49,9 @@ def noise_of(target: Any, rows: int, encoding: Encoding) -> float:
     """Return the standard deviation of noise on every coordinate, estimated from the first layer.
 
     Its gradient is a sum over the rows of a column times a row: what is left beyond so many
-    dimensions is noise. Where there are as many rows as dimensions, a category that no row has
-    tells it: its column is that of the bias times -mean / std.
+    dimensions is noise. Where there are as many rows as dimensions, categories tell it: the column
+    of one that no row has is that of the bias times -mean / std, and if each row has one of a
+    feature's, all their columns together are that of the bias.
     """
     weight, bias = (np.asarray(part, dtype=np.float64) for part in target[0])
     both = np.column_stack([weight, bias])
@@ -58,12 +59,16 @@ def noise_of(target: Any, rows: int, encoding: Encoding) -> float:
     if rows < 0.8 * min(m, n):
         size = np.linalg.svd(both, compute_uv=False)[rows:]
         return float(np.sqrt((size**2).sum() / ((m - rows) * (n - rows))))
-    coded = np.flatnonzero(encoding.category >= 0)
-    if not len(coded):
+    if not encoding.groups:
         return 0.0
-    ratio = (encoding.mean / encoding.std)[coded]
-    off = (weight[:, coded] + ratio * bias[:, None]) / np.sqrt(1 + ratio**2)
-    return float(np.sqrt((off**2).mean(axis=0)).min())
+    mean, std = encoding.mean.astype(np.float64), encoding.std.astype(np.float64)
+    of = [*np.flatnonzero(encoding.category >= 0)[:, None], *encoding.groups]
+    tests = np.zeros((len(of), n))
+    for test, columns in zip(tests, of, strict=True):
+        test[columns], test[-1] = std[columns], mean[columns].sum()
+    tests[-len(encoding.groups) :, -1] -= 1
+    off = tests @ both.T / np.linalg.norm(tests, axis=1, keepdims=True)
+    return float(np.sqrt((off**2).mean(axis=1)).min())
 
 
 def drowning(layers: Layers, gradient: NDArray[np.float32], rows: int, encoding: Encoding) -> float:
