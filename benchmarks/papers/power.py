@@ -49,7 +49,7 @@ MECHANISMS = (
     ("fedsgd-mlp", "dp-sgd[epsilon=1]"),
 )
 NOISE = {"1": 1, "1/2": 2, "1/4": 4, "1/16": 16}
-_FEWER = 8  # of the trainings, in repetitions: the level of a bound is the same
+_FEWER = 16  # of the trainings, in repetitions: the level of a bound is the same
 
 Draw = Callable[..., Any]
 

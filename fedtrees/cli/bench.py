@@ -124,7 +124,8 @@ def bench(
     """Train federations with and without defenses, attack them, and report what leaked.
 
     Options replace the suite's: `fedtrees bench --defense split-only` runs the default suite with
-    that defense. The undefended run and the blind adversary are always added.
+    that defense. The undefended run and the blind adversary are always added. A claim of epsilon is
+    audited in one more training; `fedtrees measure` looks harder.
     """
     from fedtrees.bench.session import Bench, default_workers
 

@@ -120,7 +120,7 @@ COLUMNS = (
     Column("ceiling", "score that no attack can exceed", "number"),
     Column("claimed", "guarantee that protocol and defense state", "guarantee"),
     Column("spent", "guarantee by the noise that was drawn", "guarantee"),
-    Column("measured", "lower bound that an audit found", "guarantee"),
+    Column("measured", "lower bound that an audit found, and the most it could have", "guarantee"),
     Column("bytes_up", "bytes to the coordinator, of the training", "number"),
     Column("bytes_down", "bytes from the coordinator, of the training", "number"),
     Column("rounds", "rounds of communication", "number"),

@@ -110,6 +110,14 @@ def test_claims_have_kinds(text, kind):
             "at-least[epsilon=7]",
             "the audit shows epsilon=7 per record, not 4 per histogram",
         ),
+        (
+            "pure-dp[epsilon=4]",
+            "pure-dp[epsilon=4]",
+            "at-least[epsilon=1,most=3]",
+            "no more than epsilon=3 could have been measured",
+        ),
+        ("pure-dp[epsilon=4]", "pure-dp[epsilon=4]", "at-least[epsilon=1,most=5]", ""),
+        ("label-dp[epsilon=1]", "label-dp[epsilon=1]", "at-least[epsilon=2]", "audit contradicts"),
         ("pure-dp[epsilon=4]", "none", "", "spent no claim"),
         (
             "pure-dp[epsilon=4,unit=histogram]",
@@ -139,6 +147,22 @@ def test_a_claim_that_spends_without_bound_does_not_stand():
     both = [parse(f"{cuts}+pure-dp[epsilon={e}]") for e in (4, "inf")]
     assert claims.standing(*both) == "void"
     assert set(style.SHAPES) == set(claims.KINDS)
+
+
+def test_a_claim_that_an_audit_refutes_does_not_stand():
+    spent, cuts = parse("pure-dp[epsilon=4]"), parse("pure-dp[epsilon=1,unit=cuts]")
+    for measured, kind in (("[epsilon=4.1]", "void"), ("[epsilon=3.9]", "proved"), ("", "proved")):
+        shown = parse(f"at-least{measured}" if measured else "")
+        assert claims.standing(spent, spent, shown) == kind
+    assert not claims.refuted(cuts, cuts, parse("at-least[epsilon=2]"))  # of rows, not of cuts
+    assert claims.refuted(cuts, cuts, parse("at-least[epsilon=2,unit=cuts]"))
+
+
+def test_what_was_measured_stands_with_what_could_have_been():
+    one, other = (parse(f"at-least[epsilon={e},delta=1e-05,most=4.2]") for e in (1.8, 0.3))
+    assert claims.span([one]) == "epsilon >= 1.8, delta=1e-05 (at most 4.2 could be shown)"
+    assert claims.span([one, other]).startswith("epsilon >= 0.3..1.8, ")
+    assert claims.span([parse("at-least[epsilon=0]")]) == "epsilon >= 0"
 
 
 def test_every_defense_has_its_guarantees(rows):

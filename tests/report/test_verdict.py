@@ -139,6 +139,16 @@ def test_a_claim_that_was_not_kept_is_said(table):
     assert "No guarantee as spent: laplace-hist ε=1." in said(table)["NOTE"]
 
 
+def test_a_claim_that_an_audit_refutes_is_said(table):
+    tried(table, "none", 0.9, (0.3, 0.31, 0.32))
+    for seed, shown in enumerate((0.5, 2.5, 0)):
+        stated = {"claimed": "pure-dp[epsilon=2]", "spent": "pure-dp[epsilon=2]"}
+        measured = f"at-least[epsilon={shown},most=3]"
+        table.train("laplace-hist[epsilon=1]", seed, 0.9, **stated, measured=measured)
+        table.attack("laplace-hist[epsilon=1]", seed, "a", 0.1)
+    assert "More was measured than spent: laplace-hist ε=1." in said(table)["NOTE"]
+
+
 def test_a_defense_that_does_not_fit_is_named_with_the_reason(table):
     tried(table, "none", 0.9, (0.3, 0.31, 0.32))
     for seed in range(3):
