@@ -192,23 +192,6 @@ def _paired(part: Ints, alike: NDArray[np.float32], rng: np.random.Generator) ->
     return out
 
 
-def reliability_of(evidence: Evidence, rows: int) -> float:
-    """Return how much of what the first tree's bins tell of so many rows is not noise, 0 to 1.
-
-    That is the variance of a bin's rows if bins had equal shares, N / B, over that and the noise's
-    (a reliability: Spearman 1904), on average over features; of small bins that are not there, the
-    share of all rows that are in the others.
-    """
-    assert evidence.histograms is not None
-    assert evidence.cuts is not None
-    hist, (_, h) = evidence.histograms[0], first_gradient(evidence)
-    if evidence.suppressed:
-        shown = np.add.reduceat(hist.sums[0, :, 1], evidence.cuts.offsets[:-1])
-        return float(np.clip(shown.mean() / max(hist.totals[0, 1], h), 0, 1))
-    off = 0.0 if evidence.noise is None else np.ravel(evidence.noise[0].cell_h)[0] / h**2
-    return float((max(rows, 1) / (max(rows, 1) + evidence.cuts.n_bins * off)).mean())
-
-
 def counts_by_bins(evidence: Evidence) -> bool:
     """Tell whether bins say more of the rows in leaves than sums: the noise on rows is in both."""
     return slack_of(evidence) > 0 and not any(n.row_g for n in evidence.noise or ())

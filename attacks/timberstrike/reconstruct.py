@@ -21,6 +21,7 @@ from fedtrees.attacks.evidence.boxes import (
 from fedtrees.attacks.evidence.counts import (
     Counts,
     first_gradient,
+    reliability_of,
     share_out,
     sums_of_counts,
 )
@@ -39,7 +40,6 @@ from fedtrees.attacks.timberstrike.histograms import (
     Rows,
     counts_by_bins,
     counts_of_bins,
-    reliability_of,
     rows_from_histograms,
 )
 from fedtrees.attacks.timberstrike.options import AUTO_TREES, Options
