@@ -40,7 +40,8 @@ def test_all_of_the_noise_is_not(protocol, defense):
     assert sum(audited(protocol, defense, 1, seed, 8).refuted for seed in range(8)) <= 3
 
 
-@pytest.mark.extra("opacus")
+@pytest.mark.extra("dp_accounting")
+@pytest.mark.extra("torch")
 def test_a_sixteenth_of_a_step_of_dp_sgd_is_refuted():
     assert audited("fedsgd-mlp", "dp-sgd[epsilon=1]", 16, 0, fewer=8).refuted
 
