@@ -58,9 +58,8 @@ class Basis:
         if told and evidence.likely is not None:
             known = evidence.likely
             low, high = ranges_within(known, low, high)
-        ranged = use_prior and not len(known) and evidence.cuts is None
-        if ranged and any(f.declared_range and not f.categories for f in schema.features):
-            known = Draws(None, schema, FEW, np.random.default_rng(0)).of("low")[-1]
+        if use_prior and not len(known) and evidence.cuts is None:
+            known = rows_in_ranges(schema)
         few = spaced(known, wanted(len(known)))
         trees = len(evidence.trees) if n_trees is None else n_trees
         sums = victim_sums(evidence, own, trees, evidence.own_inside and subtract)
@@ -100,3 +99,13 @@ class Basis:
         rows = rows.take(rng.permutation(len(rows)))
         pool = (rows, self.grid.cells(rows.X))
         return replace(self, prior=replace(self.prior, recipe=recipe, pool=pool))
+
+
+def rows_in_ranges(schema: Schema) -> Table:
+    """Return likely rows for who knows neither rows nor cut points: draws from declared ranges.
+
+    None where no number has such a range.
+    """
+    if not any(f.declared_range and not f.categories for f in schema.features):
+        return Table.empty(schema)
+    return Draws(None, schema, FEW, np.random.default_rng(0)).of("low")[-1]

@@ -20,7 +20,7 @@ from fedtrees.attacks.evidence.boxes import (
 )
 from fedtrees.attacks.evidence.counts import Counts, first_gradient
 from fedtrees.attacks.evidence.fewer import share_of, with_fewer_rows
-from fedtrees.attacks.evidence.submission import CERTAIN, WORLDS, Blind, submitted, trust_in
+from fedtrees.attacks.evidence.submission import JUDGES, Blind, Weight, own_rows_differ, submitted
 from fedtrees.attacks.evidence.sums import LeafSums
 from fedtrees.attacks.evidence.values import first_counts, left_out
 from fedtrees.attacks.joint.classes import Classes
@@ -293,11 +293,7 @@ def _run_chains(
     tables = [_rows(problem, one, rng) for one in found]
     tolerance = problem.basis.prior.tolerance(problem.schema)
     merged = matched_consensus(tables, tolerance, groups=known.block)
-    rows = told_rows(merged, problem.basis.prior)
-    trust = trust_in(problem.basis, len(rows))
-    weight = _whole(problem) * min(1.0, len(squares) / WORLDS)  # samples of one chain are alike
-    blind = Blind.of(problem.basis, problem.schema, known.share, rng)
-    records, choice = submitted(rows, tables, blind, trust, rng, weight=weight, between=True)
+    records, choice = _submitted(problem, merged, tables, rng)
     notes = choice | {
         "chains_run": float(len(squares)),
         "residual_rms": float(np.sqrt(np.mean(squares))),
@@ -324,7 +320,7 @@ def _inside_boxes(problem: _Problem, rng: np.random.Generator) -> tuple[Table, d
     """Return rows of known boxes: for every box the values that most draws from it agree on."""
     boxes = problem.known.boxes
     basis = problem.basis
-    draws = POINTS + WORLDS
+    draws = POINTS + JUDGES
     parts = (stacked([boxes] * draws), basis.grid, basis.prior, problem.schema)
     drawn = points("auto", *parts, rng)
     tables = [drawn.take(part) for part in np.split(np.arange(len(drawn)), draws)]
@@ -337,9 +333,22 @@ def _inside_boxes(problem: _Problem, rng: np.random.Generator) -> tuple[Table, d
     else:  # a draw from a narrow box can round to its open end
         top = np.nextafter(high, np.float32(-np.inf))
         found = Table(np.minimum(np.maximum(rows.X, low), top), rows.y)
-    blind = Blind.of(basis, problem.schema, 1.0, rng)  # boxes are known of all rows alone
-    weight = CERTAIN * _whole(problem)
-    return submitted(found, tables, blind, 1.0, rng, weight=weight, between=True)
+    return _submitted(problem, found, tables, rng)
+
+
+def _submitted(
+    problem: _Problem, found: Table, tables: Sequence[Table], rng: np.random.Generator
+) -> tuple[Table, dict[str, float]]:
+    """Return what is submitted; exact counts tell whether own rows are like the victims'."""
+    evidence, known, basis = problem.evidence, problem.known, problem.basis
+    counts = [c.counts for c in known.counts[: evidence.outputs]]
+    own = [np.stack([s.own_n0, s.own_n1], axis=1) for s in basis.sums[: len(counts)]]
+    strange = evidence.noise is None and own_rows_differ(counts, own)
+    weight = Weight.of(evidence, basis, len(found), known.share)
+    weight = replace(weight, trust=weight.trust * _whole(problem))
+    blind = Blind.of(basis, problem.schema, known.share, rng, strange=strange)
+    rows, notes = submitted(found, tables, blind, weight, rng)
+    return told_rows(rows, basis.prior), notes
 
 
 def _whole(problem: _Problem) -> float:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.evidence.submission import CERTAIN, Blind, submitted
+from fedtrees.attacks.evidence.submission import Blind, Weight, submitted, told_by
 from fedtrees.attacks.leaves.chain import State, advance, likelihood, start
 from fedtrees.attacks.leaves.forests import Boxes, Ints, Source, sources_of
 from fedtrees.attacks.leaves.shares import Numbers
@@ -19,7 +19,6 @@ from fedtrees.core.registry import register
 from fedtrees.core.schema import Table
 from fedtrees.core.view import View
 from fedtrees.guessing.consensus import matched_consensus
-from fedtrees.guessing.recipes import best_recipe
 from fedtrees.guessing.tolerance import estimated_width
 
 #: How often every value is drawn while the log-likelihood grows to its weight, in how many steps,
@@ -100,11 +99,13 @@ class ForestBoxes(Attack):
         found = matched_consensus(worlds, width)
         if not len(own):
             return found, {"log_likelihood": max(likely), "submits_blind": 0.0}
-        blind = Blind(own, view.schema, width, best_recipe(own, view.schema, rng))
-        weight = 1.0 if source.drawn or numbers is not None else CERTAIN
-        guess, told = submitted(found, apart, blind, 1.0, rng, weight=weight)
+        blind = Blind.of_rows(own, view.schema, rng)
+        counted = boxes.counts[boxes.nodes[:, 0] < 0].size
+        told = told_by(counted, n * len(boxes.thresholds))
+        # chains know what counts tell, and nothing else of which values are likely or go together
+        guess, notes = submitted(found, apart, blind, Weight(told, told), rng)
         return guess, {
-            "log_likelihood": max(likely), "submits_blind": told["submits_blind"],
+            "log_likelihood": max(likely), "submits_blind": notes["submits_blind"],
         }  # fmt: skip
 
     def _chain(

@@ -24,7 +24,7 @@ from fedtrees.attacks.evidence.marginals import (
     victims_rows,
 )
 from fedtrees.attacks.evidence.readable import shows
-from fedtrees.attacks.evidence.submission import Blind, submitted
+from fedtrees.attacks.evidence.submission import Blind, Weight, submitted
 from fedtrees.core.attack import Attack
 from fedtrees.core.errors import UsageError
 from fedtrees.core.guess import Claim, ColumnValues, Guess, Records
@@ -33,7 +33,6 @@ from fedtrees.core.registry import register
 from fedtrees.core.schema import Table
 from fedtrees.core.view import View
 from fedtrees.guessing.consensus import matched_consensus
-from fedtrees.guessing.recipes import best_recipe
 from fedtrees.guessing.tolerance import Tolerance
 from fedtrees.guessing.wanted import wanted
 from fedtrees.messages.cuts import FeatureRanges, FeatureSketch
@@ -115,9 +114,9 @@ class SketchReading(Attack):
         names = tuple(list(sizes)[k] for k in owner) if all(columns) else None
         if all(c.exact for parts in columns.values() for c in parts):
             return Records(Table(X, y), owner=names), {"submits_blind": 0.0}
-        blind = Blind(own, view.schema, width, best_recipe(own, view.schema, rng))
-        told = reliability([c for parts in columns.values() for c in parts])
-        rows, choice = submitted(Table(X, y), tables, blind, told, rng)
+        weight = Weight(reliability([c for parts in columns.values() for c in parts]), 1.0)
+        blind = Blind.of_rows(own, view.schema, rng)
+        rows, choice = submitted(Table(X, y), tables, blind, weight, rng)
         return Records(rows, owner=None if choice["submits_blind"] else names), choice
 
 

@@ -27,13 +27,7 @@ from fedtrees.attacks.evidence.counts import (
 )
 from fedtrees.attacks.evidence.fewer import share_of, with_fewer_rows
 from fedtrees.attacks.evidence.grid import Grid
-from fedtrees.attacks.evidence.submission import (
-    Blind,
-    at_most,
-    own_rows_differ,
-    submitted,
-    trust_in,
-)
+from fedtrees.attacks.evidence.submission import Blind, Weight, own_rows_differ, submitted
 from fedtrees.attacks.evidence.sums import LeafSums
 from fedtrees.attacks.evidence.values import first_counts, left_out, victims_of
 from fedtrees.attacks.timberstrike.histograms import (
@@ -54,6 +48,8 @@ from fedtrees.guessing.consensus import matched_consensus
 # laplace-hist 16, two seeds: breast cancer's 256 bins .612 against .649, its 32 bins on a grid .653
 # against .652; Pima .752 against .736.
 LEAST_RELIABLE = 0.5
+# How far pairs of bins are trusted of what goes together, if sketches did not tell the values.
+PAIRS = 0.5
 # Reconstructions of the first tree's bins that stand for the victims where no row is known.
 LIKELY_SAMPLES = 4
 MOST_CELLS = 2**21  # of boxes that become rows at once: memory
@@ -218,25 +214,24 @@ def _weighed(
     schema: Schema,
     rng: np.random.Generator,
 ) -> tuple[Table, dict[str, float]]:
-    """Return what is submitted of the rows not read off: these, unless a blind guess promises more.
+    """Return what is submitted of the rows not read off.
 
     ``of`` is how many rows are known besides, and for which share of the others records stand.
-    Exact counts that own rows are unlike say that no guess made of own rows does.
+    Exact counts that own rows are unlike say that no guess made of own rows is worth much.
     """
-    strange = evidence.noise is None and any(
-        own_rows_differ(
-            _classes(c.n0, c.n1, evidence), _classes(s.own_n0, s.own_n1, evidence), len(counts)
-        )
-        for c, s in zip(counts, basis.sums, strict=False)
+    strange = evidence.noise is None and own_rows_differ(
+        [_classes(c.n0, c.n1, evidence) for c in counts],
+        [_classes(s.own_n0, s.own_n1, evidence) for s in basis.sums[: len(counts)]],
     )
     records, (inside, share) = chosen.paired, of
     rows = None if evidence.n_rows is None else round(share * max(evidence.n_rows - inside, 0))
-    if strange:
-        return at_most(records, rows or len(records), rng), {"submits_blind": 0.0}
-    trust = 1.0 if chosen.wide else trust_in(basis, round(len(records) / share))
-    blind = Blind.of(basis, schema, share, rng)
-    between = not chosen.wide  # pairs read off bins stay pairs
-    return submitted(records, chosen.samples, blind, trust, rng, rows, between=between)
+    if chosen.wide:
+        weight = Weight(1.0 if basis.prior.told else PAIRS, 1.0)
+    else:
+        weight = Weight.of(evidence, basis, round(len(records) / share))
+    blind = Blind.of(basis, schema, share, rng, strange=strange)
+    found, notes = submitted(records, chosen.samples, blind, weight, rng, rows)
+    return told_rows(found, basis.prior), notes
 
 
 def _classes(n0: NDArray[np.int64], n1: NDArray[np.int64], evidence: Evidence) -> NDArray[np.int64]:

@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from peeling_world import SERVER, SHARED, Run, made_up, patients, schema_of
 
-from fedtrees.attacks.evidence import submission
 from fedtrees.attacks.evidence.marginals import (
     Column,
     columns_of,
@@ -173,8 +172,7 @@ def test_peeling_returns_rows_to_the_last_bit_with_their_owner(who):
     assert right > without.total() / true.total()
 
 
-def test_values_of_timberstrike_are_the_victims(monkeypatch):
-    monkeypatch.setattr(submission, "_between", lambda *_: None)  # of rows that it follows alone
+def test_values_of_timberstrike_are_the_victims():
     run = Run(NVFlareHist(trees=4, max_depth=3), patients())
     options = {"most": "statistics", "chains": 3}
     victims = Table.concat(list(run.truth.values()))

@@ -9,10 +9,15 @@ import numpy as np
 import pytest
 from timberstrike_world import structured, world
 
-from fedtrees.attacks.evidence import submission
-from fedtrees.attacks.evidence.basis import Basis
+from fedtrees.attacks.evidence.basis import Basis, rows_in_ranges
 from fedtrees.attacks.evidence.boxes import open_boxes
-from fedtrees.attacks.evidence.submission import Blind, own_rows_differ, submitted, trust_in
+from fedtrees.attacks.evidence.submission import (
+    HEARD_BY,
+    Blind,
+    Weight,
+    own_rows_differ,
+    submitted,
+)
 from fedtrees.attacks.timberstrike import Options, reconstruct
 from fedtrees.attacks.timberstrike.points import points
 from fedtrees.bench.cells import Setting
@@ -37,8 +42,8 @@ def rows(n, seed, centre=0.0):
     return Table(rng.normal(centre, 1.0, (n, 4)).astype(np.float32), rng.integers(0, 2, n))
 
 
-def blind(own):
-    return Blind(own, SCHEMA, WIDTH, Recipe(0.1, "mixed-10+consensus"))
+def blind(own, heard=1.0):
+    return Blind(own, SCHEMA, Recipe(0.1, "mixed-10+consensus"), heard)
 
 
 def rng():
@@ -55,89 +60,76 @@ def test_agreement_is_the_reconstruction_accuracy_of_metrics():
     assert agreement(few, truth, np.append(width, 0.0)) == pytest.approx(expected)
 
 
-def test_a_guess_right_in_all_its_worlds_is_submitted_as_far_as_they_are_trusted():
-    """Far from all own rows: blind draws gain as much in their worlds as it gains in its own."""
+def test_a_reconstruction_that_all_samples_share_is_submitted_as_far_as_it_is_believed():
     truth, own = rows(60, 0, centre=9.0), rows(80, 1)
-    found, notes = submitted(truth, [truth] * 5, blind(own), 1.0, rng())
-    assert found is truth
+    found, notes = submitted(truth, [truth] * 8, blind(own), Weight(1.0, 1.0), rng())
+    np.testing.assert_allclose(np.sort(found.X, axis=0), np.sort(truth.X, axis=0), atol=1e-5)
     assert notes["submits_blind"] == 0.0
     assert notes["expected_gain"] > 0
-    found, notes = submitted(truth, [truth] * 5, blind(own), 0.0, rng())
-    assert notes["submits_blind"] == 1.0
-    assert notes["expected_gain"] < 0
+    found, notes = submitted(truth, [truth] * 8, blind(own), Weight(0.0, 1.0), rng())
+    assert notes == {"submits_blind": 1.0, "votes": 0.0}
     assert len(found) == len(truth)
     assert set(map(float, found.X[:, 0])).isdisjoint(map(float, truth.X[:, 0]))
 
 
-@pytest.fixture
-def two_guesses(monkeypatch):
-    """Nothing is submitted that stands between both guesses."""
-    monkeypatch.setattr(submission, "_between", lambda *_: None)
+@pytest.mark.parametrize(
+    ("trust", "told", "heard", "votes"),
+    [(1, 1, 1, 16), (1, 0, 1, 8), (1, 0, 0, 16), (0.5, 0, 1, 4), (0.5, 1, 1, 8), (1, 0.5, 0.5, 14)],
+)
+def test_samples_have_half_of_the_votes_and_more_the_more_is_told_or_the_less_own_rows_are_heard(
+    trust, told, heard, votes
+):
+    parts = rows(60, 0), [rows(60, s) for s in range(8)], blind(rows(80, 1), heard)
+    assert submitted(*parts, Weight(trust, told), rng())[1]["votes"] == votes / 16
 
 
-@pytest.mark.usefixtures("two_guesses")
-def test_a_guess_bad_in_its_own_worlds_is_not_submitted():
-    own = rows(80, 1)
-    found, notes = submitted(
-        rows(60, 0, centre=9.0), [rows(60, s) for s in range(5)], blind(own), 1.0, rng()
-    )
-    assert notes["submits_blind"] == 1.0
-    assert abs(found.X.mean()) < 1
-
-
-@pytest.mark.usefixtures("two_guesses")
-def test_the_noise_says_how_clearly_a_reconstruction_must_be_ahead(monkeypatch):
-    monkeypatch.setattr(submission, "_gain", lambda *_: 0.01)
-    for trust, lost in ((1.0, 0.0), (0.99, 0.0), (0.9, 1.0), (0.5, 1.0)):
-        _, notes = submitted(rows(60, 0), [rows(60, 2)] * 5, blind(rows(80, 1)), trust, rng())
-        assert notes["submits_blind"] == lost
-
-
-def test_between_blind_and_found_stands_the_blind_guess_matched_to_the_samples():
-    """Each sample is the truth with errors of its own, in an order of its own."""
+def test_votes_of_both_kinds_are_better_than_either_where_little_is_told():
+    """Samples are right in some cells and wrong in others; own rows are of the same kind."""
     truth, own, noise = rows(120, 0), rows(120, 1), np.random.default_rng(2)
     worlds = [
-        Table(np.where(noise.random((120, 4)) < 0.3, rows(120, s).X, truth.X), truth.y)
+        Table(np.where(noise.random((120, 4)) < 0.6, rows(120, s).X, truth.X), truth.y)
         for s in range(10, 30)
     ]
-    worlds = [world.take(noise.permutation(120)) for world in worlds]
     usual = Draws(own, SCHEMA, 120, rng()).guess("mixed-10+consensus")
-    between = submission._between(usual, worlds[0], worlds, WIDTH)
-    assert between is not None
-    assert agreement(between, truth, WIDTH) > agreement(usual, truth, WIDTH) + 0.1
-    assert agreement(between, truth, WIDTH) > agreement(worlds[0], truth, WIDTH) + 0.005
-    found, notes = submitted(rows(120, 3), worlds, blind(own), 1.0, rng(), weight=1.9, between=True)
+    found, notes = submitted(rows(120, 3), worlds, blind(own), Weight(1.0, 0.1), rng())
+    assert notes["submits_blind"] == 1.0
+    assert agreement(found, truth, WIDTH) > agreement(usual, truth, WIDTH) + 0.02
+    assert agreement(found, truth, WIDTH) > agreement(rows(120, 3), truth, WIDTH) + 0.01
+
+
+def test_slots_are_those_that_judges_of_both_kinds_agree_with():
+    """Found rows far from all samples and draws; and exact ones, of which blind guesses are far."""
+    truth, own = rows(60, 0, centre=9.0), rows(80, 1)
+    worlds = [rows(60, s) for s in range(8)]
+    _, notes = submitted(truth, worlds, blind(own), Weight(1.0, 0.1), rng())
+    assert notes["submits_blind"] == 1.0
+    _, notes = submitted(truth, [truth] * 8, blind(own), Weight(1.0, 1.0), rng())
     assert notes["submits_blind"] == 0.0
-    assert agreement(found, truth, WIDTH) > agreement(usual, truth, WIDTH) + 0.1
-    assert submission._between(usual, worlds[0].take(np.arange(90)), worlds, WIDTH) is None
 
 
-def test_own_rows_as_they_are_are_not_weighed_in_draws_that_repeat_them():
-    own, truth = rows(150, 1), rows(60, 0)
-    gains = []
-    for apart in ("", "imputed"):
-        made = Blind(own, SCHEMA, WIDTH, Recipe(0.0, "bootstrap+consensus", apart))
-        gains.append(submitted(truth, [truth] * 5, made, 0.0, rng())[1]["expected_gain"])
-    assert gains[1] > gains[0] + 0.01
-
-
-@pytest.mark.usefixtures("two_guesses")
 def test_the_blind_guess_has_the_classes_that_were_found():
-    """Own rows are of class 0 nine times in ten, the victims' of class 1; each class has a kind."""
-
-    def two_kinds(n, positives, seed):
-        y = (np.arange(n) < positives).astype(np.int64)
-        return Table(np.random.default_rng(seed).normal(4.0 * y[:, None], 0.3, (n, 4)), y)
-
-    truth, own = two_kinds(100, 90, 0), two_kinds(100, 10, 1)
-    poor = Table(two_kinds(100, 90, 2).X[::-1] + 9, truth.y)
-    for trust, positives in ((1.0, 90), (0.5, 50), (0.0, 10)):
-        found, notes = submitted(poor, [truth] * 4, blind(own), trust, rng())
+    """Own rows are of class 0 nine times in ten, the victims' of class 1."""
+    truth, own = rows(100, 0), rows(100, 1)
+    truth = Table(truth.X, (np.arange(100) < 90).astype(np.int64))
+    own = Table(own.X, (np.arange(100) < 10).astype(np.int64))
+    for trust, positives in ((1.0, 90), (0.5, 50)):
+        worlds = [Table(rows(100, s).X, truth.y) for s in range(8)]
+        found, notes = submitted(truth, worlds, blind(own), Weight(trust, 0.0), rng())
         assert notes["submits_blind"] == 1.0
-        assert abs(int(found.y.sum()) - positives) <= 2
-    usual = Draws(own, SCHEMA, 100, rng()).guess("mixed-10+consensus")
-    found, _ = submitted(poor, [truth] * 4, blind(own), 1.0, rng())
-    assert agreement(found, truth, WIDTH) > agreement(usual, truth, WIDTH) + 0.5
+        assert abs(int(found.y.sum()) - positives) <= 10
+    found, _ = submitted(truth, worlds, blind(own), Weight(0.0, 0.0), rng())
+    assert abs(int(found.y.sum()) - 10) <= 2
+
+
+def test_few_own_rows_and_strange_ones_are_heard_less():
+    small = world(*structured(), 40)
+    basis = Basis.of(small.evidence(), small.own, small.schema)
+    assert Blind.of(basis, small.schema, 1.0, rng(), strange=False).heard == 40 / HEARD_BY
+    assert Blind.of(basis, small.schema, 1.0, rng(), strange=True).heard == 0
+    ranged = replace(SCHEMA, features=tuple(replace(f, low=0, high=9) for f in SCHEMA.features))
+    made = Blind.of_rows(Table.empty(ranged), ranged, rng())
+    np.testing.assert_array_equal(made.own.X, rows_in_ranges(ranged).X)
+    assert len(Blind.of_rows(Table.empty(SCHEMA), SCHEMA, rng()).own) == 0
 
 
 def test_of_which_rows_the_other_guess_is_where_sketches_told_likely_ones():
@@ -146,24 +138,11 @@ def test_of_which_rows_the_other_guess_is_where_sketches_told_likely_ones():
     evidence = replace(small.evidence(), likely=small.victims)
     basis = Basis.of(evidence, small.own, small.schema)
     assert basis.prior.told
-    told = Blind.of(basis, small.schema, 1.0, rng())
-    assert told.told
+    told = Blind.of(basis, small.schema, 1.0, rng(), strange=False)
     np.testing.assert_array_equal(told.own.X, small.victims.X)
-    many = Blind.of(basis, small.schema, 0.5, rng())
+    many = Blind.of(basis, small.schema, 0.5, rng(), strange=False)
     np.testing.assert_array_equal(many.own.X, small.own.X)
     assert many.recipe == best_recipe(small.own, small.schema, rng())
-
-
-@pytest.mark.usefixtures("two_guesses")
-@pytest.mark.parametrize(("kind", "submits"), [("told", 0.0), ("ranges", 0.0), ("own", 1.0)])
-def test_draws_of_likely_rows_are_no_worlds_beside_samples(kind, submits):
-    """A guess fair in its own worlds; own rows' draws speak against it, likely rows' may not."""
-    truth = rows(60, 0, centre=0.6)
-    of = blind(rows(80, 1))
-    of = of if kind == "own" else replace(of, **{kind: True})
-    poor = [rows(60, s, centre=0.6) for s in range(5)]
-    _, notes = submitted(truth, poor, of, 1.0, rng())
-    assert notes["submits_blind"] == submits
 
 
 def test_without_rows_and_cut_points_values_are_likely_in_the_lower_part_of_declared_ranges():
@@ -176,7 +155,7 @@ def test_without_rows_and_cut_points_values_are_likely_in_the_lower_part_of_decl
     evidence = replace(w.evidence("statistics"), cuts=None)
     basis = Basis.of(evidence, none, ranged)
     assert 5 < np.median(basis.prior.own.X) < 40
-    assert Blind.of(basis, ranged, 1.0, rng()).ranges
+    assert Blind.of(basis, ranged, 1.0, rng(), strange=False).heard == 0
     assert len(Basis.of(evidence, none, ranged, use_prior=False).prior.own) == 0
     assert len(Basis.of(w.evidence(), none, w.schema).prior.own) == 0
 
@@ -185,28 +164,30 @@ def test_without_a_choice_the_reconstruction_is_submitted():
     truth = rows(60, 0)
     cases = ((Table.empty(SCHEMA), [truth] * 5), (rows(80, 1), [truth]))
     for own, worlds in cases:
-        found, notes = submitted(truth, worlds, blind(own), 0.0, rng())
+        found, notes = submitted(truth, worlds, blind(own), Weight(0.0, 0.0), rng())
         assert found is truth
         assert notes == {"submits_blind": 0.0}
 
 
 def test_no_more_rows_are_submitted_than_there_are_and_of_every_label_some():
     truth = rows(60, 0)
-    order = np.argsort(truth.y, kind="stable")
-    found, _ = submitted(truth.take(order), [truth], blind(rows(80, 1)), 1.0, rng(), rows=40)
-    assert len(found) == 40
-    assert set(found.y) == {0, 1}
+    truth = truth.take(np.argsort(truth.y, kind="stable"))
+    for worlds in ([truth], [truth] * 8):
+        found, _ = submitted(truth, worlds, blind(rows(80, 1)), Weight(1.0, 1.0), rng(), rows=40)
+        assert len(found) == 40
+        assert set(found.y) == {0, 1}
 
 
-def test_rows_that_were_not_found_are_guessed_blindly():
-    truth, own = rows(60, 0, centre=9.0), rows(80, 1)
-    found, _ = submitted(truth.take(np.arange(50)), [truth] * 2, blind(own), 1.0, rng(), rows=60)
+@pytest.mark.parametrize("trust", [1.0, 0.0])
+def test_rows_that_were_not_found_are_guessed_blindly(trust):
+    truth = rows(60, 0, centre=9.0).take(np.arange(50))
+    found, notes = submitted(
+        truth, [truth] * 8, blind(rows(80, 1)), Weight(trust, 1.0), rng(), rows=60
+    )
     assert len(found) == 60
-    assert (found.X[:50].min(axis=1) > 4).all()
+    assert notes["submits_blind"] == (trust == 0)
+    assert (found.X[:50].min(axis=1) > 4).sum() == (50 if trust else 0)
     assert (found.X[50:].max(axis=1) < 4).all()
-    found, notes = submitted(truth.take(np.arange(50)), [truth] * 2, blind(own), 0.0, rng(), 60)
-    assert notes["submits_blind"] == 1.0
-    assert len(found) == 60
 
 
 def table(X, y=None):
@@ -254,17 +235,21 @@ def test_redrawing_at_once_guesses_as_well_as_the_blind_line(name):
     assert abs(np.mean(gap)) < 0.02
 
 
-def test_noise_lowers_the_trust_in_sums():
+def test_noise_lowers_the_trust_in_sums_and_more_trees_tell_more():
     X, y = structured()
     w = world(X, y, 80)
-    assert trust_in(Basis.of(w.evidence(), w.own, w.schema), len(w.victims)) == 1
-    found = []
-    for variance in (1e-9, 10.0, 1e9):
-        noisy = w.evidence(noise=noise_of(w, variance))
-        found.append(trust_in(Basis.of(noisy, w.own, w.schema), len(w.victims)))
+
+    def weight(evidence):
+        return Weight.of(evidence, Basis.of(evidence, w.own, w.schema), len(w.victims))
+
+    assert weight(w.evidence()).trust == 1
+    found = [weight(w.evidence(noise=noise_of(w, v))).trust for v in (1e-9, 10.0, 1e9)]
     assert found[0] == pytest.approx(1.0, abs=1e-6)
     assert 0.05 < found[1] < 0.95
     assert found[2] == pytest.approx(0.0, abs=1e-6)
+    every, values = weight(w.evidence()).told, weight(w.evidence("values")).told
+    assert weight(w.evidence().rounds(1)).told < every
+    assert every == pytest.approx(min(1, 2 * values)) or every == 1
 
 
 def test_boxes_are_filled_from_own_rows_and_redrawn_ones():
@@ -346,18 +331,15 @@ def test_no_row_fills_two_boxes_while_others_suit_as_well():
 def test_small_leaves_do_not_make_own_rows_look_strange(leaves, victims, own):
     """Draws of one distribution: at one in a hundred, no more than 3 of 100."""
     rng = np.random.default_rng(0)
-    share = rng.dirichlet(np.full(leaves, 0.3))
-    strange = [
-        own_rows_differ(
-            rng.multinomial(victims, share)[:, None], rng.multinomial(own, share)[:, None]
-        )
-        for _ in range(100)
-    ]
+    share, other = (rng.dirichlet(np.full(leaves, 0.3)) for _ in range(2))
+
+    def drawn(n, of):
+        return [rng.multinomial(n, of)[:, None]]
+
+    strange = [own_rows_differ(drawn(victims, share), drawn(own, share)) for _ in range(100)]
     assert sum(strange) <= 3
-    other = rng.dirichlet(np.full(leaves, 0.3))
-    assert own_rows_differ(
-        rng.multinomial(victims, share)[:, None], rng.multinomial(200, other)[:, None]
-    )
+    assert own_rows_differ(drawn(victims, share), drawn(200, other))
+    assert not own_rows_differ([], [])
 
 
 def gap(data, protocol, defense, who, attack, seed):

@@ -6,7 +6,7 @@ from federations import sample_federation
 
 from fedtrees.attacks.evidence.basis import Basis
 from fedtrees.attacks.evidence.clients.histograms import told_apart
-from fedtrees.attacks.evidence.submission import trust_in
+from fedtrees.attacks.evidence.submission import Weight
 from fedtrees.attacks.evidence.view import evidence_of
 from fedtrees.bench.cells import Setting
 from fedtrees.bench.federation import federation_of
@@ -74,7 +74,7 @@ def test_what_own_suppressed_bins_brought_is_what_is_subtracted_and_the_rest_is_
         others = sum(e.own_sums[t] for _, e in seen.values())
         np.testing.assert_allclose(np.stack([sums.g, sums.h], axis=1), others, atol=1e-6)
     exact = evidence_under(Spec("split-only"), ("client-0",))[1]
-    assert trust_in(Basis.of(exact, view.rows, view.schema), 100) == 1
+    assert Weight.of(exact, Basis.of(exact, view.rows, view.schema), 100).trust == 1
 
 
 def test_doubt_covers_what_suppression_took():
@@ -85,7 +85,8 @@ def test_doubt_covers_what_suppression_took():
         made = Composition((register.make("defense", Spec("min-bin", {"k": k})),))
         run = train(protocol, over_clients(clients), schema, defense=made)
         view = view_of(run, ("client-0",), over_clients(clients))
-        basis = Basis.of(evidence_of(view), view.rows, view.schema)
+        evidence = evidence_of(view)
+        basis = Basis.of(evidence, view.rows, view.schema)
         taken, doubted = [], []
         for t, sums in enumerate(basis.sums):
             leaves, true = run.model.trees[t].leaves, 0.0
@@ -96,4 +97,4 @@ def test_doubt_covers_what_suppression_took():
             taken += list((sums.g - true) ** 2)
             doubted += list(sums.var_g)
         assert 0 < np.mean(taken) < np.mean(doubted)
-        assert 0 < trust_in(basis, 100) < trust
+        assert 0 < Weight.of(evidence, basis, 100).trust < trust
